@@ -1,3 +1,3 @@
-"""One upper Kubernetes cluster, several lower clusters as its nodes, one topology file."""
+"""Run one upper Kubernetes cluster with several lower clusters as its nodes, from one topology file."""
 
 __version__ = "0.1.0"

@@ -1,12 +1,12 @@
-"""`python -m tensile` and the `tensile` program.
+"""The `tensile` program, also started by `python -m tensile`.
 
-Imports make a hundred thousand objects and no garbage: letting the collector look through them on the way, and once
-more at the end, would take a fifth of the time in which `validate` answers. So would pydantic's search of everything
-that is installed for plugins, which have no business in a topology.
+Imports create about 100,000 objects and no garbage. Garbage collection during the imports and at exit would take a
+fifth of the time of `validate`, so thresholds are raised before and objects are frozen after. Pydantic's search for
+plugins in all installed packages would take as long, and the topology needs no plugin.
 
-rich comes with typer, which uses it for help in rich's markup alone. structlog loads it wherever it is installed, for
-tracebacks that this program never paints, and has no switch against that: some 45 ms of CPU at each start. None in
-`sys.modules` is how Python has a module count as not installed.
+typer installs rich, but only needs it for help texts with rich markup. structlog imports rich whenever it is installed,
+for tracebacks that this program never prints, and has no switch against that: some 45 ms of CPU at each start. A None
+in `sys.modules` makes Python treat rich as not installed.
 """
 
 import gc
@@ -21,9 +21,9 @@ sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 
 
 def main() -> None:
-    """Run the program on the command line's arguments; raises SystemExit."""
+    """Run the program with the arguments of the command line. Raises SystemExit."""
     try:
-        from tensile.cli.main import main as program  # noqa: PLC0415 - Ctrl-C may come while that takes its time
+        from tensile.cli.main import main as program  # noqa: PLC0415 - Ctrl-C may arrive during this slow import
 
         program()
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
-"""Every error that this project raises on purpose.
+"""All errors that this project raises on purpose.
 
-Foreign errors are turned into these where they enter (kube/client.py has the table for the API), so that the loop
-can decide by type alone what is tried again, and a user never meets a traceback.
+Errors of libraries are converted to these where they enter (kube/client.py holds the table for the API). So the
+reconcile loop decides about retries by the type alone, and users never see a traceback.
 """
 
 import traceback
@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import ClassVar
 
 INTERRUPTED = 130
-"""The exit code of a program that Ctrl-C ended before it was done: 128 and the number of SIGINT, as shells count."""
+"""The exit code after Ctrl-C: 128 plus the number of SIGINT, as in shells."""
 
 
 class TensileError(Exception):
-    """Something to tell a user in one or more lines: what, where, for which input, and what to do."""
+    """An error for a user: what failed, where, for which input, and what to do, in one or more lines."""
 
 
 class PortTaken(TensileError):
-    """A port cannot be listened on because somebody does so already, at one of the addresses asked for at least."""
+    """The port is in use by another process, on at least one of the requested addresses."""
 
 
 class AccessError(TensileError):
-    """The way to a cluster cannot be used as it is written down: `what` is wrong, and `advice` says what to do.
+    """The configured access to a cluster cannot be used: `what` is wrong, and `advice` says what to do.
 
-    The message is both; it holds no secret. Where `what` says it all there is no advice.
+    The message is both and contains no secret. `advice` is "" where `what` suffices.
     """
 
     def __init__(self, what: str, advice: str = "") -> None:
@@ -33,10 +33,11 @@ class AccessError(TensileError):
 
 
 class ClusterError(TensileError):
-    """A cluster did not do what was asked.
+    """A request to a cluster failed.
 
-    `cluster` and `doing` say where and what ("create Pod default/web"), `status` is HTTP's (0 when there was no
-    answer), `reason` is the API's machine-readable word ("" when it gave none), `causes` the reasons of its causes.
+    `cluster` and `doing` name the cluster and the request ("create Pod default/web"). `status` is the HTTP status, 0
+    without a response. `reason` is the API's machine-readable reason, "" for none, and `causes` holds the reasons of
+    its causes.
     """
 
     title: ClassVar[str] = "failed"
@@ -63,7 +64,7 @@ class ClusterError(TensileError):
 
     @property
     def words(self) -> str:
-        """What went wrong, for where the cluster is named beside it."""
+        """The error without the cluster's name, for output that already names the cluster."""
         return f"{self.doing}: {self.title}: {self.message}"
 
     def __str__(self) -> str:
@@ -71,66 +72,66 @@ class ClusterError(TensileError):
 
 
 class NotFound(ClusterError):
-    """There is no such object (404)."""
+    """The object does not exist (404)."""
 
     title = "not found"
 
 
 class AlreadyExists(ClusterError):
-    """A create met an object of that name (409 AlreadyExists): look whose it is."""
+    """An object of that name already exists (409 AlreadyExists): check its owner."""
 
     title = "already exists"
 
 
 class Conflict(ClusterError):
-    """Somebody else wrote first, or the object of that name is another one by now: read again, decide again."""
+    """The object changed since it was read, or another object has its name now: read it again and decide again."""
 
     title = "changed meanwhile"
 
 
 class Denied(ClusterError):
-    """The cluster understood and says no (400, 403, 405, 413, 415, 422): quota, admission, rights, validation."""
+    """The cluster rejected the request (400, 403, 405, 413, 415, 422): quota, admission, permission, validation."""
 
     title = "denied"
 
 
 class Unauthorized(ClusterError):
-    """The credential was not accepted (401)."""
+    """The cluster did not accept the credential (401)."""
 
     title = "credential not accepted"
 
 
 class Throttled(ClusterError):
-    """The cluster asks to come again later (429, or 503 with Retry-After); `retry_after` in seconds."""
+    """The cluster asks to retry later (429, or 503 with Retry-After). `retry_after` is in seconds."""
 
     title = "asked to wait"
 
 
 class Expired(ClusterError):
-    """A resourceVersion is too old or too new to go on from (410, 504 "too large"): list afresh."""
+    """The resourceVersion is too old (410) or too new (504 "too large") to continue from: list again."""
 
     title = "resourceVersion is not usable"
 
 
 class Unreachable(ClusterError):
-    """No answer, or one that only says that the server is not well (connection, TLS, time-out, 5xx)."""
+    """The cluster did not respond, or only with a server failure (connection, TLS, time-out, 5xx)."""
 
     title = "not reachable"
 
 
 class Malformed(Unreachable):
-    """An object that a cluster sent is not as the API makes it: nothing is decided from it."""
+    """The cluster sent an object that does not have the form of the API. No decision is based on it."""
 
     title = "malformed object"
 
 
 def described(error: BaseException) -> str:
-    """Return what went wrong and on which line, for something that should not have: type, words, file and line."""
+    """Return the type, the message and the code location of an unexpected error."""
     place = raised_at(error)
     return f"{type(error).__name__}: {error}" + (f" at {place}" if place else "")
 
 
 def raised_at(error: BaseException) -> str:
-    """Return FILE:LINE of where an error was raised, "" for one that never was."""
+    """Return FILE:LINE where an error was raised, "" for an error that was never raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""

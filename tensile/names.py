@@ -1,6 +1,7 @@
-"""The names that users and other programs read or write: labels, annotations, conditions, reasons.
+"""The names that users and other programs read or write: labels, annotations, conditions and reasons.
 
-Those under virtual-kubelet.io, and the bare ones, are tensile-kube's and kept to the letter; new ones have one prefix.
+Names under virtual-kubelet.io, and names without a prefix, are contracts of tensile-kube and kept exactly. All new
+names have one prefix.
 """
 
 import re
@@ -13,62 +14,63 @@ OWNER = PREFIX + "owner"
 OWNER_NAME = PREFIX + "owner-name"
 UPPER_UID = PREFIX + "upper-uid"
 NO_ORIGINAL = "none"
-"""The value of that annotation on what holds a name which the upper cluster does not have."""
+"""The value of that annotation on an object that reserves a name which does not exist in the upper cluster."""
 UPPER_NAMESPACE = PREFIX + "upper-namespace"
-"""On namespaces below that are ours: the name of the one above."""
+"""On our namespaces in a lower cluster: the name of the upper namespace."""
 WRITTEN_KEYS = PREFIX + "written-keys"
 WRITTEN_IMAGES = PREFIX + "written-images"
 BOOKKEEPING = frozenset({WRITTEN_KEYS, WRITTEN_IMAGES})
-"""Annotations of lower pods that follow from what else is written there, so that nobody decides about them."""
+"""Annotations of lower pods that follow from other fields of the pod, so a plan does not show them."""
 LOWER_UID = PREFIX + "lower-uid"
 NAMESPACE_MAPPING = PREFIX + "namespace-mapping"
-"""On virtual nodes: how the namespaces of its lower pods are named, `same` or `prefix=TOPOLOGY`."""
+"""On virtual nodes: how namespaces are mapped in the lower cluster, `same` or `prefix=TOPOLOGY`."""
 CORDONED_BY = PREFIX + "cordoned-by"
 KUBELET_PORT = PREFIX + "kubelet-port"
 TOKEN_POD = PREFIX + "token-pod"
-"""On Secrets with tokens of the upper cluster: the name of the pod that they are for."""
+"""On Secrets with tokens of the upper cluster: the name of the pod that uses the token."""
 TOKEN_TERM = PREFIX + "token-term"
-"""On the same: since when its tokens hold and for how long, as an ISO 8601 interval of seconds."""
+"""On the same Secrets: when the tokens were issued and for how long, as an ISO 8601 interval in seconds."""
 LOWER = PREFIX + "lower"
 """On copies of events and on volumes: the lower cluster that they come from."""
 PROVISIONER = PREFIX + "lower"
-"""What storage classes name whose volumes are made in the lower cluster of the pod that uses them."""
+"""The provisioner of storage classes whose volumes are provisioned in the lower cluster of the pod."""
 LOWER_CLAIM_UID = PREFIX + "lower-claim-uid"
 LOWER_VOLUME = PREFIX + "lower-volume"
 LOWER_VOLUME_SOURCE = PREFIX + "lower-volume-source"
 
 STATUS_SUFFIX = "-status"
-"""What the name of a topology's ConfigMap is followed by in that of the one with its status."""
+"""Appended to the name of a topology's ConfigMap, it is the name of the ConfigMap with its status."""
 
 VIRTUAL_POD = "virtual-pod"
 LEGACY = "global"
-"""The annotation by which tensile-kube knew its objects: read where objects are taken over, and never written."""
+"""The annotation on objects of tensile-kube. It is read for adoption, and never written."""
 VIRTUAL_NODE = ("type", "virtual-kubelet")
-"""The label, and its value, of every virtual node: ours, and other programs'."""
+"""The label key and value of every virtual node, ours and those of other programs."""
 CLUSTER_SELECTOR = "clusterSelector"
 TRIPPED_LABELS = "tripped-labels"
 CLUSTER_ID = "clusterID"
 
 TRIED = PREFIX + "tried"
-"""On virtual nodes: which pods the descheduler took off them lately, as JSON."""
+"""On virtual nodes: the pods that the descheduler evicted from the node recently, as JSON."""
 REPLACES = PREFIX + "replaces"
-"""On pods that we made in another's place, since it had no controller: the UID of that one."""
+"""On pods that we created to replace a pod without a controller: the UID of the replaced pod."""
 KEPT_OFF = PREFIX + "kept-off"
-"""On the same: the virtual nodes, with commas between, that their node affinity keeps them off for our sake."""
+"""On the same pods: the virtual nodes, separated by commas, that we excluded in their node affinity."""
 KEPT_POD = PREFIX + "pod"
-"""The type of Secrets that keep such a pod until it is made in another's place."""
+"""The type of Secrets that hold the backup of such a pod until its replacement exists."""
 WITHDRAWN = PREFIX + "withdrawn"
-"""On those: since when the pod is not to leave after all."""
+"""On the same Secrets: when it was decided that the pod stays after all."""
 PLACE_TAKEN = PREFIX + "place-taken"
-"""On the same: "true" where a pod of somebody else was found in the place of the one that is kept."""
+"""On the same Secrets: "true" where a pod of another owner has the name of the pod in the backup."""
 DESCHEDULED = "create-by-descheduler"
-"""The label of pods that a descheduler made anew: tensile-kube's, and ours."""
+"""The label of pods that a descheduler recreated: tensile-kube's, and ours."""
 DESCHEDULE_COUNT = "sigs.k8s.io/deschedule-count"
 UNSCHEDULABLE_NODE = "unschedulable-node"
 LEADS = PREFIX + "leads"
-"""On pods of engines: the name of the topology whose clusters this one drives; of several it is one that does."""
+"""On pods of engines: the name of the topology that this engine drives as the leader."""
 ROOM = PREFIX + "room"
-"""On virtual nodes: when room came for pods that the extender had refused, so that the upper scheduler asks again."""
+"""On virtual nodes: when capacity became free for pods that the extender had rejected. The change makes the upper
+scheduler try those pods again."""
 
 MIRRORED = PREFIX + "Mirrored"
 IN_STEP = PREFIX + "InStep"
@@ -78,10 +80,10 @@ LOWER_SCHEDULABLE = "LowerSchedulable"
 IN_TOPOLOGY = "InTopology"
 DELETIONS_HELD = PREFIX + "DeletionsHeld"
 NOWHERE = 1
-"""The kubelet port of a Node that is served at none: nothing listens there. Of 0 an apiserver makes 10250, at which the
-kubelet of the engine's own machine may answer."""
+"""The kubelet port of a Node without a kubelet API: nothing listens on port 1. An apiserver defaults 0 to 10250, where
+the kubelet of the engine's own machine may respond."""
 STORE_RESTORED = "StoreRestored"
-"""The reason for which deletions are held back, as few as they may be: what they rest on may be a lost history."""
+"""The reason that blocks even few deletions: they may rest on a history that the cluster has lost."""
 UNREACHABLE_TAINT = PREFIX + "lower-unreachable"
 
 FIELD_MANAGER = "tensile-kube"
@@ -96,9 +98,9 @@ _CUT = re.compile(rf"-[0-9a-f]{{{_HASH_DIGITS}}}$")
 
 
 class Owner(NamedTuple):
-    """Whose objects these are: one topology in one upper cluster.
+    """The owner of mirrored objects: one topology in one upper cluster.
 
-    `mark` is the value of the owner label, `name` what people read, `upper` the UID of the upper's kube-system.
+    `mark` is the value of the owner label, `name` is shown to people, `upper` is the UID of the upper's kube-system.
     """
 
     mark: str
@@ -107,11 +109,11 @@ class Owner(NamedTuple):
 
     @property
     def label(self) -> dict[str, str]:
-        """The label that every object of this owner has."""
+        """The label on every object of this owner."""
         return {OWNER: self.mark}
 
     def signed(self, upper_uid: str) -> dict[str, str]:
-        """Return the annotations that say whose an object is, and the UID of the upper object that it was made for."""
+        """Return the annotations that name the owner and the UID of the upper object."""
         return {OWNER_NAME: self.name, UPPER_UID: upper_uid}
 
 
@@ -123,10 +125,10 @@ def owner_of(upper_uid: str, topology_name: str) -> Owner:
 
 @lru_cache(maxsize=65536)
 def prefixed(topology_name: str, namespace: str) -> str:
-    """Return the name of the lower namespace for an upper one under `mapping: prefix`: TOPOLOGY-NAMESPACE.
+    """Return the lower namespace for an upper namespace under `mapping: prefix`: TOPOLOGY-NAMESPACE.
 
-    A name that is longer than Kubernetes allows is cut and ends in a hash of the whole. So does a name that has the
-    form of a cut one: otherwise an upper namespace could be called so that it shares the lower namespace of another.
+    A name over 63 characters is cut and ends in a hash of the whole name. A name that looks like a cut name gets a hash
+    too: otherwise an upper namespace could be named so that it shares the lower namespace of another.
     """
     whole = f"{topology_name}-{namespace}"
     if len(whole) <= _LONGEST_LABEL and not _CUT.search(whole):

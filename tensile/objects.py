@@ -1,9 +1,7 @@
-"""Kubernetes objects as this project handles them: raw JSON, a kind, and a reference that says where.
+"""Kubernetes objects as raw JSON, with their kinds and references, and the accessors that all modules use.
 
-Model classes drop the fields that they do not know and cost fifty times the decoding, so objects stay what the
-apiserver sent. What is typed is only what names them.
-
-Which taints a toleration lets a pod bear, as Kubernetes decides it.
+Model classes drop fields that they do not know and make decoding fifty times slower. So objects stay as the apiserver
+sent them, and only kinds and references are typed.
 """
 
 from collections.abc import Mapping
@@ -11,21 +9,23 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 Manifest = dict[str, Any]
-"""One object as decoded JSON. Nobody changes a manifest that somebody else may hold: build a new one."""
+"""One object as decoded JSON. It may be shared: build a new one instead of changing it."""
 
 UPPER = ""
-"""The upper cluster's name in references and keys; lowers have the topology's names, which are never empty."""
+"""The name of the upper cluster in references and keys. Lower clusters have the topology's names, never empty."""
 
+HARD = frozenset({"NoSchedule", "NoExecute"})
+"""The taint effects that keep a pod off a node."""
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _FIRST, _LAST = datetime(1000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-"""The moments between which every year has four digits."""
+"""The first and last time whose year has four digits."""
 
 
 class Kind(NamedTuple):
     """A resource type of the API.
 
-    `api` is "v1" or "GROUP/VERSION", `plural` the name in paths.
+    `api` is "v1" or "GROUP/VERSION", `plural` the resource name in URL paths.
     """
 
     api: str
@@ -34,7 +34,7 @@ class Kind(NamedTuple):
     namespaced: bool
 
     def path(self, namespace: str = "", name: str = "") -> str:
-        """Return the URL path of the collection, or of one object of it; no namespace: across all."""
+        """Return the URL path of the collection, or of one object in it. Without a namespace: of all namespaces."""
         root = f"/apis/{self.api}" if "/" in self.api else f"/api/{self.api}"
         scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return f"{root}{scope}/{self.plural}" + (f"/{name}" if name else "")
@@ -91,7 +91,7 @@ MUTATING_POLICY_BINDING = Kind(
 
 
 class Ref(NamedTuple):
-    """One object: in which cluster, of which kind, by which name; `namespace` is "" where the kind has none."""
+    """A reference to one object: cluster, kind, namespace and name. `namespace` is "" for cluster-scoped kinds."""
 
     cluster: str
     kind: Kind
@@ -103,7 +103,7 @@ class Ref(NamedTuple):
         return f"{self.cluster or 'upper'}: {self.kind.name} {where}"
 
     def path(self, subresource: str = "") -> str:
-        """Return the object's URL path, or that of a subresource of it such as "status"."""
+        """Return the object's URL path, or the path of one of its subresources such as "status"."""
         tail = f"/{subresource}" if subresource else ""
         return self.kind.path(self.namespace, self.name) + tail
 
@@ -125,36 +125,36 @@ def annotations(manifest: Manifest) -> dict[str, str]:
 
 
 def controller_of(manifest: Manifest) -> Manifest:
-    """Return the reference to the controller that makes and remakes the object, {} where it has none."""
+    """Return the ownerReference to the object's controller, {} when it has none."""
     owners: list[Manifest] = metadata(manifest).get("ownerReferences") or []
     return next((owner for owner in owners if owner.get("controller")), {})
 
 
 def uid(manifest: Manifest) -> str:
-    """Return the object's UID, "" for one that was never stored."""
+    """Return the object's UID, "" for an object that was never stored."""
     return str(metadata(manifest).get("uid", ""))
 
 
 def as_read(manifest: Manifest) -> dict[str, str]:
-    """Return the metadata of a patch that counts only for the very object that was read, as it was then."""
+    """Return metadata for a patch with preconditions: the UID and resourceVersion of the object that was read."""
     meta = metadata(manifest)
     return {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
 
 
 def timestamp(moment: datetime) -> str:
-    """Write a moment (UTC) as Kubernetes does in objects: RFC 3339 in whole seconds."""
+    """Format a UTC time as in Kubernetes objects: RFC 3339 in whole seconds."""
     return moment.strftime(_TIME)
 
 
 def moment_of(text: str) -> datetime:
-    """Read a `timestamp`; raises ValueError for any other form."""
+    """Parse a `timestamp`. Raises ValueError for any other format."""
     return datetime.strptime(text, _TIME).replace(tzinfo=UTC)
 
 
 def later(moment: datetime, seconds: float) -> datetime:
-    """Return the moment so many seconds after another (before it, for a negative number), or the nearest there is.
+    """Return the time that is `seconds` after `moment` (before it if negative), within the years 1000 to 9999.
 
-    A pod may be given more seconds to end in than there are moments: an apiserver takes any number of 64 bits.
+    An apiserver accepts any 64-bit number as a grace period, which may lead beyond these years.
     """
     try:
         return min(max(moment + timedelta(seconds=seconds), _FIRST), _LAST)
@@ -163,17 +163,16 @@ def later(moment: datetime, seconds: float) -> datetime:
 
 
 def deleted_at(manifest: Manifest) -> datetime:
-    """Return when an object that ends was deleted: its deletionTimestamp says when its grace period is over."""
+    """Return when the deletion of a terminating object was requested.
+
+    Its deletionTimestamp is the end of the grace period.
+    """
     meta = metadata(manifest)
     return later(moment_of(meta["deletionTimestamp"]), -(meta.get("deletionGracePeriodSeconds") or 0))
 
 
-HARD = frozenset({"NoSchedule", "NoExecute"})
-"""The effects that keep a pod off a node."""
-
-
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Report whether a toleration matches a taint, as Kubernetes does; numeric operators match none."""
+    """Report whether a toleration matches a taint, as in Kubernetes. The operators Gt and Lt match no taint."""
     if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
         return False
     if toleration.get("key") and toleration["key"] != taint["key"]:

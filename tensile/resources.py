@@ -1,7 +1,7 @@
-"""Kubernetes quantities ("2", "100m", "1Gi") as integers, and lists of resources made of them.
+"""Kubernetes quantities ("2", "100m", "1Gi") as integers, and arithmetic on resource lists.
 
-Integers add up exactly, and in an eighth of the time of Decimals, which matters where the requests of 10,000 pods are
-summed; the few texts that a cluster uses again and again are parsed once.
+Integers add exactly and eight times as fast as Decimals, which matters when the requests of 10,000 pods are summed.
+Clusters repeat few texts, so each text is parsed once.
 """
 
 import re
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 MILLI = 3
-"""The scale that everything here uses unless told otherwise: thousandths, as fine as Kubernetes schedules cpu."""
+"""The default scale: thousandths, the finest unit in which Kubernetes schedules cpu."""
 
 NANO = 9
-"""The finest scale of a quantity: metrics count cpu in it."""
+"""The finest scale of a quantity. Metrics report cpu in it."""
 
 _LARGEST = 2**63 - 1
 _LONGEST = 64
@@ -23,21 +23,20 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 _DECIMAL_SUFFIX = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
 _BINARY_SUFFIX = ("", *_BINARY)
 SYNTAX = r"([+-]?)(?=\.?[0-9])0*([0-9]{0,64})(?:\.([0-9]{0,64}))?([KMGTPE]i|[numkMGTPE]|[eE][+-]?0*[0-9]{1,64})?"
-"""What a quantity has to match from its first character to its last.
+"""The syntax that a whole quantity must match.
 
-Numbers of sixty-four digits are more than any quantity has; zeros before them an apiserver keeps as they came.
-"""
+No quantity has more than 64 digits. An apiserver keeps leading zeros as they were written."""
 _SYNTAX = re.compile(SYNTAX)
 
 
 def _scaled(number: int, exponent: int) -> int:
-    """Multiply by a power of ten, rounding up what does not come out even."""
+    """Multiply a number by a power of ten, rounding up."""
     power = int(10 ** min(abs(exponent), 2 * _LONGEST))
     return number * power if exponent >= 0 else -(-number // power)
 
 
 def _suffix_scale(suffix: str) -> tuple[int, int]:
-    """Return what a suffix stands for, as a factor and a power of ten."""
+    """Return the value of a suffix as a factor and a power of ten."""
     if suffix in _BINARY:
         return 1024 ** _BINARY[suffix], 0
     return 1, _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
@@ -46,14 +45,14 @@ def _suffix_scale(suffix: str) -> tuple[int, int]:
 def parse(text: str, scale: int = MILLI) -> int:
     """Return the quantity in units of 10 ** -`scale`: "2" is 2000 in milli-units, "1Gi" is 1024 ** 3 * 1000.
 
-    As in Kubernetes, what is finer than the scale is rounded away from zero, and what is beyond 2 ** 63 - 1 whole units
-    is that number. Raises ValueError, with words for the user, for what Kubernetes refuses too.
+    As in Kubernetes, fractions of a unit are rounded away from zero, and values above 2 ** 63 - 1 whole units are
+    capped to that. Raises ValueError, with a message for users, for what Kubernetes refuses too.
     """
     return _parsed(text, scale) if len(text) <= _LONGEST else parse_once(text, scale)
 
 
 def parse_once(text: str, scale: int = MILLI) -> int:
-    """Do as `parse` for a text that hardly comes again, such as what was measured, and would only displace others."""
+    """Parse a text that is unlikely to repeat, such as a measured value, without caching it."""
     match = _SYNTAX.fullmatch(text)
     if match is None:
         raise ValueError('not a quantity; write a number with a suffix such as "2", "500m", "1.5Gi"')
@@ -68,7 +67,7 @@ _parsed = lru_cache(maxsize=4096)(parse_once)
 
 
 def _strip(number: int, base: int, most: int) -> tuple[int, int]:
-    """Take out the factor `base` as often as it goes, at most `most` times; give what is left and how often."""
+    """Divide by `base` while there is no remainder, at most `most` times. Return the quotient and the divisions."""
     count = 0
     while number and count < most and number % base == 0:
         number //= base
@@ -77,10 +76,10 @@ def _strip(number: int, base: int, most: int) -> tuple[int, int]:
 
 
 def render(amount: int, *, binary: bool = False, scale: int = MILLI) -> str:
-    """Write an amount of 10 ** -`scale` units (`scale` a multiple of 3) in Kubernetes' canonical form.
+    """Format an amount of 10 ** -`scale` units (`scale` a multiple of 3) in Kubernetes' canonical form.
 
-    That is: no fraction, and the largest suffix that allows it. `binary` asks for Ki, Mi, ...: as in Kubernetes, that
-    rounds up to whole units, and amounts under 1024 are written without.
+    That form has no fraction and the largest possible suffix. `binary` uses Ki, Mi and so on. As in Kubernetes, that
+    rounds up to whole units, and amounts under 1024 have no binary suffix.
     """
     if binary and abs(amount) >= 1024 * 10**scale:
         number, steps = _strip(_scaled(abs(amount), -scale), 1024, len(_BINARY))
@@ -90,12 +89,12 @@ def render(amount: int, *, binary: bool = False, scale: int = MILLI) -> str:
 
 
 def is_binary(resource: str) -> bool:
-    """Report whether amounts of a resource are bytes, which Kubernetes writes with Ki, Mi, Gi."""
+    """Report whether a resource is measured in bytes, which Kubernetes writes with Ki, Mi, Gi."""
     return resource in {"memory", "storage", "ephemeral-storage"} or resource.startswith("hugepages-")
 
 
 def parse_all(resources: Mapping[str, object]) -> dict[str, int]:
-    """Parse a resource list as objects carry it, such as {"cpu": "2", "memory": "1Gi"}, to milli-units.
+    """Parse a resource list such as {"cpu": "2", "memory": "1Gi"} to milli-units.
 
     Raises ValueError that names the resource.
     """
@@ -107,25 +106,25 @@ def parse_all(resources: Mapping[str, object]) -> dict[str, int]:
 
 
 def is_quantity(text: str) -> bool:
-    """Report whether `parse` takes the text."""
+    """Report whether `parse` accepts the text."""
     return _SYNTAX.fullmatch(text) is not None
 
 
 def render_all(amounts: Mapping[str, int]) -> dict[str, str]:
-    """Write milli-units as a resource list."""
+    """Format milli-units as a resource list."""
     return {name: render(amount, binary=is_binary(name)) for name, amount in amounts.items()}
 
 
 def add(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
-    """Sum two lists of amounts; a resource that only one has counts as 0 in the other."""
+    """Return the sum of two resource lists. A resource that only one list has counts as 0 in the other."""
     return {name: left.get(name, 0) + right.get(name, 0) for name in (*left, *right)}
 
 
 def subtract(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
-    """Take `right` from `left`; may go below zero, and has every resource that either has."""
+    """Return `left` minus `right`, with every resource of either. Amounts may be negative."""
     return {name: left.get(name, 0) - right.get(name, 0) for name in (*left, *right)}
 
 
 def clamp(amounts: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
-    """Bring each amount between 0 and its limit; a limit of something that is not there adds nothing."""
+    """Limit each amount to between 0 and its limit. A limit for a resource that is not in `amounts` adds nothing."""
     return {name: max(0, min(amount, limits.get(name, amount))) for name, amount in amounts.items()}

@@ -1,16 +1,7 @@
-"""Lines that people read: harmless whoever wrote the words in them, and in columns where they are many.
+"""Safe text for terminals, logs, events and error messages: no control characters, no secrets, bounded length.
 
-Names, conditions and messages of events come from whoever runs pods, answers from whoever runs a server: they are not
-to write on somebody's terminal, nor to make one line look like two.
-
-The streams that the program talks by, as whoever starts it left them: closed, of another encoding, or a terminal.
-
-Words of others, fit for a message of ours: short, on one line, and harmless on a terminal.
-
-What may be printed: no secret, no control character, nothing without end.
-
-Names and messages come from clusters, and who can make a pod there chooses them: a line break in one must not
-begin a log line, and an escape sequence must not reach a terminal.
+Users of a cluster choose names, conditions and event messages, and servers choose their responses. None of that may
+send escape sequences to a terminal, forge a second log line, reveal a credential or have unlimited length.
 """
 
 import io
@@ -22,37 +13,57 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+HIDDEN = "(not shown)"
+"""Replaces a secret."""
+LONGEST = 80
+
+LONGEST_PRINTED = 2000
+"""The most characters of one text that are printed."""
+
+_SECRET_KEYS = frozenset(
+    ("data", "stringdata", "binarydata", "token", "authorization", "password", "client-key-data", "clientkeydata")
+)
+_CREDENTIAL = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{8,}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_PLAIN = re.compile(r"[\x21-\x7e]*").fullmatch
+"""One word of ASCII. It cannot hold a credential, which contains a blank, or a control character."""
+_CUT = "..."
+_MOST_ITEMS = 100
+_DEEPEST = 6
+_WORD = re.compile("[A-Za-z-]{1,40}")
+_BEGIN = re.compile("[A-Za-z-]{0,8}")
+
 
 def harmless(text: str) -> str:
-    """Escape all that is not printable: control characters, and marks that turn the direction of writing."""
+    """Escape everything that is not printable: control characters, and marks that change the text direction."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def joined(lines: Iterable[str]) -> str:
-    """Put harmless lines together, without a newline at the end."""
+    """Join lines after escaping them, without a newline at the end."""
     return "\n".join(map(harmless, lines))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lay harmless cells out in columns, three spaces apart."""
+    """Format escaped cells as columns, three spaces apart."""
     cells = [[harmless(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
 def prepare() -> None:
-    """Have both streams take every word: UTF-8 as kubectl's, whatever the locale, and a closed one leads nowhere.
+    """Make stdout and stderr accept every character: as UTF-8 whatever the locale. A closed stream discards output.
 
-    Objects in YAML and JSON are UTF-8, and what follows them in a pipe reads them so. A stream that stayed closed would
-    be the next file or connection that is opened.
+    Objects in YAML and JSON are UTF-8, and the readers of a pipe expect it, as from kubectl. The descriptor of a stream
+    that stays closed would be reused by the next file or connection.
     """
     sys.stdout, sys.stderr = (_taking(stream) for stream in (sys.stdout, sys.stderr))
 
 
 def takes_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Report whether colours help there: a terminal of somebody who has not said no (no-color.org)."""
+    """Report whether to use colours: on a terminal, unless NO_COLOR is set (no-color.org)."""
     return stream.isatty() and not environment.get("NO_COLOR")
 
 
@@ -64,13 +75,8 @@ def _taking(stream: TextIO | None) -> TextIO:
     return stream
 
 
-LONGEST = 80
-_WORD = re.compile("[A-Za-z-]{1,40}")
-_BEGIN = re.compile("[A-Za-z-]{0,8}")
-
-
 def shown(text: object, longest: int = LONGEST) -> str:
-    """Return a name or path with everything escaped that does not print; the middle of a long one is left out."""
+    """Return a name or path with everything escaped that is not printable. The middle of a long one is left out."""
     whole = str(text)
     if len(whole) > longest:
         half = longest // 2
@@ -79,9 +85,9 @@ def shown(text: object, longest: int = LONGEST) -> str:
 
 
 def key_shown(key: object, known: Collection[str]) -> str:
-    """Return a key that is none of those `known`, as far as it surely is one.
+    """Return an unknown key as far as it is certainly a key and no value. `known` are the valid keys.
 
-    Where a colon is missing, YAML takes what was meant for the value, a token or a private key, for a part of the key.
+    Where a colon is missing, YAML makes the intended value, such as a token or a private key, a part of the key.
     """
     whole = str(key)
     if whole.lower() in {one.lower() for one in known}:
@@ -92,26 +98,8 @@ def key_shown(key: object, known: Collection[str]) -> str:
     return whole if _WORD.fullmatch(whole) else f"{_BEGIN.match(whole).group()}..."  # type: ignore[union-attr]
 
 
-HIDDEN = "(not shown)"
-"""What stands in place of a secret."""
-
-LONGEST_PRINTED = 2000
-"""So many characters of one text are printed."""
-
-_SECRET_KEYS = frozenset(
-    ("data", "stringdata", "binarydata", "token", "authorization", "password", "client-key-data", "clientkeydata")
-)
-_CREDENTIAL = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{8,}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-_PLAIN = re.compile(r"[\x21-\x7e]*").fullmatch
-"""One word of ASCII: neither a credential, which has a blank in it, nor a control character."""
-_CUT = "..."
-_MOST_ITEMS = 100
-_DEEPEST = 6
-
-
 def clean(text: str) -> str:
-    """Return a text on one line: control characters escaped, credentials hidden, its end cut off where it is long."""
+    """Return a text on one line: control characters escaped, credentials hidden, truncated to `LONGEST_PRINTED`."""
     if _PLAIN(text) and len(text) <= LONGEST_PRINTED:
         return text
     short = text if len(text) <= LONGEST_PRINTED else text[: LONGEST_PRINTED - len(_CUT)] + _CUT
@@ -119,9 +107,9 @@ def clean(text: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Return a text fit for an Event: cleaned line by line, in at most so many bytes of UTF-8, no character torn.
+    """Return a text for an Event: every line cleaned, at most `most` bytes of UTF-8, no character split.
 
-    Line breaks and tabs stay: what a probe prints has lines, and kubectl shows them as such.
+    Line breaks and tabs stay, as the output of a probe has lines and kubectl shows them.
     """
     whole = text.encode(errors="backslashreplace")
     lines = _head(whole, most).split("\n")
@@ -132,12 +120,12 @@ def cut(text: str, most: int) -> str:
 
 
 def _head(text: bytes, most: int) -> str:
-    """Return as much of the beginning of a text as has so many bytes."""
+    """Return the longest beginning of a text that fits into `most` bytes."""
     return text[:most].decode(errors="ignore")
 
 
 def printable(value: Any, depth: int = 0) -> Any:
-    """Return a value fit for a log: what stands under the key of a secret is hidden at any depth."""
+    """Return a value for a log, with the values of secret keys hidden at any depth."""
     match value:
         case None | bool() | int() | float():
             return value
@@ -158,7 +146,7 @@ def _content(key: Any, value: Any, depth: int) -> Any:
 
 
 def is_secret(key: Any) -> bool:
-    """Report whether what is kept under a key is a secret, or may hold one."""
+    """Report whether the value of a key is a secret, or may hold one."""
     return str(key).lower() in _SECRET_KEYS
 
 

@@ -1,6 +1,6 @@
-"""Arguments to calls, results to exit codes; nothing else is decided here.
+"""The commands: their arguments, the calls they make, and their exit codes.
 
-What a command needs is imported when it runs, so that `--version` and `validate` answer in a fraction of a second.
+Each command imports what it needs when it runs, so that `--version` and `validate` answer in a fraction of a second.
 """
 
 import os
@@ -52,7 +52,7 @@ def _root(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _versio
 def validate(
     file: FileOption = None, _log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False
 ) -> None:
-    """Check a topology file; open nothing but the file itself."""
+    """Check a topology file. Opens no other file and contacts no cluster."""
     from tensile.topology import cautions, decode, parse  # noqa: PLC0415 - see the module's docstring
 
     name, data = read(file)
@@ -99,7 +99,7 @@ def run(
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Run the engine; it reloads the topology file, or ConfigMap, when it changes."""
+    """Run the engine. It reloads the topology file, or ConfigMap, when it changes."""
     from tensile.engine import run as running  # noqa: PLC0415 - see the module's docstring
 
     _configure_logs(log_level or "info", log_format)
@@ -124,7 +124,7 @@ def plan(
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Print what the engine would change in every cluster, and why; change nothing. Exits with 2 when it would."""
+    """Show what the engine would change in every cluster, and why. Read-only. Exits with 2 if anything would change."""
     from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
 
     _configure_logs(log_level or "error", log_format)
@@ -161,9 +161,9 @@ def drain(
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Print which pods would leave a lower cluster that is drained, and for where. Exits with 2 when any would.
+    """Preview a drain: list the pods that would be evicted, and where they would go. Exits with 2 if any pod would go.
 
-    A lower cluster is drained by `maintenance: drain` in the topology file.
+    To drain a lower cluster, set `maintenance: drain` for it in the topology file.
     """
     from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
 
@@ -186,7 +186,7 @@ def apply(
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Converge once and end; may run beside the engine."""
+    """Apply the topology once and exit. May run beside the engine."""
     from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
 
     _configure_logs(log_level or "info", log_format)
@@ -215,7 +215,7 @@ def mutate(
     *,
     _version: Version = False,
 ) -> None:
-    """Print what the webhook makes of a pod, and the pod below; asks no cluster."""
+    """Show how the webhook would mutate a pod, and the resulting pod in the lower cluster. Works offline."""
     from tensile.cli import mutate as mutation  # noqa: PLC0415 - see the module's docstring
 
     given = topology is not None or os.environ.get("TENSILE_TOPOLOGY") or Path("topology.yaml").exists()
@@ -229,7 +229,7 @@ def mutate(
 
 @explain.callback()
 def _explain(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
-    """Say why something is as it is."""
+    """Explain why a resource is in its current state."""
 
 
 @explain.command("pod")
@@ -243,7 +243,7 @@ def explain_pod(
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Say where a pod is and why, or why it is pending: what each virtual node and each node below says of it."""
+    """Explain where a pod runs and why, or why it is pending, with the result of every check on every node."""
     from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
     from tensile.engine.lower import Ways  # noqa: PLC0415
 
@@ -275,7 +275,7 @@ def simulate(
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Say how many pods of a template fit, and where; exits with 2 when fewer fit than are asked for."""
+    """Show how many pods of a template fit, and where. Exits with 2 when fewer fit than are requested."""
     from tensile.diagnostics import commands, podfile  # noqa: PLC0415 - see the module's docstring
     from tensile.engine.lower import Ways  # noqa: PLC0415
 
@@ -308,7 +308,7 @@ def show_status(
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Print how the lower clusters of a running engine are, and what became of the last edit."""
+    """Show the state of each lower cluster, and whether the latest topology was applied."""
     from tensile.cli import status  # noqa: PLC0415 - see the module's docstring
     from tensile.engine.status import query  # noqa: PLC0415
 
@@ -342,7 +342,10 @@ def doctor(
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Look whether every cluster can be worked with, and say what to do; change nothing. Exits with 1 if not."""
+    """Check connectivity, credentials, permissions and configuration of every cluster, and suggest fixes. Read-only.
+
+    Exits with 1 if a check fails.
+    """
     from tensile.diagnostics.doctor import run as commands  # noqa: PLC0415 - see the module's docstring
     from tensile.engine.lower import Ways  # noqa: PLC0415
 
@@ -380,7 +383,7 @@ def manifests(
     ] = None,
     _version: Version = False,
 ) -> None:
-    """Print what to apply in the upper cluster so that the engine runs there, or in a lower one so that it may come."""
+    """Render the manifests that install the engine in the upper cluster, or that grant it access to a lower cluster."""
     from tensile.deploy import write  # noqa: PLC0415 - see the module's docstring
 
     if lower is not None and directory is not None:
@@ -407,7 +410,7 @@ def demo(
     engine_log: Annotated[bool, typer.Option("--engine-log", help="Show the engine's log at the end.")] = False,
     _version: Version = False,
 ) -> None:
-    """Start clusters, the engine and a workload, and show them; leave nothing behind."""
+    """Start a sandbox, the engine and a workload, and show them at work. Leaves nothing behind."""
     from tensile.sandbox.demo.guide import Wishes  # noqa: PLC0415 - see the module's docstring
     from tensile.sandbox.demo.guide import demo as shown  # noqa: PLC0415
 

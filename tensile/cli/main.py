@@ -1,4 +1,4 @@
-"""The program from its start to its end: every error becomes words on standard error, and an exit code."""
+"""The program's entry point: run a command, print any error to stderr, and exit with its code."""
 
 import sys
 from collections.abc import Sequence
@@ -13,9 +13,10 @@ from tensile.text import joined
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program on arguments (None: the command line's) and raise SystemExit, with 0 or the code of an error.
+    """Run the program on `arguments` (None: those of the command line) and raise SystemExit.
 
-    A usage error and an error that is ours both exit with 1, without a traceback; Ctrl-C exits with 130.
+    The code is 0 or that of the error. A usage error and a TensileError exit with 1, without a traceback; Ctrl-C exits
+    with 130.
     """
     text.prepare()
     try:
@@ -28,13 +29,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _fail(_refused(error))
     except Exception as error:  # noqa: BLE001 - a user never meets a traceback
         code = _fail(_words(error))
-    if code == INTERRUPTED:  # typer makes it of Ctrl-C, too
+    if code == INTERRUPTED:  # typer returns this code for Ctrl-C, too
         typer.echo("interrupted", err=True)
     sys.exit(code or 0)
 
 
 def _refused(error: OSError) -> str:
-    """Return what the system did not do; an error that names no file may be of the directory that all names start from."""
+    """Return the message of a system error.
+
+    An error without a file name may come from a deleted working directory, from which relative paths start.
+    """
     if error.filename is None:
         try:
             Path.cwd()
@@ -44,7 +48,7 @@ def _refused(error: OSError) -> str:
 
 
 def _words(error: Exception) -> str:
-    """Return what is wrong with the arguments, or, for anything else, that the program is at fault."""
+    """Return the message of a usage error; for any other exception, a message that reports a bug in tensile."""
     if hasattr(error, "format_message"):
         said = str(error.format_message())
         return said if said.startswith("Usage:") else f"{said} (see: tensile --help)"
@@ -54,6 +58,6 @@ def _words(error: Exception) -> str:
 
 
 def _fail(message: str) -> int:
-    """Write an error, whose words may be a server's or a file's."""
+    """Write an error to stderr, with unprintable characters escaped, and return exit code 1."""
     typer.echo(joined(message.split("\n")), err=True)
     return 1

@@ -1,7 +1,7 @@
-"""`tensile mutate`: what the webhook makes of a pod, and what the engine makes of that below, without any cluster.
+"""`tensile mutate`: how the webhook would mutate a pod, and which lower pod the engine would create. Works offline.
 
-Both are the functions that run in the webhook and in the engine. What only a cluster knows, such as the pod's UID, is
-written as such; which labels the real nodes of a lower cluster have is not known either.
+It calls the functions that the webhook and the engine call. A value that only a cluster knows, such as the pod's UID,
+is printed as a placeholder. The labels of the real lower nodes are unknown here.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,10 @@ lowers:
 
 
 class Mutation(NamedTuple):
-    """A pod as given, as the webhook makes it, and the lower pod (None where none is made); `told` is for people."""
+    """A pod as given, as mutated by the webhook, and as created in the lower cluster (None: no lower pod is created).
+
+    `told` holds warnings and notes for people.
+    """
 
     pod: Manifest
     mutated: Manifest
@@ -47,12 +50,12 @@ class Mutation(NamedTuple):
 
 
 def default_topology() -> Topology:
-    """Return the topology to use where none is given: one lower cluster, and everything else as by default."""
+    """Return the topology to use when none is given: one lower cluster, and the default of every other field."""
     return parse(_NO_TOPOLOGY)
 
 
 def mutation(pod: Manifest, topology: Topology) -> Mutation:
-    """Return what becomes of a pod."""
+    """Return the mutation of a pod under a topology."""
     mutated, unprepared = _mutated(pod, topology)
     namespace = metadata(pod).get("namespace") or "default"
     bound = _stored(mutated, namespace)
@@ -67,7 +70,7 @@ def mutation(pod: Manifest, topology: Topology) -> Mutation:
 
 
 def _mutated(pod: Manifest, topology: Topology) -> tuple[Manifest, tuple[str, ...]]:
-    """Return the pod as the webhook makes it; where it leaves it as it is, also what it warns of."""
+    """Return the pod as the webhook mutates it; if the webhook would leave it unchanged, also why."""
     spec = pod["spec"]
     try:
         demand_small({field: orjson.dumps(spec[field]) if field in spec else b"" for field in FIELDS})
@@ -77,7 +80,10 @@ def _mutated(pod: Manifest, topology: Topology) -> tuple[Manifest, tuple[str, ..
 
 
 def read_pod(data: bytes, name: str) -> Manifest:
-    """Read a pod from YAML or JSON; raises TensileError, with the place in the file `name`, for anything else."""
+    """Read a pod from YAML or JSON.
+
+    Raises TensileError, with the position in the file `name`, if it is not one valid Pod.
+    """
     root = composed(data, name)
     found = stored(root)
     said: Manifest = found if isinstance(found, dict) else {}
@@ -89,7 +95,7 @@ def read_pod(data: bytes, name: str) -> Manifest:
 
 
 def written(found: Mutation, output: str) -> str:
-    """Write what became of a pod, as "yaml" or "json": an object with `pod`, `mutated` and `lower`."""
+    """Render a mutation as "yaml" or "json": an object with `pod`, `mutated` and `lower`."""
     document = {"pod": found.pod, "mutated": found.mutated, "lower": found.lower}
     if output == "json":
         return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
@@ -97,21 +103,25 @@ def written(found: Mutation, output: str) -> str:
 
 
 def _nameless(root: Node) -> Iterator[Found]:
-    """Find that a pod has neither a name nor the beginning of one."""
+    """Yield a problem if a pod has neither `name` nor `generateName`."""
     names = (find(root, ("metadata", field)) for field in ("name", "generateName"))
     if not any(name.value for name in names if name):
         yield ("metadata",), "name is missing; add it"
 
 
 def _stored(pod: Manifest, namespace: str) -> Manifest:
-    """Return the pod as a cluster would have stored it, as far as that matters below."""
+    """Return the pod as the upper apiserver would store it, as far as the lower pod depends on that."""
     meta = metadata(pod)
     name = meta.get("name") or f"{meta['generateName']}{_SUFFIX}"
     return {**pod, "metadata": {"uid": _LATER, **meta, "name": name, "namespace": namespace}}
 
 
 def _lower_of(pod: Manifest, topology: Topology) -> tuple[Lower, tuple[str, ...]]:
-    """Choose the lower whose pod is shown: where the pod is bound to, else the first that the pod may be bound to."""
+    """Return the lower cluster to show the pod in, with a note if that is only an example.
+
+    It is the cluster behind the node that the pod is bound to, else the first whose virtual node matches the pod's node
+    selection, else the first of the topology.
+    """
     bound = pod["spec"].get("nodeName")
     for lower in topology.lowers:
         if lower.node.name == bound or (not bound and meets(pod["spec"], lower.node.name, own_labels(lower))):
@@ -122,13 +132,14 @@ def _lower_of(pod: Manifest, topology: Topology) -> tuple[Lower, tuple[str, ...]
 
 
 def _place(lower: Lower, topology: Topology, namespace: str) -> Placement:
-    """Return where a pod goes, as far as the topology tells.
+    """Return the context of the pod in the lower cluster, as far as the topology alone defines it.
 
-    A label that the topology gives the node is taken not to be on lower nodes, unless it is one of Kubernetes' own.
+    A label that the topology sets on the virtual node is assumed to be missing on the lower nodes, unless it is a
+    well-known label of Kubernetes.
     """
 
     def below(upper_namespace: str) -> str:
-        """Return the lower name of a namespace."""
+        """Return the lower cluster's name for an upper namespace."""
         return prefixed(topology.name, upper_namespace)
 
     namespace_of = below if lower.namespaces.mapping == "prefix" else same_name
@@ -151,5 +162,5 @@ def _place(lower: Lower, topology: Topology, namespace: str) -> Placement:
 
 
 def _is_well_known(key: str) -> bool:
-    """Report whether a label key is one of Kubernetes' own, which real nodes have."""
+    """Report whether a label key is a well-known one of Kubernetes, which real nodes have too."""
     return key.partition("/")[0].endswith(_WELL_KNOWN)

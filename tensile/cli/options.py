@@ -1,8 +1,6 @@
-"""The options that several commands share: their names, help, and which values they take.
+"""Options that several commands share, and the input that they name: topology files, pods, stdin, ConfigMaps.
 
-What commands are given to read: topology files, pods, standard input, ConfigMaps; named in every message about them.
-
-What a reading needs is imported when it happens, as in `tensile.cli.commands`.
+Every error about an input contains its name. As in `tensile.cli.commands`, imports happen when they are needed.
 """
 
 import errno
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from tensile.engine.lower import Ways
     from tensile.topology import Topology
 
-
+STANDARD_INPUT = "standard input"
 _LEVELS = ("debug", "info", "warn", "error")
 _FORMS = ("text", "json")
 _OUTPUTS = ("text", "json", "markdown")
@@ -35,10 +33,13 @@ def _print_version(value: bool) -> None:  # noqa: FBT001 - the form that typer c
 
 
 def one_of(*words: str) -> Callable[[typer.Context, typer.CallbackParam, str | None], str | None]:
-    """Make the check of an option that takes one of some words; given before the command, it holds for the command."""
+    """Return a callback that limits an option to some words.
+
+    A value given before the command's name applies to the command too.
+    """
 
     def checked(context: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
-        """Return the option's value, None where it is given nowhere."""
+        """Return the option's value, None if it was not given."""
         if value is not None and value not in words:
             raise typer.BadParameter(f"{value!r}: take one of {', '.join(words)}")
         given: dict[str, str] = context.meta.setdefault("tensile", {})
@@ -114,23 +115,23 @@ AskExtender = Annotated[
 TextOrJson = Annotated[str, typer.Option("-o", "--output", help="text or json.", callback=one_of("text", "json"))]
 
 
-STANDARD_INPUT = "standard input"
-
-
 def file_name(file: str | None, option: str = "-f") -> str:
-    """Return the name of the topology file that is meant by an option; raises TensileError for an empty one."""
+    """Return the file name that an option stands for; raises TensileError for an empty one."""
     if file == "":
         raise TensileError(f"{option}: empty: name a topology file, or leave the option away")
     return file or os.environ.get("TENSILE_TOPOLOGY") or "topology.yaml"
 
 
 def read(file: str | None, option: str = "-f") -> tuple[str, bytes]:
-    """Read the topology file that is meant by an option; returns with it its name for messages."""
+    """Return the display name and the content of the topology file that an option stands for."""
     return contents(file_name(file, option), "topology", f"name another with {option} or $TENSILE_TOPOLOGY")
 
 
 def pod_in(file: str, topology: str | None) -> tuple[str, bytes]:
-    """Read the file of a pod, beside which one of a topology is read; returns with it its name for messages."""
+    """Return the display name and the content of a pod's file.
+
+    Raises TensileError if the pod and the topology would both be read from standard input.
+    """
     if not file:
         raise TensileError("-f: empty: name the file of a pod")
     if file == file_name(topology, "--topology") == "-":
@@ -139,7 +140,10 @@ def pod_in(file: str, topology: str | None) -> tuple[str, bytes]:
 
 
 def contents(name: str, what: str, advice: str) -> tuple[str, bytes]:
-    """Read a file, never much more than one can be; returns with it its name for messages."""
+    """Return the display name and the content of a file, cut off just above the size limit of a YAML document.
+
+    Raises TensileError, with `advice`, if it cannot be read.
+    """
     try:
         if name == "-":
             return STANDARD_INPUT, _bytes_of(_standard_input())
@@ -154,7 +158,7 @@ def contents(name: str, what: str, advice: str) -> tuple[str, bytes]:
 
 
 def _standard_input() -> int:
-    if sys.stdin is None:  # started with it closed
+    if sys.stdin is None:  # stdin was closed at start
         raise OSError(errno.EBADF, "closed")
     return sys.stdin.fileno()
 
@@ -167,7 +171,7 @@ def _bytes_of(file: str | int) -> bytes:
 
 
 def topology_of(file: str | None, option: str = "-f") -> "tuple[Topology, Path]":
-    """Read the topology that is meant by an option; returns with it the directory that paths in it start from."""
+    """Return the topology that an option stands for, and the directory that its relative paths start from."""
     from tensile.topology import decode, parse  # noqa: PLC0415 - see the module's docstring
 
     name, data = read(file, option)
@@ -184,7 +188,10 @@ def map_of(
     *,
     allow_exec_plugins: bool,
 ) -> "tuple[Place, Ways] | None":
-    """Return which ConfigMap is meant and how its cluster is reached; None where a file is."""
+    """Return the ConfigMap of the topology and the credentials of its cluster; None if the topology is in a file.
+
+    Raises TensileError for options that do not go together.
+    """
     from tensile.engine.configmap_source import KEY, Place  # noqa: PLC0415
     from tensile.engine.lower import Ways  # noqa: PLC0415 - see the module's docstring
 

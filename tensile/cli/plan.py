@@ -1,4 +1,4 @@
-"""`tensile plan` and `tensile apply`: what they print, and whether that is an error."""
+"""`tensile plan`, `tensile apply` and `tensile drain --plan`: run them once and return their output."""
 
 import asyncio
 import time
@@ -33,26 +33,26 @@ from tensile.topology import Topology
 
 
 class _Applying(Recorder):
-    """Records, and tells what it hears: apply takes its time, and people watch."""
+    """A recorder that also logs every step: `apply` takes time, and people watch it."""
 
     def __init__(self, narration: Narration) -> None:
         super().__init__()
         self._narration = narration
 
     def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
-        """Keep a step, and tell it."""
+        """Record and log a step."""
         super().stepped(key, step, error)
         self._narration.stepped(key, step, error)
 
     def stuck(self, key: Key, problem: Problem) -> None:
-        """Tell a problem."""
+        """Log a key whose reconciliation is blocked."""
         self._narration.stuck(key, problem)
 
 
 class Planned(NamedTuple):
-    """A plan as text; whether it has `changes`; and in words which lowers it leaves out, "" for none.
+    """A plan as text, whether it has changes, and the lower clusters that it leaves out ("": none).
 
-    The words give the causes where the text is for programs; one for people has them.
+    `unreached` gives the causes when the text is JSON; a text for people contains them itself.
     """
 
     text: str
@@ -71,7 +71,7 @@ def plan(
 ) -> Planned:
     """Return what would change, as "text", "json" or "markdown".
 
-    Raises TensileError when the upper cluster is out of reach, for another output, and for a defect.
+    Raises TensileError when the upper cluster is unreachable, for another output format, and for a bug in a rule.
     """
     if output not in ("text", "json", "markdown"):
         raise TensileError(f"output {output!r}: take one of text, json, markdown")
@@ -85,16 +85,19 @@ def plan(
 
 
 def apply(topology: Topology, directory: Path, *, forced: bool, allow_exec_plugins: bool) -> str:
-    """Converge once; returns a closing line, raises TensileError when something stands in the way."""
+    """Apply the topology once and return the closing line.
+
+    Raises TensileError when an object is blocked or a lower cluster is unreachable.
+    """
     return asyncio.run(_apply(topology, Ways(directory, allow_exec_plugins), forced=forced))
 
 
 def drain_plan(
     topology: Topology, directory: Path, lower: str, output: str, *, allow_exec_plugins: bool
 ) -> tuple[str, bool]:
-    """Return what a drain of a lower would come to, as "text" or "json", and whether any pod would leave.
+    """Return the preview of a drain of a lower cluster, as "text" or "json", and whether any pod would be evicted.
 
-    Raises TensileError for a lower that is not in the topology, and when a cluster is out of reach.
+    Raises TensileError for a lower that is not in the topology, and when a cluster is unreachable.
     """
     names = [spec.name for spec in topology.lowers]
     if lower not in names:
@@ -105,10 +108,13 @@ def drain_plan(
 
 
 async def _departures(topology: Topology, ways: Ways, lower: str) -> list[Departure]:
-    """Look at every cluster as the descheduler does, once, whether it is on or not."""
+    """Return every pod on the node of a lower cluster, and where it would go in a drain.
+
+    The descheduler is enabled for this, so that its informers run: they supply the free capacity of every cluster.
+    """
     watching = topology.descheduler.model_copy(update={"enabled": True})
     async with opened(topology.model_copy(update={"descheduler": watching}), ways) as (clusters, unreached):
-        if unreached:  # where pods find room is not known without all of them
+        if unreached:  # without all clusters it is unknown where pods would fit
             raise Unreached(_unreached(unreached))
         return departures(clusters.world, lower)
 
@@ -135,7 +141,7 @@ async def _recorded(
     work: Callable[[Clusters], Awaitable[Problems]],
     progress: Progress | None = None,
 ) -> Preview:
-    """Do one-shot work on the clusters of a topology; returns what `recorder` heard of it."""
+    """Run one-shot work on the clusters of a topology and return a preview of what `recorder` recorded."""
     async with opened(topology, ways, progress) as (clusters, unreached):
         before = observed(clusters.world.copy())
         problems = await work(clusters)

@@ -1,4 +1,7 @@
-"""The arguments of `tensile sandbox`, as `tensile.cli.commands` has those of the other commands."""
+"""The commands of `tensile sandbox`: their arguments and exit codes.
+
+As in `tensile.cli.commands`, each command imports what it needs when it runs.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +16,7 @@ _SANDBOX = Path(".tensile-sandbox")
 
 @sandbox.callback()
 def _sandbox(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
-    """Real control planes on loopback, to try things on."""
+    """Run real control planes on loopback, to try things out."""
 
 
 @sandbox.command()
@@ -28,7 +31,7 @@ def up(
     extender: AskExtender = False,
     _version: Version = False,
 ) -> None:
-    """Start the clusters; they live until `down`."""
+    """Start the clusters. They run until `down`."""
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
 
     raise typer.Exit(commands.up(lowers, nodes, directory, real_node=real_node, extender=extender))
@@ -42,7 +45,7 @@ def status(
     *,
     _version: Version = False,
 ) -> None:
-    """Say what runs."""
+    """Show which clusters and processes run."""
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
 
     raise typer.Exit(commands.status(directory))
@@ -56,7 +59,7 @@ def down(
     *,
     _version: Version = False,
 ) -> None:
-    """Stop the clusters and remove what they left."""
+    """Stop the clusters and delete their files."""
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
 
     raise typer.Exit(commands.down(directory))
@@ -64,7 +67,7 @@ def down(
 
 @sandbox.command(hidden=True)
 def prepare() -> None:
-    """Find the control planes' programs, or build them."""
+    """Find the binaries of the control planes, or build them."""
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
 
     raise typer.Exit(commands.prepare())

@@ -1,4 +1,4 @@
-"""The report as `tensile status` prints it: a table as kubectl's, and what became of the topology's text below it."""
+"""The report of `tensile status`: a table in kubectl's style, followed by the state of the topology."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _HASH = 12
 
 
 def as_text(document: Mapping[str, Any], *, colour: bool) -> str:
-    """Write a report as lines, without a newline at the end; `colour` marks what is not as it should be."""
+    """Render a report as text, without a trailing newline; `colour` marks unreachable clusters red."""
     lowers = document["lowers"]
     lines = aligned([_HEAD, *map(_cells, lowers)]) if lowers else ["No lower clusters."]
     marked = [lines[0], *(_marked(line, row, colour=colour) for line, row in zip(lines[1:], lowers, strict=False))]
@@ -27,7 +27,7 @@ def as_text(document: Mapping[str, Any], *, colour: bool) -> str:
 
 
 def as_json(document: Mapping[str, Any]) -> str:
-    """Write a report for programs."""
+    """Render a report as JSON."""
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 
@@ -45,7 +45,7 @@ def _pair(row: Mapping[str, Any], name: str) -> str:
 
 
 def _amount(quantity: str, name: str) -> str:
-    """Write a quantity so that people can compare two: bytes with one decimal, anything else as Kubernetes does."""
+    """Render a quantity so that people can compare two: memory with one decimal, anything else as Kubernetes does."""
     if not is_quantity(quantity):
         return "-"
     if name != "memory":
@@ -56,7 +56,7 @@ def _amount(quantity: str, name: str) -> str:
 
 
 def _seconds(lag: int) -> str:
-    """Write seconds as kubectl writes an age."""
+    """Render seconds as kubectl renders an age."""
     if lag < 2 * _MINUTE:
         return f"{lag}s"
     return f"{lag // _MINUTE}m" if lag < 2 * _HOUR else f"{lag // _HOUR}h"
@@ -67,7 +67,7 @@ def _marked(line: str, row: Mapping[str, Any], *, colour: bool) -> str:
 
 
 def _verdict(document: Mapping[str, Any]) -> Iterable[str]:
-    """Yield what became of the topology's text."""
+    """Yield whether the topology was accepted, what is pending, and the latest error."""
     accepted, rejected = document.get("accepted"), document.get("rejected")
     name = document["topology"]
     if accepted:

@@ -1,1 +1,1 @@
-"""What an administrator applies so that the engine can run: objects as plain data, made from a topology."""
+"""The manifests that install the engine, rendered from a topology as plain data for an administrator to apply."""

@@ -1,13 +1,13 @@
-"""Turns the topology file of a machine into one for a pod of the upper cluster, and says each change.
+"""Converts the topology file of a machine into one for a pod in the upper cluster, and describes each change.
 
-In a ConfigMap there are no files: kubeconfigs are in Secrets, the upper cluster is the one around, and what listened on
-a machine's own addresses has to listen on the pod's. A file that needs no change is taken as it is, comments and all.
-What has no counterpart in the cluster is an error: nobody is to find out later that their certificate is not shown.
+A ConfigMap contains no files: kubeconfigs come from Secrets, the upper cluster is the one around the pod, and servers
+listen on the pod's addresses instead of the machine's. A file that needs no change is kept as it is, with comments.
+A setting without a counterpart in the cluster is an error: otherwise, for example, a certificate would silently be
+ignored.
 
-Changes values in a YAML text and leaves the rest as it was written: order, comments, blank lines.
-
-One change at a time, each by the places that the YAML reader gives. Whoever asks holds the result against what it is to
-say, since anchors, or a form that is not met here, can make another thing of it.
+`edited` changes values in a YAML text and keeps its order, comments and blank lines. It makes one change at a time, at
+the positions that the YAML parser reports. The caller compares the parsed result with the wanted data, since anchors or
+unusual notations can make the edit mean something else.
 """
 
 from collections.abc import Iterator
@@ -20,80 +20,11 @@ from tensile.topology import Lower, Problem, Topology, TopologyErrors, parse
 from tensile.topology.validation import get, low, lowers
 from tensile.yaml_document import Path, compose, document, flow, locate, plain, show_path
 
-
-def edited(text: str, path: Path, value: Any, key: str = "") -> str:
-    """Have another value stand at a path of keys and places, or none for None; what is around it is made as needed.
-
-    A mapping that nothing is left in goes with its last value. With a `key` that takes the place of the path's last.
-    """
-    parent = _at(text, path[:-1])
-    if not isinstance(parent, yaml.MappingNode):
-        return text if value is None else edited(text, path[:-1], {path[-1]: value})
-    known = next((pair for pair in parent.value if pair[0].value == path[-1]), None)
-    if known is None:
-        return text if value is None else _added(text, parent, f"{path[-1]}: {flow(value)}")
-    if value is not None:
-        return text[: known[0].start_mark.index] + f"{key or path[-1]}: {flow(value)}" + text[_end(known[1]) :]
-    if len(parent.value) == 1 and len(path) > 1:
-        return edited(text, path[:-1], None)
-    return _removed(text, parent, known)
-
-
-def _at(text: str, path: Path) -> yaml.Node | None:
-    """Find what stands at a path, None for nothing."""
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
-    for step in path:
-        if isinstance(node, yaml.MappingNode):
-            node = next((value for key, value in node.value if key.value == step), None)
-        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-            node = node.value[step]
-        else:
-            return None
-    return node
-
-
-def _added(text: str, parent: yaml.MappingNode, entry: str) -> str:
-    """Put one entry more into a mapping: first in braces, else below the last one."""
-    start = parent.start_mark
-    if parent.flow_style:
-        more = ", " if parent.value else ""
-        return text[: start.index + 1] + entry + more + text[start.index + 1 :]
-    if start.column == 0:
-        return text.rstrip("\n") + f"\n{entry}\n"
-    end = text.find("\n", _end(parent))
-    end = len(text) if end < 0 else end
-    return text[:end] + f"\n{' ' * start.column}{entry}" + text[end:]
-
-
-def _removed(text: str, parent: yaml.MappingNode, known: tuple[yaml.Node, yaml.Node]) -> str:
-    """Take one of several entries out of a mapping, a line with all that is on it."""
-    place = parent.value.index(known)
-    start, end = known[0].start_mark.index, _end(known[1])
-    if parent.flow_style and place:
-        return text[: _end(parent.value[place - 1][1])] + text[end:]
-    if parent.flow_style or _is_first_of_item(text, start):
-        return text[:start] + text[parent.value[place + 1][0].start_mark.index :]
-    return text[: text.rfind("\n", 0, start) + 1] + text[(text.find("\n", end) + 1) or len(text) :]
-
-
-def _is_first_of_item(text: str, start: int) -> bool:
-    """Report whether something else, such as the dash of a list, stands before a key in its line."""
-    return bool(text[text.rfind("\n", 0, start) + 1 : start].strip())
-
-
-def _end(node: yaml.Node) -> int:
-    """Return the place behind a value: a block ends with what is last in it, not where the next thing begins."""
-    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
-        last = node.value[-1]
-        return _end(last[1] if isinstance(last, tuple) else last)
-    return int(node.end_mark.index)
-
-
 WEBHOOK = "tensile-webhook"
-"""The Service of the webhook where the file names none."""
+"""The default name of the webhook's Service."""
 METRICS, EXTENDER = "tensile-metrics", "tensile-extender"
-"""The other Services."""
-_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - a pod's own addresses, which no file can know: of IPv4, of both
+"""The names of the other Services."""
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - a pod's addresses, which no file can know: IPv4, both families
 _IN_FILES: dict[Path, str] = {
     ("kubelet", "tlsCertFile"): "the upper cluster issues one for each node, once it is approved",
     ("kubelet", "tlsKeyFile"): "it goes with tlsCertFile",
@@ -104,7 +35,7 @@ _IN_FILES: dict[Path, str] = {
 
 
 class Turned(NamedTuple):
-    """The topology as its ConfigMap holds it: the text, what it says, and in words each change that was made."""
+    """A converted topology: its text for a ConfigMap, the parsed model, and a description of each change."""
 
     text: str
     topology: Topology
@@ -112,7 +43,7 @@ class Turned(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """What is written at a path from now on (None: nothing), why, and under which `key`: "" for the path's last."""
+    """A change: the new value at a path (None: removed), the reason, and a new `key` ("": the last one of the path)."""
 
     path: Path
     value: Any
@@ -120,16 +51,16 @@ class _Change(NamedTuple):
     key: str = ""
 
     def said(self) -> str:
-        """Write it in a line."""
+        """Return a description of the change in one line."""
         done = "left out" if self.value is None else f"{self.key or 'now'} {flow(self.value)}"
         return f"{show_path(self.path)}: {done}: {self.why}"
 
 
 def turned(text: str, name: str, namespace: str, *, for_lower: bool = False) -> Turned:
-    """Turn a file's text; `name` is the file's, `namespace` where the engine is to run.
+    """Convert the text of a topology file; `name` is the file's name, `namespace` the engine's namespace.
 
-    `for_lower`: only a lower cluster's part is wanted, for which certificates of the engine's servers do not matter.
-    Raises TopologyErrors for a bad file, and for what cannot be turned.
+    With `for_lower` only a lower cluster's part is needed, so certificates of the engine's servers do not matter.
+    Raises TopologyErrors for an invalid file, and for a setting that cannot be converted.
     """
     topology = parse(text, name=name)
     root, _ = compose(text)
@@ -151,7 +82,7 @@ def turned(text: str, name: str, namespace: str, *, for_lower: bool = False) -> 
 
 
 def _faults(data: Any, topology: Topology, namespace: str) -> Iterator[tuple[Path, str]]:
-    """Yield what has no counterpart in the cluster, each with what to do."""
+    """Yield each setting that has no counterpart in the cluster, with what to do."""
     for path, instead in _IN_FILES.items():
         if get(data, path) is not None:
             yield path, f"a file of this machine, which a pod does not have; leave it out: {instead}"
@@ -166,7 +97,7 @@ def _faults(data: Any, topology: Topology, namespace: str) -> Iterator[tuple[Pat
 
 
 def _shared(data: Any, topology: Topology, namespace: str) -> Iterator[tuple[Path, str]]:
-    """Yield the lowers that would get the Secret of another one, as whose the engine would come then."""
+    """Yield each lower that would use the Secret of another lower, and so the credentials of that one."""
     named = {_place(one): one.name for one in topology.lowers if one.kubeconfig_secret is not None}
     for place in lowers(data):
         path, secret = ("lowers", place, "kubeconfig"), (namespace, topology.lowers[place].name)
@@ -176,7 +107,7 @@ def _shared(data: Any, topology: Topology, namespace: str) -> Iterator[tuple[Pat
 
 
 def _changes(data: Any, topology: Topology, namespace: str) -> Iterator[_Change]:
-    """Yield what has to be written otherwise."""
+    """Yield the changes that the file needs."""
     for key in ("kubeconfig", "context"):
         if key in (get(data, ("upper",)) or {}):
             yield _Change(("upper", key), None, "the engine runs in the upper cluster, as the account of its pod")
@@ -193,7 +124,7 @@ def _changes(data: Any, topology: Topology, namespace: str) -> Iterator[_Change]
 
 
 def _addresses(data: Any, topology: Topology) -> Iterator[_Change]:
-    """Have everything listen on the pod's addresses, and be called there."""
+    """Yield the changes that make every server listen on the pod's addresses."""
     for server in ("kubelet", "webhook", "extender"):
         bind = get(data, (server, "bind"))
         if bind is not None and bind not in _EVERYWHERE:
@@ -207,12 +138,12 @@ def _addresses(data: Any, topology: Topology) -> Iterator[_Change]:
 
 
 def _everywhere(bind: str) -> str:
-    """Return all addresses, with those of IPv6 where an address is of it: a pod may have no others."""
+    """Return the unspecified address of the same family as `bind`: a pod may have addresses of one family only."""
     return _EVERYWHERE[":" in bind]
 
 
 def _hints(data: Any, topology: Topology) -> Iterator[str]:
-    """Yield what stays as it is, and means something else in the cluster."""
+    """Yield notes on settings that stay unchanged but have a different effect in the cluster."""
     asks = "Service" in topology.enabled or any(one.service_accounts.identity == "upper" for one in topology.lowers)
     if asks and get(data, ("upper", "kubeconfig")) is not None and topology.upper.advertise_url is None:
         yield (
@@ -234,7 +165,7 @@ def _hints(data: Any, topology: Topology) -> Iterator[str]:
 
 
 def sharing(topology: Topology, lower: Lower) -> list[str]:
-    """Name the other lowers whose kubeconfig is in the Secret of this one, by another context or key."""
+    """Return the names of the other lowers whose kubeconfigs are in the same Secret, under another key or context."""
     return [
         one.name
         for one in topology.lowers
@@ -248,7 +179,7 @@ def _place(lower: Lower) -> tuple[str, str] | None:
 
 
 def _written(text: str, data: Any, changes: list[_Change]) -> tuple[str, bool]:
-    """Return the text with the changes, and whether it is the one that was, comments and all."""
+    """Return the text with the changes, and whether the original text was kept, with its comments."""
     wanted = _listed(data)
     for change in changes:
         _set(wanted, change.path, change.value, change.key)
@@ -260,7 +191,10 @@ def _written(text: str, data: Any, changes: list[_Change]) -> tuple[str, bool]:
 
 
 def _kept(text: str, changes: list[_Change]) -> str:
-    """Return the text with the changes written into it, "" where that breaks it: one value may be used in two places."""
+    """Return the text with the changes edited in, "" if that breaks it.
+
+    It breaks, for example, where a YAML anchor uses one value in two places.
+    """
     with suppress(yaml.YAMLError):
         for change in changes:
             text = edited(text, change.path, change.value, change.key)
@@ -269,7 +203,7 @@ def _kept(text: str, changes: list[_Change]) -> str:
 
 
 def _set(data: Any, path: Path, value: Any, key: str = "") -> None:
-    """Change data in place, as `edited` does with a text."""
+    """Change data in place, as `edited` changes a text."""
     inside = data
     for step in path[:-1]:
         inside = inside.get(step) if isinstance(inside, dict) else inside[step]
@@ -286,7 +220,75 @@ def _set(data: Any, path: Path, value: Any, key: str = "") -> None:
 
 
 def _listed(data: Any) -> Any:
-    """Return data that can be changed."""
+    """Return a mutable copy of data."""
     if isinstance(data, dict):
         return {key: _listed(value) for key, value in data.items()}
     return [_listed(value) for value in data] if isinstance(data, tuple) else data
+
+
+def edited(text: str, path: Path, value: Any, key: str = "") -> str:
+    """Return a text in which a path has another value, or none for None; missing parents are added.
+
+    A mapping that becomes empty is removed as well. `key` replaces the last key of the path.
+    """
+    parent = _at(text, path[:-1])
+    if not isinstance(parent, yaml.MappingNode):
+        return text if value is None else edited(text, path[:-1], {path[-1]: value})
+    known = next((pair for pair in parent.value if pair[0].value == path[-1]), None)
+    if known is None:
+        return text if value is None else _added(text, parent, f"{path[-1]}: {flow(value)}")
+    if value is not None:
+        return text[: known[0].start_mark.index] + f"{key or path[-1]}: {flow(value)}" + text[_end(known[1]) :]
+    if len(parent.value) == 1 and len(path) > 1:
+        return edited(text, path[:-1], None)
+    return _removed(text, parent, known)
+
+
+def _at(text: str, path: Path) -> yaml.Node | None:
+    """Return the YAML node at a path, None if there is none."""
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    for step in path:
+        if isinstance(node, yaml.MappingNode):
+            node = next((value for key, value in node.value if key.value == step), None)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+        else:
+            return None
+    return node
+
+
+def _added(text: str, parent: yaml.MappingNode, entry: str) -> str:
+    """Return the text with one more entry in a mapping: the first one in braces, else after the last one."""
+    start = parent.start_mark
+    if parent.flow_style:
+        more = ", " if parent.value else ""
+        return text[: start.index + 1] + entry + more + text[start.index + 1 :]
+    if start.column == 0:
+        return text.rstrip("\n") + f"\n{entry}\n"
+    end = text.find("\n", _end(parent))
+    end = len(text) if end < 0 else end
+    return text[:end] + f"\n{' ' * start.column}{entry}" + text[end:]
+
+
+def _removed(text: str, parent: yaml.MappingNode, known: tuple[yaml.Node, yaml.Node]) -> str:
+    """Return the text without one of a mapping's entries; in block style its whole lines are removed."""
+    place = parent.value.index(known)
+    start, end = known[0].start_mark.index, _end(known[1])
+    if parent.flow_style and place:
+        return text[: _end(parent.value[place - 1][1])] + text[end:]
+    if parent.flow_style or _is_first_of_item(text, start):
+        return text[:start] + text[parent.value[place + 1][0].start_mark.index :]
+    return text[: text.rfind("\n", 0, start) + 1] + text[(text.find("\n", end) + 1) or len(text) :]
+
+
+def _is_first_of_item(text: str, start: int) -> bool:
+    """Report whether something else, such as the dash of a list item, precedes a key in its line."""
+    return bool(text[text.rfind("\n", 0, start) + 1 : start].strip())
+
+
+def _end(node: yaml.Node) -> int:
+    """Return the index after a value: a block ends after its last value, not where the next token begins."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _end(last[1] if isinstance(last, tuple) else last)
+    return int(node.end_mark.index)

@@ -1,7 +1,7 @@
-"""The engine's accounts and their roles: what tensile/engine/permissions.py lists and nothing else.
+"""The engine's ServiceAccounts and their roles: the rights that tensile/engine/permissions.py lists, and no others.
 
-Roles are called after the account's namespace and the topology, so that several topologies, also equally called ones of
-different upper clusters, can have theirs in one lower cluster as long as each has a namespace of its own there.
+Roles are named after the account's namespace and the topology. So several topologies can have roles in one lower
+cluster, even topologies of one name from different upper clusters, as long as each has its own namespace there.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,18 +12,18 @@ from tensile.objects import Manifest
 from tensile.topology import Lower, Topology
 
 ACCOUNT = "tensile"
-"""The ServiceAccount of the engine, in each cluster."""
+"""The name of the engine's ServiceAccount in each cluster."""
 CONFIGMAP = "topology"
-"""The ConfigMap that holds the topology where none is named."""
+"""The default name of the ConfigMap that holds the topology."""
 _GROUP = "rbac.authorization.k8s.io"
 
 
 def upper_roles(topology: Topology, *, namespace: str, configmap: str = CONFIGMAP) -> list[Manifest]:
-    """Return the account of an engine in the upper cluster, and exactly the rights that it needs there.
+    """Return the engine's ServiceAccount in the upper cluster, and roles with exactly the rights that it needs there.
 
     Args:
-        topology: what it drives.
-        namespace: where it runs; its account and the topology's ConfigMap are there.
+        topology: the topology that the engine applies.
+        namespace: the namespace of the engine, its account and the topology's ConfigMap.
         configmap: the name of that ConfigMap.
     """
     rights = upper_rights(topology, place=Place(namespace, configmap), takes_turns=True)
@@ -31,28 +31,31 @@ def upper_roles(topology: Topology, *, namespace: str, configmap: str = CONFIGMA
 
 
 def lower_roles(lower: Lower, *, topology: str, namespace: str) -> list[Manifest]:
-    """Return the account by which an engine comes to a lower cluster, and exactly the rights that it needs there.
+    """Return the engine's ServiceAccount in a lower cluster, and roles with exactly the rights that it needs there.
 
-    No pod runs as that account, so none is to be given its token by itself.
+    No pod runs as that account, so its token is never mounted automatically.
 
     Args:
         lower: the lower cluster.
         topology: the name of its topology.
-        namespace: where the account is.
+        namespace: the namespace of the account.
     """
     account = {**_account(topology, namespace), "automountServiceAccountToken": False}
     return [account, *_roles(lower_rights(lower), topology, namespace)]
 
 
 def role_name(topology: str, namespace: str) -> str:
-    """Name the roles of a topology's engine; names in Kubernetes have no colons, so that none is like another."""
+    """Return the name of the roles of a topology's engine.
+
+    Names of namespaces and topologies contain no colons, so two different pairs never get the same name.
+    """
     return f"{ACCOUNT}:{namespace}:{topology}"
 
 
 def rules(rights: Iterable[Right]) -> list[Manifest]:
-    """Write rights of one namespace, or of none, as rules: resources of a group with the same verbs are one.
+    """Return the RBAC rules of rights in one namespace, or of cluster-wide rights, in the order of the rights.
 
-    In the order of the rights; a right on one object has a rule of its own.
+    Resources of one API group with the same verbs share a rule; a right on one named object has its own rule.
     """
     found: dict[tuple[str, tuple[str, ...], str], list[str]] = {}
     for right in rights:
@@ -71,7 +74,7 @@ def _account(topology: str, namespace: str) -> Manifest:
 
 
 def _roles(rights: Iterable[Right], topology: str, namespace: str) -> Iterator[Manifest]:
-    """Yield a role and its binding for all namespaces, and for each in which there are rights of its own."""
+    """Yield a ClusterRole and its binding, and a Role and its binding for each namespace with rights of its own."""
     by_place: dict[str, list[Right]] = {}
     for right in rights:
         by_place.setdefault(right.namespace, []).append(right)

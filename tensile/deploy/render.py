@@ -1,6 +1,6 @@
-"""The files and streams that `tensile manifests` gives: what is in them, by name; nothing is written here.
+"""Renders what `tensile manifests` prints or writes: streams of documents, and files by name. Writes nothing itself.
 
-What is applied in one lower cluster, and the commands that make a kubeconfig of it for the engine.
+For a lower cluster it also renders the shell commands that create the engine's kubeconfig.
 """
 
 import re
@@ -19,11 +19,93 @@ from tensile.topology import Lower
 from tensile.yaml_document import document
 
 TOKEN = f"{NAME}-token"
-"""The Secret in which the lower cluster puts the token of the engine's account."""
+"""The Secret in which the lower cluster stores the token of the engine's ServiceAccount."""
+MARK = "# Written by `tensile manifests`."
+"""The first line of every rendered file; only a file that begins with it is overwritten."""
+_EDITS = (
+    f"{MARK[2:]} Edits are lost when it writes again: what a cluster needs beside it belongs into an overlay, a "
+    "kustomization.yaml elsewhere that has this directory among its resources."
+)
+LOWERS = "lowers"
+TOPOLOGY = KEY
+SCHEDULER = "scheduler-extender.yaml"
+STORAGE = "storageclass.yaml"
+ADMISSION = "admission.yaml"
+KUSTOMIZATION = "kustomization.yaml"
+ACCESS = "access.yaml"
+OF_UPPER = (KUSTOMIZATION, *upper.FILES, STORAGE, SCHEDULER, ADMISSION, TOPOLOGY)
+"""Every file name that a rendering for the upper cluster may contain."""
+OF_LOWER = (KUSTOMIZATION, ACCESS)
+"""Every file name that a rendering may contain in `lowers/NAME`."""
+
+
+def upper_stream(setup: Setup, command: str = "tensile manifests") -> str:
+    """Return the manifests of the upper cluster as one stream of documents; `command` is the command that prints it."""
+    pieces = [piece for sheet in upper.of_engine(setup).values() for piece in sheet]
+    text = stream([*pieces[:1], upper.configmap(setup), *pieces[1:]], upper.head(setup, command))
+    storage = upper.storage(setup)
+    return f"{text}---\n{storage}" if storage else text
+
+
+def lower_stream(setup: Setup, name: str, command: str) -> str:
+    """Return the manifests of one lower cluster as one stream of documents.
+
+    `command` is the command that prints them, without --lower. Raises TensileError if the topology has no such lower
+    cluster.
+    """
+    lower = _lower(setup, name)
+    apply = f'{command} --lower {lower.name} | kubectl --kubeconfig "$LOWER" apply -f -'
+    return stream(of_lower(setup, lower), lower_head(setup, lower, apply))
+
+
+def files(setup: Setup) -> dict[str, str]:
+    """Return a kustomization for the upper cluster, and one for each lower cluster in `lowers`: text by path.
+
+    The topology is included as it is applied. Two files are not resources of the kustomization. The scheduler's
+    configuration is no API object; it is written even while the extender is disabled, so that people can read it first,
+    and it contains the extender's port. The admission policy is registered by the engine itself.
+    """
+    sheets = {name: stream(pieces) for name, pieces in upper.of_engine(setup).items()}
+    if storage := upper.storage(setup):
+        sheets[STORAGE] = storage
+    found = {KUSTOMIZATION: _upper_kustomization(setup, sheets), **sheets, SCHEDULER: scheduler(setup)}
+    found[ADMISSION] = stream(upper.admission(setup))
+    for lower in setup.topology.lowers:
+        place = f"{LOWERS}/{lower.name}"
+        found[f"{place}/{KUSTOMIZATION}"] = _kustomization([ACCESS])
+        head = lower_head(setup, lower, f'kubectl --kubeconfig "$LOWER" apply -k {place}')
+        found[f"{place}/{ACCESS}"] = stream(of_lower(setup, lower), head)
+    return {**{path: comment(_EDITS) + text for path, text in found.items()}, TOPOLOGY: setup.text}
+
+
+def _upper_kustomization(setup: Setup, sheets: Iterable[str]) -> str:
+    """Return the kustomization of the upper cluster.
+
+    The topology's ConfigMap has no hash suffix, since the engine watches it by name.
+    """
+    topology = {
+        "name": CONFIGMAP,
+        "namespace": setup.namespace,
+        "files": [TOPOLOGY],
+        "options": {"disableNameSuffixHash": True, "labels": setup.selector},
+    }
+    return comment(upper.head(setup)) + _kustomization(sheets, configMapGenerator=[topology])
+
+
+def _kustomization(resources: Iterable[str], **fields: object) -> str:
+    kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    return document({**kind, "resources": list(resources), **fields})
+
+
+def _lower(setup: Setup, name: str) -> Lower:
+    lowers = {lower.name: lower for lower in setup.topology.lowers}
+    if name not in lowers:
+        raise TensileError(f"--lower {name}: no lower cluster of the topology: there are {', '.join(lowers) or 'none'}")
+    return lowers[name]
 
 
 def of_lower(setup: Setup, lower: Lower) -> list[Piece]:
-    """Return the account of the engine, its rights and its token, all in a namespace of its own."""
+    """Return the engine's namespace in a lower cluster, its ServiceAccount, roles and token Secret."""
     first, *roles = lower_roles(lower, topology=setup.topology.name, namespace=setup.namespace)
     token = setup.object("v1", "Secret", TOKEN, type="kubernetes.io/service-account-token")
     token["metadata"]["annotations"] = {"kubernetes.io/service-account.name": first["metadata"]["name"]}
@@ -36,7 +118,10 @@ def of_lower(setup: Setup, lower: Lower) -> list[Piece]:
 
 
 def lower_head(setup: Setup, lower: Lower, apply: str) -> str:
-    """Return what this is, and how it is applied (by the command `apply`) and becomes a kubeconfig."""
+    """Return the header comment of a lower cluster's manifests: what they are, and how to apply them.
+
+    `apply` is the command that applies them; the commands after it make a kubeconfig of the token.
+    """
     topology = setup.topology.name
     lines = [
         f"The engine's access to lower cluster {lower.name} of topology {topology}.",
@@ -49,11 +134,12 @@ def lower_head(setup: Setup, lower: Lower, apply: str) -> str:
 
 
 def _commands(setup: Setup, lower: Lower, apply: str) -> list[str]:
-    """Return the lines for a shell: one subshell, which ends where a step fails, before a Secret is made of nothing.
+    """Return the lines of a shell script that applies the manifests and stores a kubeconfig in the upper cluster.
 
-    The kubeconfig is in no file and the token in no argument: neither others on the machine nor whatever is in the
-    directory come near it. kubectl does what pipes would do, as a shell takes no notice where their left side fails;
-    it waits for no field that only has to be there, as older ones do not know how.
+    It is one subshell that exits where a step fails, before it can create a Secret with an empty kubeconfig. The
+    kubeconfig is in no file and the token in no argument: neither other users of the machine nor programs that read the
+    directory see them. kubectl does the work of pipes, since a shell ignores failures on the left side of a pipe. The
+    script polls for the token, since older versions of `kubectl wait` cannot wait for a field to exist.
     """
     secret = lower.kubeconfig_secret
     assert secret is not None, "there are no paths in a ConfigMap"
@@ -79,7 +165,7 @@ def _commands(setup: Setup, lower: Lower, apply: str) -> list[str]:
 
 
 def _kubeconfig(lower: Lower) -> str:
-    """Return the kubeconfig as a here-document, in which the shell puts what is in its variables."""
+    """Return the kubeconfig as the body of a here-document, in which the shell expands its variables."""
     cluster, context = _quoted(lower.name), _quoted(lower.context or NAME)
     way = 'server: "$server", tls-server-name: "$name", certificate-authority-data: "$authority"'
     return f"""\
@@ -92,86 +178,6 @@ current-context: {context}"""
 
 
 def _quoted(text: str) -> str:
-    """Write a text for YAML within a here-document, on one line in ASCII; the shell leaves it as it is."""
+    """Return a text as a YAML string on one line in ASCII, with the characters escaped that a here-document expands."""
     written = yaml.safe_dump(text, default_style='"', width=float("inf")).strip()
     return re.sub(r"([\\$`])", r"\\\1", written)
-
-
-MARK = "# Written by `tensile manifests`."
-"""How the files begin that it may write over."""
-_EDITS = (
-    f"{MARK[2:]} Edits are lost when it writes again: what a cluster needs beside it belongs into an overlay, a "
-    "kustomization.yaml elsewhere that has this directory among its resources."
-)
-LOWERS = "lowers"
-TOPOLOGY = KEY
-SCHEDULER = "scheduler-extender.yaml"
-STORAGE = "storageclass.yaml"
-ADMISSION = "admission.yaml"
-KUSTOMIZATION = "kustomization.yaml"
-ACCESS = "access.yaml"
-OF_UPPER = (KUSTOMIZATION, *upper.FILES, STORAGE, SCHEDULER, ADMISSION, TOPOLOGY)
-"""Every name that a file for the upper cluster can have."""
-OF_LOWER = (KUSTOMIZATION, ACCESS)
-"""Every name that one below `lowers/NAME` has."""
-
-
-def upper_stream(setup: Setup, command: str = "tensile manifests") -> str:
-    """Return all for the upper cluster as one stream of documents; `command` is the one that printed it."""
-    pieces = [piece for sheet in upper.of_engine(setup).values() for piece in sheet]
-    text = stream([*pieces[:1], upper.configmap(setup), *pieces[1:]], upper.head(setup, command))
-    storage = upper.storage(setup)
-    return f"{text}---\n{storage}" if storage else text
-
-
-def lower_stream(setup: Setup, name: str, command: str) -> str:
-    """Return all for one lower cluster as one stream; `command` is the one that printed it, but for the cluster.
-
-    Raises TensileError where there is no such lower cluster.
-    """
-    lower = _lower(setup, name)
-    apply = f'{command} --lower {lower.name} | kubectl --kubeconfig "$LOWER" apply -f -'
-    return stream(of_lower(setup, lower), lower_head(setup, lower, apply))
-
-
-def files(setup: Setup) -> dict[str, str]:
-    """Return a kustomization for the upper cluster, and for each lower one below `lowers`: text by path.
-
-    The topology is among them as it is applied. Two files are not in the kustomization: the scheduler's configuration,
-    which is no resource, and there before anybody enables the extender, so that it can be read; it follows the
-    extender's port from then on. And the admission policy, which the engine registers by itself.
-    """
-    sheets = {name: stream(pieces) for name, pieces in upper.of_engine(setup).items()}
-    if storage := upper.storage(setup):
-        sheets[STORAGE] = storage
-    found = {KUSTOMIZATION: _upper_kustomization(setup, sheets), **sheets, SCHEDULER: scheduler(setup)}
-    found[ADMISSION] = stream(upper.admission(setup))
-    for lower in setup.topology.lowers:
-        place = f"{LOWERS}/{lower.name}"
-        found[f"{place}/{KUSTOMIZATION}"] = _kustomization([ACCESS])
-        head = lower_head(setup, lower, f'kubectl --kubeconfig "$LOWER" apply -k {place}')
-        found[f"{place}/{ACCESS}"] = stream(of_lower(setup, lower), head)
-    return {**{path: comment(_EDITS) + text for path, text in found.items()}, TOPOLOGY: setup.text}
-
-
-def _lower(setup: Setup, name: str) -> Lower:
-    lowers = {lower.name: lower for lower in setup.topology.lowers}
-    if name not in lowers:
-        raise TensileError(f"--lower {name}: no lower cluster of the topology: there are {', '.join(lowers) or 'none'}")
-    return lowers[name]
-
-
-def _upper_kustomization(setup: Setup, sheets: Iterable[str]) -> str:
-    """Return the upper cluster's; the topology keeps its name whatever is in it, as the engine follows it by name."""
-    topology = {
-        "name": CONFIGMAP,
-        "namespace": setup.namespace,
-        "files": [TOPOLOGY],
-        "options": {"disableNameSuffixHash": True, "labels": setup.selector},
-    }
-    return comment(upper.head(setup)) + _kustomization(sheets, configMapGenerator=[topology])
-
-
-def _kustomization(resources: Iterable[str], **fields: object) -> str:
-    kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
-    return document({**kind, "resources": list(resources), **fields})

@@ -1,6 +1,6 @@
-"""What a set-up of the engine is made of: the topology, and what is chosen beside it.
+"""What the manifests are rendered from: the topology and the options beside it; and how they become YAML text.
 
-Objects as YAML text for people to read, keep in Git and apply: as `kubectl get -o yaml` writes it, with reasons.
+People read the text, keep it in Git and apply it: it looks like `kubectl get -o yaml`, with reasons as comments.
 """
 
 from collections.abc import Iterable
@@ -14,14 +14,15 @@ from tensile.topology import Topology
 from tensile.yaml_document import document
 
 NAME = ACCOUNT
-"""What everything of the engine is called, alone or in front."""
+"""The name of the engine's objects, or their prefix."""
 _ROOM = 100
 _LAST = 65535
 _FIRST_PROBED = 8081
+_WIDTH = 120
 
 
 class Setup(NamedTuple):
-    """An engine in the upper cluster: `text` is that of the topology as its ConfigMap has it."""
+    """An engine in the upper cluster; `text` is the topology as stored in its ConfigMap."""
 
     topology: Topology
     text: str
@@ -30,17 +31,17 @@ class Setup(NamedTuple):
 
     @property
     def selector(self) -> dict[str, str]:
-        """The labels by which its pods are known."""
+        """The labels of the engine's pods."""
         return {"app.kubernetes.io/name": NAME, "app.kubernetes.io/instance": self.topology.name}
 
     @property
     def configmap(self) -> str:
-        """The ConfigMap of the topology, as `tensile run --configmap` takes it."""
+        """The topology's ConfigMap in the form that `tensile run --configmap` takes."""
         return f"{self.namespace}/{CONFIGMAP}"
 
     @property
     def servers(self) -> dict[str, int]:
-        """The ports that others call it at, but those of the virtual nodes, by their names."""
+        """The ports of the engine by name, without those of virtual nodes."""
         topology = self.topology
         found = {"metrics": topology.telemetry.port}
         for name, server in (("webhook", topology.webhook), ("extender", topology.extender)):
@@ -50,9 +51,10 @@ class Setup(NamedTuple):
 
     @property
     def kubelets(self) -> list[tuple[int, int]]:
-        """The ports of the virtual nodes, as the first and the last of each row of them.
+        """The ports of the virtual nodes, as ranges of first and last port.
 
-        The first row has room for lowers that join later, whose ports follow: nobody is to open each by itself.
+        The first range has room for lowers that are added later, so that the NetworkPolicy need not change for each of
+        them.
         """
         first = self.topology.kubelet.port
         last = min(first + max(_ROOM, len(self.topology.lowers)) - 1, _LAST)
@@ -61,41 +63,38 @@ class Setup(NamedTuple):
 
     @property
     def probed(self) -> int:
-        """The port of the kubelet's probes: one that the topology does not take, with lowers that join later."""
+        """The port of the engine's probes: one that the topology does not use, even after lowers are added."""
         taken = {*self.servers.values(), *(port for first, last in self.kubelets for port in range(first, last + 1))}
         return next(port for port in range(_FIRST_PROBED, _LAST) if port not in taken)
 
     def object(self, api: str, kind: str, name: str, **fields: object) -> Manifest:
-        """Make an object of the namespace."""
+        """Return an object in the engine's namespace, with its labels."""
         meta = {"name": name, "namespace": self.namespace, "labels": self.selector}
         return {"apiVersion": api, "kind": kind, "metadata": meta, **fields}
 
 
-def default_image() -> str:
-    """Return the image that is meant where none is named: of this version, from wherever the cluster has it."""
-    return f"tensile-kube:{tensile.__version__}"
-
-
-_WIDTH = 120
-
-
 class Piece(NamedTuple):
-    """An object to apply, and why it is there ("" where that is plain)."""
+    """An object to apply, and the reason for it ("" where that is obvious)."""
 
     manifest: Manifest
     why: str = ""
 
 
+def default_image() -> str:
+    """Return the default image: that of this version, from the registry that the cluster's nodes use by default."""
+    return f"tensile-kube:{tensile.__version__}"
+
+
+def stream(pieces: Iterable[Piece], head: str = "") -> str:
+    """Return objects as one stream of documents, each after its reason; `head` is a comment at the top."""
+    written = [comment(piece.why) + document(piece.manifest) for piece in pieces]
+    return (comment(head) if head else "") + "---\n".join(written)
+
+
 def comment(words: str) -> str:
-    """Write a comment; a line that begins with a blank stays as it is, for it is a command."""
+    """Return a text as YAML comments; a line that begins with a space is a command and is not wrapped."""
     return "".join(f"# {part}".rstrip() + "\n" for line in words.splitlines() for part in _wrapped(line))
 
 
 def _wrapped(line: str) -> list[str]:
     return [line] if line.startswith(" ") else wrap(line, _WIDTH - 2) or [""]
-
-
-def stream(pieces: Iterable[Piece], head: str = "") -> str:
-    """Write objects as one stream of documents, each below its reason; `head` is a comment before all."""
-    written = [comment(piece.why) + document(piece.manifest) for piece in pieces]
-    return (comment(head) if head else "") + "---\n".join(written)

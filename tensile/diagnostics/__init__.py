@@ -1,1 +1,1 @@
-"""What placement says of clusters as they are, for a person: `tensile explain` and `tensile simulate`."""
+"""Commands that read clusters and explain them to people: `tensile explain`, `simulate` and `doctor`."""

@@ -1,11 +1,8 @@
-"""Everything that was seen at one moment: the topology, the upper cluster and each lower one.
+"""A snapshot of the topology, the upper cluster and every lower one, as far as placement depends on them.
 
-The file of `tensile simulate --save` holds it, so that what would happen can be asked where no cluster can be reached.
-
-What was seen of one cluster at one moment, as far as it says where pods can run; it can be kept in a file.
-
-Of pods only what placement looks at is kept: their environment, commands and annotations are nobody's business here,
-and a snapshot is handed around.
+`tensile simulate --save` writes it to a file, so that a simulation can run where no cluster is reachable. Only fields
+that placement reads are kept. Environment variables, commands and annotations of pods are left out, since people share
+snapshots.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,7 +56,10 @@ KINDS = (
     ATTACHMENT,
 )
 NEEDED = (NODE, POD)
-"""Without these nothing can be said; what cannot be read of the others is told, and taken not to be there."""
+"""Kinds without which a cluster counts as unreadable.
+
+If another kind cannot be read, that is reported, and the cluster is assumed to have no objects of it.
+"""
 _META = (
     "name",
     "namespace",
@@ -94,12 +94,14 @@ _LISTED = {
     "initContainerStatuses": _STATUS_OF_CONTAINER,
     "conditions": ("type", "status", "reason"),
 }
+_FORMAT = 1
+_POD_RULE = "pod"
 
 
 class Sight(msgspec.Struct, forbid_unknown_fields=True):
-    """One cluster: its objects by the kind's plural, and why nothing is known of it ("" where something is).
+    """One cluster: its objects by the plural of their kind, or why it could not be read (`trouble`; "": it could).
 
-    `unread` names what could not be read.
+    `unread` lists the kinds that could not be read, with the errors.
     """
 
     name: str
@@ -112,7 +114,7 @@ class Sight(msgspec.Struct, forbid_unknown_fields=True):
         return self.objects.get(kind.plural, [])
 
     def snapshot(self, without: str = "", more_claims: tuple[Manifest, ...] = ()) -> Snapshot:
-        """Return it in the form that placement asks, without the pod of a UID, and with claims that are yet to come."""
+        """Return the cluster as placement reads it, without the pod of a UID, and with claims that do not exist yet."""
         pods = (one for one in self.all(POD) if not without or metadata(one).get("uid") != without)
         return snapshot_of(
             self.all(NODE),
@@ -130,8 +132,178 @@ class Sight(msgspec.Struct, forbid_unknown_fields=True):
         )
 
 
+class Asked(NamedTuple):
+    """A pod of the upper cluster, and its events."""
+
+    pod: Manifest
+    events: list[Manifest]
+
+
+class Picture:
+    """A snapshot of all clusters; `lowers` are those of the topology, in its order."""
+
+    def __init__(self, topology: Topology, upper_uid: str, upper: Sight, lowers: list[Sight], now: datetime) -> None:
+        self.topology = topology
+        self.upper_uid = upper_uid
+        self.upper = upper
+        seen = {sight.name: sight for sight in lowers}
+        self.lowers = {spec.name: seen.get(spec.name) or _unseen(spec.name) for spec in topology.lowers}
+        self.world = World(topology, owner_of(upper_uid, topology.name), upper_world(), now)
+        self.world.upper.nodes.replace([orjson.dumps(node) for node in upper.all(NODE)], 1)
+        for spec in topology.lowers:
+            self.world.lowers[spec.name] = self._lower(spec)
+
+    @property
+    def owner(self) -> Owner:
+        """The owner of the mirrored objects."""
+        return self.world.owner
+
+    def namespace_below(self, lower: str, namespace: str) -> str:
+        """Return the lower cluster's namespace for an upper namespace."""
+        return self.world.lowers[lower].namespace(namespace)
+
+    def below(self, upper_pod: Manifest, lower: str) -> Manifest:
+        """Return the lower pod that the engine would create for an upper pod."""
+        meta = metadata(upper_pod)
+        namespace, here = meta.get("namespace") or "default", self.world.lowers[lower]
+        space = next(
+            (one for one in self.lowers[lower].all(NAMESPACE) if metadata(one)["name"] == here.namespace(namespace)), {}
+        )
+        key = Key(_POD_RULE, lower, namespace, meta["name"])
+        return lower_pod(upper_pod, placement(uid(space), key, here, self.world))
+
+    def snapshot(self, lower: str, upper_pods: Iterable[Manifest], without: str = "") -> Snapshot:
+        """Return a lower as pods would find it: with the claims that the engine creates for them.
+
+        `without` is the UID of a pod to leave out.
+        """
+        return self.lowers[lower].snapshot(
+            without, tuple(one for pod in upper_pods for one in self._claims(lower, pod))
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return the snapshot as the content of a file."""
+        kept = Kept(_FORMAT, self.topology.name, self.upper_uid, self.upper, list(self.lowers.values()))
+        return orjson.dumps(msgspec.to_builtins(kept))
+
+    def _lower(self, spec: Lower) -> LowerWorld:
+        lower = lower_world(spec, Naming(self.topology.name, self.owner.mark))
+        lower.nodes.replace([orjson.dumps(node) for node in self.lowers[spec.name].all(NODE)], 1)
+        namespace_mapping.follow_note(lower, self.world)
+        return lower
+
+    def _claims(self, lower: str, upper_pod: Manifest) -> list[Manifest]:
+        """Return the lower claims that the engine would create for the claims of a pod."""
+        spec = self.world.lowers[lower].spec
+        if "PV" not in spec.controllers:
+            return []
+        namespace = metadata(upper_pod).get("namespace") or "default"
+        mounted = (one.get("persistentVolumeClaim") or {} for one in upper_pod["spec"].get("volumes") or ())
+        names = {one.get("claimName") for one in mounted}
+        above = [one for one in self.upper.all(CLAIM) if metadata(one)["namespace"] == namespace]
+        below = self.namespace_below(lower, namespace)
+        return [
+            lower_claim(
+                one, self.owner, below, kind if (kind := class_of(one)) is None else mapped(spec.storage_classes, kind)
+            )
+            for one in above
+            if metadata(one)["name"] in names
+        ]
+
+
+class Kept(msgspec.Struct, forbid_unknown_fields=True):
+    """The format of the file."""
+
+    formatVersion: int  # noqa: N815 - as in other documents of this project
+    topology: str
+    upperUID: str  # noqa: N815
+    upper: Sight
+    lowers: list[Sight]
+
+
+class _Meta(msgspec.Struct):
+    """The metadata that every object has."""
+
+    name: str
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _SpacedMeta(_Meta, kw_only=True):
+    """The metadata that every namespaced object has."""
+
+    namespace: str
+
+
+class _Object(msgspec.Struct):
+    """A cluster-scoped object."""
+
+    metadata: _Meta
+
+
+class _Spaced(msgspec.Struct):
+    """A namespaced object."""
+
+    metadata: _SpacedMeta
+
+
+class _PodSpec(msgspec.Struct):
+    """The part of a spec that every pod has."""
+
+    containers: list[dict[str, Any]]
+
+
+class _Pod(_Spaced):
+    """A pod."""
+
+    spec: _PodSpec
+
+
+class _Specified(_Object):
+    """A cluster-scoped object that must have a spec."""
+
+    spec: dict[str, Any]
+
+
+_FORMS = {POD: _Pod, VOLUME: _Specified, CSI_NODE: _Specified}
+
+
+def picture_of(data: bytes, topology: Topology, now: datetime, name: str) -> Picture:
+    """Return the snapshot in a file.
+
+    Raises TensileError, with the file's name, if it is invalid, or of another format or topology.
+    """
+    try:
+        found = msgspec.json.decode(data, type=Kept)
+    except msgspec.MsgspecError as error:
+        raise TensileError(f"{name}: not a snapshot of `tensile simulate --save`: {error}") from None
+    if found.formatVersion != _FORMAT:
+        raise TensileError(f"{name}: a snapshot of another release (format {found.formatVersion}): save a new one")
+    if found.topology != topology.name:
+        raise TensileError(
+            f"{name}: a snapshot of topology {found.topology}, not {topology.name}: give that one's file"
+        )
+    if flaw := next((flaw for sight in (found.upper, *found.lowers) for flaw in _flaws(sight)), ""):
+        raise TensileError(f"{name}: not as `tensile simulate --save` writes it: {flaw}: save a new one")
+    return Picture(topology, found.upperUID, found.upper, found.lowers, now)
+
+
+def _unseen(name: str) -> Sight:
+    return Sight(name, trouble="nothing is known of it")
+
+
+def _flaws(sight: Sight) -> Iterator[str]:
+    """Yield each object that lacks a field which it has in every cluster: a user may have edited the file."""
+    for kind in KINDS:
+        for place, one in enumerate(sight.all(kind)):
+            try:
+                msgspec.convert(one, _FORMS.get(kind, _Spaced if kind.namespaced else _Object))
+            except msgspec.ValidationError as error:
+                yield f"{sight.name or 'upper'}: {kind.plural}[{place}]: {error}"
+
+
 def kept(kind: Kind, manifest: Manifest) -> Manifest:
-    """Return what is kept of an object."""
+    """Return an object with only the fields that a snapshot keeps."""
     meta = _some(metadata(manifest), _META)
     notes = _some(metadata(manifest).get("annotations") or {}, _NOTES)
     rest = {name: value for name, value in manifest.items() if name not in ("metadata", "apiVersion", "kind")}
@@ -163,175 +335,7 @@ def _some(manifest: Mapping[str, Any], names: tuple[str, ...]) -> Manifest:
     return {name: manifest[name] for name in names if name in manifest}
 
 
-_FORMAT = 1
-_POD_RULE = "pod"
-
-
-class Kept(msgspec.Struct, forbid_unknown_fields=True):
-    """The file's form."""
-
-    formatVersion: int  # noqa: N815 - as in other documents of this project
-    topology: str
-    upperUID: str  # noqa: N815
-    upper: Sight
-    lowers: list[Sight]
-
-
-class _Meta(msgspec.Struct):
-    """What every object is known by."""
-
-    name: str
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-
-
-class _SpacedMeta(_Meta, kw_only=True):
-    """What an object in a namespace is known by."""
-
-    namespace: str
-
-
-class _Object(msgspec.Struct):
-    """An object."""
-
-    metadata: _Meta
-
-
-class _Spaced(msgspec.Struct):
-    """An object in a namespace."""
-
-    metadata: _SpacedMeta
-
-
-class _PodSpec(msgspec.Struct):
-    """What every pod has."""
-
-    containers: list[dict[str, Any]]
-
-
-class _Pod(_Spaced):
-    """A pod."""
-
-    spec: _PodSpec
-
-
-class _Specified(_Object):
-    """An object that is nothing without its spec."""
-
-    spec: dict[str, Any]
-
-
-_FORMS = {POD: _Pod, VOLUME: _Specified, CSI_NODE: _Specified}
-
-
-class Asked(NamedTuple):
-    """A pod of the upper cluster as it is, and what was said of it in events."""
-
-    pod: Manifest
-    events: list[Manifest]
-
-
-class Picture:
-    """What was seen; lowers are those of the topology, in its order."""
-
-    def __init__(self, topology: Topology, upper_uid: str, upper: Sight, lowers: list[Sight], now: datetime) -> None:
-        self.topology = topology
-        self.upper_uid = upper_uid
-        self.upper = upper
-        seen = {sight.name: sight for sight in lowers}
-        self.lowers = {spec.name: seen.get(spec.name) or _unseen(spec.name) for spec in topology.lowers}
-        self.world = World(topology, owner_of(upper_uid, topology.name), upper_world(), now)
-        self.world.upper.nodes.replace([orjson.dumps(node) for node in upper.all(NODE)], 1)
-        for spec in topology.lowers:
-            self.world.lowers[spec.name] = self._lower(spec)
-
-    @property
-    def owner(self) -> Owner:
-        """Whose objects the mirrored ones are."""
-        return self.world.owner
-
-    def namespace_below(self, lower: str, namespace: str) -> str:
-        """Return the namespace of a lower for one above."""
-        return self.world.lowers[lower].namespace(namespace)
-
-    def below(self, upper_pod: Manifest, lower: str) -> Manifest:
-        """Return the pod as it would be made in a lower."""
-        meta = metadata(upper_pod)
-        namespace, here = meta.get("namespace") or "default", self.world.lowers[lower]
-        space = next(
-            (one for one in self.lowers[lower].all(NAMESPACE) if metadata(one)["name"] == here.namespace(namespace)), {}
-        )
-        key = Key(_POD_RULE, lower, namespace, meta["name"])
-        return lower_pod(upper_pod, placement(uid(space), key, here, self.world))
-
-    def snapshot(self, lower: str, upper_pods: Iterable[Manifest], without: str = "") -> Snapshot:
-        """Return a lower as pods would find it: with the claims that are made for them, without the pod of a UID."""
-        return self.lowers[lower].snapshot(
-            without, tuple(one for pod in upper_pods for one in self._claims(lower, pod))
-        )
-
-    def to_bytes(self) -> bytes:
-        """Write it for a file."""
-        kept = Kept(_FORMAT, self.topology.name, self.upper_uid, self.upper, list(self.lowers.values()))
-        return orjson.dumps(msgspec.to_builtins(kept))
-
-    def _lower(self, spec: Lower) -> LowerWorld:
-        lower = lower_world(spec, Naming(self.topology.name, self.owner.mark))
-        lower.nodes.replace([orjson.dumps(node) for node in self.lowers[spec.name].all(NODE)], 1)
-        namespace_mapping.follow_note(lower, self.world)
-        return lower
-
-    def _claims(self, lower: str, upper_pod: Manifest) -> list[Manifest]:
-        """Return the claims that the engine would make below for the pod's own."""
-        spec = self.world.lowers[lower].spec
-        if "PV" not in spec.controllers:
-            return []
-        namespace = metadata(upper_pod).get("namespace") or "default"
-        mounted = (one.get("persistentVolumeClaim") or {} for one in upper_pod["spec"].get("volumes") or ())
-        names = {one.get("claimName") for one in mounted}
-        above = [one for one in self.upper.all(CLAIM) if metadata(one)["namespace"] == namespace]
-        below = self.namespace_below(lower, namespace)
-        return [
-            lower_claim(
-                one, self.owner, below, kind if (kind := class_of(one)) is None else mapped(spec.storage_classes, kind)
-            )
-            for one in above
-            if metadata(one)["name"] in names
-        ]
-
-
-def picture_of(data: bytes, topology: Topology, now: datetime, name: str) -> Picture:
-    """Read what was kept in a file; raises TensileError that names it."""
-    try:
-        found = msgspec.json.decode(data, type=Kept)
-    except msgspec.MsgspecError as error:
-        raise TensileError(f"{name}: not a snapshot of `tensile simulate --save`: {error}") from None
-    if found.formatVersion != _FORMAT:
-        raise TensileError(f"{name}: a snapshot of another release (format {found.formatVersion}): save a new one")
-    if found.topology != topology.name:
-        raise TensileError(
-            f"{name}: a snapshot of topology {found.topology}, not {topology.name}: give that one's file"
-        )
-    if flaw := next((flaw for sight in (found.upper, *found.lowers) for flaw in _flaws(sight)), ""):
-        raise TensileError(f"{name}: not as `tensile simulate --save` writes it: {flaw}: save a new one")
-    return Picture(topology, found.upperUID, found.upper, found.lowers, now)
-
-
-def _unseen(name: str) -> Sight:
-    return Sight(name, trouble="nothing is known of it")
-
-
-def _flaws(sight: Sight) -> Iterator[str]:
-    """Find objects without what each has in a cluster: somebody may have edited the file."""
-    for kind in KINDS:
-        for place, one in enumerate(sight.all(kind)):
-            try:
-                msgspec.convert(one, _FORMS.get(kind, _Spaced if kind.namespaced else _Object))
-            except msgspec.ValidationError as error:
-                yield f"{sight.name or 'upper'}: {kind.plural}[{place}]: {error}"
-
-
 def is_virtual(node: Manifest) -> bool:
-    """Report whether a node of the upper cluster is a virtual one, whoever made it."""
+    """Report whether a node of the upper cluster is a virtual node, of any engine."""
     marks: dict[str, Any] = metadata(node).get("labels") or {}
     return marks.get("type") == "virtual-kubelet"

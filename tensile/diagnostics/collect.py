@@ -1,6 +1,6 @@
-"""Reads what there is in every cluster of a topology, once; a cluster that does not answer is told, and not waited for.
+"""Reads every cluster of a topology once; a cluster that does not respond is reported, and delays no other.
 
-Unlike `plan`, which needs the whole picture, this is asked when something is wrong: half of it may be the answer.
+Unlike `plan`, which needs all clusters, these commands run when something is wrong: a partial view may be the answer.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ from tensile.objects import EVENT, POD, UPPER, Kind, Manifest, Ref, uid
 from tensile.topology import Lower, Topology
 
 PATIENCE = 20.0
-"""Seconds in which a cluster has to have told everything."""
+"""The timeout in seconds for reading one cluster."""
 
 
 def looked(topology: Topology, ways: Ways, now: Callable[[], datetime]) -> Picture:
-    """Look at every cluster; raises TensileError where the upper one cannot be reached."""
+    """Return a snapshot of all clusters; raises TensileError if the upper cluster is unreachable."""
     return asyncio.run(_looked(topology, ways, now, None))[0]
 
 
 def looked_at(
     topology: Topology, ways: Ways, now: Callable[[], datetime], namespace: str, name: str
 ) -> tuple[Picture, Asked]:
-    """Look at every cluster and at one pod; raises TensileError where it does not exist."""
+    """Return a snapshot of all clusters, and one pod with its events; raises TensileError if the pod does not exist."""
     picture, asked = asyncio.run(_looked(topology, ways, now, Ref(UPPER, POD, namespace, name)))
     if asked is None:
         raise TensileError(
@@ -44,7 +44,7 @@ def looked_at(
 async def _looked(
     topology: Topology, ways: Ways, now: Callable[[], datetime], pod: Ref | None
 ) -> tuple[Picture, Asked | None]:
-    """Look at the upper cluster first: it may hold the ways to the lower ones."""
+    """Read the upper cluster first, since its Secrets may hold the kubeconfigs of lower clusters."""
     upper = HttpCluster(UPPER, await ways.upper_access(topology.upper))
     try:
         async with asyncio.timeout(PATIENCE):
@@ -72,7 +72,7 @@ async def _asked(upper: Cluster, ref: Ref) -> Asked | None:
 
 
 async def _secrets(upper: Cluster, topology: Topology) -> Cache:
-    """Return the Secrets that hold kubeconfigs; one that is missing is told with its lower."""
+    """Return the Secrets that hold kubeconfigs; a missing Secret is reported later, as trouble of its lower."""
     found = Cache()
     for ref in (spec.kubeconfig_secret for spec in topology.lowers):
         if ref is not None:
@@ -92,7 +92,7 @@ async def _lower(spec: Lower, ways: Ways, secrets: Cache) -> Sight:
 
 
 async def _sight(cluster: Cluster) -> Sight:
-    """List everything that placement looks at."""
+    """Return one cluster, with all objects that placement reads."""
     sight = Sight(cluster.name)
     try:
         async with asyncio.timeout(PATIENCE):

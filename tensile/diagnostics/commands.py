@@ -1,4 +1,4 @@
-"""`tensile explain` and `tensile simulate`: what they look at, and what they print."""
+"""Runs `tensile explain` and `tensile simulate` and returns their output."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,7 +19,10 @@ from tensile.topology import Topology
 
 
 def explain(topology: Topology, ways: Ways, pod: str, output: str) -> str:
-    """Return why a pod is where it is, as "text" or "json"; raises TensileError where it or the upper cluster is not."""
+    """Return why a pod is in its current state, as "text" or "json".
+
+    Raises TensileError if the pod does not exist or the upper cluster is unreachable.
+    """
     namespace, _, name = pod.partition("/")
     if not namespace or not name or "/" in name:
         raise TensileError(f"explain pod {pod!r}: write NAMESPACE/NAME")
@@ -28,14 +31,14 @@ def explain(topology: Topology, ways: Ways, pod: str, output: str) -> str:
 
 
 def pictured(topology: Topology, ways: Ways, snapshot: Path | None) -> Picture:
-    """Look at the clusters, or at what was kept of them in a file."""
+    """Return a snapshot of the clusters as they are now, or the one that was saved in a file."""
     if snapshot is None:
         return looked(topology, ways, _now)
     return picture_of(snapshot.read_bytes(), topology, _now(), str(snapshot))
 
 
 def simulate(picture: Picture, template: Template | None, case: Case, output: str) -> tuple[str, bool]:
-    """Return what would be, as "text" or "json", and whether everything that was asked for finds a place."""
+    """Return a simulation as "text" or "json", and whether all pods fit: those requested and those of lost lowers."""
     document = simulated(picture, template, case)
     text = as_json(document) if output == "json" else simulationtext.as_text(document)
     asked = document["asked"] or 0
@@ -45,12 +48,15 @@ def simulate(picture: Picture, template: Template | None, case: Case, output: st
 
 
 def case_of(replicas: int | None, lost: Sequence[str], added: Sequence[str]) -> Case:
-    """Read what is asked: lowers by name, and nodes as LOWER=COUNT or LOWER/NODE=COUNT, for nodes like NODE."""
+    """Return the case to simulate.
+
+    `lost` are names of lowers, `added` nodes as LOWER=COUNT, or as LOWER/NODE=COUNT for nodes like NODE.
+    """
     return Case(replicas, frozenset(lost), tuple(map(_addition, added)))
 
 
 def as_json(document: object) -> str:
-    """Write a document for programs."""
+    """Return a document as indented JSON."""
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 

@@ -1,15 +1,7 @@
-"""Why a pod is where it is, or nowhere: what the upper cluster, each lower and each of their nodes say of it.
+"""`tensile explain pod`: why a pod is where it is, or why it has no node.
 
-The answer is a document: for programs as it is, for people as a table. The first thing that stands in the pod's way is
-said in one sentence; everything else is there to look up.
-
-The one sentence that a person asked for: why the pod is where it is, or what it waits for.
-
-The first thing in the way of a pod is told, on its way from the scheduler above to the containers below.
-
-An explanation as `tensile explain` prints it: one sentence, one table, the last events.
-
-What a namespace's quotas leave for one more pod.
+The result is a document: JSON for programs, a table for people. It names the first obstacle between the upper scheduler
+and the lower containers in one sentence, and lists for reference what every node and quota answered.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,11 +19,120 @@ from tensile.resources import is_binary, parse_all, render
 from tensile.text import aligned, joined
 from tensile.topology import Lower
 
+FORMAT = 1
+_EVENTS = 5
+_HEAD = ("CLUSTER", "NODE", "FITS", "CHECK", "WHY")
+_NAMED = 3
+_ONE_BY_ONE = 20
+"""Up to this many nodes get a line each; in a larger cluster, nodes with the same result share a line."""
+_WHOLE = 1000
 Row = dict[str, Any]
+Document = dict[str, Any]
+Cells = tuple[str, ...]
+
+
+def explained(picture: Picture, asked: Asked) -> Document:
+    """Return the document: `formatVersion`, `pod`, `why`, `lowers` (each with `above`, `below`, `quota`), `events`."""
+    pod = asked.pod
+    above = examine(pod_of(pod), picture.upper.snapshot(uid(pod)))
+    lowers = [_lower(spec, picture, pod, above) for spec in picture.topology.lowers]
+    meta, status = metadata(pod), pod.get("status") or {}
+    document = {
+        "formatVersion": FORMAT,
+        "pod": {
+            "namespace": meta["namespace"],
+            "name": meta["name"],
+            "phase": status.get("phase", "Pending"),
+            "node": pod["spec"].get("nodeName") or "",
+        },
+        "lowers": lowers,
+        "events": [_event(one) for one in _latest(asked.events)],
+    }
+    return document | {"why": verdict(pod, lowers, picture.topology.exclude_namespaces)}
+
+
+def _lower(spec: Lower, picture: Picture, pod: Manifest, above: Placement) -> Document:
+    """Return the row of one lower: whether the upper scheduler may choose it, and where the pod would run then."""
+    sight = picture.lowers[spec.name]
+    row: Document = {"name": spec.name, "node": spec.node.name, "above": _above(spec.node.name, above)}
+    row["here"] = pod["spec"].get("nodeName") == spec.node.name
+    row["trouble"], row["unread"] = sight.trouble, sorted(sight.unread)
+    row["below"], row["quota"], row["pod"] = None, [], None
+    if sight.trouble:
+        return row
+    there = _copy(pod, picture, spec.name)
+    wanted = pod_of(there or picture.below(pod, spec.name))
+    row["below"] = _below(examine(wanted, picture.snapshot(spec.name, [pod], uid(there) if there else "")))
+    if there:
+        phase = (there.get("status") or {}).get("phase", "Pending")
+        row["pod"] = {"namespace": wanted.namespace, "name": wanted.name, "node": wanted.node, "phase": phase}
+    else:
+        quotas = exceeded(wanted, sight.all(QUOTA), wanted.namespace)
+        row["quota"] = [{"name": name, "message": words} for name, words in quotas]
+    return row
+
+
+def _copy(pod: Manifest, picture: Picture, lower: str) -> Manifest | None:
+    """Return the lower pod of an upper pod, None if there is none."""
+    found = (one for one in picture.lowers[lower].all(POD) if annotations(one).get(UPPER_UID) == uid(pod))
+    return next(found, None)
+
+
+def _above(node: str, above: Placement) -> Document:
+    """Return whether the upper scheduler may choose the virtual node, and why not."""
+    if node in above.fitting:
+        return {"fits": True}
+    refusal = above.refused.get(node)
+    if refusal is None:
+        return {
+            "fits": False,
+            "check": "node",
+            "reasons": [f"there is no node {node}"],
+            "detail": "does the engine run?",
+        }
+    return {"fits": False, **_told(refusal)}
+
+
+def _below(found: Placement) -> Document:
+    """Return the nodes of a lower that the pod fits on, and why it does not fit on the others."""
+    nodes: list[Document] = [{"name": name, "fits": True} for name in found.fitting]
+    nodes += [{"name": name, "fits": False, **_told(refusal)} for name, refusal in found.refused.items()]
+    nowhere = _told(found.nowhere) if found.nowhere else None
+    return {"fits": len(found.fitting), "nodes": sorted(nodes, key=_name), "message": found.message, "nowhere": nowhere}
+
+
+def _told(refusal: Refusal) -> Document:
+    return {"check": refusal.check, "reasons": list(refusal.reasons), "detail": refusal.detail}
+
+
+def _name(row: Document) -> str:
+    return str(row["name"])
+
+
+def _latest(events: Iterable[Manifest]) -> list[Manifest]:
+    """Return the latest events, newest first."""
+    return sorted(events, key=_moment, reverse=True)[:_EVENTS]
+
+
+def _moment(event: Manifest) -> str:
+    series = event.get("series") or {}
+    found = (
+        series.get("lastObservedTime"),
+        event.get("lastTimestamp"),
+        event.get("eventTime"),
+        event.get("firstTimestamp"),
+    )
+    return next((str(one) for one in found if one), "")
+
+
+def _event(event: Manifest) -> Document:
+    source = event.get("reportingComponent") or (event.get("source") or {}).get("component") or ""
+    fields = {"type": event.get("type", ""), "reason": event.get("reason", ""), "message": event.get("message", "")}
+    return {"time": _moment(event), **fields, "source": source}
 
 
 def verdict(pod: Manifest, lowers: Sequence[Row], exclude_namespaces: Collection[str]) -> str:
-    """Return why; `lowers` are the rows of the document."""
+    """Return the one sentence that explains the pod's state; `lowers` are the rows of the document."""
     status = pod.get("status") or {}
     if metadata(pod).get("deletionTimestamp"):
         return _ending(pod, lowers)
@@ -59,7 +160,7 @@ def _ending(pod: Manifest, lowers: Sequence[Row]) -> str:
 
 
 def _unbound(pod: Manifest, lowers: Sequence[Row]) -> str:
-    """Return why the upper scheduler has given a pod no node."""
+    """Return why the upper scheduler has bound a pod to no node."""
     gates = [one["name"] for one in pod["spec"].get("schedulingGates") or ()]
     if gates:
         return f"scheduling gates hold it: {', '.join(gates)}"
@@ -78,19 +179,19 @@ def _unbound(pod: Manifest, lowers: Sequence[Row]) -> str:
 
 
 def _common(lowers: Sequence[Row]) -> str:
-    """Return what all virtual nodes say, "" where they say different things."""
+    """Return the reason that all virtual nodes have in common, "" if their reasons differ."""
     told = {refusal(one["above"]) for one in lowers}
     return told.pop() if len(told) == 1 else ""
 
 
 def refusal(told: Row) -> str:
-    """Write the refusal of a node."""
+    """Return the reasons of a node that refuses a pod, as text."""
     reasons = ", ".join(told["reasons"])
     return f"{reasons} ({told['detail']})" if told["detail"] else reasons
 
 
 def _bound(pod: Manifest, row: Row, exclude_namespaces: Collection[str]) -> str:
-    """Return how a pod that has its virtual node fares below."""
+    """Return the state in its lower cluster of a pod that is bound to a virtual node."""
     kept_out = excluded(pod, exclude_namespaces)
     if kept_out:
         return f"it is not mirrored: {kept_out.message}"
@@ -109,7 +210,7 @@ def _bound(pod: Manifest, row: Row, exclude_namespaces: Collection[str]) -> str:
 
 
 def _unmirrored(pod: Manifest, row: Row) -> str:
-    """Return why a pod is not in its lower cluster yet."""
+    """Return why a pod does not exist in its lower cluster yet."""
     said = conditions_of(pod).get(MIRRORED) or {}
     if said.get("status") == "False":
         return f"it is not in {row['name']}: {said.get('reason', '')}: {said.get('message', '')}"
@@ -120,7 +221,7 @@ def _unmirrored(pod: Manifest, row: Row) -> str:
 
 
 def _nodes(row: Row) -> str:
-    """Return what the nodes of a lower say."""
+    """Return what the nodes of a lower answer."""
     below = row["below"]
     if below["fits"]:
         fitting = [one["name"] for one in below["nodes"] if one["fits"]]
@@ -129,7 +230,7 @@ def _nodes(row: Row) -> str:
 
 
 def _waiting(pod: Manifest) -> str:
-    """Return what a container waits for, "" where none does."""
+    """Return why the first waiting container waits, "" if none does; the usual steps of a start do not count."""
     status = pod.get("status") or {}
     for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (one.get("state") or {}).get("waiting") or {}
@@ -142,16 +243,42 @@ def _said(status: Manifest) -> str:
     return ": ".join(str(status[name]) for name in ("reason", "message") if status.get(name))
 
 
-_HEAD = ("CLUSTER", "NODE", "FITS", "CHECK", "WHY")
-_NAMED = 3
-_ONE_BY_ONE = 20
-"""Where a cluster has more nodes, those that say the same share a line."""
+def exceeded(pod: Pod, quotas: Iterable[Manifest], namespace: str) -> Iterator[tuple[str, str]]:
+    """Yield each quota that one more pod would exceed: its name, and a description.
 
-Cells = tuple[str, ...]
+    Quotas with scopes apply to some pods only, which the apiserver decides, so they are skipped.
+    """
+    for quota in quotas:
+        spec, status = quota.get("spec") or {}, quota.get("status") or {}
+        if metadata(quota)["namespace"] != namespace or spec.get("scopes") or spec.get("scopeSelector"):
+            continue
+        hard, used = parse_all(status.get("hard") or {}), parse_all(status.get("used") or {})
+        short = [
+            _words(name, asked, hard[name], used.get(name, 0))
+            for name, asked in _wanted(pod, hard)
+            if asked > hard[name] - used.get(name, 0)
+        ]
+        if short:
+            yield metadata(quota)["name"], "; ".join(short)
+
+
+def _wanted(pod: Pod, hard: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """Yield how much the pod uses of each limited resource, as far as its requests tell."""
+    for name in hard:
+        if name in ("pods", "count/pods"):
+            yield name, _WHOLE
+        elif name.removeprefix("requests.") in pod.requests:
+            yield name, pod.requests[name.removeprefix("requests.")]
+
+
+def _words(name: str, asked: int, hard: int, used: int) -> str:
+    binary = is_binary(name.removeprefix("requests."))
+    left = render(max(hard - used, 0), binary=binary)
+    return f"{name}: {render(asked, binary=binary)} asked, {left} of {render(hard, binary=binary)} left"
 
 
 def as_text(document: Row) -> str:
-    """Write it as lines, without a newline at the end."""
+    """Return an explanation as text, without a trailing newline: one sentence, one table, the latest events."""
     pod = document["pod"]
     where = f"on {pod['node']}" if pod["node"] else "on no node"
     lines = [f"Pod {pod['namespace']}/{pod['name']}, {pod['phase']}, {where}: {document['why'].rstrip('.')}."]
@@ -167,7 +294,7 @@ def as_text(document: Row) -> str:
 
 
 def _lower_cells(row: Row) -> Iterator[Cells]:
-    """Yield the lines of one lower: its virtual node above, then what is below."""
+    """Yield the table rows of one lower: its virtual node, then the nodes of the lower cluster."""
     yield ("upper", row["node"], *_verdict(row["above"]))
     name = row["name"]
     if row["trouble"]:
@@ -190,7 +317,7 @@ def _one_by_one(nodes: Iterable[Row]) -> Iterator[Cells]:
 
 
 def _grouped(nodes: Iterable[Row]) -> Iterator[Cells]:
-    """Yield a line for all nodes that say the same, but for how much."""
+    """Yield one row for all nodes with the same result; details such as amounts may differ."""
     groups: dict[Cells, list[str]] = {}
     for one in nodes:
         groups.setdefault(_verdict({**one, "detail": ""}), []).append(one["name"])
@@ -201,145 +328,3 @@ def _grouped(nodes: Iterable[Row]) -> Iterator[Cells]:
 
 def _verdict(told: Row) -> Cells:
     return ("yes", "", "") if told["fits"] else ("no", told["check"], refusal(told))
-
-
-_WHOLE = 1000
-
-
-def exceeded(pod: Pod, quotas: Iterable[Manifest], namespace: str) -> Iterator[tuple[str, str]]:
-    """Yield the quotas that another pod like this would break, by name, and in words how.
-
-    Quotas for some pods only (with scopes) are left out: whether they hold is the apiserver's to say.
-    """
-    for quota in quotas:
-        spec, status = quota.get("spec") or {}, quota.get("status") or {}
-        if metadata(quota)["namespace"] != namespace or spec.get("scopes") or spec.get("scopeSelector"):
-            continue
-        hard, used = parse_all(status.get("hard") or {}), parse_all(status.get("used") or {})
-        short = [
-            _words(name, asked, hard[name], used.get(name, 0))
-            for name, asked in _wanted(pod, hard)
-            if asked > hard[name] - used.get(name, 0)
-        ]
-        if short:
-            yield metadata(quota)["name"], "; ".join(short)
-
-
-def _wanted(pod: Pod, hard: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Yield what the pod takes of each thing that is limited, as far as its requests say."""
-    for name in hard:
-        if name in ("pods", "count/pods"):
-            yield name, _WHOLE
-        elif name.removeprefix("requests.") in pod.requests:
-            yield name, pod.requests[name.removeprefix("requests.")]
-
-
-def _words(name: str, asked: int, hard: int, used: int) -> str:
-    binary = is_binary(name.removeprefix("requests."))
-    left = render(max(hard - used, 0), binary=binary)
-    return f"{name}: {render(asked, binary=binary)} asked, {left} of {render(hard, binary=binary)} left"
-
-
-FORMAT = 1
-_EVENTS = 5
-Document = dict[str, Any]
-
-
-def explained(picture: Picture, asked: Asked) -> Document:
-    """Return the document: `formatVersion`, `pod`, `why`, `lowers` (each with `above`, `below`, `quota`), `events`."""
-    pod = asked.pod
-    above = examine(pod_of(pod), picture.upper.snapshot(uid(pod)))
-    lowers = [_lower(spec, picture, pod, above) for spec in picture.topology.lowers]
-    meta, status = metadata(pod), pod.get("status") or {}
-    document = {
-        "formatVersion": FORMAT,
-        "pod": {
-            "namespace": meta["namespace"],
-            "name": meta["name"],
-            "phase": status.get("phase", "Pending"),
-            "node": pod["spec"].get("nodeName") or "",
-        },
-        "lowers": lowers,
-        "events": [_event(one) for one in _latest(asked.events)],
-    }
-    return document | {"why": verdict(pod, lowers, picture.topology.exclude_namespaces)}
-
-
-def _lower(spec: Lower, picture: Picture, pod: Manifest, above: Placement) -> Document:
-    """Return what one lower is for the pod: whether the upper may send it there, and where it would run then."""
-    sight = picture.lowers[spec.name]
-    row: Document = {"name": spec.name, "node": spec.node.name, "above": _above(spec.node.name, above)}
-    row["here"] = pod["spec"].get("nodeName") == spec.node.name
-    row["trouble"], row["unread"] = sight.trouble, sorted(sight.unread)
-    row["below"], row["quota"], row["pod"] = None, [], None
-    if sight.trouble:
-        return row
-    there = _copy(pod, picture, spec.name)
-    wanted = pod_of(there or picture.below(pod, spec.name))
-    row["below"] = _below(examine(wanted, picture.snapshot(spec.name, [pod], uid(there) if there else "")))
-    if there:
-        phase = (there.get("status") or {}).get("phase", "Pending")
-        row["pod"] = {"namespace": wanted.namespace, "name": wanted.name, "node": wanted.node, "phase": phase}
-    else:
-        quotas = exceeded(wanted, sight.all(QUOTA), wanted.namespace)
-        row["quota"] = [{"name": name, "message": words} for name, words in quotas]
-    return row
-
-
-def _copy(pod: Manifest, picture: Picture, lower: str) -> Manifest | None:
-    """Find the lower pod that was made for the pod."""
-    found = (one for one in picture.lowers[lower].all(POD) if annotations(one).get(UPPER_UID) == uid(pod))
-    return next(found, None)
-
-
-def _above(node: str, above: Placement) -> Document:
-    """Report whether the upper scheduler may choose the virtual node."""
-    if node in above.fitting:
-        return {"fits": True}
-    refusal = above.refused.get(node)
-    if refusal is None:
-        return {
-            "fits": False,
-            "check": "node",
-            "reasons": [f"there is no node {node}"],
-            "detail": "does the engine run?",
-        }
-    return {"fits": False, **_told(refusal)}
-
-
-def _below(found: Placement) -> Document:
-    """Describe on which nodes of a lower it fits, and why not on the others."""
-    nodes: list[Document] = [{"name": name, "fits": True} for name in found.fitting]
-    nodes += [{"name": name, "fits": False, **_told(refusal)} for name, refusal in found.refused.items()]
-    nowhere = _told(found.nowhere) if found.nowhere else None
-    return {"fits": len(found.fitting), "nodes": sorted(nodes, key=_name), "message": found.message, "nowhere": nowhere}
-
-
-def _told(refusal: Refusal) -> Document:
-    return {"check": refusal.check, "reasons": list(refusal.reasons), "detail": refusal.detail}
-
-
-def _name(row: Document) -> str:
-    return str(row["name"])
-
-
-def _latest(events: Iterable[Manifest]) -> list[Manifest]:
-    """Return the last events, the newest first."""
-    return sorted(events, key=_moment, reverse=True)[:_EVENTS]
-
-
-def _moment(event: Manifest) -> str:
-    series = event.get("series") or {}
-    found = (
-        series.get("lastObservedTime"),
-        event.get("lastTimestamp"),
-        event.get("eventTime"),
-        event.get("firstTimestamp"),
-    )
-    return next((str(one) for one in found if one), "")
-
-
-def _event(event: Manifest) -> Document:
-    source = event.get("reportingComponent") or (event.get("source") or {}).get("component") or ""
-    fields = {"type": event.get("type", ""), "reason": event.get("reason", ""), "message": event.get("message", "")}
-    return {"time": _moment(event), **fields, "source": source}

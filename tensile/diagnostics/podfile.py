@@ -1,6 +1,6 @@
-"""Reads the pod that `tensile simulate` is asked about: a Pod, or whatever has a template of one.
+"""Reads the pod to simulate from a file: a Pod, or an object with a pod template.
 
-What the apiserver would fill in before a scheduler sees the pod is filled in here too, as far as placement reads it.
+Defaults that the apiserver would set before a scheduler sees the pod are set here too, as far as placement reads them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from tensile.yaml_document import Node, Path, find, locate, show_path
 
 _COUNTS = ("replicas", "parallelism")
 _WORKLOAD: tuple[Path, Path] = (("spec",), ("spec", "template"))
-"""Where what asks for several pods says how many, and where their template is."""
+"""The path of the spec with the number of replicas, and that of the pod template."""
 _PLACES: dict[str, tuple[Path, Path]] = {
     "Pod": ((), ()),
     "CronJob": (("spec", "jobTemplate", "spec"), ("spec", "jobTemplate", "spec", "template")),
@@ -21,14 +21,14 @@ _PLACES: dict[str, tuple[Path, Path]] = {
 
 
 class Template(NamedTuple):
-    """A pod that does not exist yet, and how many of it its owner asks for (None where nothing says so)."""
+    """A pod that does not exist yet, and how many replicas its owner requests (None: it does not say)."""
 
     pod: Manifest
     replicas: int | None
 
 
 def template(data: bytes, name: str) -> Template:
-    """Read it; raises TensileError with the place of what is wrong in the file `name`."""
+    """Return the template in a file; raises TensileError with the position of each error in the file `name`."""
     root = composed(data, name)
     kind = find(root, ("kind",))
     owner, body = _PLACES.get(kind.value if kind and isinstance(kind.value, str) else "", _WORKLOAD)
@@ -45,7 +45,7 @@ def template(data: bytes, name: str) -> Template:
 
 
 def _flaws(root: Node, owner: Path, body: Path) -> Iterator[Found]:
-    """Find what is not as in a pod, or as in what has a template of one."""
+    """Yield each field that does not match the schema of a pod, or of an object with a pod template."""
     metas = {("metadata",), (*body, "metadata")}
     for path, kind in (*((meta, "ObjectMeta") for meta in metas), ((*body, "spec"), "PodSpec")):
         node = find(root, path)
@@ -66,7 +66,7 @@ def _at(found: Any, path: Path) -> Manifest:
 
 
 def _read(found: Manifest, owner: Manifest, body: Manifest) -> Template:
-    """Make the pod of a template; `owner` holds how many are asked for."""
+    """Return the template of a parsed object; `owner` is the part with the number of replicas."""
     replicas = next((owner[count] for count in _COUNTS if count in owner), None)
     if replicas is None and found.get("kind") == "CronJob":
         replicas = 1
@@ -81,7 +81,10 @@ def _read(found: Manifest, owner: Manifest, body: Manifest) -> Template:
 
 
 def filled(spec: Manifest) -> Manifest:
-    """Fill in what the apiserver does: requests that only have a limit, and ports of pods on their node's network."""
+    """Return a pod spec with defaults of the apiserver.
+
+    A limit without a request becomes the request, and container ports of a pod with hostNetwork become host ports.
+    """
     host = bool(spec.get("hostNetwork"))
     lists = {
         name: [_container(one, host=host) for one in spec[name]]

@@ -1,14 +1,10 @@
-"""How many pods of a template would run, and where; what if lowers are lost, or have more nodes.
+"""`tensile simulate`: how many pods of a template would run, and where, if lowers were lost or had more nodes.
 
-Nothing is asked of a cluster: it is placement on what was seen. When a lower is lost, the pods that are on its node
-have to go elsewhere first, and what finds no place is told.
+It runs placement on a snapshot and contacts no cluster. When a lower is lost, the pods on its node are placed first;
+those that fit nowhere are reported.
 
-A simulation as `tensile simulate` prints it: a table of lowers, what is lost, and one line that sums up.
-
-A pod that does not exist yet, as the upper scheduler will see it: with what admission and the engine add to it.
-
-Who asks whether a pod fits asks about the pod that is created, not about the file: the webhook prepares what carries
-the label `virtual-pod`, and where there is no webhook the engine adds the tolerations that such a pod lacks.
+The pod that is placed is the one that would be created, not the one in the file. The webhook mutates pods with the
+label `virtual-pod`; without a webhook the engine adds the tolerations that such a pod lacks.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -30,85 +26,20 @@ from tensile.resources import add
 from tensile.text import aligned, joined
 from tensile.topology import Topology
 
+FORMAT = 1
+_HOSTNAME = "kubernetes.io/hostname"
+_NEW = "-new-"
+_ENDED = ("Succeeded", "Failed")
 _HEAD = ("LOWER", "FITS", "NODES", "WHY NOT MORE")
 _NAMED = 3
 _LISTED = 10
 
 Row = dict[str, Any]
-
-
-def as_text(document: Row) -> str:
-    """Write it as lines, without a newline at the end."""
-    lines = []
-    if document["pod"]:
-        lines += [*aligned([_HEAD, *map(_cells, document["lowers"])]), ""]
-    lines += [f"{one['name']}: not looked at: {what}" for one in document["lowers"] for what in one["unread"]]
-    lines += _moved(document["moved"], [one["name"] for one in document["lowers"] if one["lost"]])
-    return joined([*lines, _sum(document)] if document["pod"] else lines or ["Nothing was asked."]).rstrip("\n")
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    if row["lost"] or row["trouble"]:
-        return row["name"], "0", "-", "lost" if row["lost"] else row["trouble"]
-    names = [f"{one['name']} {one['fits']}" for one in row["nodes"]]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    fits = f"{row['fits']} or more" if row["more"] else str(row["fits"])
-    return row["name"], fits, ", ".join(names[:_NAMED]) + more or "-", row["why"]
-
-
-def _moved(moved: list[Row], lost: list[str]) -> Iterator[str]:
-    """Tell what becomes of the pods of lost lowers."""
-    if not lost:
-        return
-    left = [one for one in moved if not one["lower"]]
-    if moved:
-        yield f"{len(moved) - len(left)} of {len(moved)} pods of what is lost find another place."
-    else:
-        yield f"No pod has to leave {', '.join(lost)}."
-    yield from (f"  {one['namespace']}/{one['name']} finds none: {one['why']}" for one in left[:_LISTED])
-    if len(left) > _LISTED:
-        yield f"  and {len(left) - _LISTED} more find none."
-    yield ""
-
-
-def _sum(document: Row) -> str:
-    name = f"{document['pod']['namespace']}/{document['pod']['name']}"
-    more = " or more" if any(one["more"] for one in document["lowers"]) else ""
-    if document["asked"] is None:
-        return f"{document['fits']}{more} of {name} fit."
-    short = document["asked"] - document["fits"]
-    return (
-        f"All {document['asked']} of {name} fit."
-        if short <= 0
-        else f"{document['fits']} of {document['asked']} of {name} fit: {short} do not."
-    )
-
-
-def admitted(pod: Manifest, topology: Topology) -> Manifest:
-    """Return a pod as it waits for a node; the very same one where nothing is done to it."""
-    terms = terms_of(topology)
-    if not is_prepared_for(pod, metadata(pod).get("namespace") or "default", terms):
-        return pod
-    if topology.webhook.enabled and topology.webhook.is_reachable:
-        try:
-            return prepared(pod, terms)
-        except Unprepared:
-            pass  # it is created as it is, and treated as one that no webhook saw
-    spec = pod["spec"]
-    if not lacking_for(spec.get("tolerations") or (), terms.taints):
-        return pod
-    return {**pod, "spec": {**spec, "tolerations": tolerations_for_upper(pod, terms.taints)}}
-
-
-FORMAT = 1
-_ENDED = ("Succeeded", "Failed")
-_HOSTNAME = "kubernetes.io/hostname"
-_NEW = "-new-"
 Document = dict[str, Any]
 
 
 class Addition(NamedTuple):
-    """So many more nodes in a lower, like one that it has ("" for the first that takes pods)."""
+    """More nodes in a lower, like one of its nodes ("" for the first one that accepts pods)."""
 
     lower: str
     nodes: int
@@ -116,7 +47,7 @@ class Addition(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What is asked: how many replicas (None for as many as fit), which lowers are lost, which nodes come."""
+    """What to simulate: the number of replicas (None: as many as fit), the lost lowers, and the added nodes."""
 
     replicas: int | None = None
     lost: frozenset[str] = frozenset()
@@ -124,9 +55,9 @@ class Case(NamedTuple):
 
 
 def simulated(picture: Picture, template: Template | None, case: Case) -> Document:
-    """Return the document: `fits` in all, a row for each lower, and what becomes of the pods of lost ones.
+    """Return the result: the total `fits`, a row for each lower, and where the pods of lost lowers go.
 
-    Raises TensileError for a lower or a node that there is not.
+    Raises TensileError for a lower or a node that does not exist.
     """
     _check(picture, case)
     pod = admitted(template.pod, picture.topology) if template else None
@@ -154,7 +85,7 @@ def simulated(picture: Picture, template: Template | None, case: Case) -> Docume
 
 
 def _check(picture: Picture, case: Case) -> None:
-    """Refuse what there is not."""
+    """Raise TensileError for a lower or a node that does not exist."""
     known = ", ".join(picture.lowers) or "none"
     for name in (*case.lost, *(one.lower for one in case.added)):
         if name not in picture.lowers:
@@ -168,7 +99,7 @@ def _check(picture: Picture, case: Case) -> None:
 
 
 def _grown(snapshot: Snapshot, added: Iterable[Addition], name: str) -> Snapshot:
-    """Add the nodes that come to a lower: empty ones, like one that it has."""
+    """Add the new nodes of a lower to its snapshot: empty copies of one of its nodes."""
     for one in added:
         if one.lower == name:
             model = snapshot.nodes[one.like] if one.like else _first(snapshot)
@@ -180,8 +111,17 @@ def _grown(snapshot: Snapshot, added: Iterable[Addition], name: str) -> Snapshot
     return snapshot
 
 
+def _first(snapshot: Snapshot) -> Node:
+    """Return the first node that accepts any pod, else the first node."""
+    nodes = list(snapshot.nodes.values())
+    return next((node for node in nodes if not node.unschedulable and not node.taints), nodes[0])
+
+
 def _upper(picture: Picture, grounds: Mapping[str, Snapshot], case: Case) -> Snapshot:
-    """Return the upper cluster without the nodes of lost lowers, and with what new nodes below add to the others."""
+    """Return a snapshot of the upper cluster without the nodes of lost lowers.
+
+    New lower nodes are added to the allocatable resources of their virtual node.
+    """
     upper = picture.upper.snapshot()
     for name in case.lost:
         upper.nodes.pop(picture.world.lowers[name].node, None)
@@ -193,14 +133,8 @@ def _upper(picture: Picture, grounds: Mapping[str, Snapshot], case: Case) -> Sna
     return upper
 
 
-def _first(snapshot: Snapshot) -> Node:
-    """Return the first node that takes pods, or the first of all."""
-    nodes = list(snapshot.nodes.values())
-    return next((node for node in nodes if not node.unschedulable and not node.taints), nodes[0])
-
-
 def _displaced(picture: Picture, lost: Collection[str]) -> list[Manifest]:
-    """Return the pods that lose their lower, the largest first: those are the hardest to place."""
+    """Return the pods that lose their lower, largest first, since large pods are the hardest to place."""
     nodes = {picture.world.lowers[name].node for name in lost}
     spaces = picture.topology.exclude_namespaces
     found = [
@@ -214,7 +148,7 @@ def _displaced(picture: Picture, lost: Collection[str]) -> list[Manifest]:
 
 
 def _move(pod: Manifest, picture: Picture, upper: Snapshot, grounds: Mapping[str, Snapshot]) -> Document:
-    """Find a place for a pod whose lower is lost, among the lowers that the upper cluster may send it to."""
+    """Return where a pod of a lost lower goes, among the lowers whose virtual node the upper scheduler may choose."""
     wanted, meta = pod_of(pod), metadata(pod)
     told: Document = {"namespace": meta["namespace"], "name": meta["name"], "lower": "", "node": "", "why": ""}
     above, refusals = examine(wanted, upper), []
@@ -233,7 +167,7 @@ def _move(pod: Manifest, picture: Picture, upper: Snapshot, grounds: Mapping[str
 
 
 def _row(name: str, picture: Picture, case: Case) -> Document:
-    """Begin what is said of one lower."""
+    """Return the row of one lower, without the number of pods that fit."""
     sight = picture.lowers[name]
     row: Document = {"name": name, "lost": name in case.lost, "trouble": sight.trouble, "unread": sorted(sight.unread)}
     return row | {"fits": 0, "more": False, "why": "", "nodes": []}
@@ -242,3 +176,66 @@ def _row(name: str, picture: Picture, case: Case) -> Document:
 def _filled(found: Share) -> Document:
     nodes = [{"name": name, "fits": count} for name, count in sorted(found.counts.items())]
     return {"fits": sum(found.counts.values()), "more": found.more, "why": found.why, "nodes": nodes}
+
+
+def admitted(pod: Manifest, topology: Topology) -> Manifest:
+    """Return a pod as it waits for a node; the same object if neither webhook nor engine would change it."""
+    terms = terms_of(topology)
+    if not is_prepared_for(pod, metadata(pod).get("namespace") or "default", terms):
+        return pod
+    if topology.webhook.enabled and topology.webhook.is_reachable:
+        try:
+            return prepared(pod, terms)
+        except Unprepared:
+            pass  # it is created unchanged, as if there were no webhook
+    spec = pod["spec"]
+    if not lacking_for(spec.get("tolerations") or (), terms.taints):
+        return pod
+    return {**pod, "spec": {**spec, "tolerations": tolerations_for_upper(pod, terms.taints)}}
+
+
+def as_text(document: Row) -> str:
+    """Return a simulation as text, without a trailing newline: a table of lowers, the lost pods, and a summary."""
+    lines = []
+    if document["pod"]:
+        lines += [*aligned([_HEAD, *map(_cells, document["lowers"])]), ""]
+    lines += [f"{one['name']}: not looked at: {what}" for one in document["lowers"] for what in one["unread"]]
+    lines += _moved(document["moved"], [one["name"] for one in document["lowers"] if one["lost"]])
+    return joined([*lines, _sum(document)] if document["pod"] else lines or ["Nothing was asked."]).rstrip("\n")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    if row["lost"] or row["trouble"]:
+        return row["name"], "0", "-", "lost" if row["lost"] else row["trouble"]
+    names = [f"{one['name']} {one['fits']}" for one in row["nodes"]]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    fits = f"{row['fits']} or more" if row["more"] else str(row["fits"])
+    return row["name"], fits, ", ".join(names[:_NAMED]) + more or "-", row["why"]
+
+
+def _moved(moved: list[Row], lost: list[str]) -> Iterator[str]:
+    """Yield where the pods of lost lowers go."""
+    if not lost:
+        return
+    left = [one for one in moved if not one["lower"]]
+    if moved:
+        yield f"{len(moved) - len(left)} of {len(moved)} pods of what is lost find another place."
+    else:
+        yield f"No pod has to leave {', '.join(lost)}."
+    yield from (f"  {one['namespace']}/{one['name']} finds none: {one['why']}" for one in left[:_LISTED])
+    if len(left) > _LISTED:
+        yield f"  and {len(left) - _LISTED} more find none."
+    yield ""
+
+
+def _sum(document: Row) -> str:
+    name = f"{document['pod']['namespace']}/{document['pod']['name']}"
+    more = " or more" if any(one["more"] for one in document["lowers"]) else ""
+    if document["asked"] is None:
+        return f"{document['fits']}{more} of {name} fit."
+    short = document["asked"] - document["fits"]
+    return (
+        f"All {document['asked']} of {name} fit."
+        if short <= 0
+        else f"{document['fits']} of {document['asked']} of {name} fit: {short} do not."
+    )

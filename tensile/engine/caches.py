@@ -1,10 +1,8 @@
-"""What is followed of each cluster, and in which form it is kept.
+"""The caches and informers of each cluster, and the list of all rules.
 
-Selectors keep away what no decision needs: of the upper cluster only pods bound to a virtual node, of a lower one only
-what carries our mark, with facts alone of the rest. A thousand strangers' pods then cost their requests, not their
-manifests.
-
-Every rule there is, in the order in which they are asked which keys they have.
+Selectors exclude what no decision needs: of the upper cluster's pods only those bound to a virtual node are watched. In
+a lower cluster, objects with our mark are kept whole, and of other objects only facts. So a thousand pods of others
+cost the memory of their requests, not of their manifests.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -62,18 +60,18 @@ from tensile.reconcile.world import LowerWorld, Naming, UpperWorld
 from tensile.topology import Controller, Lower
 
 _SECRETS = Selection(fields="type!=helm.sh/release.v1")
-"""Releases that Helm keeps in Secrets are many and large, and no pod refers to them."""
+"""Excludes Helm's release Secrets, which are many and large, and to which no pod refers."""
 _WAITING = Selection(labels=f"{VIRTUAL_POD}=true", fields="spec.nodeName=")
-"""Pods that asked for a virtual node and have no node yet."""
+"""Pods with the virtual-pod label and without a node."""
 _REMADE = Selection(labels=f"{DESCHEDULED}=true")
 _WAIT = 5.0
-"""Seconds between two looks for such pods: who waits for so long may need help, and the others are none of ours."""
+"""Seconds between two lists of such pods: only those that wait that long may need help, so no watch is needed."""
 _LAST_WORDS = 1_000
-"""Lower pods whose end is remembered until it is said above: more than can end while a decision waits."""
+"""Maximum of deleted lower pods whose last status is kept until it is reported; more than can end during a decision."""
 
 
 def upper_world() -> UpperWorld:
-    """Make the upper cluster's caches, empty."""
+    """Return the empty caches of the upper cluster."""
     return UpperWorld(
         nodes=Cache(digest_node),
         namespaces=Cache(),
@@ -87,7 +85,7 @@ def upper_world() -> UpperWorld:
 
 
 def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controller]) -> list[Feed]:
-    """Return what fills them, where these controllers are enabled for some lower."""
+    """Return the informers of these caches, for the controllers that are enabled for any lower."""
     return [
         *_controllers_feeds(UPPER, upper.more, owner, controllers, above=True),
         node_feed(upper.nodes),
@@ -101,19 +99,19 @@ def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controlle
 
 
 def node_feed(nodes: Cache) -> Feed:
-    """Return what fills a cache of the virtual nodes."""
+    """Return the informer of the virtual nodes."""
     return Feed(UPPER, NODE, Selection(labels="=".join(VIRTUAL_NODE)), nodes)
 
 
 def place_caches() -> tuple[Cache, Cache]:
-    """Make the caches of placement, empty: of nodes, and of strangers' pods."""
+    """Return the empty caches of placement: for nodes, and for pods that are not ours."""
     return Cache(reader.digest_node), Cache(reader.digest_pod)
 
 
 def lower_world(spec: Lower, naming: Naming | None = None, upper_namespaces: Cache | None = None) -> LowerWorld:
-    """Make the caches of one lower and of the pods bound to its node, empty.
+    """Return the empty caches of one lower cluster and of the upper pods bound to its node.
 
-    `naming` counts for `mapping: prefix`; `upper_namespaces` are the namespaces of the upper cluster.
+    `naming` is used for `mapping: prefix`; `upper_namespaces` are the namespaces of the upper cluster.
     """
     nodes, pods = place_caches()
     return LowerWorld(
@@ -136,17 +134,17 @@ def lower_world(spec: Lower, naming: Naming | None = None, upper_namespaces: Cac
 
 
 def bound_to(node: str) -> Callable[[Manifest], bool]:
-    """Return what reports of a pod whether it is bound to a node."""
+    """Return the function that reports whether a pod is bound to a node."""
     return lambda pod: bool((pod.get("spec") or {}).get("nodeName") == node)
 
 
 def bound_feed(lower: LowerWorld) -> Feed:
-    """Return what fills the cache of the pods that the upper binds to the lower's node."""
+    """Return the informer of the upper pods that are bound to the lower's node."""
     return Feed(UPPER, POD, Selection(fields=f"spec.nodeName={lower.node}"), lower.upper_pods)
 
 
 def lower_feeds(lower: LowerWorld, owner: Owner, *, places: bool = False) -> list[Feed]:
-    """Return what fills the caches of the lower cluster itself; `places`: also those that placement needs."""
+    """Return the informers of a lower cluster, with `places` also those of placement."""
     ours = Selection(labels=f"{OWNER}={owner.mark}")
     theirs = Selection(labels=f"{OWNER}!={owner.mark}")
     return [
@@ -163,7 +161,7 @@ def lower_feeds(lower: LowerWorld, owner: Owner, *, places: bool = False) -> lis
 
 
 def _place_feeds(lower: LowerWorld, theirs: Selection) -> tuple[Feed, ...]:
-    """Return what fills the caches of placement: a second look at nodes and pods, which nobody pays for who has it off."""
+    """Return the informers of placement: second watches of nodes and pods, opened only if placement is used."""
     nodes = Feed(lower.name, NODE, Selection(), lower.place_nodes)
     return nodes, Feed(lower.name, POD, theirs, lower.place_pods)
 
@@ -171,18 +169,18 @@ def _place_feeds(lower: LowerWorld, theirs: Selection) -> tuple[Feed, ...]:
 def _controllers_feeds(
     cluster: str, caches: Mapping[Kind, Cache], owner: Owner, controllers: Iterable[Controller], *, above: bool
 ) -> Iterator[Feed]:
-    """Yield what fills the caches of the controllers that are enabled."""
+    """Yield the informers of the enabled controllers."""
     for kind, follow in watches.followed(controllers, above=above).items():
         yield Feed(cluster, kind, follow.selection(owner), caches[kind])
 
 
 def _existence(_raw: bytes) -> Kept:
-    """Keep of an object only that it exists."""
+    """Keep nothing of an object but its existence."""
     return Kept(b"", None)
 
 
 def rules() -> tuple[Rule, ...]:
-    """Return every rule: all that this program knows how to decide."""
+    """Return all rules, in the order in which their keys are listed."""
     spaces = (NamespaceRule(), VacancyRule())
     identities = (AccountRule(), RightsRule(), RightsOrphanRule(), TokenRule())
     services = (ServiceRule(), SliceRule(), StrayRule(), PolicyRule())

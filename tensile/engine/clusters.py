@@ -1,15 +1,13 @@
-"""The clusters of a topology, opened: the world that their caches make up, and the connections for writing.
+"""The open clusters of a topology: their caches as one `World`, their connections, and checks of new credentials.
 
-The same for the engine and for a command that runs once; what is done with the world is theirs.
+Both the engine and the commands that run once (`plan`, `apply`) use it; each decides what to do with the world.
 
-The IP address at which the upper cluster's apiserver calls the virtual nodes.
+The virtual nodes' address is the IP at which the upper apiserver calls the engine. A program that serves nothing, on
+whatever machine, reads it from the Nodes.
 
-It is where an engine serves them. A program that serves nothing, on whatever machine, knows it from what the Nodes say.
-
-Whether the credentials that a lower is to have can be read: found out before those in use are given up.
-
-A program that gives credentials takes its time, and nothing else may wait for it. So each reading is a task of its own,
-and who asks is answered at once, or the next time. Files that could not be used are read again when they change.
+New credentials of a lower are read before the present ones are given up. An exec plugin may take long, and nothing may
+wait for it. So each reading is a task, and the caller gets the result at once or with a later call. Files that could
+not be used are read again when they change.
 """
 
 import asyncio
@@ -40,9 +38,15 @@ from tensile.topology import Lower, Topology
 if TYPE_CHECKING:
     from tensile.kube.credentials import Access
 
+PATIENCE = 1.0
+"""Seconds to wait for files to be read, so that most edits are active at once."""
+RETRY = 5.0
+"""Seconds after which a failed reading is repeated, unless it failed because of files that have not changed."""
+_ADDRESSES = ("POD_IP", "VKUBELET_POD_IP")
+
 
 class Connections(Mapping[str, Cluster]):
-    """The open connections by cluster name, as of now; UPPER included."""
+    """The open connections by cluster name, including UPPER; a live view."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -58,15 +62,15 @@ class Connections(Mapping[str, Cluster]):
 
 
 def utc_now() -> datetime:
-    """Return the time."""
+    """Return the present time in UTC."""
     return datetime.now(UTC)
 
 
 class Clusters:
-    """The upper cluster and the lowers joined to it. `wake` has everything of one lower looked at again.
+    """The upper cluster and the lowers joined to it; `wake` enqueues all keys of a lower.
 
-    With `beat`, leases of the virtual nodes are renewed; with `busy`, events are carried up while it denies that there
-    are better things to do for a lower.
+    With `beat`, the leases of virtual nodes are renewed. With `busy`, events are mirrored upward while it reports that
+    a lower has no other work.
     """
 
     def __init__(
@@ -89,7 +93,7 @@ class Clusters:
         fleet.heed(self._claimed)
 
     async def open_upper(self, topology: Topology) -> Cluster:
-        """Begin to follow the upper cluster, whether it answers or not; raises AccessError for bad credentials."""
+        """Open the upper cluster, whether it responds or not; raises AccessError for bad credentials."""
         upper = topology.upper
         self._access = await self.ways.upper_access(upper)
         calls = parts(len(topology.lowers), soft_limit()).upper_calls
@@ -97,11 +101,11 @@ class Clusters:
 
     @property
     def upper_address(self) -> tuple[str, int]:
-        """Where the upper's apiserver is reached: host and port."""
+        """Host and port of the upper apiserver."""
         return self._access.address, self._access.port
 
     async def make_world(self, topology: Topology, node_address: str) -> World:
-        """Wait for the upper cluster and give the world, with no lowers in it yet."""
+        """Wait for the upper cluster and return the world, without lowers yet."""
         owner = owner_of(await self.fleet.identified(UPPER), topology.name)
         upper = upper_world()
         upper.account = account_namespace(self._access)
@@ -112,9 +116,9 @@ class Clusters:
         return self.world
 
     def follow_controllers(self) -> None:
-        """Follow what the topology's controllers need, beside what is followed already; nothing is left again.
+        """Start the informers that the topology's controllers need; none is stopped.
 
-        A controller that was switched off has yet to take back what it made.
+        A controller that was disabled must still delete what it created.
         """
         world = self.world
         for feed in upper_feeds(world.upper, world.owner, world.topology.enabled):
@@ -127,16 +131,16 @@ class Clusters:
             joined.hear_events()
 
     async def leave_places(self) -> None:
-        """Follow what placement needs no more, and keep nothing of it, where nothing asks where pods fit."""
+        """Stop the informers of placement and drop their caches, if no part of the topology needs placement."""
         for lower in () if self.world.topology.places else self.world.lowers.values():
             for cache in lower.place_caches():
                 await self.fleet.leave(lower.name, cache)
             lower.place_nodes, lower.place_pods = place_caches()
 
     def join(self, spec: Lower, *, connect: bool = True, remaps: bool = False) -> Joined:
-        """Begin with a lower, whether it answers or not; without `connect`, with one that was left behind.
+        """Join a lower, whether it responds or not; without `connect`, one that was left behind.
 
-        One that `remaps` is empty, and takes the mapping of namespaces that its topology asks for.
+        One that `remaps` is empty, and takes the namespace mapping that its topology wants.
         """
         joined = Joined(self.world, self.fleet, self.ways, utc_now, self._wake)
         self.joined[spec.name] = joined
@@ -144,15 +148,15 @@ class Clusters:
         return joined
 
     def strays(self) -> list[Lower]:
-        """Return a lower for each of our Nodes that no lower has: what an engine left behind that is not running."""
+        """Return a lower for each Node of ours without a joined lower: left behind by an engine that no longer runs."""
         known = {joined.lower.node for joined in self.joined.values()}
         nodes = [entry.manifest() for entry in self.world.upper.nodes if entry.name not in known]
         return [left_behind(node) for node in nodes if is_ours(node, self.world.owner)]
 
     def _claimed(self, name: str, identity: str) -> Objection | None:
-        """Return why the cluster of an identity may not be a lower: one that left the topology still has pods there.
+        """Return why a cluster must not be used as this lower: one that left the topology still has pods there.
 
-        The Node of that lower notes the identity, whether this engine joined it or an earlier one.
+        The Node of that lower records the cluster's identity, whichever engine joined it.
         """
         if name == UPPER:  # there is no world before it answers
             return None
@@ -179,17 +183,14 @@ class Clusters:
         await self.fleet.close_all()
 
 
-_ADDRESSES = ("POD_IP", "VKUBELET_POD_IP")
-
-
 def node_address(topology: Topology, upper: tuple[str, int]) -> str:
-    """Return the IP address of the virtual nodes: the topology's, the pod's, or the one the upper is called from."""
+    """Return the virtual nodes' IP address: the topology's, the pod's, or the local one of calls to the upper."""
     given = [topology.kubelet.node_address, *(os.environ.get(name) for name in _ADDRESSES)]
     return next((str(address) for address in given if address), "") or _local_address(upper)
 
 
 def address_in_use(world: World) -> str:
-    """Return the address of the virtual nodes that an engine has published; the one that was found, where none has."""
+    """Return the virtual nodes' address that an engine has published, or the detected one if none has."""
     manifests = (entry.manifest() for entry in world.upper.nodes)
     ours = (one for one in manifests if is_ours(one, world.owner))
     published = (one for node in ours for one in node.get("status", {}).get("addresses", ()))
@@ -198,7 +199,7 @@ def address_in_use(world: World) -> str:
 
 
 def _local_address(upper: tuple[str, int]) -> str:
-    """Ask the system from which address it would call; nothing is sent."""
+    """Return the local address that the system would use to call the upper; nothing is sent."""
     with suppress(OSError), socket.socket(_family(upper), socket.SOCK_DGRAM) as probe:
         probe.connect(upper)
         return str(probe.getsockname()[0])
@@ -209,14 +210,8 @@ def _family(upper: tuple[str, int]) -> socket.AddressFamily:
     return socket.getaddrinfo(*upper, type=socket.SOCK_DGRAM)[0][0]
 
 
-PATIENCE = 1.0
-"""Seconds in which files are read, so that most edits are in force at once."""
-RETRY = 5.0
-"""Seconds after which what could not be read is read again, where it is not for files that are as they were."""
-
-
 class _Outcome(NamedTuple):
-    """What a reading came to: as `objection` gives it, when, and the files that have to change first, if any have."""
+    """The result of a reading: the error ("" for none), when, and the files that must change before a retry, if any."""
 
     words: str
     at: float
@@ -224,22 +219,19 @@ class _Outcome(NamedTuple):
 
 
 class _Trial(NamedTuple):
-    """One reading: of what, and its outcome.
-
-    `before` is what the reading of the same before it came to, "" where it is the first.
-    """
+    """One reading: of which credentials, its task, and the result of the reading before it ("" for the first)."""
 
     way: tuple[object, ...]
     task: asyncio.Task[_Outcome]
     before: str
 
     def is_over(self, now: float) -> bool:
-        """Report whether it failed so long ago that it says nothing any more."""
+        """Report whether it failed so long ago that it must be repeated."""
         return self.task.done() and self.task.result().files is None and now >= self.task.result().at + RETRY
 
 
 class Trials:
-    """Readings of credentials, by lower; `read` reads those of one, and raises TensileError where it cannot."""
+    """Readings of credentials, by lower; `read` reads those of one lower, and raises TensileError if it cannot."""
 
     def __init__(self, read: Callable[[Lower], Awaitable[object]], watcher: FileWatcher) -> None:
         self._read = read
@@ -248,10 +240,10 @@ class Trials:
         self._watches: dict[str, FileWatch] = {}
 
     async def objection(self, spec: Lower) -> str:
-        """Return why the credentials of a lower cannot be read, "" when they can.
+        """Return why the credentials of a lower cannot be read, "" if they can.
 
-        The first reading is waited for, PATIENCE at most. While one is repeated the last one counts: what is said does
-        not change to and fro, and nobody waits again.
+        The first reading is awaited for at most PATIENCE. While a reading is repeated, the last result counts: the
+        message does not alternate, and no caller waits again.
         """
         trial = self._trials.get(spec.name)
         if trial is None or trial.way != spec.way:
@@ -270,7 +262,7 @@ class Trials:
         return found.words
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel the readings in progress."""
         for name in tuple(self._trials):
             await self._end(name)
 
@@ -280,7 +272,7 @@ class Trials:
         return trial
 
     def _begin_again(self, spec: Lower, failed: _Trial) -> _Trial:
-        """Repeat a reading that failed; the last one counts meanwhile."""
+        """Repeat a failed reading; its last result counts meanwhile."""
         self._watch_no_more(spec.name)
         task = asyncio.create_task(self._outcome(spec))
         self._trials[spec.name] = trial = _Trial(failed.way, task, failed.task.result().words)
@@ -303,7 +295,7 @@ class Trials:
             await self._read(spec)
         except NoAccess as error:
             return _Outcome(str(error), _now(), None if error.asked else error.files)
-        except (TensileError, OSError) as error:  # descriptors may be short, and are not for ever
+        except (TensileError, OSError) as error:  # descriptors may be short for a while
             return _Outcome(str(error), _now())
         return _Outcome("", _now())
 

@@ -1,7 +1,7 @@
-"""Follows the topology in a ConfigMap of the upper cluster, as the cache of that one object tells of it.
+"""The topology in a ConfigMap of the upper cluster, read from the cache of that one object.
 
-The API hands out an object whole or not at all, so there is nothing to wait for as with a file. A ConfigMap that is
-deleted, or that has lost its key, is a refused state like any other: the last good one stays in force.
+The API returns an object whole or not at all, so no settling is needed as for a file. A ConfigMap that is deleted, or
+that lost its key, is a rejected state like any other: the last good topology stays active.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from tensile.objects import Manifest, metadata
 from tensile.topology import Topology, decode, parse
 
 KEY = "topology.yaml"
-"""The key that holds the topology where none is named."""
+"""The default key of the topology."""
 
 _MOST_NAMED = 10
 
 
 class Place(NamedTuple):
-    """Where a topology stands: a ConfigMap of the upper cluster and a key in it."""
+    """The location of a topology: a ConfigMap of the upper cluster and a key in it."""
 
     namespace: str
     name: str
@@ -35,12 +35,12 @@ class Place(NamedTuple):
 
     @property
     def file(self) -> str:
-        """What stands for the file's name before line and column."""
+        """The text used instead of a file name before line and column."""
         return f"configmap/{self.namespace}/{self.name}/{self.key}"
 
 
 class Document(NamedTuple):
-    """What a ConfigMap holds: the text as bytes and what tells it from another, or why there is none."""
+    """The content of a ConfigMap: the topology's text and its identification, or why there is none."""
 
     text: Text
     data: bytes = b""
@@ -48,12 +48,12 @@ class Document(NamedTuple):
 
     @property
     def is_missing(self) -> bool:
-        """Whether there is no such ConfigMap."""
+        """Whether the ConfigMap does not exist."""
         return not self.text.uid
 
 
 def document(manifest: Manifest | None, place: Place) -> Document:
-    """Take the topology's text out of a ConfigMap; None: there is none of that name."""
+    """Return the topology's text in a ConfigMap (None: the ConfigMap does not exist)."""
     if manifest is None:
         trouble = f"configmap/{place}: there is no such ConfigMap in the upper cluster: create it"
         return Document(Text(), trouble=trouble)
@@ -66,17 +66,17 @@ def document(manifest: Manifest | None, place: Place) -> Document:
 
 
 def read(found: Document, place: Place) -> Topology:
-    """Parse a document; raises TensileError with every error in it, or saying why there is none."""
+    """Return the parsed topology; raises TensileError with every error in it, or with why there is none."""
     if found.trouble:
         raise TensileError(found.trouble)
     return parse(decode(found.data, name=place.file), name=place.file, configmap_mode=True)
 
 
 async def follow(cache: Cache, place: Place, changed: asyncio.Event, first: Topology) -> AsyncGenerator[Reading, None]:
-    """Yield each state that the ConfigMap comes to, judged against `first` and then against the last good one.
+    """Yield each state of the ConfigMap, compared with `first` and later with the last good state.
 
-    `changed` is set whenever the cache changes; states that pass while one is dealt with are not given. What is gone
-    only from a cache that is not in sync is not known to be gone. Never ends by itself.
+    `changed` is set whenever the cache changes; states that pass while one is processed are skipped. Absence counts
+    only once the cache is synced. Never ends by itself.
     """
     judge, seen = Judge(first, place.file), None
     while True:
@@ -90,7 +90,7 @@ async def follow(cache: Cache, place: Place, changed: asyncio.Event, first: Topo
 
 
 def _value(manifest: Manifest, key: str) -> bytes | None:
-    """Return what stands under a key, None where nothing does; what kubectl took for binary is looked at too."""
+    """Return the value of a key, None if it is absent; `binaryData` is read too, where kubectl may have put it."""
     text = (manifest.get("data") or {}).get(key)
     if text is not None:
         return str(text).encode()

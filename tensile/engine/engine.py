@@ -1,9 +1,10 @@
-"""The engine as one running thing: wires all parts, takes ports, fills caches, runs the loop; stops in reverse.
+"""The engine: it wires all parts, opens ports, fills caches, runs the loop, and stops in reverse order.
 
-It starts in two steps. One that stands by follows the upper cluster and serves the webhook; one that drives does the
-rest too, so that what takes the place of another has the upper's objects at hand already.
-What changes while it runs comes in by `reload`: lowers join, change or leave one by one, and what did not change is
-not touched, open streams included.
+It starts in two steps. A standby watches the upper cluster and serves the webhook. The leader does everything else as
+well. So a standby that takes over has the upper objects in its caches already.
+
+Changes while it runs arrive by `reload`: lower clusters join, change or leave one by one. What did not change is not
+touched, and its open streams continue.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ _log = structlog.get_logger("tensile.engine.engine")
 
 
 class Engine:
-    """Drives the clusters of a topology until it is stopped; used inside one event loop."""
+    """Runs the clusters of a topology until it is stopped; used inside one event loop."""
 
     loop: Loop
     ports: NodePorts
@@ -63,26 +64,29 @@ class Engine:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """What of the topology is not in force yet, each in words."""
+        """Parts of the topology that are not active yet, one message each."""
         return (*self._put_off, *(words for part in self._parts for words in part.pending))
 
     @property
     def is_running(self) -> bool:
-        """Whether `start` or `stand_by` has come through."""
+        """Whether `start` or `stand_by` has succeeded."""
         return self._stands_by or self.drives
 
     @property
     def drives(self) -> bool:
-        """Whether `drive` has come through."""
+        """Whether `drive` has succeeded, so that this engine leads."""
         return bool(self._tasks)
 
     async def start(self) -> None:
-        """Start; returns when the upper cluster has answered. TensileError: bad credentials, or a port is taken."""
+        """Start and lead; return when the upper cluster has responded.
+
+        Raises TensileError for bad credentials or a port in use.
+        """
         await self._open()
         await self.drive()
 
     async def stand_by(self) -> None:
-        """Start with what another engine that drives is not hindered by; else like `start`."""
+        """Start like `start`, but without what would conflict with another engine that leads."""
         self._leads = False
         await self._open()
         self._stands_by = True
@@ -109,10 +113,11 @@ class Engine:
         await self._serve()
 
     async def drive(self) -> None:
-        """Join the lowers and drive them from now on; TensileError: the extender's port is taken when all begins.
+        """Join the lower clusters and begin to lead.
 
-        One that stood by waits for it instead. Only one that drives serves the extender: another knows nothing of the
-        lowers, and would let everything pass.
+        Raises TensileError if the extender's port is in use when the engine starts; a standby that takes over waits for
+        the port instead. Only the leader serves the extender: a standby knows nothing of the lower clusters and would
+        accept everything.
         """
         async with self._changing:
             if self._leads:
@@ -127,7 +132,7 @@ class Engine:
             self._tasks = [supervised(what, job) for what, job in jobs]
 
     async def stop(self) -> None:
-        """Stop, in reverse; what is in flight is given up."""
+        """Stop in reverse order; work in progress is abandoned."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -142,15 +147,15 @@ class Engine:
         await self.clusters.close()
 
     async def reload(self, topology: Topology) -> None:
-        """Put another topology in force, lower by lower; its name and upper are those of the one in force."""
+        """Activate another topology, one lower cluster after the other; its name and upper must be unchanged."""
         async with self._changing:
             await self._reload(topology)
 
     async def look(self) -> None:
-        """Watch over silence, see lowers off that have left and are empty, and try again what waits, be it for a port.
+        """Update reachability, remove lower clusters that left and are empty, and retry what waits, such as ports.
 
-        Done every second; never in the middle of a reload, when a lower that is opened anew looks like one that nobody
-        has.
+        Called every second. It never runs during a reload, when a lower cluster that is being reopened looks like an
+        orphaned Node.
         """
         async with self._changing:
             await self._look()
@@ -175,7 +180,7 @@ class Engine:
             self._wake(name)
 
     async def _bring_lowers(self) -> None:
-        """Have lowers join, change, wait and leave as the topology in force says."""
+        """Join, change, delay or remove lower clusters as the active topology says."""
         for lower in left(self.topology, self.clusters.world):
             lower.in_topology = False
         found = [await self._brought(spec) for spec in self.topology.lowers]
@@ -185,9 +190,9 @@ class Engine:
                 _log.warning("not in force yet", change=words)
 
     async def _brought(self, spec: Lower) -> Course:
-        """Do what is to be done about a lower of the topology, and say what it was.
+        """Apply the transition of one lower of the topology, and return it.
 
-        A connection that is open is kept as long as the credentials for the one in its place cannot be read.
+        An open connection is kept as long as the credentials of its replacement cannot be read.
         """
         found = course(spec, self.topology, self.clusters.world)
         if self._cuts(found):
@@ -199,7 +204,7 @@ class Engine:
         return found
 
     def _cuts(self, found: Course) -> bool:
-        """Report whether a connection that is open would be closed, for another one to the same lower."""
+        """Report whether an open connection would be closed and replaced by another one to the same lower."""
         return found.deed is Deed.JOIN and found.before is not None and found.before.name in self.clusters.fleet.names()
 
     async def _take(self, found: Course) -> None:
@@ -207,7 +212,7 @@ class Engine:
         match found.deed, before:
             case Deed.JOIN, _:
                 if found.remaps and before is not None and self._is_busy(before.lower.name):
-                    return  # what is being written now would be looked for elsewhere: the next look tries again
+                    return  # objects in flight would be looked up under other names: the next look tries again
                 if before is not None:
                     await self._leave(before.lower.name)
                 await self._join(found.spec, remaps=found.remaps)
@@ -233,13 +238,13 @@ class Engine:
         return node_address(topology, self.clusters.upper_address)
 
     async def _renew_ports(self) -> None:
-        """Have all nodes served anew, as other certificates or another address ask for; what is open ends."""
+        """Serve all nodes again, for other certificates or another address; open streams end."""
         await self.ports.close()
         self.ports = self._ports(self.topology)
         self.clusters.world.node_address = self._address(self.topology)
 
     def _change(self, lower: LowerWorld, spec: Lower) -> None:
-        """Give a lower that goes on its new fields."""
+        """Set new fields of a lower that stays joined."""
         if (lower.spec, lower.in_topology) != (spec, True):
             lower.spec, lower.in_topology = spec, True
             self._wake(spec.name)
@@ -260,7 +265,7 @@ class Engine:
         self.extender.follow()
 
     async def _serve(self) -> None:
-        """Serve every virtual node, where that can be now, and have its Node say where that is."""
+        """Serve every virtual node that can be served now, and set the port on its Node."""
         joined = self.clusters.joined
         await self.ports.arrange(seats_of(self.topology, joined, self._pods))
         for lower in (one.lower for one in joined.values() if one.lower.connected):
@@ -294,12 +299,12 @@ class Engine:
         await self._serve()
 
     def _has_to_map(self, spec: Lower) -> bool:
-        """Report whether a lower that is joined goes by other names than the topology asks for."""
+        """Report whether a joined lower uses another namespace mapping than the topology wants."""
         known = self.clusters.world.lowers.get(spec.name)
         return known is not None and has_to_map(known, spec, self.clusters.world)
 
     def _greet(self) -> None:
-        """Have tried at once what rests, when a cluster answers again that did not."""
+        """Retry waiting keys at once when an unreachable cluster responds again."""
         fleet = self.clusters.fleet
         silent = {name for name in fleet.names() if fleet.silent(name)}
         if self._silent - silent:
@@ -307,7 +312,7 @@ class Engine:
         self._silent = silent
 
     def _has_gone(self, joined: Joined) -> bool:
-        """Report whether a lower that left has no pods and no node any more, and what they needed has been taken back."""
+        """Report whether a lower that left has no pods and no Node any more, and its objects have been deleted."""
         lower, nodes = joined.lower, self.clusters.world.upper.nodes
         gone = nodes.synced and not has_node(lower, self.clusters.world)
         return gone and not lower.in_topology and lower.is_empty and not self._is_busy(lower.name)
@@ -321,12 +326,12 @@ class Engine:
 
 
 def _shown(topology: Topology) -> Kubelet:
-    """Return what all virtual nodes are served with, which is not where each of them is."""
+    """Return the settings with which all virtual nodes are served, without the port."""
     return topology.kubelet.model_copy(update={"port": 0})
 
 
 def _say_without_alias(world: World) -> None:
-    """Tell that pods below find no Service of the upper cluster, where they could have one."""
+    """Log that pods in lower clusters get no Service for the upper cluster, if they could have one."""
     server = world.upper_server
     if "Service" in world.topology.enabled and (server is None or not form(server)):
         _log.info(

@@ -1,8 +1,8 @@
-"""The scheduler extender of the topology in force, as the engine holds it: its port, its TLS, and what it knows.
+"""The scheduler extender of the active topology: its port, its TLS configuration and the state it answers from.
 
-It shows the kubelet API's certificate, and heeds the same authority of callers: both are called by programs of the
-upper cluster, on the same machine. Files are watched, so that what is renewed counts without a restart. Nothing is
-known of the lowers' nodes and pods while it is not enabled.
+It uses the kubelet API's serving certificate and client CA, because both are called by components of the upper cluster
+on the same machine. Files are watched, so renewed certificates need no restart. While the extender is disabled, no
+state of the lowers' nodes and pods is kept.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from tensile.topology import Extender as Section
 from tensile.topology import Kubelet, Topology
 
 _LOOK = 10.0
-"""Seconds between two looks at what no file tells of: a published authority, the end of a certificate of our own."""
+"""Seconds between checks of what no file watch reports: a published CA, the end of a self-signed certificate."""
 _WHO = "extender"
 _ADVICE = (
     "the upper scheduler cannot verify it: set kubelet.tlsCertFile and kubelet.tlsKeyFile, and the certificate's "
@@ -43,7 +43,7 @@ _log = structlog.get_logger("tensile.extender")
 
 
 class _Papers(NamedTuple):
-    """What the port shows and whom it hears, of which section of the topology; both are read again in time."""
+    """Serving certificate and client CA for one section of the topology; both are reloaded when they change."""
 
     section: Kubelet
     serving: Serving
@@ -51,15 +51,15 @@ class _Papers(NamedTuple):
     files: KeptFiles
 
     async def tls(self) -> ssl.SSLContext:
-        """Return the TLS of now; raises TensileError where there has been no good certificate yet."""
+        """Return the present TLS context; raises TensileError if there has been no valid certificate yet."""
         return self.serving.context(_WHO, await self.authority.pem())
 
 
 class Extending:
-    """Serves the extender where the topology in force wants it, from the first `open` to `close`.
+    """Serves the extender if the active topology enables it, from the first `open` to `close`.
 
-    Paths of the topology are relative to `directory`, and `watcher` watches them; `upper` is asked for the authority of
-    callers, `now` gives the time of day.
+    Paths of the topology are relative to `directory`, and `watcher` watches them. `upper` is the cluster that publishes
+    the client CA, and `now` returns the time of day.
     """
 
     def __init__(
@@ -87,18 +87,18 @@ class Extending:
         self._section: Section
         self._papers: _Papers | None = None
         self._latest: _Papers | None = None
-        """Those that were made last, be it for a port that could not be had."""
+        """The last one made, also if its port could not be opened."""
         self._tls: ssl.SSLContext
         self._tasks: list[asyncio.Task[None]] = []
         self._changing = asyncio.Lock()
 
     @property
     def port(self) -> int:
-        """The port that it listens on, 0 for none."""
+        """The port it listens on, 0 for none."""
         return self._port.port if self._port else 0
 
     async def open(self, topology: Topology) -> None:
-        """Do from now on as a topology says; raises TensileError, and all is as before, where that is not possible."""
+        """Serve as a topology says; raises TensileError, with nothing changed, if that is not possible."""
         if not topology.extender.enabled:
             await self.close()
             self._latest = None
@@ -115,7 +115,7 @@ class Extending:
         self.follow()
 
     def follow(self) -> None:
-        """Know the lowers that there are now, and no others."""
+        """Track the lowers that are joined now, and no others."""
         lowers = self._world.lowers if self._port else {}
         for name, survey in tuple(self._surveys.items()):
             if lowers.get(name) is not survey.lower:
@@ -127,10 +127,10 @@ class Extending:
         self._sites.update({survey.lower.node: survey.site for survey in self._surveys.values()})
 
     def relieved(self) -> list[str]:
-        """Note on each lower that has room for what was refused that it has, and give their names.
+        """Return the lowers that have room now for a pod that was refused, and record that on each.
 
-        The upper scheduler asks about such a pod again when something has happened above, or after minutes: room
-        below is nothing that it sees, unless the virtual node says so.
+        The upper scheduler retries such a pod after an event in the upper cluster, or after minutes. It does not see
+        room in a lower cluster unless the virtual node changes.
         """
         found = [name for name, survey in self._surveys.items() if survey.is_relieved(self._clock())]
         for name in found:
@@ -138,13 +138,13 @@ class Extending:
         return found
 
     async def look(self) -> None:
-        """Show another certificate, or heed another authority, where there is one."""
+        """Use a new certificate or client CA, if there is one."""
         async with self._changing:
             if self._port is not None and self._papers is not None:
                 await self._show(self._port, await self._papers.tls())
 
     async def close(self) -> None:
-        """Serve no more, and know nothing any more."""
+        """Stop serving, and drop all state."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -160,7 +160,7 @@ class Extending:
         self.follow()
 
     def _papers_of(self, topology: Topology) -> _Papers:
-        """Return the papers of a topology, those that there are where it says nothing new."""
+        """Return the TLS inputs of a topology; the present ones if they are unchanged."""
         kubelet, address = topology.kubelet, self._world.node_address
         known = self._latest
         if known is None or (known.section, known.serving.address) != (kubelet, address):
@@ -174,7 +174,7 @@ class Extending:
         return known
 
     async def _listen(self, section: Section, tls: ssl.SSLContext) -> None:
-        """Take the port, or change it; what was listened on before is given up once the new one is had."""
+        """Open the port, or move to another one; the former port is closed once the new one is open."""
         extender = Extender(self._sites, section.strategy, self._wants)
         before = self._port
         if before is not None and (self._section.bind, self._section.port) == (section.bind, section.port):
@@ -204,7 +204,7 @@ class Extending:
             await self.look()
 
     def _bound(self, survey: Survey, pod: Entry) -> None:
-        """Have the others keep no room for a pod that is bound to the node of one lower."""
+        """Release the reservations of a pod in all other lowers once it is bound to one's node."""
         for other in self._surveys.values():
             if other is not survey:
                 other.release(pod)

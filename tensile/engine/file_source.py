@@ -1,16 +1,13 @@
-"""Follows the topology file: gives each state that it comes to, valid or refused; what is refused changes nothing.
+"""The topology file: yields each state of it, valid or rejected; and the validation that all sources share.
 
-Editors rename, tools delete and write anew, mounted ConfigMaps swap a symlink, and some writers take their time. So
-what counts is the content, never the notice: that only says that it is time to look, and what was found is taken once a
-second look finds the same.
+Editors rename, tools delete and write again, mounted ConfigMaps swap a symlink, and some writers are slow. So only the
+content counts. A file event merely triggers a read, and content is accepted once a second read returns the same.
 
-The beginning of a file is often a valid file, with fewer lowers or with 50 where 500 was. One that begins as the file
-in force does and ends before it is looked at for longer, and where it ends in the middle of a line it is refused.
+The beginning of a file is often a valid file, with fewer lowers, or with 50 instead of 500. A file that is a prefix of
+the active one is watched for longer before it is accepted, and rejected if it ends in the middle of a line.
 
-One state of a topology's text after another, each judged: what it says, or why it is refused.
-
-The same for a file and for a ConfigMap. A refused state is an answer like any other, because whoever wrote it has to be
-told; it takes nothing away from the last good one, against which the next is compared.
+A rejected state is yielded too, because its author must be informed. It does not replace the last good state, with
+which the next one is compared.
 """
 
 import asyncio
@@ -27,12 +24,17 @@ from tensile.kube.file_watch import FileWatcher, watched
 from tensile.topology import Problem, Topology, TopologyErrors, decode, parse
 from tensile.yaml_document import MAX_BYTES, Position
 
+SETTLE = 0.1
+"""Seconds for which a file must stay unchanged before it is considered complete."""
+SHRUNK = 1.0
+"""The same for a file that is a prefix of the active one: it may still be written."""
 _LARGE = 64 * 1024
 _log = structlog.get_logger("tensile.engine.file_source")
+Sleep = Callable[[float], Awaitable[None]]
 
 
 class Text(NamedTuple):
-    """A topology's text as it was found: how large it is in bytes, its sha256 in hex ("" where there is no text).
+    """Identifies a text: its size in bytes and its sha256 in hex ("" if there is no text).
 
     `version` and `uid` are those of the ConfigMap that holds it, "" for a file.
     """
@@ -44,9 +46,9 @@ class Text(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What became of a text: its topology, or the error that refuses it.
+    """The result of a text: its topology, or the error for which it is rejected.
 
-    `changed` says that the topology means something else than the last good one.
+    `changed` is whether the topology differs in meaning from the last good one.
     """
 
     text: Text
@@ -55,8 +57,26 @@ class Reading(NamedTuple):
     changed: bool = False
 
 
+class Whole(NamedTuple):
+    """A good file: its result and its bytes."""
+
+    reading: Reading
+    data: bytes
+
+
+class _Look(NamedTuple):
+    """The content found at the path, or why there is none."""
+
+    data: bytes
+    trouble: str
+
+    def text(self) -> Text:
+        """Return what identifies this content."""
+        return Text(len(self.data), "" if self.trouble else sha256(self.data).hexdigest())
+
+
 class Judge:
-    """Holds each state against the last good one, which is `good`; `name` is where it is from, for the log."""
+    """Validates each state and compares it with the last good one, `good`; `name` is its source, for the log."""
 
     def __init__(self, good: Topology, name: str) -> None:
         self.good = good
@@ -64,7 +84,7 @@ class Judge:
         self._doubted = False
 
     async def judge(self, text: Text, parse: Callable[[], Topology]) -> Reading:
-        """Judge a state; `parse` raises TensileError for a bad one."""
+        """Return the result of a state; `parse` raises TensileError for a bad one."""
         try:
             topology = await parsed(text, parse)
         except TensileError as error:
@@ -79,39 +99,12 @@ class Judge:
 
 
 async def parsed(text: Text, parse: Callable[[], Topology]) -> Topology:
-    """Parse a text; a large one takes long enough to hold up everything else, so it has a thread of its own."""
+    """Return the parsed text; a large one is parsed in a thread, because it would block the event loop."""
     return await asyncio.to_thread(parse) if text.size > _LARGE else parse()
 
 
-Sleep = Callable[[float], Awaitable[None]]
-
-SETTLE = 0.1
-"""Seconds for which a file has to stay as it is before it is believed to be whole."""
-
-SHRUNK = 1.0
-"""The same for a file that is the beginning of the one in force: whoever cut it may still be writing."""
-
-
-class _Look(NamedTuple):
-    """What was found at the path: the content, or why there is none."""
-
-    data: bytes
-    trouble: str
-
-    def text(self) -> Text:
-        """Return what tells this content from another."""
-        return Text(len(self.data), "" if self.trouble else sha256(self.data).hexdigest())
-
-
-class Whole(NamedTuple):
-    """A good file: what it says, and its bytes."""
-
-    reading: Reading
-    data: bytes
-
-
 async def read(path: Path) -> Whole:
-    """Read the file once; raises TensileError with every error in it, or saying why it cannot be read."""
+    """Read the file once; raises TensileError with every error in it, or with why it cannot be read."""
     found = _look(path)
     topology = await parsed(found.text(), lambda: _parse(path, found))
     return Whole(Reading(found.text(), topology, changed=True), found.data)
@@ -120,9 +113,9 @@ async def read(path: Path) -> Whole:
 async def follow(
     path: Path, first: Topology, watcher: FileWatcher, *, whole: bytes = b"", sleep: Sleep = asyncio.sleep
 ) -> AsyncGenerator[Reading, None]:
-    """Yield each state of the file from now on, judged against `first` and then against the last good one.
+    """Yield each state of the file from now on, compared with `first` and later with the last good state.
 
-    `whole` are the bytes of `first`, where they are known. Never ends by itself; close it or cancel who awaits it.
+    `whole` are the bytes of `first`, if known. Never ends by itself; close it or cancel the task that awaits it.
     """
     following, stirred = _Following(path, first, whole, sleep), asyncio.Event()
     stirred.set()
@@ -135,7 +128,7 @@ async def follow(
 
 
 class _Following:
-    """What is known of a file that is followed: how it is, and how it was when it was good."""
+    """A file that is followed: its last state, and its last good state."""
 
     def __init__(self, path: Path, first: Topology, whole: bytes, sleep: Sleep) -> None:
         self._path = path
@@ -145,13 +138,13 @@ class _Following:
         self._seen: _Look | None = None
 
     async def look(self) -> bool:
-        """Report whether the file is something else than before."""
+        """Report whether the file has changed."""
         found = await self._settled()
         changed, self._seen = found != self._seen, found
         return changed
 
     async def judge(self) -> Reading:
-        """Judge the file as it was seen last."""
+        """Return the result of the file as it was last read."""
         found = self._seen or _look(self._path)
         reading = await self._judge.judge(found.text(), lambda: self._parse(found))
         if reading.topology is not None:
@@ -159,7 +152,7 @@ class _Following:
         return reading
 
     async def _settled(self) -> _Look:
-        """Look until two looks find the same, so that a file that is being written is not taken for whole."""
+        """Read until two reads return the same, so that a file that is being written is not taken as complete."""
         found = _look(self._path)
         while found != self._seen:
             await self._sleep(SHRUNK if self._is_part(found.data) else SETTLE)
@@ -172,7 +165,7 @@ class _Following:
         return 0 < len(data) < len(self._whole) and self._whole.startswith(data)
 
     def _parse(self, found: _Look) -> Topology:
-        """Parse what was found; raises TensileError also where it is valid only because it was cut off."""
+        """Return the parsed content; raises TensileError also if it is valid only because it was truncated."""
         topology = _parse(self._path, found)
         if topology != self._judge.good and self._is_part(found.data) and not found.data.endswith(b"\n"):
             raise _cut_off(self._path, found.data)
@@ -180,7 +173,7 @@ class _Following:
 
 
 def _look(path: Path) -> _Look:
-    """Look at the path; never more than a topology file can be is read, and nothing that is no file."""
+    """Read the path if it is a regular file; never more than the maximum size of a topology file."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return _Look(b"", "not a file: name a topology file")
@@ -193,14 +186,14 @@ def _look(path: Path) -> _Look:
 
 
 def _parse(path: Path, found: _Look) -> Topology:
-    """Turn what was found into a topology; raises TensileError when it is none."""
+    """Return the topology of the content; raises TensileError if it is not valid."""
     if found.trouble:
         raise TensileError(f"{path}: {found.trouble}")
     return parse(decode(found.data, name=str(path)), name=str(path))
 
 
 def _cut_off(path: Path, data: bytes) -> TopologyErrors:
-    """Return where the file ends too early."""
+    """Return the error that names where the file was truncated."""
     line = data[data.rfind(b"\n") + 1 :].decode(errors="replace")
     place = Position(data.count(b"\n") + 1, len(line) + 1)
     words = "ends in the middle of what was in force; write the file whole, with a newline at its end"

@@ -1,11 +1,11 @@
-"""The telemetry server: /metrics for Prometheus, /healthz and /readyz for whoever keeps the engine running, /status.
+"""The telemetry server: /metrics for Prometheus, /healthz and /readyz for probes, and /status.
 
-Health says only that the event loop turns: a restart heals nothing else, and an engine that is restarted because a
-cluster is away would leave the other clusters alone meanwhile. What is missing is what readiness says.
-Probes can have a server of their own: it is there before any topology is, and no topology moves it.
+Liveness is only that the event loop runs. A restart cures nothing else, and an engine that is restarted because one
+cluster is unreachable would neglect the other clusters meanwhile. Everything else is readiness. Probes can have a
+server of their own, which starts before there is a topology and does not depend on one.
 
-Whoever reaches the port may ask, so what that costs is bounded: connections come through a door, and an answer that
-takes long to make is made again only after ten times as long.
+Any client may call the port, so the cost is bounded: connections are limited by a `Door`, and generating a response
+takes at most a tenth of the time.
 """
 
 import asyncio
@@ -26,19 +26,19 @@ from tensile.kube.net import accept, take_over
 
 _GRACE = 1.0
 ROOM = 64
-"""Connections at one time: Prometheus and a kubelet keep one each."""
+"""Maximum of connections at a time; Prometheus and a kubelet keep one each."""
 _SPARING = 10
 _READ = ("GET", "HEAD")
 _log = structlog.get_logger("tensile.telemetry")
 
 Answer = Callable[[], web.Response]
-"""Answers a request to read a path."""
+"""Returns the response to a GET of a path."""
 
 
 class ProbeServer:
-    """Serves probes on `bind` (None: every address) and `port` (0 for any free port) from `start` to `close`.
+    """Serves probes on `bind` (None: every address) and `port` (0: any free port), from `start` to `close`.
 
-    `ready` gives "" when the engine is ready, else a sentence that says why it is not.
+    `ready` returns "" if the engine is ready, else a message with the reason.
     """
 
     who = "the server of probes"
@@ -46,7 +46,7 @@ class ProbeServer:
         errno.EADDRINUSE: "another program listens there: give --probes another port, or stop that program",
         errno.EACCES: "only root may listen there: give --probes a port of 1024 or above",
     }
-    """What to do about an error, by its number; 0: about any other."""
+    """Advice by errno; 0 for all other errors."""
 
     def __init__(self, bind: str | None, port: int, ready: Callable[[], str]) -> None:
         self._bind = bind
@@ -56,15 +56,15 @@ class ProbeServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on, once started."""
+        """The port it listens on, once started."""
         return self._listening.port if self._listening else self._port
 
     def answers(self) -> dict[str, Answer]:
-        """Return what answers on each path."""
+        """Return the handlers by path."""
         return {"/healthz": _healthz, "/readyz": self._readyz}
 
     async def start(self) -> None:
-        """Begin to listen; raises TensileError, saying what to change, when that is not possible."""
+        """Start listening; raises TensileError, with what to change, if that is not possible."""
         try:
             opened = net.listening(self._bind, self._port)
         except OSError as error:
@@ -73,13 +73,13 @@ class ProbeServer:
         self._listening = _Listening(opened, self.answers())
 
     async def close(self) -> None:
-        """Stop listening; a request under way has a second to end."""
+        """Stop listening; a request in progress has a second to finish."""
         listening, self._listening = self._listening, None
         if listening:
             await listening.close()
 
     def _why(self, error: OSError) -> str:
-        """Return what is in the way, and what to do."""
+        """Return what went wrong, with advice."""
         other = f"{error.strerror or error}: {self.advice.get(0, 'give --probes another port')}"
         return self.advice.get(error.errno or 0, other)
 
@@ -89,7 +89,7 @@ class ProbeServer:
 
 
 class TelemetryServer(ProbeServer):
-    """Serves metrics and the status beside them; `status` gives how everything is, as JSON."""
+    """Serves metrics and status as well; `status` returns the state of the engine as JSON."""
 
     who = "telemetry"
     advice: Mapping[int, str] = {
@@ -109,7 +109,7 @@ class TelemetryServer(ProbeServer):
         self._status = _Sparing(status)
 
     def answers(self) -> dict[str, Answer]:
-        """Return what answers on each path."""
+        """Return the handlers by path."""
         return {**super().answers(), "/metrics": self._serve_metrics, "/status": self._serve_status}
 
     def _serve_metrics(self) -> web.Response:
@@ -120,7 +120,7 @@ class TelemetryServer(ProbeServer):
 
 
 class _Listening(web.Server):
-    """A port that answers requests to read some paths, from the beginning to `close`."""
+    """Answers GET requests on a bound socket, from its creation to `close`."""
 
     def __init__(self, opened: socket.socket, answers: Mapping[str, Answer]) -> None:
         super().__init__(self._answered, access_log=None)
@@ -132,7 +132,7 @@ class _Listening(web.Server):
         self._accepting.add_done_callback(lambda _: opened.close())
 
     async def close(self) -> None:
-        """Listen no more; a request under way has a second to end."""
+        """Stop listening; a request in progress has a second to finish."""
         tasks = (self._accepting, *self._serving)
         for task in tasks:
             task.cancel()
@@ -141,7 +141,7 @@ class _Listening(web.Server):
         await self.shutdown(_GRACE)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """Make room for the next."""
+        """Release the connection's slot."""
         super().connection_lost(handler, exc)
         self._guests.pop(handler).leave()
 
@@ -157,7 +157,7 @@ class _Listening(web.Server):
             guest.leave()
 
     async def _take_over(self, connection: socket.socket, guest: Guest) -> None:
-        """Have aiohttp speak on a connection."""
+        """Pass a connection to aiohttp."""
 
         def protocol() -> web.RequestHandler:
             handler = self()
@@ -176,7 +176,7 @@ class _Listening(web.Server):
 
 
 class _Sparing:
-    """An answer that costs at most a tenth of the time, however often it is asked for."""
+    """A response whose generation takes at most a tenth of the time, however often it is requested."""
 
     def __init__(self, make: Callable[[], bytes]) -> None:
         self._make = make
@@ -184,7 +184,7 @@ class _Sparing:
         self._until = 0.0
 
     def text(self) -> bytes:
-        """Return the answer, made anew unless it was made just before."""
+        """Return the response, generated again unless the last one is too recent."""
         begun = time.monotonic()
         if begun >= self._until:
             self._made = self._make()

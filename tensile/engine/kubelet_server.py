@@ -32,13 +32,13 @@ _log = structlog.get_logger("tensile.kubelet")
 
 
 def _limits(lowers: int) -> Limits:
-    """Leave to the engine itself the descriptors that so many lower clusters take."""
+    """Return the limits of streams, which leave the engine the descriptors that so many lower clusters need."""
     part, usual = parts(lowers, soft_limit()), Limits()
     return usual._replace(streams=min(usual.streams, part.streams), waiting=min(usual.waiting, part.waiting))
 
 
 class Served(Protocol):
-    """A lower cluster that is joined, as far as its virtual node is served."""
+    """A joined lower cluster, as far as serving its virtual node needs it."""
 
     lower: LowerWorld
     meter: Meter
@@ -47,8 +47,8 @@ class Served(Protocol):
 class NodePorts:
     """The kubelet API of all virtual nodes; one port each.
 
-    Their certificates are asked for as soon as they are served, by an engine that stands by too: whoever has to approve
-    them can do so before it is needed.
+    Certificates are requested as soon as the nodes are served, by a standby too, so that they can be approved before
+    they are needed.
     """
 
     def __init__(self, topology: Topology, directory: Path, upper: Cluster, address: str, watcher: FileWatcher) -> None:
@@ -66,15 +66,15 @@ class NodePorts:
         self._troubles: dict[str, tuple[str, int]] = {}
 
     async def open(self, seats: Mapping[str, Seat]) -> None:
-        """Take every port, so that one that cannot be had is known at once: a TensileError says which."""
+        """Open every port; raises TensileError for one that cannot be opened."""
         for error in (await self._server.arrange(seats)).values():
             raise error
 
     async def arrange(self, seats: Mapping[str, Seat]) -> None:
-        """Serve these nodes and no others, and have certificates asked for where none are given.
+        """Serve these nodes and no others, and request certificates if no files are given.
 
-        A node that cannot be served where it should be is said, once for each reason and for where it is instead; the
-        next call tries again.
+        A node that cannot be served on its port is logged, once for each reason and substitute port; the next call
+        retries.
         """
         for node in self._enrolling.keys() - seats.keys():
             await _ended(self._enrolling.pop(node))
@@ -84,11 +84,11 @@ class NodePorts:
             self._enrol(node)
 
     async def stop(self, node: str) -> None:
-        """End what goes on with a node; it is served again when it is arranged anew."""
+        """End all streams of a node; it is served again with the next `arrange`."""
         await self._server.stop(node)
 
     async def close(self) -> None:
-        """Serve nothing any more."""
+        """Stop serving all nodes."""
         for node in tuple(self._enrolling):
             await _ended(self._enrolling.pop(node))
         await self._server.close()
@@ -99,7 +99,7 @@ class NodePorts:
         return self._server.port(node)
 
     def _say(self, troubles: dict[str, tuple[str, int]]) -> None:
-        """Say what is new: `troubles` has why, and the port instead, of nodes that are not where they should be."""
+        """Log changes; `troubles` has the reason and the substitute port of each node that is not on its port."""
         for node, (why, port) in troubles.items():
             if self._troubles.get(node) == (why, port):
                 continue
@@ -113,17 +113,17 @@ class NodePorts:
         self._troubles = troubles
 
     def _enrol(self, node: str) -> None:
-        """Have a certificate asked for, where none is given and none is asked for yet."""
+        """Request a certificate if no files are given and none is requested yet."""
         if self._enrolment is not None and node not in self._enrolling:
             work = partial(self._enrolment.run, node)
             self._enrolling[node] = supervised(f"certificate of {node}", work)
 
 
 def seats_of(topology: Topology, joined: Mapping[str, Served], pods: Callable[[LowerWorld], Pods]) -> dict[str, Seat]:
-    """Return where the virtual nodes are to be served: as the topology says, also while its lowers are not joined.
+    """Return the endpoints of the virtual nodes as the topology says, also for lowers that are not joined yet.
 
-    One that has left the topology stays where it is until it is empty: its pods can be reached so long, and who is to
-    have its port waits for it. `pods` gives those of a lower.
+    A node that left the topology keeps its port until it is empty: its pods stay reachable, and the next owner of the
+    port waits. `pods` returns those of a lower.
     """
     bind = topology.kubelet.bind
     ports = {spec.name: spec.node.kubelet_port for spec in topology.lowers}
@@ -137,7 +137,7 @@ def seats_of(topology: Topology, joined: Mapping[str, Served], pods: Callable[[L
 
 
 def files_of(topology: Topology, directory: Path) -> ServingFiles | None:
-    """Return the files of the serving certificate, None where the topology names none."""
+    """Return the files of the serving certificate, None if the topology names none."""
     certificate, key = topology.kubelet.tls_cert_file, topology.kubelet.tls_key_file
     return ServingFiles(directory / certificate, directory / key) if certificate and key else None
 
@@ -145,18 +145,18 @@ def files_of(topology: Topology, directory: Path) -> ServingFiles | None:
 def kept_files(
     topology: Topology, directory: Path, watcher: FileWatcher, hear: Callable[[], None] = lambda: None
 ) -> KeptFiles:
-    """Return what the files of the kubelet API hold; `hear` is called when they may have changed."""
+    """Return the watched files of the kubelet API; `hear` is called when they may have changed."""
     kubelet = topology.kubelet
     named = (kubelet.tls_cert_file, kubelet.tls_key_file, kubelet.client_ca_file)
     return KeptFiles(watcher, [directory / file for file in named if file], hear, read=read_regular)
 
 
 def authority_of(topology: Topology, directory: Path, upper: Cluster, log: Log, read: Read) -> ClientAuthority:
-    """Return who vouches for callers: a file, or what the upper cluster publishes."""
+    """Return the client CA: from a file, or as published by the upper cluster."""
     file = topology.kubelet.client_ca_file
 
     async def callers() -> str:
-        """Read the authority that the upper's apiserver shows itself with."""
+        """Return the client CA that the upper's apiserver publishes."""
         found: str = (orjson.loads(await upper.read(_CALLERS_CA)).get("data") or {}).get(_CALLERS_KEY, "")
         if not found:
             raise TensileError(f"it has no {_CALLERS_KEY}: the apiserver runs without --client-ca-file")

@@ -1,19 +1,15 @@
-"""Has one of several engines of a topology lead, by a Lease in the upper cluster.
+"""Leader election among the engines of one topology, by a Lease in the upper cluster and a label on the leader's pod.
 
-Ours, because the election that comes with the `kubernetes` package reckons by the time of day, writes local times as
-UTC, lets a request that hangs outlive the lease, and does not give a lease back when its holder ends.
+The election of the `kubernetes` package is not usable: it relies on the wall clock, writes local times as UTC, and lets
+a hanging request outlive the lease. It also does not release the lease when its holder ends.
 
-The Lease by which the engines of one topology agree on the one that drives: what it says, and what to write.
+The lease prevents two engines from working against each other. A paused leader may still have writes in flight when it
+is replaced. These are harmless, because each write names the object's UID or resourceVersion. The age of a lease is
+measured by the local clock since it was last seen to change, never by the times in it.
 
-It rules out that two work against each other, not that two write: a leader that was paused may have writes on their
-way when it is replaced. Those are harmless, as each of our writes says which object it means, in which state. How old
-a lease is counts from when it was last seen to change, by one's own clock: what is written in it is another's time.
-
-Marks the pod of the engine that drives by a label, so that a Service can lead to that one of several.
-
-The upper scheduler has to ask the engine that drives, since what was promised is in its memory. The label is looked at
-again and again: a container that was killed is started again in a pod that still has it, and a pod of a dead machine
-keeps it for minutes, so the engine that takes over takes it off all others.
+The label lets a Service select the leader, whose extender has the reservations in memory. It is checked repeatedly: a
+killed container restarts in a pod that still has it, and a pod of a dead machine keeps it for minutes. So the new
+leader removes it from all other pods.
 """
 
 import asyncio
@@ -33,25 +29,36 @@ from tensile.objects import LEASE, POD, UPPER, Manifest, Ref, as_read, metadata,
 from tensile.reconcile.ownership import is_ours
 
 NAMESPACE = "kube-system"
-"""Where the lease is in the upper cluster, wherever its engines run and whatever their topology comes from.
+"""The namespace of the lease in the upper cluster, wherever the engines run and whatever their topology's source is.
 
-Objects are marked by the UID of this namespace and the topology's name alone, so all whose marks are alike have to meet
-at one lease. It is in every cluster, Kubernetes' own controllers have theirs here, and a role can name this very lease.
-Not kube-node-lease, though the engine has rights there anyway: a lease there is that of the Node of its name, whose
-kubelet may write it, and some who look after clusters delete those without a Node (Gardener; Karpenter did).
+Objects are marked by the UID of this namespace and the topology's name alone, so all engines with equal marks must
+compete for one lease. The namespace exists in every cluster, Kubernetes' own controllers keep their leases in it, and a
+role can name this very lease. kube-node-lease is not used, though the engine has permissions there: a lease in it
+belongs to the Node of its name, whose kubelet may write it, and some controllers delete leases without a Node
+(Gardener; Karpenter did).
 """
 _MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
 _LONGEST = 4.0
-"""So many times as long as ours a lease is believed to hold: who writes ten years into one keeps nobody away by it."""
+"""A lease is trusted for at most this multiple of our own duration, so that one of ten years locks no engine out."""
 _MOST_TRANSITIONS = (1 << 31) - 1
-"""What the API takes: with one more it would refuse every write that takes the lease."""
+"""Maximum that the API accepts; one more, and every write that acquires the lease would be refused."""
+_PARTING = 2.0
+"""Seconds in which a lease must be released at the end; otherwise it expires."""
+_GLANCE = 2.0
+"""Timeout in seconds for one read of the lease by an engine without leader election."""
+_LOOK = 30.0
+"""Seconds between two checks of the labels, in case another client has changed one."""
+_RETRY = 1.0
+_LABEL_PARTING = 1.0
+"""Timeout in seconds for removing the label at the end; what follows must not wait long."""
+_log = structlog.get_logger("tensile.engine.leader_election")
 
 
 class Pace(NamedTuple):
-    """Seconds: for how long a lease holds, after how long its holder gives up, and between two looks at it.
+    """Seconds: a lease's duration, after how long without renewal its holder gives up, and between two attempts.
 
-    A renewal waits so long for its `answer`: one that hangs shall not take the time in which others would be answered.
-    What lies between giving up and the end of the lease is the time to stop in.
+    A renewal waits `answer` seconds for its response, so that one that hangs does not take the time of the next. The
+    time between giving up and the end of the lease is for stopping.
     """
 
     holds: float = 15.0
@@ -61,7 +68,7 @@ class Pace(NamedTuple):
 
 
 def lease_ref(topology: str) -> Ref:
-    """Name the lease of a topology: the one of all engines whose objects have the same marks."""
+    """Return the ref of a topology's lease, which all engines whose objects have the same marks share."""
     return Ref(UPPER, LEASE, NAMESPACE, f"tensile-{topology}")
 
 
@@ -71,14 +78,14 @@ def holder(lease: Manifest | None) -> str:
 
 
 def is_free(lease: Manifest | None, unchanged: float, pace: Pace) -> bool:
-    """Report whether a lease may be taken that has been seen not to change for so many seconds."""
+    """Report whether a lease may be acquired that has been seen unchanged for so many seconds."""
     return not holder(lease) or unchanged >= held_for(lease, pace)
 
 
 def held_for(lease: Manifest | None, pace: Pace) -> float:
-    """Return for how many seconds a lease holds: not shorter than ours do, whatever it says, and not much longer.
+    """Return for how many seconds a lease is valid: at least our own duration, and at most a few times that.
 
-    Its holder renews it in time for what it wrote itself, and somebody else may have written something else since.
+    Its holder renews it in time for what it wrote itself, and another client may have written something else since.
     """
     given = _spec(lease).get("leaseDurationSeconds")
     wanted = float(given) if isinstance(given, int | float) else pace.holds
@@ -86,7 +93,10 @@ def held_for(lease: Manifest | None, pace: Pace) -> float:
 
 
 def kept_by(lease: Manifest, now: datetime) -> str:
-    """Return the engine that keeps a lease which was read once, "" for none; as right as its clock is: only to warn."""
+    """Return the engine that holds a lease that was read once, "" for none.
+
+    It relies on that engine's clock, so use it for warnings only.
+    """
     spec = _spec(lease)
     if not spec.get("renewTime"):
         return ""
@@ -95,7 +105,7 @@ def kept_by(lease: Manifest, now: datetime) -> str:
 
 
 def new(ref: Ref, identity: str, owner: Owner, now: datetime, pace: Pace) -> Manifest:
-    """Return the lease that an engine makes where there is none."""
+    """Return the lease that an engine creates if there is none."""
     meta = {
         "name": ref.name,
         "namespace": ref.namespace,
@@ -107,19 +117,19 @@ def new(ref: Ref, identity: str, owner: Owner, now: datetime, pace: Pace) -> Man
 
 
 def taken(lease: Manifest, identity: str, now: datetime, pace: Pace) -> Patch:
-    """Return the write by which an engine takes a lease; it fails where somebody else was quicker."""
+    """Return the patch by which an engine acquires a lease; it fails if another engine was faster."""
     transitions = min(int(_spec(lease).get("leaseTransitions") or 0) + 1, _MOST_TRANSITIONS)
     times = {**_terms(now, pace), "acquireTime": now.strftime(_MICRO)}
     return _written(lease, {**times, "holderIdentity": identity, "leaseTransitions": transitions})
 
 
 def renewed(lease: Manifest, now: datetime, pace: Pace) -> Patch:
-    """Return the write by which its holder keeps a lease."""
+    """Return the patch by which the holder renews a lease."""
     return _written(lease, _terms(now, pace))
 
 
 def given_back(lease: Manifest) -> Patch:
-    """Return the write by which its holder leaves a lease to others at once."""
+    """Return the patch by which the holder releases a lease."""
     return _written(lease, {"holderIdentity": ""})
 
 
@@ -135,15 +145,11 @@ def _spec(lease: Manifest | None) -> dict[str, Any]:
     return (lease or {}).get("spec") or {}
 
 
-_PARTING = 2.0
-"""Seconds in which a lease has to be given back; after them it runs out by itself."""
-_GLANCE = 2.0
-"""Seconds that an engine which takes no turns has for a look at the lease."""
-_log = structlog.get_logger("tensile.engine.leader_election")
-
-
 async def warn_of_leader(upper: Cluster, ref: Ref, now: datetime) -> None:
-    """Tell, if it can be seen at once, that another engine leads by this lease while this one drives without it."""
+    """Log if another engine leads by this lease while this one runs without leader election.
+
+    The check is skipped if the upper cluster does not respond quickly.
+    """
     try:
         async with asyncio.timeout(_GLANCE):
             leader = kept_by(orjson.loads(await upper.read(ref)), now)
@@ -155,9 +161,10 @@ async def warn_of_leader(upper: Cluster, ref: Ref, now: datetime) -> None:
 
 
 class Election:
-    """One engine's part in it: `identity` tells it from all others; `now` gives the time of day, in UTC.
+    """The part of one engine in the election; call in this order: `won`, `lost`, `resign`.
 
-    `owner` says whose the lease is, once that is known. Used in this order: `won`, `lost`, `resign`.
+    `identity` distinguishes it from all others. `now` returns the time of day in UTC, and `owner` whose the lease is,
+    once that is known.
     """
 
     def __init__(
@@ -172,7 +179,7 @@ class Election:
     ) -> None:
         self.leads = False
         self._asks = False
-        """Whether the lease may have been taken by a write whose answer nobody has seen."""
+        """Whether the lease may have been acquired by a write whose response was not received."""
         self._upper = upper
         self._ref = ref
         self._owner = owner
@@ -182,13 +189,13 @@ class Election:
         self._lease: Manifest | None = None
         self._since = 0.0
         self._gone: float | None = None
-        """Since when the lease is missing that somebody was seen to hold."""
+        """Since when a lease is missing that was seen with a holder."""
         self._fresh = 0.0
-        """When the write was sent by which the lease holds: nobody else can have seen it change earlier."""
+        """When the write was sent by which the lease is held: no other engine can have seen it change earlier."""
         self._said = ""
 
     async def won(self) -> None:
-        """Return when this engine leads; whom or what it waits for is told once."""
+        """Return when this engine leads; each reason to wait is logged once."""
         while True:
             self.leads = await self._tried()
             if self.leads:
@@ -197,13 +204,13 @@ class Election:
         _log.info("this engine leads", lease=str(self._ref), identity=self._identity)
 
     async def lost(self) -> str:
-        """Renew the lease for as long as that goes; returns what ended it. From then on nothing may be driven."""
+        """Renew the lease as long as possible; return why it was lost. The engine must not write from then on."""
         why = await self._kept()
         self.leads = False
         return why
 
     async def resign(self) -> None:
-        """Leave the lease to another engine, if this one still holds it; called when nothing is driven any more."""
+        """Release the lease if this engine still holds it; called when the engine has stopped all writes."""
         if not (self.leads or self._asks):
             return
         self.leads = self._asks = False
@@ -216,13 +223,13 @@ class Election:
             _log.warning("the lease could not be given back: it runs out", lease=str(self._ref), error=str(error))
 
     async def _give_back(self) -> None:
-        """Look first: a renewal whose answer nobody waited for may have changed the lease."""
+        """Release the lease after reading it: a renewal that timed out may have changed it."""
         lease = await self._read()
         if holder(lease) == self._identity:
             await self._upper.patch(self._ref, given_back(lease))
 
     async def _tried(self) -> bool:
-        """Take the lease if it is free; says whether that came about."""
+        """Acquire the lease if it is free; report whether that succeeded."""
         try:
             async with asyncio.timeout(self._pace.gives_up):
                 return await self._taken()
@@ -253,7 +260,7 @@ class Election:
         return True
 
     async def _made(self) -> bool:
-        """Make the lease, unless it was taken from under who held it: that one drives until it finds out."""
+        """Create the lease, unless it was deleted while another engine held it: that one leads until it finds out."""
         leader = holder(self._lease)
         self._gone = self._clock() if self._gone is None else self._gone
         if leader not in ("", self._identity) and self._clock() - self._gone < self._pace.holds:
@@ -265,11 +272,11 @@ class Election:
         return True
 
     def _is_mine(self, lease: Manifest) -> bool:
-        """Report whether a lease is held by a write of this engine whose answer it has not seen."""
+        """Report whether this engine holds a lease by a write whose response it did not receive."""
         return self._asks and holder(lease) == self._identity
 
     async def _kept(self) -> str:
-        """Renew; a renewal that fails is tried again until the time to give up has come."""
+        """Renew repeatedly; a failed renewal is retried until the time to give up."""
         why = ""
         while (left := self._left()) > 0:
             try:
@@ -290,7 +297,7 @@ class Election:
         return self._fresh + self._pace.gives_up - self._clock()
 
     async def _renewed(self) -> bool:
-        """Renew once, whoever wrote what else to the lease; says whether this engine still holds it."""
+        """Renew once, also if another client changed the lease; report whether this engine still holds it."""
         assert self._lease is not None, "it was won"
         try:
             self._lease = await self._patched(renewed(self._lease, self._now(), self._pace))
@@ -311,7 +318,7 @@ class Election:
         return found
 
     def _see(self, lease: Manifest) -> None:
-        """Take a lease as it is now, and note since when it is so."""
+        """Store a lease, and since when it is unchanged."""
         if self._lease is None or metadata(lease)["resourceVersion"] != metadata(self._lease)["resourceVersion"]:
             self._since = self._clock()
         self._lease, self._gone = lease, None
@@ -326,38 +333,31 @@ class Election:
         return asyncio.get_running_loop().time()
 
 
-_LOOK = 30.0
-"""Seconds between two looks, in case somebody else has changed a label."""
-_RETRY = 1.0
-_LABEL_PARTING = 1.0
-"""Seconds in which the mark has to be taken off at the end: what comes after it must not wait for long."""
-
-
 def own_pod(environment: Mapping[str, str]) -> Ref | None:
-    """Name the pod that this program runs in, by POD_NAMESPACE and POD_NAME; None where they are not given."""
+    """Return the ref of the pod this process runs in, from POD_NAMESPACE and POD_NAME; None if they are not set."""
     namespace, name = environment.get("POD_NAMESPACE", ""), environment.get("POD_NAME", "")
     return Ref(UPPER, POD, namespace, name) if namespace and name else None
 
 
 def wrong(pods: Iterable[Manifest], own: str, *, leads: bool) -> list[Manifest]:
-    """Return those of the pods with the mark that should not have it: another's only where this engine leads."""
+    """Return the labelled pods that should not have the label; those of other engines only if this engine leads."""
     return [pod for pod in pods if (metadata(pod)["name"] == own) != leads]
 
 
 def marked(pod: Manifest, topology: str) -> Patch:
-    """Return the write by which a pod has the mark of a topology: that very pod, whatever else it has."""
+    """Return the patch that labels a pod as the topology's leader; its UID is the precondition."""
     return Patch("merge-patch", {"metadata": {"uid": uid(pod), "labels": {LEADS: topology}}})
 
 
 def unmarked(pod: Manifest) -> Patch:
-    """Return the write by which a pod has no mark, unless it was written since: its engine may lead by now."""
+    """Return the patch that removes the label; fails if the pod has changed, because its engine may lead by now."""
     return Patch("merge-patch", {"metadata": {**as_read(pod), "labels": {LEADS: None}}})
 
 
 class LeadMark:
-    """The mark of one engine's pod (None: it has no pod, and nothing is done), from `open` to `close`.
+    """The label on one engine's pod, from `open` to `close`; does nothing without a pod (None).
 
-    It says that the engine of this topology leads once `lead` was called.
+    The pod is labelled as the leader of this topology once `lead` was called.
     """
 
     def __init__(self, upper: Cluster, pod: Ref | None, topology: str) -> None:
@@ -370,21 +370,21 @@ class LeadMark:
         self._said = ""
 
     def open(self) -> None:
-        """Begin, without the mark."""
+        """Start without the label."""
         if self._pod is not None:
             self._task = supervised("the mark of the pod that leads", self._keep)
 
     def lead(self) -> None:
-        """Have the mark from now on."""
+        """Add the label from now on."""
         self.leads = True
         self._changed.set()
 
     def lose(self) -> None:
-        """Lead no more, since another one does: it takes the mark off, and nothing is to wait for that here."""
+        """Stop leading because another engine does; that engine removes the label, so nothing here waits for it."""
         self.leads = False
 
     async def close(self) -> None:
-        """Look no more; who leads takes the mark off, if that goes quickly."""
+        """Stop; a leader removes its label, if that is quick."""
         if self._task is None:
             return
         self._task.cancel()
@@ -397,7 +397,7 @@ class LeadMark:
                 await self.settle()
 
     async def settle(self) -> None:
-        """Make it so, by as few writes as it takes; raises ClusterError."""
+        """Make the labels right with as few writes as possible; raises ClusterError."""
         if self._pod is None:
             return
         selection = Selection(self._pod.namespace, labels=f"{LEADS}={self._topology}")
@@ -418,7 +418,7 @@ class LeadMark:
                     await self._changed.wait()
 
     async def _tried(self) -> float:
-        """Make it so; says once why that does not go, and gives the seconds until the next look."""
+        """Make the labels right and return the seconds until the next check; each failure is logged once."""
         why, rest = "", _LOOK
         try:
             await self.settle()

@@ -1,12 +1,11 @@
-"""Logs: one line for each event, as text for people or JSON for programs, ours and those of libraries alike.
+"""Logging: one line per event, as text or JSON, for our own logs and those of libraries; and the loop's observer.
 
-Lines go straight to the stream. Where it cannot take them (a full disk, a reader that left) they are lost, because an
-engine that stops for its log would cost pods.
+Lines are written straight to the stream. If it cannot take them (a full disk, a closed reader) they are lost: an engine
+that stops because of its log would cost pods.
 
-Tells logs and metrics what the loop does, so that a person who reads along sees each decision once.
-
-What a person decides about is worth a line; status, heartbeats and the many small refusals that sort themselves out are
-counted, and told at level debug. Bodies are never told: a change is told by the names of its fields.
+The observer logs each decision once. What a person decides about gets a line. Status, heartbeats and the many small
+refusals that resolve themselves are counted, and logged at level debug. Bodies are never logged: a change is described
+by the names of its fields.
 """
 
 import contextlib
@@ -40,21 +39,21 @@ from tensile.text import HIDDEN, clean, is_secret, printable, takes_colour
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 """The levels by their names on the command line."""
-
 FORMS = ("text", "json")
-"""The forms of a log line."""
-
-Event = MutableMapping[str, Any]
-"""What is logged: the words under "event", the rest by name."""
-
+"""The formats of a log line."""
+_PAST = {"create": "created", "patch": "changed", "delete": "deleted", "confirm": "looked up"}
+_MOST_FIELDS = 8
+_ROUTINE = (AlreadyExists, Conflict, Denied, NotFound, Throttled)
 _BARE = re.compile(r"[^\s\"'=]+").fullmatch
 _COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m"}
+Event = MutableMapping[str, Any]
+"""A log event: the message under "event", and its fields."""
 
 
 def configure(level: str, form: str, stream: TextIO) -> None:
-    """Send every log from now on to a stream, ours from a level on and those of libraries from "warn" on.
+    """Send all logs to a stream: ours from `level` on, those of libraries from "warn" on.
 
-    `level` is one of LEVELS, `form` one of FORMS; raises TensileError for another one. A traceback is printed at level
+    `level` is one of LEVELS, `form` one of FORMS; raises TensileError for any other. Tracebacks are printed at level
     "debug" only. May be called again.
     """
     if level not in LEVELS or form not in FORMS:
@@ -86,7 +85,7 @@ class _Lines:
         self.name = name
 
     def write(self, line: str) -> None:
-        """Write one line, or lose it: OSError is the system's refusal, ValueError that of a closed stream."""
+        """Write one line, or lose it: OSError is a failed write, ValueError a closed stream."""
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(line + "\n")
             self._stream.flush()
@@ -95,10 +94,10 @@ class _Lines:
 
 
 class _Libraries(logging.Handler):
-    """Turns what libraries tell the standard library's logging into events of ours."""
+    """Turns records of the standard library's logging into events of ours."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell one record; those below a warning do not come here."""
+        """Log one record; those below warning do not arrive here."""
         try:
             message = record.getMessage()
         except (TypeError, ValueError, KeyError):
@@ -109,7 +108,7 @@ class _Libraries(logging.Handler):
 
 
 def _adopt_libraries() -> None:
-    """Have the root logger tell us, once."""
+    """Add our handler to the root logger, once."""
     root = logging.getLogger()
     for handler in [handler for handler in root.handlers if isinstance(handler, _Libraries)]:
         root.removeHandler(handler)
@@ -118,13 +117,13 @@ def _adopt_libraries() -> None:
 
 
 class _Errors:
-    """Puts an exception into words, and its traceback beside them where that is wanted."""
+    """Describes an exception in words, with its traceback if that is wanted."""
 
     def __init__(self, *, tracebacks: bool) -> None:
         self._tracebacks = tracebacks
 
     def __call__(self, _logger: Any, _method: str, event: Event) -> Event:
-        """Replace the exception, which structlog has found by `exc_info`, if there is one."""
+        """Replace the exception that structlog found by `exc_info`, if there is one."""
         error = event.pop("exception", None)
         if error is not None:
             event.setdefault("error", described(error))
@@ -134,7 +133,7 @@ class _Errors:
 
 
 def _printable(_logger: Any, _method: str, event: Event) -> Event:
-    """Make every value of an event fit to print."""
+    """Make every value of an event printable."""
     lines = str(event.pop("traceback", "")).splitlines()
     shown: Event = {key: HIDDEN if is_secret(key) else printable(value) for key, value in event.items()}
     if lines:
@@ -143,19 +142,19 @@ def _printable(_logger: Any, _method: str, event: Event) -> Event:
 
 
 def _json(_logger: Any, _method: str, event: Event) -> str:
-    """Write an event as JSON, when, how grave, who and what first."""
+    """Return an event as JSON; time, level, logger and message come first."""
     heads = ("timestamp", "level", "logger", "event")
     return json.dumps({key: event.pop(key) for key in heads} | dict(event))
 
 
 class _Text:
-    """Writes an event for people; on a terminal its level has a colour."""
+    """Formats an event as text; on a terminal its level is coloured."""
 
     def __init__(self, *, coloured: bool) -> None:
         self._colours = _COLOURS if coloured else {}
 
     def __call__(self, _logger: Any, _method: str, event: Event) -> str:
-        """Write an event on one line, and below it a traceback if it has one."""
+        """Return an event on one line, with a traceback below if it has one."""
         when, level, who, what = (event.pop(key) for key in ("timestamp", "level", "logger", "event"))
         lines = event.pop("traceback", "")
         colour = self._colours.get(level, "")
@@ -165,17 +164,12 @@ class _Text:
 
 
 def _field(value: Any) -> str:
-    """Write a value so that its end can be seen: bare where that is clear, else as JSON."""
+    """Return a value as text with a visible end: bare if that is clear, else as JSON."""
     return value if isinstance(value, str) and _BARE(value) else json.dumps(value, ensure_ascii=False)
 
 
-_PAST = {"create": "created", "patch": "changed", "delete": "deleted", "confirm": "looked up"}
-_MOST_FIELDS = 8
-_ROUTINE = (AlreadyExists, Conflict, Denied, NotFound, Throttled)
-
-
 class Narration:
-    """Hears of what the loop does. `clock` gives monotonic seconds; `log` is where to tell it."""
+    """Logs and counts what the loop does; `clock` returns monotonic seconds, `log` is the logger."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float], log: Any = None) -> None:
         self._metrics = metrics
@@ -183,10 +177,10 @@ class Narration:
         self._seldom = Seldom(clock)
 
     def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
-        """Count a step; tell it when a person would want to know, and an error that nobody else tells.
+        """Count a step; log it if a person would want to know, and an error that is logged nowhere else.
 
-        A denial is told with its key, which is then stuck; the others of _ROUTINE are how the loop finds out that it
-        has to look again.
+        A denial is logged with its key, which is then blocked. The other errors of `_ROUTINE` only tell the loop to
+        decide again.
         """
         ref = step.ref
         self._metrics.step(ref.cluster, step.verb, ref.kind.name, type(error).__name__ if error else "ok")
@@ -198,7 +192,7 @@ class Narration:
             self._warn((ref.cluster, type(error)), "step failed", rule=key.rule, error=str(error))
 
     def _told(self, step: Step) -> None:
-        """Tell a step that came through."""
+        """Log a step that succeeded."""
         what = f"{step.ref.kind.name} {_PAST[step.verb]}"
         if step.shown and step.verb != "confirm":
             self._log.info(what, **_place(step.ref), because=step.reason, **_more(step))
@@ -206,19 +200,19 @@ class Narration:
             self._log.debug(what, **_place(step.ref), because=step.reason)
 
     def stuck(self, key: Key, problem: Problem) -> None:
-        """Tell that a key cannot go on, and why: once for each reason, and in other words a while later."""
+        """Log that a key is blocked, and why: once for each reason, and again with another message after a while."""
         said = {**_names(key), "reason": problem.reason, "error": problem.message}
         self._warn((key, problem.reason), "cannot go on", **said)
 
     def broke(self, key: Key, error: Exception) -> None:
-        """Tell of a defect: what, on which line, for which key; the traceback is for level debug."""
+        """Log a defect: the error, its line and the key; the traceback at level debug only."""
         self._metrics.defect(key.rule)
         sort = key.rule, type(error), raised_at(error)
         said = {**_names(key), "exc_info": error}
         self._seldom.tell(sort, lambda more: self._log.error("a rule failed: please report this", **said, **more))
 
     def _warn(self, sort: Hashable, event: str, **said: Any) -> None:
-        """Warn, but at most once in a while of one sort."""
+        """Log a warning, rate-limited per sort; otherwise log it at level debug."""
         if not self._seldom.tell(sort, lambda more: self._log.warning(event, **said, **more)):
             self._log.debug(event, **said)
 
@@ -228,17 +222,17 @@ def _where(namespace: str, name: str) -> str:
 
 
 def _place(ref: Ref) -> dict[str, str]:
-    """Return where an object is."""
+    """Return the log fields of an object."""
     return {"cluster": ref.cluster or "upper", "object": _where(ref.namespace, ref.name)}
 
 
 def _names(key: Key) -> dict[str, str]:
-    """Return what a key stands for."""
+    """Return the log fields of a key."""
     return {"lower": key.lower, "rule": key.rule, "object": _where(key.namespace, key.name)}
 
 
 def _more(step: Step) -> dict[str, Any]:
-    """Return which fields a change touches, without what is in them; a deletion that nobody asked for says so."""
+    """Return the names of the fields that a patch changes, not their values; `unasked` for an unrequested deletion."""
     if step.verb == "patch":
         touched = fields(list(step.operations))
         return {"fields": touched[:_MOST_FIELDS] + (["..."] if len(touched) > _MOST_FIELDS else [])}

@@ -1,7 +1,7 @@
-"""One lower cluster as the engine is joined to it: its world, its connection, and what is kept alive for it.
+"""The engine's connection to one lower cluster: its caches, credentials, heartbeat and events.
 
-The upper's side of it (pods bound to the node, the Node, the lease) works without the lower cluster: credentials that
-cannot be read, or a cluster that does not answer, must show on the node and cost nothing else.
+The upper side of a lower (its bound pods, the Node, the lease) works without the lower cluster. Credentials that cannot
+be read, or a cluster that does not respond, must show on the Node and affect nothing else.
 """
 
 import asyncio
@@ -48,14 +48,15 @@ from tensile.topology import Lower, Upper, parse
 _RETRY = 5.0
 _LOOK = 0.5
 _LAST = 65535
+_LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
 _log = structlog.get_logger("tensile.lower")
 
 
 class Ways(NamedTuple):
-    """How clusters are reached: paths are relative to `directory`.
+    """How to access clusters; paths are relative to `directory`.
 
-    `upper_kubeconfig` and `upper_context` say how the upper one is, where the topology does not; `instead` what a
-    person can do about it outside of a pod.
+    `upper_kubeconfig` and `upper_context`, if given, are used instead of the topology's. `instead` is advice for a
+    process that runs outside of a pod.
     """
 
     directory: Path
@@ -65,7 +66,7 @@ class Ways(NamedTuple):
     instead: str = NAME_ONE
 
     async def upper_access(self, upper: Upper) -> Access:
-        """Open the way to the upper cluster, which without a kubeconfig is the one around us; raises AccessError."""
+        """Return the access to the upper cluster, in-cluster without a kubeconfig; raises AccessError."""
         path, context = upper.kubeconfig, upper.context
         if self.upper_kubeconfig is not None:
             path, context = self.upper_kubeconfig, self.upper_context
@@ -75,16 +76,16 @@ class Ways(NamedTuple):
             raise AccessError(f"upper: {error.what}", error.advice) from None
 
     def is_inside(self, upper: Upper) -> bool:
-        """Report whether the upper cluster is the one around us."""
+        """Report whether this process accesses the upper cluster in-cluster."""
         return upper.kubeconfig is None and self.upper_kubeconfig is None
 
     async def lower_access(self, spec: Lower, secrets: Cache) -> Access:
-        """Open the way to a lower cluster; `secrets` are the upper's. Raises AccessError."""
+        """Return the access to a lower cluster; `secrets` are the upper's. Raises AccessError."""
         found = kept(spec, secrets)
         return await (self.access(spec.kubeconfig or "", spec.context) if found is None else found.access())
 
     async def access(self, kubeconfig: str, context: str | None) -> Access:
-        """Read a kubeconfig; raises AccessError."""
+        """Return the access described by a kubeconfig; raises AccessError."""
         path = self.directory / kubeconfig
         return await from_kubeconfig(path, context, allow_exec_plugins=self.allow_exec_plugins)
 
@@ -96,7 +97,7 @@ def kept(spec: Lower, secrets: Cache) -> KeptKubeconfig | None:
 
 
 def left_behind(node: Manifest) -> Lower:
-    """Return a lower for a Node of ours that no lower of the topology has; nothing but the node is known of it."""
+    """Return a lower for an orphaned Node of ours; only the Node is known of it."""
     name = node["metadata"]["name"]
     port = annotations(node).get(KUBELET_PORT, "")
     entry: dict[str, Any] = {"name": "left-behind", "kubeconfig": "none", "node": {"name": name}}
@@ -108,7 +109,7 @@ def left_behind(node: Manifest) -> Lower:
 
 
 class Joined:
-    """One lower; `wake` has everything of it looked at again."""
+    """One lower cluster; `wake` enqueues all of its keys."""
 
     def __init__(
         self, world: World, fleet: Fleet, ways: Ways, now: Callable[[], datetime], wake: Callable[[str], None]
@@ -138,11 +139,11 @@ class Joined:
         remaps: bool = False,
         busy: Callable[[str], bool] | None = None,
     ) -> None:
-        """Put the lower into the world and start on it; returns at once, whether it answers or not.
+        """Add the lower to the world and start its tasks; returns at once, whether the cluster responds or not.
 
-        Without `connect` it was left behind: only its node is kept. With `remaps` nothing of it rests on the
-        mapping of namespaces that its node notes. With `busy`, which says whether there are better things to do for a
-        lower, events of its pods are carried up.
+        Without `connect` the lower was left behind, and only its Node is kept. With `remaps` no object depends on the
+        namespace mapping recorded on its Node. With `busy`, which reports whether a lower has other work, events of its
+        pods are mirrored upward.
         """
         naming = Naming(self._world.topology.name, self._world.owner.mark)
         self.lower = self._world.lowers[spec.name] = lower_world(spec, naming, self._world.upper.namespaces)
@@ -172,7 +173,7 @@ class Joined:
             self._tasks.append(supervised(f"lease of {self.lower.node}", heartbeat.run))
 
     def hear_events(self) -> None:
-        """Hear the events of an open cluster that its controllers have a use for."""
+        """Watch the events of an open cluster that its controllers need."""
         if self.events is None or self.lower.name not in self._fleet.names():
             return
         self._fleet.tail(self.lower.name, EVENT, OF_PODS, self.events.hear)
@@ -180,19 +181,19 @@ class Joined:
             self._fleet.tail(self.lower.name, EVENT, OF_CLAIMS, self.events.hear)
 
     def stay(self, words: str) -> None:
-        """Stay with the connection there is; the node says why where the topology asks for another, "" for none."""
+        """Keep the present connection; `words` says on the Node why the topology's is not used, "" for none."""
         self._objection = words
         self._warn(words or (self._kept.trouble if self._kept is not None else ""))
 
     async def complete(self) -> None:
-        """Return when the cluster has answered and every cache has had its first list."""
+        """Return when the cluster has responded and every cache has its first list."""
         await asyncio.gather(*self._tasks[:1])
         if self.lower.connected:
             await self._fleet.synced(self.lower.name)
         self._learn_mapping()
 
     async def end(self) -> None:
-        """Leave the lower: stop everything and take it out of the world."""
+        """Leave the lower: stop all tasks and remove it from the world."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -204,7 +205,7 @@ class Joined:
         self._world.lowers.pop(self.lower.name, None)
 
     def look(self) -> bool:
-        """Take what is known of the connection; says whether that changes what is to be decided."""
+        """Update the state of the connection; report whether that affects decisions."""
         lower = self.lower
         before = _seen(lower)
         self._note_met()
@@ -222,7 +223,7 @@ class Joined:
         return _seen(lower) != before
 
     async def _connect(self) -> None:
-        """Open the connection as soon as its credentials can be read; then ask for the version."""
+        """Open the connection as soon as its credentials can be read; then read the version."""
         lower = self.lower
         if lower.name not in self._fleet.names():
             access = await self._access()
@@ -240,7 +241,7 @@ class Joined:
         self._wake(lower.name)
 
     def _recognise(self, access: Access) -> None:
-        """Note in whose namespace the credential is that the cluster is called with, where it is another one."""
+        """Record the namespace of the account whose credential is used, if that has changed."""
         if access is not self._access_known:
             self._access_known = access
             self.lower.account = account_namespace(access)
@@ -254,7 +255,7 @@ class Joined:
         self.hear_events()
 
     def _learn_mapping(self) -> None:
-        """Find out by which names the lower's namespaces go, as soon as that is certain; nothing is done before."""
+        """Determine the namespace mapping of the lower as soon as it is certain; nothing is written before."""
         lower = self.lower
         if namespace_mapping.learn(lower, self._world) and lower.naming != namespace_mapping.asked_for(
             lower.spec, self._world
@@ -263,16 +264,16 @@ class Joined:
             _log.warning("another mapping of namespaces stays in force", lower=lower.name, mapping=in_force)
 
     def _known_identity(self) -> str:
-        """Return the identity that the cluster had when the Node was written, by this engine or one before it."""
+        """Return the identity of the cluster as recorded on the Node, by this engine or an earlier one."""
         node = self._node()
         return annotations(node).get(LOWER_UID, "") if node else ""
 
     def _note_met(self) -> None:
-        """Note whether the Node tells of a cluster."""
+        """Record whether the Node names a cluster."""
         self.lower.met = self.lower.met or bool(self._known_identity())
 
     async def _identified(self) -> None:
-        """Wait for the cluster; another one than the Node tells of may take its place while no pod is bound to it."""
+        """Wait for the cluster's identity; another one than the recorded one is accepted while no pods are bound."""
         lower, fleet = self.lower, self._fleet
         while not fleet.is_identified(lower.name):
             health, is_empty = fleet.health(lower.name), lower.upper_pods.synced and not lower.is_bound
@@ -284,7 +285,7 @@ class Joined:
                     await fleet.identified(lower.name)
 
     async def _access(self) -> Access:
-        """Read the credentials, for ever if need be."""
+        """Return the credentials; retries indefinitely."""
         while True:
             try:
                 return await self._credentials()
@@ -297,7 +298,7 @@ class Joined:
             await self._worth_another_try(refused)
 
     async def _worth_another_try(self, refused: TensileError) -> None:
-        """Wait until refused credentials may have changed; without a notice of that, for a fixed time."""
+        """Wait until rejected credentials may have changed; for a fixed time if no event reports that."""
         changed = asyncio.Event()
         if isinstance(refused, NoAccess) and not refused.asked:
             with self._fleet.watcher.watch(refused.files, changed.set):
@@ -310,16 +311,16 @@ class Joined:
             await asyncio.sleep(_RETRY if self._kept is None else _LOOK)
 
     def _check_room(self) -> None:
-        """Raise TensileError where the lowers before this one in the file leave it too few descriptors."""
+        """Raise TensileError if the lowers before this one in the file leave too few descriptors."""
         names, most = [spec.name for spec in self._world.topology.lowers], net.hard_limit()
         place = names.index(self.lower.name) + 1 if self.lower.name in names else 0
         if net.shortage(place, most):
             raise TensileError(f"not connected: {net.shortage(len(names), most)}")
 
     async def _credentials(self) -> Access:
-        """Read them once what that takes of the upper cluster is listed: its other objects may never be.
+        """Return the credentials once the upper objects that they need are listed; others may never be.
 
-        Raises TensileError, also where one more cluster has no room.
+        Raises TensileError, also if there are too few descriptors for another cluster.
         """
         self._check_room()
         await self._fleet.listed(UPPER, self._world.upper.nodes)
@@ -329,9 +330,9 @@ class Joined:
         return await self._ways.lower_access(self.lower.spec, self._world.upper.secrets)
 
     async def _keep_credentials(self, found: KeptKubeconfig) -> None:
-        """Go over to another way to the same cluster when the Secret that describes it has changed.
+        """Replace the connection to the same cluster when the Secret with its kubeconfig changes.
 
-        What is known of the cluster stays. A bad Secret is only said.
+        The caches are kept. A bad Secret is only reported.
         """
         while True:
             await self._secret_changed.wait()
@@ -346,13 +347,13 @@ class Joined:
                     )
 
     def _note_secret(self, delta: Delta) -> None:
-        """Note a change of the Secret that holds the kubeconfig."""
+        """Record a change of the Secret with the kubeconfig."""
         ref = self.lower.spec.kubeconfig_secret
         if ref is not None and (delta.entry.namespace, delta.entry.name) == (ref.namespace, ref.name):
             self._secret_changed.set()
 
     def _warn(self, words: str) -> None:
-        """Have the node say what is wrong with the credentials on record, once."""
+        """Report on the Node and in the log, once, what is wrong with the configured credentials."""
         if words != self.lower.warning:
             self.lower.warning = words
             if words:
@@ -368,17 +369,14 @@ class Joined:
         return uid(node) if node else ""
 
     def _node(self) -> Manifest:
-        """Return the lower's Node as it is, {} when there is none of ours."""
+        """Return the lower's Node, {} if there is none of ours."""
         entry = self._world.upper.nodes.get("", self.lower.node)
         node = entry.manifest() if entry is not None else {}
         return node if node and is_ours(node, self._world.owner) else {}
 
 
-_LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
-
-
 def _seen(lower: LowerWorld) -> tuple[object, ...]:
-    """Return what decisions see of a lower's connection."""
+    """Return what decisions depend on in a lower's connection state."""
     said = lower.refusal, lower.denied, lower.is_withheld, lower.is_wrong, lower.is_shared, lower.tried, lower.account
     return *said, lower.met, lower.mapping_known, lower.is_excessive, *(lower.silent > limit for limit in _LIMITS)
 

@@ -1,9 +1,8 @@
-"""Metrics for Prometheus, in a registry of our own, so that nothing else in the process gets into them.
+"""Prometheus metrics in a registry of their own, and the state of the engine that they and the status read.
 
-What happens is counted when it happens, by adding one in a dict; what is so (a queue's depth, a problem that stands) is
-asked at each scrape, because a gauge that somebody must remember to lower ends up lying.
-
-What telemetry and the status ask of the engine while it runs: plain answers, also before it has started.
+Counters are incremented when something happens. Gauges (a queue's depth, a present problem) are computed at each
+scrape, because a gauge that code must remember to lower becomes wrong sooner or later. All reads work before the engine
+has started, too.
 """
 
 from collections import Counter
@@ -22,24 +21,24 @@ from tensile.objects import UPPER
 from tensile.reconcile.copies import strays
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""Media type of what `Metrics.text` gives."""
+"""Media type of `Metrics.text`."""
 
 Series = tuple[str, ...]
-"""The values of a metric's labels, which tell its series apart."""
+"""The label values of one time series of a metric."""
 
 Observe = Callable[[str, str, str], None]
-"""Hears of a write: its verb, the kind's name, and "ok" or the error's name."""
+"""Called for each write: its verb, the kind's name, and "ok" or the error's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What is asked at each scrape, on the event loop's thread.
+    """What is read at each scrape, on the event loop's thread.
 
-    `depth` gives how many keys wait or are worked on, by lower; `silent` for how many seconds a lower has not answered
-    (0 when it does); `problems` the lower and the reason of each key that cannot go on; `events` how many events of
-    lower pods came to which end, by lower and end; `skipped` how many objects were left out, by cluster ("" for the
-    upper) and kind; `leads` whether the clusters are driven; `strays` how many objects of a lower carry our mark at no
-    upper object's place.
+    `depth` is the number of keys waiting or in progress, by lower. `silent` is for how many seconds a lower has not
+    responded (0 if it does). `problems` yields the lower and reason of each blocked key. `events` counts mirrored
+    events of lower pods, by lower and result. `skipped` counts skipped objects, by cluster ("" for the upper) and kind.
+    `leads` is whether this engine leads. `strays` counts a lower's objects with our mark in namespaces that no upper
+    namespace maps to.
     """
 
     depth: Callable[[], Mapping[str, int]] = dict
@@ -52,7 +51,7 @@ class Readings:
 
 
 class Family(NamedTuple):
-    """A metric: its name, what it means, and its labels."""
+    """A metric: its name, its help text, and its labels."""
 
     name: str
     meaning: str
@@ -97,12 +96,12 @@ FAMILIES = (
     *(_STEPS, _WRITES, _RELOADS, _DEFECTS, _EVENTS, _SKIPPED),
     *(_DEPTH, _SILENT, _PROBLEMS, _STRAYS, _LEADS, _BUILD),
 )
-"""All of the engine's own."""
+"""All metrics of the engine itself."""
 
 
 @dataclass(slots=True, eq=False)
 class Metrics(Collector):
-    """All metrics of one engine. `readings` may be set when there is something to read."""
+    """All metrics of one engine; `readings` may be set later."""
 
     readings: Readings = field(default_factory=Readings)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
@@ -111,7 +110,7 @@ class Metrics(Collector):
     )
 
     def __post_init__(self) -> None:
-        """Register everything; reloads are there from the first scrape on, so that their first refusal is a rise."""
+        """Register everything; reload counters start at 0, so that the first rejected reload is an increase."""
         self._counts[_RELOADS].update({("accepted",): 0, ("refused",): 0})
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -123,7 +122,7 @@ class Metrics(Collector):
         self._counts[_STEPS][cluster or "upper", verb, kind, result] += 1
 
     def observe(self, cluster: str) -> Observe:
-        """Return what counts a cluster's writes ("" for the upper)."""
+        """Return the function that counts a cluster's writes ("" for the upper)."""
         counts, name = self._counts[_WRITES], cluster or "upper"
 
         def observe(verb: str, kind: str, result: str) -> None:
@@ -137,19 +136,19 @@ class Metrics(Collector):
         self._counts[_RELOADS]["accepted" if accepted else "refused",] += 1
 
     def defect(self, rule: str) -> None:
-        """Count a failure of a rule that is a mistake of ours."""
+        """Count a failure of a rule that is a bug in this program."""
         self._counts[_DEFECTS][rule,] += 1
 
     def text(self) -> bytes:
-        """Return every metric in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def describe(self) -> Iterable[Metric]:
-        """Return no families: registering must not take a reading."""
+        """Return no families: registration must not read the engine's state."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the counts and take the readings."""
+        """Yield the counters and the gauges."""
         for family, counts in self._counts.items():
             yield _counter(family, counts)
         yield _counter(_EVENTS, self.readings.events())
@@ -164,7 +163,7 @@ class Metrics(Collector):
 
 
 def _counter(family: Family, counts: Mapping[Any, int]) -> CounterMetricFamily:
-    """Make a family of counters, by their labels' values."""
+    """Return a counter family with its series."""
     counter = CounterMetricFamily(family.name, family.meaning, labels=family.labels)
     for series, count in counts.items():
         counter.add_metric(series, count)
@@ -172,7 +171,7 @@ def _counter(family: Family, counts: Mapping[Any, int]) -> CounterMetricFamily:
 
 
 def _gauge(family: Family, values: Mapping[Series, float]) -> Metric:
-    """Make a family of gauges."""
+    """Return a gauge family with its series."""
     gauge = GaugeMetricFamily(family.name, family.meaning, labels=family.labels)
     for series, value in values.items():
         gauge.add_metric(series, value)
@@ -180,10 +179,10 @@ def _gauge(family: Family, values: Mapping[Series, float]) -> Metric:
 
 
 def readings(engine: Engine) -> Readings:
-    """Return what metrics ask of the engine at each scrape."""
+    """Return the functions that read an engine at each scrape."""
 
     def problems() -> list[tuple[str, str]]:
-        """List the lower and the reason of every key that is stuck."""
+        """Return the lower and the reason of every blocked key."""
         world = engine.clusters.world if engine.is_running else None
         return [(key.lower, problem.reason) for key, problem in world.problems.items()] if world else []
 
@@ -199,11 +198,11 @@ def readings(engine: Engine) -> Readings:
 
 
 def lowers(engine: Engine) -> Callable[[], list[Row] | None]:
-    """Make what gives how each lower is, None until that is known of every one: a start is no news of them."""
+    """Return a function that returns the state of each lower, None until all are known after a start."""
     known = False
 
     def now() -> list[Row] | None:
-        """Return the rows as of now."""
+        """Return the present rows."""
         nonlocal known
         known = known or (engine.drives and are_known(engine.clusters.world))
         if not known:
@@ -215,24 +214,25 @@ def lowers(engine: Engine) -> Callable[[], list[Row] | None]:
 
 
 def _events(engine: Engine) -> dict[tuple[str, str], int]:
-    """Count what became of events, by lower and result."""
+    """Return the number of mirrored events, by lower and result."""
     mirrors = {name: joined.events for name, joined in engine.clusters.joined.items()}
     return {(name, end): count for name, one in mirrors.items() if one for end, count in one.counts.items()}
 
 
 def _strays(engine: Engine) -> dict[str, int]:
-    """Count the strays of each lower."""
+    """Return the number of strays of each lower."""
     owner = engine.clusters.world.owner if engine.drives else None
     joined = engine.clusters.joined.items() if owner else ()
     return {name: strays(one.lower, owner) for name, one in joined if owner}
 
 
 def missing(engine: Engine) -> str:
-    """Return why the engine is not ready, "" when it is.
+    """Return why the engine is not ready, "" if it is.
 
-    Its upper cluster answered, what every lower needs of it is listed, and the upper's apiserver trusts its webhook.
-    What a controller follows does not count: an edit may enable one without its rights, and then all replicas would be
-    called unready at once, and the webhook by them, for what costs that controller alone. The log names such a right.
+    It is ready when the upper cluster has responded, what every lower needs of it is listed, and the upper's apiserver
+    trusts the webhook. What a controller watches does not count. An edit may enable a controller without its
+    permissions, and then all replicas, and with them the webhook, would be unready for what affects that controller
+    alone. The log names such a permission.
     """
     if not engine.is_running:
         return "the upper cluster has not answered yet"

@@ -1,8 +1,8 @@
-"""`plan` and `apply`: the engine's own loop, run until there is nothing left to do.
+"""`plan` and `apply`: the engine's own loop, run until nothing is left to do.
 
-`plan` lets it loose on rehearsals over copies of the caches, so it cannot say anything else than what `run` would do;
-`apply` on the clusters themselves. A lower cluster that is out of reach is left out and named: nothing is done about
-it, its node above included, as the engine that runs may well reach it.
+`plan` runs it on dry-run clusters over copies of the caches, so its result cannot differ from what `run` would do;
+`apply` runs it on the clusters themselves. An unreachable lower cluster is skipped and named. Its upper Node is not
+changed either, because the running engine may well reach that cluster.
 """
 
 import asyncio
@@ -29,26 +29,25 @@ from tensile.reconcile.world import Key, Problem, World
 from tensile.topology import Lower, Topology
 
 PATIENCE = 20.0
-"""Seconds in which every cluster has to answer and to list everything."""
+"""Seconds in which every cluster must respond and list everything."""
 _SURE = 5.0
-"""Seconds after which a lower that has told why it cannot be read is waited for no longer."""
+"""Seconds after which a lower that has reported why it cannot be read is no longer waited for."""
 _LONG = 1.0
-"""Seconds after which whoever waits is told for which clusters."""
+"""Seconds after which a user is informed which clusters are waited for."""
 _LONGEST = 120.0
 _SOON = 1.0
 _PAUSE = 0.2
+Progress = Callable[[str], None]
+"""Receives a line for a user who waits."""
+Problems = dict[Key, Problem]
 
 
 class Unreached(TensileError):
-    """A cluster did not answer in time."""
-
-
-Progress = Callable[[str], None]
-"""Takes a line for a person who waits."""
+    """A cluster did not respond in time."""
 
 
 class Opened(NamedTuple):
-    """The clusters of a topology; `unreached` says by name which lowers are left out, and why."""
+    """The clusters of a topology; `unreached` maps the lowers that are skipped to the reason."""
 
     clusters: Clusters
     unreached: dict[str, str]
@@ -56,10 +55,10 @@ class Opened(NamedTuple):
 
 @asynccontextmanager
 async def opened(topology: Topology, ways: Ways, progress: Progress | None = None) -> AsyncIterator[Opened]:
-    """Open the clusters of a topology and read everything in those that answer.
+    """Open the clusters of a topology and list everything in those that respond.
 
-    `progress` is told of what takes more than a second. Raises Unreached where the upper one does not answer: nothing
-    can be said without it.
+    `progress` is called for what takes more than a second. Raises Unreached if the upper cluster does not respond:
+    without it nothing can be planned.
     """
     net.raise_limit()
     fleet = Fleet(chance=random.random)
@@ -72,11 +71,8 @@ async def opened(topology: Topology, ways: Ways, progress: Progress | None = Non
         await clusters.close()
 
 
-Problems = dict[Key, Problem]
-
-
 async def rehearse(clusters: Clusters, observer: Observer) -> Problems:
-    """Let the loop do all that it would, in memory; returns what would stand in the way then."""
+    """Run the loop in memory; return the problems that would remain."""
     world = clusters.world.copy()
     rehearsals = {name: _rehearsal(name, world, clusters.connections) for name in (UPPER, *world.lowers)}
     for feed in _feeds(world):
@@ -92,7 +88,7 @@ async def rehearse(clusters: Clusters, observer: Observer) -> Problems:
 
 
 async def converge(clusters: Clusters, observer: Observer, *, forced: bool) -> Problems:
-    """Do all that there is to do; returns what stands in the way of the rest."""
+    """Run the loop until all is done; return the problems that remain."""
     world = clusters.world
     loop = _loop(world, dict(clusters.connections), observer, forced=forced)
     try:
@@ -106,7 +102,7 @@ async def converge(clusters: Clusters, observer: Observer, *, forced: bool) -> P
 
 
 async def _fill(clusters: Clusters, topology: Topology, progress: Progress) -> dict[str, str]:
-    """Read everything; return the lowers that are out of reach, which are left again, and why."""
+    """List everything; return the unreachable lowers, which are left again, with the reason."""
     by_file, by_secret = _by_source(topology)
     unreached = await _unreadable(clusters, by_file, Cache())
     end = asyncio.get_running_loop().time() + PATIENCE
@@ -133,7 +129,7 @@ async def _upper(clusters: Clusters, end: float, wait: Awaitable[object]) -> Non
 
 
 def _join(clusters: Clusters, topology: Topology, unreached: Container[str]) -> None:
-    """Join the lowers that can be reached, and the nodes that lowers left behind, which those of the others are not."""
+    """Join the reachable lowers and the orphaned Nodes, without Nodes of unreachable lowers."""
     for spec in topology.lowers:
         if spec.name not in unreached:
             clusters.join(spec)
@@ -145,7 +141,7 @@ def _join(clusters: Clusters, topology: Topology, unreached: Container[str]) -> 
 
 @contextmanager
 def _told(progress: Progress, waiting: Callable[[], list[str]]) -> Iterator[None]:
-    """Say, if this takes more than a second, which clusters are waited for and how long at most."""
+    """Report, if this takes more than a second, which clusters are waited for and how long at most."""
 
     def tell() -> None:
         progress(f"waiting for {', '.join(waiting())}, {PATIENCE:g} s at most")
@@ -158,7 +154,7 @@ def _told(progress: Progress, waiting: Callable[[], list[str]]) -> Iterator[None
 
 
 async def _completed(clusters: Clusters, end: float, progress: Progress) -> dict[str, str]:
-    """Wait until all lowers are read; return those that are not by then, or that have told why they will not be."""
+    """Wait until all lowers are read; return those that are not in time, or have reported why they cannot be."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
     tasks = {name: asyncio.create_task(joined.complete()) for name, joined in clusters.joined.items()}
@@ -184,7 +180,7 @@ def _by_source(topology: Topology) -> tuple[list[Lower], list[Lower]]:
 
 
 async def _unreadable(clusters: Clusters, lowers: Iterable[Lower], secrets: Cache) -> dict[str, str]:
-    """Return at once which lowers have credentials that cannot be read, and why: waiting would not help."""
+    """Return the lowers whose credentials cannot be read, and why; waiting would not help."""
     troubles = {}
     for spec in lowers:
         try:
@@ -195,7 +191,7 @@ async def _unreadable(clusters: Clusters, lowers: Iterable[Lower], secrets: Cach
 
 
 def _known(clusters: Clusters, name: str) -> str:
-    """Return why a cluster cannot be read, as far as it has told, "" where it only has not answered yet."""
+    """Return why a cluster cannot be read, as far as it is known, "" if it only has not responded yet."""
     joined, fleet = clusters.joined.get(name), clusters.fleet
     if name not in fleet.names():
         return joined.lower.refusal if joined else ""
@@ -206,7 +202,7 @@ def _known(clusters: Clusters, name: str) -> str:
 
 
 def _why(clusters: Clusters, name: str) -> str:
-    """Return what is known of a cluster that did not answer, or not all that it was asked."""
+    """Return why a cluster was not read in time."""
     return _known(clusters, name) or "out of reach: lists did not come in time"
 
 
@@ -223,7 +219,7 @@ async def _close(loop: Loop, world: World) -> None:
 
 
 async def _until_calm(loop: Loop) -> None:
-    """Wait until nothing is worked on, nothing comes soon, and nothing waits for what may still come."""
+    """Wait until no key is in progress, due soon, or waiting for another key that may still succeed."""
     calm = 0
     while calm < 1 / _PAUSE:
         await loop.quiet()

@@ -1,8 +1,8 @@
-"""What the engine may do in each cluster, as data: the one list from which rights are checked, and roles can be made.
+"""The permissions that the engine needs in each cluster, as data: the one list for checks and for generated roles.
 
-Every request that is made stands here and nothing else, so that a credential with just these rights is enough. What a
-controller needs follows from what it follows (reconcile/following.py): kinds that it keeps objects of its own of are
-written too, the others are only looked at.
+It contains every request that the engine makes and nothing else, so that a credential with just these permissions is
+sufficient. A controller's permissions follow from the kinds it watches (reconcile/watches.py): kinds of which it has
+objects of its own are written too, the others are only read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -41,17 +41,22 @@ FOLLOWED = ("list", "watch")
 READ = ("get", *FOLLOWED)
 WRITTEN = ("create", "patch", "delete")
 ALL_KINDS = Kind("*/*", "everything", "*", namespaced=True)
-"""Whatever kinds a cluster has, those of extensions too."""
-
+"""All kinds of a cluster, including those of extensions."""
 _STREAMED = ("get", "create")
-"""For exec, attach and port-forward: a WebSocket is opened by a GET, and both rights are asked for."""
+"""For exec, attach and port-forward: a WebSocket is opened by a GET, and both verbs are checked."""
+_BARE = "pods without a controller that are moved"
+_AT_CREATION = "tolerations that pods get when they are created"
+_AT_CREATION_LOST = "the MutatingAdmissionPolicy: the engine patches the tolerations of each pod after it is bound"
+_PREEMPTED = "preemption for pods that only the real nodes behind a virtual node refuse"
+_EVICTED = "evictions by descheduler and maintenance: drain"
+"""Always granted: it is less than deleting pods, and a user who must drain a cluster has no time to change roles."""
 
 
 class Right(NamedTuple):
-    """Some verbs on a resource, or on a `subresource` of it, and what they are for.
+    """Verbs on a resource, or on its `subresource`, and their purpose.
 
-    In one `namespace`, or with "" everywhere; on the one object of a `name`, or with "" on all. Without a right that
-    has `lost` the engine works, and that is lost.
+    They apply in one `namespace` ("": all), and to the object of one `name` ("": all). If `lost` is set, the engine
+    works without this permission, and `lost` describes what is missing then.
     """
 
     kind: Kind
@@ -64,53 +69,15 @@ class Right(NamedTuple):
 
     @property
     def group(self) -> str:
-        """The API group, "" for the core one."""
+        """The API group, "" for the core group."""
         return self.kind.api.rpartition("/")[0]
 
     @property
     def resource(self) -> str:
-        """The resource as roles write it, such as "pods/status"."""
+        """The resource in the notation of roles, such as "pods/status"."""
         return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
 
 
-def upper_rights(topology: Topology, *, place: Place | None = None, takes_turns: bool = False) -> list[Right]:
-    """Return what the engine of a topology may do in the upper cluster.
-
-    `place` is the ConfigMap that holds the topology, None where a file does; `takes_turns` says whether it is one of
-    several engines that do so by a Lease.
-    """
-    found = [*_ABOVE, *_controllers(topology.enabled, above=True), *_preempting(topology)]
-    if topology.kubelet.tls_cert_file is None:
-        found.append(Right(SIGNING_REQUEST, ("create", "get"), "serving certificates of virtual nodes"))
-    if "PV" in topology.enabled:
-        found.append(Right(CLAIM, ("patch",), "controller PV"))
-        found.append(Right(CLAIM, ("patch",), "controller PV", "status"))
-    if any(lower.service_accounts.identity == "upper" for lower in topology.lowers):
-        found.append(Right(SERVICE_ACCOUNT, ("create",), "serviceAccounts.identity: upper", "token"))
-    lost = "" if topology.evicts else f"{_EVICTED}, once an edit asks for it"
-    found.append(Right(POD, ("create",), _EVICTED, "eviction", lost=lost))
-    if topology.evicts:
-        found += [Right(POD, ("create",), _BARE), Right(SECRET, ("get", *WRITTEN), _BARE)]
-    found += _admission(topology)
-    if place is not None:
-        status = Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
-        found += _one(status, ("create", "patch"), "the topology's status beside its ConfigMap")
-    if takes_turns:
-        found += _one(lease_ref(topology.name), ("get", "create", "patch"), "replicas that take turns")
-    return _joined(found)
-
-
-def lower_rights(lower: Lower) -> list[Right]:
-    """Return what the engine may do in a lower cluster."""
-    return _joined([*_BELOW, *_controllers(lower.controllers, above=False)])
-
-
-_BARE = "pods without a controller that are moved"
-_AT_CREATION = "tolerations that pods get when they are created"
-_AT_CREATION_LOST = "the MutatingAdmissionPolicy: the engine patches the tolerations of each pod after it is bound"
-_PREEMPTED = "preemption for pods that only the real nodes behind a virtual node refuse"
-_EVICTED = "evictions by descheduler and maintenance: drain"
-"""May always be: it is less than the deletion of pods, and who has to drain a cluster has no time for roles."""
 _ABOVE = (
     Right(NODE, (*READ, *WRITTEN), "virtual nodes"),
     Right(NODE, ("patch",), "virtual nodes", "status"),
@@ -155,15 +122,46 @@ _BELOW = (
 )
 
 
+def upper_rights(topology: Topology, *, place: Place | None = None, takes_turns: bool = False) -> list[Right]:
+    """Return the permissions of a topology's engine in the upper cluster.
+
+    `place` is the ConfigMap with the topology, None for a file; `takes_turns` is whether it uses leader election.
+    """
+    found = [*_ABOVE, *_controllers(topology.enabled, above=True), *_preempting(topology)]
+    if topology.kubelet.tls_cert_file is None:
+        found.append(Right(SIGNING_REQUEST, ("create", "get"), "serving certificates of virtual nodes"))
+    if "PV" in topology.enabled:
+        found.append(Right(CLAIM, ("patch",), "controller PV"))
+        found.append(Right(CLAIM, ("patch",), "controller PV", "status"))
+    if any(lower.service_accounts.identity == "upper" for lower in topology.lowers):
+        found.append(Right(SERVICE_ACCOUNT, ("create",), "serviceAccounts.identity: upper", "token"))
+    lost = "" if topology.evicts else f"{_EVICTED}, once an edit asks for it"
+    found.append(Right(POD, ("create",), _EVICTED, "eviction", lost=lost))
+    if topology.evicts:
+        found += [Right(POD, ("create",), _BARE), Right(SECRET, ("get", *WRITTEN), _BARE)]
+    found += _admission(topology)
+    if place is not None:
+        status = Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
+        found += _one(status, ("create", "patch"), "the topology's status beside its ConfigMap")
+    if takes_turns:
+        found += _one(lease_ref(topology.name), ("get", "create", "patch"), "replicas that take turns")
+    return _joined(found)
+
+
+def lower_rights(lower: Lower) -> list[Right]:
+    """Return the permissions of the engine in a lower cluster."""
+    return _joined([*_BELOW, *_controllers(lower.controllers, above=False)])
+
+
 def _one(ref: Ref, verbs: tuple[str, ...], purpose: str, lost: str = "") -> Iterator[Right]:
-    """Yield rights on the one object that they are for, where roles can say so: at `create` no name is known yet."""
+    """Yield permissions on a single object where roles can express that: at `create` no name is known yet."""
     basis = Right(ref.kind, (), purpose, namespace=ref.namespace, lost=lost)
     yield basis._replace(verbs=("create",))
     yield basis._replace(verbs=tuple(verb for verb in verbs if verb != "create"), name=ref.name)
 
 
 def _admission(topology: Topology) -> Iterator[Right]:
-    """Yield what takes part in the creation of pods: the webhook, and the MutatingAdmissionPolicy."""
+    """Yield the permissions for admission of pods: the webhook, and the MutatingAdmissionPolicy."""
     if topology.webhook.enabled:
         yield from _one(ref_of(topology), ("get", *WRITTEN), "registration of the webhook")
         yield Right(CLAIM, FOLLOWED, "the webhook, which keeps pods with their volumes")
@@ -174,19 +172,19 @@ def _admission(topology: Topology) -> Iterator[Right]:
 
 
 def _preempting(topology: Topology) -> Iterator[Right]:
-    """Return the right on what says how many pods may go at a time; their deletion is a right that there is anyway."""
+    """Yield the permission to read disruption budgets; deleting victims needs no further one."""
     if topology.extender.enabled:
         yield Right(DISRUPTION_BUDGET, ("list",), _PREEMPTED, lost=_PREEMPTED)
 
 
 def _taken_back(ref: Ref) -> Right:
-    """Return the right on what an engine may have registered while the webhook was on; it stays behind otherwise."""
+    """Return the permission to delete a registration from when the webhook was enabled; else it would remain."""
     lost = "a registration from when webhook.enabled was true, with pods that wait for nobody's answer"
     return Right(ref.kind, ("get", "delete"), "webhook.enabled: false takes it back", name=ref.name, lost=lost)
 
 
 def _controllers(controllers: Iterable[Controller], *, above: bool) -> Iterator[Right]:
-    """Yield what controllers need on one side."""
+    """Yield the permissions of controllers on one side."""
     for controller in sorted(controllers):
         for follow in FOLLOWS[controller]:
             if follow.above == above:
@@ -194,14 +192,14 @@ def _controllers(controllers: Iterable[Controller], *, above: bool) -> Iterator[
 
 
 def _verbs(follow: Follow) -> tuple[str, ...]:
-    """Return what is done with a kind: one's own are written, originals above are read again before copies go."""
+    """Return the verbs for a kind: ours are written, and upper originals are read again before copies are deleted."""
     if follow.ours:
         return (*READ, *WRITTEN)
     return READ if follow.above and follow.kind not in (STORAGE_CLASS, SERVICE_ACCOUNT) else FOLLOWED
 
 
 def _joined(rights: Iterable[Right]) -> list[Right]:
-    """Put the verbs on one resource together, for the purpose that comes first, in the order of the resources."""
+    """Merge the verbs on each resource, with the first purpose, in the order of the resources."""
     found: dict[tuple[Kind, str, str, str], Right] = {}
     for right in rights:
         key = (right.kind, right.subresource, right.namespace, right.name)

@@ -1,13 +1,11 @@
-"""`tensile run`: the engine and what surrounds it: the topology that it follows, telemetry, the signals that end it.
+"""`tensile run`: the engine with its topology source, telemetry, leader election and signals.
 
-Whatever goes wrong before the first topology is in force ends the program with an error; afterwards nothing does but
-a signal: a bad file, a cluster that is away, or a port that cannot be had are said, and what works goes on.
+An error before the first topology is active ends the program. Afterwards only a signal does, or a lost lease: a bad
+file, an unreachable cluster or a port in use is reported, and everything else continues.
 
-Settles the process's memory once the first lists are in: what stays is set apart, what they took is given back.
-
-Lists come as pages of megabytes, beside which what is kept of them is allocated. The C library keeps such pages for
-later use, a third of all memory here, until it is told otherwise; and the collector would go through all that stays
-again and again.
+Once the first lists are processed, memory is returned to the system. Lists arrive as pages of megabytes, between which
+the C library allocates what is kept of them. It would retain the freed pages, a third of all memory here, until told
+otherwise, and the garbage collector would traverse all long-lived objects again and again.
 """
 
 import asyncio
@@ -54,47 +52,26 @@ from tensile.topology.diff import Edit, edit
 
 _M_MMAP_THRESHOLD = -3
 _LARGE = 1 << 19
-"""Bytes from which on a block is one of its own, which goes back to the system when it is freed.
+"""Bytes from which an allocation is mapped separately, and returned to the system when freed.
 
-Twice what a TLS connection sets aside for each read: a block of its own for each of those would cost three system calls
-and a page fault, thousands of times a second.
+This is twice what a TLS connection allocates for each read: mapping each of those separately would cost three system
+calls and a page fault, thousands of times a second.
 """
-
-
-def keep_large_apart() -> None:
-    """Have what is large, such as a page of a list, never lie between what stays; the C library else learns to."""
-    tune = getattr(ctypes.CDLL(None), "mallopt", None)
-    if tune is not None:
-        tune(_M_MMAP_THRESHOLD, _LARGE)
-
-
-def set_apart() -> None:
-    """Take what there is now out of the collector's sight: it stays for as long as the engine runs."""
-    gc.collect()
-    gc.freeze()
-
-
-def give_back() -> None:
-    """Have the C library return what is free to the system; one that cannot be told does as it likes."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
 _SETTLING = 5.0
-"""Seconds after the first look at everything, in which events are told."""
+"""Seconds after the first sync of everything, in which events are mirrored."""
 _PROBING = 3.0
-"""Seconds in which a probe of the lease's own way has to be answered: until it is, nothing goes that way."""
+"""Timeout in seconds of a health probe on the lease's connection; nothing is sent on it until a probe succeeds."""
 _LISTING = 60.0
-"""Seconds in which everything is listed, but for what is away or not allowed, for which nothing else waits."""
+"""Seconds to wait for all lists; unreachable clusters and denied lists delay nothing for longer."""
 _log = structlog.get_logger("tensile.run")
+T = TypeVar("T")
 
 
 class Manner(NamedTuple):
-    """How to run: `only` that part ("webhook") and nothing else; with `elect`, engines of one topology take turns.
+    """How to run: `only` one part ("webhook"); with `elect`, with leader election among engines of one topology.
 
-    Where `elect` is None they do so in a cluster, where a Deployment has replicas and rolls, and not elsewhere.
-    `probes` is the port at which a kubelet asks how this program is, None where nobody does.
+    If `elect` is None, leader election is used inside a cluster, where a Deployment has replicas and rolling updates.
+    `probes` is the port for a kubelet's probes, None for no such port.
     """
 
     only: str | None = None
@@ -103,14 +80,14 @@ class Manner(NamedTuple):
 
     @property
     def elects(self) -> bool:
-        """Whether this engine waits until no other one drives."""
+        """Whether this engine waits until no other one leads."""
         return bool(own_namespace()) if self.elect is None else self.elect
 
 
 class _Around(NamedTuple):
-    """What the engine runs in: the topology it follows, what it says of itself, how it reaches clusters, its end.
+    """The context of the engine: its topology source, its status, its access to clusters, and when to stop.
 
-    `watcher` watches all files; `elects` says whether this engine waits until no other one of its topology drives.
+    `watcher` watches all files; `elects` is whether this engine waits until no other one of its topology leads.
     """
 
     followed: Followed
@@ -121,34 +98,34 @@ class _Around(NamedTuple):
     stop: asyncio.Event
 
 
+class Running(Protocol):
+    """Something that runs as a topology says."""
+
+    @property
+    def topology(self) -> Topology:
+        """The active topology."""
+        ...
+
+    async def reload(self, topology: Topology) -> None:
+        """Activate another topology."""
+        ...
+
+
 def run(path: Path, *, allow_exec_plugins: bool = False, manner: Manner) -> None:
-    """Run on a topology file until SIGTERM or SIGINT; raises TensileError when it cannot begin, or leads no more."""
+    """Run on a topology file until SIGTERM or SIGINT; raises TensileError if it cannot start or lost the lease."""
     ways, watcher = Ways(path.parent, allow_exec_plugins), FileWatcher()
     uvloop.run(_run(FollowedFile(path, watcher), Standing(utc_now), ways, watcher, manner))
 
 
 def run_map(place: Place, ways: Ways, *, manner: Manner) -> None:
-    """Run on a topology in a ConfigMap of the upper cluster until SIGTERM or SIGINT; raises TensileError likewise."""
+    """Run on a topology in a ConfigMap of the upper cluster until SIGTERM or SIGINT; raises TensileError like `run`."""
 
     async def run() -> None:
-        """Follow it, told beside it."""
+        """Run with a status ConfigMap beside the topology's."""
         standing, watcher = Standing(utc_now), FileWatcher()
         await _run(FollowedMap(place, ways, standing, watcher), standing, ways, watcher, manner)
 
     uvloop.run(run())
-
-
-class Running(Protocol):
-    """What runs as a topology says."""
-
-    @property
-    def topology(self) -> Topology:
-        """The topology in force."""
-        ...
-
-    async def reload(self, topology: Topology) -> None:
-        """Put another topology in force."""
-        ...
 
 
 async def _run(followed: Followed, standing: Standing, ways: Ways, watcher: FileWatcher, manner: Manner) -> None:
@@ -170,7 +147,7 @@ async def _run(followed: Followed, standing: Standing, ways: Ways, watcher: File
 
 
 def _waits(standing: Standing) -> str:
-    """Return why nothing can be expected yet, "" when it can."""
+    """Return why the process is not ready, "" if it is."""
     return standing.waits() if standing.topology else "there is no topology yet"
 
 
@@ -202,7 +179,7 @@ async def _run_engine(topology: Topology, around: _Around) -> None:
 
 
 async def _open_telemetry(telemetry: InForce, topology: Topology) -> None:
-    """Serve telemetry; raises TensileError, and says which engine it is that has the port, if one has."""
+    """Serve telemetry; raises TensileError, which names the engine that has the port, if one has."""
     try:
         await telemetry.open(topology)
     except PortTaken as error:
@@ -215,7 +192,7 @@ async def _open_telemetry(telemetry: InForce, topology: Topology) -> None:
 
 
 async def _candidate(engine: Engine, around: _Around, ending: AsyncExitStack) -> Election:
-    """Have the engine be one of several; its lease has a connection of its own, which nothing else can hold up."""
+    """Return the engine's part in the election; the lease has a connection of its own, which nothing else can block."""
     fleet = Fleet(chance=random.random, patience=_PROBING, watcher=around.watcher)
     ending.push_async_callback(fleet.close_all)
     upper = fleet.open(UPPER, await around.ways.upper_access(engine.topology.upper), connections=2)
@@ -226,7 +203,7 @@ async def _candidate(engine: Engine, around: _Around, ending: AsyncExitStack) ->
 
 
 async def _lead(engine: Engine, around: _Around, election: Election | None, mark: LeadMark) -> None:
-    """Have the engine drive once nobody else does; raises TensileError when it may no more."""
+    """Lead once no other engine does; raises TensileError when the lease is lost."""
     if election is None:
         await warn_of_leader(engine.clusters.connections[UPPER], lease_ref(engine.topology.name), utc_now())
         await _drive(engine, around, mark)
@@ -242,7 +219,7 @@ async def _until_lost(election: Election, mark: LeadMark) -> None:
 
 
 async def _drive(engine: Engine, around: _Around, mark: LeadMark) -> None:
-    """Have the engine drive, and tell of it; done when all is in order."""
+    """Lead, and log that; return when the memory has been settled."""
     if not engine.drives:
         await engine.drive()
     mark.lead()
@@ -252,8 +229,44 @@ async def _drive(engine: Engine, around: _Around, mark: LeadMark) -> None:
     await supervised("settling", partial(_settle, engine))
 
 
+async def _settle(engine: Engine) -> None:
+    """Settle the memory when the first lists are processed, and again when events are mirrored too.
+
+    Not earlier, because it would delay the statuses of pods.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LISTING):
+            await engine.clusters.fleet.synced()
+    await engine.loop.quiet()
+    set_apart()
+    await asyncio.sleep(_SETTLING)
+    forget_decoded()
+    set_apart()
+    give_back()
+
+
+def keep_large_apart() -> None:
+    """Keep large allocations, such as a page of a list, separate; otherwise the C library raises its threshold."""
+    tune = getattr(ctypes.CDLL(None), "mallopt", None)
+    if tune is not None:
+        tune(_M_MMAP_THRESHOLD, _LARGE)
+
+
+def set_apart() -> None:
+    """Exclude all present objects from garbage collection: they live as long as the engine."""
+    gc.collect()
+    gc.freeze()
+
+
+def give_back() -> None:
+    """Return free memory of the C library to the system, if the library supports that."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 async def _run_webhook(topology: Topology, around: _Around) -> None:
-    """Run the webhook and nothing else."""
+    """Run only the webhook."""
     metrics = Metrics()
     fleet = Fleet(chance=random.random, observe=metrics.observe, watcher=around.watcher)
     alone = WebhookAlone(topology, around.ways, fleet)
@@ -272,87 +285,8 @@ async def _run_webhook(topology: Topology, around: _Around) -> None:
         await telemetry.close()
 
 
-async def _settle(engine: Engine) -> None:
-    """Put the memory in order when the first lists have been looked at, and again when all has been told.
-
-    Not before: whoever waits for the status of a pod would wait for that as well.
-    """
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_LISTING):
-            await engine.clusters.fleet.synced()
-    await engine.loop.quiet()
-    set_apart()
-    await asyncio.sleep(_SETTLING)
-    forget_decoded()
-    set_apart()
-    give_back()
-
-
-T = TypeVar("T")
-
-
-async def _side_by_side(*work: Coroutine[None, None, None]) -> None:
-    """Do works until all are done; the first that fails ends the others, and its error is raised."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _unless(stop: asyncio.Event, work: Coroutine[None, None, T]) -> T | None:
-    """Do the work until it is done or `stop` is set; returns its result, None when it was stopped."""
-    doing = asyncio.ensure_future(work)
-    waiting = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (doing, waiting):
-        task.cancel()
-    with suppress(asyncio.CancelledError):
-        await waiting
-    with suppress(asyncio.CancelledError):
-        return await doing
-    return None
-
-
-class _Telemetry:
-    """The telemetry server where the topology in force wants it."""
-
-    def __init__(self, ready: Callable[[], str], metrics: Metrics, standing: Standing) -> None:
-        self._metrics = metrics
-        self._standing = standing
-        self._ready = ready
-        self._place = ("", 0)
-        self._server: TelemetryServer | None = None
-
-    @property
-    def port(self) -> int:
-        """The port that it listens on, 0 for none."""
-        return self._server.port if self._server is not None else 0
-
-    async def open(self, topology: Topology) -> None:
-        """Serve there from now on; raises TensileError, with all as before, when that is not possible."""
-        place = (topology.telemetry.bind, topology.telemetry.port)
-        if self._server is not None and place == self._place:
-            return
-        server = TelemetryServer(*place, self._metrics, self._ready, self._status)
-        await server.start()
-        await self.close()
-        self._place, self._server = place, server
-
-    async def close(self) -> None:
-        """Serve no more."""
-        server, self._server = self._server, None
-        if server is not None:
-            await server.close()
-
-    def _status(self) -> bytes:
-        return orjson.dumps(self._standing.report().document())
-
-
 async def _follow(around: _Around, engine: Running, metrics: Metrics, telemetry: InForce) -> None:
-    """Put each valid change of the topology in force; what is refused is said, and the last good one stays."""
+    """Activate each valid change of the topology; a rejected one is reported, and the last good one stays active."""
     followed, standing = around.followed, around.standing
     async with aclosing(followed.readings(engine.topology)) as states:
         async for reading in states:
@@ -374,7 +308,7 @@ def _refused(reading: Reading, metrics: Metrics) -> None:
 
 
 async def _reload(topology: Topology, engine: Running, telemetry: InForce) -> None:
-    """Put a topology in force, but for what of it asks for a restart."""
+    """Activate a topology, except for changes that need a restart."""
     change = edit(engine.topology, topology)
     _say(change)
     await telemetry.make_way(change.topology)
@@ -387,6 +321,66 @@ def _say(change: Edit) -> None:
         _log.warning("not reloaded", change=words)
     for words in change.words:
         _log.info("topology changed", change=words)
+
+
+class _Telemetry:
+    """The telemetry server on the port of the active topology."""
+
+    def __init__(self, ready: Callable[[], str], metrics: Metrics, standing: Standing) -> None:
+        self._metrics = metrics
+        self._standing = standing
+        self._ready = ready
+        self._place = ("", 0)
+        self._server: TelemetryServer | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, 0 for none."""
+        return self._server.port if self._server is not None else 0
+
+    async def open(self, topology: Topology) -> None:
+        """Serve on the topology's port; raises TensileError, with nothing changed, if that is not possible."""
+        place = (topology.telemetry.bind, topology.telemetry.port)
+        if self._server is not None and place == self._place:
+            return
+        server = TelemetryServer(*place, self._metrics, self._ready, self._status)
+        await server.start()
+        await self.close()
+        self._place, self._server = place, server
+
+    async def close(self) -> None:
+        """Stop serving."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close()
+
+    def _status(self) -> bytes:
+        return orjson.dumps(self._standing.report().document())
+
+
+async def _side_by_side(*work: Coroutine[None, None, None]) -> None:
+    """Run coroutines until all are done; the first that fails ends the others, and its error is raised."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[None, None, T]) -> T | None:
+    """Run a coroutine until it is done or `stop` is set; return its result, None if it was stopped."""
+    doing = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (doing, waiting):
+        task.cancel()
+    with suppress(asyncio.CancelledError):
+        await waiting
+    with suppress(asyncio.CancelledError):
+        return await doing
+    return None
 
 
 def _stopped_by_signal() -> asyncio.Event:

@@ -1,12 +1,10 @@
-"""What listens where the topology in force says, and goes on trying where it cannot yet.
+"""Servers on ports that the topology can change at run time, and the webhook as such a server.
 
-A port that an edit asks for may be taken for now, be it by another part of this program that is to leave it. What was
-served before is served on until the port is free, for the port alone is no reason to edit the topology once more.
+A port of an edit may be in use, possibly by another server of this process that is about to release it. The former
+server keeps serving until the port is free, and the open is retried, so that no second edit is needed.
 
-The webhook of the topology in force, as the engine holds it, and by itself (`tensile run --only webhook`).
-
-By itself it needs nothing of the lower clusters, so none is opened: what it looks up is the upper's claims, and what
-the descheduler has noted on the virtual nodes.
+`tensile run --only webhook` needs nothing of the lower clusters and opens none. It reads the upper's claims, and the
+descheduler's records on the virtual nodes.
 """
 
 import asyncio
@@ -32,9 +30,10 @@ from tensile.reconcile.rules import claims
 from tensile.topology import Topology
 
 _AGAIN = 1.0
-"""Seconds between two tries."""
+"""Seconds between two attempts."""
 _SELDOM = 60.0
-"""Seconds between two tries for each of which what is served has to end, and begins anew."""
+"""Seconds between two attempts that each interrupt what is served."""
+_CONNECTIONS = 4
 _log = structlog.get_logger("tensile.engine.servers")
 
 
@@ -43,23 +42,23 @@ class Part(Protocol):
 
     @property
     def port(self) -> int:
-        """The port that it listens on, 0 for none."""
+        """The port it listens on, 0 for none."""
         ...
 
     async def open(self, topology: Topology) -> None:
-        """Do from now on as a topology says; raises TensileError, and all is as before, where that is not possible."""
+        """Serve as a topology says; raises TensileError, with nothing changed, if that is not possible."""
         ...
 
     async def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         ...
 
 
 class InForce:
-    """Keeps a part as the topology in force says; `section` is the topology's that has its `bind` and `port`.
+    """Keeps a server as the active topology says; `section` is the topology's section with `bind` and `port`.
 
-    Several that change their ports in one edit make way first, each of them, and follow then: two that wait for each
-    other's port would never have it.
+    Of several that change ports in one edit, each first releases its port (`make_way`), then each follows: two that
+    wait for each other's port would never get it.
     """
 
     def __init__(self, section: str, part: Part) -> None:
@@ -67,24 +66,24 @@ class InForce:
         self._part = part
         self._wanted: Topology
         self._served: Topology | None = None
-        """What was served last, None for nothing: there is nothing to go back to then."""
+        """What was served last, None for nothing, so that there is nothing to fall back to."""
         self._trying: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         self._edited = asyncio.Event()
         self._costs = False
-        """Whether what is served has to end for a try."""
+        """Whether an attempt interrupts what is served."""
         self.pending: tuple[str, ...] = ()
-        """What is not in force yet, in words."""
+        """What is not active yet, as a message."""
 
     async def open(self, topology: Topology) -> None:
-        """Begin; raises TensileError where that is not possible."""
+        """Start; raises TensileError if that is not possible."""
         async with self._changing:
             self._wanted = topology
             await self._part.open(topology)
             self._note_served()
 
     async def make_way(self, topology: Topology) -> None:
-        """Serve no more, if a topology that is to be put in force gives another part the port of this one."""
+        """Stop serving if the topology to be activated assigns this port to another server."""
         async with self._changing:
             self._wanted, taken = topology, _ports(topology, but=self._section)
             if self._served is not None and getattr(self._served, self._section).port in taken:
@@ -92,7 +91,7 @@ class InForce:
                 self._served = None
 
     async def follow(self, topology: Topology) -> None:
-        """Do as a topology says that is newly in force; where that is not possible it is said, and tried again."""
+        """Serve as the activated topology says; if that is not possible, report it and retry."""
         async with self._changing:
             self._wanted = topology
             await self._try()
@@ -101,7 +100,7 @@ class InForce:
             self._trying = supervised(f"port of {self._section}", self._keep_trying)
 
     async def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         if self._trying is not None:
             self._trying.cancel()
             await asyncio.gather(self._trying, return_exceptions=True)
@@ -111,14 +110,14 @@ class InForce:
     async def _keep_trying(self) -> None:
         while self.pending:
             self._edited.clear()
-            try:  # an edit has been tried already, and may ask for another pace
+            try:  # an edit has been tried by `follow` already, and may change the interval
                 await asyncio.wait_for(self._edited.wait(), _SELDOM if self._costs and self._part.port else _AGAIN)
             except TimeoutError:
                 async with self._changing:
                     await self._try()
 
     async def _try(self) -> None:
-        """Do as the topology says, or as before."""
+        """Serve as the topology says, or as before."""
         try:
             await self._open()
         except TensileError as error:
@@ -129,7 +128,7 @@ class InForce:
             self._settle()
 
     async def _open(self) -> None:
-        """Open it beside what is served; only where that alone is in the way, once that is closed."""
+        """Open the new port beside the former one; close that first only if it is what blocks the new one."""
         self._costs = False
         try:
             await self._part.open(self._wanted)
@@ -150,7 +149,7 @@ class InForce:
         self._served = self._wanted if self._part.port else None
 
     def _blocks_itself(self) -> bool:
-        """Report whether it is to listen at addresses that it cannot have beside those that it has."""
+        """Report whether the new address conflicts with the present one of this server."""
         if self._served is None or not self._part.port:
             return False
         before, wanted = (getattr(one, self._section) for one in (self._served, self._wanted))
@@ -183,11 +182,8 @@ def _ports(topology: Topology, *, but: str) -> set[int]:
     return found.union(spec.node.kubelet_port for spec in topology.lowers)
 
 
-_CONNECTIONS = 4
-
-
 class HookPort:
-    """The webhook beside what else runs; the cache of claims in `home` is fed while it is served."""
+    """The webhook beside the engine; the cache of claims in `home` is filled while it is served."""
 
     def __init__(self, home: Hooks, fleet: Fleet) -> None:
         self.server = WebhookServer(home)
@@ -197,11 +193,11 @@ class HookPort:
 
     @property
     def port(self) -> int:
-        """The port that it listens on, 0 for none."""
+        """The port it listens on, 0 for none."""
         return self.server.port
 
     async def open(self, topology: Topology) -> None:
-        """Do from now on as a topology says; raises TensileError, and all is as before, where that is not possible."""
+        """Serve as a topology says; raises TensileError, with nothing changed, if that is not possible."""
         await self.server.serve(topology)
         if topology.webhook.enabled:
             self._fleet.ensure(self._feed)
@@ -209,7 +205,7 @@ class HookPort:
             self._task = supervised("webhook", self.server.run)
 
     async def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -218,7 +214,7 @@ class HookPort:
 
 
 class WebhookAlone:
-    """The webhook of a topology and nothing else; used inside one event loop."""
+    """The webhook of a topology without an engine; used inside one event loop."""
 
     port: HookPort
 
@@ -229,7 +225,10 @@ class WebhookAlone:
         self._fleet = fleet
 
     async def start(self) -> None:
-        """Start; returns when the upper cluster has answered. TensileError: bad credentials, or a port is taken."""
+        """Start; return when the upper cluster has responded.
+
+        Raises TensileError for bad credentials or a port in use.
+        """
         if not self.topology.webhook.enabled:
             raise TensileError("webhook.enabled is false: there is nothing to run with --only webhook")
         upper = self.topology.upper
@@ -247,28 +246,28 @@ class WebhookAlone:
         self.is_running = True
 
     async def stop(self) -> None:
-        """Stop; what is registered stays."""
+        """Stop; the registration stays."""
         if self.is_running:
             await self._in_force.close()
         await self._fleet.close_all()
 
     async def reload(self, topology: Topology) -> None:
-        """Put another topology in force; its name and upper are those of the one in force."""
+        """Activate another topology; its name and upper must be unchanged."""
         self.topology = topology
         await self._in_force.follow(topology)
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """What of the topology is not in force yet, in words."""
+        """Parts of the topology that are not active yet, as messages."""
         return self._in_force.pending if self.is_running else ()
 
     def missing(self) -> str:
-        """Return why it is not ready, "" when it is."""
+        """Return why it is not ready, "" if it is."""
         return self.port.server.waits() if self.is_running else "the upper cluster has not answered yet"
 
 
 def own_namespace() -> str:
-    """Return the namespace that this program runs in, "" where it runs in no cluster."""
+    """Return the namespace that this process runs in, "" outside a cluster."""
     with suppress(OSError):
         return (SERVICE_ACCOUNT / "namespace").read_text().strip()
     return ""

@@ -1,7 +1,7 @@
-"""What `tensile run` follows: the topology in a file, or in a ConfigMap of the upper cluster.
+"""The topology sources of `tensile run`: a file, or a ConfigMap of the upper cluster.
 
-The ConfigMap has a connection of its own, apart from the engine's: it is read before there is an engine, and tells of
-the topology also while none is in force.
+The ConfigMap is read on a connection of its own, apart from the engine's: it is needed before there is an engine, and
+its status is written also while no topology is active.
 """
 
 import asyncio
@@ -37,31 +37,31 @@ _log = structlog.get_logger("tensile.run")
 
 
 class Followed(Protocol):
-    """Where the topology is from."""
+    """A topology source."""
 
     @property
     def name(self) -> str:
-        """What it is called, for people."""
+        """The name of the source, for people."""
         ...
 
     async def first(self) -> Reading:
-        """Return the first topology; raises TensileError when it is bad."""
+        """Return the first topology; raises TensileError if it is bad."""
         ...
 
     def readings(self, first: Topology) -> AsyncGenerator[Reading, None]:
-        """Return each state after it."""
+        """Return each state after the first."""
         ...
 
     def tell(self, reading: Reading) -> None:
-        """Note that something became of a state, and that the standing says what."""
+        """Report that a state was processed; the result is in the status."""
         ...
 
     def lead(self) -> None:
-        """Tell of it from now on: this engine drives."""
+        """Begin to write the status: this engine leads."""
         ...
 
     async def close(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         ...
 
 
@@ -79,7 +79,7 @@ class FollowedFile:
         return str(self._path)
 
     async def first(self) -> Reading:
-        """Read the file; raises TensileError when it is bad."""
+        """Return the topology of the file; raises TensileError if it is bad."""
         found = await file_source.read(self._path)
         self._whole = found.data
         return found.reading
@@ -89,17 +89,17 @@ class FollowedFile:
         return file_source.follow(self._path, first, self._watcher, whole=self._whole)
 
     def tell(self, reading: Reading) -> None:
-        """Pass over it: nobody reads answers beside a file."""
+        """Do nothing: a file has no status object."""
 
     def lead(self) -> None:
-        """Do nothing either."""
+        """Do nothing: a file has no status object."""
 
     async def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing: no resource is open."""
 
 
 class FollowedMap:
-    """A topology in a ConfigMap of the upper cluster, reached by `ways`; what `standing` says is told beside it."""
+    """A topology in a ConfigMap of the upper cluster, accessed by `ways`; `standing` is written beside it."""
 
     def __init__(self, place: Place, ways: Ways, standing: Standing, watcher: FileWatcher) -> None:
         self._place = place
@@ -119,7 +119,7 @@ class FollowedMap:
         return self._place.file
 
     async def first(self) -> Reading:
-        """Wait for the ConfigMap and read it; raises TensileError when it is bad, and AccessError."""
+        """Wait for the ConfigMap and return its topology; raises TensileError if it is bad, and AccessError."""
         cluster = await self._open()
         found = await self._awaited(cluster)
         await self._prepare(cluster)
@@ -137,15 +137,15 @@ class FollowedMap:
         return configmap_source.follow(self._topology, self._place, self._changed, first)
 
     def tell(self, reading: Reading) -> None:
-        """Have it written beside the ConfigMap."""
+        """Write the result beside the ConfigMap."""
         self._keeper.tell(reading)
 
     def lead(self) -> None:
-        """Have the status written: one that stands by leaves that to the one that drives."""
+        """Begin to write the status; a standby leaves that to the leader."""
         self._tasks.append(supervised("the topology's status", self._keeper.run))
 
     async def close(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -155,7 +155,7 @@ class FollowedMap:
         return self._fleet.open(UPPER, await self._ways.upper_access(Upper()), connections=_CONNECTIONS)
 
     async def _prepare(self, cluster: Cluster) -> None:
-        """Follow the two ConfigMaps, and find out whose the second one is."""
+        """Watch the topology and status ConfigMaps, and determine the owner of the status."""
         for cache, name in ((self._topology, self._place.name), (self._status, status_ref(self._place).name)):
             selection = Selection(self._place.namespace, fields=f"metadata.name={name}")
             self._fleet.follow(Feed(UPPER, CONFIG_MAP, selection, cache))
@@ -166,7 +166,7 @@ class FollowedMap:
                 await self._fleet.synced()
 
     async def _awaited(self, cluster: Cluster) -> Document:
-        """Read the ConfigMap as soon as there is one; why there is none yet is said once."""
+        """Return the ConfigMap's content as soon as it exists; the reason for waiting is logged once."""
         ref = Ref(UPPER, CONFIG_MAP, self._place.namespace, self._place.name)
         said = ""
 
@@ -183,7 +183,7 @@ class FollowedMap:
         return await insist(read, ClusterError, lambda: _RETRY, tell)
 
     async def _say_last(self, refused: Reading) -> None:
-        """Tell of a bad first content before the program ends, if that goes quickly."""
+        """Report bad first content before the program ends, if that is quick."""
         self._keeper.tell(refused)
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
@@ -191,7 +191,7 @@ class FollowedMap:
 
 
 def _why(error: ClusterError, place: Place) -> str:
-    """Return why there is no topology yet; of a cluster that does not answer its own connection tells."""
+    """Return why there is no topology yet; "" for an unreachable cluster, which its connection reports."""
     if isinstance(error, NotFound):
         return configmap_source.document(None, place).trouble
     return "" if isinstance(error, Unreachable) else str(error)

@@ -1,8 +1,8 @@
-"""What a topology asks of the lowers that are joined: which join, go on or wait, and what of their fields has to wait.
+"""The transitions of lower clusters after an edit: which join, continue or wait, and which of their fields must wait.
 
-A node is one lower's at a time: two that drive it would undo each other's writes for ever. And what pods are found by,
-the name of their node and their namespaces, stays as it is while there are pods. Nothing is refused for good: what
-waits is asked about again and again, so that it comes into force by itself once it can.
+A Node belongs to one lower at a time, because two that manage it would undo each other's writes indefinitely. The
+node's name and the namespace mapping, by which pods are found, do not change while there are pods. Nothing is rejected
+for good: what waits is checked again and again, and becomes active once it can.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,30 +16,30 @@ from tensile.reconcile.world import LowerWorld, World, mapping_note
 from tensile.topology import WAY, Lower, Topology
 
 _OPENED_WITH = ("name", *WAY, "qps", "burst")
-"""What a lower is joined with, and has to be joined anew to change."""
+"""Fields that take effect only when a lower is joined again."""
 
 Wanted = Mapping[str, Lower]
 
 
 class Deed(Enum):
-    """What is done about a lower of the topology."""
+    """The action for a lower of the topology."""
 
     JOIN = auto()
-    """Join it, in the place of the one before, if any."""
+    """Join it, replacing the lower before, if any."""
     KEEP = auto()
-    """Have the one before go on with these fields."""
+    """Continue the lower before with these fields."""
     LEAVE = auto()
-    """Have the one before go, node and all; then it joins."""
+    """Remove the lower before, including its Node; the new one joins afterwards."""
     WAIT = auto()
-    """Nothing yet."""
+    """Do nothing yet."""
 
 
 class Course(NamedTuple):
-    """What is to be done about one lower of the topology.
+    """The transition of one lower of the topology.
 
-    `spec` are its fields as they can be by now. `before` is the lower that is joined already and that it goes on from,
-    or whose place it takes. `waits` say what of it is not in force yet, and `objection` what is wrong with its new
-    credentials: in words, nothing for nothing. `remaps` is whether its namespaces go by other names from now on.
+    `spec` are the fields that can be active now. `before` is the joined lower that continues or is replaced. `waits`
+    are messages about what is not active yet, and `objection` is what is wrong with new credentials ("" for nothing).
+    `remaps` is whether its namespaces are mapped to other names from now on.
     """
 
     deed: Deed
@@ -51,12 +51,12 @@ class Course(NamedTuple):
 
 
 def course(spec: Lower, topology: Topology, world: World) -> Course:
-    """Return what is to be done about a lower of a topology."""
+    """Return the transition of a lower of a topology."""
     wanted = {one.name: one for one in topology.lowers}
     known, holder = world.lowers.get(spec.name), _holder(spec.node.name, world)
     if known is not None:
         if holder is not None and holder is not known and not known.met and not _bar(spec, holder, wanted, world):
-            words = f"once node {known.node} is gone"  # nothing was ever done under this name: it goes on as the other
+            words = f"once node {known.node} is gone"  # nothing was written under this name: continue as the other
             return Course(Deed.LEAVE, spec, known, (_told(spec, "node.name", known.node, spec.node.name, words),))
         return _changed(spec, known, world, _fixed(wanted, world).get(spec.name, ""))
     if holder is None:
@@ -69,14 +69,14 @@ def course(spec: Lower, topology: Topology, world: World) -> Course:
 
 
 def left(topology: Topology, world: World) -> Iterator[LowerWorld]:
-    """Yield the lowers that have left a topology: none of it goes on from them, by their name or by another."""
+    """Yield the lowers that left a topology: no lower of it continues them, under their name or another."""
     found = [course(spec, topology, world).before for spec in topology.lowers]
     going_on = {before.name for before in found if before is not None}
     yield from (lower for name, lower in world.lowers.items() if name not in going_on)
 
 
 def put_off(found: Course, objection: str) -> Course:
-    """Keep the connection that is open, and all that asks for another one as it was; the other fields hold."""
+    """Return a transition that keeps the open connection and the fields that need a new one; other fields apply."""
     before, spec = found.before, found.spec
     assert before is not None, "there is a connection to keep"
     words = f"{objection}; the last good connection is kept"
@@ -87,7 +87,7 @@ def put_off(found: Course, objection: str) -> Course:
 
 
 def _bar(spec: Lower, holder: LowerWorld, wanted: Wanted, world: World) -> str:
-    """Return why a lower cannot go on as the one that has its node, "" where it can, as it is but called otherwise."""
+    """Return why a lower cannot continue as the one that has its node, "" if it can, as a mere rename."""
     if holder.name in wanted:
         return " still"
     if spec.way != holder.spec.way:
@@ -96,7 +96,7 @@ def _bar(spec: Lower, holder: LowerWorld, wanted: Wanted, world: World) -> str:
 
 
 def _changed(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> Course:
-    """Return how a lower that is joined goes on with other fields; `fixed` is why its node keeps its name, "" if not."""
+    """Return how a joined lower continues with other fields; `fixed` is why its node must keep its name, else ""."""
     was, waits = known.spec, []
     is_mapped = not has_to_map(known, spec, world)
     if not is_mapped and not namespace_mapping.may_change(known, world):
@@ -115,14 +115,15 @@ def _changed(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> C
 
 
 def has_to_map(lower: LowerWorld, spec: Lower, world: World) -> bool:
-    """Report whether another mapping of namespaces is in force in a lower than a topology asks for."""
+    """Report whether a lower uses another namespace mapping than a topology wants."""
     return lower.connected and lower.mapping_known and lower.naming != namespace_mapping.asked_for(spec, world)
 
 
 def _fixed(wanted: Wanted, world: World) -> dict[str, str]:
-    """Return by name which lowers cannot have another node yet, and why.
+    """Return by name the lowers that cannot move to another node yet, and why.
 
-    Their own has pods, or the other one is that of a lower which stays there, be it because it cannot move itself.
+    Either their own node has pods, or the other node belongs to a lower that stays there, perhaps because that cannot
+    move itself.
     """
     lowers = world.lowers
     moving = {name: spec for name, spec in wanted.items() if name in lowers and spec.node.name != lowers[name].node}
@@ -140,19 +141,19 @@ def _fixed(wanted: Wanted, world: World) -> dict[str, str]:
 
 
 def _gives_up(lower: LowerWorld, wanted: Wanted, fixed: Mapping[str, str]) -> bool:
-    """Report whether a lower is about to let go of its node."""
+    """Report whether a lower is about to release its node."""
     spec = wanted.get(lower.name)
     moves = spec is None or (spec.node.name != lower.node and lower.name not in fixed)
     return moves and _is_free(lower)
 
 
 def _holder(node: str, world: World) -> LowerWorld | None:
-    """Return the connected lower that has a node; one that was left behind only keeps it until somebody comes."""
+    """Return the connected lower that has a node; an orphaned one only keeps the Node until a lower claims it."""
     return next((lower for lower in world.lowers.values() if lower.node == node and lower.connected), None)
 
 
 def _is_free(lower: LowerWorld) -> bool:
-    """Report whether certainly no pods are mirrored, so that they may be found by other names from now on."""
+    """Report whether it is certain that no pods are mirrored, so that names may change."""
     return lower.is_read and not _is_mirrored(lower)
 
 
@@ -161,14 +162,14 @@ def _is_mirrored(lower: LowerWorld) -> bool:
 
 
 def _taken(lower: LowerWorld) -> str:
-    """Return why pods and claims cannot be found by other names."""
+    """Return why pods and claims cannot get other names."""
     if not lower.is_read:
         return "not before it is known that no pods are mirrored"
     return "not while pods are mirrored" if _is_mirrored(lower) else "not while claims have their volumes there"
 
 
 def _may_have_volumes(lower: LowerWorld, world: World) -> bool:
-    """Report whether volumes above stand for claims of a lower: they name it, and are looked for by that name."""
+    """Report whether upper volumes may exist for claims of a lower: they contain its name, and are found by it."""
     volumes = world.upper.more[VOLUME]
     ours = (one.facts for one in volumes if one.facts.owner == world.owner.mark)
     return any(facts.lower == lower.name for facts in ours) or (is_enabled(lower) and not volumes.synced)

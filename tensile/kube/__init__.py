@@ -1,4 +1,4 @@
-"""The way to real clusters: credentials, HTTP, list and watch, and their life-cycle.
+"""Access to real clusters: credentials, HTTP, list and watch, caches, and the life cycle of connections.
 
-The only package that speaks to apiservers; everything above it sees `cluster.Cluster` and caches.
+Only this package talks to apiservers. Its callers see `cluster.Cluster` and caches.
 """

@@ -1,11 +1,10 @@
-"""aiohttp and the `kubernetes` package on top of it, imported cheaply, and bounded where they are not.
+"""Fast imports of aiohttp and the `kubernetes` package, and the limits that aiohttp lacks.
 
-aiohttp makes two TLS contexts while it is imported, and fills both with all authorities that the system trusts: a sixth
-of the time in which the engine starts. Nothing here uses either, as every connection has the context that its
-kubeconfig asks for.
+aiohttp creates two TLS contexts when it is imported and loads all CAs of the system into both, which takes a sixth of
+the engine's start-up time. Neither is used here: each connection has the TLS context of its kubeconfig.
 
-Its buffers of content have a bound, and so has each header. What has none is what surrounds content: answers that only
-announce another, extensions of chunks, chunks of one byte. So that is counted here.
+aiohttp limits buffered content and each header, but not the bytes around content: informational responses, chunk
+extensions, chunks of one byte. So this module counts them.
 """
 
 import asyncio
@@ -18,12 +17,12 @@ from typing import Any, cast
 from tensile.kube.limits import HEAD, mebibytes
 
 _PLACES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-"""The variables by which OpenSSL is told where authorities are."""
+"""The environment variables that tell OpenSSL where CA certificates are."""
 
 
 @contextmanager
 def without_authorities() -> Iterator[None]:
-    """Have contexts that are made meanwhile trust nobody, and put back what the environment said."""
+    """Make TLS contexts that are created in the block trust no CA, then restore the environment."""
     before = {name: os.environ.get(name) for name in _PLACES}
     os.environ.update(dict.fromkeys(_PLACES, os.devnull))
     try:
@@ -64,30 +63,30 @@ NO_CONTENT = f"an answer with more than {mebibytes(HEAD)} that are no content"
 
 
 class Overlong(aiohttp.ClientError):
-    """An answer has more around its content than any apiserver sends."""
+    """A response has more bytes around its content than any apiserver sends."""
 
 
 Vouch = Callable[[bytes], bool]
-"""Reports whether the server with a certificate (DER, b"" without TLS) may be sent requests."""
+"""Reports whether requests may be sent to the server with a certificate (DER, b"" without TLS)."""
 
 
 class UnprovenServer(aiohttp.ClientError):
-    """A new connection leads to a server that nobody vouches for: nothing was sent."""
+    """A new connection leads to a server that `vouch` does not accept. Nothing was sent."""
 
 
 class _Counting(ResponseHandler):
-    """One connection, on which what is no content is counted from each request on."""
+    """One connection that counts the bytes around the content, from each request on."""
 
     _received = 0
     _last: Any = None
 
     def set_response_params(self, **given: Any) -> None:
-        """Begin to count: another request was sent."""
+        """Reset the count: another request was sent."""
         self._received, self._last = 0, self._payload
         super().set_response_params(**given)
 
     def data_received(self, data: bytes) -> None:
-        """Read on, unless there is more around the content than content."""
+        """Parse the data. Abort when the bytes around the content exceed `HEAD` plus the content."""
         super().data_received(data)
         self._received += len(data)
         content = 0 if self._payload in (None, self._last) else self._payload.total_bytes
@@ -104,7 +103,7 @@ class _Counting(ResponseHandler):
 
 
 def is_overlong(error: aiohttp.ClientError) -> bool:
-    """Report whether aiohttp refused an answer for a line or a header that is too long."""
+    """Report whether aiohttp rejected a response because a line, a header or their sum is too long."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, LineTooLong | Overlong):
         cause = cause.__cause__
@@ -112,9 +111,9 @@ def is_overlong(error: aiohttp.ClientError) -> bool:
 
 
 class Bounded(aiohttp.TCPConnector):
-    """Connections whose answers may not have more around their content than content, but for a head's length.
+    """A connector that limits the bytes around a response's content to `HEAD` plus the content.
 
-    A new connection is used only if `vouch` accepts its server's certificate; raises UnprovenServer.
+    A new connection is used only if `vouch` accepts its server's certificate. Otherwise raises UnprovenServer.
     """
 
     def __init__(self, vouch: Vouch, **given: Any) -> None:
@@ -131,13 +130,13 @@ class Bounded(aiohttp.TCPConnector):
 
 
 def certificate_of(transport: asyncio.BaseTransport | None) -> bytes:
-    """Return the certificate (DER) that the server of a connection showed, b"" without TLS."""
+    """Return the certificate (DER) that the server of a connection presented, b"" without TLS."""
     tls = transport.get_extra_info("ssl_object") if transport is not None else None
     return b"" if tls is None else tls.getpeercert(binary_form=True) or b""
 
 
 async def beginning(content: aiohttp.StreamReader, most: int) -> bytes:
-    """Read a body to its end, or so many bytes of it: one read alone gives no more than has come by then."""
+    """Read a body to its end, or its first `most` bytes. A single read returns only what has arrived by then."""
     found = bytearray()
     while len(found) < most and (piece := await content.read(most - len(found))):
         found += piece

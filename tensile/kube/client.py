@@ -1,15 +1,15 @@
-"""A cluster over HTTP, in raw JSON: the protocol of `tensile.kube.cluster` for real.
+"""A cluster over HTTP: the implementation of the protocol in `tensile.kube.cluster`.
 
-Model classes drop fields that they do not know and cost more than the request itself, so objects pass as bytes. A write
-is sent once: when its answer is lost, whether it happened is for the next decision to see, and preconditions make a
-second try harmless. Only reads are tried again in the call, and only on failures that are known to pass; but what was
-answered with 401 was not done, and is repeated with the credential read anew.
+Model classes drop unknown fields and cost more than the request itself, so objects stay raw bytes. A write is sent
+once: if its response is lost, the next decision sees whether it happened, and preconditions make a second try harmless.
+Only reads are retried within a call, and only for failures that are known to pass. A request that was rejected with 401
+had no effect, so it is repeated after the credential was reloaded.
 
-After a lost connection, a refused credential, or a change of the way there, it has to be shown that the same cluster
-answers before anything else is sent that way. So it has where a new connection leads to a server whose certificate was
-not seen before: an idle connection ends without an error, and what answers at the address then may be another cluster.
+After a lost connection, a rejected credential or a change of access, the cluster must prove its identity before any
+other request is sent. So it must when a new connection leads to a server with an unknown certificate. An idle
+connection ends without an error, and another cluster may have the address by then.
 
-A cluster that sends more than `bounds` allows is not asked for a while, and for twice as long the next time.
+A cluster that sends more than `limits` allows is paused, for twice as long after each breach.
 """
 
 import asyncio
@@ -67,13 +67,13 @@ _MEDIA = {
 }
 _WRITES = frozenset({"create", "patch", "delete"})
 _SERVERS = 5
-"""An address may have several servers of a cluster behind it, each with its own certificate: so many a call gets to
-know."""
+"""The most servers whose certificates one call verifies. A cluster may have several behind one address, each with its
+own certificate."""
 _log = structlog.get_logger("tensile.kube.client")
 
 
 class Follower(Protocol):
-    """Who follows a kind of this cluster and wants to know when a create contradicts what it has seen."""
+    """An informer of this cluster, which must know when a create contradicts what it has seen."""
 
     @property
     def newest(self) -> int:
@@ -81,18 +81,18 @@ class Follower(Protocol):
         ...
 
     def note_created(self, version: int, since: int) -> None:
-        """Note that an object created after `since` was seen got `version`."""
+        """Record that an object created after `since` was seen has resourceVersion `version`."""
         ...
 
 
 class HttpCluster:
-    """One cluster; made inside a running event loop, closed with `close`.
+    """One cluster over HTTP. Create it in a running event loop, close it with `close`.
 
-    `qps` and `burst` bound requests a second (0: no bound), `connections` the calls at one time, `timeout` one call in
-    seconds. `anchored`: the way there may not come to lead to another server. `tally` counts what is kept of a lower
-    cluster, in as many caches as it is given to; `allowance` bounds it. `observe(verb, kind, result)` hears of
-    every write, result being "ok" or the error's name. `pin` is the UID of kube-system that the cluster has to have, ""
-    for the first one that it shows. `admit(uid)` says why it may not be the one of that UID, None when it may.
+    `qps` and `burst` limit requests per second (0: no limit), `connections` limits concurrent calls, `timeout` one call
+    in seconds. `anchored`: the server's URL must not change. `tally` counts the objects in all caches of a lower
+    cluster, and `allowance` limits them. `observe(verb, kind, result)` is called for every write, with result "ok" or
+    the error's name. `pin` is the required UID of kube-system, "" for the first UID that the cluster returns.
+    `admit(uid)` returns why the cluster of that UID must not be used under this name, None if it may.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class HttpCluster:
         self.pin = pin
         self._doubt = bool(pin)
         self._proven: set[bytes] = set()
-        """The certificates of servers that were shown to be this cluster's."""
+        """The certificates of servers that were proven to be this cluster's."""
         self._settling: asyncio.Task[str] | None = None
         self.tally = Tally()
         self._allowance = allowance or Allowance()
@@ -152,27 +152,27 @@ class HttpCluster:
 
     @property
     def access(self) -> Access:
-        """The way to it now."""
+        """The access in use."""
         return self._transport.access
 
     @property
     def complaint(self) -> str:
-        """What somebody has to put right about its credential or address, "" for nothing."""
+        """What a user has to correct about the cluster's credential, address or size, "" for nothing."""
         health = self.health
         is_told = health.wrong or health.shut_out or health.excessive
         return health.error if is_told else self._transport.reread.stale
 
     @property
     def reread(self) -> Reread:
-        """What came of reading its credential anew."""
+        """The result of the last reload of the credential."""
         return self._transport.reread
 
     async def refresh(self) -> str:
-        """Read credential and address anew; "" when another way is taken from now on, else why not."""
+        """Reload credential and address. Return "" if another access is used from now on, else why not."""
         return await self._transport.refresh()
 
     def take(self, access: Access) -> str:
-        """Go another way from now on; "" when it is taken, else why not."""
+        """Use another access from now on. Return "" if it is accepted, else why not."""
         return self._transport.take(access)
 
     async def close(self) -> None:
@@ -183,10 +183,10 @@ class HttpCluster:
         await self._transport.close()
 
     async def identity(self) -> str:
-        """Return the UID of namespace kube-system, which tells clusters apart.
+        """Return the UID of namespace kube-system, which identifies the cluster.
 
-        The first answer is what later ones must be: else WrongCluster is raised, and every call is refused until the
-        first cluster is back; SharedCluster likewise for one that is not admitted.
+        The first UID is pinned. For another one later, raises WrongCluster, and every call is refused until the first
+        cluster is back. For a UID that `admit` rejects, raises SharedCluster with the same effect.
         """
         doing = Doing(self._name, "read", "Namespace kube-system")
         access = self.access
@@ -207,7 +207,7 @@ class HttpCluster:
         return uid
 
     def _wrong(self, doing: Doing, uid: str) -> WrongCluster:
-        """Note that another cluster answers, and return the error that says so."""
+        """Record that another cluster responds, and return the error."""
         self._doubt = True
         self._proven.clear()
         message = another_cluster(self.access, uid, self.pin, is_upper=not self._name)
@@ -215,19 +215,19 @@ class HttpCluster:
         return WrongCluster(message, cluster=self._name, doing=str(doing))
 
     def _shared(self, doing: Doing, objection: Objection) -> SharedCluster:
-        """Note that the cluster may not be this one, and return the error that says so."""
+        """Record that the cluster must not be used under this name, and return the error."""
         self._doubt = True
         message = same_cluster(self.access, objection)
         self.health.refuse(self._clock(), message, shared=True)
         return SharedCluster(message, cluster=self._name, doing=str(doing))
 
     def accept_any(self) -> None:
-        """Take the cluster that answers next for the right one, whichever it is."""
+        """Accept whichever cluster responds next as the right one."""
         self.pin = ""
         self._proven.clear()
 
     def suspect(self, message: str) -> Unreachable:
-        """Note that the cluster seems to hang, and give the error that says so."""
+        """Record that the cluster seems to hang, and return the error."""
         self._doubt = bool(self.pin)
         self.health.silence(self._clock(), message)
         return Unreachable(message, cluster=self._name, doing="read Namespace kube-system")
@@ -238,21 +238,21 @@ class HttpCluster:
         return release_of(doing, await self._read(doing, "/version", settled=False, most=limits.SMALL))
 
     async def read(self, ref: Ref) -> bytes:
-        """Return the object at quorum, so that "not found" means that it does not exist."""
+        """Return the object from a quorum read, so that "not found" means that it does not exist."""
         doing = Doing(self._name, "read", shown(ref))
         return self._of(ref, doing, shallow(await self._read(doing, path_of(doing, ref))))
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
-        """Return what `read` makes of every object of the selection, at quorum, in pages of 500.
+        """Return what `read` makes of every selected object: a quorum read in pages of 500.
 
-        What `read` makes None of is left out. When the store forgets the pages' version on the way, everything is asked
-        for at once. Raises TooLarge for a list that does not end.
+        Objects for which `read` returns None are left out. If the store compacts the version of the pages meanwhile,
+        the whole list is requested at once. Raises TooLarge for a list without end.
         """
         doing = Doing(self._name, "list", f"{kind.name} {selection.namespace}".rstrip())
         path, query = kind.path(selection.namespace), query_of(selection)
 
         async def asked(more: dict[str, str], *, spare: bool, most: int = limits.PAGE) -> Page:
-            """Ask for a page; `spare`: one that is too long costs nothing, as a shorter one can be asked for."""
+            """Request a page. `spare`: a page that is too long is no breach, as a shorter one can be requested."""
             target = target_of(path, query | more)
             return page_of(doing, await self._read(doing, target, most=most, spare=spare), kind.name)
 
@@ -269,10 +269,10 @@ class HttpCluster:
                 raise self._told(doing, error) from None
 
     async def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:
-        """Follow the selection from `version` on; ends when the server ends it, after about `seconds`.
+        """Watch the selection from `version` on, until the server ends the watch after about `seconds`.
 
-        Raises Expired when `version` cannot be resumed from, Unreachable when the end did not come in `seconds` and a
-        margin, and the error of an ERROR line.
+        Raises Expired when `version` cannot be resumed from, Unreachable when the end did not come within `seconds` and
+        a margin, and the error of an ERROR event.
         """
         doing = Doing(self._name, "watch", f"{kind.name} {selection.namespace}".rstrip())
         query = query_of(selection) | {
@@ -315,7 +315,7 @@ class HttpCluster:
         return tuple(found.values())
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
-        """Create the object (for reviews: ask) and give it as stored."""
+        """Create the object (for a review: request it) and return it as stored."""
         doing = Doing(self._name, "create", shown(ref))
         since = [(follower, follower.newest) for follower in self.followers.get(ref.kind, ())]
         path_of(doing, ref)
@@ -327,9 +327,9 @@ class HttpCluster:
         return raw
 
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
-        """Change the object, or a subresource of it, and give it as stored.
+        """Patch the object, or one of its subresources, and return it as stored.
 
-        Raises Conflict when the UID or resourceVersion in the body does not fit any more.
+        Raises Conflict when the UID or resourceVersion in the body does not match any more.
         """
         doing = Doing(self._name, "patch", f"{shown(ref)} {subresource}".rstrip())
         force = "&force=true" if patch.media == "apply-patch" else ""
@@ -338,7 +338,7 @@ class HttpCluster:
         return self._of(ref, doing, await self._write(doing, ref.kind, request))
 
     async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
-        """Delete the object if it is the one with that UID, as it was at that `version` (else Conflict); answered."""
+        """Delete the object if its UID, and `version` if given, match, else raise Conflict. Return the response."""
         doing = Doing(self._name, "delete", shown(ref))
         options: dict[str, Any] = {
             "apiVersion": "v1",
@@ -352,7 +352,7 @@ class HttpCluster:
         return self._of(ref, doing, await self._write(doing, ref.kind, request))
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
-        """Ask for the deletion of a pod if it is the one with that UID (else Conflict); Throttled: a budget says no."""
+        """Evict a pod if it has that UID, else raise Conflict. Raises Throttled if a disruption budget forbids it."""
         doing = Doing(self._name, "evict", shown(ref))
         eviction = {
             "apiVersion": "policy/v1",
@@ -364,13 +364,13 @@ class HttpCluster:
         await self._write(doing, ref.kind, request)
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
-        """Have a token of a ServiceAccount issued, as a TokenRequest asks; returns that, answered: it holds the token."""
+        """Request a token for a ServiceAccount. Return the answered TokenRequest, which contains the token."""
         doing = Doing(self._name, "create", f"{shown(account)} token")
         target = path_of(doing, account, "token")
         return await self._write(doing, account.kind, Request("POST", target, orjson.dumps(request), _JSON))
 
     def endpoint(self) -> Endpoint:
-        """Return how to open a connection of one's own; raises Unreachable while it is not certain who answers there."""
+        """Return how to open a direct connection. Raises Unreachable while the cluster's identity is unproven."""
         access = self.access
         if self._doubt:
             message = self.complaint or "it is being made sure which cluster answers there: try again in a moment"
@@ -384,7 +384,7 @@ class HttpCluster:
 
     @asynccontextmanager
     async def _opened(self, doing: Doing, target: str, seconds: int) -> AsyncIterator[aiohttp.StreamReader]:
-        """Open a watch; raises what its refusal means."""
+        """Open a watch. If it is refused, raise the matching error."""
         access = await self._way(settled=True)
         async with self._transport.stream(access, target, seconds + self._margin) as answer:
             if answer.status == HTTPStatus.OK:
@@ -400,12 +400,12 @@ class HttpCluster:
     async def _read(
         self, doing: Doing, target: str, *, settled: bool = True, most: int = limits.OBJECT, spare: bool = False
     ) -> bytes:
-        """Send a read, again where a failure is known to pass; `spare` as in `_send`."""
+        """Send a read, with retries for failures that are known to pass. `spare` as in `_send`."""
         request = Request("GET", target, most=most)
         return await self._retrying.copy()(self._send, doing, request, settled=settled, spare=spare)
 
     async def _write(self, doing: Doing, kind: Kind, request: Request) -> bytes:
-        """Send a write once, and tell who counts writes."""
+        """Send a write once, and report its result to `observe`."""
         try:
             raw = shallow(await self._send(doing, request))
         except ClusterError as error:
@@ -417,9 +417,10 @@ class HttpCluster:
         return raw
 
     async def _send(self, doing: Doing, request: Request, *, settled: bool = True, spare: bool = False) -> bytes:
-        """Send a request and give the body of its answer; `settled`: to no other cluster than the one it should be.
+        """Send a request and return the body of its response.
 
-        `spare`: an answer that is too long is no breach, as less can be asked for.
+        `settled`: only after the cluster's identity is proven. `spare`: a response that is too long is no breach, as
+        less can be requested.
         """
         try:
             reply = await self._asked(request, settled=settled)
@@ -435,18 +436,18 @@ class HttpCluster:
         return reply.body
 
     def _of(self, ref: Ref, doing: Doing, raw: bytes) -> bytes:
-        """Return an answer that is about the object asked for; raises Unreachable for any other of a lower cluster."""
+        """Return a response about the requested object. For another object of a lower cluster, raises Unreachable."""
         if self._name and (objection := of_another(ref, raw)):
             raise self._told(doing, strange(doing, objection))
         return raw
 
     def _go_on(self) -> None:
-        """Raise Paused while the cluster is left alone because it sent too much."""
+        """Raise Paused while the cluster is paused because it sent too much."""
         if left := self._restraint.left(self._clock()):
             raise Paused(f"{self._restraint.words}; it is asked again in {left:.0f} s", retry_after=left)
 
     async def _asked(self, request: Request, *, settled: bool) -> Reply:
-        """Send a request, and once more if the credential is not accepted and there is another."""
+        """Send a request, and once more if the credential was rejected and a new one is available."""
         access = await self._way(settled=settled)
         reply = await self._sent(access, request, settled=settled)
         if reply.status != HTTPStatus.UNAUTHORIZED:
@@ -457,7 +458,7 @@ class HttpCluster:
         return await self._sent(await self._way(settled=settled), request, settled=settled)
 
     async def _sent(self, access: Access, request: Request, *, settled: bool) -> Reply:
-        """Send a request; where a new connection leads to an unknown server, after that has shown who it is."""
+        """Send a request. If a new connection leads to an unknown server, prove its identity first."""
         for _ in range(_SERVERS):
             try:
                 return await self._transport.request(access, request, probe=not settled)
@@ -467,17 +468,20 @@ class HttpCluster:
         return await self._transport.request(access, request, probe=not settled)
 
     def _mistrust_server(self) -> None:
-        """Doubt who answers, as a new connection leads to an unknown server; the next probe makes a new one too."""
+        """Require a new identity check, as a new connection leads to an unknown server.
+
+        The next probe opens a new connection too.
+        """
         if not self._doubt:
             self._doubt = True
             self._transport.forget_probe()
 
     def _vouched(self, certificate: bytes) -> bool:
-        """Report whether a server was shown to be this cluster's; before the first answer any may be."""
+        """Report whether a server was proven to be this cluster's. Before an identity is pinned, any is."""
         return not self.pin or certificate in self._proven
 
     async def _way(self, *, settled: bool) -> Access:
-        """Return the way to send by; `settled`: after it has been made sure that the same cluster answers there."""
+        """Return the access to use. `settled`: only after the cluster's identity is proven."""
         self._go_on()
         if self._clock() >= self.access.good_until:
             await self._transport.renew(self.access)
@@ -486,12 +490,12 @@ class HttpCluster:
         return self.access
 
     def _mistrust(self) -> None:
-        """Doubt who answers: the way there is another one."""
+        """Require a new identity check, as the access changed."""
         self._doubt = bool(self.pin)
         self.health.turn(self._clock())
 
     def _told(self, doing: Doing, error: ClusterError) -> ClusterError:
-        """Complete an error and note what it says about the cluster's health."""
+        """Complete an error with cluster and request, and record what it means for the cluster's health."""
         error.cluster, error.doing = doing.cluster, str(doing)
         if self._restraint.left(self._clock()):
             return error
@@ -505,13 +509,13 @@ class HttpCluster:
         elif not isinstance(error, Unreachable):
             self.health.contact(self._clock())
         elif not isinstance(error, WrongCluster) and not (error.status and doing.verb in _WRITES):
-            # A write fails with a webhook too, which says nothing of the cluster; how that is, reads tell.
+            # A write also fails when a webhook does, which says nothing about the cluster. Reads show its health.
             self.health.silence(self._clock(), error.message)
             self._doubt = self._doubt or bool(self.pin and not error.status)
         return error
 
     def _exceeded(self, error: TooLarge) -> None:
-        """Leave a cluster alone that sent too much: what is under way ends, and its pause begins."""
+        """Pause a cluster that sent too much, and abort its calls in progress."""
         now = self._clock()
         words = f"{error.doing}: it sent {error.message}"
         pause = self._restraint.note(now, words)
@@ -520,7 +524,7 @@ class HttpCluster:
         _log.warning("cluster sent too much and is left alone", cluster=self._name, error=words, seconds=round(pause))
 
     async def _settle(self) -> None:
-        """Ask once for all waiting calls who answers; raises what keeps it from being the cluster it should be."""
+        """Check the identity once for all waiting calls. Raises the error that prevents the proof."""
         if self._settling is None or self._settling.done():
             self._settling = asyncio.create_task(self.identity())
             self._settling.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -528,7 +532,7 @@ class HttpCluster:
 
 
 def _refusal(doing: Doing, reply: Reply) -> ClusterError:
-    """Return the error that an answer means."""
+    """Return the error for a response."""
     if 300 <= reply.status < 400:  # noqa: PLR2004
         return strange(doing, f"a redirect, HTTP {reply.status}")
     error = error_of(doing, reply.status, reply.body, reply.retry_after, reply.media)

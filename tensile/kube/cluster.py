@@ -1,7 +1,7 @@
-"""All that a cluster can do for the engine, as one protocol.
+"""The operations of a cluster that the engine uses, as one protocol.
 
-The client over HTTP honours it, and so does the rehearsal in memory that `plan` and the tests use, so that everything
-above is written once. Bodies come back as the bytes the apiserver sent: who needs the content decodes it.
+The HTTP client implements it, and so does the in-memory dry run for `plan` and the tests, so that all other code exists
+once. Bodies are returned as the bytes that the apiserver sent: callers that need the content decode it.
 """
 
 import ssl
@@ -12,7 +12,7 @@ from tensile.objects import Kind, Manifest, Ref
 
 
 class Selection(NamedTuple):
-    """Which objects of a kind: a namespace ("" for all) and the API's label and field selectors ("" for none)."""
+    """The selected objects of a kind: a namespace ("" for all), and label and field selectors ("" for none)."""
 
     namespace: str = ""
     labels: str = ""
@@ -23,16 +23,16 @@ Read = Callable[[bytes], Any]
 
 
 class Listing(NamedTuple):
-    """The whole answer of a LIST: what was read out of each object, and the collection's resourceVersion."""
+    """The complete result of a LIST: what was read from each object, and the collection's resourceVersion."""
 
     items: list[Any]
     version: str
 
 
 class WatchEvent(NamedTuple):
-    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK, or a type not known yet, with the object's bytes.
+    """A watch event: ADDED, MODIFIED, DELETED, BOOKMARK or a future type, with the object's bytes.
 
-    An ERROR line is never passed on: it is raised.
+    An ERROR event is raised as an error instead.
     """
 
     type: str
@@ -47,9 +47,9 @@ class Patch(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """Where and how to open a connection of one's own to a cluster's apiserver, for streams.
+    """How to open a direct connection to a cluster's apiserver, for streams.
 
-    `prefix` is the path before /api ("" as a rule), `headers` carry the credential, where it is a token.
+    `prefix` is the path before /api, usually "". `headers` carry the credential if it is a token.
     """
 
     address: str
@@ -61,7 +61,7 @@ class Endpoint(NamedTuple):
 
 
 class Cluster(Protocol):
-    """One cluster. Every method raises the `ClusterError` that fits, and nothing else."""
+    """One cluster. Every method raises the matching `ClusterError`, and nothing else."""
 
     @property
     def name(self) -> str:
@@ -69,21 +69,22 @@ class Cluster(Protocol):
         ...
 
     async def read(self, ref: Ref) -> bytes:
-        """Return the object at quorum, so that "not found" means that it does not exist."""
+        """Return the object from a quorum read, so that "not found" means that it does not exist."""
         ...
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
-        """Return what `read` makes of every object of the selection, at quorum, all pages.
+        """Return what `read` makes of every selected object: a quorum read of all pages.
 
-        What `read` makes None of is left out. Raises Unreachable where it raises anything but a ClusterError.
+        Objects for which `read` returns None are left out. If `read` raises anything but a ClusterError, raises
+        Unreachable.
         """
         ...
 
     def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:
-        """Follow the selection from `version` on; ends when the server ends it, after about `seconds`.
+        """Watch the selection from `version` on, until the server ends the watch after about `seconds`.
 
-        Raises Expired when `version` cannot be resumed from, and Unreachable when nothing (not even the end) came
-        in `seconds` and a margin: a connection can hang without an error.
+        Raises Expired when `version` cannot be resumed from. Raises Unreachable when nothing, not even the end, came
+        within `seconds` and a margin: a connection can hang without an error.
         """
         ...
 
@@ -92,34 +93,34 @@ class Cluster(Protocol):
         ...
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
-        """Create the object (for reviews: ask) and give it as stored."""
+        """Create the object (for a review: request it) and return it as stored."""
         ...
 
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
-        """Change the object, or a subresource of it, and give it as stored.
+        """Patch the object, or one of its subresources, and return it as stored.
 
-        The body carries metadata.uid or metadata.resourceVersion: where they do not fit any more, Conflict is raised.
+        The body carries metadata.uid or metadata.resourceVersion as a precondition. Raises Conflict when it fails.
         """
         ...
 
     async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
-        """Delete the object if it is still the one with that UID (else Conflict).
+        """Delete the object if it still has that UID, else raise Conflict.
 
-        With a `version` it has to be as it was at that resourceVersion too.
-        `grace` in seconds, None for the object's own. Gives the object as it is now, which does not tell by itself
-        whether it is gone or only ending, or a v1 Status.
+        With a `version` its resourceVersion has to match too. `grace` is in seconds, None for the object's own grace
+        period. Returns the object in its present state, which does not show whether it is gone or still terminating, or
+        a v1 Status.
         """
         ...
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
-        """Ask for the deletion of a pod if it is still the one with that UID (else Conflict), with its own grace.
+        """Evict a pod if it still has that UID, else raise Conflict. The pod keeps its own grace period.
 
-        Raises Throttled where a PodDisruptionBudget does not allow it now.
+        Raises Throttled when a PodDisruptionBudget does not allow the eviction now.
         """
         ...
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
-        """Have a token of a ServiceAccount issued, as a TokenRequest asks; returns that, answered: it holds the token."""
+        """Request a token for a ServiceAccount. Return the answered TokenRequest, which contains the token."""
         ...
 
     async def version(self) -> str:
@@ -127,5 +128,5 @@ class Cluster(Protocol):
         ...
 
     def endpoint(self) -> Endpoint:
-        """Return how to open a connection of one's own."""
+        """Return how to open a direct connection."""
         ...

@@ -1,19 +1,13 @@
-"""From a kubeconfig, or from inside a pod, to what a connection needs: address, TLS context, credential.
+"""Access to clusters: from a kubeconfig or a pod's ServiceAccount to an address, a TLS context and a credential.
 
-A bad kubeconfig is an error and never leads elsewhere: falling back to the credentials of the pod this runs in would
-make the upper cluster its own lower. An access is never changed: when what it was read from changes, another one is
-made, and whoever holds it decides whether that one is followed.
+A bad kubeconfig is an error and never falls back to the credentials of the engine's pod, which would make the upper
+cluster its own lower. An access is immutable: when its source changes, a new one is made, and the holder decides
+whether to use it. A kubeconfig in a Secret of the upper cluster is read from the cache. If the Secret is deleted or
+becomes invalid, the open connection stays and the problem is reported. Errors name the Secret and the key, never a
+value.
 
-A kubeconfig that is kept in a Secret of the upper cluster: found in what the cache holds of it, and followed there.
-
-A Secret that is gone or bad takes nothing away from the connection that is open: it is said, and nothing else.
-Errors name the Secret and the key, never a value.
-
-What a token says of itself: who it is for, and until when.
-
-Nothing is verified here: what is read is a credential of our own, and its server decides what it is worth. The claims
-are there before the first request, need no right, and are the same in every release, which an apiserver's answer to
-"who am I" (SelfSubjectReview) is not.
+The claims of a token are read without verification: it is our own credential, and the server verifies it. Claims are
+available before the first request, need no permission and are the same in every release, unlike SelfSubjectReview.
 """
 
 import base64
@@ -51,14 +45,19 @@ __all__ = ["Access", "AccessError", "NoAccess", "from_kubeconfig", "from_text", 
 Clock = Callable[[], float]
 
 NAME_ONE = "name a kubeconfig under upper.kubeconfig"
-"""What to do outside of a pod where a topology file says how the upper cluster is reached."""
+"""What to do outside of a pod, where a topology file configures the access to the upper cluster."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _FROM_A_FILE = "because they run programs: use a token or certificate, or start with --allow-exec-plugins"
 _FROM_ELSEWHERE = "in a Secret: use a token or certificate"
 
+_MOST_NAMED = 10
+_BEARER = "Bearer "
+_ACCOUNT = ("system", "serviceaccount")
+_PARTS = 4
+
 
 class NoAccess(AccessError):
-    """Files give no access: as they were at `files`, and with an exec plugin (`asked`) also as that answered."""
+    """The files give no access. `files` is their state then. `asked`: an exec plugin was part of it."""
 
     def __init__(self, error: AccessError, files: Watched, *, asked: bool) -> None:
         super().__init__(error.what, error.advice)
@@ -68,12 +67,12 @@ class NoAccess(AccessError):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach one cluster, as whom.
+    """How to reach one cluster, and with which credential.
 
-    `origin` names for people what it was read from, `files` are the files among that, as they were then. `headers` are
-    those of the credential. `renew()` reads everything anew from where it came. `good_until` is the moment of the
-    monotonic clock at which the credential ends, if known. `papers` is what `tls` was made of. `flags` are those by
-    which kubectl goes the same way; FILE stands for a kubeconfig that is in no file.
+    `origin` names the source for people. `files` are the files of the source, with their state when read. `headers`
+    carry the credential. `renew()` reads everything again from the source. `good_until` is the monotonic time at which
+    the credential expires, if known. `papers` are the inputs of `tls`. `flags` are the kubectl flags for the same
+    access, with FILE for a kubeconfig that is not in a file.
     """
 
     origin: str
@@ -91,26 +90,29 @@ class Access:
     flags: str = ""
 
     def shows(self) -> tuple[object, ...]:
-        """Return all that the server gets to see of it; contains the credential. Equal: it makes no difference."""
+        """Return everything that the server sees of this access, including the credential.
+
+        Equal results mean the same access.
+        """
         return self.url, self.server_name, self.papers, self.headers
 
     def keeping(self, known: "Access") -> "Access":
-        """Return this access with the TLS context of another that was made of the same, so that connections stay."""
+        """Return this access with the other's TLS context if both have the same inputs, to keep connections."""
         return replace(self, tls=known.tls) if self.papers == known.papers else self
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether TLS is spoken."""
+        """Whether the connection uses TLS."""
         return self.url.startswith("https:")
 
 
 async def from_kubeconfig(
     path: Path, context: str | None = None, *, allow_exec_plugins: bool = False, clock: Clock = time.monotonic
 ) -> Access:
-    """Open the way that `context` (None: the current-context) of the kubeconfig at `path` describes.
+    """Return the access for `context` (None: the current-context) of the kubeconfig at `path`.
 
-    Files named in it are relative to it, as in Kubernetes. Exec plugins run only when allowed, and only by absolute
-    path. Raises AccessError.
+    Files named in it are relative to it, as in Kubernetes. Exec plugins run only if allowed, and only by absolute path.
+    Raises AccessError.
     """
     origin = shown(path, 200)
     before = watched([path])
@@ -119,7 +121,7 @@ async def from_kubeconfig(
         entry = _anchored(parse(text, context, origin, no_plugins="" if allow_exec_plugins else _FROM_A_FILE), path)
 
     async def renew() -> Access:
-        """Read everything anew."""
+        """Read everything again."""
         return await from_kubeconfig(path, context, allow_exec_plugins=allow_exec_plugins, clock=clock)
 
     return replace(await _open(entry, origin, renew, clock, before), flags=_flags(str(path), context))
@@ -128,10 +130,10 @@ async def from_kubeconfig(
 async def from_text(
     text: str | bytes, origin: str, context: str | None = None, *, clock: Clock = time.monotonic
 ) -> Access:
-    """Open the way that a kubeconfig out of a Secret describes; it may use nothing outside of itself.
+    """Return the access for a kubeconfig from a Secret, which must be self-contained.
 
-    No file is opened for it and no program run. `origin` says in errors where it is from. Its `renew` gives the same
-    again: who has a newer text makes another access. Raises AccessError.
+    It may open no file and run no program. `origin` names its source in errors. Its `renew` returns the same again: the
+    holder of a newer text makes another access. Raises AccessError.
     """
     decoded = decode(text, origin) if isinstance(text, bytes) else text
     entry = parse(decoded, context, origin, no_plugins=_FROM_ELSEWHERE)
@@ -142,7 +144,7 @@ async def from_text(
         )
 
     async def renew() -> Access:
-        """Read everything anew."""
+        """Read everything again."""
         return await from_text(text, origin, context, clock=clock)
 
     return replace(await _open(entry, origin, renew, clock, Watched()), flags=_flags("FILE", context))
@@ -155,9 +157,9 @@ async def in_cluster(
     instead: str = NAME_ONE,
     clock: Clock = time.monotonic,
 ) -> Access:
-    """Open the way from inside a pod to its own cluster, as its ServiceAccount.
+    """Return the access from inside a pod to its own cluster, as its ServiceAccount.
 
-    Raises AccessError outside of one, which says what to do `instead`.
+    Outside of a pod, raises AccessError, which recommends `instead`.
     """
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
@@ -171,21 +173,21 @@ async def in_cluster(
     )
 
     async def renew() -> Access:
-        """Read everything anew."""
+        """Read everything again."""
         return await in_cluster(environment, directory, instead=instead, clock=clock)
 
     return await _open(entry, "the pod's ServiceAccount", renew, clock, Watched())
 
 
 def _flags(kubeconfig: str, context: str | None) -> str:
-    """Return the flags of kubectl for a kubeconfig and its context."""
+    """Return the kubectl flags for a kubeconfig and its context."""
     return shlex.join(["--kubeconfig", kubeconfig, *([] if context is None else ["--context", context])])
 
 
 async def _open(
     entry: Entry, origin: str, renew: Callable[[], Awaitable[Access]], clock: Clock, before: Watched
 ) -> Access:
-    """Make the access of an entry, after its plugin, if any, has answered; `before` is how its own file was."""
+    """Return the access of an entry. Its exec plugin, if any, runs first. `before` is the state of its own file."""
     needed = watched(entry.needed())
     files = Watched(before.paths + needed.paths, before.marks + needed.marks)
     with _naming(files, asked=entry.plugin is not None):
@@ -194,7 +196,7 @@ async def _open(
 
 @contextmanager
 def _naming(files: Watched, *, asked: bool = False) -> Iterator[None]:
-    """Have an AccessError tell of the files that it was about."""
+    """Add the files to an AccessError from the block."""
     try:
         yield
     except AccessError as error:
@@ -204,7 +206,7 @@ def _naming(files: Watched, *, asked: bool = False) -> Iterator[None]:
 async def _read(
     entry: Entry, origin: str, renew: Callable[[], Awaitable[Access]], clock: Clock, files: Watched
 ) -> Access:
-    """Make the access of an entry whose `files` were looked at."""
+    """Return the access of an entry. `files` is the state of its files."""
     good_until = math.inf
     if entry.plugin is not None:
         entry, good_until = await _ask(entry, entry.plugin, origin, clock)
@@ -227,7 +229,7 @@ async def _read(
 
 
 def _token(file: str) -> str:
-    """Read the token in a file."""
+    """Return the token in a file."""
     token = read_small(file, MAX_BYTES).decode("latin-1").strip()
     if not token or not is_token(token):
         raise AccessError(
@@ -237,7 +239,7 @@ def _token(file: str) -> str:
 
 
 def _pem(material: Material) -> bytes:
-    """Return the bytes of inline or filed PEM, b"" where there is none."""
+    """Return the bytes of inline PEM or of a PEM file, b"" for none."""
     if material.data or not material.file:
         return material.data
     return read_small(material.file, MAX_BYTES)
@@ -248,7 +250,7 @@ def _anchored(entry: Entry, kubeconfig: Path) -> Entry:
     directory = kubeconfig.absolute().parent
 
     def anchor(file: str) -> str:
-        """Make a file name absolute, nothing stays nothing."""
+        """Make a file name absolute. "" stays ""."""
         return str(directory / file) if file else ""
 
     return replace(
@@ -261,7 +263,7 @@ def _anchored(entry: Entry, kubeconfig: Path) -> Entry:
 
 
 async def _ask(entry: Entry, plugin: Plugin, origin: str, clock: Clock) -> tuple[Entry, float]:
-    """Run the exec plugin; give the entry with its answer, and until when that is good."""
+    """Run the exec plugin. Return the entry with the plugin's credential, and when that expires."""
     authority = base64.b64encode(_pem(entry.authority)).decode()
     asked = question(plugin, entry.server, entry.server_name, authority)
     answer = read_answer(await run_plugin(plugin, asked, origin), plugin.api_version, origin)
@@ -271,13 +273,10 @@ async def _ask(entry: Entry, plugin: Plugin, origin: str, clock: Clock) -> tuple
     return answered, clock() + left
 
 
-_MOST_NAMED = 10
-
-
 async def keep_secret(upper: Cluster, ref: SecretRef, found: Cache) -> None:
-    """Have a cache know one Secret of the upper cluster, if it is there; raises ClusterError.
+    """Add one Secret of the upper cluster to a cache, if it exists. Raises ClusterError.
 
-    It is listed: that is what an engine may, which follows Secrets and reads none by itself.
+    It uses a list: an engine is allowed to list and watch Secrets, but not to get one.
     """
     listing = await upper.list(SECRET, Selection(ref.namespace, fields=f"metadata.name={ref.name}"))
     for raw in listing.items:
@@ -285,7 +284,7 @@ async def keep_secret(upper: Cluster, ref: SecretRef, found: Cache) -> None:
 
 
 class KeptKubeconfig:
-    """The kubeconfig in a Secret. `trouble` says what is wrong with it since it was last good, "" for nothing."""
+    """The kubeconfig in a Secret. `trouble` says what is wrong since it was last valid, "" for nothing."""
 
     def __init__(self, secrets: Cache, ref: SecretRef, context: str | None) -> None:
         self.trouble = ""
@@ -296,7 +295,7 @@ class KeptKubeconfig:
         self._text = ""
 
     async def access(self) -> Access:
-        """Open the way that it describes; raises AccessError."""
+        """Return the access that it describes. Raises AccessError."""
         self._seen = self._state()
         text = kubeconfig_in(self._secrets, self._ref)
         found = await from_text(text, _origin(self._ref), self._context)
@@ -304,7 +303,7 @@ class KeptKubeconfig:
         return found
 
     async def look(self) -> Access | None:
-        """Return the way that it describes by now; None where that is the one before, or cannot be used."""
+        """Return the new access if the kubeconfig changed. None if it did not, or cannot be used."""
         if not self._secrets.synced or not self.is_other():
             return None
         before = self._text
@@ -317,7 +316,7 @@ class KeptKubeconfig:
         return found if self._text != before else None
 
     def is_other(self) -> bool:
-        """Report whether the Secret is not as it was when it was read."""
+        """Report whether the Secret changed since it was read."""
         return self._state() != self._seen
 
     def _state(self) -> tuple[str, int] | None:
@@ -326,7 +325,7 @@ class KeptKubeconfig:
 
 
 def kubeconfig_in(secrets: Cache, ref: SecretRef) -> str:
-    """Return the kubeconfig's text; raises AccessError where there is none."""
+    """Return the kubeconfig's text. Raises AccessError where there is none."""
     entry = secrets.get(ref.namespace, ref.name)
     if entry is None:
         raise AccessError(f"{_origin(ref)}: there is no such Secret", "create it, or correct kubeconfigSecret")
@@ -351,18 +350,13 @@ def _value(secret: Manifest, ref: SecretRef) -> str:
     return str(data[ref.key])
 
 
-_BEARER = "Bearer "
-_ACCOUNT = ("system", "serviceaccount")
-_PARTS = 4
-
-
 def token_in(access: Access) -> str:
-    """Return the token by which a cluster is called, "" where it is called by a certificate or by none."""
+    """Return the bearer token of an access, "" for a client certificate or no credential."""
     return access.headers.get("Authorization", "").removeprefix(_BEARER)
 
 
 def claims_of(token: str) -> Mapping[str, Any]:
-    """Return what a JWT says in its second part, {} for a token of another form."""
+    """Return the claims of a JWT, {} for a token in another format."""
     try:
         part = token.split(".")[1]
         said = orjson.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
@@ -372,6 +366,6 @@ def claims_of(token: str) -> Mapping[str, Any]:
 
 
 def account_namespace(access: Access) -> str:
-    """Return the namespace of the ServiceAccount that a cluster is called as, "" where that is none."""
+    """Return the namespace of the ServiceAccount in an access's token, "" for another identity."""
     parts = str(claims_of(token_in(access)).get("sub", "")).split(":")
     return parts[2] if len(parts) == _PARTS and (parts[0], parts[1]) == _ACCOUNT else ""

@@ -1,19 +1,13 @@
-"""Connections to the host that a kubeconfig names, after a look at where that name leads.
+"""Server addresses of kubeconfigs: their syntax, the addresses that are refused, and connections to them.
 
-Whoever may write a name may have it lead anywhere, and elsewhere with each question. So what it leads to is looked at
-here, and that very address is connected to.
+The address decides who receives the credential, and URL parsers disagree about odd forms: what one takes for a user
+name is the host for another. So only forms that all parsers read alike are accepted. A refusal does not repeat the
+address, as it may contain a password. Cloud metadata addresses, which reveal a machine's secrets, are refused in every
+spelling.
 
-Of several addresses the one that answered last comes first: a dead one then costs a moment once, and not with each
-connection of a burst.
-
-The address of a server, as a kubeconfig writes it -> host, port and path, or a refusal that says why.
-
-An address decides who is shown the credential, and readers of URLs disagree about odd ones: what one takes for a user
-name is the host to another. So only what all read alike is an address here. It is not repeated in a refusal, because a
-password may stand in it.
-
-Some addresses are no server's: clouds tell the machine that asks there its secrets. They are refused in every spelling,
-and where a name leads to is looked at when a connection is made.
+Whoever controls a DNS name can point it anywhere, and elsewhere for each query. So the name is resolved and checked
+here, and the connection goes to the checked address. Of several addresses, the one that worked last is tried first, so
+that a dead one costs time once and not for each connection of a burst.
 """
 
 import asyncio
@@ -29,6 +23,8 @@ from tensile.kube.aio import aiohttp
 
 LONGEST = 2048
 HIGHEST_PORT = 65535
+STAGGER = 0.25
+"""Seconds before the next address is tried. aiohttp, which carries the streams, waits as long."""
 _SCHEME = "https://"
 _ADDRESS = re.compile(
     r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))"
@@ -51,23 +47,45 @@ _METADATA = tuple(
         ),
     )
 )
-"""Where clouds tell their machines secrets, beside the link-local addresses that most have for it."""
+"""Cloud metadata services outside of the link-local addresses."""
 _TRANSLATED = tuple(map(ip_network, ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")))
-"""IPv6 addresses whose last four bytes are an IPv4 address that packets are turned into."""
+"""IPv6 networks whose last four bytes are an IPv4 address to which packets are translated."""
 _OF_IPV4 = (1 << 32) - 1
 _FORM = "write https://HOST:PORT"
 
+_MOST_KNOWN = 1_000
+_answered: dict[tuple[str, int], str] = {}
+"""The address that worked last, by host and port. It only affects the order in which addresses are tried."""
+
 
 class Address(NamedTuple):
-    """Where an apiserver is: `path` is what stands before /api, "" as a rule."""
+    """The address of an apiserver. `path` is what precedes /api, usually ""."""
 
     host: str
     port: int
     path: str
 
 
+class Misled(OSError):
+    """A name resolves to an address that is refused. `reason` says so."""
+
+    reason = "its name leads to a link-local, multicast, unspecified or cloud metadata address"
+
+    def __init__(self) -> None:
+        super().__init__(self.reason)
+
+
+class _Place(NamedTuple):
+    """An address that a name resolves to, in the form of getaddrinfo."""
+
+    family: int
+    sort: int
+    protocol: int
+    where: tuple[Any, ...]
+
+
 def read_server(server: str, where: str) -> Address:
-    """Take a server's address apart; `where` says in the AccessError where it stands."""
+    """Parse a server address. `where` names its place in the AccessError."""
     _check_form(server, where)
     found = _ADDRESS.fullmatch(server, len(_SCHEME))
     if found is None:
@@ -81,7 +99,7 @@ def read_server(server: str, where: str) -> Address:
 
 
 def check_server_name(name: str, where: str) -> None:
-    """Raise AccessError when this is no name that a certificate can have: a DNS name or an IP address."""
+    """Raise AccessError for a name that no certificate can have: neither a DNS name nor an IP address."""
     if name and not (_is_name(name) or _parsed(name)):
         raise AccessError(
             f"{where}: tls-server-name is neither a DNS name nor an IP address", "give one of the server certificate's"
@@ -89,7 +107,7 @@ def check_server_name(name: str, where: str) -> None:
 
 
 def _check_form(server: str, where: str) -> None:
-    """Name the mistakes, and the tricks, that have a name."""
+    """Raise AccessError for known mistakes and unsafe forms."""
     if not server:
         raise AccessError(f"{where}: has no server", _FORM)
     if len(server) > LONGEST:
@@ -103,7 +121,7 @@ def _check_form(server: str, where: str) -> None:
 
 
 def _host(six: str, name: str, where: str) -> str:
-    """Check the host: an IP address of a server, or a DNS name."""
+    """Return the host after a check: an IP address of a server, or a DNS name."""
     address = _parsed(six or name)
     if address is not None:
         _check_reach(address, where)
@@ -113,13 +131,13 @@ def _host(six: str, name: str, where: str) -> str:
 
 
 def _is_name(name: str) -> bool:
-    """Tell a DNS name; one that ends in a number is an address in a spelling that only some programs know."""
+    """Report whether it is a DNS name. A name that ends in a number is an IP address to some programs."""
     labels = name.removesuffix(".").split(".")
     return len(name) <= _LONGEST_NAME and all(map(_LABEL.fullmatch, labels)) and not _NUMBER.fullmatch(labels[-1])
 
 
 def _parsed(host: str) -> IPv4Address | IPv6Address | None:
-    """Return an IP address, None for what is none."""
+    """Return the IP address, None if it is none."""
     try:
         return ip_address(host)
     except ValueError:
@@ -127,7 +145,7 @@ def _parsed(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def _check_reach(address: IPv4Address | IPv6Address, where: str) -> None:
-    """Refuse addresses at which clouds tell their machines secrets, or nobody is."""
+    """Raise AccessError for cloud metadata addresses and addresses without a server."""
     if is_no_server(address):
         raise AccessError(
             f"{where}: server is refused: a link-local, multicast, unspecified or cloud metadata address",
@@ -136,7 +154,7 @@ def _check_reach(address: IPv4Address | IPv6Address, where: str) -> None:
 
 
 def is_no_server(address: IPv4Address | IPv6Address) -> bool:
-    """Report whether nobody is to be connected to at an address, itself or one of IPv4 that it stands for."""
+    """Report whether connections to an address, or to an IPv4 address embedded in it, are refused."""
     return any(
         one.is_link_local
         or one.is_multicast
@@ -147,7 +165,7 @@ def is_no_server(address: IPv4Address | IPv6Address) -> bool:
 
 
 def _stands_for(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
-    """Return the IPv4 addresses that packets to an IPv6 address may be for."""
+    """Return the IPv4 addresses that are embedded in an IPv6 address."""
     if isinstance(address, IPv4Address):
         return []
     found = [one for one in (address.sixtofour, *(address.teredo or ())) if one is not None]
@@ -156,39 +174,12 @@ def _stands_for(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
     return found
 
 
-STAGGER = 0.25
-"""Seconds after which the next address is tried; aiohttp, which carries the streams, waits for as long."""
-
-
-_MOST_KNOWN = 1_000
-_answered: dict[tuple[str, int], str] = {}
-"""The address that answered last, by host and port: nothing rests on it but the order in which addresses are tried."""
-
-
-class Misled(OSError):
-    """A name leads to an address at which there is no server to be called; `reason` says so."""
-
-    reason = "its name leads to a link-local, multicast, unspecified or cloud metadata address"
-
-    def __init__(self) -> None:
-        super().__init__(self.reason)
-
-
-class _Place(NamedTuple):
-    """An address that a name leads to, as the system has it."""
-
-    family: int
-    sort: int
-    protocol: int
-    where: tuple[Any, ...]
-
-
 async def connected(host: str, port: int) -> socket.socket:
-    """Connect to a host by name or address; returns a socket that does not block, to be closed by the caller.
+    """Connect to a host by name or address. Return a non-blocking socket, which the caller closes.
 
-    Of several addresses the next is tried beside one that has not answered after `STAGGER` seconds (RFC 8305): a dead
-    one costs no more than that, and only the first time. Raises OSError, Misled for a name that leads to any address of
-    the wrong sort.
+    If an address does not respond within `STAGGER` seconds, the next one is tried in parallel (RFC 8305). So a dead
+    address costs no more than that, and only the first time. Raises OSError, and Misled if any address of the name is
+    refused.
     """
     places = await _places(host, port)
     if not places:
@@ -201,19 +192,19 @@ async def connected(host: str, port: int) -> socket.socket:
 
 
 def _remember(host: str, port: int, address: str) -> None:
-    """Have an address come first from now on."""
+    """Store an address, to try it first from now on."""
     if len(_answered) >= _MOST_KNOWN:
         _answered.clear()
     _answered[host, port] = address
 
 
 class Resolver(aiohttp.abc.AbstractResolver):
-    """Finds the addresses of a name for aiohttp, and refuses the same."""
+    """Resolves names for aiohttp, with the same refusals."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[aiohttp.abc.ResolveResult]:
-        """Return the addresses of a name; raises OSError, Misled among it."""
+        """Return the addresses of a name. Raises OSError, including Misled."""
         return [
             {
                 "hostname": host,
@@ -227,13 +218,13 @@ class Resolver(aiohttp.abc.AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing, as the resolver holds no resources."""
 
 
 async def _places(host: str, port: int, family: int = socket.AF_UNSPEC) -> list[_Place]:
-    """Return the addresses that a host has, the one that answered last first.
+    """Return the addresses of a host, the one that worked last first.
 
-    Raises OSError where it has none, or one of the wrong sort.
+    Raises OSError if it has none, or one that is refused.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)

@@ -1,14 +1,12 @@
-"""An exec plugin of a kubeconfig: what starts it, what it is asked, and what its answer is worth.
+"""Exec plugins of kubeconfigs: their configuration, their input, and runs with limited time and output.
 
-A plugin is a program that prints a credential. Which one is a kubeconfig's word, so it is taken by absolute path alone,
-and everything in its section that is not understood is refused. In its answer keys that are not known are passed over,
-as Kubernetes does: what they say changes nothing about the credential. Nothing is run here.
+A plugin is a program that prints a credential. The kubeconfig chooses it, so only an absolute path is accepted, and
+unknown keys in its section are errors. Unknown keys in its output are ignored, as in Kubernetes: they do not change the
+credential.
 
-Runs an exec plugin: in bounded time, with bounded output, and with nothing of ours but a few harmless variables.
-
-The Kubernetes library has a runner, but one that reads without an end and leaves a program that hangs running. Here the
-program is a group of its own, which is ended as a whole whatever becomes of the run. What it says on standard error may
-hold a secret and goes nowhere.
+The Kubernetes library has a runner too, but it reads without limit and leaves a hanging program running. Here the
+program has a process group, which is killed as a whole after a failure. It inherits only a few harmless variables. Its
+standard error may contain a secret and is discarded.
 """
 
 import asyncio
@@ -30,18 +28,24 @@ from tensile.kube.strict_models import Section, Text, Token, demanding, told, wr
 from tensile.text import shown
 
 MARGIN = 60.0
-"""Seconds before its end in which a credential is not used any more."""
+"""Seconds before its expiry from which on a credential is not used any more."""
+
+SECONDS = 30.0
+MOST = 1 << 18
+"""The most bytes of output: far more than a token and two certificates need."""
+
+_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _is_absolute(command: str) -> bool:
-    """Tell a path that says by itself what is run."""
+    """Report whether a path is absolute, without dot segments, and printable."""
     return command.startswith("/") and not {".", ".."} & {*command.split("/")} and command.isprintable()
 
 
 def _moment(expiry: Any) -> float | None:
-    """Return a time in seconds since 1970, None for what is none."""
+    """Return a time in seconds since 1970, None for what is no time."""
     try:
         return datetime.fromisoformat(str(expiry)).timestamp()
     except (ValueError, OverflowError):
@@ -54,21 +58,20 @@ _Path = Annotated[Text, AfterValidator(demanding(_is_absolute, "is refused", "gi
 _Passed = Annotated[str, AfterValidator(demanding(lambda text: "\0" not in text, "has a zero byte", "remove it"))]
 _Called = Annotated[str, AfterValidator(demanding(_VARIABLE.fullmatch, "names no variable", "use letters, digits, _"))]
 
-
 _Version = Literal["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"]
 
 
 class _Variable(Section):
-    """A variable of the program's environment."""
+    """An environment variable of the program."""
 
     name: _Called
     value: _Passed
 
 
 class Plugin(Section):
-    """The exec section of a user: a program by absolute path, its arguments and variables, the form of its answer.
+    """The exec section of a user: the program, its arguments and variables, and the version of its output.
 
-    `provide_cluster_info`: it wants to be told which cluster the credential is for.
+    `provide_cluster_info`: the plugin receives the cluster for which the credential is.
     """
 
     command: _Path = Field(default="", validate_default=True)
@@ -81,7 +84,7 @@ class Plugin(Section):
 
 
 class Credential(Section, extra="ignore"):
-    """What a plugin gave: a token, or a certificate and its key in PEM; `until` is seconds since 1970, if told."""
+    """A plugin's credential: a token, or a certificate with its key in PEM. `until` is seconds since 1970 or None."""
 
     token: Token = ""
     certificate: Text = Field(default="", alias="clientCertificateData")
@@ -96,7 +99,7 @@ class Credential(Section, extra="ignore"):
 
 
 class _Answer(Section, extra="ignore"):
-    """What a plugin printed, in the version that its section names."""
+    """A plugin's output. Its version must be the one in the plugin's section."""
 
     kind: Literal["ExecCredential"]
     api_version: str
@@ -110,7 +113,7 @@ class _Answer(Section, extra="ignore"):
 
 
 def question(plugin: Plugin, server: str, server_name: str, authority: str) -> str:
-    """Return what the plugin is told in KUBERNETES_EXEC_INFO; `authority` is the cluster's CA in base64."""
+    """Return the input of the plugin, in KUBERNETES_EXEC_INFO. `authority` is the cluster's CA in base64."""
     spec: dict[str, Any] = {"interactive": False}
     if plugin.provide_cluster_info:
         told = {"server": server, "tls-server-name": server_name, "certificate-authority-data": authority}
@@ -119,7 +122,7 @@ def question(plugin: Plugin, server: str, server_name: str, authority: str) -> s
 
 
 def read_answer(output: bytes, version: str, where: str) -> Credential:
-    """Read what a plugin printed; nothing of it is repeated in the AccessError."""
+    """Parse the output of a plugin. The AccessError repeats none of it."""
     try:
         return _Answer.model_validate_json(output, by_alias=True, by_name=False, context=version).status
     except ValidationError as error:
@@ -129,17 +132,10 @@ def read_answer(output: bytes, version: str, where: str) -> Credential:
         ) from None
 
 
-SECONDS = 30.0
-MOST = 1 << 18
-"""Bytes of an answer: far more than a token and two certificates take."""
-
-_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
-
-
 async def run_plugin(
     plugin: Plugin, asked: str, where: str, *, environment: Mapping[str, str] = os.environ, seconds: float = SECONDS
 ) -> bytes:
-    """Run a plugin with what it is asked, and give what it printed; raises AccessError when it fails."""
+    """Run a plugin with its input and return its output. Raises AccessError if it fails."""
     inherited = {name: environment[name] for name in _INHERITED if name in environment}
     variables = {**inherited, **{one.name: one.value for one in plugin.env}, "KUBERNETES_EXEC_INFO": asked}
     name = shown(plugin.command)
@@ -156,15 +152,15 @@ async def run_plugin(
 
 
 def _demand_program(command: str, subject: str) -> None:
-    """Say it in words when there is nothing to run."""
+    """Raise AccessError if the program does not exist."""
     if not Path(command).is_file():
         raise AccessError(f"{subject} is no file", "install it, or correct exec.command")
 
 
 async def _output(plugin: Plugin, variables: Mapping[str, str], subject: str) -> bytes:
-    """Start the program and read what it prints; when that fails, nothing of it is left.
+    """Start the program and read its output. After a failure no process of it is left.
 
-    The pipe is our own: asyncio takes a program for running as long as one that it made has not been read to its end.
+    The pipe is our own: with a pipe of asyncio, a program counts as running until the pipe was read to its end.
     """
     reader, pipe, end = await _pipe()
     try:
@@ -183,7 +179,7 @@ async def _output(plugin: Plugin, variables: Mapping[str, str], subject: str) ->
 
 
 async def _pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
-    """Make a pipe; give its readable end, what closes that, and the number of the writable one."""
+    """Create a pipe. Return its readable end, the transport that closes it, and the descriptor of the writable end."""
     readable, writable = os.pipe()
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
@@ -192,7 +188,7 @@ async def _pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
 
 
 async def _started(plugin: Plugin, variables: Mapping[str, str], output: int) -> Process:
-    """Start the program; our copy of the end that it writes to is closed."""
+    """Start the program and close our copy of its output descriptor."""
     try:
         return await asyncio.create_subprocess_exec(
             plugin.command,
@@ -208,7 +204,7 @@ async def _started(plugin: Plugin, variables: Mapping[str, str], output: int) ->
 
 
 async def _read(reader: asyncio.StreamReader, subject: str) -> bytes:
-    """Read to the end, or to where it is no answer any more."""
+    """Read to the end. Raises AccessError beyond `MOST` bytes."""
     output = b""
     while piece := await reader.read(1 << 16):
         output += piece
@@ -218,7 +214,7 @@ async def _read(reader: asyncio.StreamReader, subject: str) -> bytes:
 
 
 async def _end(process: Process) -> None:
-    """End the program with all that it has started."""
+    """Kill the program and all processes that it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()

@@ -1,12 +1,12 @@
-"""Watches files: reports when one of them may have changed, by the system's notices (inotify, through watchfiles).
+"""Watches files: reports when one of them may have changed, by notices of the system (inotify, through watchfiles).
 
-Editors rename, Kubernetes swaps a symlink, tools delete directories and make them again, and some files come later
-than who waits for them. So every directory and symlink on the way to a file is watched, and what a notice says is only
-that it is time to look: `hear` is called once the files have been left alone for a moment. All files of a process share
-one watcher, as the system gives a user few of them. Where it gives none, or does not tell of changes (directories that
-others write to over a network), the files are looked at twice a second instead, which is said once.
+Editors rename, Kubernetes swaps a symlink, tools delete directories and create them again, and some files are created
+after the watch. So every directory and symlink on the path to a file is watched, and a notice only says that it is time
+to check. `hear` is called once the files were unchanged for a moment. All files of a process share one watcher, as the
+system limits them per user. Where none is available, or the system does not report changes (directories that other
+machines write to over a network), the files are polled twice a second instead, which is logged once.
 
-What blocks (looking at files, waiting for notices) is done in a thread, which runs while anything is watched.
+Blocking work (checking files, waiting for notices) runs in a thread, which exists while anything is watched.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from watchfiles._rust_notify import RustNotify
 from tensile.kube.files import Trail, find_trail, read_mounts
 
 SETTLE = 0.25
-"""Seconds for which files have to be left alone until who watches them hears of it; longer than a notice takes."""
+"""Seconds without a change until `hear` is called. Longer than a notice takes."""
 LOOK = 0.5
-"""Seconds between two looks where the system does not tell of changes."""
+"""Seconds between two polls where the system does not report changes."""
 _AGAIN = 60.0
-"""Seconds until the system is asked again for notices that it did not give."""
+"""Seconds between two tries to get notices from a system that refused them."""
 _STEP, _DEBOUNCE = 100, 400
-"""Milliseconds: between two looks at what the system told, and for which notices are collected at most."""
+"""Milliseconds: between two checks for notices, and for which notices are collected at most."""
 _MODIFIED = int(Change.modified)
 _MOUNTS = Path("/proc/self/mountinfo")
 _log = structlog.get_logger("tensile.kube.file_watch")
@@ -60,7 +60,7 @@ class Notifier(Protocol):
     def watch(
         self, debounce_ms: int, step_ms: int, timeout_ms: int, stop_event: threading.Event, /
     ) -> set[tuple[int, str]] | str:
-        """Wait for changes, the time-out (0: none), or the event; a string for all but changes."""
+        """Wait for changes, the time-out (0: none) or the event. Return a string for anything but changes."""
         ...
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class _How(NamedTuple):
 
 
 class FileWatch:
-    """A set of files that is watched until `close`; made by FileWatcher.watch."""
+    """A set of files that is watched until `close`. Created by FileWatcher.watch."""
 
     def __init__(self, seen: Watched, hear: Callable[[], object], watcher: "FileWatcher") -> None:
         self.seen = seen
@@ -106,13 +106,13 @@ class FileWatch:
             self._watcher.attend()
 
     def stir(self) -> None:
-        """Note a possible change; the callback runs once no other follows for SETTLE seconds."""
+        """Record a possible change. The callback runs once no other follows for SETTLE seconds."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(SETTLE, self._settled)
 
     def close(self) -> None:
-        """Stop watching; the callback is not called any more."""
+        """Stop watching. The callback is not called any more."""
         if self._timer is not None:
             self._timer.cancel()
         self._watcher.drop(self)
@@ -123,10 +123,10 @@ class FileWatch:
 
 
 class FileWatcher:
-    """Watches any number of files; used inside one event loop, and left with nothing running after `close`.
+    """Watches any number of files. Used inside one event loop. After `close` no thread is left.
 
-    `notify` makes what tells of changes, `mounts` is where the system lists what is mounted, and `look` are the seconds
-    between two looks at files of which nothing tells.
+    `notify` creates a notifier for paths, `mounts` is where the system lists mounts, and `look` is the seconds between
+    two polls of files whose changes are not reported.
     """
 
     def __init__(self, notify: Notify = notifier, mounts: Path = _MOUNTS, look: float = LOOK) -> None:
@@ -147,7 +147,7 @@ class FileWatcher:
         return made
 
     def attend(self) -> None:
-        """Start the thread if there are files to watch, and have it read the list of files again."""
+        """Start the thread if there are files to watch, and make it read the list of files again."""
         with self._lock:
             if self._ended is None and any(watch.seen.paths for watch in self._watches):
                 self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
@@ -165,7 +165,7 @@ class FileWatcher:
         self._edited.set()
 
     async def close(self) -> None:
-        """Remove all watches; return once the thread has ended."""
+        """Remove all watches. Return once the thread has ended."""
         for watch in tuple(self._watches):
             watch.close()
         if self._ended is not None:
@@ -174,7 +174,7 @@ class FileWatcher:
             self._thread.join()
 
     def _turn(self, ended: asyncio.Event) -> tuple[FileWatch, ...]:
-        """Return the watches for the next round of the thread; without any the thread ends."""
+        """Return the watches for the next round of the thread. Without any, the thread ends."""
         with self._lock:
             self._edited.clear()
             found = tuple(watch for watch in self._watches if watch.seen.paths)
@@ -185,7 +185,7 @@ class FileWatcher:
             return found
 
     def _tell(self, watches: Sequence[FileWatch]) -> None:
-        """Pass changes to the event loop; if that is closed, remove all watches."""
+        """Pass changes to the event loop. If that is closed, remove all watches."""
         try:
             self._loop.call_soon_threadsafe(self._stir, watches)
         except RuntimeError:
@@ -200,9 +200,9 @@ class FileWatcher:
 
 
 class KeptFiles:
-    """A cache of file contents, dropped whenever one of the files may have changed; `hear` is called then.
+    """A cache of file contents. When a file may have changed, it is emptied and `hear` is called.
 
-    They are watched from the first reading on, until `close`. `read` reads a file, and raises OSError.
+    The files are watched from the first read until `close`. `read` reads a file, and raises OSError.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class KeptFiles:
         self._watch: FileWatch | None = None
 
     def read(self, path: Path) -> bytes:
-        """Return the content of one of the files; raises OSError."""
+        """Return the content of one of the files. Raises OSError."""
         if self._watch is None:
             self._watch = self._watcher.watch(watched(self._paths), self._forget)
         if path not in self._kept:
@@ -247,9 +247,10 @@ class KeptFiles:
 
 
 class _Survey(NamedTuple):
-    """What has to be watched for all files: `targets`, and what a notice concerns by its path; `dark` are not told of.
+    """What to watch for all files: `targets`, and the watches that a path concerns. `dark` watches get no notices.
 
-    A notice of a change in place is nothing but that for `ends`, which are files; all others may lead elsewhere now.
+    A modification in place concerns only the content for `ends`, which are files. For other paths it may change where a
+    file is.
     """
 
     targets: set[str]
@@ -259,7 +260,7 @@ class _Survey(NamedTuple):
 
 
 class _Rounds:
-    """The work of the thread, in rounds; each round begins by finding out what to watch."""
+    """The work of the thread, in rounds. Each round begins by finding out what to watch."""
 
     def __init__(
         self,
@@ -289,12 +290,12 @@ class _Rounds:
                 del self._given[gone], self._known[gone], self._last[gone]
             try:
                 self._round(watches)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the engine goes on hearing of its files
+            except Exception as error:  # noqa: BLE001 - after any error the engine still notices changes
                 self._go_blind(f"{type(error).__name__}: please report this")
                 self._look_on(watches, _AGAIN)
 
     def _round(self, watches: Sequence[FileWatch]) -> None:
-        """Watch until something else is to be watched."""
+        """Watch until the set of paths to watch changes."""
         survey = self._survey(watches)
         try:
             told = self._how.notify(sorted(survey.targets))
@@ -317,10 +318,10 @@ class _Rounds:
             told.close()
 
     def _attend(self, told: Notifier, survey: _Survey, watches: Sequence[FileWatch]) -> None:
-        """Hear what the system tells, until some file may be elsewhere, or others are to be watched.
+        """Process notices until a file may be elsewhere, or other files are to be watched.
 
-        Notices are followed by a look at everything, at most as often as files are looked at without any: watchfiles
-        loses what comes while it hands over what came before, and the system what comes in a flood.
+        After notices all files are compared, at most as often as files are polled without notices. The reason:
+        watchfiles loses notices that arrive while it returns earlier ones, and the system loses some in a flood.
         """
         compared, is_due = time.monotonic(), False
         while not self._edited.is_set():
@@ -338,7 +339,7 @@ class _Rounds:
                     return
 
     def _survey(self, watches: Sequence[FileWatch]) -> _Survey:
-        """Find the way to each file, and what of it the system tells of."""
+        """Find the path to each file, and which of its changes the system reports."""
         mounts = read_mounts(_text(self._how.mounts))
         trails: dict[Path, Trail] = {}
         survey = _Survey(set(), {}, set(), [])
@@ -363,7 +364,7 @@ class _Rounds:
         self._note({watch for watch in watches if self._known[watch].again() != self._known[watch]})
 
     def _note(self, watches: set[FileWatch]) -> None:
-        """Report changes, to the oldest watch first; a later change is reported again."""
+        """Report changes, to the oldest watch first. A later change is reported again."""
         told = [watch for watch in self._given if watch in watches]
         for watch in told:
             self._known[watch] = self._last[watch] = self._given[watch].again()
@@ -371,14 +372,14 @@ class _Rounds:
             self._tell(told)
 
     def _look_on(self, watches: Sequence[FileWatch], seconds: float) -> None:
-        """Poll files for so many seconds."""
+        """Poll files for some seconds."""
         for _ in range(int(seconds / self._how.look)):
             self._look(watches)
             if self._edited.wait(self._how.look):
                 return
 
     def _look(self, watches: Sequence[FileWatch]) -> None:
-        """Poll files once; report those that changed and were the same in two polls since."""
+        """Poll files once. Report those that changed and were the same in two polls since."""
         changed = set()
         for watch in watches:
             before, self._last[watch] = self._last[watch], self._known[watch].again()
@@ -393,7 +394,7 @@ class _Rounds:
 
 
 def _mark(path: Path) -> _Mark:
-    """Return values of which one changes whenever the file does; () if it does not exist."""
+    """Return values of which one changes whenever the file does, () if it does not exist."""
     try:
         found = path.stat()
     except (OSError, ValueError):

@@ -1,14 +1,12 @@
-"""Small files that others may write or swap: read whole in bounded time.
+"""Files that other processes may write or replace: limited reads, the paths to watch for changes, files for keys.
 
-A path in a kubeconfig can lead to a pipe that nobody writes, to a device, or to a file without end, so only regular
-files are opened, and only so much is read.
+A path in a kubeconfig can name a pipe without a writer, a device or an endless file. So only regular files are opened,
+and reads are limited.
 
-The way to a file through directories and symlinks, as it is: what has to be watched to hear of every change of it.
+Renaming a directory, replacing a symlink or mounting a file changes what a path leads to, and affects only one step of
+the path. So the trail of a file contains all steps, including those that do not exist yet.
 
-Whoever renames a directory, turns a symlink, or mounts one file over another changes what a path leads to, and touches
-only one step of the way. So a file's trail holds all steps, also of one that is not there yet.
-
-Files for private keys: Python's ssl reads a key and its certificate from a file only.
+Private keys get in-memory or temporary files, because Python's ssl reads a key and its certificate from a file only.
 """
 
 import errno
@@ -25,21 +23,54 @@ from tensile.errors import AccessError
 from tensile.text import shown
 
 LARGEST = 1 << 20
-"""Bytes of a file of certificates, unless another limit is given."""
+"""The most bytes of a file of certificates, unless another limit is given."""
 _LONGEST_PATH = 200
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
+_LINKS = 40
+"""The most symlinks on one path, as in Linux."""
+_NETWORK = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2",
+    "prl_fs", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs",
+}  # fmt: skip
+"""File systems that other machines write to without a notice from the local kernel."""
+_ROOT = Path("/")
+_LOCAL_FUSE = "fuse.fuse-overlayfs"
+_MOUNT_FIELDS = 6
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
 
 class Unfit(OSError):
-    """What is no regular file, or larger than it may be; `advice` says what to do."""
+    """Not a regular file, or larger than allowed. `advice` says what to do."""
 
     def __init__(self, what: str, advice: str) -> None:
         super().__init__(errno.EINVAL, what)
         self.advice = advice
 
 
+class Mounts(NamedTuple):
+    """The mounts: types of network file systems by device ("0:45"), and all mount points."""
+
+    network: Mapping[str, str]
+    points: frozenset[str]
+
+
+class Trail(NamedTuple):
+    """The path to one file, with symlinks resolved.
+
+    `names` are the real paths of all its steps: a change of any of them concerns the file. `targets` are the
+    directories of these steps, plus the file itself where it can be changed from elsewhere. `end` is the real path of
+    the file, "" for none. `dark` says why the system does not report changes, "" where it does.
+    """
+
+    names: frozenset[str]
+    targets: frozenset[str]
+    end: str
+    dark: str
+
+
 def read_small(path: str | Path, most: int) -> bytes:
-    """Read a regular file of at most `most` bytes; raises AccessError for anything else."""
+    """Read a regular file of at most `most` bytes. Raises AccessError for anything else."""
     name = shown(path, _LONGEST_PATH)
     try:
         return read_regular(path, most)
@@ -50,7 +81,7 @@ def read_small(path: str | Path, most: int) -> bytes:
 
 
 def read_regular(path: str | Path, most: int = LARGEST) -> bytes:
-    """Read a regular file of at most `most` bytes; raises OSError, and Unfit for anything else."""
+    """Read a regular file of at most `most` bytes. Raises OSError, and Unfit for anything else."""
     try:
         _demand_regular(Path(path).stat())
         descriptor = os.open(path, _FLAGS)
@@ -65,47 +96,13 @@ def read_regular(path: str | Path, most: int = LARGEST) -> bytes:
 
 
 def _demand_regular(found: os.stat_result) -> None:
-    """Refuse pipes, devices, sockets and folders, which are not even opened: some devices act on that."""
+    """Raise Unfit for pipes, devices, sockets and directories. They are not opened, as some devices react to it."""
     if not stat.S_ISREG(found.st_mode):
         raise Unfit("not a file", "name a regular file")
 
 
-_LINKS = 40
-"""Symlinks that are followed on one way, as by Linux."""
-_NETWORK = {
-    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2",
-    "prl_fs", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs",
-}  # fmt: skip
-"""File systems to which others write without the kernel of this machine being told."""
-_ROOT = Path("/")
-_LOCAL_FUSE = "fuse.fuse-overlayfs"
-_MOUNT_FIELDS = 6
-_OCTAL = re.compile(r"\\([0-7]{3})")
-
-
-class Mounts(NamedTuple):
-    """What is mounted: the types of network file systems by device ("0:45"), and the files over which is mounted."""
-
-    network: Mapping[str, str]
-    points: frozenset[str]
-
-
-class Trail(NamedTuple):
-    """The way to one file.
-
-    `names` are the real paths of all its steps: what happens to one of them concerns the file. `targets` are the
-    directories in which these lie, and the file itself where it can be changed from elsewhere. `end` is the real path
-    of the file, "" for none. `dark` says why the system does not tell of changes, "" where it does.
-    """
-
-    names: frozenset[str]
-    targets: frozenset[str]
-    end: str
-    dark: str
-
-
 def read_mounts(text: str) -> Mounts:
-    """Find in the text of /proc/self/mountinfo what the kernel does not tell of as of a file in its directory."""
+    """Parse /proc/self/mountinfo for mounts that hide changes from a watch on the file's directory."""
     network, points = {}, set()
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
@@ -118,7 +115,7 @@ def read_mounts(text: str) -> Mounts:
 
 
 def find_trail(path: Path, mounts: Mounts) -> Trail:
-    """Resolve a path as far as it exists; reads directories and symlinks, and opens no file."""
+    """Resolve a path as far as it exists. Reads directories and symlinks, and opens no file."""
     names: list[Path] = []
     directories: list[Path] = []
     turns: set[Path] = set()
@@ -163,7 +160,7 @@ def _kind(name: Path) -> tuple[int, Path | None]:
 
 
 def _is_open(directory: Path) -> bool:
-    """Report whether changes in a directory can be watched: it is read for that, and named in UTF-8."""
+    """Report whether a directory can be watched: it must be readable, and its name must be UTF-8."""
     try:
         str(directory).encode()
     except UnicodeEncodeError:
@@ -172,7 +169,7 @@ def _is_open(directory: Path) -> bool:
 
 
 def _is_shared(file: Path) -> bool:
-    """Report whether a file has other names, by which it can be written to."""
+    """Report whether a file has other hard links through which it can be written."""
     try:
         found = file.lstat()
     except OSError:
@@ -199,7 +196,7 @@ def _why_dark(decisive: set[Path], heard: set[Path], mounts: Mounts) -> str:
 def file_of(content: bytes) -> Iterator[str]:
     """Return the path of a file that holds `content` while the block runs, for a key that ssl reads from files only.
 
-    On Linux it is in memory (memfd); elsewhere it is a temporary file that only this user can read.
+    On Linux it is in memory (memfd). Elsewhere it is a temporary file that only this user can read.
     """
     in_memory = hasattr(os, "memfd_create")
     with os.fdopen(os.memfd_create("tensile-key", os.MFD_CLOEXEC), "wb") if in_memory else NamedTemporaryFile() as file:

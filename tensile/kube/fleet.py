@@ -1,9 +1,9 @@
-"""The clusters that are open: their clients, identities and informers, each apart from the others.
+"""The open clusters: their clients, identities and informers, isolated from each other.
 
-Whatever one cluster does, hang, refuse, or send nonsense, stays in the tasks and connections of its own. A probe reads
-each cluster's identity every few seconds: it finds a hanging apiserver long before a watch would, and another cluster
-behind a known address before anything is decided from its contents. The files that a credential was read from are
-watched: a rotated one is in use before the old one ends.
+A cluster that hangs, refuses or sends invalid data affects only its own tasks and connections. A probe reads each
+cluster's identity every few seconds. It detects a hanging apiserver long before a watch does, and another cluster
+behind a known address before any decision uses its contents. The files of a credential are watched, so that a rotated
+one is in use before the old one expires.
 """
 
 import asyncio
@@ -29,16 +29,17 @@ from tensile.kube.transport import Clock, Sleep
 from tensile.objects import NAMESPACE, UPPER, Kind
 
 SLOWEST = 2.0
-"""Seconds between two tries to identify a cluster that is in trouble, unless it asks for more."""
+"""Most seconds between two identity probes of a failing cluster, unless the cluster asks for more."""
 Claim = Callable[[str, str], Objection | None]
-"""Says by a cluster's name and UID why it may not be that one, None when it may."""
+"""Returns, for a cluster's name and UID, why that cluster must not be used under the name, None if it may."""
 _log = structlog.get_logger("tensile.kube.fleet")
 
 
 class Feed(NamedTuple):
-    """What to keep in a cache: one kind of one cluster; with `every` by a list each so many seconds, not by a watch.
+    """The specification of an informer: one kind of one cluster, and its cache.
 
-    Nothing waits for a `spare` feed: if the cluster denies it, the log says so and everything else works.
+    With `every` it lists at that interval in seconds instead of watching. No caller waits for a `spare` feed: if the
+    cluster denies it, the denial is logged and everything else works.
     """
 
     cluster: str
@@ -50,7 +51,7 @@ class Feed(NamedTuple):
 
 
 class _Open:
-    """One open cluster: its client, what follows it, and the tasks that do."""
+    """One open cluster: its client, its informers and its tasks."""
 
     def __init__(self, cluster: HttpCluster) -> None:
         self.cluster = cluster
@@ -66,18 +67,18 @@ class _Open:
         self.tasks: list[asyncio.Task[None]] = []
 
     def touch(self) -> None:
-        """Have the credential read anew."""
+        """Request a reload of the credential."""
         self.touched = True
         self.cluster.reread.happened.set()
 
 
 class Fleet:
-    """All open clusters by name; used inside one event loop, closed with `close_all`.
+    """All open clusters by name. Used inside one event loop, closed with `close_all`.
 
-    `chance` gives random numbers in [0, 1). `probe` is the time between two reads of a cluster's identity, `patience`
-    how long one may take, both in seconds. `observe(name)` makes what hears of a cluster's writes; `notify(name)` is
-    called when a cluster begins or ceases to answer as itself. `watcher` watches the files of credentials (None: one of
-    its own), and `again` is in how many seconds an exec plugin is asked again that gave none after they changed.
+    `chance` returns random numbers in [0, 1). `probe` is the time between two reads of a cluster's identity, `patience`
+    the time-out of one, both in seconds. `observe(name)` returns the observer of a cluster's writes. `notify(name)` is
+    called when a cluster starts or stops responding as itself. `watcher` watches the files of credentials (None: the
+    fleet creates one). `again` is the seconds until an exec plugin is retried that failed after its files changed.
     """
 
     def __init__(
@@ -121,10 +122,10 @@ class Fleet:
         anchored: bool = False,
         pin: str = "",
     ) -> HttpCluster:
-        """Begin to follow a cluster; returns at once, whether it answers or not. It must not be open already.
+        """Open a cluster and start its tasks. Returns at once, whether the cluster responds or not.
 
-        `qps`, `burst` and `connections` bound its requests, `anchored` keeps it at its server, and `pin` is the
-        identity that it has to have, as in HttpCluster.
+        It must not be open already. `qps`, `burst` and `connections` limit its requests, `anchored` fixes its server,
+        and `pin` is its required identity, as in HttpCluster.
         """
         if name in self._open:
             raise ValueError(f"cluster {name!r} is open already")
@@ -149,16 +150,16 @@ class Fleet:
         return cluster
 
     async def replace(self, name: str, access: Access) -> None:
-        """Have an open cluster reached in another way from now on; what runs ends on the old one.
+        """Use another access for an open cluster. Requests in progress end on the old one.
 
-        Nothing is done there before it has shown itself to be the same cluster.
+        The new access is only used after the cluster proved the same identity there.
         """
         entry = self._open[name]
         problem = entry.cluster.take(access)
         await self._took(entry, problem)
 
     def follow(self, feed: Feed) -> Informer:
-        """Feed one more cache from an open cluster, as soon as its identity is known."""
+        """Start an informer for one more cache of an open cluster, once its identity is known."""
         entry = self._open[feed.cluster]
         informer = Informer(
             entry.cluster,
@@ -177,7 +178,7 @@ class Fleet:
         entry.cluster.followers.setdefault(feed.kind, []).append(informer)
 
         async def follow() -> None:
-            """Wait for the identity, then follow for ever."""
+            """Wait for the identity, then run the informer indefinitely."""
             await entry.identified.wait()
             await informer.run()
 
@@ -185,14 +186,14 @@ class Fleet:
         return informer
 
     def ensure(self, feed: Feed) -> None:
-        """Feed a cache from an open cluster, unless it is fed already."""
+        """Start an informer for a cache of an open cluster, unless it has one."""
         if id(feed.cache) not in self._open[feed.cluster].following:
             self.follow(feed)
 
     def tail(self, cluster: str, kind: Kind, selection: Selection, hear: Callable[[WatchEvent], None]) -> None:
-        """Have `hear` told what happens in an open cluster, as soon as its identity is known and until it is closed.
+        """Call `hear` for events in an open cluster, from when its identity is known until it is closed.
 
-        What is heard already is not asked for again.
+        A kind and selection that already has a tail gets no second one.
         """
         entry = self._open[cluster]
         if any((one.kind, one.selection) == (kind, selection) for one in entry.tails):
@@ -201,14 +202,14 @@ class Fleet:
         entry.tails.append(told)
 
         async def follow() -> None:
-            """Wait for the identity, then follow for ever."""
+            """Wait for the identity, then run the tail indefinitely."""
             await entry.identified.wait()
             await told.run()
 
         self._supervise(entry, f"tail {kind.name}", follow)
 
     async def leave(self, cluster: str, cache: Cache) -> None:
-        """Feed a cache no more, which stays as it is, distrusted; one that is not fed: nothing."""
+        """Stop the informer of a cache, if it has one. The cache keeps its contents and is marked stale."""
         entry = self._open.get(cluster)
         task = entry.following.pop(id(cache), None) if entry else None
         if entry is None or task is None:
@@ -223,10 +224,10 @@ class Fleet:
         cache.distrust()
 
     async def close(self, name: str) -> None:
-        """Stop following a cluster and close its connections; its caches stay as they are, distrusted.
+        """Stop watching a cluster and close its connections. Its caches keep their contents and are marked stale.
 
-        Whoever waits in `synced` or `identified` for it is let go. Where the caller is cancelled it goes on, and
-        `close_all` waits for it: nobody else knows the cluster any more.
+        Callers that wait in `synced` or `identified` for it continue. If this call is cancelled, closing goes on and
+        `close_all` waits for it: no other object refers to the cluster by then.
         """
         entry = self._open.pop(name)
         for task in entry.tasks:
@@ -243,31 +244,31 @@ class Fleet:
             await self.watcher.close()
 
     def names(self) -> tuple[str, ...]:
-        """List the open clusters."""
+        """Return the names of the open clusters."""
         return tuple(self._open)
 
     def cluster(self, name: str) -> HttpCluster:
-        """Return an open cluster; raises KeyError when it is not open."""
+        """Return an open cluster. Raises KeyError if it is not open."""
         return self._open[name].cluster
 
     def health(self, name: str) -> Health:
-        """Return what is known of an open cluster's presence."""
+        """Return the health of an open cluster."""
         return self._open[name].cluster.health
 
     def silent(self, name: str) -> float:
-        """Return for how many seconds an open cluster has not answered, 0 when it does."""
+        """Return the seconds for which an open cluster has not responded, 0 if it responds."""
         return self.health(name).unreachable_for(self._clock())
 
     def tried(self, name: str) -> float:
-        """Return for how many seconds an open cluster has been tried to be reached in the way of now."""
+        """Return the seconds for which the present access to an open cluster has been in use."""
         return self.health(name).tried_for(self._clock())
 
     def complaint(self, name: str) -> str:
-        """Return what somebody has to put right about an open cluster's credential or address, "" for nothing."""
+        """Return what a user has to correct about an open cluster's credential or address, "" for nothing."""
         return self._open[name].cluster.complaint
 
     def skipped(self) -> dict[tuple[str, str], int]:
-        """Return how many objects of each open cluster were left out, by the cluster's name and the kind's."""
+        """Return how many objects were left out, by the names of the open cluster and of the kind."""
         found: Counter[tuple[str, str]] = Counter()
         for name, entry in self._open.items():
             for feed, informer in entry.followed:
@@ -275,32 +276,32 @@ class Fleet:
         return dict(found)
 
     def denied(self, name: str, *, named: bool = True) -> str:
-        """Return what an open cluster does not let us follow, "" for nothing; `named`: with the cluster's name."""
+        """Return what an open cluster does not allow us to watch, "" for nothing. `named`: with the cluster's name."""
         denials = self._open[name].denials
         return denials.words if named else denials.unnamed
 
     def identity(self, name: str) -> str:
-        """Return the UID of an open cluster's kube-system, "" before its first answer."""
+        """Return the UID of an open cluster's kube-system, "" before its first response."""
         return self._open[name].cluster.pin
 
     def is_identified(self, name: str) -> bool:
-        """Report whether an open cluster has shown itself to be the right one at least once."""
+        """Report whether an open cluster has proven its identity at least once."""
         return self._open[name].identified.is_set()
 
     async def listed(self, name: str, cache: Cache) -> None:
-        """Wait until a cache of an open cluster has had its first list; raises Denied where the cluster lets us not."""
+        """Wait until a cache of an open cluster has had its first list. Raises Denied if the cluster denies it."""
         for feed, informer in tuple(self._open[name].followed):
             if feed.cache is cache:
                 await informer.first()
 
     async def identified(self, name: str) -> str:
-        """Wait for an open cluster's first answer and give the UID of its kube-system, "" when it is closed before."""
+        """Wait for an open cluster's first response. Return the UID of its kube-system, "" if it is closed before."""
         entry = self._open[name]
         await entry.identified.wait()
         return entry.cluster.pin
 
     async def synced(self, *names: str) -> None:
-        """Wait until every cache of these clusters (none named: of all) has had its first list, and tails listen."""
+        """Wait until every cache of these clusters (none given: of all) has had its first list, and tails listen."""
         for name in names or self.names():
             entry = self._open[name]
             lists = [informer.listed for feed, informer in entry.followed if not feed.spare]
@@ -308,7 +309,7 @@ class Fleet:
                 await event.wait()
 
     def _supervise(self, entry: _Open, what: str, job: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Keep a job of a cluster running in a task of its own."""
+        """Run a job of a cluster in a task of its own, and restart it after errors."""
         backoff = Backoff(self._pace)
         task = supervised(
             what, job, lambda: backoff.after_failure(self._chance()), sleep=self._sleep, cluster=entry.cluster.name
@@ -321,10 +322,10 @@ class Fleet:
         self._claim = claim
 
     def _objection(self, name: str, uid: str) -> Objection | None:
-        """Return under which other name the cluster of that UID is open, None under none.
+        """Return the conflict with another name under which the cluster of that UID is open, None for none.
 
-        Of two names for one cluster, the one under which it has answered keeps it, else the one that is to have it and
-        leads there, else the one opened first.
+        Of two names for one cluster, the one under which it has responded keeps it. Otherwise the name for which this
+        UID is pinned at this server has precedence, then the name opened first.
         """
         claimed = self._claim(name, uid)
         if claimed is not None:
@@ -339,7 +340,7 @@ class Fleet:
         return None
 
     async def _let_first(self, entry: _Open) -> None:
-        """Let those opened before at the same server be tried first: which of two names is refused is no chance."""
+        """Wait until clusters opened earlier at the same server were tried, so that their order decides conflicts."""
         for other in tuple(self._open.values()):
             if other is entry:
                 return
@@ -347,7 +348,7 @@ class Fleet:
                 await other.tried.wait()
 
     async def _keep_identified(self, entry: _Open) -> None:
-        """Read the identity for ever: every few seconds, sooner while that fails."""
+        """Read the identity every few seconds, indefinitely, and sooner while that fails."""
         backoff = Backoff(self._pace)
         await self._let_first(entry)
         while True:
@@ -360,7 +361,7 @@ class Fleet:
             await self._sleep(max(wait, error.retry_after if error else 0.0))
 
     async def _try_to_identify(self, entry: _Open) -> ClusterError | None:
-        """Read the identity once, and note what keeps it from being shown."""
+        """Read the identity once. Return and record the error if it fails."""
         try:
             await self._identify(entry)
         except ClusterError as error:
@@ -371,7 +372,7 @@ class Fleet:
         return None
 
     async def _keep_fresh(self, entry: _Open) -> None:
-        """Watch the credential's files for ever, and read them anew when they have changed."""
+        """Watch the credential's files indefinitely, and reload them after a change."""
         cluster = entry.cluster
         with self.watcher.watch(cluster.access.files, entry.touch) as watch:
             while True:
@@ -388,7 +389,7 @@ class Fleet:
                 watch.follow(_files(cluster))
 
     async def _took(self, entry: _Open, problem: str) -> None:
-        """Find out at once who answers there, if another way is taken, and have everybody try it."""
+        """If another access is used now, check the identity at once and wake the informers."""
         self._tell_stale(entry)
         if problem:
             return
@@ -397,7 +398,7 @@ class Fleet:
             self._tell(entry)
 
     def _tell_stale(self, entry: _Open) -> None:
-        """Say, once for each reason, that a credential's files cannot be used as they are, and when they can again."""
+        """Log once per reason that the credential's files cannot be used, and when they can again."""
         known, entry.stale = entry.stale, entry.cluster.reread.stale
         name = entry.cluster.name or "upper"
         if entry.stale and entry.stale != known:
@@ -408,7 +409,7 @@ class Fleet:
             _log.info("credential can be read again", cluster=name)
 
     async def _identify(self, entry: _Open) -> None:
-        """Read the identity once, in bounded time."""
+        """Read the identity once, with a time-out."""
         try:
             async with asyncio.timeout(self._patience):
                 uid = await entry.cluster.identity()
@@ -422,7 +423,7 @@ class Fleet:
             self._tell(entry)
 
     def _doubt(self, entry: _Open, error: ClusterError) -> None:
-        """Note that a cluster does not show its identity; said once for each sort of trouble."""
+        """Record that a cluster does not prove its identity. Logged once for each type of error."""
         if isinstance(error, Denied):
             entry.denials.meet(entry, NAMESPACE, error)
         if isinstance(error, WrongCluster) and not isinstance(entry.trouble, WrongCluster):
@@ -435,7 +436,7 @@ class Fleet:
             self._tell(entry)
 
     def _tell(self, entry: _Open) -> None:
-        """Let informers and whoever listens know that a cluster's presence changed."""
+        """Wake the informers and call `notify`: the cluster started or stopped responding."""
         for _, informer in entry.followed:
             informer.wake()
         if self._notify:
@@ -443,7 +444,7 @@ class Fleet:
 
 
 def _files(cluster: HttpCluster) -> Watched:
-    """Return the files of a cluster's credential: those it was read from, or those that could not be read."""
+    """Return the files of a cluster's credential: those that were read, or those that could not be read."""
     refused = cluster.reread.refused
     return refused.files if isinstance(refused, NoAccess) else cluster.access.files
 
@@ -453,7 +454,7 @@ def _server(access: Access) -> tuple[str, int, str]:
 
 
 async def _closed(entry: _Open) -> None:
-    """See off the tasks of a cluster, which were cancelled, then let go who waits for it, and hang up."""
+    """Wait for the cancelled tasks of a cluster, release its waiters and close its connections."""
     await asyncio.gather(*entry.tasks, return_exceptions=True)
     entry.identified.set()
     entry.tried.set()

@@ -1,14 +1,11 @@
-"""Whether a cluster answers, as far as its traffic tells.
+"""The health of a cluster's connection, and the permissions that the cluster denies.
 
-An open watch on which nothing happens is no silence: silence begins with a failure and ends with any answer, even a
-refusal. One refusal is silence too, that of a credential, theirs or ours: nothing can be done there, and what watches
-go on telling, which were opened before, does not change that.
+An idle watch is no silence. Silence begins with a failure and ends with any response, even an error. Only a rejected
+credential, theirs or ours, counts as silence too, even while older watches still deliver events.
 
-What a cluster does not let us follow: told once, however many lists meet it and however often, and when it is over.
-
-A right that is missing ends nothing: what is denied is asked for again until it is granted. Meanwhile what needs it
-waits, and nobody would hear why. A cluster may deny in other words each time, and grant in between; then it is heard
-seldom, and the first words stay.
+A denied permission is requested again until it is granted, and what needs it waits. It is logged once, however many
+informers meet it, and again when it is granted. A cluster may deny with changing messages and grant in between, so log
+lines are limited and the first message is kept.
 """
 
 import time
@@ -23,28 +20,33 @@ from tensile.kube.limits import Ration
 from tensile.objects import Kind
 
 NOT_CONTACTED = "not contacted yet"
-"""The trouble of a cluster that has not been asked anything."""
+"""The error of a cluster that has not received a request yet."""
+
+ADVICE = "`tensile doctor` says which rights are missing, and how to grant them"
+REWORDED = 60.0
+"""Seconds after which a new message for the same denial counts."""
+_log = structlog.get_logger("tensile.kube.health")
 
 
 class WrongCluster(Unreachable):
-    """Another cluster answers at this address than before: nothing is read from it or written to it."""
+    """Another cluster responds at this address than before. Nothing is read from it or written to it."""
 
     title = "refused"
 
 
 class SharedCluster(WrongCluster):
-    """The cluster at this address is followed already, under another name: two nodes would run the same pods."""
+    """The cluster at this address is open already under another name: two nodes would run the same pods."""
 
 
 class Objection(NamedTuple):
-    """Why a cluster may not be the one of a name, and what to do about it ("": its address is wrong)."""
+    """Why a cluster must not be used under a name, and what to do about it ("": its address is wrong)."""
 
     what: str
     advice: str = ""
 
 
 def another_cluster(access: Access, uid: str, pin: str, *, is_upper: bool) -> str:
-    """Return what to say and do where a cluster answers that is not the one of UID `pin`."""
+    """Return the message for a response from another cluster than the one with UID `pin`."""
     meant = "restart" if is_upper else "take the lower out of the topology and give the new cluster a name of its own"
     return (
         f"another cluster answers at {access.url} than before (kube-system {uid} instead of {pin}): "
@@ -53,17 +55,18 @@ def another_cluster(access: Access, uid: str, pin: str, *, is_upper: bool) -> st
 
 
 def same_cluster(access: Access, objection: Objection) -> str:
-    """Return what to say and do where a cluster answers that goes by another name already."""
+    """Return the message for a cluster that is open already under another name."""
     advice = objection.advice or f"put the address in {access.origin} right, or take the lower out of the topology"
     return f"{access.url} leads to {objection.what}: nothing is done there under this name; {advice}"
 
 
 class Health:
-    """What is known of one cluster's presence. Times are of one monotonic clock, in seconds.
+    """The connection state of one cluster. Times are in seconds of one monotonic clock.
 
-    `last_contact` is the last answer, None before the first; `error` the present trouble, "" for none; `wrong` is true
-    while another cluster answers in its place, `shared` while that is one that goes by another name, `shut_out`
-    while it does not accept our credential or we not its own, `excessive` while it counts as one that sends too much.
+    `last_contact` is the time of the last response, None before the first. `error` is the present error, "" for none.
+    `wrong` is true while another cluster responds at the address, and `shared` while that one is open under another
+    name. `shut_out` is true while one side rejects the other's credential, and `excessive` while the cluster counts as
+    sending too much.
     """
 
     def __init__(self, now: float) -> None:
@@ -78,16 +81,16 @@ class Health:
         self._turned_at = now
 
     def turn(self, now: float) -> None:
-        """Note that another way is taken from now on, which is as good as untried; the silence goes on."""
+        """Record that another, untried access is used from now on. Silence continues."""
         self._turned_at = now
 
     def contact(self, now: float) -> None:
-        """Note an answer to a request."""
+        """Record a response to a request."""
         self.shut_out = False
         self.hear(now)
 
     def hear(self, now: float) -> None:
-        """Note a word of a watch that is open."""
+        """Record an event of an open watch."""
         self.last_contact = now
         if self.excessive and now >= self._bearable_from:
             self.excessive = False
@@ -96,49 +99,46 @@ class Health:
             self._silent_since = None
 
     def silence(self, now: float, error: str) -> None:
-        """Note that an answer did not come."""
+        """Record a request without a response."""
         self.error = error
         if self._silent_since is None:
             self._silent_since = now
 
     def refuse(self, now: float, error: str, *, shared: bool = False) -> None:
-        """Note that another cluster answers, or one that goes by another name; counts as silence until `accept`."""
+        """Record that another cluster responds, or one under another name. Counts as silence until `accept`."""
         self.wrong = True
         self.shared = shared
         self.silence(now, error)
 
     def shut(self, now: float, error: str) -> None:
-        """Note that a credential is not accepted, theirs or ours; counts as silence until `contact`."""
+        """Record that a credential was rejected, theirs or ours. Counts as silence until `contact`."""
         self.shut_out = True
         self.silence(now, error)
 
     def exceed(self, now: float, error: str, until: float) -> None:
-        """Note that it sent too much; counts as silence until it answers at the time `until`, or later."""
+        """Record that the cluster sent too much. Counts as silence until it responds at `until` or later."""
         self.excessive, self._bearable_from = True, until
         self.silence(now, error)
 
     def accept(self, now: float) -> None:
-        """Note that it is the cluster it should be."""
+        """Record that the right cluster responds."""
         self.wrong = self.shared = False
         self.contact(now)
 
     def unreachable_for(self, now: float) -> float:
-        """Return for how many seconds the cluster has not answered, 0 when it does."""
+        """Return the seconds for which the cluster has not responded, 0 if it responds."""
         return 0.0 if self._silent_since is None else max(now - self._silent_since, 0.0)
 
     def tried_for(self, now: float) -> float:
-        """Return for how many seconds the way there has been the one that it is."""
+        """Return the seconds for which the present access has been in use."""
         return now - self._turned_at
 
 
-ADVICE = "`tensile doctor` says which rights are missing, and how to grant them"
-REWORDED = 60.0
-"""Seconds after which other words of the same denial count."""
-_log = structlog.get_logger("tensile.kube.health")
-
-
 class Denials:
-    """What one cluster denies, by whoever met it; `cluster` is its name, "" for the upper one, `clock` in seconds."""
+    """The permissions that one cluster denies, by the informer that needs them.
+
+    `cluster` is its name, "" for the upper one. `clock` returns seconds.
+    """
 
     def __init__(self, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster or "upper"
@@ -149,7 +149,7 @@ class Denials:
 
     @property
     def words(self) -> str:
-        """All that is denied at present, "" for nothing."""
+        """All present denials, "" for none."""
         return "; ".join(sorted(self._said()))
 
     @property
@@ -158,12 +158,12 @@ class Denials:
         return "; ".join(sorted({error.words for error in self._met.values()}))
 
     def of(self, who: object) -> Denied | None:
-        """Return what was denied to one last, with what to do about it; None where nothing is."""
+        """Return the present denial of an informer with advice for the user, None for none."""
         met = self._met.get(who)
         return met and Denied(f"{met.message}: {ADVICE}", cluster=met.cluster, doing=met.doing)
 
     def meet(self, who: object, kind: Kind, error: Denied) -> None:
-        """Note that one is not let follow a kind."""
+        """Record that an informer is not allowed to watch a kind."""
         met = self._met.get(who)
         if met is not None and met.doing == error.doing and self._clock() - self._since[who] < REWORDED:
             return
@@ -172,13 +172,13 @@ class Denials:
         self._met[who], self._since[who] = error, self._clock()
 
     def end(self, who: object, kind: Kind) -> None:
-        """Note that one is let follow a kind."""
+        """Record that an informer is allowed to watch a kind."""
         met = self._met.pop(who, None)
         if met is not None and str(met) not in self._said() and self._ration.take():
             _log.info("allowed again", cluster=self._cluster, kind=kind.name)
 
     def forget(self, who: object) -> None:
-        """Note that one follows nothing any more."""
+        """Remove an informer that has ended."""
         self._met.pop(who, None)
 
     def _said(self) -> set[str]:

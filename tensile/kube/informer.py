@@ -1,15 +1,13 @@
-"""List, then watch from there: keeps one cache true, or says that it is not.
+"""Informers, which keep a cache in sync by list and watch, and tails, which only watch from now on.
 
-A watch can end, hang, repeat itself, or be answered by a store that was restored from a backup and knows less than we
-do. Kubernetes answers a watch from a version that lies in its future with silence for ever, so a version is resumed
-from only after the cluster has shown that it has got that far. What was missed comes back with a list; an object that
-a list lacks is gone, but nobody saw it go, which the cache tells apart.
+A watch can end, hang, repeat events, or be served from a store that was restored from a backup. Kubernetes sends
+nothing, indefinitely, for a watch from a future version. So a version is only resumed from after the cluster has shown
+that it has reached it. A list recovers missed events. An object that a list lacks is gone, but its deletion was not
+seen, and the cache distinguishes the two.
 
-Watch from now on: hears what happens to one kind of one cluster, and keeps nothing.
-
-For what is worth hearing while it is new and not worth a list: there may be a hundred thousand events in a cluster, and
-those of an hour ago say nothing. So it begins at the cluster's present, resumes where it was after a break, and begins
-at the present again where that is not possible; what was missed is missed.
+A tail is for events that matter while they are new and are not worth a list: a cluster may have 100,000 of them, mostly
+outdated. It begins at the present, resumes after a break, and if it cannot, begins at the present again. Events in
+between are lost.
 """
 
 import asyncio
@@ -41,14 +39,14 @@ class Rewound(Expired):
 
 
 class Informer:
-    """Feeds one cache with one kind of one cluster. `run` never ends by itself; cancel it.
+    """Keeps one cache in sync with one kind of one cluster. `run` does not return; cancel it.
 
-    With `every` it lists again after so many seconds, and watches nothing: what most objects pass through within a
-    moment costs more to hear of than to look for.
+    With `every` it lists at that interval in seconds and does not watch. That is cheaper for kinds whose objects mostly
+    exist for a moment.
 
-    `chance` gives random numbers in [0, 1), `clock` monotonic seconds. `denials` hears of what the cluster does not let
-    it do. `relists` and `rewinds` count what happened, `skipped` the objects that were left out because they are none,
-    or were not asked for.
+    `chance` returns random numbers in [0, 1), `clock` monotonic seconds. `denials` records what the cluster denies.
+    `relists` and `rewinds` count what happened, `skipped` counts objects that were invalid or not requested, and so
+    left out.
     """
 
     def __init__(
@@ -98,38 +96,41 @@ class Informer:
         return self._position
 
     def note_created(self, version: int, since: int) -> None:
-        """Note that an object created after `since` was seen got `version`; an older one means a rewound history."""
+        """Record that an object created after `since` was seen has resourceVersion `version`.
+
+        An older version means that the cluster's history went back.
+        """
         if 0 < version <= since <= self._position:
             self._rewind(version)
             self._cut()
 
     def distrust(self) -> None:
-        """Note that what is cached may be another cluster's: list afresh, as soon as that is possible."""
+        """List again as soon as possible, as the cache may hold another cluster's objects."""
         self._cache.distrust()
         self._position = self._furthest = 0
         self._resumable = False
         self._cut()
 
     def wake(self) -> None:
-        """Try again now: the cluster is known to answer."""
+        """Retry now: the cluster is known to respond."""
         self._awake.set()
 
     async def first(self) -> None:
-        """Wait for the first list; raises Denied where the cluster does not let it be had."""
+        """Wait for the first list. Raises Denied if the cluster denies it."""
         await self._answered.wait()
         denied = self._denials.of(self)
         if denied is not None and not self.listed.is_set():
             raise denied
 
     def end(self) -> None:
-        """Let go who waits for the first list: nobody follows any more."""
+        """Release the callers that wait for the first list, as the informer has ended."""
         self._denials.forget(self)
         self._have_listed()
 
     async def run(self) -> None:
-        """Follow for ever; every error of the cluster is waited out.
+        """List and watch indefinitely, with a back-off after errors of the cluster.
 
-        Anything else that goes wrong is raised, and the next run begins with a list.
+        Any other error is raised, and the next run begins with a list.
         """
         while True:
             try:
@@ -142,7 +143,7 @@ class Informer:
                 raise
 
     async def _follow(self) -> None:
-        """List if need be, then watch until the watch ends, or until it is time to list again."""
+        """List if needed, then watch until the watch ends or the next list is due."""
         if self._every:
             await self._list()
             self._backoff.reset()
@@ -158,7 +159,7 @@ class Informer:
         await self._watch()
 
     async def _list(self) -> None:
-        """List everything and take it over; a list that is behind what was seen proves that its store was restored."""
+        """List everything and replace the cache. A list older than what was seen proves that the store was restored."""
         listing = await self._listing()
         version = _number(listing.version)
         if version < self._position:
@@ -174,11 +175,11 @@ class Informer:
         self._have_listed()
 
     async def _listing(self) -> Listing:
-        """List, and count what is new as if it were kept already: until it is, what it replaces stays."""
+        """List, and count new objects before they are cached, as the old ones stay until the list is complete."""
         fresh, kept = Tally(), self._cache.tally or Tally()
 
         def read(raw: bytes) -> Entry | None:
-            """Read one object, None for one that is left out; one that is known as it is is not read again."""
+            """Read one object, None for one that is left out. An unchanged known object is not read again."""
             try:
                 meta = self._screen.meta(raw)
                 known = self._known(meta)
@@ -197,14 +198,14 @@ class Informer:
             kept.add(-fresh.objects, -fresh.content)
 
     def _known(self, meta: Meta) -> Entry | None:
-        """Return the object of that UID and version that is cached, None where none is or the cache is not trusted."""
+        """Return the cached object of that UID and version, None for none or while the cache is not in sync."""
         known = self._cache.get(meta.namespace, meta.name) if self._cache.synced else None
         if known is None or (known.uid, known.version) != (meta.uid, version_in(meta)):
             return None
         return known
 
     def _skip(self, error: Malformed) -> None:
-        """Leave an object out; the log says so once in a while."""
+        """Leave an object out. Logged at a limited rate."""
         self.skipped += 1
         where = {"cluster": self._doing.cluster or "upper", "kind": self._kind.name}
         self._seldom.tell("skipped", lambda more: _log.warning("object left out", **where, error=error.message, **more))
@@ -214,7 +215,7 @@ class Informer:
         self._answered.set()
 
     async def _check(self) -> None:
-        """Make sure that the cluster has got as far as we have seen; a list of nothing shows how far it is."""
+        """Check that the cluster has reached the version seen so far. An empty list shows its present version."""
         nothing = NOTHING._replace(namespace=self._selection.namespace)
         listing = await self._cluster.list(self._kind, nothing, unwanted)
         version = _number(listing.version)
@@ -222,7 +223,7 @@ class Informer:
             raise self._rewind(version)
 
     def _rewind(self, version: int) -> Rewound:
-        """Note that history went back to `version`."""
+        """Record that the history went back to `version`, and return the error."""
         where = {"cluster": self._doing.cluster or "upper", "kind": self._kind.name}
         positions = {"now": version, "seen": self._position}
         self._seldom.tell("rewound", lambda more: _log.warning("history was rewound", **where, **positions, **more))
@@ -234,7 +235,7 @@ class Informer:
         return Rewound(message, cluster=self._doing.cluster, doing=str(self._doing))
 
     async def _watch(self) -> None:
-        """Watch until the server ends it, or until it is cut off from here."""
+        """Watch until the server, an audit or this informer ends the watch."""
         began = self._clock()
         start = self._position
         try:
@@ -253,13 +254,13 @@ class Informer:
             raise Unreachable("watches end as soon as they begin", cluster=self._doing.cluster, doing=str(self._doing))
 
     def _until_audit(self) -> float | None:
-        """Return the seconds until everything is to be compared, however many watches that takes; None: never."""
+        """Return the seconds until the next full comparison, across watches. None: never."""
         if not self._pace.audit:
             return None
         return max(self._audit_at - self._clock(), 0.0)
 
     async def _take_all(self, version: int) -> None:
-        """Watch from `version` on and take over what comes."""
+        """Watch from `version` on and apply the events."""
         shortest, longest = self._pace.shortest, self._pace.longest
         seconds = shortest + int(self._chance() * (longest - shortest + 1))
         stream = self._cluster.watch(self._kind, self._selection, str(version), seconds)
@@ -268,7 +269,7 @@ class Informer:
                 self._take(event)
 
     def _take(self, event: WatchEvent) -> None:
-        """Take over one event, unless it goes back in history; an object that is none is left out."""
+        """Apply one event, unless it goes back in history. An invalid object is left out."""
         try:
             meta = None if event.type == "BOOKMARK" else self._screen.meta(event.raw, leaves=event.type == "DELETED")
             version = version_of(self._doing, event.raw) if meta is None else version_in(meta)
@@ -292,12 +293,12 @@ class Informer:
             self._skip(error)
 
     def _cut(self) -> None:
-        """End the watch that is open, if one is."""
+        """End the open watch, if any."""
         if self._scope is not None:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     def _note(self, error: ClusterError) -> None:
-        """Remember what an error means for the next try."""
+        """Record what an error means for the next try."""
         if isinstance(error, Expired):
             self._resumable = False
         if isinstance(error, Denied):
@@ -315,7 +316,7 @@ class Informer:
                 await self._awake.wait()
 
     def _wait(self, error: ClusterError) -> float:
-        """Return the seconds to wait after an error; who makes list after list necessary waits longer each time."""
+        """Return the seconds to wait after an error. Repeated relists back off further each time."""
         if not isinstance(error, Expired):
             answered = not isinstance(error, Unreachable)
             return self._backoff.after_failure(self._chance(), answered=answered, at_least=error.retry_after)
@@ -325,15 +326,15 @@ class Informer:
 
 
 def _number(version: str) -> int:
-    """Return a resourceVersion as a number, 0 when it is none."""
+    """Return a resourceVersion as a number, 0 if it is none."""
     return int(version) if version.isdecimal() else 0
 
 
 class Tail:
-    """Tells `hear` of each event of one kind of one cluster. `run` never ends by itself; cancel it.
+    """Calls `hear` for each event of one kind of one cluster. `run` does not return; cancel it.
 
-    `chance` gives random numbers in [0, 1), `clock` monotonic seconds. `listening` is set once nothing that happens
-    from then on is missed, or once the cluster has said that it does not let us.
+    `chance` returns random numbers in [0, 1), `clock` monotonic seconds. `listening` is set once no later event is
+    missed, or once the cluster has denied the watch.
     """
 
     def __init__(
@@ -362,7 +363,7 @@ class Tail:
         self.listening = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow for ever; every error of the cluster is waited out."""
+        """Watch indefinitely, with a back-off after errors of the cluster."""
         while True:
             try:
                 await self._follow()
@@ -377,9 +378,9 @@ class Tail:
                 await self._sleep(rest)
 
     async def _follow(self) -> None:
-        """Watch from where it was, or from now on, until the watch ends.
+        """Watch from the last position, or from now on, until the watch ends.
 
-        A position beyond the cluster's present is one of a history that is gone: it would be answered by silence.
+        A position beyond the cluster's present belongs to a lost history: such a watch would deliver nothing.
         """
         listing = await self._cluster.list(self.kind, NOTHING, unwanted)
         newest = int(listing.version) if listing.version.isdecimal() else 0
@@ -393,7 +394,7 @@ class Tail:
         self._backoff.reset()
 
     async def _take_all(self) -> None:
-        """Watch, and tell of what comes."""
+        """Watch, and pass on the events."""
         shortest, longest = self._pace.shortest, self._pace.longest
         seconds = shortest + int(self._chance() * (longest - shortest + 1))
         stream = self._cluster.watch(self.kind, self.selection, str(self._position), seconds)

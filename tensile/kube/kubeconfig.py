@@ -1,11 +1,11 @@
-"""A kubeconfig as text -> the one cluster and user that a context names, or a refusal that says why.
+"""Parse a kubeconfig: the cluster and user that a context names, or an error that says why not.
 
-A kubeconfig can start programs, switch certificate checks off and send everything through a proxy. What this engine
-does not do is refused by name instead of passed over, because acting with other rights, or towards another server, than
-the file says is worse than not acting. Nothing is opened here: files are only named.
+A kubeconfig can start programs, disable certificate checks and route through a proxy. What this engine does not support
+is refused instead of ignored: acting with other permissions or towards another server than the file says is worse than
+not acting. Nothing is opened here: files are only named.
 
-Who names a kubeconfig may name any Secret or file that this program can read. So errors give places in it and the keys
-that Kubernetes has there, and of its content only what the one who named it has named as well.
+Whoever names a kubeconfig may name any Secret or file that this program can read. So errors contain positions and the
+keys that Kubernetes defines, and of the content only what the user named too.
 """
 
 import base64
@@ -25,7 +25,7 @@ __all__ = ["MAX_BYTES", "AccessError", "Entry", "Material", "decode", "parse"]
 
 
 class Material(NamedTuple):
-    """Something in PEM: the bytes themselves, or else the file that holds them; neither when it was not given."""
+    """PEM data: the bytes themselves, or else the file that holds them. Both are empty if none was given."""
 
     data: bytes = b""
     file: str = ""
@@ -36,7 +36,7 @@ _NOTHING = Material()
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One way into one cluster. `token`, `token_file`, `plugin` and the certificate are alternatives."""
+    """The access to one cluster. `token`, `token_file`, `plugin` and the certificate are alternatives."""
 
     server: str
     address: Address
@@ -49,12 +49,12 @@ class Entry:
     plugin: Plugin | None = field(default=None, repr=False)
 
     def files(self) -> list[str]:
-        """List the files that the entry refers to, also those in whose place it holds the content."""
+        """Return the files that the entry names, including those overridden by inline data."""
         named = (self.authority.file, self.certificate.file, self.key.file, self.token_file)
         return [file for file in named if file]
 
     def needed(self) -> list[str]:
-        """List the files that the entry cannot do without."""
+        """Return the files that the entry requires."""
         found = [one.file for one in (self.authority, self.certificate, self.key) if not one.data]
         return [file for file in (*found, self.token_file) if file]
 
@@ -65,12 +65,12 @@ def _key(name: str) -> str:
 
 
 def _refused(advice: str) -> BeforeValidator:
-    """Refuse a key that is set, to whatever."""
+    """Return a validator that refuses any set value."""
     return BeforeValidator(demanding(lambda value: value in (None, False, ""), "is refused", advice))
 
 
 def _decoded(value: Any) -> bytes:
-    """Return what base64 stands for, which may be folded over lines; nothing for null."""
+    """Return decoded base64, which may contain line breaks. Null is b""."""
     try:
         return base64.b64decode("".join(value.split()), validate=True) if value is not None else b""
     except (AttributeError, ValueError):
@@ -78,7 +78,7 @@ def _decoded(value: Any) -> bytes:
 
 
 def _allowed(plugin: Any, info: ValidationInfo) -> Any:
-    """Refuse every plugin where the context of the validation says why."""
+    """Refuse every plugin if the validation context contains a reason."""
     if plugin is not None and info.context:
         why, _, advice = info.context.partition(": ")
         raise wrong(f"plugins are refused {why}", advice)
@@ -94,14 +94,14 @@ _IMPERSONATION = _refused("impersonation is not supported: give the credential o
 
 
 class _Context(Section, extra="ignore"):
-    """Which cluster, as which user."""
+    """The cluster and user of a context."""
 
     cluster: Name
     user: Name
 
 
 class _Cluster(Section, alias_generator=_key):
-    """Where a cluster is, and how it is known. What is refused stands first, and is told first."""
+    """The address and CA of a cluster. Refused fields come first, so that they are reported first."""
 
     insecure_skip_tls_verify: Annotated[Any, _UNCHECKED] = None
     proxy_url: Annotated[Any, _PROXY] = None
@@ -114,7 +114,7 @@ class _Cluster(Section, alias_generator=_key):
 
 
 class _User(Section, alias_generator=_key):
-    """What is shown to the cluster."""
+    """The credential for the cluster."""
 
     auth_provider: Annotated[Any, _PROVIDER] = None
     username: Annotated[Any, _BASIC] = None
@@ -134,7 +134,7 @@ class _User(Section, alias_generator=_key):
 
     @model_validator(mode="after")
     def _shows_something(self) -> "_User":
-        """Refuse a user that shows nothing, or half a pair."""
+        """Refuse a user without a credential, or with half a key pair."""
         certificate = self.client_certificate or self.client_certificate_data
         key = self.client_key or self.client_key_data
         if bool(certificate) != bool(key):
@@ -148,14 +148,14 @@ _S = TypeVar("_S", bound=Section)
 
 
 class _Config(NamedTuple):
-    """The whole file, and where it is from."""
+    """The whole file and its source."""
 
     origin: str
     values: dict[str, Any]
 
 
 def decode(data: bytes, origin: str) -> str:
-    """Return a kubeconfig's bytes as text; raises AccessError for what is none, or too much of it."""
+    """Return a kubeconfig's bytes as text. Raises AccessError if it is too large or not UTF-8."""
     if len(data) > MAX_BYTES:
         raise AccessError(f"{origin}: larger than 1 MiB, which no kubeconfig is", "look whether it is the right file")
     try:
@@ -165,10 +165,10 @@ def decode(data: bytes, origin: str) -> str:
 
 
 def parse(text: str, context: str | None, origin: str, *, no_plugins: str = "") -> Entry:
-    """Return what `context` (None: the file's current-context) names in the kubeconfig `text`.
+    """Return the entry of `context` (None: the file's current-context) in the kubeconfig `text`.
 
-    `origin` says in errors where the text is from. With `no_plugins`, which says why, a user with an exec plugin is
-    refused, whatever the plugin is. Raises AccessError.
+    `origin` names the source in errors. If `no_plugins`, a reason, is given, a user with any exec plugin is refused.
+    Raises AccessError.
     """
     config = _load(text, origin)
     name = config.values.get("current-context") if context is None else context
@@ -194,7 +194,7 @@ def parse(text: str, context: str | None, origin: str, *, no_plugins: str = "") 
 
 
 def _load(text: str, origin: str) -> _Config:
-    """Read the text, within the limits of every configuration, into a mapping."""
+    """Parse the text, within the limits for all configuration, into a mapping."""
     document = compose(text, what="kubeconfig")
     for flaw in document.flaws:
         raise AccessError(f"{origin}:{flaw.position.line}:{flaw.position.column}: {flaw.text}")
@@ -209,9 +209,9 @@ def _load(text: str, origin: str) -> _Config:
 def _named(
     config: _Config, sort: str, section: type[_S], name: str, asker: str, *, no_plugins: str = ""
 ) -> tuple[_S, str]:
-    """Return the entry called `name` of the list of contexts, clusters or users, and where its body stands.
+    """Return the entry called `name` in the list of contexts, clusters or users, and the position of its body.
 
-    `asker` says in errors where the name stands.
+    `asker` is the place of the name, for errors.
     """
     given = config.values.get(f"{sort}s")
     entries = given if isinstance(given, tuple) else ()

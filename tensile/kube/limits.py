@@ -1,21 +1,12 @@
-"""How fast and how often: a token bucket for requests, and the waits between tries.
+"""Limits: request rates, back-off, log rates, and the size of what one cluster may send.
 
-Both are arithmetic over a clock and a die that are passed in, so that a test needs neither time nor luck.
+Clusters are operated by others. Whatever one of them sends, the memory and time for the others must remain. So every
+response has a maximum size, and so have a cluster's responses in progress and its cached objects. No cluster within
+Kubernetes' own limits reaches a bound; the text at each bound says why. Users who can cause events can cause any
+number, so what they cause is logged at a limited rate.
 
-How often something may be done for each of many keys: token buckets in bounded memory.
-
-A bucket is one number, the moment at which it is full again. So a bucket that is full needs no memory, and a key that
-was quiet for long enough is the same as one that was never seen.
-
-Lets the first event of a sort through in a while, and counts those in between.
-
-Whoever can make an event happen can make it happen without end; what a person reads stays short.
-
-How much is taken of one cluster: a bound for all that an apiserver could make endless, and what a breach costs it.
-
-An engine follows clusters that others operate. Whatever one of them sends, the memory and the time of the others stay
-their own, so each answer has a size that ends, and so has the sum of what one cluster has under way and of what is kept
-of it. No bound is one that a cluster within Kubernetes' own limits meets; each says why.
+Everything here is arithmetic over a clock and random numbers that are passed in, so tests are deterministic and need
+not wait.
 """
 
 from collections import OrderedDict
@@ -25,9 +16,62 @@ from typing import Generic, NamedTuple, TypeVar
 from tensile.errors import Unreachable
 from tensile.kube.store import Tally
 
+PAUSE = 60.0
+"""Seconds in which the same kind of event is not logged again."""
+AT_ONCE, EVERY = 20, 30.0
+"""The burst of log lines from one source, and the seconds after which one more is allowed."""
+_REMEMBERED = 10_000
+
+OBJECT = 8 << 20
+"""The most bytes of one object, or of one watch event. etcd takes 1.5 MiB, an apiserver accepts requests of 3 MiB, and
+JSON is up to three times as long as the stored form."""
+SMALL = 1 << 20
+"""The most bytes of a cluster's own data: its version, its identity, its APIs."""
+PAGE = 16 << 20
+"""The most bytes of one page of a list: 500 objects of 32 KiB. A longer page is requested again with fewer objects."""
+PAGES = (500, 50, 2)
+"""Objects per page, from the first try to the last: two of the largest objects fit into one page."""
+WHOLE = 64 << 20
+"""The most bytes of a list without pages, for when the store compacts the version of the pages meanwhile."""
+REFUSAL = 64 << 10
+"""The most bytes read of an error's body. Beyond that only the status counts."""
+HEAD = 64 << 10
+"""The most bytes around content: headers, trailers, chunk extensions and informational responses."""
+CHUNKS, SPARSE = 4096, 256
+"""After so many chunks of one body, their average must be at least `SPARSE` bytes. Go sends at least 2 KiB."""
+IN_FLIGHT = 128 << 20
+"""The most bytes of a cluster's incomplete responses: eight pages, over all calls."""
+LISTINGS = 4
+"""Concurrent lists of one cluster. Each has two pages in memory."""
+EMPTY_PAGES = 10
+"""The most consecutive pages without an object, though each announces more."""
+TOKEN = 4096
+"""The most characters of a continue token: it contains the name of an object."""
+GROUPS = 1_000
+"""The most versions of API groups. A large cluster with hundreds of extensions has fewer than half."""
+OBJECTS = 400_000
+"""The most objects of one cluster in all caches. Kubernetes supports 150,000 pods and 5,000 nodes. With the extender or
+the descheduler both are cached twice, which leaves 90,000 for mirrored objects."""
+CONTENT = 384 << 20
+"""The most bytes of one cluster in all caches. 150,000 pods of other owners take 225 MiB at most, which leaves room for
+18,000 mirrored pods of 9 KiB. The manifests limit a container to 1 GiB."""
+FRESH = 4
+"""While a list is read, the limits are larger by one part in so many. So a cluster that has shrunk recovers, though its
+cached objects are at the limit."""
+SHARE, BURST = 0.25, 2
+"""The share of the event loop's time for the objects of one cluster, and the burst in seconds: a first list of 50,000
+pods needs no more. The rest waits in the connection."""
+SLICE = 0.005
+"""Seconds of one turn of the event loop for the objects of one cluster, before others have their turn."""
+LONGEST_WAIT = 600.0
+"""The most seconds of a Retry-After that are respected."""
+
+Key = TypeVar("Key", bound=Hashable)
+_ROUNDING = 1e-6
+
 
 class Bucket:
-    """At most `qps` requests a second on average and `burst` at once; `qps` 0 is no limit."""
+    """A token bucket: at most `qps` requests per second on average and `burst` at once. `qps` 0 is no limit."""
 
     def __init__(self, qps: float, burst: int, now: float) -> None:
         self._qps = qps
@@ -36,7 +80,7 @@ class Bucket:
         self._at = now
 
     def take(self, now: float, amount: float = 1.0) -> float:
-        """Take tokens and give the seconds to wait before they may be used; the order of calls is the order of use."""
+        """Take tokens and return the seconds to wait before using them. Calls are served in order."""
         if not self._qps:
             return 0.0
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._qps) - amount
@@ -45,14 +89,16 @@ class Bucket:
 
 
 class Pace(NamedTuple):
-    """The waits of an informer, all in seconds.
+    """The timings of an informer, in seconds.
 
-    Waits double from `first` to `cap`, or to `near` while the cluster answers; a watch is asked for a time between
-    `shortest` and `longest`, so that not all end at once; `margin` is what an end may come late. An outage of
-    `outage` is long enough for a store to have been restored meanwhile: list afresh. `settled` is how long a watch
-    has to live to count as one. `audit` is the period, give or take a quarter, of a list that compares everything: what
-    an apiserver left out of a watch nobody tells of again. It costs what the first list did, and what is as it was has
-    no consequence. 0 for none.
+    Waits double from `first` to `cap`, or to `near` while the cluster responds. The duration of a watch is between
+    `shortest` and `longest`, so that not all end at once. `margin` is how late the end may come. After an `outage` of
+    that length the store may have been restored: list again. `settled` is how long a watch must live to count as a
+    success.
+
+    `audit` is the period, plus or minus a quarter, of a full list that compares everything, 0 for none: events that an
+    apiserver omitted from a watch are never repeated. It costs as much as the first list, and unchanged objects have no
+    effect.
     """
 
     first: float = 0.1
@@ -67,20 +113,21 @@ class Pace(NamedTuple):
 
 
 class Backoff:
-    """Waits that double with each failure in a row, with full jitter, so that a crowd spreads out."""
+    """Waits that double with each consecutive failure, with full jitter."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
         self._failures = 0
 
     def reset(self) -> None:
-        """Begin again at the shortest wait: something worked."""
+        """Start again at the shortest wait, after a success."""
         self._failures = 0
 
     def after_failure(self, chance: float, *, answered: bool = False, at_least: float = 0.0) -> float:
         """Return the seconds to wait after one more failure.
 
-        `chance` is a random number in [0, 1). `answered`: the cluster itself said no. `at_least` is what it asked for.
+        `chance` is a random number in [0, 1). `answered`: the cluster itself refused. `at_least` is the wait that it
+        asked for.
         """
         ceiling = self._pace.near if answered else self._pace.cap
         spread = min(self._pace.first * 2.0**self._failures, ceiling)
@@ -88,15 +135,12 @@ class Backoff:
         return at_least + chance * spread
 
 
-Key = TypeVar("Key", bound=Hashable)
-_ROUNDING = 1e-6
-
-
 class Allowances(Generic[Key]):
-    """A bucket of `burst` tokens for each key, refilled by one token every `seconds`; times are monotonic seconds.
+    """A token bucket per key: `burst` tokens, one more every `seconds`. Times are monotonic seconds.
 
-    At most `limit` keys are remembered. Beyond that the key that was used least lately is forgotten, which gives it a
-    full bucket: where keys are chosen by a stranger, something else has to bound their sum.
+    A bucket is one number, the time at which it is full, so a full bucket needs no memory. At most `limit` keys are
+    stored. Beyond that the least recently used key is dropped, which refills its bucket: if clients choose the keys,
+    something else must limit the sum.
     """
 
     def __init__(self, burst: int, seconds: float, limit: int) -> None:
@@ -124,24 +168,17 @@ class Allowances(Generic[Key]):
         return True
 
 
-PAUSE = 60.0
-"""Seconds in which an event of one sort is not told again."""
-AT_ONCE, EVERY = 20, 30.0
-"""Lines of one author that may come together, and the seconds after which there may be one more."""
-_REMEMBERED = 10_000
-
-
 class Seldom:
-    """Remembers when each sort was told last; `clock` gives seconds."""
+    """Limits repeated log lines: one per `PAUSE` for each kind of event. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._told: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
 
     def tell(self, sort: Hashable, tell: Callable[[Mapping[str, int]], object]) -> bool:
-        """Call `tell` unless an event of that sort was told lately, and report whether it was called.
+        """Call `tell` unless that kind of event was logged recently, and report whether it was called.
 
-        It gets the field `more_since`, the number held back since the last one, {} for none.
+        `tell` receives {"more_since": N}, the number suppressed since the last call, {} for none.
         """
         now = self._clock()
         until, count = self._told.get(sort, (now, 0))
@@ -157,7 +194,7 @@ class Seldom:
 
 
 class Ration:
-    """Lines of one author, whose words are new each time: so many at once, and then one in a while."""
+    """Limits the log lines of one source whose messages vary: `AT_ONCE` at once, then one per `EVERY` seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -174,88 +211,43 @@ class Ration:
         return may
 
 
-OBJECT = 8 << 20
-"""Bytes of one object, or of one line of a watch. etcd takes 1.5 MiB, an apiserver 3 MiB of a request; JSON is up to
-three times as long as what etcd keeps."""
-SMALL = 1 << 20
-"""Bytes of what a cluster says of itself: its version, its identity, the APIs that it has."""
-PAGE = 16 << 20
-"""Bytes of one page of a list: 500 objects of 32 KiB. One that is longer is asked for again with fewer objects."""
-PAGES = (500, 50, 2)
-"""Objects of one page, from the first try to the last: two of the largest fit into one page."""
-WHOLE = 64 << 20
-"""Bytes of a list that has to come in one piece, since the store forgets the version of its pages meanwhile."""
-REFUSAL = 64 << 10
-"""Bytes of the body of an error: what is beyond is not read, and the status alone counts."""
-HEAD = 64 << 10
-"""Bytes without content: of headers, trailers, extensions of chunks, and answers that only announce another."""
-CHUNKS, SPARSE = 4096, 256
-"""Chunks of one body after which they must have so many bytes on average: Go sends 2 KiB at least."""
-IN_FLIGHT = 128 << 20
-"""Bytes of all answers of a cluster that have not ended: eight pages, however many calls there are."""
-LISTINGS = 4
-"""Lists of one cluster at a time: each has two pages in memory."""
-EMPTY_PAGES = 10
-"""Pages without an object in a row, though each promises more."""
-TOKEN = 4096
-"""Characters of the token for the next page: it holds the name of an object."""
-GROUPS = 1_000
-"""Versions of API groups that a cluster may name: a large one with hundreds of extensions has less than half."""
-OBJECTS = 400_000
-"""Objects of one cluster in all caches. Kubernetes supports 150,000 pods and 5,000 nodes; with the extender or the
-descheduler both are kept twice, which leaves 90,000 for all that is ours."""
-CONTENT = 384 << 20
-"""Bytes of one cluster in all caches: 150,000 pods of others take 225 MiB at most, which leaves 18,000 of ours at
-9 KiB. A container of the manifests may use 1 GiB."""
-FRESH = 4
-"""While a list comes in there may be one part in so many more: so a cluster that has become small comes back, though
-what was kept of it is at the bound."""
-SHARE, BURST = 0.25, 2
-"""Part of the event loop's time in which the objects of one cluster are read, and seconds that it may take at once:
-a first list of 50,000 pods needs no more. What is beyond waits in the connection."""
-SLICE = 0.005
-"""Seconds of one turn of the event loop in which the objects of one cluster are read; then others have theirs."""
-LONGEST_WAIT = 600.0
-"""Seconds: who asks for more patience is not believed."""
-
-
 class TooLarge(Unreachable):
-    """A cluster sent more than is taken of any."""
+    """A cluster sent more than allowed."""
 
     title = "sent too much"
 
 
 class Paused(TooLarge):
-    """A cluster that sent too much is not asked before its pause ends; `retry_after` is what is left of it."""
+    """The cluster is paused because it sent too much. `retry_after` is the rest of the pause."""
 
     title = "is not asked for a while"
 
 
 class Account:
-    """The bytes of all answers of one cluster that have not ended."""
+    """The bytes of all incomplete responses of one cluster."""
 
     def __init__(self, most: int = IN_FLIGHT) -> None:
         self.held = 0
         self._most = most
 
     def take(self, size: int) -> None:
-        """Count so many bytes more; raises Unreachable when they are too many at one time.
+        """Add bytes. Raises Unreachable when the total exceeds the limit.
 
-        Another try finds fewer answers under way, so this is no breach.
+        It is no breach: a retry will find fewer responses in progress.
         """
         self.held += size
         if self.held > self._most:
             raise Unreachable(f"more than {self._most >> 20} MiB of answers are under way at one time")
 
     def give_back(self, size: int) -> None:
-        """Count so many bytes less."""
+        """Subtract bytes."""
         self.held -= size
 
 
 class Restraint:
-    """For how long a cluster that sent too much is left alone: each time for twice as long, in seconds.
+    """The pauses of a cluster that sent too much, in seconds. Each is twice as long as the last.
 
-    Who has kept to the bounds for `forgiven` seconds begins at `first`.
+    After `forgiven` seconds without a breach, pauses start at `first` again.
     """
 
     def __init__(self, first: float = 10.0, cap: float = 600.0, forgiven: float = 1200.0) -> None:
@@ -267,7 +259,7 @@ class Restraint:
         self._times = 0
 
     def note(self, now: float, words: str) -> float:
-        """Note a breach and return the seconds of the pause that begins; one within a pause is part of the last."""
+        """Record a breach and return the seconds of its pause. A breach during a pause does not extend it."""
         if now < self.until:
             return self.until - now
         if now - self.until > self._forgiven:
@@ -278,12 +270,12 @@ class Restraint:
         return pause
 
     def left(self, now: float) -> float:
-        """Return the seconds of a pause that are left, 0 without one."""
+        """Return the remaining seconds of the pause, 0 without one."""
         return max(self.until - now, 0.0)
 
     @property
     def trusted_from(self) -> float:
-        """When the cluster counts as well again: a while after its last pause, in which it may be tried."""
+        """When the cluster counts as healthy again: some time after its pause, in which it is tried."""
         return self.until + min(self._first, self._cap)
 
 
@@ -294,7 +286,7 @@ class Allowance(NamedTuple):
     content: int = CONTENT
 
     def check(self, tally: Tally, *, listing: bool = False) -> None:
-        """Raise TooLarge when there is too much; `listing`: a list is coming in."""
+        """Raise TooLarge if the tally exceeds the limits. `listing`: a list is being read."""
         more = 1 + listing / FRESH
         if tally.objects > self.objects * more:
             raise TooLarge(f"more than {self.objects:,} objects in all")
@@ -303,5 +295,5 @@ class Allowance(NamedTuple):
 
 
 def mebibytes(size: int) -> str:
-    """Write a number of bytes for people."""
+    """Format a number of bytes for people."""
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"

@@ -1,9 +1,9 @@
-"""How many strangers a port has at one time, and which of them makes room for the next.
+"""Limit the pending connections of a listener, and choose which one makes room for a new one.
 
-Whoever reaches a port can open connections and say nothing, and each holds a file descriptor and some 60 KB that the
-rest of the engine may need. So their number is bounded. When the bound is reached, a newcomer takes the place of one
-that keeps us waiting, or of one from the address that has the most; who opens thousands displaces its own by that, and
-a caller from an address that others were let in from is not displaced unless it keeps us waiting.
+Anyone who reaches a port can open connections and send nothing. Each holds a file descriptor and some 60 KB that the
+engine may need, so their number is limited. At the limit, a new connection displaces one that is overdue, or one from
+the address with the most connections. So a flood displaces its own connections. A client from an address that was
+admitted before is displaced only when it is overdue.
 """
 
 import asyncio
@@ -13,17 +13,17 @@ from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
 
 _FRIENDS = 256
-"""Origins that are remembered since somebody was let in from there."""
+"""The most origins that are remembered because a connection from them was admitted."""
 _LOOK = 0.02
 _OF_A_SITE = 64
-"""Bits of an IPv6 address that tell networks apart: one machine has all addresses behind them."""
+"""The prefix length of an IPv6 network. One machine owns all addresses in it."""
 
 
 class Patience(NamedTuple):
-    """Seconds after which a guest is late: with its first byte, with what comes next, and with all that it has to say.
+    """Seconds until a connection is overdue: `first` without any byte, `next` without more data, `whole` in total.
 
-    Only time in which nothing has come from it counts, but for the last: who sends a byte now and then is late by that.
-    The first two are for a newcomer that is a friend's: others wait for the last.
+    `whole` also applies to clients that send a byte now and then. `first` and `next` only apply when a client from an
+    admitted origin needs room, or descriptors are scarce.
     """
 
     first: float = 0.05
@@ -32,21 +32,21 @@ class Patience(NamedTuple):
 
 
 class Silence(NamedTuple):
-    """For how many seconds nothing has come from a guest that is waited for, and whether anything ever has."""
+    """For how many seconds an awaited client has sent nothing, and whether it has ever sent anything."""
 
     seconds: float
     heard: bool
 
 
 End = Callable[[], object]
-"""Ends a connection, without waiting for that."""
+"""Closes a connection without waiting for that."""
 Wait = Callable[[], Silence]
 
 
 class Guest:
-    """A connection that has been let in by a door and has not left it.
+    """A pending connection that a door counts.
 
-    `drop` ends the connection; `silence` says how long it has kept us waiting.
+    `drop` closes the connection. `silence` returns how long it has been silent.
     """
 
     def __init__(self, door: "Door", origin: str, now: float) -> None:
@@ -58,28 +58,29 @@ class Guest:
         self._door = door
 
     def advance(self, *, known: bool) -> None:
-        """Note that it is waited for anew, as after a handshake; `known`: it has shown who it is."""
+        """Restart its time, as after a handshake. `known`: it has authenticated itself."""
         self.since = self._door.now()
         self.is_known = known
 
     def leave(self) -> None:
-        """Make room for the next; more than once is as good as once.
+        """Free its slot. Further calls have no effect.
 
-        What would end the connection is forgotten: it holds what holds this, and a flood would leave such circles.
+        The callbacks are dropped: they refer to the connection, which refers to this guest, and a flood would leave
+        such cycles.
         """
         self.drop, self.silence = _nothing, _no_silence
         self._door.left(self)
 
     def be_admitted(self) -> None:
-        """Leave as one that may come in: its address is known by that."""
+        """Free its slot after a successful admission, and remember its address."""
         self._door.befriend(self.origin)
         self.leave()
 
 
 class Door:
-    """At most `room` guests at one time, for one port or for several.
+    """At most `room` pending connections at one time, for one port or several.
 
-    An origin from which somebody was let in lately is a friend's.
+    An origin from which a connection was admitted recently is an admitted origin (`_friends`).
     """
 
     def __init__(self, room: int, patience: Patience) -> None:
@@ -94,10 +95,10 @@ class Door:
         return self._size
 
     async def enter(self, host: str) -> Guest | None:
-        """Return the guest that a connection from an IP address is, once there is room; None where it gets none.
+        """Return the guest for a connection from an IP address, once there is room. None if it is refused.
 
-        A friend waits for room. Others get none while no other origin has more guests, and nobody is late of their own
-        or of one with as many.
+        A client from an admitted origin waits for room. Others are refused while no other origin has more guests, and
+        no guest of their own origin, or of one with as many, is overdue.
         """
         origin = origin_of(host)
         is_friend = origin in self._friends
@@ -116,24 +117,24 @@ class Door:
         return guest
 
     def displace(self) -> None:
-        """Drop a guest that is late, if there is one: descriptors are scarce."""
+        """Drop an overdue guest, if any: descriptors are scarce."""
         found = self._late(haste=True)
         if found is not None:
             _end(found)
 
     def _in_the_way(self, origin: str) -> Guest | None:
-        """Return the guest before which somebody goes who is no friend's.
+        """Return the guest that makes room for a client from an origin that was not admitted.
 
-        None of an origin that has fewer guests: a caller that keeps its connection says nothing between its questions,
-        and whoever opens many of them at once would have it dropped.
+        It is none from an origin with fewer guests: a client with a persistent connection is silent between requests,
+        and a flood would have it dropped.
         """
         own = len(self._origins.get(origin, ()))
         return self._late(haste=False, least=own + 1) or self._crowding(origin) or self._late(haste=False, least=own)
 
     def _late(self, *, haste: bool, least: int = 0) -> Guest | None:
-        """Return a guest that is late, a stranger rather than another, the oldest of the origin that has most.
+        """Return an overdue guest, unauthenticated ones first, then the oldest of the origin with the most guests.
 
-        Only of origins with `least` guests or more.
+        Only origins with at least `least` guests count.
         """
         now = self.now()
         crowds = sorted((crowd for crowd in self._origins.values() if len(crowd) >= least), key=len, reverse=True)
@@ -152,9 +153,9 @@ class Door:
         return seconds >= (self._patience.next if heard else self._patience.first)
 
     def _crowding(self, origin: str) -> Guest | None:
-        """Return the oldest stranger of the origin with the most guests, where a newcomer goes before it.
+        """Return the oldest unauthenticated guest of the origin with the most guests, if a new client displaces it.
 
-        It does if it is a friend, or its origin has fewer.
+        It does if its origin was admitted, or has fewer guests.
         """
         strange = [(name, crowd) for name, crowd in self._origins.items() if name not in self._friends]
         _, crowd = max(strange, key=lambda one: len(one[1]), default=("", {}))
@@ -163,14 +164,14 @@ class Door:
         return next((guest for guest in crowd if not guest.is_known), None)
 
     def befriend(self, origin: str) -> None:
-        """Note that somebody was let in from an origin."""
+        """Remember an origin from which a connection was admitted."""
         self._friends[origin] = None
         self._friends.move_to_end(origin)
         if len(self._friends) > _FRIENDS:
             self._friends.popitem(last=False)
 
     def left(self, guest: Guest) -> None:
-        """Forget a guest."""
+        """Remove a guest."""
         crowd = self._origins.get(guest.origin, {})
         if guest in crowd:
             del crowd[guest]
@@ -186,7 +187,7 @@ class Door:
 
 
 def origin_of(host: str) -> str:
-    """Return what counts as one origin: an IPv4 address, however it is written, or a network of IPv6."""
+    """Return the origin of an address: an IPv4 address in its canonical form, or an IPv6 network."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -199,7 +200,7 @@ def origin_of(host: str) -> str:
 
 
 def _end(guest: Guest) -> None:
-    """Have a guest make room, and end its connection."""
+    """Free a guest's slot and close its connection."""
     drop = guest.drop
     guest.leave()
     drop()
@@ -210,12 +211,12 @@ def _nothing() -> None:
 
 
 def _no_silence() -> Silence:
-    """Describe that nothing is waited for."""
+    """Return that nothing is awaited."""
     return Silence(0.0, heard=True)
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:
-    """Wait until an event is set, for at most so many seconds."""
+    """Wait until an event is set, or the seconds have passed."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,22 +1,14 @@
-"""A port to listen on, for every server of the engine alike.
+"""Listeners, the accept loop, the shares of file descriptors, and tasks that restart after errors.
 
-In one place so that an address means the same to each of them: `::` is every address of IPv6 and of IPv4. A Service of
-a cluster with both leads to whichever of the pod's addresses comes first there, which nobody knows when it is written.
+All servers of the engine listen by the same rules: `::` is every IPv6 and IPv4 address. A dual-stack Service leads to
+whichever of the pod's addresses comes first there, which is not known when the topology is written.
 
-Takes connections on a listening socket, each through a door, for servers that have to choose whom they serve.
+A lower cluster needs a connection for each watched kind. Shells and service managers limit a program to 1,024
+descriptors, and allow far more on request. If even that is too few, the first lowers of the topology are served and the
+others wait: divided among all, the descriptors would sync every lower only in part. The rest is split into parts for
+bursts of calls and for streams, so that none of them uses up what another needs.
 
-How many files and connections this process may have open at a time, and for how many lower clusters that is enough.
-
-A lower cluster takes a connection for each kind that is watched. Shells and service managers give a program 1,024
-descriptors, and let it have far more where it asks. Where even that is too few, the first lowers of the topology are
-served and the others wait: descriptors that all share out would leave every one half read.
-
-What is left beyond that is for bursts: more calls to a cluster at one time, and more streams of users. Each has a part
-of it, so that none takes what another rests on.
-
-Jobs that are done again until they succeed, by tenacity, and tasks of the engine that outlive their defects.
-
-A defect in a task is told, and costs a moment instead of what the task was for.
+An error in a supervised task is logged, and the task is restarted.
 """
 
 import asyncio
@@ -36,14 +28,54 @@ from tensile.kube.limits import Seldom
 from tensile.kube.listener_limits import Door, Guest
 
 _BACKLOG = 1024
-"""Connections that the kernel holds until they are accepted: beyond it, callers wait for a second or more."""
+"""Connections that the kernel queues until they are accepted. Beyond it, clients wait for a second or more."""
+
+_OUT_OF_RESOURCES_SECONDS = 0.2
+_AT_ONCE = 64
+"""Connections accepted in one turn of the event loop. With one per turn, a flood would fill the backlog."""
+
+EACH = 25
+"""Descriptors of one lower: at most 19 watches of its own, one of the upper's pods, its port, three concurrent calls,
+and the connection of the identity probe."""
+OWN = 100
+"""Descriptors of files (22), of the upper cluster (20 watches, eight connections for calls), and of clients."""
+_CALLS, _UPPER_CALLS, _STREAMS, _WAITING = 3, 7, 8, 8
+_MOST_CALLS, _MOST_UPPER_CALLS = 32, 64
+_PAUSE = 1.0
+_log = structlog.get_logger("tensile.kube.net")
+
+Serve = Callable[[socket.socket, Guest], object]
+"""Starts to serve a connection, which it closes in the end. Sets the guest's `drop`, and makes the guest leave."""
+Pause = Callable[[], float]
+"""Returns the seconds to wait before the next try."""
+Sleep = Callable[[float], Awaitable[None]]
+T = TypeVar("T")
+
+
+class Shortage(NamedTuple):
+    """Too few descriptors: how many exist and are needed, and how to get more."""
+
+    what: str
+    advice: str
+
+
+class Parts(NamedTuple):
+    """The shares of descriptors: concurrent calls to a lower cluster and to the upper one, streams, pending clients.
+
+    Pending clients are those not yet authenticated. Other limits may allow fewer streams and clients.
+    """
+
+    calls: int
+    upper_calls: int
+    streams: int
+    waiting: int
 
 
 def listening(bind: str | None, port: int) -> socket.socket:
-    """Listen on an IP address (None: on every address of this machine) and a TCP port, 0 for any free one.
+    """Listen on an IP address (None: every address of this machine) and a TCP port, 0 for any free one.
 
-    Gives a socket that does not block, to be closed by the caller. Raises OSError with the system's number and words;
-    of every address of both families none is had where the port is taken in one.
+    Returns a non-blocking socket, which the caller closes. Raises OSError with the system's number and message. For
+    every address of both families, it fails if the port is taken in one of them.
     """
     both = socket.has_dualstack_ipv6()
     address = bind or ("::" if both else "0.0.0.0")  # noqa: S104 - it is what None means
@@ -58,9 +90,10 @@ def listening(bind: str | None, port: int) -> socket.socket:
 
 
 def keep_alive(made: socket.socket, *, idle: int, interval: int, count: int) -> None:
-    """Have the kernel ask whether the other side is still there, also when nothing is sent.
+    """Enable TCP keep-alive, also while nothing is sent.
 
-    It asks after `idle` seconds, then `count` times every `interval` seconds, and ends the connection.
+    The first probe is sent after `idle` seconds, then `count` probes every `interval` seconds, then the connection
+    ends.
     """
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", idle), ("TCP_KEEPINTVL", interval), ("TCP_KEEPCNT", count)):
@@ -69,29 +102,21 @@ def keep_alive(made: socket.socket, *, idle: int, interval: int, count: int) -> 
 
 
 def refusal(error: OSError, words: str) -> TensileError:
-    """Make of what `listening` raised an error for people, which says by its type whether somebody has the port."""
+    """Return an error for users from what `listening` raised. Its type is PortTaken if the port is in use."""
     return PortTaken(words) if error.errno == errno.EADDRINUSE else TensileError(words)
 
 
 def place(bind: str | None, port: int) -> str:
-    """Write where a server listens, or would, as in a URL; * for every address."""
+    """Format the address of a listener as in a URL, with * for every address."""
     host = f"[{bind}]" if bind and ":" in bind else bind or "*"
     return f"{host}:{port}"
 
 
-_OUT_OF_RESOURCES_SECONDS = 0.2
-_AT_ONCE = 64
-"""Connections that are taken in one turn of the event loop: at one a turn, a flood leaves no place in the row."""
-
-Serve = Callable[[socket.socket, Guest], object]
-"""Begins to serve a connection, and closes it in the end; sets the guest's `drop`, and has the guest leave."""
-
-
 async def accept(listening: socket.socket, door: Door, serve: Serve, failed: Callable[[OSError], object]) -> None:
-    """Take connections until it is cancelled.
+    """Accept connections until cancelled.
 
-    Those that get no place are closed. `failed` hears of connections that cannot be taken, as for want of descriptors:
-    then a guest that is late makes room.
+    Connections without a free slot are closed. `failed` is called for connections that cannot be accepted, for example
+    for lack of descriptors: an overdue guest is dropped then.
     """
     while True:
         try:
@@ -104,7 +129,7 @@ async def accept(listening: socket.socket, door: Door, serve: Serve, failed: Cal
 
 
 async def _take_in_more(listening: socket.socket, door: Door, serve: Serve) -> None:
-    """Take the connections that are there besides."""
+    """Accept the other connections that are waiting."""
     for _ in range(_AT_ONCE):
         try:
             accepted = listening.accept()
@@ -115,7 +140,7 @@ async def _take_in_more(listening: socket.socket, door: Door, serve: Serve) -> N
 
 
 async def _take_in(accepted: tuple[socket.socket, tuple[str, int]], door: Door, serve: Serve) -> None:
-    """Have a connection served as soon as there is room for it, or close it."""
+    """Serve a connection once there is room for it, or close it."""
     connection, (host, *_) = accepted
     guest = None
     try:
@@ -128,9 +153,9 @@ async def _take_in(accepted: tuple[socket.socket, tuple[str, int]], door: Door, 
 
 
 async def take_over(connection: socket.socket, protocol: Callable[[], asyncio.BaseProtocol]) -> asyncio.Transport:
-    """Have the event loop speak a protocol on a connection that was accepted.
+    """Connect a protocol to an accepted connection.
 
-    Whoever cancels this has the connection closed: uvloop would leave it open, in the one turn that it takes.
+    If this call is cancelled, the connection is closed: uvloop would leave it open, in the one turn that it takes.
     """
     taking = asyncio.ensure_future(asyncio.get_running_loop().connect_accepted_socket(protocol, connection))
     try:
@@ -144,34 +169,6 @@ async def take_over(connection: socket.socket, protocol: Callable[[], asyncio.Ba
 def _abort(taken: asyncio.Future[tuple[asyncio.Transport, Any]]) -> None:
     if not taken.cancelled() and taken.exception() is None:
         taken.result()[0].abort()
-
-
-EACH = 25
-"""Descriptors of one lower: at most 19 watches of its own, one of the upper's pods, its port, three calls at once, and
-the connection on which it is asked who it is."""
-OWN = 100
-"""Descriptors of files (22), of the upper cluster (20 watches, eight connections of calls), and of those who call."""
-_CALLS, _UPPER_CALLS, _STREAMS, _WAITING = 3, 7, 8, 8
-_MOST_CALLS, _MOST_UPPER_CALLS = 32, 64
-
-
-class Shortage(NamedTuple):
-    """Too few descriptors: how many there are and are needed, and how to have more."""
-
-    what: str
-    advice: str
-
-
-class Parts(NamedTuple):
-    """How much each may take: calls at one time to a lower cluster and to the upper one, streams, and callers.
-
-    Of callers those who have not said yet who they are. Streams and callers may be fewer, for another reason.
-    """
-
-    calls: int
-    upper_calls: int
-    streams: int
-    waiting: int
 
 
 def raise_limit() -> None:
@@ -192,7 +189,7 @@ def hard_limit() -> int | None:
 
 
 def missing(lowers: int, most: int | None) -> Shortage | None:
-    """Return why so many lower clusters are too many for `most` descriptors, None where they are not."""
+    """Return why `most` descriptors are too few for so many lower clusters, None if they suffice."""
     needed = OWN + EACH * lowers
     if most is None or needed <= most:
         return None
@@ -203,15 +200,15 @@ def missing(lowers: int, most: int | None) -> Shortage | None:
 
 
 def shortage(lowers: int, most: int | None) -> str:
-    """Return the same as one sentence, "" for enough."""
+    """Return the same as one sentence, "" if they suffice."""
     found = missing(lowers, most)
     return ": ".join(found) if found else ""
 
 
 def parts(lowers: int, most: int | None) -> Parts:
-    """Share out `most` descriptors (None: any number) where so many lower clusters are in the topology.
+    """Divide `most` descriptors (None: any number) for a topology with so many lower clusters.
 
-    A stream takes two. What is left over then is for the ports at which apiservers and schedulers call.
+    A stream takes two. The rest is for the ports that apiservers and schedulers call.
     """
     spare = sys.maxsize if most is None else max(0, most - OWN - EACH * lowers)
     return Parts(
@@ -226,14 +223,6 @@ def _finite(limit: int) -> int | None:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
-Pause = Callable[[], float]
-"""Says how many seconds to wait before the next try."""
-Sleep = Callable[[float], Awaitable[None]]
-T = TypeVar("T")
-_PAUSE = 1.0
-_log = structlog.get_logger("tensile.kube.net")
-
-
 def supervised(
     what: str,
     job: Callable[[], Awaitable[None]],
@@ -242,9 +231,9 @@ def supervised(
     sleep: Sleep = asyncio.sleep,
     **where: str,
 ) -> asyncio.Task[None]:
-    """Run a job in a task of its own until it returns; one that raises is told as `what` and begun again.
+    """Run a job in a task of its own until it returns. If it raises, log that for `what` and restart it.
 
-    A defect of one sort is told once a minute, with `where`.
+    An error of one type is logged once a minute, with the fields `where`.
     """
     seldom = Seldom(asyncio.get_running_loop().time)
 
@@ -265,9 +254,9 @@ async def insist(
     unless: tuple[type[Exception], ...] = (),
     sleep: Sleep = asyncio.sleep,
 ) -> T:
-    """Do a job until it raises nothing that is `on`, or what is `unless`, and return what it returns.
+    """Repeat a job until it returns, or raises something other than `on`, or `unless`. Return its result.
 
-    Each error before that is told, and waited after.
+    Each error before that is passed to `tell`, followed by a pause.
     """
 
     async def attempt() -> T:

@@ -1,19 +1,12 @@
-"""Lists a collection page after page: while one is read, the server works on the next.
+"""The parts of a request: paths, retries of reads, paged lists, and a cluster's share of the event loop's time.
 
-A page that turns out too long is asked for again with fewer objects, so that a cluster with large ones can be listed in
-the same memory. What would go on without end is TooLarge: pages that repeat, or hold nothing, and too many objects.
+A list reads one page while the server prepares the next. A page that is too long is requested again with fewer objects,
+so that large objects need no more memory. A list without end is TooLarge: pages that repeat, empty pages, too many
+objects. Only reads are retried within a call, for failures that are known to pass. Writes are sent once: the next
+decision sees whether a write with a lost response happened.
 
-How an object or a collection is asked for: the path and the query of a request, and its name in an error.
-
-Which failed reads are repeated within one call, and when: those that are known to pass in a moment.
-
-Writes are sent once. A decision that is taken anew sees whether a write happened whose answer was lost.
-
-How much of the event loop's time the objects of one cluster get.
-
-All clusters are served by one thread, and reading objects is what a cluster can ask for without end: by lists and by
-watches, several at a time. So its part of each turn of the loop has a length, and its part of all time a bound. What is
-beyond waits in the connection, where the cluster itself has to keep it.
+One thread serves all clusters, and a cluster can cause endless decoding by lists and watches. So its share of each turn
+of the loop and of the total time is limited. The rest waits in the connection, where the cluster has to buffer it.
 """
 
 import asyncio
@@ -34,16 +27,22 @@ from tensile.objects import Ref
 
 _PLAIN = re.compile(r"[A-Za-z0-9._:-]*").fullmatch
 
+_TRIES = 3
+_LONGEST_WAIT = 5.0
+_PAUSE = 0.1
+_UNDER_WAY = 0.001
+"""Seconds in which a request is sent, before other work occupies the event loop."""
+
 
 def shown(ref: Ref) -> str:
-    """Name an object for an error."""
+    """Format an object for an error."""
     return f"{ref.kind.name} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind.name} {ref.name}"
 
 
 def path_of(doing: Doing, ref: Ref, subresource: str = "") -> str:
-    """Return the URL path of an object.
+    """Return the URL path of an object. Raises Denied for an invalid name.
 
-    References inside a pod's spec are not checked by Kubernetes, so a name may hold what would lead to another path.
+    Kubernetes does not check the references inside a pod's spec, so a name may contain what would lead to another path.
     """
     if _PLAIN(ref.name) and _PLAIN(ref.namespace) and ref.name not in (".", "..") and ref.namespace not in (".", ".."):
         return ref.path(subresource)
@@ -66,13 +65,8 @@ def target_of(path: str, query: dict[str, str]) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 
-_TRIES = 3
-_LONGEST_WAIT = 5.0
-_PAUSE = 0.1
-
-
 def retrying(sleep: Sleep) -> tenacity.AsyncRetrying:
-    """Return what calls a read up to three times; `sleep` waits for seconds. The last error is raised as it is."""
+    """Return a retry loop that calls a read up to three times. `sleep` waits for seconds. The last error is raised."""
     return tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception(_passes_soon),
         stop=tenacity.stop_after_attempt(_TRIES),
@@ -83,7 +77,7 @@ def retrying(sleep: Sleep) -> tenacity.AsyncRetrying:
 
 
 def _passes_soon(error: BaseException) -> bool:
-    """Report whether a read may be repeated within the call."""
+    """Report whether a read may be retried within the call."""
     return isinstance(error, Dropped) or (isinstance(error, Throttled) and error.retry_after <= _LONGEST_WAIT)
 
 
@@ -94,10 +88,10 @@ def _wait(state: tenacity.RetryCallState) -> float:
 
 
 class Share:
-    """The time of one cluster: `part` of all, 0 for no bound, and so many seconds in a `burst`.
+    """One cluster's share of time: `part` of all time, 0 for no limit, with a `burst` in seconds.
 
-    Time is that of the thread, so that what a busy machine takes away counts for none. Reading it is a system call, so
-    it is read once the wall clock, which is never behind it and costs a tenth, says that the part may be over.
+    It measures thread time, so that time lost to other processes does not count. Reading that is a system call. So it
+    is only read once the wall clock, which is never behind and costs a tenth, says that the share may be used up.
     """
 
     def __init__(self, part: float, burst: int, clock: Clock, sleep: Sleep) -> None:
@@ -111,18 +105,18 @@ class Share:
         self._next = asyncio.Event()
 
     async def begin(self) -> None:
-        """Wait for a turn of the loop in which there is time left; what follows, up to `rest`, is measured."""
+        """Wait for a turn of the loop with time left, then measure until `rest`."""
         while self._is_spent:
             await self._next.wait()
         self._began, self._began_by_wall = thread_time(), perf_counter()
 
     @property
     def is_long(self) -> bool:
-        """Whether what began has taken its part of a turn."""
+        """Whether the work since `begin` has used its part of a turn."""
         return self._is_bounded and perf_counter() - self._began_by_wall > SLICE and thread_time() - self._began > SLICE
 
     def _over(self) -> float:
-        """Count what has passed since the beginning, and return for how long to wait before there may be more."""
+        """Count the time since `begin`. Return the seconds to wait before the next work."""
         spent = thread_time() - self._began
         if spent > SLICE and self._is_bounded:
             self._is_spent = True
@@ -131,7 +125,7 @@ class Share:
         return self._bucket.take(self._clock(), spent)
 
     async def rest(self) -> None:
-        """End what began, and return when there may be more."""
+        """End the measurement, and wait until more work is allowed."""
         wait = self._over()
         if wait:
             await self._sleep(wait)
@@ -142,21 +136,17 @@ class Share:
 
 
 class Ask(Protocol):
-    """Asks for a page by its query; `spare`: where it is too long, fewer objects will be asked for."""
+    """Requests a page by its query. `spare`: if it is too long, fewer objects will be requested."""
 
     async def __call__(self, more: dict[str, str], *, spare: bool) -> Page:
-        """Return the page; raises TooLarge."""
+        """Return the page. Raises TooLarge."""
         ...
 
 
-_UNDER_WAY = 0.001
-"""Seconds in which a request leaves, before other work holds the event loop up."""
-
-
 class Pager:
-    """One list of one collection, by `ask` and `read`; used once. `doing` is for errors.
+    """One list of one collection, by `ask` and `read`. Used once. `doing` is for errors.
 
-    Neither the list nor what is kept of the cluster, which `tally` counts, may be more than `allowance` says.
+    `allowance` limits both the list and what is cached of the cluster, which `tally` counts.
     """
 
     def __init__(self, doing: Doing, ask: Ask, read: Read, share: Share, *, tally: Tally, allowance: Allowance) -> None:
@@ -187,7 +177,7 @@ class Pager:
         return Listing(self._items, page.version)
 
     async def take(self, page: Page) -> Listing:
-        """Read the objects of a page, which keeps none of them; returns what there is so far."""
+        """Read the objects of a page and empty it. Return the list so far."""
         page.items.reverse()
         await self._share.begin()
         while page.items:
@@ -199,7 +189,7 @@ class Pager:
         return Listing(self._items, page.version)
 
     async def _page(self, token: str) -> Page:
-        """Ask for a page, with fewer objects as long as it is too long; raises TooLarge for one without end."""
+        """Request a page, with fewer objects while it is too long. Raises TooLarge for a list without end."""
         more = {"continue": token} if token else {}
         while True:
             size, is_last = self._size, self._size == PAGES[-1]
@@ -221,7 +211,7 @@ class Pager:
             raise self._too_large(f"more than {self._allowance.objects:,} objects")
 
     def _add(self, item: bytes) -> None:
-        """Read one object; whoever makes an entry of it counts what that takes."""
+        """Read one object. Entries are counted where they are made."""
         try:
             found = self._read(item)
         except ClusterError:

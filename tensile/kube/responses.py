@@ -1,24 +1,16 @@
-"""What an apiserver answers -> our errors, listings and watch events, by one table.
+"""Responses of an apiserver: errors, lists and watch events, checks of each object, limits of nesting.
 
-Kubernetes tells what happened by status, reason and causes; its sentences are for people and change between releases,
-so no decision reads them. Objects are never decoded here, only cut out of what surrounds them.
+Kubernetes describes a failure by status, reason and causes. Its messages are for people and change between releases, so
+no decision reads them. Only the message of a v1 Status is shown: a kubeconfig may name any address that this program
+can reach and its author cannot. Of other responses users see the status, the media type and the length.
 
-Only a v1 Status is told in its own words. What answers may be no apiserver, since a kubeconfig names any address that
-this program reaches and its author may not: of another answer people see its status, its type and its length.
+An object that is invalid or was not requested is left out and counted, and the rest of its list counts. If the list
+were refused, one object or one decoding bug would stop a whole cluster. Leaving it out has no irreversible effect: an
+object that is merely missing from a list never counts as deleted.
 
-Holds each object that a cluster tells of against what it was asked for, before anything is made of it.
-
-An object that is none, or that was not asked for, is left out and counted; the others of its list count all the same.
-To refuse the list instead would let one object, or one mistake of ours in reading it, stop a whole cluster until that
-is found. And to leave one out decides nothing that cannot be undone: that an object is merely missing from a list is
-never taken for its end.
-
-Objects that nest deeper than can be decoded, cut down to what anybody looks at.
-
-An apiserver bounds how deep a pod is, and not the book-keeping (managedFields) that whoever may write an object may
-write with it: it takes ten thousand objects within each other. Decoders here end at a tenth of that, encoders before,
-with an error that would keep the whole list from being read. What lies deeper than any field of an object is taken
-out; nothing of that is ever asked for.
+An apiserver limits the nesting of a pod's fields, but not of managedFields, which may nest 10,000 levels deep. The
+decoders here fail at a tenth of that, encoders earlier, and the whole list would be lost. So what is nested deeper than
+any field of an object is removed. No code reads it.
 """
 
 import re
@@ -48,26 +40,78 @@ from tensile.objects import Kind, Ref
 from tensile.text import clean
 
 NOTHING = Selection(fields="metadata.name=-")
-"""Selects nothing, as no object has such a name: the answer tells the collection's version alone."""
+"""Selects nothing, as no object has that name: the response only contains the collection's version."""
 _BY_NAME = "metadata.name="
 _FIELDS_SHOWN = 100
 
+DEEPEST = 64
+"""The most levels of objects and lists that are kept. No field is nested half as deep."""
+_ENCODED = 200
+"""The nesting up to which an object can be encoded again inside another."""
+_MOST_TOKENS = 1_000_000
+"""The most strings, objects and lists: the two largest objects, which fill the smallest page, have fewer."""
+_NESTING = b'":{'
+_TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+"""Strings and brackets. The last string may be unterminated, so that nothing is scanned twice."""
+_EMPTY = {b"{": b"{}", b"[": b"[]"}
+
+_LONGEST_WORDS = 1_024
+_REASON = re.compile(r"[A-Za-z0-9.-]{0,128}").fullmatch
+_MEDIA = re.compile(r"(application|audio|font|image|message|model|multipart|text|video)/[a-z0-9.+-]{1,40}(?![^;\s])")
+_PATIENCE = 1.0
+_DIGITS = 9
+_SHOWN = 100
+_MOST_PARTS = 1_000
+_RELEASE = re.compile(r"v[0-9]+\.[0-9]+[0-9A-Za-z.+~-]{0,100}").fullmatch
+_GROUP_VERSION = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}/[a-z][a-z0-9-]{0,62}").fullmatch
+
+_STRANGE = (msgspec.MsgspecError, RecursionError)
+"""What decoders raise for data that no apiserver sends."""
+
+_BY_STATUS: dict[int, type[ClusterError]] = {
+    401: Unauthorized,
+    404: NotFound,
+    408: Unreachable,
+    409: Conflict,
+    410: Expired,
+    429: Throttled,
+}
+
+
+class Page(NamedTuple):
+    """One page of a list. `more` is the continue token, "" on the last page."""
+
+    items: list[bytes]
+    version: str
+    more: str
+
+
+class Doing(NamedTuple):
+    """The cluster and the request, for errors."""
+
+    cluster: str
+    verb: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.what}"
+
 
 class _Labelled(Meta, frozen=True, gc=False):
-    """Metadata by which a selector of labels chooses."""
+    """Metadata with labels, for label selectors."""
 
     labels: dict[str, str] | None = None
 
 
 class _Seen(msgspec.Struct, frozen=True, gc=False):
-    """The part of an object that tells what it is."""
+    """The part of an object that identifies it."""
 
     metadata: Meta
     kind: str = ""
 
 
 class _Chosen(msgspec.Struct, frozen=True, gc=False):
-    """The same with labels, which cost more to read."""
+    """The same with labels, which cost more to decode."""
 
     metadata: _Labelled
     kind: str = ""
@@ -78,9 +122,9 @@ _CHOSEN = msgspec.json.Decoder(_Chosen)
 
 
 class Screen:
-    """What is looked for: objects of a kind, by a selection.
+    """Checks that objects match a request: a kind and a selection.
 
-    Compared are kind, namespace, a name that is asked for, and labels that are asked for by equality.
+    Compared are the kind, the namespace, a requested name, and labels that are selected by equality.
     """
 
     def __init__(self, kind: Kind, selection: Selection) -> None:
@@ -90,9 +134,9 @@ class Screen:
         self._labels = _equalities(selection.labels)
 
     def meta(self, raw: bytes, *, leaves: bool = False) -> Meta:
-        """Return what an object is filed by; raises Malformed for what is none, or was not asked for.
+        """Return an object's metadata. Raises Malformed if it is invalid or was not requested.
 
-        `leaves`: it is deleted, or is selected no more, so that its labels may be others by now.
+        `leaves`: it is deleted or no longer selected, so that its labels may have changed.
         """
         decoder = _CHOSEN if self._labels and not leaves else _SEEN
         try:
@@ -105,7 +149,7 @@ class Screen:
         return seen.metadata
 
     def _objection(self, seen: _Seen | _Chosen) -> str:
-        """Return why an object was not asked for, "" where it was."""
+        """Return why an object does not match the request, "" if it does."""
         meta = seen.metadata
         if seen.kind not in ("", self._kind.name):
             return f"a {seen.kind[:_FIELDS_SHOWN]} instead of a {self._kind.name}"
@@ -119,7 +163,7 @@ class Screen:
 
 
 def unwanted(raw: bytes) -> None:
-    """Refuse whatever is listed where nothing can be: raises Malformed."""
+    """Raise Malformed for any object of a list that must be empty."""
     raise Malformed(f"an object where none can be, of {len(raw)} bytes")
 
 
@@ -128,31 +172,19 @@ def _is_name(fields: str) -> bool:
 
 
 def _equalities(labels: str) -> frozenset[tuple[str, str]]:
-    """Return the labels that a selector asks for by equality; other terms are left to the cluster."""
+    """Return the labels that a selector requires by equality. Other terms are left to the cluster."""
     terms = [] if "(" in labels else labels.split(",")
     pairs = (term.split("=", 1) for term in terms if "=" in term and "!" not in term and "==" not in term)
     return frozenset((key, value) for key, value in pairs)
 
 
-DEEPEST = 64
-"""Objects and lists within each other that are left: no field lies half as deep."""
-_ENCODED = 200
-"""Objects within each other that can be encoded again, as part of something else."""
-_MOST_TOKENS = 1_000_000
-"""Strings, objects and lists: the two largest objects of which the smallest page consists have fewer."""
-_NESTING = b'":{'
-_TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
-"""Strings, of which the last may have no end, so that none is looked at twice; and what begins and ends a value."""
-_EMPTY = {b"{": b"{}", b"[": b"[]"}
-
-
 def shallow(raw: bytes) -> bytes:
-    """Return an object as it came if it can be decoded and encoded again, else what `cut` leaves of it.
+    """Return an object unchanged if it can be decoded and encoded again, else what `cut` leaves of it.
 
-    One that cannot be cut stays as it came: whoever decodes it will say that it is malformed.
+    An object that cannot be cut is returned unchanged: decoding it will raise Malformed.
 
-    As an apiserver writes JSON, what nests deep enough for that has as many objects that are values. To count objects
-    alone takes a third of the time, and few objects have so many.
+    An apiserver's JSON that is nested too deep has at least as many objects that are values. Counting braces first
+    takes a third of the time, and few objects have that many.
     """
     if raw.count(b"{") < _ENCODED or raw.count(_NESTING) < _ENCODED:
         return raw
@@ -165,9 +197,9 @@ def shallow(raw: bytes) -> bytes:
 
 
 def cut(text: bytes) -> bytes:
-    """Return JSON with nothing in the objects and lists that lie deeper than `DEEPEST`; what is no JSON stays none.
+    """Return JSON with everything deeper than `DEEPEST` levels removed. Invalid JSON stays invalid.
 
-    Raises RecursionError for a text that would take the event loop's time for more than half a second.
+    Raises RecursionError for a text that would occupy the event loop for more than half a second.
     """
     if text.count(b'"') // 2 + text.count(b"{") + text.count(b"[") > _MOST_TOKENS:
         raise RecursionError(f"more than {_MOST_TOKENS:,} parts, and nested without end")
@@ -175,7 +207,7 @@ def cut(text: bytes) -> bytes:
 
 
 def _left(text: bytes) -> Iterator[bytes]:
-    """Yield what is left, piece by piece."""
+    """Yield the remaining text, piece by piece."""
     depth = done = 0
     for token in _TOKENS.finditer(text):
         sign = text[token.start()]
@@ -192,33 +224,22 @@ def _left(text: bytes) -> Iterator[bytes]:
     yield text[done:]
 
 
-_LONGEST_WORDS = 1_024
-_REASON = re.compile(r"[A-Za-z0-9.-]{0,128}").fullmatch
-_MEDIA = re.compile(r"(application|audio|font|image|message|model|multipart|text|video)/[a-z0-9.+-]{1,40}(?![^;\s])")
-_PATIENCE = 1.0
-_DIGITS = 9
-_SHOWN = 100
-_MOST_PARTS = 1_000
-_RELEASE = re.compile(r"v[0-9]+\.[0-9]+[0-9A-Za-z.+~-]{0,100}").fullmatch
-_GROUP_VERSION = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}/[a-z][a-z0-9-]{0,62}").fullmatch
-
-
 class _Cause(msgspec.Struct, frozen=True):
-    """One reason in a Status: `reason` machine-readable, `field` the path it is about."""
+    """One cause in a Status: `reason` is machine-readable, `field` is the path that it is about."""
 
     reason: str = ""
     field: str = ""
 
 
 class _Details(msgspec.Struct, frozen=True):
-    """What a Status says beyond its reason."""
+    """The details of a Status."""
 
     causes: list[_Cause] | None = None
     retryAfterSeconds: int = 0  # noqa: N815 - the API's spelling
 
 
 class _Status(msgspec.Struct, frozen=True):
-    """The API's answer to what it did not do."""
+    """The API's response to a request that failed."""
 
     kind: str = ""
     apiVersion: str = ""  # noqa: N815 - the API's spelling
@@ -229,7 +250,7 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class _ListMeta(msgspec.Struct, frozen=True, rename={"more": "continue"}):
-    """Where a page stands: its resourceVersion, and the token for the next page, "" after the last."""
+    """The metadata of a page: its resourceVersion, and the continue token, "" on the last page."""
 
     resourceVersion: Annotated[str, msgspec.Meta(max_length=20)] = ""  # noqa: N815 - the API's spelling
     more: Annotated[str, msgspec.Meta(max_length=TOKEN)] = ""
@@ -251,14 +272,14 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 class _Identified(msgspec.Struct, frozen=True):
-    """The part of an object that tells it from its successors; a Status has nothing of it."""
+    """The part of an object that identifies it. A Status has no such metadata."""
 
     kind: str = ""
     metadata: "_Identity | None" = None
 
 
 class _Identity(msgspec.Struct, frozen=True):
-    """UID and resourceVersion of an object, and by what a deletion that goes on is told from one that is done."""
+    """UID and resourceVersion of an object, and fields that distinguish a pending deletion from a completed one."""
 
     name: str = ""
     namespace: str = ""
@@ -272,7 +293,7 @@ class _Identity(msgspec.Struct, frozen=True):
 
 
 class _Version(msgspec.Struct, frozen=True):
-    """The answer of /version."""
+    """The response of /version."""
 
     gitVersion: str = ""  # noqa: N815 - the API's spelling
 
@@ -284,20 +305,20 @@ class _GroupVersion(msgspec.Struct, frozen=True):
 
 
 class _Group(msgspec.Struct, frozen=True):
-    """One API group; the version that the server prefers is among its versions."""
+    """One API group. The version that the server prefers is among its versions."""
 
     versions: list[_GroupVersion] = []
     preferredVersion: _GroupVersion = _GroupVersion()  # noqa: N815
 
 
 class _Groups(msgspec.Struct, frozen=True):
-    """The answer of /apis."""
+    """The response of /apis."""
 
     groups: list[_Group]
 
 
 class _Resource(msgspec.Struct, frozen=True):
-    """One resource of an API group, or, with a slash in its name, a subresource."""
+    """One resource of an API group or, with a slash in its name, a subresource."""
 
     name: str
     kind: str
@@ -306,32 +327,11 @@ class _Resource(msgspec.Struct, frozen=True):
 
 
 class _Resources(msgspec.Struct, frozen=True):
-    """The answer of /api/v1 and the like."""
+    """The response of /api/v1 and the like."""
 
     resources: list[_Resource]
 
 
-class Page(NamedTuple):
-    """One page of a listing; `more` is the token for the next, "" after the last."""
-
-    items: list[bytes]
-    version: str
-    more: str
-
-
-class Doing(NamedTuple):
-    """Which cluster is asked for what; for errors."""
-
-    cluster: str
-    verb: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.verb} {self.what}"
-
-
-_STRANGE = (msgspec.MsgspecError, RecursionError)
-"""What decoders raise for what no apiserver answers."""
 _STATUSES = msgspec.json.Decoder(_Status)
 _PAGES = msgspec.json.Decoder(_Page)
 _LINES = msgspec.json.Decoder(_Line)
@@ -340,18 +340,9 @@ _VERSIONS = msgspec.json.Decoder(_Version)
 _GROUPS = msgspec.json.Decoder(_Groups)
 _RESOURCES = msgspec.json.Decoder(_Resources)
 
-_BY_STATUS: dict[int, type[ClusterError]] = {
-    401: Unauthorized,
-    404: NotFound,
-    408: Unreachable,
-    409: Conflict,
-    410: Expired,
-    429: Throttled,
-}
-
 
 def error_of(doing: Doing, code: int, body: bytes, retry_after: str = "", media: str = "") -> ClusterError:
-    """Return the error that an answer with HTTP status `code` means.
+    """Return the error for a response with HTTP status `code`.
 
     `retry_after` and `media` are the values of its headers Retry-After and Content-Type.
     """
@@ -372,7 +363,7 @@ def error_of(doing: Doing, code: int, body: bytes, retry_after: str = "", media:
 
 
 def _sort(code: int, reason: str, causes: list[_Cause], asked: float) -> type[ClusterError]:
-    """Return the sort of error: the table itself."""
+    """Return the type of the error, by reason, causes and status."""
     if reason == "AlreadyExists":
         return AlreadyExists
     if any(cause.field == "metadata.uid" for cause in causes) and code in (409, 422):
@@ -387,7 +378,7 @@ def _sort(code: int, reason: str, causes: list[_Cause], asked: float) -> type[Cl
 
 
 def _status(body: bytes) -> _Status:
-    """Decode a v1 Status; an empty one for what is none."""
+    """Decode a v1 Status. Return an empty one for any other body."""
     try:
         found = _STATUSES.decode(body)
     except _STRANGE:
@@ -397,7 +388,7 @@ def _status(body: bytes) -> _Status:
 
 
 def _words(code: int, status: _Status, body: bytes, media: str) -> str:
-    """Return what is told to people, in one line of bounded length."""
+    """Return the message for users, on one line of bounded length."""
     if status.kind or not body:
         words = clean(" ".join(status.message[: 2 * _LONGEST_WORDS].split()))
         cut = words if len(words) <= _LONGEST_WORDS else words[: _LONGEST_WORDS - 3] + "..."
@@ -409,20 +400,20 @@ def _words(code: int, status: _Status, body: bytes, media: str) -> str:
 
 
 def media_shown(header: str) -> str:
-    """Return the media type that a Content-Type names, as far as it is one: it may say anything."""
+    """Return the media type in a Content-Type header if it has a valid form: it may contain anything."""
     found = _MEDIA.match(header.lower())
     return found[0] if found else "an unknown type"
 
 
 def _seconds(header: str) -> float:
-    """Return the seconds of a Retry-After, as far as they are believed; 0 when it is in another form."""
+    """Return the seconds of a Retry-After, up to `LONGEST_WAIT`. 0 if it has another form."""
     return min(float(header[:_DIGITS]), LONGEST_WAIT) if header.isdecimal() else 0.0
 
 
 def page_of(doing: Doing, body: bytes, kind: str = "") -> Page:
-    """Cut a page of a LIST into objects. Raises Unreachable when it is none, or one of another kind than `kind`.
+    """Split a page of a LIST into objects. Raises Unreachable if it is no page, or one of another kind than `kind`.
 
-    Raises TooLarge when it nests without end, and is too long for what does to be taken out.
+    Raises TooLarge if it is nested too deep and is too long for `cut`.
     """
     try:
         page = _page(body)
@@ -437,7 +428,7 @@ def page_of(doing: Doing, body: bytes, kind: str = "") -> Page:
 
 
 def _page(body: bytes) -> _Page:
-    """Decode a page, however deep what is on it nests."""
+    """Decode a page, whatever its nesting."""
     try:
         return _PAGES.decode(body)
     except RecursionError:
@@ -453,15 +444,15 @@ def identity_of(doing: Doing, body: bytes) -> str:
 
 
 def version_of(doing: Doing, body: bytes) -> int:
-    """Return an object's resourceVersion as a number, 0 where it has none. Raises Unreachable for no object."""
+    """Return an object's resourceVersion as a number, 0 if it has none. Raises Unreachable if it is no object."""
     version = _identity(doing, body).resourceVersion
     return int(version) if version.isdecimal() else 0
 
 
 def of_another(ref: Ref, body: bytes) -> str:
-    """Return why a body is not that of the object that was asked for, "" where it is, or is a Status.
+    """Return why a body is not the requested object, "" if it is, or if it is a Status.
 
-    What has no name, as an answer to a review, is not compared.
+    A reference without a name, as for a review, is not compared.
     """
     if not ref.name:
         return ""
@@ -480,7 +471,7 @@ def of_another(ref: Ref, body: bytes) -> str:
 
 
 def _identity(doing: Doing, body: bytes) -> _Identity:
-    """Decode the part of an object that tells it from others."""
+    """Decode the identity of an object."""
     try:
         found = _IDENTIFIED.decode(body).metadata
     except _STRANGE as error:
@@ -491,7 +482,7 @@ def _identity(doing: Doing, body: bytes) -> _Identity:
 
 
 def release_of(doing: Doing, body: bytes) -> str:
-    """Return the release that /version names, such as "v1.36.3". Raises Unreachable for what is no release."""
+    """Return the release in /version, such as "v1.36.3". Raises Unreachable if it is no release."""
     try:
         release = _VERSIONS.decode(body).gitVersion
     except _STRANGE as error:
@@ -502,9 +493,9 @@ def release_of(doing: Doing, body: bytes) -> str:
 
 
 def apis_of(doing: Doing, body: bytes) -> list[str]:
-    """Return the API groups' versions that /apis names, as "GROUP/VERSION", the preferred one of each group first.
+    """Return the versions of API groups in /apis, as "GROUP/VERSION", the preferred one of each group first.
 
-    Raises TooLarge for more than any cluster has, and Unreachable for one that cannot be part of a path.
+    Raises TooLarge for more than any cluster has, and Unreachable for one that is not valid in a path.
     """
     try:
         groups = _GROUPS.decode(body).groups
@@ -529,10 +520,11 @@ def kinds_of(doing: Doing, api: str, body: bytes) -> list[Kind]:
 
 
 class Lines:
-    """Watch events out of chunks of bytes that end anywhere.
+    """Splits a stream of bytes into watch events. Chunks may end anywhere.
 
-    A chunk may hold hundreds of lines, and a line of megabytes may come in hundreds of chunks: whole lines are decoded
-    at one go, and an unfinished one is only joined when its end is there. One of more than `longest` bytes is refused.
+    A chunk may contain hundreds of lines, and a long line may span hundreds of chunks. Complete lines are decoded
+    together, and an incomplete one is only joined once its end has arrived. A line of more than `longest` bytes is
+    refused.
     """
 
     def __init__(self, doing: Doing, longest: int = OBJECT, account: Account | None = None) -> None:
@@ -545,8 +537,7 @@ class Lines:
     def feed(self, chunk: bytes) -> list[WatchEvent]:
         """Return the events that end in this chunk.
 
-        Raises the error that an ERROR line stands for, after which the watch is over, and Unreachable for what is no
-        watch event.
+        Raises the error of an ERROR event, after which the watch is over, and Unreachable for an invalid event.
         """
         cut = chunk.rfind(b"\n") + 1
         if not cut:
@@ -559,12 +550,12 @@ class Lines:
         return self._events(whole)
 
     def forget(self) -> None:
-        """Keep nothing of a line that has not ended."""
+        """Drop the incomplete line."""
         self._account.give_back(self._size)
         self._held, self._size = [], 0
 
     def _hold(self, part: bytes) -> None:
-        """Keep the beginning of a line for later; many small parts are joined now and then, as each has a cost."""
+        """Store the beginning of a line. Many small parts are joined now and then, as each part has a cost."""
         self._held.append(part)
         self._size += len(part)
         self._account.take(len(part))
@@ -574,7 +565,7 @@ class Lines:
             self._held = [b"".join(self._held)]
 
     def _events(self, whole: bytes) -> list[WatchEvent]:
-        """Decode whole lines."""
+        """Decode complete lines."""
         try:
             lines = _lines(whole)
         except _STRANGE as error:
@@ -582,7 +573,7 @@ class Lines:
         return [self._event(line) for line in lines]
 
     def _event(self, line: _Line) -> WatchEvent:
-        """Return a line's event; raise what an ERROR stands for."""
+        """Return the event of a line. Raise the error of an ERROR event."""
         raw = shallow(bytes(line.object))
         if line.type == "ERROR":
             raise error_of(self._doing, _status(raw).code or 500, raw)
@@ -590,7 +581,7 @@ class Lines:
 
 
 def _lines(whole: bytes) -> list[_Line]:
-    """Decode whole lines, however deep what they tell of nests."""
+    """Decode complete lines, whatever the nesting of their objects."""
     try:
         return _LINES.decode_lines(whole)
     except RecursionError:
@@ -598,7 +589,7 @@ def _lines(whole: bytes) -> list[_Line]:
 
 
 def strange(doing: Doing, what: Any) -> Unreachable:
-    """Return the error for an answer that no apiserver gives."""
+    """Return the error for a response that no apiserver sends."""
     return Unreachable(
         f"the answer is not Kubernetes' ({what}): check that the server address is that of an apiserver",
         cluster=doing.cluster,

@@ -1,10 +1,10 @@
-"""Requests to one server through the `kubernetes` package: its Configuration, its ApiClient, its REST client.
+"""Requests to one server through the `kubernetes` package: its Configuration, ApiClient and REST client.
 
-A request with a whole answer, and a stream that is read while it comes, have REST clients of their own. Requests go
-over `tensile.kube.wire`; streams over the package's transport, which is aiohttp. What aiohttp does by default and an
-engine must not do is off here: proxies and passwords from the environment, redirects, cookies, decompression.
+Requests with a complete response and streams have separate REST clients. Requests use `tensile.kube.wire`, streams use
+the package's transport, which is aiohttp. Features that aiohttp enables by default and an engine must not use are off:
+proxies and passwords from the environment, redirects, cookies, decompression.
 
-Bytes go in and come out as they are. No write is sent twice: where a connection breaks, the caller decides.
+Bodies are bytes. No write is sent twice: if a connection breaks, the caller decides.
 """
 
 import asyncio
@@ -35,14 +35,25 @@ from tensile.kube.net import keep_alive
 from tensile.kube.wire import CONNECT_SECONDS, Answer, Broken, Keep, Limits, Wire
 
 _STREAM_BUFFER = 1 << 20
-"""Bytes of a stream that are held unread."""
+"""The most bytes of a stream that are buffered."""
 _TURNS = 20
 _BLANKS = re.compile(r"[^\x21-\x7e]").search
+
+_SESSION: dict[str, Any] = {
+    "trust_env": False,
+    "auto_decompress": False,
+    "skip_auto_headers": ("Accept-Encoding",),
+    "read_bufsize": _STREAM_BUFFER,
+    "max_line_size": 1 << 16,
+    "max_field_size": 1 << 16,
+    "max_headers": HEAD,
+}
+"""The options of aiohttp's session."""
 _Way = tuple[str, str, ssl.SSLContext]
 
 
 class _Client(Protocol):
-    """What is asked of a REST client beside requests."""
+    """The interface of a REST client besides requests."""
 
     @property
     def left(self) -> int:
@@ -50,7 +61,7 @@ class _Client(Protocol):
         ...
 
     def hang_up(self) -> None:
-        """End every connection without waiting for the other side; what is under way fails."""
+        """End every connection without waiting for the other side. Requests in progress fail."""
         ...
 
 
@@ -100,7 +111,7 @@ class _Streaming(RESTClientObject):  # type: ignore[misc]  # the package is not 
                 one.shutdown(socket.SHUT_RDWR)
 
     async def close(self) -> None:
-        """End every connection; a server that is frozen is not waited for."""
+        """End every connection without waiting for a frozen server."""
         await super().close()
         self.hang_up()
 
@@ -115,7 +126,7 @@ class _Streaming(RESTClientObject):  # type: ignore[misc]  # the package is not 
         )
 
     def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
-        """Make a socket and remember it for closing."""
+        """Create a socket and store it for closing."""
         family, sort, protocol, _, _ = address
         made = socket.socket(family=family, type=sort, proto=protocol)
         keep_alive(made, idle=15, interval=5, count=3)
@@ -124,9 +135,9 @@ class _Streaming(RESTClientObject):  # type: ignore[misc]  # the package is not 
 
 
 class _Lane:
-    """The package's ApiClient for one server and credential, and how many requests are under way in it.
+    """The package's ApiClient for one server and credential, with the number of its requests in progress.
 
-    One that is retired takes no new requests, and is closed with the last.
+    A retired lane takes no new requests, and is closed with its last one.
     """
 
     def __init__(self, access: Access, make: "Make") -> None:
@@ -137,13 +148,13 @@ class _Lane:
             host=access.url,
             tls_server_name=access.server_name if access.is_encrypted else None,
         )
-        with without_authorities():  # the access has its TLS context: those that the package makes are not used
+        with without_authorities():  # the TLS context of the access replaces those of the package
             self.api = ApiClient(configuration)
             self.api.rest_client = make(configuration, access)
 
     @property
     def client(self) -> _Client:
-        """What its connections can be ended by."""
+        """The interface to end its connections."""
         return cast("_Client", self.api.rest_client)
 
 
@@ -152,26 +163,27 @@ Make = Callable[[Configuration, Access], RESTClientObject]
 
 
 class _Pool:
-    """Connections to one server; made inside a running event loop, closed with `close`.
+    """Connections to one server. Create it in a running event loop, close it with `close`.
 
-    They belong to a server and a credential: another access gets new ones, and those before end with what is under way.
+    They belong to a server and a credential. Another access gets new ones, and the old ones end with their last
+    request.
     """
 
     def __init__(self, make: Make) -> None:
         self._make = make
         self._lanes: set[_Lane] = set()
-        """Those that are not closed yet, at most one of them not retired."""
+        """The lanes that are not closed yet. At most one is not retired."""
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     def hang_up(self) -> None:
-        """End every connection; what is under way fails."""
+        """End every connection. Requests in progress fail."""
         for lane in tuple(self._lanes):
             self._retire(lane)
             lane.client.hang_up()
 
     async def close(self) -> None:
-        """End every connection, and take no requests from now on; a server that is frozen is not waited for."""
+        """End every connection and refuse new requests. A frozen server is not waited for."""
         self._is_closed = True
         clients = [lane.client for lane in self._lanes]
         self.hang_up()
@@ -185,7 +197,7 @@ class _Pool:
 
     @contextmanager
     def _under_way(self, access: Access, target: str) -> Iterator[ApiClient]:
-        """Count a request to `target` while the block runs, and return the ApiClient that sends it."""
+        """Count a request to `target` while the block runs. Return the ApiClient that sends it."""
         if _BLANKS(target):
             raise ValueError("a path with a blank")
         lane = self._lane(access)
@@ -193,14 +205,14 @@ class _Pool:
         try:
             yield lane.api
         except (asyncio.CancelledError, TimeoutError):
-            self._retire(lane)  # where one connection does not answer, each free one may cost a time-out as well
+            self._retire(lane)  # after one time-out, each free connection may cost another
             raise
         finally:
             lane.requests -= 1
             self._close_if_done(lane)
 
     def _lane(self, access: Access) -> _Lane:
-        """Return the one for this server and credential."""
+        """Return the lane for this server and credential."""
         if self._is_closed:
             raise Broken("closed")
         way = _way_of(access)
@@ -221,7 +233,7 @@ class _Pool:
             self._end(lane)
 
     def _end(self, lane: _Lane) -> None:
-        """Close one in a task of its own."""
+        """Close a lane in a task of its own."""
         self._lanes.discard(lane)
         task = asyncio.get_running_loop().create_task(lane.api.close())
         self._closing.add(task)
@@ -229,7 +241,7 @@ class _Pool:
 
 
 class Calls(_Pool):
-    """Connections for requests with a whole answer. `account` counts what all answers hold that have not ended."""
+    """Connections for requests with a complete response. `account` counts the bytes of all incomplete responses."""
 
     def __init__(self, account: Account | None = None, keep: Keep | None = None) -> None:
         super().__init__(partial(Wire, account=account or Account(), keep=keep or Keep()))
@@ -244,7 +256,7 @@ class Calls(_Pool):
         *,
         limits: Limits | None = None,
     ) -> Answer:
-        """Send a request and return its whole answer; raises what `Wire.request` does."""
+        """Send a request and return its complete response. Raises what `Wire.request` does."""
         with self._under_way(access, target) as api:
             return cast(
                 "Answer", await api.call_api(method, access.url + target, headers, body, _request_timeout=limits)
@@ -252,7 +264,7 @@ class Calls(_Pool):
 
 
 class Streams(_Pool):
-    """Connections for answers that are read while they come; raises what aiohttp raises, and UnprovenServer."""
+    """Connections for responses that are read as they arrive. Raises what aiohttp raises, and UnprovenServer."""
 
     def __init__(self, keep: Keep | None = None) -> None:
         super().__init__(partial(_Streaming, keep=keep or Keep()))
@@ -261,7 +273,7 @@ class Streams(_Pool):
     async def opened(
         self, access: Access, target: str, headers: Mapping[str, str], *, seconds: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Ask for `target`, and return the answer to be read in the block, for `seconds` in all."""
+        """Request `target`, and return the response to read in the block, for at most `seconds` in total."""
         with self._under_way(access, target) as api:
             timeout = _time_out(seconds)
             answer = await api.call_api("GET", access.url + target, headers, _request_timeout=timeout)
@@ -277,15 +289,3 @@ def _way_of(access: Access) -> _Way:
 def _time_out(seconds: float) -> aiohttp.ClientTimeout:
     """Return the time-outs of a stream."""
     return aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
-
-
-_SESSION: dict[str, Any] = {
-    "trust_env": False,
-    "auto_decompress": False,
-    "skip_auto_headers": ("Accept-Encoding",),
-    "read_bufsize": _STREAM_BUFFER,
-    "max_line_size": 1 << 16,
-    "max_field_size": 1 << 16,
-    "max_headers": HEAD,
-}
-"""What aiohttp's session is made with."""

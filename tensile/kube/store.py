@@ -1,14 +1,14 @@
-"""Objects of one kind as a cluster last told, in a form that ten thousand of them can be kept in.
+"""A store for the objects of one kind, in a compact form for tens of thousands of objects.
 
-Decoded objects cost five times their bytes and slow the collector down, so an entry holds the bytes and what a `Digest`
-took out of them when they came; a decision decodes the few objects that it looks at. An informer feeds a cache; answers
-to our own writes are absorbed, so that the next decision sees them without waiting for the watch.
+Decoded objects take five times their bytes and slow the garbage collector down. So an entry holds the bytes and the
+facts that a transform extracted when the object arrived, and a decision decodes the few objects that it needs. An
+informer feeds a cache. Responses to our own writes are applied too, so that the next decision sees them before the
+watch does.
 
-Absence has two strengths. A name that is merely not here may have been missed. One that *departed* was seen deleted
-on the watch, or read at quorum, after anything that stood there: only that allows what cannot be undone.
-
-An empty name says nothing of an object that came there since, made by somebody else, of which the watch is yet to tell.
-Where that would be harmed, the question is whether an object is *gone*, by its UID.
+A name without an object may only be missing from the cache. A tombstone proves more: the deletion was seen on the
+watch, or a quorum read later than any event found the name empty. Only a tombstone allows irreversible actions. It
+proves nothing about an object that another client created under the name since, before the watch delivers it. Where
+that could do harm, callers ask whether the object of a UID is deleted.
 """
 
 from collections import OrderedDict
@@ -30,13 +30,13 @@ _LOST_KEPT = 20_000
 _GONE_KEPT = 8
 _DECODED_KEPT, _DECODED_BYTES = 128, 8 << 20
 _OVERHEAD = 512
-"""Bytes that an object takes beside its content: in the cache itself, and in its indexes."""
+"""Bytes of an object besides its content: in the cache and its indexes."""
 _SPREAD = 8
-"""Bytes that a byte of facts takes in Python's objects and in indexes, at least."""
+"""Bytes in Python objects and indexes per byte of facts, at least."""
 
 
 class Meta(msgspec.Struct, frozen=True, gc=False):
-    """The part of metadata that every object is filed by; nothing in it is longer than an apiserver makes it."""
+    """The part of metadata that identifies an object. No value is longer than an apiserver allows."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
     uid: Annotated[str, msgspec.Meta(max_length=128)] = ""
@@ -45,15 +45,15 @@ class Meta(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Envelope(msgspec.Struct, frozen=True, gc=False):
-    """Just enough of an object to file it."""
+    """The part of an object that is needed to store it."""
 
     metadata: Meta
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One object: what it is filed by, its bytes (b"" where only facts are kept) and what the digest took out.
+    """One object: its identity, its bytes (b"" where only facts are kept) and the facts from the transform.
 
-    `weight` is about how many bytes it takes, 0 where that is not counted.
+    `weight` is the approximate memory in bytes, 0 where it is not counted.
     """
 
     namespace: str
@@ -65,7 +65,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     weight: int = 0
 
     def manifest(self) -> Manifest:
-        """Return the object, decoded; others may hold the same one."""
+        """Return the decoded object, which may be shared."""
         return decoded(self.raw)
 
 
@@ -74,28 +74,28 @@ _recent_size = 0
 
 
 def decoded(raw: bytes) -> Manifest:
-    """Decode an object. The last ones stay decoded: what digests one and what decides about it follow each other."""
+    """Decode an object. The last ones stay decoded, as the transform and the decision about one follow each other."""
     manifest = _recent.get(raw)
     return _remembered(raw, orjson.loads(raw)) if manifest is None else manifest
 
 
 def forget_decoded() -> None:
-    """Drop what stayed decoded, when nothing is about to be decided: it takes ten times as much as its bytes."""
-    global _recent_size  # noqa: PLW0603 - the size of what is in the module's own book
+    """Drop the decoded objects before idle time: they take ten times as much memory as their bytes."""
+    global _recent_size  # noqa: PLW0603 - the size of this module's own cache
     _recent.clear()
     _recent_size = 0
 
 
 def packed(manifest: Manifest) -> bytes:
-    """Encode an object of which some parts were left out.
+    """Encode an object of which some parts were removed.
 
-    orjson gives its work buffer away, which may be ten times as large as what is in it: what is kept is a copy.
+    It returns a copy, as orjson returns its work buffer, which may be ten times as large as its content.
     """
     return bytes(memoryview(orjson.dumps(manifest)))
 
 
 def _remembered(raw: bytes, manifest: Manifest) -> Manifest:
-    """Keep an object decoded; beyond a bound, in number or in bytes, the oldest go."""
+    """Keep an object decoded. Beyond a limit, in number or in bytes, the oldest are dropped."""
     global _recent_size  # noqa: PLW0603
     _recent_size += 0 if raw in _recent else len(raw)
     _recent[raw] = manifest
@@ -107,10 +107,10 @@ def _remembered(raw: bytes, manifest: Manifest) -> Manifest:
 
 
 class Kept(NamedTuple):
-    """What a digest keeps of an object: bytes (b"" for none) and facts that decisions ask for often.
+    """The result of a transform: the bytes to keep (b"" for none), and facts that decisions need often.
 
-    `manifest` is what the bytes say, with the whole metadata, where the digest had to decode the object; nobody changes
-    it from now on.
+    `manifest` is the decoded form of the bytes, with the complete metadata, if the transform had to decode the object.
+    It must not be changed.
     """
 
     raw: bytes
@@ -123,24 +123,24 @@ Index = Callable[[Entry], Iterable[Hashable]]
 
 
 class Delta(NamedTuple):
-    """What changed for one name: before and after; None where there was or is none."""
+    """The change of one name: before and after. None where there was or is no object."""
 
     before: Entry | None
     after: Entry | None
 
     @property
     def entry(self) -> Entry:
-        """The object as it is, or as it was before it went."""
+        """The present object, or the last one before its deletion."""
         entry = self.after or self.before
         assert entry is not None, "a delta tells of something"
         return entry
 
 
 class Departure(NamedTuple):
-    """The last that was known of an object that is gone for certain; uid "" when the name was only read as empty.
+    """A tombstone: the last known facts of a deleted object. uid is "" if the name was only found empty.
 
-    `seen` is whether its going was seen: on the watch, or as the answer to our own deletion. What is merely found
-    missing may be gone with the history of its store.
+    `seen`: the deletion was seen on the watch, or in the response to our own deletion. An object that was only found
+    missing may have disappeared with the history of its store.
     """
 
     uid: str
@@ -149,14 +149,14 @@ class Departure(NamedTuple):
 
 
 class Tally:
-    """How many objects several caches hold together, and about how many bytes these take."""
+    """The number of objects in several caches together, and their approximate size in bytes."""
 
     def __init__(self) -> None:
         self.objects = 0
         self.content = 0
 
     def add(self, objects: int, content: int) -> None:
-        """Count objects that came, or with negative numbers some that went."""
+        """Add objects, or with negative numbers remove some."""
         self.objects += objects
         self.content += content
 
@@ -172,12 +172,12 @@ Listener = Callable[[Delta], None]
 
 
 class Cache:
-    """The objects of one kind, by (namespace, name), with indexes, and word of every change to its listeners.
+    """The objects of one kind, by (namespace, name), with indexes. Listeners are called after every change.
 
-    `synced` turns true with the first complete list and false again while what is here may be lost history.
-    `version` is the newest resourceVersion seen. Of so many objects that the watch saw go, `remembers` keeps the last
-    state. `selects` says of a decoded object that was read by its name whether the watch tells of it. What is filed
-    from now on counts in `tally`, where one is set. Whatever cannot be read raises Malformed.
+    `synced` becomes true with the first complete list, and false while the contents may belong to a lost history.
+    `version` is the newest resourceVersion seen. `remembers` is how many deleted objects keep their last state.
+    `selects` reports whether the watch selects an object that was read by name. Objects stored from now on count in
+    `tally`, if set. Objects that cannot be decoded raise Malformed.
     """
 
     def __init__(
@@ -221,54 +221,55 @@ class Cache:
         return self._entries.get((namespace, name))
 
     def select(self, index: str, value: Hashable) -> tuple[Entry, ...]:
-        """Return the objects that an index files under `value`."""
+        """Return the objects that an index has under `value`."""
         return tuple(self._indexes[index].get(value, {}).values())
 
     def count(self, index: str, value: Hashable) -> int:
-        """Return how many objects an index files under `value`."""
+        """Return how many objects an index has under `value`."""
         return len(self._indexes[index].get(value, ()))
 
     def values(self, index: str) -> tuple[Hashable, ...]:
-        """Return every value under which an index files something."""
+        """Return every value of an index."""
         return tuple(self._indexes[index])
 
     def departed(self, namespace: str, name: str) -> Departure | None:
-        """Report whether the name is known to be empty, and what stood there last; None: not known."""
+        """Return the tombstone of a name that is known to be empty, None if that is not known."""
         return None if (namespace, name) in self._doubted else self._departed.get((namespace, name))
 
     def is_gone(self, namespace: str, name: str, uid: str) -> bool:
-        """Report whether the object of that UID is known not to stand there any more, whatever does.
+        """Report whether the object of that UID is known to be deleted, whatever has the name now.
 
-        So is that which was made for an upper object of that UID, where a read at quorum looked for it.
+        `uid` may also be that of the upper object for which a quorum read found no copy.
         """
         departure = self.departed(namespace, name)
         return uid in self._gone.get((namespace, name), ()) or (departure is not None and departure.uid == uid)
 
     def note_gone(self, namespace: str, name: str, uid: str) -> None:
-        """Note that the object of that UID is not there; of one name the latest are remembered."""
+        """Record that the object of that UID is deleted. Only the latest UIDs of a name are kept."""
         known = self._gone.pop((namespace, name), ())
         self._gone[namespace, name] = (*(one for one in known if one != uid), uid)[-_GONE_KEPT:]
         if len(self._gone) > _DEPARTED_KEPT:
             self._gone.popitem(last=False)
 
     def last(self, namespace: str, name: str) -> bytes:
-        """Return the object that the watch saw go from an empty name, b"" when it is not remembered."""
+        """Return the last state of a deleted object whose name is still free, b"" if it is not kept."""
         return self._last.get((namespace, name), b"")
 
     def is_lost(self, namespace: str, name: str, uid: str = "") -> bool:
-        """Report whether an object of that UID ("": any) stood there until the store's history went back.
+        """Report whether an object of that UID ("": any) disappeared when the store's history went back.
 
-        Not once it is back, or was seen to go, or another was made there; an older one that came back says nothing.
+        It is false once the object is back, its deletion was seen, or another object was created under the name. An
+        older object that came back changes nothing.
         """
         lost = self._lost.get((namespace, name))
         return lost is not None and uid in ("", lost)
 
     def came_back(self, entry: Entry) -> bool:
-        """Report whether an object that had gone is there again since the store's history went back."""
+        """Report whether a deleted object exists again since the store's history went back."""
         return self._back.get((entry.namespace, entry.name)) == entry.uid
 
     def doubt(self, namespace: str, name: str) -> None:
-        """Forget that a name is empty for certain: something may be about to stand there."""
+        """Invalidate the knowledge that a name is empty: an object may be about to be created under it."""
         self._doubted.add((namespace, name))
         self._gone.pop((namespace, name), None)
 
@@ -277,24 +278,24 @@ class Cache:
         self._listeners.append(listener)
 
     def unsubscribe(self, listener: Listener, waiting: Callable[[], None] | None = None) -> None:
-        """Call a listener no more, nor one that is `waiting` for the cache to become complete."""
+        """Remove a listener, and one that is `waiting` for the cache to sync."""
         self._listeners.remove(listener)
         if waiting is not None:
             self._waiting.remove(waiting)
 
     def on_sync(self, listener: Callable[[], None]) -> None:
-        """Call `listener` each time the cache becomes complete, after the changes that this brought."""
+        """Call `listener` each time the cache becomes synced, after the resulting changes."""
         self._waiting.append(listener)
 
     def replace(self, raws: Iterable[bytes], version: int) -> None:
-        """Take over a complete list: what is not in it is gone, but did not depart."""
+        """Replace the contents by a complete list. Missing objects are removed without a tombstone."""
         self.take_over(map(self.read, raws), version)
 
     def take_over(self, entries: Iterable[Entry], version: int, *, rewound: bool = False) -> None:
-        """Take over a complete list that has been read; `rewound`: of a store that knows less than it did.
+        """Replace the contents by a complete list of entries. `rewound`: the store's history went back.
 
-        What is newer than the list stays while the cache is in sync: it is the answer to a write that was sent after
-        it, and the watch from there will tell the rest.
+        Entries newer than the list stay while the cache is synced. They are responses to writes that were sent after
+        it, and the watch from its version on will deliver the rest.
         """
         fresh = {(entry.namespace, entry.name): entry for entry in entries}
         self.version = version
@@ -318,18 +319,18 @@ class Cache:
             listener()
 
     def read(self, raw: bytes, meta: Meta | None = None) -> Entry:
-        """Decode what an object is filed by, unless it is given, and digest the rest; nothing is filed.
+        """Decode an object's metadata, unless given, and transform the rest. Nothing is stored.
 
-        One of a list does not stay decoded: thousands of others come before anything is decided about it.
+        It does not stay decoded: in a list, thousands of others follow before any decision.
         """
         return self._entry(meta or meta_of(raw), self._kept(raw))
 
     def put(self, raw: bytes, meta: Meta | None = None) -> None:
-        """Take over an object as the watch tells it.
+        """Store an object from the watch.
 
-        One that is not newer than what is known is passed over undigested: most are echoes of our own writes. So is a
-        late word of one that is known to be gone: no UID comes back, but for an object that left the selection and
-        is in it again, which is newer than its leaving.
+        An object that is not newer than the known one is skipped without a transform: most are echoes of our own
+        writes. So is a late event of a deleted object. A UID only comes back if the object left the selection and
+        entered it again, with a newer version than at its leaving.
         """
         meta = meta or meta_of(raw)
         name, version = (meta.namespace, meta.name), version_in(meta)
@@ -339,11 +340,11 @@ class Cache:
             self._file(name, self._digested(meta, raw))
 
     def admit(self, raw: bytes) -> None:
-        """Take over an object that was just read at quorum though the watch may not select it, as it is not ours yet.
+        """Store an object from a quorum read that the watch may not select, as it does not have our labels yet.
 
-        So it is with one that somebody took out of the selection, which may be as it was when it left; what the watch
-        has told since of one that it does select counts more. Of one that it does not, nobody tells the changes: it is
-        for the one decision whether to make it ours, or to have it selected again.
+        Its selection may have been removed by another client, and it may be in the state in which it left. If the watch
+        selects it, later events take precedence. Otherwise no event reports its changes: it is for the one decision
+        whether to adopt it, or to restore its labels.
         """
         entry = self.read(raw)
         name = (entry.namespace, entry.name)
@@ -352,7 +353,7 @@ class Cache:
             self._file(name, entry)
 
     def absorb(self, raw: bytes) -> None:
-        """Take over the answer to a write of ours, unless the watch has already told what came of it."""
+        """Store the response to a write of ours, unless the watch has already delivered the result."""
         meta = meta_of(raw)
         if meta.resourceVersion.isdecimal():
             name = (meta.namespace, meta.name)
@@ -361,7 +362,7 @@ class Cache:
                 self._file(name, self._digested(meta, raw))
 
     def remove(self, raw: bytes, meta: Meta | None = None) -> None:
-        """Take over that the watch saw an object go; one of another UID stays."""
+        """Apply a deletion that the watch saw. An object with another UID stays."""
         entry = self.read(raw, meta)
         self.version = max(self.version, entry.version)
         name = (entry.namespace, entry.name)
@@ -377,11 +378,10 @@ class Cache:
             self._tell(Delta(entry, None))
 
     def confirm_absent(self, namespace: str, name: str, since: int | None = None, *, sought: str = "") -> None:
-        """Note that a read at quorum found the name empty, unless the watch has told of a newer object.
+        """Record that a quorum read found the name empty, unless the watch has reported a newer object.
 
-        `since` is the `horizon` when the read was sent; None: as of now. `sought` is the UID of the object, or of the
-        upper object of that which was looked for, "" for whatever stands there. What is remembered of the last object
-        there stays remembered.
+        `since` is the `horizon` when the read was sent; None: now. `sought` is the UID of the object, or of the upper
+        object whose copy was looked for, "" for any object. The last state of the deleted object is kept.
         """
         known = self._entries.get((namespace, name))
         if known is None or since is None or known.version <= since:
@@ -390,25 +390,25 @@ class Cache:
                 self.note_gone(namespace, name, sought)
 
     def confirm_deleted(self, namespace: str, name: str, uid: str) -> None:
-        """Note that a deletion of ours took away the object of that UID, whatever the watch has told of it since."""
+        """Record that our deletion removed the object of that UID, whatever the watch has reported since."""
         known = self._entries.get((namespace, name))
         if known is None or known.uid == uid:
             self._empty((namespace, name), seen=True)
 
     def horizon(self, namespace: str, name: str) -> int:
-        """Return the newest resourceVersion known to a request about that name which is sent now.
+        """Return the newest resourceVersion that precedes a request about that name which is sent now.
 
-        The answer to a write of ours may be ahead of the watch.
+        A response to our own write may be ahead of the watch.
         """
         known = self._entries.get((namespace, name))
         return max(self.version, known.version if known else 0)
 
     def distrust(self) -> None:
-        """Note that what is here may not be true any more; it stays readable until the next list."""
+        """Mark the contents as stale. They stay readable until the next list."""
         self.synced = False
 
     def copy(self) -> "Cache":
-        """Return a cache of its own with what is here now, and without listeners."""
+        """Return an independent copy of the contents, without listeners."""
         made = Cache(self._digest, self._index_of, remembers=self._remembers, selects=self.selects)
         made.synced, made.version = self.synced, self.version
         for name, entry in self._entries.items():
@@ -419,7 +419,7 @@ class Cache:
         return made
 
     def _empty(self, name: Name, *, seen: bool) -> None:
-        """Take what is known of a name away; `seen` as in `Departure`."""
+        """Remove an object and leave a tombstone. `seen` as in `Departure`."""
         known = self._entries.get(name)
         before = self._departed.get(name, Departure("", None, seen))
         size = known.weight - len(known.raw) if known else self._departed_sizes.get(name, 0)
@@ -427,14 +427,14 @@ class Cache:
         self._file(name, None)
 
     def _digested(self, meta: Meta, raw: bytes) -> Entry:
-        """Digest an object about which something may be decided next: it stays decoded."""
+        """Transform an object for a decision that may follow next: it stays decoded."""
         kept = self._kept(raw)
         if kept.manifest is not None:
             _remembered(kept.raw, kept.manifest)
         return self._entry(meta, kept)
 
     def _kept(self, raw: bytes) -> Kept:
-        """Digest an object; whatever a digest stumbles over is the object's fault, and costs that object alone."""
+        """Transform an object. Any error is attributed to the object, and affects only that object."""
         try:
             return self._digest(raw)
         except Exception as error:
@@ -445,12 +445,12 @@ class Cache:
         return Entry(intern(meta.namespace), meta.name, meta.uid, version_in(meta), kept.raw, kept.facts, weight)
 
     def _end(self, name: Name, uid: str) -> float:
-        """Return the version at which the object of that UID left a name; 0: it did not, infinite: gone for good."""
+        """Return the version at which the object of that UID left a name. 0: it did not; infinite: it is deleted."""
         departure = self._departed.get(name)
         return self._left.get(name, inf) if departure is not None and departure.uid == uid else 0
 
     def _depart(self, name: Name, departure: Departure, size: int) -> None:
-        """Remember that a name is empty for certain; beyond a bound, in number or in bytes, the oldest memories go."""
+        """Store a tombstone. Beyond a limit, in number or in bytes, the oldest are dropped."""
         self._doubted.discard(name)
         if departure.seen and departure.uid == self._lost.get(name):
             del self._lost[name]
@@ -465,12 +465,12 @@ class Cache:
             self._left.pop(oldest, None)
 
     def _return(self, name: Name) -> Departure | None:
-        """Forget that a name is empty, and give what was known of it."""
+        """Remove and return a tombstone."""
         self._departed_size -= self._departed_sizes.pop(name, 0)
         return self._departed.pop(name, None)
 
     def _remember(self, name: Name, raw: bytes) -> None:
-        """Keep an object's last state, and forget the oldest beyond the bound."""
+        """Keep an object's last state. Beyond a limit, the oldest are dropped."""
         self._forget_last(name)
         self._last[name] = raw
         self._last_size += len(raw)
@@ -481,14 +481,14 @@ class Cache:
         self._last_size -= len(self._last.pop(name, b""))
 
     def _tell(self, delta: Delta) -> None:
-        """Tell the listeners."""
+        """Call the listeners."""
         for listener in self._listeners:
             listener(delta)
 
     def _file(self, name: Name, entry: Entry | None) -> None:
-        """Put an entry in a name's place, or take it away (None), with its indexes.
+        """Store an entry under a name, or remove it (None), and update the indexes.
 
-        The listeners are called unless nothing but the resourceVersion changed: decisions do not depend on that.
+        The listeners are called unless only the resourceVersion changed: decisions do not depend on that.
         """
         before = self._entries.pop(name, None)
         if self.tally is not None:
@@ -510,7 +510,7 @@ class Cache:
             self._tell(Delta(before, entry))
 
     def _succeed(self, name: Name, before: Entry | None, entry: Entry) -> None:
-        """Forget what was known of the empty name; that the object before this one is gone stays known."""
+        """Drop the tombstone of a name that has an object again. The deletion of the previous UID stays recorded."""
         departure = self._return(name)
         last = before.uid if before is not None else departure.uid if departure is not None else ""
         if before is None or before.uid != entry.uid:
@@ -523,7 +523,7 @@ class Cache:
         self._forget_last(name)
 
     def _unindex(self, name: Name, entry: Entry) -> None:
-        """Take an entry out of the indexes."""
+        """Remove an entry from the indexes."""
         for index, values_of in self._index_of.items():
             for value in values_of(entry):
                 filed = self._indexes[index].get(value, {})
@@ -543,12 +543,12 @@ def _is_alike(before: Entry | None, after: Entry | None) -> bool:
 
 
 def _version_text(entry: Entry) -> bytes:
-    """Return how an entry's resourceVersion is written in its bytes."""
+    """Return an entry's resourceVersion field as it appears in its bytes."""
     return b'"resourceVersion":"%d"' % entry.version
 
 
 def meta_of(raw: bytes) -> Meta:
-    """Decode what an object is filed by; raises Malformed."""
+    """Decode an object's metadata. Raises Malformed."""
     try:
         return _ENVELOPES.decode(raw).metadata
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -556,7 +556,7 @@ def meta_of(raw: bytes) -> Meta:
 
 
 def version_in(meta: Meta) -> int:
-    """Return an object's resourceVersion as a number; raises Malformed."""
+    """Return an object's resourceVersion as a number. Raises Malformed."""
     try:
         return int(meta.resourceVersion)
     except ValueError:
@@ -564,7 +564,7 @@ def version_in(meta: Meta) -> int:
 
 
 def _weight(kept: Kept) -> int:
-    """Return about how many bytes an object takes here."""
+    """Return the approximate memory of an object in bytes."""
     try:
         facts = len(msgspec.json.encode(kept.facts))
     except (TypeError, ValueError, msgspec.MsgspecError):

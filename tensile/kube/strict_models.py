@@ -1,6 +1,6 @@
-"""What the sections of a kubeconfig and a plugin's answer have in common: sorts of values, and errors in our words.
+"""Strict pydantic models for kubeconfigs and plugin output: shared field types, and errors for users.
 
-The words give the place and the keys that Kubernetes has there, never a value: it may be a secret.
+Errors contain positions and the keys that Kubernetes defines, never a value: it may be a secret.
 """
 
 import re
@@ -34,7 +34,7 @@ _OTHER = ("is not understood", "correct it")
 
 
 class Section(Strict):
-    """A part of a kubeconfig, or of what a plugin printed; it may hold a secret, so its repr() is empty."""
+    """A part of a kubeconfig, or of a plugin's output. It may contain a secret, so its repr() is empty."""
 
     def __repr_args__(self) -> list[tuple[str, Any]]:
         """Return nothing."""
@@ -45,12 +45,12 @@ _S = TypeVar("_S", bound=Section)
 
 
 def wrong(what: str, advice: str) -> PydanticCustomError:
-    """Return the error of a check of our own."""
+    """Return the error of a custom check."""
     return PydanticCustomError("wrong", "{what}", {"what": what, "advice": advice})
 
 
 def demanding(holds: Callable[[Any], object], what: str, advice: str) -> Callable[[Any], Any]:
-    """Return what passes on a value for which something holds, and says of any other what is wrong."""
+    """Return a validator that passes values for which `holds`, and raises the error for others."""
 
     def checked(value: Any) -> Any:
         if not holds(value):
@@ -61,19 +61,19 @@ def demanding(holds: Callable[[Any], object], what: str, advice: str) -> Callabl
 
 
 def is_token(token: str) -> bool:
-    """Report whether a text may stand in a request's header as it is: what else may follow a line break there."""
+    """Report whether a text is safe in a request's header: a line break could begin another header."""
     return _TOKEN.fullmatch(token) is not None
 
 
 _IS_TOKEN = demanding(is_token, f"is not one line of at most {LONGEST_TOKEN} visible characters", "give it bare")
 Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
-"""A text; null is as good as absent."""
+"""A text. Null equals absent."""
 Name = Annotated[str, StringConstraints(min_length=1)]
 Token = Annotated[Text, AfterValidator(str.strip), AfterValidator(_IS_TOKEN)]
 
 
 def read(section: type[_S], values: Any, where: str, context: object = None) -> _S:
-    """Return the section that `values` are; `where` says in the AccessError where it stands."""
+    """Return the section with these values. `where` names its place in the AccessError."""
     try:
         return section.model_validate(values, by_alias=True, by_name=False, context=context)
     except ValidationError as error:
@@ -82,9 +82,9 @@ def read(section: type[_S], values: Any, where: str, context: object = None) -> 
 
 
 def told(section: type[Section], error: ValidationError) -> tuple[str, str]:
-    """Return what is wrong with a section, and what to do: of several errors the first.
+    """Return what is wrong with a section, and what to do. Of several errors it is the first.
 
-    What is missing is described by its field.
+    A missing key is explained by the description of its field.
     """
     first = error.errors(include_url=False, include_input=False)[0]
     path, place = first["loc"], show_path(first["loc"])

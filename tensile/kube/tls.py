@@ -1,9 +1,7 @@
-"""What a connection trusts and shows: PEM in, the `kubernetes` package's configuration and TLS context out.
+"""TLS contexts for connections to clusters and for our listeners, from certificates and keys in PEM.
 
-Certificates that this program shows to those who call it: pairs in PEM, and the TLS of a listener made of one.
-
-A certificate of our own making serves where nobody gives one. Keys never touch a disk where the system can keep them in
-memory.
+A listener without a configured certificate gets a self-signed one. Keys are never written to a disk if the system can
+keep them in memory.
 """
 
 import ssl
@@ -22,11 +20,14 @@ from tensile.errors import AccessError
 from tensile.kube.aio import Configuration, RESTClientObject
 from tensile.kube.files import file_of
 
+_SKEW = timedelta(hours=1)
+_LONGEST_COMMON_NAME = 64
+
 
 class Papers(NamedTuple):
-    """What a TLS context is made of, in PEM: the cluster's CA ("": the system's), our certificate and key ("": none).
+    """The inputs of a TLS context, in PEM: the cluster's CA ("": the system's), our certificate and key ("": none).
 
-    Holds a private key: never print it.
+    It contains a private key: never print it.
     """
 
     authority: bytes = b""
@@ -37,16 +38,23 @@ class Papers(NamedTuple):
         return "Papers(...)"
 
 
-def context(papers: Papers, origin: str) -> ssl.SSLContext:
-    """Return the TLS context, which always checks the server's certificate and name.
+class Pair(NamedTuple):
+    """A certificate (with its chain) and its key, both in PEM."""
 
-    `origin` says in the AccessError where the papers are from.
+    certificate: bytes
+    key: bytes
+
+
+def context(papers: Papers, origin: str) -> ssl.SSLContext:
+    """Return the TLS context, which always verifies the server's certificate and name.
+
+    `origin` names the source in the AccessError.
     """
     _check(papers, origin)
     pair = file_of(papers.certificate + b"\n" + papers.key) if papers.certificate else nullcontext()
     with pair as file:
         configuration = Configuration(ca_cert_data=_text(papers.authority), cert_file=file)
-        # Newer Pythons demand extensions that the CAs of many clusters do not have.
+        # Newer Python versions require extensions that the CAs of many clusters do not have.
         configuration.disable_strict_ssl_verification = True
         try:
             made: ssl.SSLContext = RESTClientObject(configuration).ssl_context
@@ -58,7 +66,7 @@ def context(papers: Papers, origin: str) -> ssl.SSLContext:
 
 
 def _check(papers: Papers, origin: str) -> None:
-    """Refuse what ssl would not say a clear word about; for an encrypted key it would ask on the terminal."""
+    """Raise AccessError for input that ssl rejects unclearly. For an encrypted key, ssl would ask on the terminal."""
     if b"ENCRYPTED" in papers.key:
         raise AccessError(f"{origin}: client-key is encrypted", "give it without a password")
     if papers.authority:
@@ -69,25 +77,15 @@ def _check(papers: Papers, origin: str) -> None:
 
 
 def _text(pem: bytes) -> str | None:
-    """Return certificates as text, None for none; what is written between them may be in any language."""
+    """Return certificates as text, None for none. Comments between them may be in any language."""
     return pem.decode("ascii", errors="ignore") if pem else None
 
 
-_SKEW = timedelta(hours=1)
-_LONGEST_COMMON_NAME = 64
-
-
-class Pair(NamedTuple):
-    """A certificate (with its chain) and its key, both PEM."""
-
-    certificate: bytes
-    key: bytes
-
-
 def self_signed(organization: str, common_name: str, names: Iterable[str], now: datetime, life: timedelta) -> Pair:
-    """Make a self-signed serving certificate for `names` (IP addresses or DNS names), good from an hour before `now`.
+    """Create a self-signed serving certificate for `names` (IP addresses or DNS names).
 
-    The common name, which nobody verifies, is cut to what one may have.
+    It is valid from an hour before `now`. The common name, which clients do not verify, is truncated to its maximum
+    length.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name(
@@ -119,7 +117,7 @@ def alternative(address: str) -> x509.GeneralName:
 
 
 def serving_tls(pair: Pair) -> ssl.SSLContext:
-    """Make the TLS of a listener: 1.2 or newer, nobody asked for a certificate. Raises OSError for what is no pair."""
+    """Create a listener's TLS context: 1.2 or newer, no client certificates. Raises OSError for an invalid pair."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -128,11 +126,11 @@ def serving_tls(pair: Pair) -> ssl.SSLContext:
 
 
 def show(context: ssl.SSLContext, pair: Pair) -> None:
-    """Have a TLS context show a certificate, from the next connection on; raises OSError for what is no pair."""
+    """Use a certificate for new connections of a TLS context. Raises OSError if it is no valid pair."""
     with file_of(pair.key + b"\n" + pair.certificate) as path:
         context.load_cert_chain(path, password=_no_password)
 
 
 def _no_password() -> bytes:
-    """Give none: an encrypted key is an error here, not a question on a terminal."""
+    """Return no password: an encrypted key is an error, not a question on a terminal."""
     return b""

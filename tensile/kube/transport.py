@@ -1,9 +1,9 @@
-"""One cluster's HTTP connections: a request in, an answer or one named failure out.
+"""One cluster's HTTP connections: send a request, return a response or one specific error.
 
-Calls and watches have connections of their own, so that a burst of writes never keeps a watch from coming back.
+Calls and watches have separate connections, so that a burst of writes never delays a new watch.
 
-The way there can be exchanged while it is used: what runs ends on the old one, and a request goes the way that it was
-given, so that what was found out about that way holds for it.
+The access can be replaced while it is used. Requests in progress end on the old one, and each request uses the access
+it was given, so that what was verified about that access holds for it.
 """
 
 import asyncio
@@ -35,19 +35,19 @@ _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 
 class Dropped(Unreachable):
-    """The connection ended in the middle: a read may be asked again at once."""
+    """The connection ended during the request. A read may be retried at once."""
 
 
 class Untrusted(Unreachable):
-    """The server's certificate is not by the CA that is known, or not for its name: somebody has to put that right."""
+    """The server's certificate is not from the known CA, or not for its name. A user has to correct it."""
 
 
 class Unproven(Dropped):
-    """A new connection leads to a server that has not been shown to be the cluster: nothing was sent."""
+    """A new connection leads to a server that is not proven to be the cluster. Nothing was sent."""
 
 
 class Request(NamedTuple):
-    """A call: `target` is path and query, encoded; `media` the body's type. Its answer has `most` bytes at most."""
+    """A call. `target` is the encoded path and query, `media` the body's type, `most` limits the response's bytes."""
 
     method: str
     target: str
@@ -57,7 +57,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer; `retry_after` as the header says it, `renewal` what went wrong with reading the credential anew."""
+    """A response. `retry_after` is the header's value, `renewal` the error of reloading the credential."""
 
     status: int
     body: bytes
@@ -68,10 +68,10 @@ class Reply(NamedTuple):
 
 @dataclass
 class Reread:
-    """What came of reading a credential anew.
+    """The result of reloading a credential.
 
-    `stale` says why what it was read from cannot be used as it is by now, "" when it can; `refused` is the error
-    behind that, where there is one. `happened` is set by each time.
+    `stale` says why the present source cannot be used, "" if it can. `refused` is the error behind that, if any.
+    `happened` is set after each reload.
     """
 
     stale: str = ""
@@ -79,20 +79,19 @@ class Reread:
     happened: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note(self, stale: str = "", refused: TensileError | None = None) -> str:
-        """Note what came of it; returns `stale`."""
+        """Record a result. Returns `stale`."""
         self.stale, self.refused = stale, refused
         self.happened.set()
         return stale
 
 
 class Transport:
-    """Connections to one cluster; made inside a running event loop, and closed with `close`.
+    """Connections to one cluster. Create it in a running event loop, close it with `close`.
 
-    `account` counts what its answers hold. `connections` bounds concurrent calls, `timeout` is for one call in seconds,
-    from when a connection is free for it. `access` is the way there now, `reread` what came of reading it anew.
-    `anchored`: it stays at its server, whatever its kubeconfig says later.
-    `changed` is called when another way is taken, before anything is sent that way. Calls and streams go to
-    those servers alone whose certificate `vouch` accepts.
+    `account` counts the bytes of its responses. `connections` limits concurrent calls, and `timeout` is for one call in
+    seconds, from when a connection is available. `access` is the one in use, `reread` the result of the last reload.
+    `anchored`: a later kubeconfig must not name another server. `changed` is called when another access is used, before
+    anything is sent with it. Calls and streams only use servers whose certificate `vouch` accepts.
     """
 
     def __init__(
@@ -137,19 +136,19 @@ class Transport:
         await self._probes.close()
 
     def hang_up(self) -> None:
-        """End the connections of calls; what is under way fails."""
+        """End the connections of calls. Requests in progress fail."""
         self._calls.hang_up()
 
     def forget_probe(self) -> None:
-        """Have the next probe make a new connection: it then shows who answers now."""
+        """Make the next probe open a new connection, which shows the server that responds now."""
         self._probes.hang_up()
 
     async def request(self, access: Access, request: Request, *, probe: bool = False) -> Reply:
-        """Send a request that way and return the whole answer.
+        """Send a request with that access and return the complete response.
 
-        A `probe` asks who answers: it has a connection of its own, to whatever server there is, and `probed` is then
-        that server's certificate. Raises Unreachable, Dropped where the connection broke, Unproven where `vouch` does
-        not accept the server, and TooLarge for an answer beyond its bound.
+        A `probe` reads the identity: it has a separate connection, to any server, and sets `probed` to that server's
+        certificate. Raises Unreachable, Dropped if the connection broke, Unproven if `vouch` does not accept the
+        server, and TooLarge for a response beyond its limit.
         """
         if wait := self._bucket.take(self._clock()):
             await self._sleep(wait)
@@ -160,9 +159,9 @@ class Transport:
 
     @asynccontextmanager
     async def stream(self, access: Access, target: str, seconds: float) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open an answer that is read as it comes, for at most `seconds` in all.
+        """Open a response that is read as it arrives, for at most `seconds` in total.
 
-        Raises Unreachable also for what goes wrong inside the block while reading.
+        Raises Unreachable also for errors while reading inside the block.
         """
         try:
             headers = _headers(access.headers, "")
@@ -172,10 +171,10 @@ class Transport:
             raise _failure(error, access) from None
 
     async def renew(self, refused: Access) -> str:
-        """Read the credential anew after `refused` was not accepted; "" when there is a new try, else why not.
+        """Reload the credential after `refused` was rejected. Return "" if there is a new one to try, else why not.
 
-        Once for all that were refused, and after ten seconds at the earliest again, then after twice as long each time
-        as long as nothing is accepted.
+        One reload serves all rejected requests. The next is possible after ten seconds, then after twice as long each
+        time until a credential is accepted.
         """
         async with self._renewing:
             if self.access is not refused:
@@ -187,12 +186,12 @@ class Transport:
             return await self._reread()
 
     async def refresh(self) -> str:
-        """Read everything anew because its files have changed; "" when another way is taken now, else why not."""
+        """Reload everything after its files changed. Return "" if another access is used now, else why not."""
         async with self._renewing:
             return await self._reread()
 
     def take(self, fresh: Access) -> str:
-        """Go another way from now on; "" when it is taken, else why not."""
+        """Use another access from now on. Return "" if it is accepted, else why not."""
         known = self.access
         self.reread.note()
         if self._anchored and fresh.url != known.url:
@@ -208,19 +207,19 @@ class Transport:
         return ""
 
     def _note(self, certificate: bytes) -> bool:
-        """Note the certificate of a server that is probed; any server may be."""
+        """Store the certificate of a probed server. Any server is accepted."""
         self._shown = certificate
         return True
 
     async def _probe(self, access: Access, request: Request) -> Reply:
-        """Send a probe, one at a time: the certificate that was shown last is then that of the server that answered."""
+        """Send a probe, one at a time, so that the last certificate is that of the server that responded."""
         async with self._probing:
             reply = await self._exchange(access, request, self._probes)
             self.probed = self._shown
         return reply
 
     async def _exchange(self, access: Access, request: Request, calls: Calls) -> Reply:
-        """Send a request once, on a connection that is free."""
+        """Send a request once, when a connection is available."""
         headers, limits = self._headers(access, request.media), Limits(self._timeout, request.most)
         async with self._slots:
             try:
@@ -231,7 +230,7 @@ class Transport:
         return Reply(answer.status, answer.body, found.get("content-type", ""), found.get("retry-after", ""))
 
     def _headers(self, access: Access, media: str) -> Mapping[str, str]:
-        """Return a call's headers, put together once for each access and media type."""
+        """Return a call's headers, built once for each access and media type."""
         if access is not self._prepared_for:
             self._prepared_for = access
             self._prepared = {}
@@ -241,7 +240,7 @@ class Transport:
         return prepared
 
     async def _reread(self) -> str:
-        """Read everything anew, and take what was found unless it cannot be used."""
+        """Reload everything, and use the result unless it is invalid."""
         try:
             return self.take(await self.access.renew())
         except TensileError as error:
@@ -255,7 +254,7 @@ def _headers(credential: Mapping[str, str], media: str) -> Mapping[str, str]:
 
 
 def _failure(error: Exception, access: Access) -> Unreachable:
-    """Return what a failed connection means; the sorts of trouble that a person mends differently are told apart."""
+    """Return the error for a failed connection. Failures that users correct differently have different types."""
     where = f"{access.address}:{access.port}"
     if isinstance(error, UnprovenServer):
         return Unproven(f"it is being made sure which cluster answers at {where}: it is asked again in a moment")
@@ -279,14 +278,14 @@ def _failure(error: Exception, access: Access) -> Unreachable:
 
 
 def _is_systems(error: Exception) -> bool:
-    """Report whether it is an error of the system itself, from before there was a connection."""
+    """Report whether it is an error of the operating system from before there was a connection."""
     return isinstance(error, OSError) and not isinstance(error, aiohttp.ClientError | Broken)
 
 
 def cause_of(error: Exception, otherwise: str = "") -> str:
-    """Return the cause inside a failed connection in a few words; where it has none, `otherwise` or the error's type.
+    """Return the cause of a failed connection in a few words, `otherwise` or the error's type if it has none.
 
-    The error's own text is not used here: it may hold a credential.
+    The error's own text is not used: it may contain a credential.
     """
     inner = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
     for words in (getattr(inner, "verify_message", ""), getattr(inner, "reason", "")):

@@ -1,10 +1,10 @@
-"""One request and its whole answer at a time, over connections that are kept.
+"""HTTP connections that send one request at a time and read its complete response.
 
-It stands below the `kubernetes` package's REST client in place of aiohttp, which takes more CPU for small requests
-(docs/decisions/cluster-access.md): a request is one write, and a parser in C (llhttp) reads the answer. Nothing is sent
-twice, no redirect is followed, nothing is decompressed, and a connection with unexpected data is not used again.
+They replace aiohttp under the `kubernetes` package's REST client, as aiohttp takes more CPU for small requests
+(docs/decisions/cluster-access.md). A request is one write, and a parser in C (llhttp) reads the response. Nothing is
+sent twice, no redirect is followed, nothing is decompressed, and a connection with unexpected data is not used again.
 
-An answer is counted while it comes, before anything is made of it: its content, and what surrounds that.
+A response is counted as it arrives, before it is processed: its content, and the bytes around that.
 """
 
 import asyncio
@@ -26,33 +26,33 @@ from tensile.kube.net import keep_alive
 
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 20.0
-"""Seconds after which a connection that nothing uses is closed. A probe each ten seconds keeps one open."""
+"""Seconds after which an unused connection is closed. A probe every ten seconds keeps one open."""
 _READ = (b"content-type", b"retry-after")
 _BREAKS = re.compile(r"[\r\n\0]").search
 _FINAL, _ERROR = 200, 300
-"""The statuses from which on an answer does not only announce another, and from which on it is a redirect or error."""
+"""Lower statuses are informational. From `_ERROR` on a status is a redirect or an error."""
 
 
 class Broken(ConnectionError):
-    """The connection ended, or carried what is no HTTP, before the answer was whole."""
+    """The connection ended, or carried invalid HTTP, before the response was complete."""
 
 
 class Keep(NamedTuple):
-    """How connections are kept: `idle` seconds without a request, and none to a server that `vouch` refuses."""
+    """How connections are kept: for `idle` seconds without a request, and only to servers that `vouch` accepts."""
 
     vouch: Vouch = lambda _certificate: True
     idle: float = IDLE_SECONDS
 
 
 class Limits(NamedTuple):
-    """What a request may take: `seconds` in all (None: any number), and `most` bytes for its answer."""
+    """The limits of a request: `seconds` in total (None: no limit), and `most` bytes for its response."""
 
     seconds: float | None = None
     most: int = OBJECT
 
 
 class Answer(NamedTuple):
-    """An answer: HTTP's status, the headers that are read (names in lower case), and the body.
+    """A response: HTTP status, the headers that are used (names in lower case), and the body.
 
     Of an error's body it is the beginning.
     """
@@ -63,9 +63,9 @@ class Answer(NamedTuple):
 
 
 class Wire(RESTClientObject):  # type: ignore[misc]  # the package is not typed
-    """The package's REST client over our own connections to one server.
+    """The package's REST client on our own connections to one server.
 
-    Made inside a running event loop. `account` counts what all answers hold that have not ended.
+    Create it in a running event loop. `account` counts the bytes of all incomplete responses.
     """
 
     def __init__(self, configuration: Configuration, access: Access, account: Account, keep: Keep) -> None:
@@ -77,14 +77,14 @@ class Wire(RESTClientObject):  # type: ignore[misc]  # the package is not typed
         self._account = account
         self._keep = keep
         self._free: deque[_Connection] = deque()
-        """Connections without a request, the one that was used last at the end."""
+        """Connections without a request, the most recently used at the end."""
         self._open: set[_Connection] = set()
         self._sweeping: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     @property
     def left(self) -> int:
-        """The number of connections that are open."""
+        """The number of open connections."""
         return len(self._open)
 
     async def request(
@@ -96,11 +96,11 @@ class Wire(RESTClientObject):  # type: ignore[misc]  # the package is not typed
         post_params: object = None,  # noqa: ARG002 - the package's
         _request_timeout: Limits | None = None,
     ) -> Answer:
-        """Send a request and return its answer; the package hands `_request_timeout` on as it is.
+        """Send a request and return its response. The package passes `_request_timeout` on unchanged.
 
         Raises ssl.SSLError, OSError and TimeoutError for a server that cannot be connected to, UnprovenServer, Broken,
-        TooLarge, ValueError for a header that would begin another, and Unreachable where the account is full. One that
-        is cancelled or takes too long ends its connection: a late answer would be taken for that of the next request.
+        TooLarge, ValueError for a header with a line break, and Unreachable if the account is full. A request that is
+        cancelled or takes too long ends its connection: a late response would be taken for that of the next request.
         """
         limits = _request_timeout or Limits()
         content = _written(method, url.removeprefix(self._origin), {"Host": self._host, **(headers or {})}, body)
@@ -115,7 +115,7 @@ class Wire(RESTClientObject):  # type: ignore[misc]  # the package is not typed
         return answer
 
     def hang_up(self) -> None:
-        """End every connection, and open none from now on; what is under way fails."""
+        """End every connection and open no more. Requests in progress fail."""
         self._is_closed = True
         if self._sweeping is not None:
             self._sweeping.cancel()
@@ -124,11 +124,11 @@ class Wire(RESTClientObject):  # type: ignore[misc]  # the package is not typed
         self._free.clear()
 
     async def close(self) -> None:
-        """Do the same, as the package calls it."""
+        """Do the same, under the package's name."""
         self.hang_up()
 
     def _take(self) -> "_Connection | None":
-        """Take the free connection that was used last."""
+        """Return the most recently used free connection."""
         while self._free:
             connection = self._free.pop()
             if connection.is_usable:
@@ -136,7 +136,7 @@ class Wire(RESTClientObject):  # type: ignore[misc]  # the package is not typed
         return None
 
     def _put_back(self, connection: "_Connection") -> None:
-        """Keep a connection after its answer, unless it cannot be used again."""
+        """Keep a connection after its response, unless it cannot be used again."""
         if not connection.is_usable or self._is_closed:
             connection.end()
             return
@@ -147,7 +147,7 @@ class Wire(RESTClientObject):  # type: ignore[misc]  # the package is not typed
             self._sweeping = loop.call_later(self._keep.idle, self._sweep)
 
     def _sweep(self) -> None:
-        """Close the connections that nothing has used for a while."""
+        """Close the connections that were idle too long."""
         loop = asyncio.get_running_loop()
         until = loop.time() - self._keep.idle
         while self._free and self._free[0].free_since <= until:
@@ -156,7 +156,7 @@ class Wire(RESTClientObject):  # type: ignore[misc]  # the package is not typed
         self._sweeping = loop.call_later(left, self._sweep) if self._free else None
 
     async def _connect(self) -> "_Connection":
-        """Open a connection; raises UnprovenServer where `vouch` refuses the server."""
+        """Open a connection. Raises UnprovenServer if `vouch` refuses the server."""
         access, connection = self._access, _Connection(self._open, self._account)
         tls, name = (access.tls, access.server_name) if access.is_encrypted else (None, None)
         async with asyncio.timeout(CONNECT_SECONDS):
@@ -180,7 +180,7 @@ class Wire(RESTClientObject):  # type: ignore[misc]  # the package is not typed
 
 
 def _written(method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
-    """Return a request as it is sent; raises ValueError for a header that would begin another."""
+    """Return the bytes of a request. Raises ValueError for a header with a line break."""
     if any(_BREAKS(name) or _BREAKS(value) for name, value in headers.items()):
         raise ValueError("a header with a line break")
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
@@ -190,9 +190,10 @@ def _written(method: str, target: str, headers: Mapping[str, str], body: bytes |
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, which listens to its parser while an answer comes in.
+    """One connection, with the callbacks of its parser.
 
-    `among` has it while it is open. `free_since` is when its last answer was whole, by the clock of the event loop.
+    `among` contains it while it is open. `free_since` is when its last response was complete, by the event loop's
+    clock.
     """
 
     def __init__(self, among: "set[_Connection]", account: Account) -> None:
@@ -209,7 +210,7 @@ class _Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
 
     async def exchange(self, content: bytes, most: int) -> Answer:
-        """Send a request and return its answer, of `most` bytes at most."""
+        """Send a request and return its response, of `most` bytes at most."""
         if self._transport is None or not self.is_usable:
             raise Broken("the connection is closed")
         self._most, self._around = most + HEAD, 0
@@ -224,19 +225,19 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take requests from now on."""
+        """Accept requests from now on."""
         self._transport = cast("asyncio.Transport", transport)
         self.is_usable = True
         self._among.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what is awaited; where TLS failed, with that error."""
+        """Fail the awaited response. If TLS failed, use its error."""
         self._among.discard(self)
         self._fail(exc if isinstance(exc, ssl.SSLError) else Broken(str(exc or "closed")))
         self._forget()
 
     def data_received(self, data: bytes) -> None:
-        """Read on; what comes when nothing is awaited ends the connection."""
+        """Parse the data. Data that is not awaited ends the connection."""
         if self._awaited is None or self._awaited.done():
             self.end()
             return
@@ -250,11 +251,11 @@ class _Connection(asyncio.Protocol):
             self.end()
 
     def on_message_begin(self) -> None:
-        """Begin an answer."""
+        """Begin a response."""
         self._headers, self._head, self._parts, self._is_error = {}, 0, [], False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header, and keep it if it is read; what is raised here ends the parsing."""
+        """Count a header, and keep it if it is used. An exception here ends the parsing."""
         self._head += len(name) + len(value)
         if self._head > HEAD:
             raise TooLarge(NO_CONTENT)
@@ -263,7 +264,7 @@ class _Connection(asyncio.Protocol):
             self._headers[known.decode()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Note whether it is an error: of its body less is read."""
+        """Record whether it is an error, of whose body less is read."""
         self._is_error = self._parser.get_status_code() >= _ERROR
 
     def on_body(self, body: bytes) -> None:
@@ -271,13 +272,13 @@ class _Connection(asyncio.Protocol):
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        """Return the answer, unless it only announces another."""
+        """Return the response, unless it is informational."""
         if self._parser.get_status_code() >= _FINAL:
             self.is_usable = self.is_usable and self._parser.should_keep_alive()
             self._answer()
 
     def _read(self, data: bytes) -> None:
-        """Count and parse what came; raises Unreachable for what is too much."""
+        """Count and parse data. Raises Unreachable if it exceeds a limit."""
         self._received += len(data)
         self._account.take(len(data))
         if self._received > self._most and not self._is_error:
@@ -296,7 +297,7 @@ class _Connection(asyncio.Protocol):
             self.end()
 
     def _answer(self) -> None:
-        """Complete the request with what was received, and free that; without a request, give the connection up."""
+        """Complete the request and release its data. Without a request, mark the connection as unusable."""
         if self._awaited is None or self._awaited.done():
             self.is_usable = False
             return
@@ -306,7 +307,7 @@ class _Connection(asyncio.Protocol):
         self._awaited.set_result(answer)
 
     def _forget(self) -> None:
-        """Keep nothing of an answer that is over."""
+        """Release the data of a finished response."""
         self._account.give_back(self._received)
         self._received, self._parts = 0, []
 

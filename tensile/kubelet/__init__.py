@@ -1,1 +1,1 @@
-"""What makes a lower cluster look like one node: its pods, their status, its capacity, its kubelet API."""
+"""What makes lower clusters look like nodes: node objects, pods and their status, the kubelet API, usage statistics."""

@@ -1,1 +1,1 @@
-"""Who may run where: what becomes of pods before they are scheduled, where they fit, and when they have to move."""
+"""Scheduling policy: how pods are admitted, where they fit, and when they are moved."""

@@ -1,15 +1,13 @@
-"""A port for calls over TLS: connections, and what is sent on them, are bounded before anybody is known.
+"""An HTTPS port that bounds connections and buffered bytes before a caller is authenticated.
 
-The web server is aiohttp's. It takes any number of connections, waits an hour for each, and tells of every one that
-breaks off; so connections are accepted here, where they are counted, and its own words are left out: what is wrong with
-a call is the caller's to hear, and nobody else's.
+aiohttp's web server accepts any number of connections, waits up to an hour on each, and logs every one that breaks. So
+connections are accepted and counted here, and aiohttp's logger is disabled: what is wrong with a call is reported to
+the caller only.
 
-Who is connected to a port, how much of what they send is kept, and who makes room when that is too much.
-
-Whoever reaches a port can open connections and send half of something on each: that takes descriptors and memory which
-the rest of the engine needs. So both are bounded, for all of a port together; beyond a bound one who is there goes, of
-the address that has most: first who has never asked a whole question, then of whom none has come for longest. Who
-floods a port displaces its own by that, and a caller with a few connections keeps them.
+Any client that reaches a port can open connections and send half a request on each, which takes descriptors and memory
+from the rest of the engine. Both are bounded for the whole port. Beyond a bound, a connection of the origin that uses
+most is dropped: first one that never sent a complete request, then the one idle for longest. A client that floods the
+port displaces its own connections, and a caller with a few connections keeps them.
 """
 
 import asyncio
@@ -31,14 +29,35 @@ from aiohttp import web
 from tensile.kube.net import soft_limit
 
 _SITE = 64
-"""Bits of an IPv6 address that are one machine's network: it has all addresses behind them."""
+"""Host bits of an IPv6 address: one machine can own all addresses of its /64 network."""
+_SHARE = 8
+"""A port may use at most this fraction (1/8) of the process's file descriptors."""
+_LINGERING = 1.0
+"""Seconds for which an unread rest of a body is still received, so that the sender gets the response."""
+_OUT_OF_RESOURCES = 0.2
+_log = structlog.get_logger("tensile.front")
+_QUIET = logging.getLogger("tensile.front.http")
+_QUIET.disabled = True
+Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class Bounds(NamedTuple):
+    """Limits of a port: bytes of one body, bytes of all unfinished bodies together, connections, and seconds.
+
+    `patience` limits a TLS handshake and, separately, a body. A busy apiserver keeps a few dozen connections open.
+    """
+
+    largest: int
+    content: int = 16 << 20
+    connections: int = 512
+    patience: float = 5.0
 
 
 @dataclass(eq=False, slots=True)
 class Visitor:
-    """One connection: where it comes from, since when it has asked nothing, and the bytes that are kept of it.
+    """One connection: its origin, when it last sent a complete request (or connected), and its buffered bytes.
 
-    `drop` ends it, `known` is whether it has ever asked a whole question.
+    `drop` closes it, `known` is whether it has ever sent a complete request.
     """
 
     origin: str
@@ -48,12 +67,12 @@ class Visitor:
     known: bool = False
 
     def ask(self, now: float) -> None:
-        """Note that it has asked a whole question."""
+        """Record that a complete request arrived."""
         self.known, self.since = True, now
 
 
 class Visitors:
-    """All that are connected to a port: at most `most` of them, of whom at most `content` bytes are kept together."""
+    """All connections of a port: at most `most` of them, with at most `content` buffered bytes together."""
 
     def __init__(self, most: int, content: int) -> None:
         self._most = most
@@ -71,36 +90,36 @@ class Visitors:
         return visitor in self._here
 
     def enter(self, visitor: Visitor) -> None:
-        """Count one who has come; another one may have to go for it."""
+        """Add a connection; another one is dropped if there are too many."""
         self._here[visitor] = None
         if len(self._here) > self._most:
             self.displace()
 
     def hold(self, visitor: Visitor, size: int) -> None:
-        """Count bytes that are kept of a visitor from now on; it may be the one who has to go for them."""
+        """Count bytes buffered for a connection; beyond the bound, connections are dropped, possibly this one."""
         visitor.held += size
         self._held += size
         while self._held > self._content:
             self._end(self._chosen(lambda one: one.held))
 
     def release(self, visitor: Visitor) -> None:
-        """Count none of a visitor's bytes any more."""
+        """Count none of a connection's bytes any longer."""
         if visitor in self._here:
             self._held -= visitor.held
         visitor.held = 0
 
     def leave(self, visitor: Visitor) -> None:
-        """Forget one who has gone; more than once is as good as once."""
+        """Remove a connection that has ended; safe to call more than once."""
         self.release(visitor)
         self._here.pop(visitor, None)
 
     def displace(self) -> None:
-        """Have one go, if anybody is there."""
+        """Drop one connection, if there is any."""
         if self._here:
             self._end(self._chosen(lambda _: 1))
 
     def _chosen(self, weight: Callable[[Visitor], int]) -> Visitor:
-        """Return who goes first of the origin that weighs most."""
+        """Return the connection to drop first, of the origin with the largest total weight."""
         weights: Counter[str] = Counter()
         for one in self._here:
             weights[one.origin] += weight(one)
@@ -114,7 +133,7 @@ class Visitors:
 
 
 def origin_of(host: str) -> str:
-    """Return what counts as one origin of connections: an IPv4 address, however it is written, or a network of IPv6."""
+    """Return the origin that a host address counts as: an IPv4 address (also IPv4-mapped) or an IPv6 /64 network."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -126,32 +145,8 @@ def origin_of(host: str) -> str:
     return str(IPv6Address(int(address) >> _SITE << _SITE))
 
 
-_SHARE = 8
-"""One of so many of the descriptors that this process may have is the most for a port."""
-_LINGERING = 1.0
-"""Seconds in which the rest of a body that nobody reads may come, so that its sender hears why."""
-_OUT_OF_RESOURCES = 0.2
-_log = structlog.get_logger("tensile.front")
-_QUIET = logging.getLogger("tensile.front.http")
-_QUIET.disabled = True
-
-Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-
-
-class Bounds(NamedTuple):
-    """What callers may take: bytes of a body, and of all that have begun to come; connections; and seconds.
-
-    So many seconds a handshake may take, and a body. A few dozen connections are open from an apiserver that is busy.
-    """
-
-    largest: int
-    content: int = 16 << 20
-    connections: int = 512
-    patience: float = 5.0
-
-
 class Front:
-    """Serves HTTP on a port that was taken, from the first `show` to `deafen`; `handle` answers a request."""
+    """Serves HTTPS on a bound socket, from the first `show` to `deafen`; `handle` answers a request."""
 
     def __init__(self, opened: socket.socket, handle: Handle, bounds: Bounds) -> None:
         self.visitors = Visitors(min(bounds.connections, _share()), bounds.content)
@@ -167,12 +162,12 @@ class Front:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port it listens on."""
         return int(self._socket.getsockname()[1])
 
     @property
     def is_used(self) -> bool:
-        """Whether anybody is connected."""
+        """Whether any client is connected."""
         return bool(self._by_protocol)
 
     def show(self, tls: ssl.SSLContext) -> None:
@@ -182,19 +177,19 @@ class Front:
             self._accepting = asyncio.create_task(self._accept())
 
     async def retire(self, grace: float) -> None:
-        """End the connections that are there, each with the answer that it waits for, if that takes no longer."""
+        """Close all connections; each may take `grace` seconds to finish the response in progress."""
         for task in tuple(self._beginning):
             task.cancel()
         await asyncio.gather(*self._beginning, return_exceptions=True)
         await asyncio.gather(*(protocol.shutdown(grace) for protocol in tuple(self._by_protocol)))
 
     def cut(self) -> None:
-        """End the connections that are there at once."""
+        """Close all connections at once."""
         for protocol in tuple(self._by_protocol):
             protocol.force_close()
 
     async def deafen(self) -> None:
-        """Take no more connections, from this moment on; those that are there stay."""
+        """Stop accepting connections; open connections stay."""
         accepting, self._accepting = self._accepting, None
         if accepting is not None:
             accepting.cancel()
@@ -204,10 +199,10 @@ class Front:
             await asyncio.gather(accepting, return_exceptions=True)
 
     async def body(self, request: web.BaseRequest) -> bytes | None:
-        """Read a request's body, as long as others send no more than all may together; None for one that is too large.
+        """Return a request's body, or None if it is too large.
 
-        Raises TimeoutError for one that does not come in time, and OSError where the connection has ended: `handle`
-        need not mind them.
+        Raises TimeoutError if the body does not arrive in time, and OSError if the connection ended or was dropped to
+        make room. `handle` need not catch them.
         """
         visitor = self._by_protocol.get(request.protocol)
         if visitor is None:
@@ -219,7 +214,7 @@ class Front:
                     found += chunk
                     self._hold(visitor, len(chunk))
         except BaseException:
-            found.clear()  # the error and what came stay in each other's reach, until somebody collects both
+            found.clear()  # the error and the buffer refer to each other, and stay until the garbage collector runs
             raise
         finally:
             chunk = b""
@@ -249,7 +244,7 @@ class Front:
             self.visitors.enter(visitor)
 
     async def _run_short(self, error: OSError) -> None:
-        """Make room where the process has no descriptors left, and tell of it once."""
+        """Drop a connection if the process has no descriptors left; log the first error of a row only."""
         if not self._is_short:
             _log.warning("cannot take a connection", port=self.port, why=str(error))
         self._is_short = True
@@ -257,7 +252,7 @@ class Front:
         await asyncio.sleep(_OUT_OF_RESOURCES)
 
     async def _begin(self, connection: socket.socket, visitor: Visitor) -> None:
-        """Agree on TLS, and let the web server have the connection; OSError where the other side does not agree."""
+        """Do the TLS handshake and pass the connection to the web server; raises OSError if the handshake fails."""
         protocol = self._server()
         self._by_protocol[protocol] = visitor
         try:
@@ -270,7 +265,7 @@ class Front:
         visitor.drop = transport.abort
 
     def _begun(self, connection: socket.socket, visitor: Visitor, task: asyncio.Task[None]) -> None:
-        """Let go of a connection that came to nothing: what went wrong is its own matter."""
+        """Clean up a connection that failed to start; the failure is not logged."""
         self._beginning.discard(task)
         if task.cancelled() or task.exception() is not None:
             self.visitors.leave(visitor)
@@ -282,7 +277,7 @@ class Front:
             self.visitors.leave(visitor)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request; whoever has asked a whole question begins to wait anew."""
+        """Answer a request and restart the idle time of its connection."""
         if (request.content_length or 0) > self._bounds.largest:
             return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         try:
@@ -298,19 +293,19 @@ class Front:
 
 
 class _Server(web.Server):
-    """aiohttp's server, which tells of connections that have gone and says nothing else."""
+    """aiohttp's server, which reports closed connections and logs nothing."""
 
     def __init__(self, handle: Handle, left: Callable[[web.RequestHandler], None]) -> None:
         super().__init__(handle, access_log=None, logger=_QUIET, auto_decompress=False, lingering_time=_LINGERING)
         self._tell = left
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """Note a connection that has gone."""
+        """Report a closed connection."""
         super().connection_lost(handler, exc)
         self._tell(handler)
 
 
 def _share() -> int:
-    """Return how many connections a port may have at most, by the descriptors that this process may have."""
+    """Return the maximum of connections for a port, from the process's limit of descriptors."""
     most = soft_limit()
     return sys.maxsize if most is None else max(1, most // _SHARE)

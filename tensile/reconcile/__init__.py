@@ -1,5 +1,5 @@
-"""Topology to desired to observed to diff to plan to guard to apply: one pipeline for `plan` and `run`.
+"""One pipeline for `plan` and `run`: topology, desired, observed, change, step, plan, guard, outcome.
 
-A *rule* says what should exist for one key; the modules named after the stages turn that into writes; `loop` carries
-keys through them. Nothing here knows what a rule is about: pods and nodes are the kubelet package's.
+A *rule* decides what should exist for one key. The modules named after the stages turn that into writes, and `loop`
+passes keys through them. This package does not know what a rule is about: pods and nodes are the kubelet package's.
 """

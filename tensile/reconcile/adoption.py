@@ -1,9 +1,9 @@
-"""Names that are taken, and what `onConflict: adopt` takes over of what is not ours.
+"""Name conflicts, and which objects of other owners `onConflict: adopt` takes over.
 
-Adopting is for what lost its owner: what tensile-kube made, and what an engine like this one made that will not come
-back. It is never a guess. Another owner's object is taken over only where it was made for the very same upper object,
-so that its owner is another topology of this upper cluster, and that one keeps no node alive; what an owner in another
-upper cluster marked has to be released by hand, by taking the label off. Everything else stays whose it is.
+Adoption is for objects without a living owner: those of tensile-kube, and those of an engine like this one that will
+not return. It never guesses. An object of another owner is adopted only if it was made for the same upper object, and
+its owner keeps no node alive. Such an owner is another topology of this upper cluster. An object marked from another
+upper cluster must be released by a user, who removes the label. All other objects are left alone.
 """
 
 from tensile.names import LEGACY, NO_ORIGINAL, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_NODE, VIRTUAL_POD
@@ -22,9 +22,9 @@ NOT_ABOVE = "the upper cluster has none of that name; rename or remove it, or ta
 
 
 def conflict(ref: Ref, why: str = "") -> Problem:
-    """Describe that a name is taken by an object that is not ours; `why` it is not taken over either, where that was asked.
+    """Return the problem that an object which is not ours has the name. `why`: the reason against its adoption.
 
-    A person has to decide which of the two keeps the name.
+    A user has to decide which of the two keeps the name.
     """
     cluster = ref.cluster or "the upper cluster"
     where = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
@@ -33,9 +33,10 @@ def conflict(ref: Ref, why: str = "") -> Problem:
 
 
 def claim(ref: Ref, found: Manifest, upper_uid: str, world: World, lower: str) -> Problem | None:
-    """Return why an object that is not ours may not be made ours, None where it may.
+    """Return why an object that is not ours must not be adopted, None if it may.
 
-    `upper_uid` is the UID of the upper object that ours would be made for; `lower` says whose `onConflict` counts.
+    `upper_uid` is the UID of the upper object that ours would be made for. `lower` is the lower whose `onConflict`
+    counts.
     """
     if upper_uid == NO_ORIGINAL:
         return conflict(ref, NOT_ABOVE)
@@ -46,12 +47,12 @@ def claim(ref: Ref, found: Manifest, upper_uid: str, world: World, lower: str) -
 
 
 def adopts(world: World, lower: str) -> bool:
-    """Report whether a lower's conflicts are met by adopting."""
+    """Report whether conflicts in a lower are resolved by adoption."""
     return world.lowers[lower].spec.on_conflict == "adopt"
 
 
 def objection(ref: Ref, found: Manifest, upper_uid: str, world: World) -> str:
-    """Return why an object is not taken over, "" where it is."""
+    """Return why an object is not adopted, "" if it is."""
     if "deletionTimestamp" in metadata(found):
         return "it is being deleted"
     if ref.kind == NODE:
@@ -65,7 +66,7 @@ def objection(ref: Ref, found: Manifest, upper_uid: str, world: World) -> str:
 
 
 def of_another(mark: str, name: str, made_for: str, upper_uid: str, world: World) -> str:
-    """Return why an object with another owner's mark is not taken over, "" where that owner is lost for certain."""
+    """Return why an object with another owner's mark is not adopted, "" if that owner is certainly gone."""
     if made_for != upper_uid:
         return f"topology {name} marked it; if that one is gone for good, take the label {OWNER} off it"
     if mark in running(world):
@@ -74,10 +75,10 @@ def of_another(mark: str, name: str, made_for: str, upper_uid: str, world: World
 
 
 def marking(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list[Operation]:
-    """Return the operations that put our marks on an object, with what else `sections` say.
+    """Return the operations that put our marks on an object, and apply the given `sections`.
 
-    A mark that somebody else wrote to the letter would stay theirs: it is taken off, to be written when the rest is
-    ours.
+    If another client wrote a mark with the same value, the mark would stay theirs. So it is removed, and written again
+    once the rest is ours.
     """
     operations = changes(wanted, seen, sections)
     made_for = annotations(seen).get(UPPER_UID)
@@ -93,7 +94,7 @@ def running(world: World) -> frozenset[str]:
 
 
 def is_kept(node: Manifest) -> bool:
-    """Report whether somebody keeps a virtual node alive: Kubernetes calls it Unknown a minute after the last sign."""
+    """Report whether an engine keeps a virtual node alive: Ready becomes Unknown a minute after the last heartbeat."""
     conditions = node.get("status", {}).get("conditions") or ()
     return any(one["type"] == "Ready" and one["status"] != "Unknown" for one in conditions)
 

@@ -1,12 +1,11 @@
-"""Carries one step out, to the letter, and decides nothing.
+"""Carry out one step exactly as planned, without further decisions.
 
-What the cluster answers goes into the caches at once: the next decision then rests on what was written, not on what the
-watch has got round to telling.
+Responses of the cluster go into the caches at once, so that the next decision rests on what was written and does not
+wait for the watch.
 
-Makes sure that a namespace is empty before it is deleted: with it, everything goes that is in it, whoever made it.
-
-No precondition of the API says so. So every kind that the cluster knows is listed, those of extensions too; what cannot
-be listed may be there. What Kubernetes itself puts into each namespace does not count.
+Before a namespace is deleted, a check makes sure that it is empty, as its deletion removes everything in it, whoever
+created it. The API has no precondition for that. So every kind of the cluster is listed, including those of extensions,
+and a kind that cannot be listed counts as present. Objects that Kubernetes creates in each namespace do not count.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,66 +38,16 @@ from tensile.reconcile.pods.references import PUBLISHED_BELOW
 from tensile.reconcile.world import Problem
 
 _FIRST = (POD.plural, CONFIG_MAP.plural, SECRET.plural)
-"""Asked for before the others: where something is, one of these is."""
+"""Kinds that are listed first: a used namespace mostly contains one of them."""
 _COUNTED_ELSEWHERE = frozenset({"metrics.k8s.io"})
-"""API groups of which every object stands for one of another group."""
+"""API groups in which every object represents an object of another group."""
 
-
-async def look_into(cluster: Cluster, space: Ref) -> None:
-    """Return where nothing is in a namespace; raises Denied, with the reason NamespaceNotEmpty, where something may be.
-
-    Raises the ClusterError of a cluster that does not answer.
-    """
-    for kind in sorted(await cluster.kinds(), key=_rank):
-        if _counts(kind):
-            await _look_for(kind, cluster, space)
-
-
-async def _look_for(kind: Kind, cluster: Cluster, space: Ref) -> None:
-    """Raise Denied where an object of a kind is in a namespace, or may not be looked for."""
-    try:
-        listing = await cluster.list(kind, Selection(space.name), name_in)
-    except Denied as error:
-        raise _denied(space, f"whether it holds any {kind.plural} cannot be seen: {error.message}") from None
-    found = first_of_somebody(kind, listing.items)
-    if found:
-        raise _denied(space, f"it holds {kind.name} {found}")
-
-
-def name_in(raw: bytes) -> str:
-    """Return an object's name: of a namespace with much in it, nothing more is kept."""
-    return str(metadata(orjson.loads(raw))["name"])
-
-
-def first_of_somebody(kind: Kind, names: Iterable[str]) -> str:
-    """Return the name of the first object of a namespace that somebody put there, "" where Kubernetes did with all."""
-    return next((name for name in names if not _is_published(kind, name)), "")
-
-
-def _is_published(kind: Kind, name: str) -> bool:
-    """Report whether each namespace gets an object of that kind and name by itself."""
-    if kind == CONFIG_MAP:
-        return name in PUBLISHED_BELOW
-    return kind == SERVICE_ACCOUNT and name == "default"
-
-
-def _counts(kind: Kind) -> bool:
-    """Report whether objects of a kind are somebody's: events only tell of others, and end by themselves."""
-    return kind.plural != EVENT.plural and kind.api.partition("/")[0] not in _COUNTED_ELSEWHERE
-
-
-def _rank(kind: Kind) -> tuple[int, str, str]:
-    place = _FIRST.index(kind.plural) if kind.plural in _FIRST else len(_FIRST)
-    return (place, kind.api, kind.plural)
-
-
-def _denied(space: Ref, why: str) -> Denied:
-    message = f"Namespace {space.name} in {space.cluster} is ours and nobody needs it, but {why}: it is left alone"
-    return Denied(message, cluster=space.cluster, doing=f"delete Namespace {space.name}", reason="NamespaceNotEmpty")
+Judge = Callable[[Manifest], Problem | None]
+"""Returns why an object that is not ours must not be adopted."""
 
 
 async def carry_out(step: Step, cluster: Cluster, cache: Cache | None) -> None:
-    """Send the step's request; raises the ClusterError with which the cluster refused it."""
+    """Send the step's request. Raises the ClusterError with which the cluster refused it."""
     match step.verb:
         case "create":
             _doubt(step, cache)
@@ -117,13 +66,13 @@ async def carry_out(step: Step, cluster: Cluster, cache: Cache | None) -> None:
 
 
 def _doubt(step: Step, cache: Cache | None) -> None:
-    """Note, before it is sent, that a create may come through even where its answer does not."""
+    """Record before a create is sent that it may succeed even if its response is lost."""
     if cache is not None:
         cache.doubt(step.ref.namespace, step.ref.name)
 
 
 async def _delete(step: Step, cluster: Cluster, cache: Cache | None) -> None:
-    """Delete, and note at once whether the object is gone or only ending; the answer to an eviction does not tell."""
+    """Delete the object, and record whether it is gone or terminating. After an eviction only a read shows that."""
     if step.subresource == EVICTION:
         await cluster.evict(step.ref, uid=step.uid)
         await reread(step, cluster, cache)
@@ -140,7 +89,7 @@ async def _delete(step: Step, cluster: Cluster, cache: Cache | None) -> None:
 
 
 def _is_gone(answer: Manifest, grace: int | None) -> bool:
-    """Read the answer to a delete: finalizers and a grace period keep an object, and nothing else does."""
+    """Report whether an object is gone by the response to its deletion: only finalizers and grace periods keep it."""
     if answer.get("kind") == "Status":
         return True
     meta = metadata(answer)
@@ -150,11 +99,11 @@ def _is_gone(answer: Manifest, grace: int | None) -> bool:
 
 
 async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:
-    """Read the step's object at quorum and let the cache know: of the object, or that it is gone for certain.
+    """Read the step's object at quorum and update the cache: with the object, or with the proof that it is deleted.
 
-    An object of that name which is neither the one of `step.uid` nor made for it, nor one that the cache knows by its
-    UID, counts as gone: the name is another's. So does one that the cache does not select: an upper pod on another
-    node. That the one of `step.uid` is not there is noted in any case.
+    An object of that name counts as absent if it neither has the UID `step.uid`, nor was made for it, nor is cached. So
+    does one that the cache does not select, such as an upper pod on another node. Whenever the object is not the one of
+    `step.uid`, that one is recorded as deleted.
     """
     if cache is None:
         return
@@ -175,27 +124,23 @@ async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:
 
 
 def _is_about(step: Step, found: Manifest) -> bool:
-    """Report whether what was read is what the step is about, by its own UID or, below, that of its upper object."""
+    """Report whether an object is the one of the step: by its own UID or, in a lower cluster, its upper object's."""
     is_lower = step.ref.cluster != UPPER
     return step.uid in ("", uid(found)) or (is_lower and step.uid == annotations(found).get(UPPER_UID))
 
 
 def is_there(step: Step, cache: Cache | None) -> bool:
-    """Report whether the object that a step is about is still known to stand."""
+    """Report whether the object of a step is still cached."""
     known = cache.get(step.ref.namespace, step.ref.name) if cache else None
     return known is not None and known.uid == step.uid
 
 
-Judge = Callable[[Manifest], Problem | None]
-"""Says what keeps an object that is not ours from being taken over."""
-
-
 async def taken(step: Step, cluster: Cluster, cache: Cache | None, judge: Judge) -> Problem | None:
-    """After AlreadyExists: say that the name is another's; where it is not, the cache gets to know the object.
+    """Handle AlreadyExists: return a conflict if the object is not ours, else add it to the cache.
 
-    It does so too where the watch does not select the object any more, as one that lost a label.
-    An Event that exists has been told. A namespace that exists is known already, or will be. A pod whose place another
-    is to have is only not gone yet.
+    It is added even if the watch does not select it any more, for example because a label was removed. An Event that
+    exists has been recorded already. A Namespace is never a conflict here. A pod that this one replaces is only not
+    gone yet.
     """
     if cache is None:
         return None
@@ -216,9 +161,62 @@ async def taken(step: Step, cluster: Cluster, cache: Cache | None, judge: Judge)
 
 
 def _same_place(found: Manifest, wanted: Manifest) -> bool:
-    """Report whether two pods were made in the same one's place."""
+    """Report whether two pods were created as replacements of the same pod."""
     return REPLACES in annotations(wanted) and annotations(found).get(REPLACES) == annotations(wanted)[REPLACES]
 
 
 def _same_owner(found: Manifest, wanted: Manifest) -> bool:
     return labels(found).get(OWNER) == labels(wanted).get(OWNER) and bool(upper_uid_of(found))
+
+
+async def look_into(cluster: Cluster, space: Ref) -> None:
+    """Return if a namespace is empty. Raises Denied, with the reason NamespaceNotEmpty, if it may not be.
+
+    Raises the ClusterError of a cluster that does not respond.
+    """
+    for kind in sorted(await cluster.kinds(), key=_rank):
+        if _counts(kind):
+            await _look_for(kind, cluster, space)
+
+
+async def _look_for(kind: Kind, cluster: Cluster, space: Ref) -> None:
+    """Raise Denied if a namespace contains an object of a kind, or if the kind must not be listed."""
+    try:
+        listing = await cluster.list(kind, Selection(space.name), name_in)
+    except Denied as error:
+        raise _denied(space, f"whether it holds any {kind.plural} cannot be seen: {error.message}") from None
+    found = first_of_somebody(kind, listing.items)
+    if found:
+        raise _denied(space, f"it holds {kind.name} {found}")
+
+
+def name_in(raw: bytes) -> str:
+    """Return an object's name: for a large namespace, only names are kept in memory."""
+    return str(metadata(orjson.loads(raw))["name"])
+
+
+def first_of_somebody(kind: Kind, names: Iterable[str]) -> str:
+    """Return the name of the first object that Kubernetes did not create itself, "" for none."""
+    return next((name for name in names if not _is_published(kind, name)), "")
+
+
+def _is_published(kind: Kind, name: str) -> bool:
+    """Report whether every namespace gets an object of that kind and name automatically."""
+    if kind == CONFIG_MAP:
+        return name in PUBLISHED_BELOW
+    return kind == SERVICE_ACCOUNT and name == "default"
+
+
+def _counts(kind: Kind) -> bool:
+    """Report whether objects of a kind count as content. Events do not: they describe others, and expire."""
+    return kind.plural != EVENT.plural and kind.api.partition("/")[0] not in _COUNTED_ELSEWHERE
+
+
+def _rank(kind: Kind) -> tuple[int, str, str]:
+    place = _FIRST.index(kind.plural) if kind.plural in _FIRST else len(_FIRST)
+    return (place, kind.api, kind.plural)
+
+
+def _denied(space: Ref, why: str) -> Denied:
+    message = f"Namespace {space.name} in {space.cluster} is ours and nobody needs it, but {why}: it is left alone"
+    return Denied(message, cluster=space.cluster, doing=f"delete Namespace {space.name}", reason="NamespaceNotEmpty")

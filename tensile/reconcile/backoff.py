@@ -1,7 +1,7 @@
-"""The books the loop keeps about keys that cannot go on: what they wait for, which steps were refused, what was told.
+"""State of keys that are blocked: their dependencies, back-off of refused steps, recorded Events, repeated writes.
 
-All are plain data with the time passed in. A refused step rests for a while that doubles; the key's other steps
-do not, so a pod whose creation is denied can still be reported on, and deleted.
+All classes are plain data, with the time passed in. A refused step backs off for doubling times. The other steps of its
+key do not, so the status of a pod whose creation is denied is still updated, and the pod can be deleted.
 """
 
 import re
@@ -22,46 +22,50 @@ from tensile.reconcile.world import Key, Problem
 
 FIRST_REST = 0.1
 LONGEST_REST = 5.0
-"""Seconds between two tries where nobody has said no: a cluster that is back is used soon."""
+"""The longest back-off in seconds without a denial: a cluster that is back is used soon."""
 FIRST_REST_OF_DENIED = 1.0
 REST_OF_DENIED = 5.5
-"""Seconds where a cluster has: with one try soon, for what was only a moment, twelve in a minute and never more."""
+"""Seconds between two tries after a denial. With one early retry, for a transient cause, that is at most twelve tries
+per minute."""
 SPREAD_OF_DENIED = 0.5
 LASTING_REST = 60.0
-"""Seconds for a change of something that runs: what refuses it, a policy as a rule, seldom thinks better of it."""
+"""The longest back-off in seconds for a denied change of a running object: usually a policy denies it, which rarely
+changes."""
 RETOLD = 1800.0
-"""Seconds after which the same is told again."""
+"""Seconds after which the same Event is recorded again."""
 REWORDED = 60.0
-"""Seconds after which a refusal in other words is told: some name a port, or the time."""
+"""Seconds after which an Event with another message for the same refusal is recorded: some messages contain a port or
+time."""
 OF_AN_OBJECT = (25, 60.0)
-"""Events about one object: so many at once, and one more for each so many seconds.
+"""The burst of Events about one object, and the seconds after which one more is allowed.
 
-What is told quotes annotations above and answers below, so that whoever writes those chooses the words, and other words
-are another Event.
-"""
+Messages quote annotations of upper objects and responses of lower clusters. So whoever writes these determines the
+message, and another message is another Event."""
 LONG_WAIT = 2.0
-"""Seconds: a cluster that asks for more of them is said to, and not only to itself."""
+"""A cluster that asks for a longer wait, in seconds, is reported to users."""
 REPEATED = 10
-"""So many times one change of one object is made as soon as it is wanted: more often, somebody else undoes it."""
+"""How often one change of one object is made without delay. If it is needed more often, another client reverts it."""
 REPEATED_WITHIN = 30.0
-"""Seconds in which a change that is made again counts as the same one's repetition."""
+"""Seconds within which the same change counts as a repetition."""
 _MOMENTS = re.compile(
     rb'"[0-9-]{10}T[0-9:.]{8,15}Z"|"/metadata/resourceVersion","value":"[0-9]+"|"resourceVersion":"[0-9]+"'
 )
-"""What differs each time that the same is written: moments, and the version that it rests on."""
+"""What differs each time in the same write: times, and the version that it rests on."""
 SHORTEST_LOOK = 0.01
-"""Seconds: event loops round the times of their timers, so that one may fire before the rest it stands for is over."""
+"""The shortest delay in seconds: event loops round timers, so one may fire before the back-off is over."""
+
+Told = TypeVar("Told", bound=Hashable)
 
 
 class Waits:
-    """Which keys wait for which: they are looked at again when the awaited one was."""
+    """The dependencies between keys: a key is enqueued again after a key that it depends on was reconciled."""
 
     def __init__(self) -> None:
         self._awaited: dict[Key, frozenset[Key]] = {}
         self._waiting: dict[Key, set[Key]] = {}
 
     def note(self, key: Key, awaited: Iterable[Key]) -> frozenset[Key]:
-        """Take over all that a key waits for now; returns what it did not wait for before."""
+        """Replace the dependencies of a key. Return the new ones."""
         wanted, known = frozenset(awaited), self._awaited.get(key, frozenset())
         for gone in known - wanted:
             self._leave(gone, key)
@@ -74,15 +78,15 @@ class Waits:
         return wanted - known
 
     def waiting_for(self, key: Key) -> Iterator[Key]:
-        """Yield the keys that wait for this one."""
+        """Yield the keys that depend on this one."""
         yield from tuple(self._waiting.get(key, ()))
 
     def hopeful(self, problems: Container[Key]) -> int:
-        """Count the keys all of whose awaited keys have no problem."""
+        """Return the number of keys without a blocked dependency."""
         return sum(not any(one in problems for one in awaited) for awaited in self._awaited.values())
 
     def forget(self, lower: str) -> None:
-        """Drop every key of one lower."""
+        """Remove every key of one lower."""
         for key in [key for key in self._awaited if key.lower == lower]:
             self.note(key, ())
 
@@ -94,22 +98,22 @@ class Waits:
 
 
 def is_answer(error: ClusterError) -> bool:
-    """Report whether a cluster has answered that it does not do something now: a webhook of its fails, or it is busy."""
+    """Report whether the error is a response of a working cluster: it is busy, or one of its webhooks fails."""
     return isinstance(error, Throttled) or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def is_lasting(error: ClusterError) -> bool:
-    """Report whether such an answer is worth telling at once: others are told when they come twice.
+    """Report whether such an error is reported at its first occurrence. Others are when they occur twice.
 
-    "InternalError" is what the API says for a webhook or a quota that does not answer it.
+    The API uses "InternalError" for a webhook or quota that does not respond.
     """
     return error.reason == "InternalError" or error.retry_after > LONG_WAIT
 
 
 class Telling:
-    """Which Events have been told: a rule that goes on saying the same of something need not be heard each time.
+    """Deduplicates Events: a rule may return the same Event each time.
 
-    An apiserver drops Events after a while, an hour as a rule; what is still said then is told again.
+    An apiserver deletes Events after some time, usually an hour. If the cause persists, the Event is recorded again.
     """
 
     def __init__(self, limit: int = 10_000) -> None:
@@ -119,28 +123,25 @@ class Telling:
         self._limit = limit
 
     def fresh(self, steps: tuple[Step, ...], now: float, *, refused: bool = False) -> tuple[Step, ...]:
-        """Return the steps without those that would tell what was told lately; `now` is in seconds.
+        """Return the steps without Events that were recorded recently. `now` is in seconds.
 
-        `refused`: something of the key is refused, so that it is looked at again, and may say the same in other words
-        with each try. Those can wait.
+        `refused`: a step of the key is refused, so each retry may produce the same Event with another message. Those
+        are delayed.
         """
         return tuple(one for one in steps if one.ref.kind != EVENT or self._is_fresh(one, now, refused=refused))
 
     def _is_fresh(self, step: Step, now: float, *, refused: bool) -> bool:
-        """Report whether an Event may be told: not lately, nor in too many words of the same object."""
+        """Report whether an Event may be recorded: not recently recorded, and not too many about the same object."""
         if now - self._told.get(step.ref, -RETOLD) < RETOLD or self._often.left(_about(step)[0], now):
             return False
         return not refused or now - self._about.get(_about(step), -REWORDED) >= REWORDED
 
     def note(self, step: Step, now: float) -> None:
-        """Note that a step came through, or that its Event was there; beyond the limit the oldest are forgotten."""
+        """Record that a step succeeded, or that its Event existed. Beyond the limit the oldest are dropped."""
         if step.ref.kind == EVENT:
             _remember(self._told, step.ref, now, self._limit)
             _remember(self._about, _about(step), now, self._limit)
             self._often.take(_about(step)[0], now)
-
-
-Told = TypeVar("Told", bound=Hashable)
 
 
 def _remember(book: OrderedDict[Told, float], what: Told, now: float, limit: int) -> None:
@@ -151,7 +152,7 @@ def _remember(book: OrderedDict[Told, float], what: Told, now: float, limit: int
 
 
 def _about(step: Step) -> tuple[str, str]:
-    """Return the UID of what an Event is about, and its reason."""
+    """Return the UID of the object of an Event, and the reason."""
     body = step.body or {}
     return str(body.get("involvedObject", {}).get("uid", "")), str(body.get("reason", ""))
 
@@ -164,7 +165,7 @@ class _Refusal:
 
 
 class Refusals:
-    """The refused steps of each key, and until when they rest; times are monotonic seconds."""
+    """The refused steps of each key, and when they may be retried. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._refused: dict[Key, dict[Identity, _Refusal]] = {}
@@ -183,10 +184,10 @@ class Refusals:
         problem: Problem | None = None,
         denied: bool = False,
     ) -> float:
-        """Note a refusal; returns for how many seconds the step rests.
+        """Record a refusal. Return the back-off in seconds.
 
-        `jitter` is in [0, 1), `at_least` what the cluster itself asked for, in seconds; `problem` is what it said.
-        `denied`: the cluster has said no, and not that something else was quicker.
+        `jitter` is in [0, 1), `at_least` the wait in seconds that the cluster asked for, and `problem` the reason that
+        it gave. `denied`: the cluster refused, as opposed to a lost race.
         """
         book = self._refused.setdefault(key, {})
         known = book.get(step.identity)
@@ -201,11 +202,11 @@ class Refusals:
         return rest
 
     def is_refused(self, key: Key, step: Step) -> bool:
-        """Report whether a step of a key was refused before, and has not come through since."""
+        """Report whether a step of a key was refused and has not succeeded since."""
         return step.identity in self._refused.get(key, {})
 
     def rested(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
-        """Return the steps that may be tried now: what follows one that still rests may not, unless that is apart."""
+        """Return the steps that may be tried now. A step in back-off blocks the later ones unless it is `apart`."""
         book = self._refused.get(key)
         if book is None:
             return steps
@@ -219,25 +220,25 @@ class Refusals:
         return tuple(found)
 
     def left(self, key: Key, now: float) -> float:
-        """Return for how many seconds the refused steps of a key still rest: the first of them, a moment at least."""
+        """Return the shortest remaining back-off of a key's refused steps in seconds, at least `SHORTEST_LOOK`."""
         resting = [one.until - now for one in self._refused[key].values() if one.until > now]
         return max(min(resting, default=0.0), SHORTEST_LOOK)
 
     def problem(self, key: Key) -> Problem | None:
-        """Return what was said of the refused steps of a key, None where no cluster has said anything."""
+        """Return the combined reasons for the refused steps of a key, None if no cluster gave any."""
         said = [one.problem for one in self._refused.get(key, {}).values() if one.problem]
         if not said:
             return None
         return Problem(said[0].reason, "; ".join(dict.fromkeys(one.message for one in said)))
 
     def hasten(self, now: float, within: float) -> None:
-        """Let what would rest for up to so many seconds more be tried now."""
+        """Make steps whose back-off ends within so many seconds available now."""
         for refusal in (one for book in self._refused.values() for one in book.values()):
             if refusal.until <= now + within:
                 refusal.until = min(refusal.until, now)
 
     def forgive(self, key: Key, step: Step) -> bool:
-        """Forget the refusal of a step that came through; says whether there was one."""
+        """Remove the refusal of a step that succeeded. Report whether there was one."""
         book = self._refused.get(key, {})
         known = book.pop(step.identity, None)
         if known is not None and not book:
@@ -245,7 +246,7 @@ class Refusals:
         return known is not None
 
     def settle(self, key: Key, steps: tuple[Step, ...]) -> None:
-        """Forget the refusals of steps that are not wanted any more."""
+        """Remove the refusals of steps that are not wanted any more."""
         book = self._refused.get(key)
         if book is None:
             return
@@ -256,17 +257,17 @@ class Refusals:
             del self._refused[key]
 
     def forget(self, lower: str) -> None:
-        """Drop every key of one lower."""
+        """Remove every key of one lower."""
         for key in [key for key in self._refused if key.lower == lower]:
             del self._refused[key]
 
 
 class Repetitions:
-    """Steps that came through, again and again: somebody else wants the object to be otherwise.
+    """Steps that succeed repeatedly because another client reverts the change.
 
-    It may be another engine, which cannot reach what this one can, or a controller. The change is made every few
-    seconds then, and not as fast as two can write in turn. So is a read that leads to no decision, whatever the reason:
-    a lower cluster decides what is read there. `limit` bounds how many objects are remembered.
+    It may be a controller, or another engine with other permissions or connections. The change is then made every few
+    seconds instead of as fast as both can write. The same applies to repeated reads that lead to no decision, as a
+    lower cluster determines their result. `limit` is how many objects are tracked.
     """
 
     def __init__(self, limit: int = 10_000) -> None:
@@ -274,7 +275,7 @@ class Repetitions:
         self._limit = limit
 
     def note(self, step: Step, now: float) -> None:
-        """Note that a step came through; times are monotonic seconds."""
+        """Record that a step succeeded. Times are monotonic seconds."""
         if not _counts(step):
             return
         place, content = _place(step), _content(step)
@@ -285,7 +286,7 @@ class Repetitions:
             self._made.popitem(last=False)
 
     def left(self, step: Step, now: float) -> float:
-        """Return for how many seconds a step has to rest because the same was done too often, 0.0 or less for none."""
+        """Return the seconds to delay a step that was repeated too often, 0.0 or less for none."""
         book = self._made.get(_place(step)) if _counts(step) else None
         if not book or all(times < REPEATED for times, _ in book.values()):
             return 0.0
@@ -296,9 +297,9 @@ class Repetitions:
 
 
 def _counts(step: Step) -> bool:
-    """Report whether a step may come again and again: one that somebody undoes each time, or a read.
+    """Report whether repetitions of a step are limited: changes that may be reverted, and reads.
 
-    Pods are left out where they are created: those of one name come and go as people like.
+    Creation of pods is not limited: pods with the same name may come and go as users like.
     """
     is_undone = step.verb == "create" and step.ref.kind not in (POD, EVENT)
     return step.patch is not None or step.verb == "confirm" or is_undone
@@ -309,9 +310,9 @@ def _place(step: Step) -> tuple[Ref, str]:
 
 
 def _content(step: Step) -> bytes:
-    """Tell what a step changes from every other change of that object, whenever it is made; b"" for its making.
+    """Return what identifies a change of an object, apart from its time. b"" for its creation.
 
-    A read is told from others by the UID that is looked for.
+    For a read it is the UID that is looked for.
     """
     if step.verb == "confirm":
         return f"confirm {step.uid}".encode()
@@ -319,5 +320,5 @@ def _content(step: Step) -> bytes:
 
 
 def _rest_of_denied(tries: int, jitter: float) -> float:
-    """Return the seconds until a denied step may be tried again, after so many tries more than one."""
+    """Return the seconds until a denied step may be retried, after `tries` earlier retries."""
     return REST_OF_DENIED + SPREAD_OF_DENIED * jitter if tries else FIRST_REST_OF_DENIED * (0.5 + jitter / 2)

@@ -1,7 +1,7 @@
-"""What a rule says about one key: what should be, what it waits for, and what is wrong.
+"""The result of a rule for one key: the desired objects, the dependencies, and the problem if any.
 
-A rule names states, not calls. Whether a write is needed at all, and which, is found out later by comparing it with
-what is observed, so that every rule gets idempotence, ownership and preconditions from the same few lines.
+A rule names states, not requests. Whether a write is needed, and which, follows from a comparison with the observed
+state. So all rules share the same code for idempotence, ownership and preconditions.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,11 +16,11 @@ from tensile.reconcile.world import Key, Problem, World
 
 
 class Present(msgspec.Struct, frozen=True, gc=False):
-    """The object should exist and look like `manifest`.
+    """The object should exist and match `manifest`.
 
-    Once it exists, only `sections` are compared and changed ("metadata.labels" key by key, others whole); with
-    `replaceable`, one made for another upper object, or differing in a section that cannot change, is deleted and made
-    anew. `version` (a resourceVersion) makes a change conditional on nobody having written since. `apart` as in
+    If it exists, only `sections` are compared and changed ("metadata.labels" by key, others as a whole). With
+    `replaceable`, an object made for another upper object, or with a difference in an immutable section, is deleted and
+    created again. `version` (a resourceVersion) makes a change conditional on no other write since. `apart` as in
     Patched.
     """
 
@@ -34,10 +34,10 @@ class Present(msgspec.Struct, frozen=True, gc=False):
 
 
 class Moving(NamedTuple):
-    """Where a pod comes from that leaves for another node, and where the one made in its place may go.
+    """The source and targets of a pod that is moved to another node.
 
-    `source` and `targets` are virtual nodes, the target first on which room was counted; `node` is the real one behind
-    that, "" where none is known.
+    `source` and `targets` are virtual nodes, first the target whose capacity was checked. `node` is the real node
+    behind that, "" if none is known.
     """
 
     source: str
@@ -46,11 +46,12 @@ class Moving(NamedTuple):
 
 
 class Absent(msgspec.Struct, frozen=True, gc=False):
-    """The object of that UID should not exist; `asked` is whether somebody deleted its upper object.
+    """The object of that UID should not exist. `asked`: its upper object was deleted on request.
 
-    `lost` is whether it rests on what went missing with the history of a store. With `vacant` it is a namespace, and
-    goes only where nothing is in it. With a `version` it goes only as it was then. `apart` as in Patched. One that is
-    `evicted` is a pod, and goes when its disruption budgets allow it; `moving` is where to, where that was looked at.
+    `lost`: the deletion rests on objects that disappeared with a store's history. `vacant`: it is a namespace, which is
+    only deleted while it is empty. With a `version`, it is deleted only in that state. `apart` as in Patched.
+    `evicted`: it is a pod, deleted when its disruption budgets allow it. `moving` is where it moves, if that was
+    determined.
     """
 
     ref: Ref
@@ -67,10 +68,10 @@ class Absent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Patched(msgspec.Struct, frozen=True, gc=False):
-    """One write that the rule has worked out itself, such as a status; it carries a UID or resourceVersion.
+    """A write that the rule computed itself, such as a status. It contains a UID or resourceVersion.
 
-    `shown` is whether a person decides about it: status and heartbeats are not. `asked` and `lost` as in Absent. One
-    that is `apart` holds nothing up: what comes after it is done also while it is refused.
+    `shown`: a person decides about it, unlike status and heartbeats. `asked` and `lost` as in Absent. An `apart` write
+    blocks nothing: later writes are made even while it is refused.
     """
 
     ref: Ref
@@ -84,9 +85,9 @@ class Patched(msgspec.Struct, frozen=True, gc=False):
 
 
 class Confirmed(msgspec.Struct, frozen=True, gc=False):
-    """The name has to be read at quorum before anything that rests on its absence is decided.
+    """The name must be read at quorum before any decision that rests on its absence.
 
-    `uid` is what would have to be there for it to count as present: the object's own, or that of its upper object.
+    `uid` is what counts as present: the object's own UID, or that of its upper object.
     """
 
     ref: Ref
@@ -96,7 +97,7 @@ class Confirmed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Told(msgspec.Struct, frozen=True, gc=False):
-    """A Kubernetes Event should say this about an object, once."""
+    """A Kubernetes Event to record about an object, once."""
 
     about: Ref
     uid: str
@@ -106,16 +107,16 @@ class Told(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ask(NamedTuple):
-    """One token: the key of the Secret's data under which it goes, and the TokenRequest to send for it."""
+    """One token: its key in the Secret's data, and the TokenRequest to send."""
 
     entry: str
     request: Manifest
 
 
 class Granted(msgspec.Struct, frozen=True, gc=False):
-    """A Secret should exist with tokens of an account that are issued now, whatever tokens it has.
+    """A Secret should exist with newly issued tokens of an account, whatever tokens it contains.
 
-    `manifest` is the Secret with "" for each token; once it exists, all of its data is written anew.
+    `manifest` is the Secret with "" for each token. If it exists, all of its data is replaced.
     """
 
     ref: Ref
@@ -129,11 +130,11 @@ Wanted = Present | Absent | Patched | Confirmed | Told | Granted
 
 
 class Decision(NamedTuple):
-    """A rule's answer for one key.
+    """The result of a rule for one key.
 
-    `wanted` in the order in which it has to come true; `waits` are keys whose next result can change the answer;
-    `problem` is what stands in the way, for people; `again` asks for another look after so many seconds; `heeds` are
-    keys whose problem the answer tells of, without waiting for them.
+    `wanted` is in the order in which it must be achieved. `waits` are keys whose next result may change this one.
+    `problem` is what blocks it, for people. `again` requests another reconciliation after so many seconds. `heeds` are
+    keys whose problem this result reports, without depending on them.
     """
 
     wanted: tuple[Wanted, ...] = ()
@@ -144,15 +145,15 @@ class Decision(NamedTuple):
 
 
 Keys = Callable[[World, str, Delta], Iterable[Key]]
-"""Which keys a change concerns: given the world, the lower's name ("" where an upper cache changed), the change."""
+"""Returns the keys that a change affects, from the world, the lower's name ("" for an upper cache) and the change."""
 
 
 class Route(NamedTuple):
-    """A cache whose changes a rule wants to hear of.
+    """A cache whose changes a rule watches.
 
-    `cache` is the attribute's name in LowerWorld, or "upper.NAME" for one of UpperWorld; in place of an attribute the
-    name of a kind that a controller follows ("upper.Service"). `delay` in seconds collects several changes into one
-    look.
+    `cache` is the attribute's name in LowerWorld, or "upper.NAME" for one of UpperWorld. Instead of an attribute it may
+    name a kind that a controller watches ("upper.Service"). `delay` in seconds collects several changes into one
+    reconciliation.
     """
 
     cache: str
@@ -161,23 +162,26 @@ class Route(NamedTuple):
 
 
 class Rule(Protocol):
-    """The seam: what should exist, for one key. Synchronous, without side effects, the same for `plan` and `run`."""
+    """The extension point: decides what should exist for one key. Synchronous and without side effects.
+
+    The same rules serve `plan` and `run`.
+    """
 
     @property
     def name(self) -> str:
-        """What `Key.rule` says for keys of this rule."""
+        """The value of `Key.rule` for keys of this rule."""
         ...
 
     def routes(self) -> tuple[Route, ...]:
-        """Return which changes concern which keys."""
+        """Return which changes affect which keys."""
         ...
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Return every key of one lower that there is something to decide about."""
+        """Return every key of one lower."""
         ...
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Return what should be, for one key."""
+        """Return what should exist for one key."""
         ...
 
 

@@ -1,8 +1,7 @@
-"""What differs between an object as it should be and as it is, as RFC 6902 operations.
+"""The difference between a desired and an observed object, as RFC 6902 operations.
 
-`==` comes first: it takes microseconds, and most objects are as they should be. jsonpatch then works out the operations
-of what did change. They are both what `plan -o json` prints and the body that is sent, so a plan cannot say one
-thing and do another.
+`==` comes first: it takes microseconds, and most objects are as desired. jsonpatch then computes the operations for
+what differs. They are the output of `plan -o json` and the body that is sent, so plan and run cannot disagree.
 """
 
 from typing import Any
@@ -18,7 +17,7 @@ _KEYED = {"metadata.labels": "labels", "metadata.annotations": "annotations"}
 
 
 def changes(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list[Operation]:
-    """Return the operations that turn the given sections of `seen` into those of `wanted`; [] when there are none."""
+    """Return the operations that turn the given sections of `seen` into those of `wanted`, [] for none."""
     operations: list[Operation] = []
     for section in sections:
         path = section.split(".")
@@ -33,23 +32,23 @@ def changes(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list
 
 
 def between(old: Manifest, new: Manifest, root: str = "") -> list[Operation]:
-    """Return the operations from one map to another, for a reader: one key gone and another set, nothing moved."""
+    """Return the operations from one map to another for a reader: removals and additions, without moves."""
     found = JsonPatch.from_diff(old, new, optimization=False).patch
     return [{**operation, "path": root + operation["path"]} for operation in found]
 
 
 def parts(pointer: str) -> list[str]:
-    """Split a JSON pointer (RFC 6901) into the names on its way."""
+    """Split a JSON pointer (RFC 6901) into its parts."""
     return list(JsonPointer(pointer).parts)
 
 
 def fields(operations: list[Operation]) -> list[str]:
-    """Name the fields that operations touch, each once, in words a person knows ("metadata.labels.app")."""
+    """Return the fields that operations change, each once, in the form "metadata.labels.app"."""
     return list(dict.fromkeys(".".join(parts(operation["path"])) for operation in operations))
 
 
 def _is_nothing(value: Any) -> bool:
-    """Report whether the API stores nothing for a value: false is something."""
+    """Report whether the API stores nothing for a value. False is stored."""
     return value is None or value in ({}, [], "")
 
 
@@ -61,7 +60,7 @@ def _at(manifest: Manifest, path: list[str]) -> Any:
 
 
 def _merged(want: dict[str, str], see: dict[str, str], ours: frozenset[str]) -> dict[str, str]:
-    """Lay what we want over what is there; keys of ours that are not wanted any more go, others' stay."""
+    """Merge `want` into `see`. Our keys that are not wanted any more are removed, other keys stay."""
     kept = {key: value for key, value in see.items() if key not in ours}
     return {**kept, **want}
 

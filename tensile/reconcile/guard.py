@@ -1,12 +1,12 @@
-"""Holds back a plan that would end much of what nobody deleted.
+"""The guard: block a plan with many deletions that were not requested.
 
-A wrong kubeconfig, a lost role or a restored etcd all look like "everything is gone above". Deletions that follow from
-deleting the upper object pass; the others are in one plan per lower, and wait when they are many, or rest on caches
-that are not complete. They are many in a namespace first, and a namespace whose deletions wait counts no further: so
-what one tenant does holds back nothing of another's. The rest are many, or not, in the lower as a whole.
+A wrong kubeconfig, a missing role and a restored etcd all look like "every upper object is gone". Deletions that follow
+from a deleted upper object pass. The others are in one plan per lower. They are blocked if they are many, or rest on
+caches that are not synced. The limits apply per upper namespace first, and a blocked namespace is not counted further,
+so that one tenant's deletions do not block another's. Then they apply to the rest of the lower as a whole.
 
-Where a store is known to have been restored, none passes: what is missing there was not deleted, and only a person can
-say whether it is to go. The Node keeps note of that, for engines to come.
+If a store is known to have been restored, none passes: objects missing there were not deleted, and only a person can
+decide whether to delete their copies. That is recorded on the Node, for later engines.
 """
 
 from collections import Counter
@@ -23,32 +23,31 @@ from tensile.topology import Guard
 HOLDS = "GuardHolds"
 _FORCE = "if they are right, run: tensile apply --force"
 
-
 _NAMED = 3
-"""Namespaces that a message names at most."""
+"""The most namespaces in a message."""
 
 
 class Stock(NamedTuple):
-    """What a lower can lose: by upper namespace, the pods bound here that have run.
+    """What a lower can lose: the number of bound upper pods that have run, by upper namespace.
 
-    `lost` counts by upper namespace what a plan would end beyond those: objects whose upper half is gone already.
+    `lost` counts by upper namespace what a plan would delete besides: objects whose upper object is gone already.
     """
 
     owned: Mapping[str, int]
     lost: Mapping[str, int]
 
     def of(self, namespace: str) -> int:
-        """Return what there is of an upper namespace."""
+        """Return the number for an upper namespace."""
         return self.owned.get(namespace, 0) + self.lost.get(namespace, 0)
 
     def but(self, namespaces: Iterable[str]) -> int:
-        """Return what there is in all namespaces but these."""
+        """Return the number for all namespaces but these."""
         left = (self.owned.keys() | self.lost.keys()) - set(namespaces)
         return sum(map(self.of, left))
 
 
 class Guarded(NamedTuple):
-    """The plan that may be carried out, and why the rest of it is held back: words and a reason, "" when nothing is."""
+    """The part of a plan that may be carried out, and why the rest is blocked: message and reason, "" for none."""
 
     plan: Plan
     held: str = ""
@@ -56,9 +55,9 @@ class Guarded(NamedTuple):
 
 
 def guard(plan: Plan, limits: Guard, lower: LowerWorld, *, restored: bool = False, forced: bool = False) -> Guarded:
-    """Take the unasked steps out of a plan when they are too many for what a lower has, or its caches are not complete.
+    """Remove the steps that were not requested if they are too many, or if caches are not synced.
 
-    Where a store is known to be `restored`, or one of them rests on what a store lost, they are always too many.
+    They are always too many if a store is known to be `restored`, or if one of them rests on a store's lost history.
     """
     unasked = [step for step in plan.steps if not step.asked]
     if forced or not unasked:
@@ -82,13 +81,13 @@ def guard(plan: Plan, limits: Guard, lower: LowerWorld, *, restored: bool = Fals
 
 
 def namespace_of(ref: Ref, lower: LowerWorld) -> str:
-    """Return the upper namespace that an object of either cluster belongs to, "" for none that is known."""
+    """Return the upper namespace of an object of either cluster, "" if none is known."""
     name = ref.name if ref.kind == NAMESPACE else ref.namespace
     return name if ref.cluster == UPPER else lower.upper_namespace(name)
 
 
 def _stock(unasked: Iterable[Step], homes: Mapping[int, str], lower: LowerWorld) -> Stock:
-    """Count what a lower has, and beyond that what the unasked steps are about."""
+    """Count what a lower owns, and besides that what the steps are about."""
     ran = [pod for pod in lower.upper_pods if pod.facts.ran and not pod.facts.terminal]
     known = {(pod.namespace, pod.name) for pod in ran}
     others = (homes[id(step)] for step in unasked if not _is_about(step, homes[id(step)], known))
@@ -100,20 +99,20 @@ def _is_about(step: Step, namespace: str, pods: set[tuple[str, str]]) -> bool:
 
 
 def _without(plan: Plan, held: list[Step], words: str, reason: str) -> Guarded:
-    """Take steps out of a plan, and say why."""
+    """Remove steps from a plan, with the message."""
     out = set(map(id, held))
     return Guarded(plan._replace(steps=tuple(step for step in plan.steps if id(step) not in out)), words, reason)
 
 
 def is_restored(lower: LowerWorld, world: World) -> bool:
-    """Report whether a lower's Node notes that deletions wait because a store was restored."""
+    """Report whether a lower's Node records that deletions are blocked because a store was restored."""
     entry = world.upper.nodes.get("", lower.node)
     node = entry.manifest() if entry is not None else {}
     return bool(node) and is_ours(node, world.owner) and noted(node) is not None
 
 
 def noted(node: Manifest) -> Manifest | None:
-    """Return the condition of a Node by which deletions wait because a store was restored, None where it has none."""
+    """Return the condition of a Node that blocks deletions because a store was restored, None if there is none."""
     said = (node.get("status") or {}).get("conditions") or ()
     held = (one for one in said if one["type"] == DELETIONS_HELD and one["status"] == "True")
     return next((one for one in held if one.get("reason") == STORE_RESTORED), None)
@@ -141,7 +140,7 @@ def _too_many(count: int, there: int, where: str, limits: Guard) -> str:
 
 
 def _named(namespaces: list[str]) -> str:
-    """Name namespaces, the first of many."""
+    """Format namespaces, only the first ones of many."""
     if len(namespaces) == 1:
         return f"namespace {namespaces[0]}"
     more = len(namespaces) - _NAMED

@@ -1,7 +1,7 @@
-"""Carries keys through the pipeline: decide, plan, guard, apply; and says, in one place, what an error means.
+"""The reconcile loop: decide, plan, guard and apply each key, and handle every error in one place.
 
-Between two awaits nothing else runs, so a decision sees the caches as one snapshot. Level-based: a key is looked
-at again whenever something that it rests on changed, and nothing is remembered about why.
+No other code runs between two awaits, so a decision sees the caches as one snapshot. The loop is level-based: a key is
+enqueued whenever something that it depends on changed, and the reason is not stored.
 """
 
 import asyncio
@@ -38,36 +38,36 @@ from tensile.reconcile.workqueue import Work, WorkQueue
 from tensile.reconcile.world import Key, Problem, World
 
 _GATHER = 0.05
-"""Seconds in which caches that become complete are waited for together."""
+"""Seconds in which several caches that become synced cause one reconciliation of all keys."""
 
 
 class Observer(Protocol):
-    """Hears of what the loop does: telemetry, and the recording that `plan` prints."""
+    """Receives what the loop does, for telemetry and for the output of `plan`."""
 
     def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
-        """One step was carried out, or refused."""
+        """Record that a step succeeded, or its error."""
         ...
 
     def stuck(self, key: Key, problem: Problem) -> None:
-        """A key cannot go on for a reason that is new."""
+        """Record that a key is blocked for a new reason."""
         ...
 
     def broke(self, key: Key, error: Exception) -> None:
-        """A rule failed in a way that it should not: a defect."""
+        """Record an unexpected error of a rule, which is a bug."""
         ...
 
 
 class Timing(NamedTuple):
-    """Clock and chance, passed in: `now` in UTC, `jitter` gives a float in [0, 1)."""
+    """Clock and randomness: `now` returns UTC, `jitter` a float in [0, 1)."""
 
     now: Callable[[], datetime]
     jitter: Callable[[], float]
 
 
 class Loop:
-    """The rules at work on a world. `clusters` gives the connection for a cluster's name, UPPER included.
+    """Reconciles a world by rules. `clusters` holds the connections by cluster name, including UPPER.
 
-    With `forced` the guard lets everything pass.
+    With `forced` the guard blocks nothing.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Loop:
             self._await(cache, self._wake_all)
 
     def open(self, lower: str) -> None:
-        """Start on a lower: hear of its changes, and look at everything once."""
+        """Start reconciling a lower: subscribe to its changes, and enqueue all its keys."""
         self._queues[lower] = WorkQueue(self._start)
         for name, routes in self._routes(upper=False).items():
             cache = find_cache(self._world, lower, name)
@@ -113,7 +113,7 @@ class Loop:
         self.wake(lower)
 
     async def close(self, lower: str) -> None:
-        """Leave a lower alone from now on."""
+        """Stop reconciling a lower."""
         if lower in self._waking:
             self._waking.pop(lower).cancel()
         await self._queues.pop(lower).close()
@@ -124,14 +124,14 @@ class Loop:
             del self._world.problems[key]
 
     def wake(self, lower: str, *rules: str) -> None:
-        """Look at every key of a lower again, or at those of the rules named."""
+        """Enqueue every key of a lower, or those of the named rules."""
         for rule in self._rules.values():
             if not rules or rule.name in rules:
                 for key in rule.keys(self._world, lower):
                     self.add(key)
 
     def add(self, key: Key, delay: float = 0.0) -> None:
-        """Look at one key, now or after a delay in seconds."""
+        """Enqueue one key, now or after a delay in seconds."""
         queue = self._queues.get(key.lower)
         if queue is not None and delay:
             queue.later(key, delay)
@@ -139,31 +139,31 @@ class Loop:
             queue.add(key)
 
     async def quiet(self) -> None:
-        """Return when nothing is waiting or worked on in any queue."""
+        """Wait until no key is queued or in progress."""
         while self._waking or any(queue.depth for queue in self._queues.values()):
             await asyncio.gather(*(queue.quiet() for queue in self._queues.values()))
             if self._waking:
                 await asyncio.sleep(_GATHER)
 
     def hasten(self, within: float) -> bool:
-        """Look now at what was to be looked at within so many seconds; says whether there was any."""
+        """Reconcile now what was due within so many seconds. Report whether there was any."""
         self._refusals.hasten(asyncio.get_running_loop().time(), within)
         hastened = [queue.hasten(within) for queue in self._queues.values()]
         return any(hastened)
 
     @property
     def waiting(self) -> int:
-        """How many keys wait for another key that may yet come true: it has no problem."""
+        """The number of keys whose dependencies may still be met, as none of them is blocked."""
         return self._waits.hopeful(self._world.problems)
 
     @property
     def delayed(self) -> int:
-        """How many keys come back by themselves."""
+        """The number of keys with a delay."""
         return sum(queue.delayed for queue in self._queues.values())
 
     @property
     def depth(self) -> dict[str, int]:
-        """How many keys wait or are worked on, by lower."""
+        """The number of keys that are queued or in progress, by lower."""
         return {name: queue.depth for name, queue in self._queues.items()}
 
     def _wake_all(self) -> None:
@@ -171,7 +171,7 @@ class Loop:
             self._wake_soon(lower)
 
     def _wake_soon(self, lower: str) -> None:
-        """Look at everything again shortly: caches become complete one after the other, and one look does for all."""
+        """Enqueue all keys shortly: caches sync one after the other, and one reconciliation suffices."""
         if lower in self._queues and lower not in self._waking:
             self._waking[lower] = asyncio.get_running_loop().call_later(_GATHER, self._wake_now, lower)
 
@@ -180,7 +180,7 @@ class Loop:
         self.wake(lower)
 
     def _routes(self, *, upper: bool) -> dict[str, list[Route]]:
-        """Return the rules' routes by the cache that they name, those of the upper cluster or those of a lower."""
+        """Return the rules' watches by cache, for the upper cluster or for lowers."""
         found: dict[str, list[Route]] = {}
         for rule in self._rules.values():
             for route in rule.routes():
@@ -189,7 +189,7 @@ class Loop:
         return found
 
     def _await(self, cache: Cache, wake: Callable[[], None]) -> None:
-        """Have everything looked at when a cache becomes complete."""
+        """Enqueue everything when a cache becomes synced."""
         if cache.synced:
             self._complete.add(cache)
         cache.on_sync(partial(self._completed, cache, wake))
@@ -199,7 +199,7 @@ class Loop:
         wake()
 
     def _changed(self, routes: list[Route], lower: str, cache: Cache, delta: Delta) -> None:
-        """Look at the keys that a change concerns; what a first list brings is looked at altogether, in rule order."""
+        """Enqueue the keys that a change affects. Objects of a first list are handled together, in rule order."""
         if lower not in self._queues or (delta.before is None and cache not in self._complete):
             return
         for _, keys, delay in routes:
@@ -211,12 +211,12 @@ class Loop:
             self._changed(routes, lower, cache, delta)
 
     def _start(self, key: Key) -> Work | None:
-        """Decide, synchronously; give what is left to await."""
+        """Decide synchronously. Return the remaining asynchronous work."""
         self._world.now = self._timing.now()
         try:
             decision = self._rules[key.rule].decide(key, self._world)
             found = self._guarded(key, plan(key, decision, self._world))
-        except Exception as error:  # noqa: BLE001 - a defect in one rule must not stop the keys of the others
+        except Exception as error:  # noqa: BLE001 - a bug in one rule must not stop the keys of the others
             self._observer.broke(key, error)
             self.add(key, LONGEST_REST)
             return None
@@ -239,7 +239,7 @@ class Loop:
         return None
 
     def _unrepeated(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
-        """Return the steps without those that somebody else undoes each time; they come back, and hold up no other."""
+        """Return the steps without those that another client keeps reverting, which are delayed and block no other."""
         left = [self._repetitions.left(step, now) for step in steps]
         rests = [one for one in left if one > 0.0]
         if rests:
@@ -247,7 +247,7 @@ class Loop:
         return tuple(step for step, rest in zip(steps, left, strict=True) if rest <= 0.0)
 
     def _guarded(self, key: Key, found: Plan) -> Plan:
-        """Hold back what the guard objects to; a lower's word of it is kept by its one key of unasked deletions."""
+        """Remove the steps that the guard blocks. One key per lower has all unrequested deletions, and the problem."""
         if all(step.asked for step in found.steps):
             return found
         world, lower = self._world, self._world.lowers[key.lower]
@@ -267,10 +267,10 @@ class Loop:
             self._look_again(self._heeds, key)
 
     async def _carry_out(self, key: Key, steps: tuple[Step, ...]) -> float | None:
-        """Carry steps out; a defect on the way must not lose the key."""
+        """Carry out steps. After an unexpected error the key is retried."""
         try:
             return await self._carry_out_in_order(key, steps)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and the key comes back
+        except Exception as error:  # noqa: BLE001 - any error is reported, and the key is retried
             self._observer.broke(key, error)
             return LONGEST_REST
 
@@ -306,7 +306,7 @@ class Loop:
         return None
 
     async def _after(self, key: Key, step: Step, error: ClusterError) -> float | None:
-        """Find out what an error asks for; where the cluster does not say, the step is tried again later."""
+        """Handle the error of a step. If the cluster does not respond meanwhile, the step is retried later."""
         cluster = self._clusters.get(step.ref.cluster)
         if cluster is None:
             return self._rest(key, step)
@@ -316,7 +316,7 @@ class Loop:
             return self._rest(key, step)
 
     async def _met(self, key: Key, step: Step, error: ClusterError, cluster: Cluster) -> float | None:
-        """Return what an error means: the seconds until the next look, or None to go on with the next step."""
+        """Return the delay in seconds that an error requires, or None to continue with the next step."""
         cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower, key.rule)
         match error:
             case Denied() | NotFound() if step.ref.kind == EVENT:
@@ -329,8 +329,8 @@ class Loop:
             case NotFound() | Conflict() if step.verb != "create":
                 return await self._look_afresh(key, step, error, cluster)
             case Denied(status=HTTPStatus.UNPROCESSABLE_ENTITY, causes=()) if self._may_have_missed(key, step):
-                # How the API says that a JSON patch removes what somebody else has removed; a field that is not valid
-                # is named in the causes.
+                # The API's response when a JSON patch removes what another client has removed. Causes would name an
+                # invalid field.
                 return await self._look_afresh(key, step, error, cluster)
             case Denied() | NotFound():
                 return self._refused(key, step, Problem(error.reason or "Denied", error.message))
@@ -340,19 +340,19 @@ class Loop:
                 return self._rest(key, step)
 
     def _may_have_missed(self, key: Key, step: Step) -> bool:
-        """Report whether a step is a JSON patch worked out on what was not there any more: so twice, it is a refusal."""
+        """Report whether a JSON patch may rest on a field that is gone. If it fails twice, it is a refusal."""
         is_operated = step.patch is not None and step.patch.media == "json-patch"
         return is_operated and bool(step.operations) and not self._refusals.is_refused(key, step)
 
     def _judged(self, key: Key, step: Step, found: Manifest) -> Problem | None:
-        """Return what keeps an object that is not ours from being taken over; one that has a pod's place never is."""
+        """Return why an object that is not ours must not be adopted. One in the place of a replacement pod never is."""
         if REPLACES in annotations(step.body or {}):
             return conflict(step.ref)
         upper_uid = annotations(step.body or {}).get(UPPER_UID, "")
         return claim(step.ref, found, upper_uid, self._world, key.lower)
 
     async def _look_afresh(self, key: Key, step: Step, error: ClusterError, cluster: Cluster) -> float:
-        """Read what a step is about anew; where that still stands, it is a way of changing it that is not there."""
+        """Read the object of a step again. If it still exists, the subresource does not."""
         cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower, key.rule)
         await reread(step, cluster, cache)
         if isinstance(error, NotFound) and step.apart and is_there(step, cache):
@@ -360,9 +360,9 @@ class Loop:
         return self._rest(key, step)
 
     def _put_off(self, key: Key, step: Step, error: ClusterError) -> float:
-        """Rest as long as the cluster asks; where that is below and no matter of a moment, it is said like a denial.
+        """Back off as long as the cluster asks. A lower cluster's lasting failure is reported like a denial.
 
-        So it is where a disruption budget keeps a pod.
+        So is an eviction that a disruption budget refuses.
         """
         if step.ref.cluster == UPPER and step.subresource != EVICTION:
             return self._rest(key, step, error.retry_after)
@@ -372,7 +372,7 @@ class Loop:
         return self._refused(key, step, problem, error.retry_after)
 
     def _refused(self, key: Key, step: Step, problem: Problem, at_least: float = 0.0, *, denied: bool = True) -> float:
-        """Rest, and have the key decided at once with its problem known, so that people get to see it."""
+        """Back off, and enqueue the key at once with its problem, so that people see it."""
         rest = self._rest(key, step, at_least, problem, denied=denied)
         self._note_problem(key, self._refusals.problem(key))
         self._done(key)
@@ -391,12 +391,12 @@ class Loop:
             self.add(key)
         said = self._refusals.problem(key)
         if self._refusals.forgive(key, step):
-            if said is not None:  # where no cluster said anything, what the rule itself says still holds
+            if said is not None:  # without a cluster's reason, the rule's own problem stays
                 self._note_problem(key, self._refusals.problem(key))
             self.add(key)
 
     def _done(self, key: Key) -> None:
-        """Look again at what waits for this key."""
+        """Enqueue the keys that depend on this one."""
         self._look_again(self._waits, key)
 
     def _look_again(self, book: Waits, key: Key) -> None:

@@ -1,8 +1,8 @@
-"""By which names the namespaces of a lower cluster go: the mapping in force, and when another one may follow.
+"""The active namespace mapping of a lower cluster, and when another one may replace it.
 
-Every place in a lower cluster follows from the mapping, so one that changed while pods run would lose them all: a
-reload, a restart with another file, a topology that was renamed. So the virtual node notes the mapping in force, and
-that one stays until nothing is left that would be looked for in the wrong place.
+Every mapped name depends on the mapping, so a change while pods run would lose them all: by a reload, a restart with
+another file, or a renamed topology. So the virtual node records the active mapping, which stays until nothing is left
+that would be looked up under the wrong name.
 """
 
 import re
@@ -19,12 +19,12 @@ _NOTED = re.compile(r"same|prefix=([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)")
 
 
 def asked_for(spec: Lower, world: World) -> Naming | None:
-    """Return the mapping that a topology asks for in a lower, None for the same names."""
+    """Return the mapping that the topology requests for a lower, None for the same names."""
     return Naming(world.topology.name, world.owner.mark) if spec.namespaces.mapping == "prefix" else None
 
 
 def learn(lower: LowerWorld, world: World) -> bool:
-    """Put the mapping in force as soon as it is certain; return whether it just has become so."""
+    """Activate the mapping once it is certain. Report whether that happened now."""
     if lower.mapping_known or not world.upper.nodes.synced:
         return False
     wanted, noted = asked_for(lower.spec, world), _noted(lower, world)
@@ -38,34 +38,34 @@ def learn(lower: LowerWorld, world: World) -> bool:
 
 
 def follow_note(lower: LowerWorld, world: World) -> None:
-    """Put the mapping in force that the virtual node notes, where it notes one; for who only looks."""
+    """Activate the mapping that the virtual node records, if any: for callers that only read."""
     noted = _noted(lower, world)
     lower.naming = _read(noted, world) if noted else asked_for(lower.spec, world)
 
 
 def may_change(lower: LowerWorld, world: World) -> bool:
-    """Report whether nothing is left in a lower that would be looked for in the wrong place by another mapping."""
+    """Report whether nothing is left in a lower that another mapping would look up under the wrong name."""
     return _is_listed(lower, world) and not (lower.is_bound or lower.has_orphans or _has_volumes(lower, world))
 
 
 def _stays(lower: LowerWorld, wanted: Naming | None, noted: str, world: World) -> bool:
-    """Report whether another mapping than the one that is asked for has to stay in force.
+    """Report whether another mapping than the requested one has to stay active.
 
-    Without a note it is the one by which pods run.
+    Without a record it is the one of the running pods.
     """
     lower.naming = _other(wanted, noted, world)
     return not may_change(lower, world) if noted else _has_copies(lower, world)
 
 
 def _other(wanted: Naming | None, noted: str, world: World) -> Naming | None:
-    """Return the mapping that is noted; without a note, the one that is not asked for."""
+    """Return the recorded mapping. Without a record, return the one that is not requested."""
     if noted:
         return _read(noted, world)
     return Naming(world.topology.name, world.owner.mark) if wanted is None else None
 
 
 def _noted(lower: LowerWorld, world: World) -> str:
-    """Return what the virtual node notes, "" for nothing that counts: another's Node does where it is taken over."""
+    """Return the record on the virtual node, "" if none counts. With onConflict: adopt, another owner's Node counts."""
     entry = world.upper.nodes.get("", lower.node)
     node: Manifest = entry.manifest() if entry is not None else {}
     kind, value = VIRTUAL_NODE
@@ -82,14 +82,14 @@ def _read(noted: str, world: World) -> Naming | None:
 
 
 def _is_listed(lower: LowerWorld, world: World) -> bool:
-    """Report whether all that a change of the mapping rests on is known."""
+    """Report whether all caches that a change of the mapping depends on are synced."""
     caches = [lower.upper_pods, lower.pods, lower.namespaces, world.upper.namespaces]
     caches += [world.upper.more[VOLUME]] if is_enabled(lower) else []
     return all(cache.synced for cache in caches)
 
 
 def _has_copies(lower: LowerWorld, world: World) -> bool:
-    """Report whether lower pods stand at the places of upper pods that have run."""
+    """Report whether there are copies of upper pods that have run."""
     for upper in lower.upper_pods:
         below = lower.pods.get(lower.namespace(upper.namespace), upper.name) if upper.facts.ran else None
         if below is not None and is_mirror(below, world.owner) and below.facts.upper_uid == upper.uid:
@@ -98,6 +98,6 @@ def _has_copies(lower: LowerWorld, world: World) -> bool:
 
 
 def _has_volumes(lower: LowerWorld, world: World) -> bool:
-    """Report whether placeholders of ours stand for volumes of a lower."""
+    """Report whether there are placeholders of ours for volumes of a lower."""
     ours = (one.facts for one in world.upper.more[VOLUME])
     return any(facts.owner == world.owner.mark and facts.lower == lower.name for facts in ours)

@@ -1,9 +1,9 @@
-"""Whose an observed object is, and which of its fields are ours.
+"""The owner of an observed object, and which of its fields are ours.
 
-Ownership is the label and the UID annotation together, the latter written by us: marks can be copied with a manifest,
-or come back with a backup, and then the object is another's. Who wrote what is read from the API's own book-keeping
-(managedFields); it also tells which keys of a map we set earlier, so that a label that vanished above vanishes below
-and one that somebody else set there stays.
+An object is ours if it has the label and the UID annotation, and we wrote the annotation. Marks can also be copied with
+a manifest or restored from a backup, and then the object is another's. The writer is read from managedFields. They also
+show which keys of a map we set earlier. So a label removed from the upper object is removed from the lower one, and a
+label that another client set there stays.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,9 +19,9 @@ from tensile.reconcile.world import LowerWorld, World, mapping_note
 
 
 class Marks(msgspec.Struct, frozen=True, gc=False):
-    """Whose a ConfigMap or Secret below is: owner and UID of the upper object, both "" where we did not write that.
+    """The owner of a lower ConfigMap or Secret, and the UID of its upper object, both "" if we did not write them.
 
-    `token` is what one with tokens of the upper cluster says of them, None for a copy.
+    `token` is the metadata of a Secret with tokens of the upper cluster, None for a copy.
     """
 
     owner: str = ""
@@ -29,14 +29,21 @@ class Marks(msgspec.Struct, frozen=True, gc=False):
     token: Any = None
 
 
+class NodeFacts(NamedTuple):
+    """The owner of a virtual node, "" if we did not write its marks, and its recorded namespace mapping."""
+
+    owner: str = ""
+    mapping: str = ""
+
+
 def marks_of(manifest: Manifest, token: Any = None) -> Marks:
-    """Take the marks out of a decoded object."""
+    """Return the marks of a decoded object."""
     upper_uid = upper_uid_of(manifest)
     return Marks(intern(labels(manifest).get(OWNER, "")) if upper_uid else "", upper_uid, token)
 
 
 def digest_marks(raw: bytes) -> Kept:
-    """Keep an object below with its marks: a pod with a hundred references asks for them again and again."""
+    """Keep a lower object with its marks: a pod with a hundred references needs them again and again."""
     return Kept(raw, marks_of(decoded(raw)))
 
 
@@ -46,16 +53,16 @@ def _by_held(entry: Entry) -> Iterator[str]:
 
 
 INDEXES = {"held": _by_held}
-"""Of ConfigMaps and Secrets below: by namespace, those that hold a name which the upper cluster does not have."""
+"""For lower ConfigMaps and Secrets: by namespace, those that reserve a name that the upper cluster does not have."""
 
 
 def is_ours(manifest: Manifest, owner: Owner) -> bool:
-    """Report whether an object carries both of our marks, from our own hand."""
+    """Report whether an object has both of our marks, written by us."""
     return labels(manifest).get(OWNER) == owner.mark and bool(upper_uid_of(manifest))
 
 
 def upper_uid_of(manifest: Manifest) -> str:
-    """Return the UID of the upper object that we made an object for, "" where somebody else wrote that or nobody."""
+    """Return the UID of the upper object that an object was made for, "" if we did not write it."""
     found = annotations(manifest).get(UPPER_UID, "")
     return found if found and UPPER_UID in our_keys(manifest, "annotations") else ""
 
@@ -65,18 +72,11 @@ def is_of(manifest: Manifest, owner: Owner, upper_uid: str) -> bool:
     return is_ours(manifest, owner) and upper_uid_of(manifest) == upper_uid
 
 
-class NodeFacts(NamedTuple):
-    """Whose a virtual node is, "" where somebody else wrote the marks, and the mapping of namespaces that it notes."""
-
-    owner: str = ""
-    mapping: str = ""
-
-
 def has_node(lower: LowerWorld, world: World) -> bool:
-    """Report whether the Node by which pods come to a lower is there, is ours, and notes no other mapping.
+    """Report whether a lower's Node exists, is ours, and records no other namespace mapping.
 
-    Pods on another's Node are not our concern. And what is made while the Node notes another mapping of namespaces
-    than the one in force would be looked for in the wrong place after a restart.
+    Pods on another owner's Node are not ours. And objects created while the Node records another mapping than the
+    active one would be looked up under the wrong names after a restart.
     """
     node = world.upper.nodes.get("", lower.node)
     if node is None or node.facts.owner != world.owner.mark:
@@ -85,7 +85,7 @@ def has_node(lower: LowerWorld, world: World) -> bool:
 
 
 def node_begins(lower: LowerWorld, delta: Delta) -> bool:
-    """Report whether a change is that the Node of a lower comes, or gets another owner."""
+    """Report whether a change is that a lower's Node is created, or gets another owner."""
     before, after = delta
     is_news = after is not None and (before is None or before.facts != after.facts)
     return is_news and delta.entry.name == lower.node
@@ -99,19 +99,19 @@ def digest_node(raw: bytes) -> Kept:
 
 
 def others_wrote(manifest: Manifest, path: Sequence[str]) -> bool:
-    """Report whether somebody else owns a field now; `path` is in the API's book-keeping form, "f:spec" first."""
+    """Report whether another client owns a field now. `path` is in the form of managedFields, "f:spec" first."""
     books = manifest.get("metadata", {}).get("managedFields") or ()
     return any(_holds(book.get("fieldsV1"), path) for book in books if book.get("manager") != FIELD_MANAGER)
 
 
 def we_wrote(manifest: Manifest, path: Sequence[str]) -> bool:
-    """Report whether we own a field now; `path` is in the API's book-keeping form, "f:spec" first."""
+    """Report whether we own a field now. `path` is in the form of managedFields, "f:spec" first."""
     books = manifest.get("metadata", {}).get("managedFields") or ()
     return any(_holds(book.get("fieldsV1"), path) for book in books if book.get("manager") == FIELD_MANAGER)
 
 
 def _holds(fields: Any, path: Sequence[str]) -> bool:
-    """Report whether a book has a path."""
+    """Report whether a managedFields entry contains a path."""
     for part in path:
         if not isinstance(fields, dict) or part not in fields:
             return False
@@ -120,7 +120,7 @@ def _holds(fields: Any, path: Sequence[str]) -> bool:
 
 
 def our_keys(manifest: Manifest, section: str) -> frozenset[str]:
-    """Return the keys of metadata.labels or metadata.annotations that we wrote and nobody else took over.
+    """Return the keys of metadata.labels or metadata.annotations that we wrote and still own.
 
     `section` is "labels" or "annotations".
     """

@@ -1,7 +1,7 @@
-"""From what a rule wants and what is observed to the steps that make it so.
+"""From desired and observed objects to the steps between them.
 
-Every choice is made here or earlier: a step says which request to send, to the letter, with its precondition. That is
-why the steps that `plan` prints are the ones that `run` carries out.
+All choices are made here or earlier: a step is an exact request with its precondition. So the steps that `plan` prints
+are the ones that `run` carries out.
 """
 
 from datetime import datetime
@@ -28,15 +28,15 @@ _REMOVE: Operation = {"op": "remove", "path": ""}
 _FENCES = ("/metadata/uid", "/metadata/resourceVersion")
 _METADATA = ("metadata.labels", "metadata.annotations")
 TERM_PATH = "/metadata/annotations/" + TOKEN_TERM.replace("/", "~1")
-"""Where the operation stands that notes the term of tokens."""
+"""The path of the operation that records the term of tokens."""
 EVICTION = "eviction"
-"""The subresource by which a pod is deleted when its disruption budgets allow it."""
+"""The subresource that deletes a pod if its disruption budgets allow it."""
 _NAME_LIMIT = 200
 _MESSAGE_LIMIT = 1024
 
 
 class Grant(NamedTuple):
-    """The tokens that a step asks an account's cluster for, and since when they will hold."""
+    """The tokens that a step requests from an account's cluster, and the start of their term."""
 
     account: Ref
     asks: tuple[Ask, ...]
@@ -44,14 +44,16 @@ class Grant(NamedTuple):
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):
-    """One request to one cluster, and why.
+    """One request to one cluster, and its reason.
 
-    `uid` is that of the object which it is about, "" where it is about whatever stands there. `operations` say what it
-    changes as RFC 6902; `shown` is whether a person decides about it; `asked` is false for what ends something that
-    nobody deleted above (the guard counts those), `lost` is true for that which rests on a store's lost history. The
-    steps after one that is `apart` do not rest on it. A namespace that is deleted where it is `vacant` is looked into
-    just before, at quorum. `grant` says which tokens it asks for when it is carried out: there is "" for each in `body`
-    and `patch`. With a `version`, a delete is of the object as it was then. `moving` says where a pod goes that leaves.
+    `uid` is that of its object, "" for whatever object has the name. `operations` are its changes as RFC 6902. `shown`:
+    a person decides about it. `asked` is false if it ends something that was not deleted in the upper cluster, which
+    the guard counts. `lost` is true if it rests on a store's lost history. Steps after an `apart` one do not depend on
+    it.
+
+    A `vacant` namespace is checked at quorum to be empty just before its deletion. `grant` lists the tokens to request
+    when the step is carried out; `body` and `patch` contain "" for each. With a `version`, a delete only applies to
+    that state. `moving` is where an evicted pod goes.
     """
 
     verb: Verb
@@ -74,20 +76,20 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def identity(self) -> Identity:
-        """Tell steps from each other; by what they carry only where that alone makes one worth another try."""
+        """What identifies a step in the back-off. An `apart` step with another content counts as a new one."""
         carried = repr(self.operations) if self.apart else ""
         return (self.verb, self.ref, self.subresource, carried)
 
 
 class Plan(NamedTuple):
-    """The steps for one key in their order, and what stands in the way of the rest."""
+    """The steps for one key in their order, and what blocks the rest."""
 
     steps: tuple[Step, ...]
     problem: Problem | None = None
 
 
 def plan(key: Key, decision: Decision, world: World) -> Plan:
-    """Work out the steps that make a decision come true; what is in the way of one that is apart holds up no other."""
+    """Compute the steps that achieve a decision. The problem of an `apart` object blocks no other."""
     steps: list[Step] = []
     problem = decision.problem
     for wanted in decision.wanted:
@@ -121,7 +123,7 @@ def _steps(key: Key, wanted: Wanted, world: World) -> list[Step] | Problem:
 
 
 def _is_anothers(ref: Ref, world: World) -> bool:
-    """Report whether an object is in a lower namespace that is somebody else's: nothing there is ours to write."""
+    """Report whether an object is in a lower namespace of another owner, where we write nothing."""
     lower = world.lowers.get(ref.cluster)
     return lower is not None and lower.is_anothers(ref.namespace)
 
@@ -163,17 +165,17 @@ def _absent(wanted: Absent) -> Step:
 
 
 def _take_over(wanted: Present, entry: Entry) -> list[Step]:
-    """Put our marks on an object that nobody has written since it was judged; its content follows when it is ours."""
+    """Put our marks on an object that was not written since the check. Its content is updated once it is ours."""
     operations = marking(wanted.manifest, entry.manifest(), _METADATA)
     taking = msgspec.structs.replace(wanted, version=str(entry.version), reason="onConflict: adopt")
     return _change(taking, entry, operations)
 
 
 def _succeeded(key: Key, ref: Ref, entry: Entry, made_for: str, world: World) -> Step:
-    """Replace an object that was made for another upper object than the one that is known, once that other is gone.
+    """Replace an object that was made for a previous upper object, once that is gone.
 
-    It may as well be the newer one, which another engine has heard of first: so it is read. What stands for the upper
-    cluster itself, or for nothing in it, is nobody else's.
+    It may also be for a newer one, which another engine has seen first: so that object is read. Objects for the upper
+    cluster itself, or for none of its objects, cannot be.
     """
     above = Ref(UPPER, ref.kind, key.namespace, ref.name)
     originals = world.cache(UPPER, ref.kind, key.lower)
@@ -186,7 +188,7 @@ def _succeeded(key: Key, ref: Ref, entry: Entry, made_for: str, world: World) ->
 
 
 def _replace(ref: Ref, entry: Entry, reason: str) -> Step:
-    """Delete an object of ours that cannot become what is wanted; it is made anew once it is gone."""
+    """Delete an object of ours that cannot be changed as desired. It is created again once it is gone."""
     return Step("delete", ref, reason, uid=entry.uid, operations=(_REMOVE,))
 
 
@@ -206,7 +208,7 @@ def _change(wanted: Present, entry: Entry, operations: list[Operation]) -> list[
 
 
 def _granted(key: Key, wanted: Granted, world: World) -> list[Step] | Problem:
-    """Write the Secret; who renews tokens that are there is nobody's decision, and is not shown."""
+    """Return the step that writes the Secret. Renewed tokens are not shown, as no person decides about them."""
     cache = world.cache(wanted.ref.cluster, wanted.ref.kind, key.lower)
     entry = cache.get(wanted.ref.namespace, wanted.ref.name) if cache else None
     grant = Grant(wanted.account, wanted.asks, world.now)
@@ -257,14 +259,14 @@ def _patched(wanted: Patched) -> Step:
 
 
 def _uid_of(patch: Patch) -> str:
-    """Return the UID that a patch insists on, "" when it insists on none."""
+    """Return the UID that a patch requires, "" for none."""
     if patch.media == "json-patch":
         return next((str(one["value"]) for one in patch.body if one["path"] == "/metadata/uid"), "")
     return uid_of(patch.body)
 
 
 def _operations_of(patch: Patch) -> tuple[Operation, ...]:
-    """Describe a patch's content as operations, without its preconditions."""
+    """Return a patch's content as operations, without its preconditions."""
     if patch.media == "json-patch":
         return tuple(one for one in patch.body if one["op"] != "test" and one["path"] not in _FENCES)
     found: list[Operation] = []
@@ -275,7 +277,7 @@ def _operations_of(patch: Patch) -> tuple[Operation, ...]:
 
 
 def event(told: Told, now: datetime) -> Step:
-    """Make an Event whose name follows from what it says, so that it exists once however often it is said."""
+    """Return the step that records an Event. Its name follows from its content, so that it is recorded once."""
     digest = sha256(f"{told.uid}/{told.reason}/{told.message}".encode()).hexdigest()[:16]
     name = f"{told.about.name[:_NAME_LIMIT].rstrip('-.')}.{digest}"
     ref = Ref(told.about.cluster, EVENT, told.about.namespace or "default", name)

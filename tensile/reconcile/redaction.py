@@ -1,11 +1,11 @@
-"""What a cluster says when it refuses a Secret, unless it quotes what is in it.
+"""Hide a cluster's error message for a Secret if it quotes the Secret's content.
 
-A refusal goes into logs, events and conditions, where more people read than may read the Secret; and whoever writes a
-webhook can have it say anything of the object. A quotation may be encoded or not, escaped, cut off, or a single line of
-many: so what is looked for is how each word of a value begins, and what has one of them is not told at all.
+Error messages go to logs, events and conditions, which more people read than may read the Secret, and a webhook can put
+any part of the object into its message. A quote may be encoded, escaped, truncated or partial. So the message is
+searched for the beginning of each word of each value, and hidden if it contains one.
 
-A pod that is kept in a Secret consists of words that every cluster uses. Of it only that is looked for which may be
-secret, and not what the Secret's own name and namespace tell.
+A Secret with the backup of a pod contains common words. There only fields that may be secret are searched for, without
+the Secret's own name and namespace.
 """
 
 import re
@@ -27,16 +27,16 @@ _SECTIONS = ("data", "stringData")
 _WORDS = re.compile(r"[^\s\"'\\{}\[\],:;=]+")
 _BEGINNING = 8
 _SECRET = frozenset({"value", "command", "args", "volumeAttributes", "options"})
-"""Fields of a pod's spec that may hold what is secret: environment, headers, what is run, options of volumes."""
+"""Fields of a pod's spec that may be secret: environment, headers, commands, options of volumes."""
 _OURS = frozenset({DESCHEDULE_COUNT, UNSCHEDULABLE_NODE})
 _SHORTEST = 4
-"""Characters of a value that is looked for as a whole: shorter ones are in every sentence, and no secret."""
+"""The shortest value that is searched for as a whole. Shorter ones occur in every sentence, and are no secrets."""
 
 
 def discreet(error: ClusterError, step: Step, cache: Cache | None) -> ClusterError:
-    """Return a refused step's error, without its words where they quote a Secret.
+    """Return a step's error, without its message if that quotes a Secret.
 
-    `step` is what was sent, `cache` holds what the Secret was before.
+    `step` is what was sent, `cache` holds the Secret's previous state.
     """
     if step.ref.kind != SECRET:
         return error
@@ -50,7 +50,7 @@ def discreet(error: ClusterError, step: Step, cache: Cache | None) -> ClusterErr
 
 
 def _sought(content: Mapping[str, Any], ref: Ref) -> Iterator[str]:
-    """Yield what would be found of a Secret's content in a sentence that quotes it."""
+    """Yield the texts that a message would contain if it quoted a Secret's content."""
     is_pod = content.get("type") == KEPT_POD
     for value in _values(content):
         decoded = _decoded(value)
@@ -68,7 +68,7 @@ def _pod_in(text: Any) -> Manifest | None:
 
 
 def _secrets_of(pod: Manifest) -> Iterator[str]:
-    """Yield the values of a pod that may be secret; an annotation may hold the pod as it was applied, or anything."""
+    """Yield the values of a pod that may be secret. An annotation may contain the applied pod, or anything."""
     meta = pod.get("metadata")
     notes = meta.get("annotations") if isinstance(meta, dict) else None
     for key, value in notes.items() if isinstance(notes, dict) else ():

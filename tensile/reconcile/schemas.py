@@ -1,9 +1,9 @@
-"""Of what types the parts of a lower cluster's object are, as far as decisions read them.
+"""The types of the fields of lower objects that decisions read.
 
-An apiserver of Kubernetes serves typed objects, so decisions take a list for a list. Whoever answers in its place can
-say anything, and a number where a list should be would end in an error in the middle of a decision, perhaps one about
-another cluster. So an object is looked at once, when it comes: one with a part of a wrong type is Malformed, and never
-gets into a cache. Values are not judged here, and parts that nothing reads may be anything.
+A Kubernetes apiserver serves typed objects, so decisions rely on the types. Another server may return anything, and a
+number instead of a list would raise an error within a decision, perhaps about another cluster. So each object is
+checked once when it arrives: one with a field of a wrong type is Malformed, and is not cached. Values are not checked,
+and fields that no code reads may have any type.
 """
 
 from datetime import datetime
@@ -27,7 +27,7 @@ from tensile.objects import (
 
 
 class _Thing(msgspec.Struct, gc=False):
-    """An object, whatever is in it: to look into it would cost a copy."""
+    """An object with any content: checking it would require a copy."""
 
 
 Thing = _Thing | None
@@ -54,7 +54,7 @@ class _Fields(msgspec.Struct, gc=False):
 
 
 class _Book(msgspec.Struct, gc=False):
-    """Who wrote what."""
+    """An entry of managedFields."""
 
     manager: str = ""
     subresource: str = ""
@@ -153,7 +153,7 @@ class _PodStatus(msgspec.Struct, gc=False):
 
 
 class _Any(msgspec.Struct, gc=False):
-    """An object of a kind of which decisions read the metadata, and compare the rest as a whole."""
+    """An object of a kind of which decisions only read the metadata, and compare the rest as a whole."""
 
     metadata: _Metadata
     spec: Thing = None
@@ -260,14 +260,14 @@ SHAPES: dict[Kind, type[msgspec.Struct]] = {
 
 
 def checked(kind: Kind, digest: Digest) -> Digest:
-    """Return a digest that keeps an object of a lower cluster only if its parts are of the types they should be.
+    """Return a transform that rejects objects of a lower cluster with fields of wrong types.
 
-    One of which no bytes are kept is not looked at: nothing reads it again. Raises msgspec.ValidationError.
+    An object of which no bytes are kept is not checked, as nothing reads it again. Raises msgspec.ValidationError.
     """
     shape = SHAPES.get(kind, _Any)
 
     def read(raw: bytes) -> Kept:
-        """Digest an object, and look at it."""
+        """Transform and check an object."""
         kept = digest(raw)
         if kept.raw:
             msgspec.convert(decoded(kept.raw) if kept.manifest is None else kept.manifest, shape)

@@ -1,12 +1,10 @@
-"""Tokens that a step asks for when it is carried out, and how they get into what it sends.
+"""Request the tokens of a step when it is carried out, and insert them into its request.
 
-A rule cannot know a token, and nobody but the cluster that it is for should: so a step names the account and what to
-ask, and the answers go into the request alone. What observers hear of, what is logged and what `plan` prints is the
-step as it was decided, without a token in it.
+A rule cannot know a token, and only the lower cluster that needs it should. So a step names the account and the
+TokenRequests, and the tokens only go into the request. Observers, logs and the output of `plan` get the planned step,
+without tokens.
 
-Asks for the tokens of a step, just before it is carried out: nothing is decided here, and nothing kept.
-
-Where an answer is missing, none of the step is done: the Secret is written once, with every token that it is for.
+If one token is missing, the step is not sent: a Secret is written once, with all its tokens.
 """
 
 from base64 import b64encode
@@ -24,11 +22,11 @@ from tensile.objects import Manifest, annotations, later, metadata, moment_of, t
 from tensile.reconcile.plan import TERM_PATH, Step
 
 _DIGITS = 10
-"""Of the seconds for which tokens hold: an apiserver gives none for longer than a number of 32 bits says."""
+"""The most digits of a term in seconds: an apiserver limits it to 32 bits."""
 
 
 class Term(NamedTuple):
-    """Since when tokens hold, and for how many seconds the one that ends first."""
+    """The start of a token's term, and its seconds: of several tokens the shortest."""
 
     since: datetime
     seconds: int
@@ -37,12 +35,12 @@ class Term(NamedTuple):
         return f"{timestamp(self.since)}/PT{self.seconds}S"
 
     def passed(self, share: float) -> datetime:
-        """Return the moment at which a share of the term is over."""
+        """Return the time at which a share of the term is over."""
         return later(self.since, self.seconds * share)
 
 
 def term_of(secret: Manifest) -> Term | None:
-    """Read the term of a Secret's tokens, None where there is none that can be read."""
+    """Return the term of a Secret's tokens, None if it is missing or invalid."""
     since, _, span = annotations(secret).get(TOKEN_TERM, "").partition("/PT")
     seconds = span.removesuffix("S")
     try:
@@ -51,8 +49,22 @@ def term_of(secret: Manifest) -> Term | None:
         return None
 
 
+async def granted(step: Step, clusters: Mapping[str, Cluster]) -> Step:
+    """Return a step with the tokens that it requests, the same step if it requests none.
+
+    Raises the ClusterError of the cluster that did not issue one.
+    """
+    if step.grant is None:
+        return step
+    account = step.grant.account
+    cluster = clusters.get(account.cluster)
+    if cluster is None:
+        raise Unreachable("there is no connection to it yet", cluster=account.cluster, doing=f"create {account} token")
+    return filled(step, [orjson.loads(await cluster.issue(account, ask.request)) for ask in step.grant.asks])
+
+
 def filled(step: Step, answers: list[Manifest]) -> Step:
-    """Return the step with the tokens of answered TokenRequests in what it sends, in the order in which it asks."""
+    """Return the step with the tokens of answered TokenRequests. `answers` are in the order of the requests."""
     assert step.grant is not None
     tokens = {
         ask.entry: b64encode(answer["status"]["token"].encode()).decode()
@@ -68,7 +80,7 @@ def filled(step: Step, answers: list[Manifest]) -> Step:
 
 
 def _patched(patch: Patch, tokens: dict[str, str], term: str) -> Patch:
-    """Put tokens and term into the operations that are for them."""
+    """Insert tokens and term into their operations."""
     return patch._replace(body=[_operated(one, tokens, term) for one in patch.body])
 
 
@@ -80,17 +92,3 @@ def _operated(operation: Manifest, tokens: dict[str, str], term: str) -> Manifes
             return {**operation, "value": term}
         case _:
             return operation
-
-
-async def granted(step: Step, clusters: Mapping[str, Cluster]) -> Step:
-    """Return a step with the tokens that it asks for, itself where it asks for none.
-
-    Raises the ClusterError of the cluster that did not issue one.
-    """
-    if step.grant is None:
-        return step
-    account = step.grant.account
-    cluster = clusters.get(account.cluster)
-    if cluster is None:
-        raise Unreachable("there is no connection to it yet", cluster=account.cluster, doing=f"create {account} token")
-    return filled(step, [orjson.loads(await cluster.issue(account, ask.request)) for ask in step.grant.asks])

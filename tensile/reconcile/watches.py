@@ -1,7 +1,7 @@
-"""What each controller of the topology follows, beyond what every pod needs anyway.
+"""The kinds that each controller of the topology watches, besides those that all pods need.
 
-A controller is a few rules and the kinds that they look at, on either side. The kinds stand here, so that a cluster
-is asked only for what a topology enables: without a controller, its kinds are not listed, and need no rights.
+A controller is a few rules and the kinds that they read, on both sides. The kinds are declared here, so that only those
+of enabled controllers are listed: without a controller, its kinds need no permissions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,9 +28,9 @@ from tensile.topology import Controller
 
 
 class Follow(NamedTuple):
-    """One kind that is followed, `above` in the upper cluster or else in each lower, and how it is kept.
+    """One watched kind, in the upper cluster (`above`) or in each lower, and how it is cached.
 
-    With `ours`, only what carries our mark.
+    With `ours`, only objects with our mark are watched.
     """
 
     kind: Kind
@@ -40,7 +40,7 @@ class Follow(NamedTuple):
     indexes: Mapping[str, Index] = {}
 
     def selection(self, owner: Owner) -> Selection:
-        """Return which objects are followed."""
+        """Return which objects are watched."""
         return Selection(labels=f"{OWNER}={owner.mark}") if self.ours else Selection()
 
 
@@ -91,21 +91,21 @@ FOLLOWS: dict[Controller, tuple[Follow, ...]] = {
     "RBAC": _RIGHTS,
     "ServiceAccount": _ACCOUNTS,
 }
-"""The kinds by controller. A kind that two controllers follow on one side is the same in both."""
+"""The kinds by controller. A kind that two controllers watch on one side is the same in both."""
 
 
 def followed(controllers: Iterable[Controller], *, above: bool) -> dict[Kind, Follow]:
-    """Return what these controllers follow on one side."""
+    """Return what these controllers watch on one side."""
     found = (follow for controller in controllers for follow in FOLLOWS[controller])
     return {follow.kind: follow for follow in found if follow.above == above}
 
 
 def caches(*, above: bool) -> dict[Kind, Cache]:
-    """Make a cache for each kind that any controller follows on one side; it stays out of sync until it is fed."""
+    """Create a cache for each kind that any controller watches on one side. It is not synced until it is fed."""
     kinds = followed(FOLLOWS, above=above)
     return {kind: Cache(_digest(follow), follow.indexes) for kind, follow in kinds.items()}
 
 
 def _digest(follow: Follow) -> Digest:
-    """Return how objects of a kind are read; those of a lower cluster are looked at first."""
+    """Return the transform of a kind. Objects of a lower cluster are checked first."""
     return follow.digest if follow.above else checked(follow.kind, follow.digest)

@@ -1,7 +1,7 @@
-"""Keys on their way to a decision: each once, one at a time, no more in flight than is good for the cluster.
+"""The work queue: each key once, one decision per key at a time, and limited concurrency.
 
-A queue holds keys, never events, so a key that changes a hundred times while the cluster is busy is decided once. There
-is one queue for each lower: what one cluster keeps waiting never waits for another.
+A queue holds keys, never events, so a key that changes a hundred times while the cluster is busy is reconciled once.
+Each lower has its own queue, so that a slow cluster delays no other.
 """
 
 import asyncio
@@ -10,16 +10,16 @@ from collections.abc import Callable, Coroutine
 from tensile.reconcile.world import Key
 
 _TURN = 200
-"""Keys decided before the event loop gets its turn: about 10 ms of work."""
+"""Decisions per turn of the event loop: about 10 ms of work."""
 
 Work = Coroutine[None, None, float | None]
 
 
 class WorkQueue:
-    """Runs `start(key)` for each key added; what it returns is awaited as a task of its own.
+    """Calls `start(key)` for each added key, and awaits the result in a task of its own.
 
-    `start` decides synchronously and returns None when there is nothing to await. The awaited result is a delay in
-    seconds after which the key is looked at again, or None.
+    `start` decides synchronously and returns None if there is nothing to await. The awaited result is a delay in
+    seconds after which the key is enqueued again, or None.
     """
 
     def __init__(self, start: Callable[[Key], Work | None], limit: int = 96) -> None:
@@ -36,16 +36,16 @@ class WorkQueue:
 
     @property
     def depth(self) -> int:
-        """How many keys wait to be decided, or are being worked on."""
+        """The number of keys that are queued or in progress."""
         return len(self._ready) + len(self._busy)
 
     @property
     def delayed(self) -> int:
-        """How many keys come back by themselves later."""
+        """The number of keys with a delay."""
         return len(self._timers)
 
     def add(self, key: Key) -> None:
-        """Have a key decided soon; one that is being worked on is decided again afterwards."""
+        """Enqueue a key. A key in progress is enqueued again afterwards."""
         if self._closed:
             return
         if key in self._busy:
@@ -57,7 +57,7 @@ class WorkQueue:
             self._pump = asyncio.get_running_loop().call_soon(self._turn)
 
     def later(self, key: Key, delay: float) -> None:
-        """Have a key decided after `delay` seconds, or sooner if it was to come sooner."""
+        """Enqueue a key after `delay` seconds, or at its earlier due time."""
         loop = asyncio.get_running_loop()
         known = self._timers.get(key)
         if self._closed or (known is not None and known.when() <= loop.time() + delay):
@@ -67,7 +67,7 @@ class WorkQueue:
         self._timers[key] = loop.call_later(delay, self._due, key)
 
     def hasten(self, within: float) -> bool:
-        """Have what comes back by itself within so many seconds come back now; says whether there was any."""
+        """Enqueue now the keys that are due within so many seconds. Report whether there were any."""
         latest = asyncio.get_running_loop().time() + within
         due = [key for key, timer in self._timers.items() if timer.when() <= latest]
         for key in due:
@@ -76,13 +76,13 @@ class WorkQueue:
         return bool(due)
 
     async def quiet(self) -> None:
-        """Return when no key is waiting or worked on; those that come back later do not count."""
+        """Wait until no key is queued or in progress. Keys with a delay do not count."""
         await self._quiet.wait()
 
     async def close(self) -> None:
-        """Stop: work in flight is cancelled, nothing is taken on any more.
+        """Cancel the work in progress and accept no more keys.
 
-        Work whose task was cancelled before its first step is closed here: nobody else would, and Python warns of it.
+        Work whose task was cancelled before it started is closed here. Otherwise Python would warn about it.
         """
         self._closed = True
         for timer in self._timers.values():
@@ -113,14 +113,14 @@ class WorkQueue:
             self._settle()
 
     def _take(self, key: Key) -> None:
-        """Decide a key; whatever comes of it, it does not stand in the others' way."""
+        """Decide a key."""
         del self._ready[key]
         work = self._start(key)
         if work is not None:
             self._begin(key, work)
 
     def _begin(self, key: Key, work: Work) -> None:
-        """Work on a key; one that its own decision asked for again comes afterwards, never at the same time."""
+        """Start the work on a key. If its decision enqueued the key again, that runs afterwards, never in parallel."""
         if key in self._ready:
             del self._ready[key]
             self._again.add(key)

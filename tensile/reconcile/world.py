@@ -1,7 +1,7 @@
-"""What is known of all clusters at one moment: the topology in force and the caches that informers keep.
+"""The state of all clusters at one moment: the active topology and the caches of the informers.
 
-Rules read it and nothing else. It changes only between two decisions, on the event loop's thread, so that one decision
-sees one consistent state without a copy.
+Rules read nothing else. It only changes between two decisions, on the event loop's thread, so a decision sees one
+consistent state without a copy.
 """
 
 from collections.abc import Iterator
@@ -17,46 +17,10 @@ if TYPE_CHECKING:
 
     from tensile.topology import Lower, Topology
 
-
-class Key(NamedTuple):
-    """What one rule decides about at a time; `lower` names the queue that it goes through."""
-
-    rule: str
-    lower: str
-    namespace: str
-    name: str
-
-
-class Problem(NamedTuple):
-    """Why the last try for a key did not come through: a reason in CamelCase and a sentence."""
-
-    reason: str
-    message: str
-
-
-class Naming(NamedTuple):
-    """What tells our namespaces below from others: the topology's name as their prefix, the owner's `mark` on them."""
-
-    topology: str
-    mark: str
-
-
-def mapping_note(naming: Naming | None) -> str:
-    """Return how a mapping of namespaces is noted on a Node."""
-    return "same" if naming is None else f"prefix={naming.topology}"
-
-
-class UpperServer(NamedTuple):
-    """Where pods below reach the upper cluster's apiserver: an IP address or a DNS name, and a port."""
-
-    host: str
-    port: int
-
-
 WAITING = "waiting"
-"""The rule whose keys are about pods above that have no node yet, which are in a cache of their own."""
+"""The rule for upper pods without a node, which have a cache of their own."""
 REMAKING = "remaking"
-"""The rule whose keys are about pods that are made anew, which are in one of their own as well."""
+"""The rule for upper pods that are recreated, which have a cache of their own."""
 _SERVING = (SERVICE, ENDPOINT_SLICE)
 _LOWER_CACHES = (
     "upper_pods",
@@ -71,13 +35,48 @@ _LOWER_CACHES = (
 _PLACE_CACHES = ("place_nodes", "place_pods")
 
 
+class Key(NamedTuple):
+    """The unit of a rule's decisions. `lower` names its queue."""
+
+    rule: str
+    lower: str
+    namespace: str
+    name: str
+
+
+class Problem(NamedTuple):
+    """Why the last try for a key failed: a reason in CamelCase and a message."""
+
+    reason: str
+    message: str
+
+
+class Naming(NamedTuple):
+    """What identifies our namespaces in a lower cluster: the topology's name as prefix, and the owner's `mark`."""
+
+    topology: str
+    mark: str
+
+
+class UpperServer(NamedTuple):
+    """The address of the upper apiserver for lower pods: an IP address or a DNS name, and a port."""
+
+    host: str
+    port: int
+
+
+def mapping_note(naming: Naming | None) -> str:
+    """Return the record of a namespace mapping for a Node."""
+    return "same" if naming is None else f"prefix={naming.topology}"
+
+
 @dataclass(slots=True)
 class UpperWorld:
-    """The upper cluster: our nodes, and what pods may refer to; in `more` what controllers follow, where enabled.
+    """The upper cluster: our nodes, the objects that pods may refer to, and in `more` the kinds of enabled controllers.
 
-    `waiting` holds the pods that asked for a virtual node and have no node yet, `remade` those that a descheduler made
-    in another's place. `policies` are NetworkPolicies, for events only: no other decision reads them.
-    `account` is the namespace of the ServiceAccount that the engine is there, "" where it is none.
+    `waiting` holds the pods that requested a virtual node and have no node yet, `remade` those that a descheduler
+    created as replacements. `policies` are NetworkPolicies, which are only read for events. `account` is the namespace
+    of the engine's ServiceAccount in the upper cluster, "" for another identity.
     """
 
     nodes: Cache
@@ -91,20 +90,20 @@ class UpperWorld:
     account: str = ""
 
     def cache(self, kind: Kind) -> Cache | None:
-        """Return the cache of a kind, None when that kind is not followed."""
+        """Return the cache of a kind, None if that kind is not watched."""
         found = {NODE: self.nodes, NAMESPACE: self.namespaces, CONFIG_MAP: self.config_maps, SECRET: self.secrets}
         return found[kind] if kind in found else self.more.get(kind)
 
     def caches(self) -> Iterator[Cache]:
-        """Yield every cache of the upper cluster that all lowers share, but those of controllers."""
+        """Yield the caches of the upper cluster that all lowers share, without those of controllers."""
         yield from (self.nodes, self.namespaces, self.config_maps, self.secrets, self.waiting, self.remade)
 
     def spare_caches(self) -> Iterator[Cache]:
-        """Return the caches that do not have to be in sync."""
+        """Yield the caches that need not be synced."""
         yield self.policies
 
     def copy(self) -> "UpperWorld":
-        """Return one with caches of its own that hold the same."""
+        """Return a copy with caches of its own."""
         nodes, namespaces, config_maps, secrets, waiting, remade = (cache.copy() for cache in self.caches())
         policies, more = self.policies.copy(), _copied(self.more)
         return UpperWorld(nodes, namespaces, config_maps, secrets, waiting, remade, policies, more, self.account)
@@ -112,32 +111,33 @@ class UpperWorld:
 
 @dataclass(slots=True)
 class LowerWorld:
-    """One lower cluster and the pods that the upper binds to its virtual node.
+    """One lower cluster, and the upper pods bound to its virtual node.
 
-    `pods`, `config_maps` and `secrets` hold what carries our owner label, `foreign_pods` the facts of the other pods,
-    `accounts` only that the account `default` of a namespace is there.
-    `since` is when the engine began to look after it, None before. `silent` is for how many seconds the cluster has not
-    answered; `tried` is false while that says nothing of it, as it was hardly asked: nobody knows yet how it is
-    reached, or that has just become another way. `in_topology` turns false when it left the file.
-    `met` is false while no cluster has ever shown itself to be this lower, to this engine or one before it, as the Node
-    notes: then nothing of ours can be there.
-    `connected` is false for one that was left behind: its node stands, and nobody knows any more how to reach it.
-    `place_nodes` and `place_pods` hold what placement needs of real nodes and of the pods on them that are not ours;
-    they are filled only where the topology asks for placement.
-    `room` says when room came for pods that had been refused, as a timestamp, "" for not in this program's time.
-    `port` is where the kubelet API of its node is served, 0 where it is not, None where that is for others to say.
-    `version` is its Kubernetes version, `identity` the UID of its kube-system. `refusal` says what somebody has to put
-    right about its credential or address ("" for nothing), `warning` what is wrong with the credentials on record while
-    those in use still work, `denied` what the cluster does not let us follow. `is_wrong` says that another cluster
-    answers in its place, in which nothing is done, and `is_shared` that this is one which has a node of another name,
-    or the upper one itself; `is_excessive` that it sent more than is taken of any. `in_step` notes by upper name which
-    pairs of pods needed no change below under which topology: it spares work, and decides nothing. `more` holds what
-    controllers follow, where they are enabled.
-    `naming` is None where namespaces have the same name in both clusters; it is the mapping in force, which is not that
-    of `spec` while pods run by another one. Until `mapping_known` nothing is at a place that is known. `spaces`
-    remembers which upper namespace a lower name was made from, `upper_namespaces` are those that exist, None where all
-    are taken to exist. `mark` is the owner's. `account` is the namespace of the ServiceAccount that the engine is in
-    the cluster, `upper_account` of that which it is in the upper one, "" where it is none.
+    Caches: `pods`, `config_maps` and `secrets` hold objects with our owner label, `foreign_pods` the facts of the other
+    pods. `accounts` only records in which namespaces the account `default` exists. `place_nodes` and `place_pods` hold
+    what placement needs of real nodes and of pods that are not ours, if the topology enables placement. `more` holds
+    the kinds of enabled controllers.
+
+    Connection: `since` is when the engine started to reconcile it, None before. `silent` is the seconds without a
+    response. `tried` is false while `silent` is no evidence, as the access is unknown or has just changed.
+    `in_topology` is false after it left the file. `met` is false while no cluster has ever responded as this lower, to
+    this engine or to a previous one (recorded on the Node): then no object of ours can be there. `connected` is false
+    for a lower of which only an orphaned Node is known, and no credentials. `version` is its Kubernetes version,
+    `identity` the UID of its kube-system. `refusal` is what a user has to correct about its credential or address, ""
+    for nothing. `warning` is what is wrong with the configured credentials while the previous ones still work. `denied`
+    is what the cluster does not allow us to watch. `is_wrong`: another cluster responds, in which nothing is done.
+    `is_shared`: that one has a node of another name, or is the upper cluster itself. `is_excessive`: it sent more than
+    allowed.
+
+    `room` is when capacity became free for pods that had been rejected, as a timestamp, "" for not since the start.
+    `port` is the port of its node's kubelet API, 0 if it is not served, None if others determine it. `in_step` records
+    by upper name which pairs of pods needed no change under which topology: it saves work, and decides nothing.
+
+    Namespaces: `naming` is the active mapping, None for the same names. It differs from `spec` while pods run under
+    another mapping. Until `mapping_known`, no mapped name is known. `spaces` records which upper namespace a lower name
+    was made from. `upper_namespaces` are the existing ones, None if all count as existing. `mark` is the owner's.
+    `account` is the namespace of the engine's ServiceAccount in this cluster, and `upper_account` in the upper one, ""
+    for another identity.
     """
 
     spec: "Lower"
@@ -188,7 +188,7 @@ class LowerWorld:
         return self.spec.node.name
 
     def below(self, kind: Kind) -> Cache | None:
-        """Return the cache of a kind of the lower cluster, None when that kind is not followed."""
+        """Return the cache of a kind of the lower cluster, None if that kind is not watched."""
         found = {
             POD: self.pods,
             NAMESPACE: self.namespaces,
@@ -198,15 +198,15 @@ class LowerWorld:
         return found[kind] if kind in found else self.more.get(kind)
 
     def caches(self) -> Iterator[Cache]:
-        """Yield every cache of this lower, but those of controllers and of placement."""
+        """Yield every cache of this lower, without those of controllers and of placement."""
         yield from (getattr(self, name) for name in _LOWER_CACHES)
 
     def place_caches(self) -> Iterator[Cache]:
-        """Yield the caches of placement, which nothing but placement waits for."""
+        """Yield the caches of placement, on which only placement waits."""
         yield from (getattr(self, name) for name in _PLACE_CACHES)
 
     def namespace(self, upper_namespace: str) -> str:
-        """Return the namespace below for one above; "" for "", which is none."""
+        """Return the lower namespace for an upper one, "" for ""."""
         if self.naming is None or not upper_namespace:
             return upper_namespace
         name = prefixed(self.naming.topology, upper_namespace)
@@ -214,17 +214,17 @@ class LowerWorld:
         return name
 
     def is_own(self, upper_namespace: str) -> bool:
-        """Whether an upper namespace is one that the engine's own account is in, there or below."""
+        """Report whether an upper namespace, or the lower one that it maps to, is that of the engine's own account."""
         if not upper_namespace:
             return False
         return upper_namespace == self.upper_account or self.namespace(upper_namespace) == self.account
 
     def upper_namespace(self, namespace: str) -> str:
-        """Return the upper namespace whose objects have their place in a lower one, "" where none is known.
+        """Return the upper namespace that maps to a lower one, "" if none is known.
 
-        Where names are the same, it has to exist in the upper cluster, or the lower namespace has to be one that was
-        made for it. With a prefix, the lower namespace has to be marked for it. A prefixed name that was cut does not
-        tell what it was made from: whoever asked for it before does, and the note on the namespace.
+        If names are the same, it has to exist in the upper cluster, or the lower namespace has to be made for it. With
+        a prefix, the lower namespace has to be marked for it. A prefixed name that was cut does not reveal its upper
+        name: that is known from an earlier call of `namespace`, and from the annotation on the lower namespace.
         """
         if self.naming is None:
             return namespace if self._has_upper(namespace) else ""
@@ -233,14 +233,14 @@ class LowerWorld:
         return named if is_for else ""
 
     def is_anothers(self, namespace: str) -> bool:
-        """Report whether a lower namespace has the name of one for an upper one, and is somebody else's.
+        """Report whether a lower namespace has the mapped name of an upper one, but another owner.
 
-        Somebody may have made it first, to have us write to what is in it.
+        A user may have created it first, to make us write to its objects.
         """
         return self.naming is not None and bool(namespace) and not self.upper_namespace(namespace)
 
     def named(self, namespace: str) -> str:
-        """Return the upper namespace that a lower one is named after, "" where none is known, whoever made it."""
+        """Return the upper namespace that a lower one is named after, whoever made it, "" if none is known."""
         if self.naming is None:
             return namespace
         entry = self.namespaces.get("", namespace)
@@ -248,9 +248,9 @@ class LowerWorld:
         return noted if noted and self.namespace(noted) == namespace else ""
 
     def above(self, namespace: str) -> Iterator[str]:
-        """Yield the namespace above for one below, none where it belongs to none that is known.
+        """Yield the upper namespace for a lower one, none if none is known.
 
-        Nothing may be decided about such a one by a name above: it would be another object's.
+        In that case no decision may use an upper name: it would be another object's.
         """
         found = self.upper_namespace(namespace)
         if found:
@@ -266,58 +266,58 @@ class LowerWorld:
 
     @property
     def settled(self) -> bool:
-        """Whether absence means something: the mapping is known, and caches but those of controllers are complete."""
+        """Whether absence is meaningful: the mapping is known, and all caches but those of controllers are synced."""
         return self.mapping_known and all(cache.synced for cache in self.caches())
 
     @property
     def is_withheld(self) -> bool:
-        """Whether the cluster does not let us know what no pod can be made without."""
+        """Whether the cluster denies watches that every pod needs."""
         return bool(self.denied) and not self.settled
 
     @property
     def is_bound(self) -> bool:
-        """Whether pods above are bound to its node; those do not count that are there only because the node is."""
+        """Whether upper pods are bound to its node, not counting those that only exist because of the node."""
         return any(not pod.facts.stays_out for pod in self.upper_pods)
 
     @property
     def is_vacant(self) -> bool:
-        """Whether it is certain that no pods above are bound to its node."""
+        """Whether it is certain that no upper pods are bound to its node."""
         return self.upper_pods.synced and not self.is_bound
 
     @property
     def is_read(self) -> bool:
-        """Whether it is known which pods are mirrored, if any: none are where no cluster was ever met."""
+        """Whether the set of mirrored pods is known. It is empty if no cluster ever responded."""
         return self.upper_pods.synced and (self.pods.synced or not self.met)
 
     @property
     def has_orphans(self) -> bool:
-        """Whether lower pods with both of our marks are at the places of upper pods, and not ending."""
+        """Whether there are lower pods with both of our marks in mapped namespaces, not terminating."""
         return any(pod.facts.owner and not pod.facts.terminating for pod in self.placed(self.pods))
 
     @property
     def is_empty(self) -> bool:
-        """Whether it certainly has no pods of ours, as far as anybody can know, and nothing known that served them."""
+        """Whether it has no pods of ours, as far as that can be known, and no cached objects that served them."""
         is_unknown = not (self.connected and self.met)
         is_free_below = is_unknown or (self.pods.synced and not any(self.placed(self.pods)))
         serving = (self.more[kind] for kind in _SERVING if kind in self.more)
         return self.is_vacant and is_free_below and not any(True for cache in serving for _ in self.placed(cache))
 
     def placed(self, cache: Cache) -> Iterator[Entry]:
-        """Return the objects of one of this lower's caches that are in the namespace of an upper one."""
+        """Return the objects of one of this lower's caches in namespaces to which an upper one maps."""
         return (entry for entry in cache if self.upper_namespace(entry.namespace))
 
     def copy(self) -> "LowerWorld":
-        """Return a lower with caches of its own that hold the same."""
+        """Return a copy with caches of its own."""
         copied = {name: getattr(self, name).copy() for name in (*_LOWER_CACHES, *_PLACE_CACHES)}
         return replace(self, **copied, in_step={}, more=_copied(self.more), spaces=dict(self.spaces))
 
 
 @dataclass(slots=True)
 class World:
-    """Everything that a decision may look at.
+    """Everything that a decision may read.
 
-    `now` is the time of the decision, in UTC, `node_address` the IP address at which the kubelet API of the virtual
-    nodes is reached; `upper_server` is None where it is not known at which address pods below reach the upper cluster.
+    `now` is the time of the decision in UTC. `node_address` is the IP address of the virtual nodes' kubelet API.
+    `upper_server` is None if the address of the upper cluster for lower pods is unknown.
     """
 
     topology: "Topology"
@@ -336,21 +336,21 @@ class World:
 
     @property
     def speaker(self) -> str:
-        """The lower in whose queue is looked at what is of no lower, "" while there is none; last, one that leaves."""
+        """The lower whose queue handles keys of no lower, "" for none. Lowers that left the file come last."""
         first = [spec.name for spec in self.topology.lowers if spec.name in self.lowers]
         return next(iter([*first, *self.lowers]), "")
 
     def copy(self) -> "World":
-        """Return a world with caches of its own that hold the same, and no problems yet."""
+        """Return a copy with caches of its own and without problems."""
         upper, lowers = self.upper.copy(), {name: lower.copy() for name, lower in self.lowers.items()}
         for lower in lowers.values():
             lower.upper_namespaces = None if lower.upper_namespaces is None else upper.namespaces
         return replace(self, upper=upper, lowers=lowers, problems={})
 
     def cache(self, cluster: str, kind: Kind, lower: str, rule: str = "") -> Cache | None:
-        """Return the cache that an object of `cluster` belongs in, for a key of `lower`; None when not followed.
+        """Return the cache for an object of `cluster` and a key of `lower`, None if the kind is not watched.
 
-        Pods above are in one or the other, by the `rule` that the key is of.
+        For upper pods it depends on the `rule` of the key.
         """
         if cluster == UPPER and kind == POD:
             apart = {WAITING: self.upper.waiting, REMAKING: self.upper.remade}

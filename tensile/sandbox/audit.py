@@ -1,7 +1,7 @@
-"""Reads an apiserver's audit log: who asked for what, one record a request.
+"""Reads an apiserver's audit log, which has one record per request.
 
-It is how a test counts what the engine writes without believing the engine. A record is written when the request is
-over, which may be a moment after its answer arrived.
+Tests count the engine's writes with it, independently of the engine. A record is written when the request is complete,
+which may be a moment after its response arrived.
 """
 
 import json
@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
-
+_TAIL = 1 << 20
+"""The number of bytes at the end of a log that contain the beginning of its last line: no record is longer."""
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 
-_TAIL = 1 << 20
-"""Bytes at the end of a log in which its last line begins: no record is longer."""
-
-
 def position(log: Path) -> int:
-    """Return where the last whole record ends now, in bytes, to read on from later."""
+    """Return the offset in bytes after the last complete record, to read on from later."""
     if not log.exists():
         return 0
     with log.open("rb") as file:
@@ -30,7 +27,7 @@ def position(log: Path) -> int:
 
 
 def read(log: Path, start: int = 0) -> list[Record]:
-    """Return the whole records after a position; a line that is still being written is left for the next time."""
+    """Return the complete records after an offset; a line that is still being written is left for the next call."""
     if not log.exists():
         return []
     with log.open("rb") as file:
@@ -43,8 +40,8 @@ def writes(records: Iterable[Record], agent: str, *, without: Sequence[str] = ()
     """Return the records of requests that change something.
 
     Args:
-        records: from `read`.
-        agent: what the caller's User-Agent begins with, e.g. `tensile/`.
+        records: the records from `read`.
+        agent: the beginning of the caller's User-Agent, e.g. `tensile/`.
         without: resources that do not count, e.g. `leases`.
     """
     return [

@@ -1,9 +1,9 @@
-"""Finds the programs of a sandbox, or builds them once.
+"""Finds the binaries of a sandbox, or builds them once.
 
-They come in sets, and a place counts for a set only when it has all of it: the control plane, kwok, and our kubelet
-endpoint; for a real node, which few ask for, also the kubelet and what holds it. First hit wins: $KUBEBUILDER_ASSETS,
-$PATH, and a cache under the user's cache directory whose folder names carry a hash of the sources, so that a new
-version of this package never runs the programs of an old one.
+They come in sets: the control plane, kwok, and the kubelet endpoint; for a real node also the kubelet and the program
+that runs it. A location counts only if it has a whole set. The first hit wins: $KUBEBUILDER_ASSETS, $PATH, the user's
+cache directory. Folder names in the cache contain a hash of the sources, so that a new version of this package never
+runs the binaries of an old one.
 """
 
 import fcntl
@@ -33,15 +33,15 @@ HASH_LENGTH = 12
 
 @dataclass(frozen=True)
 class ProgramSet:
-    """Programs that are built together.
+    """Binaries that are built together.
 
     Attributes:
-        name: of the folder of sources.
-        version: what is built.
-        programs: the file names; where there are several, one program serves under all of them.
-        package: what `go build` is told to build.
-        flags: for the linker.
-        effort: what to tell a person who waits.
+        name: the folder of the sources.
+        version: the version that is built.
+        programs: the file names; if there are several, one binary serves under all of them.
+        package: the package for `go build`.
+        flags: the linker flags.
+        effort: how long the build takes, for people.
     """
 
     name: str
@@ -82,13 +82,13 @@ PROGRAM_OF = {
 
 @dataclass(frozen=True)
 class Finder:
-    """Where to look, and what to build from.
+    """Where to look for binaries, and what to build them from.
 
     Attributes:
-        environ: the variables that say where programs and caches are.
-        progress: takes lines for a person.
-        extra: variables for the processes that build.
-        sources: the folder that has a folder of sources for each set.
+        environ: the variables that name locations of binaries and caches.
+        progress: called with lines for a person.
+        extra: variables for the build processes.
+        sources: the folder with a folder of sources for each set.
     """
 
     environ: Mapping[str, str]
@@ -97,7 +97,7 @@ class Finder:
     sources: Path = SOURCES
 
     def find(self, wanted: ProgramSet) -> Path:
-        """Return the folder that has the set, building it when nothing has.
+        """Return the folder that contains a set, and build the set if none does.
 
         Raises:
             SandboxError: it could not be built.
@@ -105,7 +105,9 @@ class Finder:
         return existing(wanted, self.environ) or self._cached(wanted)
 
     def runtime(self) -> Runtime:
-        """Return the container runtime, fetching it when nothing has it; one fetches, the others wait for it.
+        """Return the container runtime, and fetch it if it is missing.
+
+        Concurrent callers wait for the one that fetches it.
 
         Raises:
             SandboxError: it could not be fetched.
@@ -116,14 +118,17 @@ class Finder:
             return container_runtime.find(cache, self.environ, self.progress)
 
     def clear(self) -> None:
-        """Remove what was kept between two builds, once all that was wanted is there."""
+        """Delete what is kept between two builds, once all wanted sets exist."""
         cache = cache_directory(self.environ)
         if (cache / go_build.WORK).exists():
             with _locked(cache / "lock"):
                 go_build.clear(cache)
 
     def _cached(self, wanted: ProgramSet) -> Path:
-        """Return the set's folder of the cache; one builds, the others wait for it."""
+        """Return a set's folder in the cache, and build it if it is missing.
+
+        Concurrent callers wait for the one that builds it.
+        """
         cache = cache_directory(self.environ)
         folder = cache / cache_name(wanted, self.sources)
         if folder.is_dir():
@@ -139,7 +144,7 @@ class Finder:
         return folder
 
     def _build(self, wanted: ProgramSet, cache: Path, folder: Path) -> None:
-        """Build beside the final folder and rename, so that a folder that is there is whole."""
+        """Build in a temporary folder and rename it, so that an existing folder is always complete."""
         self.progress(f"building {wanted.name} {wanted.version} (once, {wanted.effort}) into {folder}")
         new = cache / "new"
         shutil.rmtree(new, ignore_errors=True)
@@ -162,14 +167,14 @@ class Finder:
 
 
 def find_or_build(progress: Progress, extra: Mapping[str, str] | None = None) -> Binaries:
-    """Return all programs; builds those that are not there, saying so to `progress`.
+    """Return all binaries; builds missing ones, and reports that to `progress`.
 
     Args:
-        progress: takes lines for a person.
-        extra: variables for the processes that build.
+        progress: called with lines for a person.
+        extra: variables for the build processes.
 
     Raises:
-        SandboxError: something could not be built.
+        SandboxError: a set could not be built.
     """
     finder = Finder(os.environ, progress, extra or {})
     found: dict[str, str] = {}
@@ -181,10 +186,10 @@ def find_or_build(progress: Progress, extra: Mapping[str, str] | None = None) ->
 
 
 def find_or_build_node(progress: Progress, extra: Mapping[str, str] | None = None) -> NodePrograms:
-    """Return the programs of a real node; builds or fetches those that are not there, saying so to `progress`.
+    """Return the binaries of a real node; builds or fetches missing ones, and reports that to `progress`.
 
     Raises:
-        SandboxError: something could not be built or fetched.
+        SandboxError: a set could not be built or fetched.
     """
     finder = Finder(os.environ, progress, extra or {})
     kubelet, node = (finder.find(wanted) / wanted.programs[0] for wanted in (KUBELET, NODE))
@@ -193,7 +198,7 @@ def find_or_build_node(progress: Progress, extra: Mapping[str, str] | None = Non
 
 
 def existing(wanted: ProgramSet, environ: Mapping[str, str]) -> Path | None:
-    """Return the folder of $KUBEBUILDER_ASSETS or $PATH that has the whole set; None: neither has."""
+    """Return the folder of $KUBEBUILDER_ASSETS or $PATH that contains the whole set, None if none does."""
     assets = environ.get("KUBEBUILDER_ASSETS", "")
     for folder in [assets, *environ.get("PATH", "").split(os.pathsep)]:
         if folder and all(runs(Path(folder).absolute() / program) for program in wanted.programs):
@@ -202,13 +207,13 @@ def existing(wanted: ProgramSet, environ: Mapping[str, str]) -> Path | None:
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
-    """Return where built programs are kept: tensile-kube in $XDG_CACHE_HOME, else in ~/.cache."""
+    """Return the directory of built binaries: tensile-kube in $XDG_CACHE_HOME, else in ~/.cache."""
     base = Path(environ.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else _home() / ".cache") / "tensile-kube"
 
 
 def _home() -> Path:
-    """Return the user's home; users by number alone, as in containers, may have none."""
+    """Return the user's home directory; a user that is only a number, as in containers, may have none."""
     try:
         return Path.home()
     except RuntimeError:
@@ -216,7 +221,7 @@ def _home() -> Path:
 
 
 def cache_name(wanted: ProgramSet, sources: Path = SOURCES) -> str:
-    """Return the name of the set's folder: it changes with every byte of the sources and with the machine's kind."""
+    """Return the name of a set's folder; it depends on every byte of the sources and on the machine's architecture."""
     recipe = (wanted.programs, wanted.package, wanted.flags, platform.machine())
     digest = hashlib.sha256(repr(recipe).encode())
     for path in sorted((sources / wanted.name).iterdir()):
@@ -225,7 +230,7 @@ def cache_name(wanted: ProgramSet, sources: Path = SOURCES) -> str:
 
 
 def runs(program: Path) -> bool:
-    """Report whether it is a program that starts: some machines have a kubectl on their path that only fails."""
+    """Report whether a binary starts: on some machines the kubectl on the search path always fails."""
     if not os.access(program, os.X_OK):
         return False
     arguments = ["version", "--client"] if program.name == "kubectl" else ["--help"]

@@ -1,7 +1,6 @@
-"""`tensile sandbox up`, `status` and `down` for a person: they print, and return the exit code.
+"""`tensile sandbox up`, `status` and `down`: they print for a person and return the exit code.
 
-What a person acts on goes to standard output, what happens meanwhile to standard error. A start that is interrupted
-cleans up before it ends.
+Results go to stdout, progress and errors to stderr. An interrupted start cleans up before it ends.
 """
 
 import shutil
@@ -28,7 +27,7 @@ DEFAULT_DIRECTORY = Path(".tensile-sandbox")
 
 
 def prepare() -> int:
-    """Find the programs, or build them, without starting anything; return 0, or 1 when they cannot be built."""
+    """Find or build the binaries, and start nothing; returns 0, or 1 if they cannot be built."""
     try:
         found = binaries.find_or_build(_say)
     except (SandboxError, OSError) as error:
@@ -46,19 +45,19 @@ def up(
     real_node: bool = False,
     extender: bool = False,
 ) -> int:
-    """Start a sandbox that lives until `down`; says so when it already runs.
+    """Start a sandbox that runs until `down`, or report that one already runs.
 
     Args:
-        lowers: number of lower clusters, 0-26; None: 2, or as many as already run.
-        nodes: nodes of each lower cluster; None: 3, or as many as already run.
-        directory: where its files go.
-        compressed_eviction: let the upper cluster give up a silent node after seconds instead of minutes.
-        real_node: give the first lower cluster one node that runs containers, in place of its others.
-        extender: have the upper scheduler ask the engine's extender, which the topology file then enables.
+        lowers: the number of lower clusters, 0-26; None: 2, or as many as already run.
+        nodes: the number of nodes of each lower cluster; None: 3, or as many as already run.
+        directory: the directory for its files.
+        compressed_eviction: evict pods from silent nodes of the upper cluster after seconds instead of minutes.
+        real_node: replace the nodes of the first lower cluster with one that runs containers.
+        extender: configure the upper scheduler to use the engine's extender, which the topology file enables.
 
     Returns:
-        0, 1 when it could not be started or one that is not as asked runs there, 130 when it was interrupted; nothing
-        is left then of what was begun.
+        0; 1 if it could not be started, or a sandbox with other options runs there; 130 if it was interrupted.
+        After an interrupt or a failed start nothing is left of it.
     """
     given = {
         "lowers": lowers,
@@ -85,7 +84,7 @@ def up(
 
 
 def status(directory: Path = DEFAULT_DIRECTORY) -> int:
-    """Print what runs; return 0 when all of it does, 1 when something does not or there is no sandbox."""
+    """Print the processes of a sandbox; returns 0 if all of them run, 1 if one does not or there is no sandbox."""
     directory = directory.resolve()
     try:
         state = load(directory)
@@ -103,7 +102,7 @@ def status(directory: Path = DEFAULT_DIRECTORY) -> int:
 
 
 def down(directory: Path = DEFAULT_DIRECTORY) -> int:
-    """End the sandbox and remove what it made; return 0, also when there is none."""
+    """Stop the sandbox and delete its files; returns 0, also if there is none."""
     directory = directory.resolve()
     try:
         left = stop.end(directory)
@@ -119,7 +118,7 @@ def down(directory: Path = DEFAULT_DIRECTORY) -> int:
 
 
 def _already(directory: Path, state: State, asked: dict[str, int]) -> int:
-    """Return what runs already; fail when it is not what was asked for."""
+    """Print the sandbox that already runs; returns 1 if its options differ from the requested ones."""
     has = state.options
     real = ", the first with a real node" if has.real_node else ""
     _tell(f"already running: {has.lowers} lowers of {has.nodes} nodes{real}\n\n{_guide(directory, state)}")
@@ -135,7 +134,7 @@ def _already(directory: Path, state: State, asked: dict[str, int]) -> int:
 
 
 def _guide(directory: Path, state: State) -> str:
-    """Return the files that a person needs and the commands that lead on."""
+    """Return the files that a user needs, and the next commands."""
     lowers = "\n".join(f"  {directory / name}.kubeconfig" for name in state.clusters)
     real = f"containers of {REAL_LOWER}: image {IMAGE}, imagePullPolicy: IfNotPresent\n"
     return (
@@ -150,18 +149,18 @@ def _guide(directory: Path, state: State) -> str:
 
 
 def _command(verb: str, directory: Path) -> str:
-    """Return the command for this sandbox, as it is typed in a shell."""
+    """Return a command for this sandbox, quoted for a shell."""
     return f"tensile sandbox {verb} --dir {quote(str(directory))}"
 
 
 def _kubectl(state: State) -> str:
-    """Return how a person calls kubectl: by its name where the machine has one, else by the path of ours."""
+    """Return the command for kubectl: its name if it is on the search path, else the path of the sandbox's own."""
     ours = state.binaries.kubectl if state.binaries else "kubectl"
     return "kubectl" if shutil.which("kubectl") else ours
 
 
 def _rows(state: State) -> list[tuple[str, str, str, bool]]:
-    """Return cluster, component, what to say of it and whether it runs, for every process."""
+    """Return cluster, component, description and whether it runs, for every process."""
     rows = []
     for name, cluster in state.clusters.items():
         ports = _ports(cluster.layout.ports)
@@ -174,7 +173,7 @@ def _rows(state: State) -> list[tuple[str, str, str, bool]]:
 
 
 def _ports(ports: object) -> dict[str, int]:
-    """Return the ports that a person may ask for, by component."""
+    """Return the ports that the status shows, by component."""
     fields = {"etcd": "etcd", "kube-apiserver": "apiserver", "endpoint": "endpoint"}
     fields |= {"kube-controller-manager": "controller_manager", "kube-scheduler": "scheduler"}
     return {component: getattr(ports, field) for component, field in fields.items()}
@@ -182,7 +181,7 @@ def _ports(ports: object) -> dict[str, int]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Turn SIGTERM into what Ctrl-C does, for as long as there is something to clean up."""
+    """Make SIGTERM raise KeyboardInterrupt inside the block, so that the same cleanup runs."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -195,16 +194,16 @@ def _interruptible() -> Iterator[None]:
 
 
 def _failed(error: SandboxError | OSError) -> int:
-    """Return what went wrong; return the exit code."""
+    """Print an error and return exit code 1."""
     _say(f"error: {error.filename}: {error.strerror}" if isinstance(error, OSError) else f"error: {error}")
     return 1
 
 
 def _tell(text: str) -> None:
-    """Print a result."""
+    """Print a result to stdout."""
     sys.stdout.write(f"{text}\n")
 
 
 def _say(line: str) -> None:
-    """Print what happens meanwhile."""
+    """Print progress or an error to stderr."""
     sys.stderr.write(f"{line}\n")

@@ -1,8 +1,8 @@
-"""The container runtime of a real node: containerd, runc, the network plugins, and a static busybox for an image.
+"""The container runtime of a real node: containerd, runc, CNI plugins, and a static busybox for the images.
 
-What the machine has on its search path is taken as it is. Where something is missing all of it comes from the
-distribution's packages, which are unpacked into the cache and not installed: nothing of the machine changes, and the
-parts fit each other.
+Programs on the machine's search path are used if they are complete. Otherwise all of them come from the distribution's
+packages, so that the versions fit each other. The packages are unpacked into the cache and not installed, so the
+machine is not changed.
 """
 
 import platform
@@ -24,17 +24,17 @@ UNPACKED_PROGRAMS = ("usr/bin", "usr/sbin", "bin")
 UNPACKED_PLUGINS = "usr/lib/cni"
 FETCHERS = ("apt-get", "dpkg")
 LOADER = b"/ld-"
-"""What a program that is not static names near its beginning: in an image there is none."""
+"""The bytes near the beginning of a dynamically linked program; an image has no loader."""
 BEGINNING = 4096
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """Where the parts are.
+    """The locations of the parts.
 
     Attributes:
-        path: the search path on which containerd, its shim, ctr and runc are.
-        plugins: the folder of network plugins.
-        busybox: the static program that the image is made of.
+        path: the search path of containerd, its shim, ctr and runc.
+        plugins: the folder of CNI plugins.
+        busybox: the static program that the images are made of.
     """
 
     path: str
@@ -47,8 +47,8 @@ def find(cache: Path, environ: Mapping[str, str], progress: Progress) -> Runtime
 
     Args:
         cache: the folder to unpack packages into; it exists.
-        environ: where programs are found.
-        progress: takes lines for a person.
+        environ: the variables with the search path.
+        progress: called with lines for a person.
 
     Raises:
         SandboxError: the packages cannot be fetched.
@@ -65,7 +65,7 @@ def find(cache: Path, environ: Mapping[str, str], progress: Progress) -> Runtime
 
 
 def obstacle(environ: Mapping[str, str]) -> str:
-    """Return why there is no runtime and none can be fetched, "" when there is or can be."""
+    """Return why there is no runtime and none can be fetched, "" if there is one or it can be fetched."""
     search = environ.get("PATH", "")
     if installed(search) is not None or all(shutil.which(name, path=search) for name in FETCHERS):
         return ""
@@ -73,7 +73,7 @@ def obstacle(environ: Mapping[str, str]) -> str:
 
 
 def installed(search: str, folders: Sequence[str] = PLUGIN_FOLDERS) -> Runtime | None:
-    """Return what the machine has, None when something is missing or its busybox is no static program."""
+    """Return the machine's runtime, None if a part is missing or busybox is not static."""
     found = [shutil.which(name, path=search) for name in PROGRAMS]
     plugins = [folder for folder in folders if all((Path(folder) / name).exists() for name in PLUGINS)]
     busybox = found[-1]
@@ -83,16 +83,16 @@ def installed(search: str, folders: Sequence[str] = PLUGIN_FOLDERS) -> Runtime |
 
 
 def static(program: Path) -> bool:
-    """Report whether a program runs where there is no other file."""
+    """Report whether a program is statically linked, so that it runs in an image without other files."""
     with program.open("rb") as file:
         return LOADER not in file.read(BEGINNING)
 
 
 def unpacked(folder: Path) -> Runtime:
-    """Return the runtime of a folder that packages were unpacked into.
+    """Return the runtime in a folder that packages were unpacked into.
 
     Raises:
-        SandboxError: a program is not in it.
+        SandboxError: a program is missing.
     """
     search = ":".join(str(folder / part) for part in UNPACKED_PROGRAMS)
     found = installed(search, [str(folder / UNPACKED_PLUGINS)])
@@ -102,13 +102,13 @@ def unpacked(folder: Path) -> Runtime:
 
 
 def fetch(folder: Path, packages: Sequence[str], search: str, check: Callable[[Path], object]) -> None:
-    """Fetch and unpack packages beside the folder and rename, so that a folder that is there is whole.
+    """Fetch and unpack packages into a temporary folder and rename it, so that an existing folder is always complete.
 
     Args:
-        folder: where they are to be.
-        packages: their names.
-        search: the search path on which apt-get and dpkg are.
-        check: raises SandboxError for a folder that does not hold what was wanted.
+        folder: the final folder.
+        packages: the names of the packages.
+        search: the search path of apt-get and dpkg.
+        check: raises SandboxError for an incomplete folder.
 
     Raises:
         SandboxError: they cannot be fetched.
@@ -125,7 +125,7 @@ def fetch(folder: Path, packages: Sequence[str], search: str, check: Callable[[P
 
 
 def _download(new: Path, packages: Sequence[str], search: str) -> None:
-    """Fetch packages by the machine's lists of them, or, where it has none, by lists of our own."""
+    """Download packages by the machine's package lists, or by newly fetched lists if it has none."""
     fetcher = ["apt-get", "-q", "-o", "APT::Sandbox::User=root"]
     try:
         return _run([*fetcher, "download", *packages], new, search)
@@ -140,7 +140,7 @@ def _download(new: Path, packages: Sequence[str], search: str) -> None:
 
 
 def _run(command: Sequence[str], folder: Path, search: str) -> None:
-    """Run a command of a search path in a folder; what it says when it fails is in the error."""
+    """Run a command in a folder; raises SandboxError with its error output if it fails."""
     program = shutil.which(command[0], path=search) or command[0]
     done = subprocess.run([program, *command[1:]], cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:

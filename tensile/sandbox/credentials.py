@@ -1,17 +1,13 @@
-"""Writes a cluster's certificates, keys and kubeconfigs to its folder.
+"""Creates a cluster's CA, certificates, keys and kubeconfigs, and writes them to its folder.
 
-One authority a cluster signs clients, servers and kubelets alike, as `kubeadm` does with all but etcd: what the
-apiserver trusts for callers (`client-ca-file`) and for kubelets (`--kubelet-certificate-authority`) is then one file.
+One CA per cluster signs clients, servers and kubelets, as with `kubeadm` (except etcd's). So one file serves as the
+apiserver's `client-ca-file` and as `--kubelet-certificate-authority`.
 
-Makes a cluster's certificate authority and what it signs.
+All keys are elliptic curve keys, which take a millisecond to create; an RSA key takes a tenth of a second, and a
+sandbox has thirty keys. Certificates are valid from an hour before the time that is passed in, since clocks may differ.
 
-Elliptic curve keys throughout: made in a millisecond, where an RSA key takes a tenth of a second and a sandbox has
-thirty. The time is passed in; a certificate is valid from an hour before it, so that clocks may differ a little.
-
-Writes a kubeconfig with its certificates inline.
-
-Inline, so that the one file can be copied and handed on; the text is a template because its shape never changes and a
-person may well read it.
+Kubeconfigs have inline certificates, so that one file can be copied and handed on. They are rendered from a template,
+since their shape never changes and people read them.
 """
 
 from base64 import b64encode
@@ -30,123 +26,18 @@ from tensile.sandbox.layout import LOOPBACK, Layout
 
 VALIDITY = timedelta(days=365)
 LEEWAY = timedelta(hours=1)
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A certificate and its key, as PEM."""
-
-    certificate: bytes
-    key: bytes
-
-
-@dataclass(frozen=True)
-class Authority:
-    """A certificate authority that signs until its own certificate ends; made by `authority`."""
-
-    pair: Pair
-    name: x509.Name
-    key: ec.EllipticCurvePrivateKey
-    now: datetime
-
-    def issue(
-        self, name: str, groups: Sequence[str] = (), *, hosts: Sequence[str] = (), addresses: Sequence[str] = ()
-    ) -> Pair:
-        """Sign a certificate for clients and servers.
-
-        Kubernetes reads the common name as the user and the organizations as its groups.
-        """
-        key = new_key()
-        builder = _builder(_name(name, groups), self.name, key, self.key, self.now)
-        builder = builder.add_extension(_purposes(), critical=False)
-        names = [*map(x509.DNSName, hosts), *(x509.IPAddress(ip_address(one)) for one in addresses)]
-        if names:
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return Pair(_pem(builder.sign(self.key, hashes.SHA256())), private_pem(key))
-
-
-def authority(name: str, now: datetime) -> Authority:
-    """Make a certificate authority of that common name."""
-    key = new_key()
-    subject = _name(name, ())
-    builder = _builder(subject, subject, key, key, now)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(_signing(), critical=True)
-    certificate = _pem(builder.sign(key, hashes.SHA256()))
-    return Authority(Pair(certificate, private_pem(key)), subject, key, now)
-
-
-def new_key() -> ec.EllipticCurvePrivateKey:
-    """Make a private key."""
-    return ec.generate_private_key(ec.SECP256R1())
-
-
-def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return the private key as PEM."""
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-
-
-def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return the public half as PEM."""
-    return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-
-
-def _name(common_name: str, organizations: Sequence[str]) -> x509.Name:
-    """Return a subject: groups first, as Kubernetes' own tools write them."""
-    groups = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in organizations]
-    return x509.Name([*groups, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _purposes() -> x509.ExtendedKeyUsage:
-    """Return what every certificate here may be used for."""
-    return x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH])
-
-
-def _signing() -> x509.KeyUsage:
-    """Return what an authority's key may be used for."""
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=True,
-        crl_sign=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
-    signer: ec.EllipticCurvePrivateKey,
-    now: datetime,
-) -> x509.CertificateBuilder:
-    """Begin a certificate; both key identifiers are there because strict verifiers ask for them."""
-    builder = x509.CertificateBuilder(
-        issuer_name=issuer,
-        subject_name=subject,
-        public_key=key.public_key(),
-        serial_number=x509.random_serial_number(),
-        not_valid_before=now - LEEWAY,
-        not_valid_after=now + VALIDITY,
-    )
-    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    its = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-    return builder.add_extension(own, critical=False).add_extension(its, critical=False)
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    """Return a certificate as PEM."""
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
+ADMINISTRATORS = "system:masters"
+NODES = "system:nodes"
+KUBELET_CLIENT = "kube-apiserver-kubelet-client"
+FRONT_PROXY_CLIENT = "front-proxy-client"
+SCHEDULER = "kube-scheduler"
+COMPONENT_USERS = {
+    "kube-controller-manager": ("system:kube-controller-manager", ()),
+    SCHEDULER: ("system:kube-scheduler", ()),
+    "kwok": ("kwok", (ADMINISTRATORS,)),
+    "endpoint": ("endpoint", (ADMINISTRATORS,)),
+}
+APISERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 TEMPLATE = """\
 apiVersion: v1
 kind: Config
@@ -169,42 +60,41 @@ contexts:
 """
 
 
-def render(name: str, server: str, user: str, authority: bytes, pair: Pair) -> str:
-    """Return a kubeconfig whose one context is called as the cluster is.
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its key, as PEM."""
 
-    Args:
-        name: of the cluster and of the context.
-        server: URL of the apiserver.
-        user: what the user entry is called.
-        authority: the certificate authority as PEM.
-        pair: the user's certificate and key.
-    """
-    return TEMPLATE.format(
-        name=name,
-        server=server,
-        user=user,
-        authority=b64encode(authority).decode(),
-        certificate=b64encode(pair.certificate).decode(),
-        key=b64encode(pair.key).decode(),
-    )
+    certificate: bytes
+    key: bytes
 
 
-ADMINISTRATORS = "system:masters"
-NODES = "system:nodes"
-KUBELET_CLIENT = "kube-apiserver-kubelet-client"
-FRONT_PROXY_CLIENT = "front-proxy-client"
-SCHEDULER = "kube-scheduler"
-COMPONENT_USERS = {
-    "kube-controller-manager": ("system:kube-controller-manager", ()),
-    SCHEDULER: ("system:kube-scheduler", ()),
-    "kwok": ("kwok", (ADMINISTRATORS,)),
-    "endpoint": ("endpoint", (ADMINISTRATORS,)),
-}
-APISERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+@dataclass(frozen=True)
+class Authority:
+    """A certificate authority that signs certificates; created by `authority`."""
+
+    pair: Pair
+    name: x509.Name
+    key: ec.EllipticCurvePrivateKey
+    now: datetime
+
+    def issue(
+        self, name: str, groups: Sequence[str] = (), *, hosts: Sequence[str] = (), addresses: Sequence[str] = ()
+    ) -> Pair:
+        """Return a new certificate for clients and servers.
+
+        Kubernetes reads the common name as the user and the organizations as its groups.
+        """
+        key = new_key()
+        builder = _builder(_name(name, groups), self.name, key, self.key, self.now)
+        builder = builder.add_extension(_purposes(), critical=False)
+        names = [*map(x509.DNSName, hosts), *(x509.IPAddress(ip_address(one)) for one in addresses)]
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        return Pair(_pem(builder.sign(self.key, hashes.SHA256())), private_pem(key))
 
 
 def write(layout: Layout, now: datetime) -> Authority:
-    """Write everything that the cluster's processes and its users present or trust; return its authority."""
+    """Write all credentials of the cluster's processes and users; returns its CA."""
     for directory in (layout.pki, layout.output, layout.logs, layout.work):
         directory.mkdir(parents=True, exist_ok=True)
     signer = authority(f"{layout.name}-ca", now)
@@ -236,7 +126,7 @@ def kubelet_pair(signer: Authority) -> Pair:
 
 
 def _write_servers(layout: Layout, signer: Authority) -> None:
-    """Write what the apiserver and the kubelet API show."""
+    """Write the serving certificates of the apiserver and the kubelet API."""
     addresses = (LOOPBACK, layout.service_address, *([layout.gateway] if layout.network else ()))
     pair = signer.issue("kube-apiserver", hosts=APISERVER_NAMES, addresses=addresses)
     write_pair(layout.pki / "apiserver", pair)
@@ -244,7 +134,7 @@ def _write_servers(layout: Layout, signer: Authority) -> None:
 
 
 def _write_node(layout: Layout, signer: Authority) -> None:
-    """Write what a real node shows to the apiserver, as a server and as a client that may touch what is its own."""
+    """Write a real node's serving certificate, and its kubeconfig with the rights of a kubelet."""
     name = f"system:node:{layout.node_names[0]}"
     pair = signer.issue(name, (NODES,), addresses=(layout.node_address,))
     write_pair(layout.pki / "node-serving", pair)
@@ -254,7 +144,10 @@ def _write_node(layout: Layout, signer: Authority) -> None:
 
 
 def _write_clients(layout: Layout, signer: Authority) -> None:
-    """Write what the apiserver shows to kubelets and the scheduler to an extender, and everybody's kubeconfigs."""
+    """Write the client certificates and the kubeconfigs.
+
+    Two client certificates have their own files: the apiserver's for kubelets, and the scheduler's for an extender.
+    """
     write_pair(layout.pki / "kubelet-client", signer.issue(KUBELET_CLIENT))
     admin = signer.issue("kubernetes-admin", (ADMINISTRATORS,))
     write_pair(layout.pki / "admin", admin)
@@ -273,14 +166,116 @@ def _write_kubeconfig(layout: Layout, path: Path, user: str, signer: Authority, 
 
 
 def _write_front_proxy(layout: Layout, now: datetime) -> None:
-    """The authority of those who may speak for a user is never the one that signs users."""
+    """Write the front proxy's credentials; their CA must differ from the one that signs users."""
     signer = authority(f"{layout.name}-front-proxy-ca", now)
     write_pair(layout.pki / "front-proxy-ca", signer.pair)
     write_pair(layout.pki / "front-proxy", signer.issue(FRONT_PROXY_CLIENT))
 
 
 def _write_account_keys(layout: Layout) -> None:
-    """Write both halves of the key that signs the tokens of service accounts."""
+    """Write both halves of the key that signs service account tokens."""
     key = new_key()
     write_secret(layout.pki / "accounts.key", private_pem(key))
     write_secret(layout.pki / "accounts.pub", public_pem(key))
+
+
+def authority(name: str, now: datetime) -> Authority:
+    """Return a new certificate authority with that common name."""
+    key = new_key()
+    subject = _name(name, ())
+    builder = _builder(subject, subject, key, key, now)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_signing(), critical=True)
+    certificate = _pem(builder.sign(key, hashes.SHA256()))
+    return Authority(Pair(certificate, private_pem(key)), subject, key, now)
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """Return a new private key."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return the private key as PEM."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return the public key as PEM."""
+    return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _name(common_name: str, organizations: Sequence[str]) -> x509.Name:
+    """Return a subject with the groups first, in the order that Kubernetes' own tools use."""
+    groups = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in organizations]
+    return x509.Name([*groups, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _purposes() -> x509.ExtendedKeyUsage:
+    """Return the extended key usage of every certificate."""
+    return x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH])
+
+
+def _signing() -> x509.KeyUsage:
+    """Return the key usage of a CA."""
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    signer: ec.EllipticCurvePrivateKey,
+    now: datetime,
+) -> x509.CertificateBuilder:
+    """Return a certificate builder; it sets both key identifiers, which strict verifiers require."""
+    builder = x509.CertificateBuilder(
+        issuer_name=issuer,
+        subject_name=subject,
+        public_key=key.public_key(),
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now - LEEWAY,
+        not_valid_after=now + VALIDITY,
+    )
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    its = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    return builder.add_extension(own, critical=False).add_extension(its, critical=False)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    """Return a certificate as PEM."""
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def render(name: str, server: str, user: str, authority: bytes, pair: Pair) -> str:
+    """Return a kubeconfig with one context, which has the cluster's name.
+
+    Args:
+        name: the name of the cluster and of the context.
+        server: the URL of the apiserver.
+        user: the name of the user entry.
+        authority: the certificate authority as PEM.
+        pair: the user's certificate and key.
+    """
+    return TEMPLATE.format(
+        name=name,
+        server=server,
+        user=user,
+        authority=b64encode(authority).decode(),
+        certificate=b64encode(pair.certificate).decode(),
+        key=b64encode(pair.key).decode(),
+    )

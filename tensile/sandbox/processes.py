@@ -1,14 +1,12 @@
-"""Starts, watches and ends programs that outlive the one who started them.
+"""Starts, watches and ends processes that outlive the one that started them; and chooses free ports.
 
-Every process carries the sandbox's identity in its environment and hands it to what it starts in turn. The kernel shows
-that environment, so all of a sandbox's processes are found even when nobody had time to write their numbers down, and a
-process of somebody else is never taken for one of ours.
+Every process has the sandbox's identity in its environment, and passes it on to its children. The kernel exposes that
+environment in /proc. So all processes of a sandbox are found even if their pids were not saved, and no process of
+another program is mistaken for one of them.
 
-Finds ports that nothing listens on.
-
-They are taken from below the range that the kernel hands to outgoing connections: a port out of that range may become
-the local end of any connection while its server is down, and a restarted apiserver must get its own port back. Between
-choosing and listening another program may still be quicker; whoever starts the servers tries again then.
+Ports are chosen below the kernel's range for outgoing connections. A port in that range may become the local port of
+any connection while its server is down, but a restarted apiserver must get its own port again. Another program may
+still take a port before the server listens on it; the caller that starts the servers then retries.
 """
 
 import os
@@ -30,15 +28,19 @@ GONE = "ZX"
 STATE_FIELD = 0
 THREADS_FIELD = 17
 START_FIELD = 19
+LOWEST = 15000
+HIGHEST = 32767
+TRIES = 200
+KERNEL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def environment(identity: str, home: Path) -> dict[str, str]:
-    """Return the environment of a sandbox's processes: nothing of the user's but the search path."""
+    """Return the environment of a sandbox's processes: of the user's variables, only the search path."""
     return {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(home), MARK: identity}
 
 
 def spawn(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -> Process:
-    """Start a program in a session of its own; what it prints is appended to the file.
+    """Start a program in a session of its own; its output is appended to the file.
 
     Raises:
         SandboxError: the program cannot be started.
@@ -57,15 +59,15 @@ def spawn(arguments: Sequence[str], variables: Mapping[str, str], output: Path) 
 
 
 def running(process: Process) -> bool:
-    """Report whether it is alive; a stopped one (SIGSTOP) is, one that nobody has waited for is not."""
+    """Report whether a process is alive; a process stopped by SIGSTOP is alive, a zombie is not."""
     reap(process.pid)
     return start_time(process.pid) == process.started
 
 
 def start_time(pid: int) -> int | None:
-    """Return when the process started, in clock ticks since boot; None: it does not run.
+    """Return the start time of a process in clock ticks since boot, None if it does not run.
 
-    A process whose first thread has ended counts as running until the last one has: its ports are its own till then.
+    A process whose main thread has ended counts as running until its last thread ends: until then it holds its ports.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
@@ -77,7 +79,7 @@ def start_time(pid: int) -> int | None:
 
 
 def reap(pid: int) -> None:
-    """Take note of a child's end, if it is a child of ours."""
+    """Collect the exit status of a process, if it is an ended child of this one."""
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -85,7 +87,7 @@ def reap(pid: int) -> None:
 
 
 def send(process: Process, number: signal.Signals) -> None:
-    """Send a signal, and after SIGKILL wait for the end.
+    """Send a signal, and after SIGKILL wait until the process has ended.
 
     Raises:
         SandboxError: it does not run, or does not end.
@@ -98,17 +100,17 @@ def send(process: Process, number: signal.Signals) -> None:
 
 
 def marked(identity: str) -> list[int]:
-    """Return the numbers of all processes of that sandbox."""
+    """Return the pids of all processes of a sandbox."""
     mark = f"{MARK}={identity}".encode()
     numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [pid for pid in numbers if mark in _variables(pid)]
 
 
 def end_all(identity: str, first: Iterable[Process] = ()) -> None:
-    """Kill every process of that sandbox, the given ones before the others.
+    """Kill every process of a sandbox, those in `first` before the others.
 
     Raises:
-        SandboxError: some did not end in 30 s.
+        SandboxError: some did not end within 30 s.
     """
     chosen = [process for process in first if running(process)]
     for process in chosen:
@@ -126,7 +128,10 @@ def end_all(identity: str, first: Iterable[Process] = ()) -> None:
 
 
 def _marked_at_all(identity: str) -> list[int]:
-    """Look twice before nothing is left: of a program that is just being started, the kernel shows no environment."""
+    """Return the pids of all processes of a sandbox; looks a second time before it returns none.
+
+    The kernel shows no environment of a process during exec.
+    """
     if found := marked(identity):
         return found
     time.sleep(PAUSE)
@@ -134,7 +139,7 @@ def _marked_at_all(identity: str) -> list[int]:
 
 
 def _until_gone(processes: Sequence[Process]) -> None:
-    """Wait for the end of what was killed."""
+    """Wait until killed processes have ended."""
     limit = time.monotonic() + END_LIMIT
     while any(running(process) for process in processes):
         if time.monotonic() > limit:
@@ -143,7 +148,7 @@ def _until_gone(processes: Sequence[Process]) -> None:
 
 
 def _kill(pid: int) -> None:
-    """Send SIGKILL; a process that is gone already is fine."""
+    """Send SIGKILL; ignores a process that has ended."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -151,21 +156,15 @@ def _kill(pid: int) -> None:
 
 
 def _variables(pid: int) -> list[bytes]:
-    """The environment that a process was started with; empty for one that ended or is not ours to see."""
+    """Return the initial environment of a process; empty if it has ended or may not be read."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return []
 
 
-LOWEST = 15000
-HIGHEST = 32767
-TRIES = 200
-KERNEL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-
-
 def choose(sizes: Sequence[int]) -> list[range]:
-    """Return a run of free neighbouring ports for each of the sizes; no port is in two of them.
+    """Return a range of free consecutive ports for each of the sizes; the ranges do not overlap.
 
     Raises:
         SandboxError: too few ports are free.
@@ -175,13 +174,13 @@ def choose(sizes: Sequence[int]) -> list[range]:
 
 
 def highest(kernel_range: str) -> int:
-    """Return the last port below the kernel's range ("32768 60999"), or ours where that leaves too few."""
+    """Return the last port below the kernel's range ("32768 60999"), or HIGHEST if that leaves too few."""
     first = int(kernel_range.split(maxsplit=1)[0])
     return min(HIGHEST, first - 1) if first > LOWEST + 1000 else HIGHEST
 
 
 def _run(size: int, held: ExitStack) -> range:
-    """Find one run of neighbours and hold it."""
+    """Return one range of free consecutive ports, and hold it."""
     last = highest(KERNEL_RANGE.read_text()) if KERNEL_RANGE.exists() else HIGHEST
     for _ in range(TRIES):
         start = random.randint(LOWEST, last - size)  # noqa: S311  # not a secret
@@ -194,7 +193,10 @@ def _run(size: int, held: ExitStack) -> range:
 
 
 def _hold(ports: range, held: ExitStack) -> bool:
-    """Bind all of them until the caller has chosen all that it needs."""
+    """Bind all ports of a range, so that they stay taken until the caller has chosen all ranges.
+
+    Return whether all of them were free.
+    """
     with ExitStack() as attempt:
         for port in ports:
             listener = attempt.enter_context(socket.socket())

@@ -1,19 +1,14 @@
-"""A real node of a lower cluster: a kubelet over containerd, in a network of its own on this machine.
+"""A real node of a lower cluster: a kubelet with containerd, in its own namespaces on this machine.
 
-The kubelet refuses a loopback address, and all it starts must be found again after a kill; so the program `node` gives
-it namespaces in which it is alone. Here is what it is told: the addresses, and the configuration of each part. The
-settings that look odd are those without which it does not run on a machine that is not made for it: both forms of
-cgroups, swap, no systemd, no iptables.
+The kubelet does not accept a loopback address, and all its processes must be found again after a kill, so the program
+`node` runs it in namespaces. This module writes the addresses and the configuration of each part. The unusual settings
+are required on machines that were not set up for a kubelet: either version of cgroups, swap, no systemd, no iptables.
 
-What a machine must allow before it can have a real node, found out without changing anything on it.
+The requirements are checked first, without changing the machine. Many machines (containers, CI) lack some of the
+privileges, and the later errors would not say what to do.
 
-A node needs rights that many machines do not give (containers, continuous integration), and each of them fails later
-in words of its own that tell nobody what to do; so all of it is asked first.
-
-The images that a real node has from its start, made here out of one static program.
-
-No registry is asked for anything, so a sandbox works without a network and always with the same images. The form is
-the archive that `docker save` writes, because every containerd can read it.
+The images are created from one static program, without a registry, so a sandbox works offline and always has the same
+images. They are in the format of `docker save`, which every containerd can read.
 """
 
 import hashlib
@@ -33,62 +28,6 @@ from tensile.sandbox import container_runtime, stop
 from tensile.sandbox.layout import LOOPBACK, Layout, SandboxError
 from tensile.sandbox.state import NodePrograms
 
-CGROUPS = Path("/sys/fs/cgroup")
-FILE_SYSTEMS = Path("/proc/filesystems")
-COVERED = tuple(map(Path, ("/run", "/var/run", "/var/lib", "/var/log")))
-"""Folders that a node has for itself: what lies in them on the machine is not there for it."""
-TRY = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({flags}) != 0)"
-NAMESPACES = 0x00020000 | 0x20000000 | 0x40000000 | 0x04000000 | 0x08000000
-"""Mount, process, network, host name and IPC namespaces, as the kernel numbers them."""
-
-
-def obstacle(used: Sequence[Path], environ: Mapping[str, str], user: int | None = None) -> str:
-    """Return why there can be no real node here, "" when there can.
-
-    Args:
-        used: the folders that the node has to see: the sandbox's and the cache of programs.
-        environ: where programs are found.
-        user: the number of the user who asks; None: of this process.
-    """
-    if (os.geteuid() if user is None else user) != 0:
-        return "it needs root, for namespaces, mounts and cgroups"
-    return _kernel() or _folders(used) or container_runtime.obstacle(environ)
-
-
-def _kernel() -> str:
-    """Return what the kernel, or whoever confines this process, does not give."""
-    if not can_unshare(NAMESPACES):
-        return "this process may not make namespaces; a container needs to be privileged for that"
-    if "overlay" not in FILE_SYSTEMS.read_text().split():
-        return "the kernel has no overlay file system; load its module `overlay`"
-    return cgroups(CGROUPS)
-
-
-def cgroups(root: Path) -> str:
-    """Return why no cgroup can be made in any of the hierarchies at the root, "" when it can be."""
-    folders = [root] if (root / "cgroup.procs").exists() else [path for path in root.glob("*") if path.is_dir()]
-    if not folders:
-        return f"no cgroups are mounted at {root}"
-    closed = [str(path) for path in folders if not os.access(path, os.W_OK)]
-    return f"{closed[0]} cannot be written; a container needs to be privileged for that" if closed else ""
-
-
-def can_unshare(flags: int) -> bool:
-    """Report whether a process may leave these namespaces; a child tries it, and ends."""
-    return subprocess.run([sys.executable, "-c", TRY.format(flags=flags)], check=False).returncode == 0
-
-
-def _folders(used: Sequence[Path]) -> str:
-    """Return which folder the node would not see."""
-    for path in used:
-        for covered in COVERED:
-            if path.resolve().is_relative_to(covered.resolve()):
-                return (
-                    f"{path} is in {covered}, which a node has for itself; choose another with --dir or $XDG_CACHE_HOME"
-                )
-    return ""
-
-
 IMAGE = "busybox:latest"
 PAUSE = "tensile-pause:1"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -96,99 +35,8 @@ IMAGES: dict[str, dict[str, Any]] = {
     IMAGE: {"Cmd": ["sh"]},
     PAUSE: {"Entrypoint": ["/bin/busybox", "tail", "-f", "/dev/null"]},
 }
-"""What each image runs unless a pod says otherwise; the second holds a pod's network and has nothing to do."""
+"""The default command of each image; the second one is the pause image, which holds a pod's network."""
 USERS = b"root:x:0:0:root:/root:/bin/sh\n"
-
-
-class Image(NamedTuple):
-    """One image of an archive.
-
-    Attributes:
-        tags: its names, each with what stands after the colon.
-        layers: its files, each as a tar, the lowest first.
-        runs: what it runs and as whom, as fields of an image's `config`.
-    """
-
-    tags: tuple[str, ...]
-    layers: tuple[bytes, ...]
-    runs: Mapping[str, Any]
-
-
-class Entry(NamedTuple):
-    """A file, a link or a folder of a layer; `link` is what a link leads to."""
-
-    content: bytes = b""
-    mode: int = 0o644
-    link: str = ""
-    folder: bool = False
-
-
-def archive(busybox: bytes, applets: Sequence[str]) -> bytes:
-    """Return the archive of both images.
-
-    Args:
-        busybox: the program.
-        applets: the names that it answers to.
-    """
-    files = busybox_layer(busybox, applets)
-    return packed([Image((tag,), (files,), runs) for tag, runs in IMAGES.items()])
-
-
-def packed(images: Iterable[Image]) -> bytes:
-    """Return the archive of images; a layer that several of them have is in it once."""
-    entries: list[dict[str, Any]] = []
-    contents: dict[str, bytes] = {}
-    for image in images:
-        digests = [hashlib.sha256(one).hexdigest() for one in image.layers]
-        contents |= {f"{digest}.tar": one for digest, one in zip(digests, image.layers, strict=True)}
-        config = json.dumps(_config(image.runs, digests)).encode()
-        name = f"{hashlib.sha256(config).hexdigest()}.json"
-        contents[name] = config
-        entries.append({"Config": name, "RepoTags": [*image.tags], "Layers": [f"{digest}.tar" for digest in digests]})
-    contents["manifest.json"] = json.dumps(entries).encode()
-    return layer({name: Entry(content) for name, content in contents.items()})
-
-
-def busybox_layer(busybox: bytes, applets: Sequence[str]) -> bytes:
-    """Return the files: the program under each of its names, a user, and a place for temporary files."""
-    folders = {"bin": 0o755, "etc": 0o755, "root": 0o700, "tmp": 0o1777}
-    links = {f"bin/{name}": Entry(mode=0o777, link="busybox") for name in sorted(set(applets) - {"busybox"})}
-    return layer(
-        {name: Entry(mode=mode, folder=True) for name, mode in folders.items()}
-        | {"bin/busybox": Entry(busybox, 0o755), "etc/passwd": Entry(USERS)}
-        | links
-    )
-
-
-def layer(files: Mapping[str, Entry]) -> bytes:
-    """Return a tar of files by their paths."""
-    sink = io.BytesIO()
-    with tarfile.open(fileobj=sink, mode="w") as tar:
-        for name, one in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.mode, entry.type = one.mode, _kind(one)
-            entry.linkname, entry.size = one.link, len(one.content)
-            tar.addfile(entry, io.BytesIO(one.content))
-    return sink.getvalue()
-
-
-def _kind(one: Entry) -> bytes:
-    """Return what tar calls such an entry."""
-    if one.folder:
-        return tarfile.DIRTYPE
-    return tarfile.SYMTYPE if one.link else tarfile.REGTYPE
-
-
-def _config(runs: Mapping[str, Any], layers: Sequence[str]) -> dict[str, Any]:
-    """Return what an image says of itself."""
-    return {
-        "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
-        "os": "linux",
-        "config": {"Env": ["PATH=/bin", "HOME=/root"], "WorkingDir": "/", **runs},
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in layers]},
-    }
-
-
 KUBELET_PORT = 10250
 NETWORKS = 512
 CRI = "io.containerd.grpc.v1.cri"
@@ -202,12 +50,89 @@ version = 2
     bin_dir = "{plugins}"
     conf_dir = "{networks}"
 """
+CGROUPS = Path("/sys/fs/cgroup")
+FILE_SYSTEMS = Path("/proc/filesystems")
+COVERED = tuple(map(Path, ("/run", "/var/run", "/var/lib", "/var/log")))
+"""Directories that the node has of its own, so that it cannot see what the machine has in them."""
+TRY = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({flags}) != 0)"
+NAMESPACES = 0x00020000 | 0x20000000 | 0x40000000 | 0x04000000 | 0x08000000
+"""The kernel's flags for mount, process, network, host name and IPC namespaces."""
+
+
+class Image(NamedTuple):
+    """One image of an archive.
+
+    Attributes:
+        tags: its names, with tags.
+        layers: its layers, each as a tar, lowest first.
+        runs: its command and user, as fields of an image's `config`.
+    """
+
+    tags: tuple[str, ...]
+    layers: tuple[bytes, ...]
+    runs: Mapping[str, Any]
+
+
+class Entry(NamedTuple):
+    """A file, a link or a folder of a layer; `link` is the target of a link."""
+
+    content: bytes = b""
+    mode: int = 0o644
+    link: str = ""
+    folder: bool = False
+
+
+def obstacle(used: Sequence[Path], environ: Mapping[str, str], user: int | None = None) -> str:
+    """Return why this machine cannot run a real node, "" if it can.
+
+    Args:
+        used: the directories that the node has to see: the sandbox's, and the cache of binaries.
+        environ: the variables with the search path.
+        user: the user id; None: that of this process.
+    """
+    if (os.geteuid() if user is None else user) != 0:
+        return "it needs root, for namespaces, mounts and cgroups"
+    return _kernel() or _folders(used) or container_runtime.obstacle(environ)
+
+
+def _kernel() -> str:
+    """Return what the kernel, or the container around this process, does not provide, "" for nothing."""
+    if not can_unshare(NAMESPACES):
+        return "this process may not make namespaces; a container needs to be privileged for that"
+    if "overlay" not in FILE_SYSTEMS.read_text().split():
+        return "the kernel has no overlay file system; load its module `overlay`"
+    return cgroups(CGROUPS)
+
+
+def cgroups(root: Path) -> str:
+    """Return why no cgroup can be created in any hierarchy at the root, "" if it can."""
+    folders = [root] if (root / "cgroup.procs").exists() else [path for path in root.glob("*") if path.is_dir()]
+    if not folders:
+        return f"no cgroups are mounted at {root}"
+    closed = [str(path) for path in folders if not os.access(path, os.W_OK)]
+    return f"{closed[0]} cannot be written; a container needs to be privileged for that" if closed else ""
+
+
+def can_unshare(flags: int) -> bool:
+    """Report whether a process may create these namespaces; tries it in a child process."""
+    return subprocess.run([sys.executable, "-c", TRY.format(flags=flags)], check=False).returncode == 0
+
+
+def _folders(used: Sequence[Path]) -> str:
+    """Return which directory the node would not see, "" for none."""
+    for path in used:
+        for covered in COVERED:
+            if path.resolve().is_relative_to(covered.resolve()):
+                return (
+                    f"{path} is in {covered}, which a node has for itself; choose another with --dir or $XDG_CACHE_HOME"
+                )
+    return ""
 
 
 def network(identity: str) -> str:
-    """Choose the first three numbers of a network that this machine has no address in.
+    """Return the first three octets of a network in which this machine has no address.
 
-    The networks are those kept for benchmarks, which are routed nowhere; the identity chooses among them.
+    The networks are those reserved for benchmarks, which are not routed; the identity selects the first one to try.
 
     Raises:
         SandboxError: all of them are in use.
@@ -221,7 +146,7 @@ def network(identity: str) -> str:
 
 
 def write(layout: Layout, programs: NodePrograms) -> None:
-    """Write the configuration of all parts, and the images, into the node's folder."""
+    """Write the configuration of all parts, and the images, to the node's folder."""
     networks = layout.node_folder / "networks"
     networks.mkdir(parents=True, exist_ok=True)
     text = CONTAINERD.format(
@@ -258,7 +183,7 @@ def command(layout: Layout, identity: str, programs: NodePrograms) -> list[str]:
 
 
 def pod_network(layout: Layout) -> dict[str, Any]:
-    """Return the plugins' configuration: pods are neighbours of the node on its bridge, and have no way out."""
+    """Return the CNI configuration: pods are on the node's bridge, and have no route to other networks."""
     addresses = {"subnet": f"{layout.network}.0/24", "rangeStart": f"{layout.network}.10", "gateway": layout.gateway}
     return {
         "cniVersion": "0.4.0",
@@ -277,7 +202,7 @@ def pod_network(layout: Layout) -> dict[str, Any]:
 
 
 def kubelet_configuration(layout: Layout) -> dict[str, Any]:
-    """Return the KubeletConfiguration: guarded as in production, content with any machine."""
+    """Return the KubeletConfiguration: authentication as in production, without requirements on the machine."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -308,7 +233,7 @@ def kubelet_configuration(layout: Layout) -> dict[str, Any]:
 
 
 def _images(busybox: str) -> bytes:
-    """Return the archive of images made of the machine's busybox."""
+    """Return the archive of images, made of the runtime's busybox."""
     listed = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True)
     return archive(Path(busybox).read_bytes(), listed.stdout.split())
 
@@ -321,3 +246,69 @@ def _is_here(address: str) -> bool:
         except OSError:
             return False
     return True
+
+
+def archive(busybox: bytes, applets: Sequence[str]) -> bytes:
+    """Return the archive of both images.
+
+    Args:
+        busybox: the program.
+        applets: the names that it can be called by.
+    """
+    files = busybox_layer(busybox, applets)
+    return packed([Image((tag,), (files,), runs) for tag, runs in IMAGES.items()])
+
+
+def packed(images: Iterable[Image]) -> bytes:
+    """Return the archive of images; it contains a shared layer once."""
+    entries: list[dict[str, Any]] = []
+    contents: dict[str, bytes] = {}
+    for image in images:
+        digests = [hashlib.sha256(one).hexdigest() for one in image.layers]
+        contents |= {f"{digest}.tar": one for digest, one in zip(digests, image.layers, strict=True)}
+        config = json.dumps(_config(image.runs, digests)).encode()
+        name = f"{hashlib.sha256(config).hexdigest()}.json"
+        contents[name] = config
+        entries.append({"Config": name, "RepoTags": [*image.tags], "Layers": [f"{digest}.tar" for digest in digests]})
+    contents["manifest.json"] = json.dumps(entries).encode()
+    return layer({name: Entry(content) for name, content in contents.items()})
+
+
+def busybox_layer(busybox: bytes, applets: Sequence[str]) -> bytes:
+    """Return a layer with the program under each of its names, a user, and a directory for temporary files."""
+    folders = {"bin": 0o755, "etc": 0o755, "root": 0o700, "tmp": 0o1777}
+    links = {f"bin/{name}": Entry(mode=0o777, link="busybox") for name in sorted(set(applets) - {"busybox"})}
+    return layer(
+        {name: Entry(mode=mode, folder=True) for name, mode in folders.items()}
+        | {"bin/busybox": Entry(busybox, 0o755), "etc/passwd": Entry(USERS)}
+        | links
+    )
+
+
+def layer(files: Mapping[str, Entry]) -> bytes:
+    """Return a tar of files by path."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as tar:
+        for name, one in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.mode, entry.type = one.mode, _kind(one)
+            entry.linkname, entry.size = one.link, len(one.content)
+            tar.addfile(entry, io.BytesIO(one.content))
+    return sink.getvalue()
+
+
+def _kind(one: Entry) -> bytes:
+    """Return tar's type of an entry."""
+    if one.folder:
+        return tarfile.DIRTYPE
+    return tarfile.SYMTYPE if one.link else tarfile.REGTYPE
+
+
+def _config(runs: Mapping[str, Any], layers: Sequence[str]) -> dict[str, Any]:
+    """Return the configuration of an image."""
+    return {
+        "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
+        "os": "linux",
+        "config": {"Env": ["PATH=/bin", "HOME=/root"], "WorkingDir": "/", **runs},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in layers]},
+    }

@@ -1,7 +1,7 @@
-"""A running sandbox as an object: for the tests, the demo and the commands.
+"""A running sandbox as an object, for tests, the demo and the commands.
 
-Everything it knows comes from the sandbox's directory, so any number of processes may hold one and a test can attach to
-a sandbox that a person started.
+All its data comes from the sandbox's directory. So any number of processes can attach to one sandbox, and a test can
+attach to one that a user started.
 """
 
 import os
@@ -33,14 +33,14 @@ class ClusterProcesses:
 
     Attributes:
         name: `upper`, `lower-a`, …
-        kubeconfig: the administrator's, certificates inline.
-        server: URL of the apiserver.
-        audit_log: a JSON object per line: who (`user`, `userAgent`) did what (`verb`, `objectRef`).
-        logs: NAMESPACE/POD/CONTAINER.log in CRI format (`TIME stdout F text`), what `kubectl logs` shows;
-            a test may append to them, or write one before anybody asks.
-        work: NAMESPACE/POD/CONTAINER is the working directory of what is exec'd there.
-        ports: of all its processes.
-        pids: of its processes, by component.
+        kubeconfig: the administrator's, with inline certificates.
+        server: the URL of the apiserver.
+        audit_log: one JSON object per line, with `user`, `userAgent`, `verb`, `objectRef`.
+        logs: NAMESPACE/POD/CONTAINER.log in CRI format (`TIME stdout F text`), which `kubectl logs` shows;
+            a test may append to a log, or create one first.
+        work: the directory in which exec commands run in NAMESPACE/POD/CONTAINER.
+        ports: the ports of all its processes.
+        pids: the process ids by component.
     """
 
     name: str
@@ -54,7 +54,7 @@ class ClusterProcesses:
 
 
 class Sandbox:
-    """A running sandbox; made by `start` or `attach`, ended by `stop` or by leaving its `with` block."""
+    """A running sandbox; created by `start` or `attach`, ended by `stop` or at the end of its `with` block."""
 
     def __init__(self, directory: Path, guard: Guard | None = None) -> None:
         self.directory = directory
@@ -72,13 +72,13 @@ class Sandbox:
         """Start a sandbox and return when it is ready.
 
         Args:
-            directory: where its files go; made when it is missing.
-            options: how many lowers and nodes, and how fast it evicts.
-            bound: it ends with this process, even when that is killed; otherwise it lives until `stop`.
-            progress: takes lines for a person.
+            directory: the directory for its files; created if missing.
+            options: the number of lowers and nodes, and other options.
+            bound: end it with this process, even if that is killed; otherwise it runs until `stop`.
+            progress: called with lines for a person.
 
         Raises:
-            SandboxError: it could not be started; nothing of it is left then.
+            SandboxError: it could not be started; no process and no file of it is left.
         """
         directory = directory.resolve()
         started = startup.bring_up(directory, options or Options(), progress, bound=bound)
@@ -89,7 +89,7 @@ class Sandbox:
         """Return the sandbox that runs in the directory.
 
         Raises:
-            SandboxError: none does.
+            SandboxError: no sandbox runs there.
         """
         sandbox = cls(directory.resolve())
         sandbox.state()
@@ -104,10 +104,10 @@ class Sandbox:
         self.stop()
 
     def state(self) -> State:
-        """Read what runs.
+        """Return the state of the sandbox.
 
         Raises:
-            SandboxError: nothing does.
+            SandboxError: no sandbox runs in the directory.
         """
         found = state.load(self.directory)
         if found is None:
@@ -117,11 +117,11 @@ class Sandbox:
 
     @property
     def clusters(self) -> dict[str, ClusterProcesses]:
-        """The clusters by name, the upper one first, with the processes of this moment."""
+        """The clusters by name, the upper one first, with their present processes."""
         return {name: _view(cluster) for name, cluster in self.state().clusters.items()}
 
     def kubectl_command(self, *arguments: str, cluster: str = UPPER) -> list[str]:
-        """Return the command line of kubectl against a cluster."""
+        """Return the command line of kubectl for a cluster."""
         found = self.state().binaries
         if found is None:
             raise SandboxError(f"the sandbox in {self.directory} is still starting; wait for `up`")
@@ -130,7 +130,7 @@ class Sandbox:
     def kubectl(
         self, *arguments: str, cluster: str = UPPER, stdin: str = "", limit: float = KUBECTL_LIMIT
     ) -> subprocess.CompletedProcess[str]:
-        """Run kubectl against a cluster to its end, at most `limit` seconds; its exit code is the caller's to judge."""
+        """Run kubectl against a cluster for at most `limit` seconds; does not check its exit code."""
         command = self.kubectl_command(*arguments, cluster=cluster)
         variables = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
         return subprocess.run(
@@ -138,28 +138,28 @@ class Sandbox:
         )
 
     def kill(self, cluster: str, component: str, signal: signals.Signals = signals.SIGKILL) -> None:
-        """Send a signal to a component; after SIGKILL it has ended when this returns."""
+        """Send a signal to a component; after SIGKILL, wait until the process has ended."""
         processes.send(self._process(cluster, component), signal)
 
     def suspend(self, cluster: str, component: str) -> None:
-        """Stop a component from running, without ending it: it accepts connections and answers nothing."""
+        """Suspend a component with SIGSTOP: the kernel still accepts connections, but gets no response."""
         self.kill(cluster, component, signals.SIGSTOP)
 
     def resume(self, cluster: str, component: str) -> None:
-        """Let a suspended component run on."""
+        """Resume a suspended component."""
         self.kill(cluster, component, signals.SIGCONT)
 
     def restart(self, cluster: str, component: str, *, extra: Sequence[str] = (), wait: bool = True) -> None:
-        """End a component if it runs, and start it on the same ports; another one that does not run stays so.
+        """Kill a component if it runs, and start it on the same ports; other components stay as they are.
 
         Args:
-            cluster: its name.
+            cluster: the name of the cluster.
             component: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok or endpoint.
-            extra: arguments to add, this time and at later restarts.
-            wait: return only when it is ready.
+            extra: arguments to add, now and at later restarts.
+            wait: return only when the component is ready.
 
         Raises:
-            SandboxError: it did not become ready; the next restart is without what was added.
+            SandboxError: it did not become ready; the next restart omits the added arguments.
         """
         current = self.state()
         found = current.clusters[cluster]
@@ -176,13 +176,13 @@ class Sandbox:
             raise
 
     def adopt(self, *names: str) -> None:
-        """Have these entries of the directory, which may come later, removed with the sandbox's own."""
+        """Add names to the entries of the directory that are deleted with the sandbox; they need not exist yet."""
         current = self.state()
         current.entries.extend(name for name in names if name not in current.entries)
         state.save(self.directory, current)
 
     def stop(self) -> list[str]:
-        """End everything and remove its files; return the names in the directory that were not its own."""
+        """End all processes and delete the sandbox's files; returns the names of other files in the directory."""
         left = teardown.end(self.directory) or []
         if self._guard is not None:
             self._guard.release()
@@ -190,18 +190,21 @@ class Sandbox:
         return left
 
     def _forget_arguments(self, current: State, cluster: Cluster, component: str, former: list[str]) -> None:
-        """What a component did not start with is not what it starts with the next time."""
+        """Restore the arguments of a component that did not start with new ones."""
         failed = cluster.processes[component]
         cluster.processes[component] = msgspec.structs.replace(failed, arguments=former)
         state.save(self.directory, current)
 
     def _process(self, cluster: str, component: str) -> Process:
-        """Return a component's process of this moment."""
+        """Return the present process of a component."""
         return _component(self.state().clusters[cluster], component)
 
 
 def _without_ended(cluster: Cluster, started: str) -> Cluster:
-    """Return a cluster without the components that ended before `started` was: their end says nothing of it."""
+    """Return a cluster without the components that had ended before `started` was started.
+
+    Otherwise `wait` would report their end as the reason for a failed start.
+    """
     running = {
         name: process for name, process in cluster.processes.items() if name == started or processes.running(process)
     }
@@ -209,7 +212,7 @@ def _without_ended(cluster: Cluster, started: str) -> Cluster:
 
 
 def _component(cluster: Cluster, component: str) -> Process:
-    """Return a component's process, or say which there are."""
+    """Return the process of a component; raises SandboxError with the names of the existing ones."""
     if component not in cluster.processes:
         known = ", ".join(cluster.processes)
         raise SandboxError(f"{cluster.layout.name} has no {component}, it has {known}")
@@ -217,7 +220,7 @@ def _component(cluster: Cluster, component: str) -> Process:
 
 
 def _view(cluster: Cluster) -> ClusterProcesses:
-    """Return what a test needs to know of a cluster."""
+    """Return the public view of a cluster."""
     layout = cluster.layout
     return ClusterProcesses(
         name=layout.name,

@@ -1,7 +1,7 @@
-"""Starts a sandbox: files, processes cluster by cluster, nodes, and the wait until all of it is ready.
+"""Starts a sandbox: files, processes, nodes; and waits until all of it is ready.
 
-Clusters start together, component by component, because a start is mostly waiting for the apiservers. The state is
-written after every process, and a guard stands by until the end.
+All clusters start together, component by component, since most of the time is spent waiting for apiservers. The state
+is saved after every started process, and a guard cleans up if this process is killed before the end.
 """
 
 import os
@@ -30,17 +30,17 @@ PORTS_OF_A_CLUSTER = len(Ports.__struct_fields__)
 SPARE_KUBELET_PORTS = 8
 FIRST = ("etcd", "kube-apiserver")
 REAL = 1
-"""The place of the cluster that a real node is for."""
+"""The place of the cluster with the real node."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """What `bring_up` did.
+    """The result of `bring_up`.
 
     Attributes:
-        state: what runs now.
-        found: it ran before.
-        guard: ends it with this process; None: it lives on.
+        state: the state of the sandbox.
+        found: whether it already ran.
+        guard: ends the sandbox with this process; None: it runs until it is stopped.
     """
 
     state: State
@@ -49,16 +49,16 @@ class Started:
 
 
 def bring_up(directory: Path, options: Options, progress: Progress, *, bound: bool = False) -> Started:
-    """Start a sandbox in the directory; one that is there already is left alone, its dead processes started again.
+    """Start a sandbox in the directory; of one that already runs, only processes that have ended are started.
 
     Args:
-        directory: absolute; made when it is missing.
+        directory: an absolute path; created if missing.
         options: what to start.
-        progress: takes lines for a person.
-        bound: end the sandbox when this process ends, however it does; a guard for that is returned.
+        progress: called with lines for a person.
+        bound: end the sandbox when this process ends for any reason, by the returned guard.
 
     Raises:
-        SandboxError: it could not be started; nothing of it is left then.
+        SandboxError: it could not be started; no process and no file of it is left.
     """
     check(options, directory)
     with claimed(directory) as claim:
@@ -73,7 +73,7 @@ def bring_up(directory: Path, options: Options, progress: Progress, *, bound: bo
 
 
 def check(options: Options, directory: Path) -> None:
-    """Refuse what cannot be started, before anything is changed."""
+    """Raise SandboxError for options that cannot work, before anything is changed."""
     if not 0 <= options.lowers <= MAX_LOWERS:
         raise SandboxError(f"--lowers {options.lowers}: give a number from 0 to {MAX_LOWERS}")
     if options.nodes < 0:
@@ -85,7 +85,7 @@ def check(options: Options, directory: Path) -> None:
 
 
 def _check_real_node(options: Options, directory: Path) -> None:
-    """Refuse a real node where the machine does not allow one."""
+    """Raise SandboxError if this machine cannot run a real node."""
     if not options.lowers:
         raise SandboxError("--real-node: the node is one of a lower cluster; give --lowers 1 or more")
     why = real_node.obstacle((directory, binaries.cache_directory(os.environ)), os.environ)
@@ -94,20 +94,23 @@ def _check_real_node(options: Options, directory: Path) -> None:
 
 
 def nodes_of(place: int, options: Options) -> int:
-    """Return how many nodes the cluster at that place gets; the upper one has at most the one that never dies."""
+    """Return the number of nodes of the cluster at a place.
+
+    The upper cluster has none, or with compressed eviction one that is always alive.
+    """
     if place == REAL and options.real_node:
         return 1
     return options.nodes if place else int(options.compressed_eviction)
 
 
 def entries(names: Sequence[str]) -> list[str]:
-    """Return the names that a sandbox of these clusters makes in its directory, its state aside."""
+    """Return the names that a sandbox of these clusters creates in its directory, except its state file."""
     kubeconfigs = [f"{name}.kubeconfig" for name in names]
     return [*names, *kubeconfigs, "topology.yaml", "kubelet.crt", "kubelet.key"]
 
 
 def revived(directory: Path, state: State) -> State:
-    """Start again what does not run of a sandbox that was ready once."""
+    """Restart the processes of a ready sandbox that have ended."""
     for cluster in state.clusters.values():
         for name, process in cluster.processes.items():
             if not processes.running(process):
@@ -117,7 +120,7 @@ def revived(directory: Path, state: State) -> State:
 
 
 def with_other_ports(attempt: Callable[[], None], again: Callable[[], None]) -> None:
-    """Make an attempt, and up to two more when a port was taken in between; `again` clears up before each of those."""
+    """Call `attempt`, up to three times if a port was taken meanwhile; `again` cleans up before each retry."""
     tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(PortTakenError),
         stop=tenacity.stop_after_attempt(TRIES),
@@ -127,7 +130,7 @@ def with_other_ports(attempt: Callable[[], None], again: Callable[[], None]) -> 
 
 
 def start_process(directory: Path, state: State, cluster: Cluster, name: str, command: Sequence[str]) -> None:
-    """Start one process of a cluster and write it down."""
+    """Start one process of a cluster and save it in the state."""
     variables = processes.environment(state.identity, cluster.layout.directory)
     output = cluster.layout.output / f"{name}.log"
     cluster.processes[name] = processes.spawn(command, variables, output)
@@ -135,7 +138,7 @@ def start_process(directory: Path, state: State, cluster: Cluster, name: str, co
 
 
 def _guarded(directory: Path, options: Options, progress: Progress, claim: Claim, *, bound: bool) -> Started:
-    """Start a new sandbox with a guard beside it."""
+    """Start a new sandbox with a guard."""
     names = cluster_names(options.lowers)
     _refuse_foreign(directory, entries(names))
     state = State(uuid.uuid4().hex, options, entries(names), claim.made)
@@ -147,7 +150,7 @@ def _guarded(directory: Path, options: Options, progress: Progress, claim: Claim
 
 
 def _refuse_foreign(directory: Path, names: Sequence[str]) -> None:
-    """Raise when a file is there under a name that the sandbox would use."""
+    """Raise SandboxError if a file exists under a name that the sandbox would use."""
     taken = [name for name in (*names, FILE) if (directory / name).exists()]
     if taken:
         raise SandboxError(
@@ -156,7 +159,7 @@ def _refuse_foreign(directory: Path, names: Sequence[str]) -> None:
 
 
 def _launch(directory: Path, state: State, progress: Progress) -> None:
-    """Find the programs and start everything; only then the sandbox counts as ready."""
+    """Find the binaries and start everything; only then mark the sandbox as ready."""
 
     def again() -> None:
         progress("another program took a port: trying others")
@@ -173,7 +176,7 @@ def _launch(directory: Path, state: State, progress: Progress) -> None:
 
 
 def _launch_once(directory: Path, state: State, progress: Progress) -> None:
-    """Choose ports, write the files, start the processes."""
+    """Choose ports, write the files and start the processes."""
     names = cluster_names(state.options.lowers)
     runs = ports.choose([PORTS_OF_A_CLUSTER] * len(names) + [len(names) + SPARE_KUBELET_PORTS, 2])
     state.clusters = {
@@ -187,13 +190,13 @@ def _launch_once(directory: Path, state: State, progress: Progress) -> None:
 
 
 def _layout(directory: Path, state: State, name: str, place: int, run: Ports) -> Layout:
-    """Return where everything of a cluster is."""
+    """Return the layout of a cluster."""
     network = realnode.network(state.identity) if state.node and place == REAL else ""
     return Layout(str(directory), name, place, nodes_of(place, state.options), run, network)
 
 
 def _write_files(directory: Path, state: State, kubelet_port: int, telemetry_port: int, extender_port: int) -> None:
-    """Write credentials and configuration of all clusters, and the topology file; the extender's port is 0 for none."""
+    """Write credentials and configuration of all clusters, and the topology file; extender port 0 means no extender."""
     now = datetime.now(UTC)
     for cluster in state.clusters.values():
         signer = credentials.write(cluster.layout, now)
@@ -211,7 +214,7 @@ def _write_files(directory: Path, state: State, kubelet_port: int, telemetry_por
 
 
 def _start(directory: Path, state: State) -> None:
-    """Start the servers, then, when the apiservers answer, what works against them."""
+    """Start the servers, and the other components once the apiservers respond."""
     clusters = list(state.clusters.values())
     waiting = [(cluster, _commands(state, cluster)) for cluster in clusters]
     for name in FIRST:
@@ -237,7 +240,7 @@ def _commands(state: State, cluster: Cluster) -> dict[str, list[str]]:
 
 
 def _populate(cluster: Cluster) -> None:
-    """Create what a cluster has from its start: the kubelet client's role, and the nodes in name only."""
+    """Create the initial objects of a cluster: the role binding of the kubelet client, and its kwok nodes."""
     api = Api(cluster.layout)
     bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
     api.create(bindings, apiserver.kubelet_binding())
@@ -246,7 +249,7 @@ def _populate(cluster: Cluster) -> None:
 
 
 def _wait_for_all(clusters: Sequence[Cluster]) -> None:
-    """Wait until every component answers and pods can run."""
+    """Wait until every component is ready and pods can run."""
     for name in readiness.PROBES:
         having = [cluster for cluster in clusters if name in cluster.processes]
         readiness.wait(having, readiness.component(name), name)

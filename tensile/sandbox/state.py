@@ -1,11 +1,10 @@
-"""What runs, kept in one file of the sandbox's directory, so that any later command can find and end it.
+"""The state of a sandbox, in one file of its directory, and the lock of that directory.
 
-It is written whole and renamed into place at every start of a process. It is not what `down` relies on to find
-processes (each of them carries the sandbox's identity in its environment), but it tells which files are ours.
+The file is replaced atomically after every started process, so that any later command can find the sandbox and end it.
+`down` does not rely on it to find processes, which carry the sandbox's identity in their environment; but it says which
+files belong to the sandbox.
 
-Makes a sandbox's directory and locks it, so that two commands never work on one at a time.
-
-The lock is the kernel's, on the directory itself: no lock file to leave behind, and it ends with its holder.
+The lock is a kernel lock on the directory itself: it leaves no lock file behind, and ends with its holder.
 """
 
 import fcntl
@@ -25,7 +24,7 @@ NEW_FILE = ".state.json.new"
 
 
 class Binaries(msgspec.Struct, frozen=True):
-    """The programs of a sandbox, each as an absolute path."""
+    """The binaries of a sandbox, as absolute paths."""
 
     etcd: str
     apiserver: str
@@ -37,7 +36,7 @@ class Binaries(msgspec.Struct, frozen=True):
 
 
 class NodePrograms(msgspec.Struct, frozen=True):
-    """The programs of a real node: absolute paths, and its container runtime."""
+    """The binaries of a real node, as absolute paths, and its container runtime."""
 
     kubelet: str
     node: str
@@ -45,17 +44,17 @@ class NodePrograms(msgspec.Struct, frozen=True):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What a sandbox is asked to be.
+    """The options of a sandbox.
 
     Attributes:
-        lowers: number of lower clusters, 0-26.
-        nodes: nodes of each lower cluster.
-        compressed_eviction: the upper cluster calls a silent node dead after 12 s and evicts 5 s later,
-            instead of 40 s and 5 minutes. It then has one cordoned node of its own that stays alive:
-            Kubernetes evicts nothing while every node of a cluster is silent.
-        real_node: the first lower cluster has one node that runs containers, in place of those in name only.
-        extender: the upper scheduler asks the engine's extender, which the topology file then enables.
-        verify_kubelet: apiservers accept only kubelets whose certificate their authority signed.
+        lowers: the number of lower clusters, 0-26.
+        nodes: the number of nodes of each lower cluster.
+        compressed_eviction: the upper cluster marks a silent node as dead after 12 s and evicts its pods 5 s later,
+            instead of after 40 s and 5 minutes. It then has one cordoned node of its own that stays alive, since
+            Kubernetes evicts no pods while every node of a cluster is silent.
+        real_node: the first lower cluster has one node that runs containers, instead of its kwok nodes.
+        extender: the upper scheduler uses the engine's extender, which the topology file then enables.
+        verify_kubelet: apiservers accept only kubelets whose certificate is signed by the cluster's CA.
     """
 
     lowers: int = 2
@@ -67,7 +66,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A started program; `started` (clock ticks since boot) tells it from a later one with its number."""
+    """A started process; `started` (clock ticks since boot) tells it from a later one with the same pid."""
 
     pid: int
     started: int
@@ -76,7 +75,7 @@ class Process(msgspec.Struct, frozen=True):
 
 
 class Cluster(msgspec.Struct):
-    """One cluster: where it is, and its processes by component."""
+    """One cluster: its layout, and its processes by component."""
 
     layout: Layout
     processes: dict[str, Process] = {}
@@ -86,13 +85,13 @@ class State(msgspec.Struct):
     """One sandbox.
 
     Attributes:
-        identity: what every process of it carries in its environment.
-        options: what it was asked to be.
-        entries: the names in its directory that are ours.
-        made: the directories that were made for it, deepest first.
-        ready: everything has been ready once; until then nobody may rely on it.
-        binaries: its programs, None before they are found.
-        node: the programs of its real node, None when it has none or before they are found.
+        identity: the value that every process carries in its environment.
+        options: the requested options.
+        entries: the names in its directory that belong to the sandbox.
+        made: the directories that were created for it, deepest first.
+        ready: whether everything has been ready once; before, the sandbox must not be used.
+        binaries: its binaries, None until they are found.
+        node: the binaries of its real node, None if it has none or until they are found.
         clusters: by name, the upper one first.
     """
 
@@ -106,11 +105,19 @@ class State(msgspec.Struct):
     clusters: dict[str, Cluster] = {}
 
 
+@dataclass(frozen=True)
+class Claim:
+    """A locked directory: its file descriptor, and the directories that were created for it (deepest first)."""
+
+    descriptor: int
+    made: list[str]
+
+
 def load(directory: Path) -> State | None:
-    """Read the state of the sandbox in the directory; None: there is none.
+    """Return the state of the sandbox in the directory, None if there is none.
 
     Raises:
-        SandboxError: the file is not one of ours.
+        SandboxError: the file is not a sandbox's state.
     """
     path = directory / FILE
     try:
@@ -124,26 +131,18 @@ def load(directory: Path) -> State | None:
 
 
 def save(directory: Path, state: State) -> None:
-    """Write the state in one step."""
+    """Write the state atomically."""
     new = directory / NEW_FILE
     new.write_bytes(msgspec.json.format(msgspec.json.encode(state)))
     new.replace(directory / FILE)
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A locked directory: its descriptor, and which directories were made for it (deepest first)."""
-
-    descriptor: int
-    made: list[str]
-
-
 @contextmanager
 def claimed(directory: Path) -> Iterator[Claim]:
-    """Make the directory where it is missing, and hold its lock inside the block.
+    """Create the directory if it is missing, and hold its lock inside the block.
 
     Raises:
-        SandboxError: it cannot be made or opened.
+        SandboxError: it cannot be created or opened.
     """
     try:
         claim = _claim(directory)
@@ -156,7 +155,7 @@ def claimed(directory: Path) -> Iterator[Claim]:
 
 
 def _claim(directory: Path) -> Claim:
-    """Make, open and lock; again from the start when another command removed the directory in between."""
+    """Create, open and lock the directory; starts over if another command deleted it meanwhile."""
     while True:
         try:
             made = _make(directory)
@@ -170,7 +169,7 @@ def _claim(directory: Path) -> Claim:
 
 
 def _make(directory: Path) -> list[str]:
-    """Make the directory and those above it; return the made ones, the deepest first."""
+    """Create the directory and its missing parents; returns the created ones, deepest first."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o755, exist_ok=True)

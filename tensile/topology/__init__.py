@@ -1,6 +1,6 @@
-"""The topology file: text in, a valid and complete topology out, or every error with its place.
+"""The topology file: from text to a valid, complete topology, or to all its errors with their positions.
 
-Pure: nothing is opened, no clock is read. Whether a path exists or a cluster answers is for those who use it.
+This package opens no files and reads no clock. Whether a path exists or a cluster responds is checked by its users.
 """
 
 from tensile.topology.fields import Controller

@@ -1,7 +1,7 @@
-"""What an edit of the topology file changes: in words for people, and lower by lower for the engine.
+"""What an edit of the topology file changes: as messages for people, and per lower cluster for the engine.
 
-Compared is what the topologies mean, not how they are written: a lower is known by its name wherever it stands, and
-what it inherits counts as its own, so a new default is told where it takes effect and nowhere else.
+The meaning of the topologies is compared, not their text. A lower is identified by its name at any position, and
+inherited values count as its own. So a changed default is reported only for the lowers that it affects.
 """
 
 import json
@@ -19,9 +19,9 @@ _LONGEST = 80
 
 
 class Lowers(NamedTuple):
-    """Which lowers an edit touches, by name; `same` are the ones that it leaves alone.
+    """The lowers that an edit affects, by name. `same` are the unaffected ones.
 
-    `moved` are those of `changed` whose pods would not be found again: another node name, or other namespaces below.
+    `moved` are those of `changed` whose pods would not be found again: another node name or namespace mapping.
     """
 
     added: frozenset[str]
@@ -32,10 +32,10 @@ class Lowers(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """What lies between two topologies.
+    """The difference between two topologies.
 
-    `words` say what comes into force, one change each, `refused` what does not until the engine is started again;
-    `topology` is the new one with what is refused put back, which is the one to put in force.
+    `words` describe what is activated, one change each. `refused` is what needs a restart. `topology` is the new
+    topology with the refused changes undone, which is the one to activate.
     """
 
     words: tuple[str, ...]
@@ -45,7 +45,7 @@ class Edit(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """One difference: where, in which lower ("" for none), and in words what."""
+    """One difference: its path, its lower ("" for none), and its description."""
 
     lower: str
     path: Path
@@ -53,7 +53,7 @@ class _Change(NamedTuple):
 
 
 def edit(old: Topology, new: Topology) -> Edit:
-    """Compare the topology in force with the one that is to follow it."""
+    """Compare the active topology with the next one."""
     lowers = _lowers(old, new)
     found = sorted(_changes(old, new, lowers.changed))
     refused = [change for change in found if change.path[0] in _FIXED]
@@ -65,23 +65,23 @@ def edit(old: Topology, new: Topology) -> Edit:
 
 
 def concerns_all(old: Topology, new: Topology) -> bool:
-    """Report whether an edit changes what decisions about every lower rest on, also about those that it leaves alone.
+    """Report whether an edit changes the input of decisions about every lower, including the unchanged ones.
 
-    That is all outside the lowers, and of each lower what decisions about the others ask: its virtual node's name and
-    taints, its place in the order, and what it makes the engine follow.
+    That is everything outside the lowers. Of each lower it is what decisions about the others need: the name and taints
+    of its virtual node, its position, and what it makes the engine watch.
     """
     return _common(old) != _common(new)
 
 
 def _common(topology: Topology) -> tuple[Any, ...]:
-    """Return what decisions about every lower rest on."""
+    """Return the input of decisions about every lower."""
     nodes = [(lower.name, lower.node.name, lower.node.taints) for lower in topology.lowers]
     followed = (topology.enabled, topology.places, topology.evicts)
     return topology.model_dump(exclude=set(_BY_LOWER)), nodes, followed
 
 
 def _lowers(old: Topology, new: Topology) -> Lowers:
-    """Sort the lowers by what happens to them."""
+    """Classify the lowers by their change."""
     before, after = ({lower.name: lower for lower in topology.lowers} for topology in (old, new))
     both = before.keys() & after.keys()
     changed = frozenset(name for name in both if before[name] != after[name])
@@ -95,15 +95,15 @@ def _lowers(old: Topology, new: Topology) -> Lowers:
 
 
 def _place(lower: Lower) -> tuple[str, str]:
-    """Return what a lower's pods are found by."""
+    """Return what identifies the location of a lower's pods."""
     return lower.node.name, lower.namespaces.mapping
 
 
 def _changes(old: Topology, new: Topology, changed: frozenset[str]) -> Iterator[_Change]:
-    """Yield each difference of two topologies outside their lowers, and of the lowers that changed."""
+    """Yield the differences of two topologies outside their lowers, and of each changed lower."""
     if old == new:
         return
-    from deepdiff import DeepDiff  # noqa: PLC0415 - a tenth of what it takes to start, and asked for when a file changes
+    from deepdiff import DeepDiff  # noqa: PLC0415 - a tenth of the start-up time, and only needed when a file changes
 
     before, after = ({name: _data(lower) for name, lower in _scopes(one, changed)} for one in (old, new))
     for kind, levels in DeepDiff(before, after, view="tree").items():
@@ -113,7 +113,7 @@ def _changes(old: Topology, new: Topology, changed: frozenset[str]) -> Iterator[
 
 
 def _scopes(topology: Topology, changed: frozenset[str]) -> Iterator[tuple[str, Section]]:
-    """Yield the whole under "" and each lower that changed under its name."""
+    """Yield the whole topology under "", and each changed lower under its name."""
     yield "", topology
     for lower in topology.lowers:
         if lower.name in changed:
@@ -121,7 +121,7 @@ def _scopes(topology: Topology, changed: frozenset[str]) -> Iterator[tuple[str, 
 
 
 def _data(section: Section) -> dict[str, Any]:
-    """Return a section as the file writes it, taints as kubectl does; what has no order becomes a set."""
+    """Return a section as in the file, with taints as in kubectl and unordered lists as sets."""
     found = section.model_dump(mode="json", by_alias=True, exclude=set(_BY_LOWER))
     taints = found.get("node", {}).get("taints", ())
     if taints:
@@ -130,14 +130,14 @@ def _data(section: Section) -> dict[str, Any]:
 
 
 def _unordered(value: Any) -> Any:
-    """Turn the lists in some data into sets: each list of the file is one."""
+    """Convert all lists in the data to sets: every list of the file is a set."""
     if isinstance(value, dict):
         return {key: _unordered(content) for key, content in value.items()}
     return set(value) if isinstance(value, list) else value
 
 
 def _words(kind: str, before: Any, after: Any) -> str:
-    """Describe one difference, as it follows its path."""
+    """Describe one difference, to be appended to its path."""
     if kind.endswith("_added"):
         return f" {_shown(after)} added" if kind.startswith("set_") else f" added, {_shown(after)}"
     if kind.endswith("_removed"):
@@ -146,14 +146,14 @@ def _words(kind: str, before: Any, after: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Write a value as the file could have it, on one line and not too long; control characters are escaped."""
+    """Format a value as in the file, on one line, truncated, with control characters escaped."""
     bare = isinstance(value, str) and _CLEAR(value) and scalar(value) == value
     text = value if bare else json.dumps(value)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 def _gathered(changes: list[_Change]) -> Iterator[str]:
-    """Write changes, those that are the same for several lowers as one."""
+    """Format changes. Equal changes of several lowers become one."""
     groups: dict[tuple[Path, str], list[str]] = {}
     for lower, path, words in changes:
         groups.setdefault((path, words), []).append(lower)
@@ -166,5 +166,5 @@ def _gathered(changes: list[_Change]) -> Iterator[str]:
 
 
 def _refusal(change: _Change) -> str:
-    """Return what a reload cannot change."""
+    """Describe a change that a reload cannot make."""
     return f"{show_path(change.path)}:{change.words}: not while running, restart needed"

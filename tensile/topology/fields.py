@@ -1,13 +1,11 @@
-"""The types of a topology's fields: what is accepted, and how the JSON schema says it.
+"""The field types of a topology: their validation, and their JSON schema.
 
-Strict throughout: "500" is no number, 1 is no boolean, and a list is never made of one value, because a coercion that
-helps one user hides the mistake of another.
+Types are strict: "500" is no number, 1 is no boolean, and a single value does not become a list. A coercion that helps
+one user hides the mistake of another.
 
-The spellings that fields of a topology may have: names, labels, addresses, URLs, durations.
-
-Kubernetes refuses a bad name only when an object is written, in the middle of a run and far from the file; here the
-same rules hold while the file is read. Every function gives the value, or raises ValueError with words that say what
-would be right.
+Kubernetes rejects an invalid name only when an object is written, during a run and far from the file. The same rules
+are applied here when the file is read. Every check returns the value, or raises ValueError with a message that says
+what would be right.
 """
 
 import ipaddress
@@ -42,9 +40,11 @@ _NODE_RESOURCES = frozenset(("cpu", "memory", "ephemeral-storage", "pods"))
 _NODE_RESOURCE_PREFIXES = ("hugepages-", "attachable-volumes-")
 _PORTS = range(1, 65536)
 
+_MOST = 1_000_000
+
 
 def show(value: Any) -> str:
-    """Write a value into a message: what it is, and the value itself where it is short."""
+    """Format a value for a message: its type, and the value itself if it is short."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -57,7 +57,7 @@ def show(value: Any) -> str:
 
 
 def _matching(pattern: str, rule: str, longest: int = _LABEL_LONGEST) -> Callable[[str], str]:
-    """Make a check against a pattern and a length."""
+    """Return a check for a pattern and a length."""
     compiled = re.compile(pattern)
 
     def check(text: str) -> str:
@@ -71,29 +71,29 @@ def _matching(pattern: str, rule: str, longest: int = _LABEL_LONGEST) -> Callabl
 
 
 label_name = _matching(LABEL, "lower-case letters, digits and '-', starting and ending with a letter or digit")
-"""A DNS-1123 label, as Kubernetes asks of namespaces."""
+"""A DNS-1123 label, as Kubernetes requires for namespaces."""
 
 alias_name = _matching(ALIAS, "lower-case letters, digits and '-', starting with a letter and not ending with '-'")
-"""A DNS-1035 label, as Kubernetes asks of Services."""
+"""A DNS-1035 label, as Kubernetes requires for Services."""
 
 object_name = _matching(
     SUBDOMAIN,
     "lower-case letters, digits, '-' and '.', each part starting and ending with a letter or digit",
     _SUBDOMAIN_LONGEST,
 )
-"""A DNS-1123 subdomain, as Kubernetes asks of most objects."""
+"""A DNS-1123 subdomain, as Kubernetes requires for most objects."""
 
 node_name = _matching(
     SUBDOMAIN,
     "lower-case letters, digits, '-' and '.', each part starting and ending with a letter or digit",
 )
-"""A node's name: an object's name that is also a label's value (kubernetes.io/hostname), hence 63 characters."""
+"""A node's name: an object's name that is also a label value (kubernetes.io/hostname), hence 63 characters."""
 
 label_value = _matching(
     f"({QUALIFIED})?",
     "empty, or letters, digits, '-', '_' and '.', starting and ending with a letter or digit",
 )
-"""A label's value."""
+"""A label value."""
 
 data_key = _matching(DATA_KEY, "letters, digits, '-', '_' and '.'", _SUBDOMAIN_LONGEST)
 """A key of a Secret's data."""
@@ -102,7 +102,7 @@ _key_name = _matching(QUALIFIED, "letters, digits, '-', '_' and '.', starting an
 
 
 def label_key(text: str) -> str:
-    """Check a label's key: a name of at most 63 characters, optionally after a DNS name and a slash."""
+    """Check a label key: a name of at most 63 characters, optionally after a DNS name and a slash."""
     prefix, slash, name = text.rpartition("/")
     if slash and not _is(object_name, prefix):
         raise ValueError("the part before the slash must be a DNS name such as example.com")
@@ -120,7 +120,7 @@ def _is(check: Callable[[str], str], text: str) -> bool:
 
 
 def own_label_key(text: str) -> str:
-    """Check a key that the user sets on a node: a label's key, but none of those that the engine itself writes."""
+    """Check a label or annotation key for a node: a label key that the engine does not write itself."""
     if text.startswith(PREFIX):
         raise ValueError(f"keys that start with {PREFIX} are written by the engine; use another")
     return label_key(text)
@@ -153,21 +153,21 @@ def quantity(text: str) -> str:
 
 
 def path(text: str) -> str:
-    """Check the path of a file; what it holds or whether it exists is not looked at. The value is not repeated."""
+    """Check a file path. The file is not accessed, and the value is not repeated in the message."""
     if not text or len(text) > _PATH_LONGEST or _CONTROL.search(text):
         raise ValueError("must be the path of a file, on one line (not the file's content)")
     return text
 
 
 def word(text: str) -> str:
-    """Check a name that others give freely, such as a kubeconfig's context: not empty, no control characters."""
+    """Check a name that other programs choose, such as a kubeconfig's context: not empty, no control characters."""
     if not text or len(text) > _SUBDOMAIN_LONGEST or _CONTROL.search(text):
         raise ValueError(f"must be 1 to {_SUBDOMAIN_LONGEST} characters on one line")
     return text
 
 
 def address(text: str) -> str:
-    """Check an IP address to listen on; one with a zone, such as fe80::1%eth0, holds on one machine only."""
+    """Check an IP address to listen on. A zone, as in fe80::1%eth0, is only valid on one machine."""
     try:
         ipaddress.ip_address(text.replace("%", " "))
     except ValueError:
@@ -176,7 +176,7 @@ def address(text: str) -> str:
 
 
 def reachable_address(text: str) -> str:
-    """Check an IP address that others call."""
+    """Check an IP address that clients call."""
     if ipaddress.ip_address(address(text)).is_unspecified:
         raise ValueError(f"is {show(text)}, which nobody can call; must be an address of this machine")
     return text
@@ -188,7 +188,7 @@ def _host(host: str | None) -> bool:
 
 
 def _split(text: str) -> tuple[str, str | None, int | None, str]:
-    """Take a URL apart: scheme, host, port, and all that Kubernetes wants empty in it (user, query, fragment)."""
+    """Split a URL: scheme, host, port, and the parts that Kubernetes requires to be empty (user, query, fragment)."""
     if _CONTROL.search(text) or " " in text:
         raise ValueError
     parts = urlsplit(text)
@@ -197,7 +197,7 @@ def _split(text: str) -> tuple[str, str | None, int | None, str]:
 
 
 def url(text: str) -> str:
-    """Check the URL of a webhook by Kubernetes' rules. The value is not repeated: it may hold a password."""
+    """Check the URL of a webhook by Kubernetes' rules. The value is not repeated, as it may contain a password."""
     try:
         scheme, host, port, rest = _split(text)
     except ValueError:
@@ -208,7 +208,7 @@ def url(text: str) -> str:
 
 
 def server_url(text: str) -> str:
-    """Check the URL of an apiserver: scheme, host and port, nothing more. The value is not repeated."""
+    """Check the URL of an apiserver: only scheme, host and port. The value is not repeated."""
     try:
         scheme, host, port, rest = _split(text)
         tail = urlsplit(text).path
@@ -220,7 +220,7 @@ def server_url(text: str) -> str:
 
 
 def duration(value: Any) -> timedelta:
-    """Read a duration such as 30s, 5m or 1h30m: hours, minutes, seconds and ms, longer than none."""
+    """Parse a positive duration such as 30s, 5m or 1h30m: hours, minutes, seconds and ms."""
     if not isinstance(value, str) or re.fullmatch(DURATION, value) is None or len(value) > _SHOWN:
         raise ValueError(f"is {show(value)}; must be a duration with its unit, such as 30s, 5m or 1h30m")
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(value))
@@ -232,7 +232,7 @@ def duration(value: Any) -> timedelta:
 
 
 def write_duration(value: timedelta) -> str:
-    """Write a duration as a topology file has it."""
+    """Format a duration as in a topology file."""
     seconds = value.total_seconds()
     for unit in ("h", "m"):
         if seconds and seconds % _SECONDS[unit] == 0:
@@ -241,37 +241,35 @@ def write_duration(value: timedelta) -> str:
 
 
 Controller = Literal["PV", "Service", "RBAC", "ServiceAccount"]
-"""What is mirrored beside pods, their ConfigMaps and their Secrets."""
+"""What is mirrored besides pods, their ConfigMaps and their Secrets."""
 
 OnConflict = Literal["fail", "adopt"]
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
-_MOST = 1_000_000
-
 
 def _in_order(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a set one order, so that the order it was written in is no difference."""
+    """Sort a set, so that the order in the file makes no difference."""
     return tuple(sorted(names))
 
 
 def _without_null(schema: dict[str, Any]) -> None:
-    """Leave null out of a field's schema: there it only stands for a key that is not written."""
+    """Remove null from a field's schema, where null only represents a missing key."""
     schema.update(schema.pop("anyOf")[0])
     schema.pop("default")
 
 
 def _given(value: Any) -> Any:
-    """Refuse null where it would look like a choice: an empty `kubeconfig:` is a slip, not a wish."""
+    """Refuse null for a field where it looks like a choice: an empty `kubeconfig:` is a mistake."""
     if value is None:
         raise ValueError("is null, must have a value")
     return value
 
 
 ABSENT: Any = Field(default=None, json_schema_extra=_without_null)
-"""The default of a field that has none: None for the program, nothing in the schema."""
+"""The default of a field without a default: None in the program, nothing in the schema."""
 
 GIVEN = BeforeValidator(_given)
-"""For such a field: it may be left out, and null is no value of it."""
+"""For such a field: the key may be omitted, but null is invalid."""
 
 LabelName = Annotated[
     str,

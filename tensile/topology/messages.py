@@ -1,10 +1,7 @@
-"""From what pydantic finds wrong with a file to words that say what would be right.
+"""Error messages for topology files: pydantic's errors in the terms of YAML and Kubernetes, with their positions.
 
-Its own words speak of Python ("Input should be a valid tuple"); the reader of these knows YAML and Kubernetes.
-
-What is said about a topology file: errors, each with its place.
-
-One form for all, FILE:LINE:COLUMN: path.to.key: words, because editors and CI systems jump to it.
+Pydantic's messages use Python terms ("Input should be a valid tuple"), which users of the file need not know. All
+errors have the form FILE:LINE:COLUMN: path.to.key: message, which editors and CI systems recognize.
 """
 
 import difflib
@@ -20,12 +17,38 @@ from tensile.topology.fields import show
 from tensile.topology.models import Section, TopologyFile
 from tensile.yaml_document import Path, Position, show_key, show_path
 
+MOST_SHOWN = 200
+"""The most errors of one file that are shown. A file with more is probably not a topology."""
+
 _LISTED = 12
 _QUOTED = re.compile(r"'([^']*)'")
 
 
+class Problem(NamedTuple):
+    """An error at a position of the file, with what is wrong and what would be right."""
+
+    position: Position
+    path: Path
+    text: str
+
+    def line(self, name: str) -> str:
+        """Format it as one line, for the file of that name."""
+        return f"{name}:{self.position.line}:{self.position.column}: {show_path(self.path)}: {self.text}"
+
+
+class TopologyErrors(TensileError):
+    """A topology file is invalid. `problems` holds every error in the order of the file, `name` is the file's."""
+
+    def __init__(self, name: str, problems: tuple[Problem, ...]) -> None:
+        lines = [problem.line(name) for problem in problems[:MOST_SHOWN]]
+        more = len(problems) - MOST_SHOWN
+        super().__init__("\n".join([*lines, f"{name}: and {more} more errors"] if more > 0 else lines))
+        self.name = name
+        self.problems = problems
+
+
 def closest(word: object, known: Iterable[str]) -> str:
-    """Return `; did you mean "..."?` for the known word that is most like this one, "" when none is."""
+    """Return `; did you mean "..."?` for the most similar known word, "" if none is similar."""
     spellings = {name.lower(): name for name in known}
     sought = "none" if word is None else str(word).lower()
     found = difflib.get_close_matches(sought[:64], spellings, n=1, cutoff=0.7)
@@ -33,7 +56,7 @@ def closest(word: object, known: Iterable[str]) -> str:
 
 
 def _section(annotation: Any) -> type[Section] | None:
-    """Find the section that a field's type holds, through lists and null."""
+    """Return the section in a field's type, through lists and null."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     found = (_section(part) for part in get_args(annotation))
@@ -41,13 +64,13 @@ def _section(annotation: Any) -> type[Section] | None:
 
 
 def _fields(section: type[Section] | None) -> dict[str, FieldInfo]:
-    """Return a section's fields by the keys that they have in the file."""
+    """Return a section's fields by their keys in the file."""
     found = section.model_fields.values() if section else ()
     return {str(field.alias): field for field in found}
 
 
 def fields_at(whole: type[Section], path: Path) -> dict[str, FieldInfo]:
-    """Return the fields at a place of a section, by their keys; none where keys are the user's own."""
+    """Return the fields at a path of a section, by their keys. Empty where users choose the keys."""
     section: type[Section] | None = whole
     for step in path:
         if isinstance(step, str):
@@ -57,21 +80,21 @@ def fields_at(whole: type[Section], path: Path) -> dict[str, FieldInfo]:
 
 
 def _unknown(_: ErrorDetails, path: Path) -> str:
-    """Return which key was likely meant."""
+    """Return the key that was probably meant."""
     known = fields_at(TopologyFile, path[:-1])
     guess = closest(path[-1], known)
     return f"unknown key{guess}" if guess else f"unknown key; known here: {', '.join(known)}"
 
 
 def _missing(_: ErrorDetails, path: Path) -> str:
-    """Return what must be given."""
+    """Describe a missing key."""
     field = fields_at(TopologyFile, path[:-1]).get(str(path[-1]))
     only = get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
     return f"missing; write {path[-1]}: {only[0]}" if len(only) == 1 else "missing; it must be given"
 
 
 def _choice(error: ErrorDetails, _: Path) -> str:
-    """Return which values there are."""
+    """Return the allowed values."""
     choices = _QUOTED.findall(str(error.get("ctx", {}).get("expected", "")))
     value = error["input"]
     guess = closest(value, choices) if isinstance(value, str | None) else ""
@@ -79,7 +102,7 @@ def _choice(error: ErrorDetails, _: Path) -> str:
 
 
 def _text(error: ErrorDetails, _: Path) -> str:
-    """Describe that text is wanted, and how a number or truth value becomes one."""
+    """Require text, with a hint for numbers and booleans."""
     value = error["input"]
     if isinstance(value, bool | int | float):
         return f"is {show(value)}, must be text; put it in quotes"
@@ -87,38 +110,38 @@ def _text(error: ErrorDetails, _: Path) -> str:
 
 
 def _whole(error: ErrorDetails, _: Path) -> str:
-    """Describe that a whole number is wanted."""
+    """Require a whole number."""
     value = error["input"]
     hint = "; write it without quotes" if isinstance(value, str) and value.isdecimal() else ""
     return f"is {show(value)}, must be a whole number{hint}"
 
 
 def _truth(error: ErrorDetails, _: Path) -> str:
-    """Describe that true or false is wanted."""
+    """Require true or false."""
     return f"is {show(error['input'])}, must be true or false"
 
 
 def _mapping(error: ErrorDetails, path: Path) -> str:
-    """Describe that a mapping is wanted, and of what."""
+    """Require a mapping, with its keys."""
     known = fields_at(TopologyFile, path)
     of = f" with keys out of {', '.join(known)}" if 0 < len(known) <= _LISTED else ""
     return f"is {show(error['input'])}, must be a mapping{of}"
 
 
 def _list(error: ErrorDetails, _: Path) -> str:
-    """Describe that a list is wanted."""
+    """Require a list."""
     return f"is {show(error['input'])}, must be a list: [...], or one line with - for each"
 
 
 def _bound(error: ErrorDetails, _: Path) -> str:
-    """Return how far a number may go."""
+    """Return the limit of a number."""
     context = error.get("ctx", {})
     bound = f"at least {context['ge']}" if "ge" in context else f"at most {context.get('le')}"
     return f"is {show(error['input'])}, must be {bound}"
 
 
 def _own(error: ErrorDetails, _: Path) -> str:
-    """Return the words of our own checks."""
+    """Return the message of a custom check."""
     return str(error.get("ctx", {}).get("error", error["msg"]))
 
 
@@ -140,35 +163,8 @@ _WORDS: dict[str, Callable[[ErrorDetails, Path], str]] = {
 
 
 def explain(error: ErrorDetails, path: Path) -> str:
-    """Describe an error in words; `path` is its place in the file."""
+    """Return the message for an error. `path` is its path in the file."""
     words = _WORDS.get(error["type"], _own)(error, path)
     field = fields_at(TopologyFile, path[:-1]).get(str(path[-1])) if path else None
     is_null = error["input"] is None and field is not None and not field.is_required()
     return f"{words}; leave the key out for its default" if is_null else words
-
-
-MOST_SHOWN = 200
-"""So many errors of one file are told; whoever has more has the wrong file."""
-
-
-class Problem(NamedTuple):
-    """An error at a place of the file: what is wrong there, and what would be right."""
-
-    position: Position
-    path: Path
-    text: str
-
-    def line(self, name: str) -> str:
-        """Write it as one line, for the file of that name."""
-        return f"{name}:{self.position.line}:{self.position.column}: {show_path(self.path)}: {self.text}"
-
-
-class TopologyErrors(TensileError):
-    """A topology file is refused: `problems` has every error, in the order of the file, `name` is the file's."""
-
-    def __init__(self, name: str, problems: tuple[Problem, ...]) -> None:
-        lines = [problem.line(name) for problem in problems[:MOST_SHOWN]]
-        more = len(problems) - MOST_SHOWN
-        super().__init__("\n".join([*lines, f"{name}: and {more} more errors"] if more > 0 else lines))
-        self.name = name
-        self.problems = problems

@@ -1,14 +1,11 @@
-"""From text to a valid topology, or to every error in it.
+"""Parse a topology file: return a valid topology, or raise every error in it.
 
-Three readers look at one file: YAML's grammar, the models field by field, and the checks of what must fit together. All
-run as far as the file lets them, so that it is mended in one round.
+Three stages check a file: the YAML parser, the models for each field, and the checks across fields. All run as far as
+possible, so that a user can correct the file in one round.
 
-Where the engine of a topology file that is refused can be asked.
-
-`tensile status` is wanted most while an edit is half done.
-
-The engine keeps using the last valid topology, which may differ from the file. If the edit changed the address of
-telemetry, no engine answers at the address that is read here.
+For an invalid file, `salvaged` reads where the engine can be queried: `tensile status` is most useful during an edit.
+The engine still uses the last valid topology. If the edit changed the telemetry address, no engine responds at the new
+one.
 """
 
 import codecs
@@ -27,14 +24,18 @@ from tensile.yaml_document import MAX_BYTES, Node, Path, Position, compose, find
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _KEY_ERRORS = frozenset(("extra_forbidden", "missing"))
 
+_KEYS = ("name", "telemetry")
+_TOP = re.compile(r"^(?=[^\s#-])", re.MULTILINE)
+"""The beginning of a top-level key."""
+
 
 def _refuse(name: str, position: Position, text: str) -> TopologyErrors:
-    """Make the one error of a file that is not even text."""
+    """Return the error of a file that is no text."""
     return TopologyErrors(name, (Problem(position, (), text),))
 
 
 def decode(data: bytes, *, name: str = "topology.yaml") -> str:
-    """Turn a file's bytes into its text; raises TopologyErrors when it is too large or not UTF-8."""
+    """Return a file's bytes as text. Raises TopologyErrors if it is too large or not UTF-8."""
     if len(data) > MAX_BYTES:
         words = f"larger than {MAX_BYTES} bytes; no topology is, look whether it is the right file"
         raise _refuse(name, Position(1, 1), words)
@@ -50,7 +51,7 @@ def decode(data: bytes, *, name: str = "topology.yaml") -> str:
 
 
 def _where(root: Node, error: ErrorDetails) -> tuple[Path, Position]:
-    """Find the path and place of a model's error; that of a mapping's key is reported one level too deep."""
+    """Return the path and position of a model's error. Pydantic reports errors of mapping keys one level too deep."""
     path = error["loc"]
     of_key = path[-1:] == ("[key]",) and find(root, path) is None
     path = path[:-1] if of_key else path
@@ -58,7 +59,7 @@ def _where(root: Node, error: ErrorDetails) -> tuple[Path, Position]:
 
 
 def _model_problems(root: Node, error: ValidationError) -> Iterator[Problem]:
-    """Yield the model's errors in the order of the file; words are found only for those that are told."""
+    """Yield the model's errors in the order of the file. Only errors that are shown get a message."""
     errors = error.errors(include_url=False)
     placed = sorted(((*_where(root, one), one) for one in errors), key=lambda item: item[1])
     for number, (path, position, one) in enumerate(placed):
@@ -66,7 +67,7 @@ def _model_problems(root: Node, error: ValidationError) -> Iterator[Problem]:
 
 
 def _validated(root: Node, data: Any) -> tuple[TopologyFile | None, list[Problem]]:
-    """Hold the data against the models."""
+    """Validate the data against the models."""
     try:
         return TopologyFile.model_validate(data, by_alias=True, by_name=False), []
     except ValidationError as error:
@@ -74,7 +75,7 @@ def _validated(root: Node, data: Any) -> tuple[TopologyFile | None, list[Problem
 
 
 def _root_problem(root: Node) -> Problem:
-    """Describe that a document is no mapping at all."""
+    """Return the error for a document that is no mapping."""
     starts = "a topology starts with apiVersion: tensile-kube.io/v1alpha1"
     if root.value is None:
         return Problem(Position(1, 1), (), f"empty; {starts}")
@@ -82,10 +83,10 @@ def _root_problem(root: Node) -> Problem:
 
 
 def parse(text: str, *, name: str = "topology.yaml", configmap_mode: bool = False) -> Topology:
-    """Read a topology; `name` is the file's, for messages.
+    """Parse a topology. `name` is the file's, for messages.
 
-    `configmap_mode` says that the text comes from a ConfigMap, where no paths can be. Raises TopologyErrors with every
-    error, in the order of the file; raises nothing else, whatever the text is.
+    `configmap_mode`: the text comes from a ConfigMap, where paths are invalid. Raises TopologyErrors with every error
+    in the order of the file, and nothing else, whatever the text is.
     """
     root, flaws = compose(text)
     problems = [Problem(*flaw) for flaw in flaws]
@@ -103,15 +104,10 @@ def parse(text: str, *, name: str = "topology.yaml", configmap_mode: bool = Fals
     return resolve(file)
 
 
-_KEYS = ("name", "telemetry")
-_TOP = re.compile(r"^(?=[^\s#-])", re.MULTILINE)
-"""Where a key at the top begins."""
-
-
 def salvaged(text: str) -> tuple[str, Telemetry]:
-    """Return name and telemetry of a file that is refused, as far as they can be read: "" and the defaults else.
+    """Return name and telemetry of an invalid file as far as they can be read, else "" and the defaults.
 
-    Each key at the top is read alone, whatever is wrong with the others.
+    Each top-level key is parsed alone, so that errors in others do not matter.
     """
     found: dict[str, Any] = {}
     for block in _TOP.split(text):

@@ -1,7 +1,7 @@
-"""The JSON schema of the topology file, for editors and for whoever checks files elsewhere.
+"""The JSON schema of the topology file, for editors and external checks.
 
-The descriptions are the texts under the fields of the models. They are read from the source here, when a schema is
-asked for, and not by pydantic when the models are made: that would cost every start of the program 20 ms.
+The descriptions are the texts under the fields of the models. They are read from the source when a schema is requested,
+not by pydantic when the models are built, which would add 20 ms to every start.
 """
 
 import ast
@@ -27,7 +27,7 @@ def _texts(definition: ast.ClassDef) -> dict[str, str]:
 
 
 def field_texts() -> dict[str, dict[str, str]]:
-    """Return the text under each field, by the model's name and the field's key in the file; inherited ones included."""
+    """Return the text under each field, by the model's name and the field's key, including inherited fields."""
     tree = ast.parse(inspect.getsource(models))
     own = {node.name: _texts(node) for node in tree.body if isinstance(node, ast.ClassDef)}
     return {
@@ -41,7 +41,7 @@ def field_texts() -> dict[str, dict[str, str]]:
 
 
 def _complete(entry: dict[str, Any], default: Any, text: str) -> None:
-    """Complete the schema of a field: its description, its default as it would be written, no keys of another form."""
+    """Complete the schema of a field: description, default as in the file, and no additional keys."""
     entry["description"] = text
     entry.pop("title", None)
     if isinstance(default, timedelta):
@@ -53,7 +53,7 @@ def _complete(entry: dict[str, Any], default: Any, text: str) -> None:
 
 
 def _is_writable(entry: dict[str, Any]) -> bool:
-    """Report whether a field's default says something: not that of a section, whose fields have their own."""
+    """Report whether a default is meaningful. For a section it is not, as its fields have their own."""
     may_be_null = any(one.get("type") == "null" for one in entry.get("anyOf", ()))
     return "$ref" not in entry and (entry.get("default") is not None or may_be_null)
 
@@ -61,7 +61,7 @@ def _is_writable(entry: dict[str, Any]) -> bool:
 def schema() -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) of the topology file: every field, its default and its description.
 
-    What must fit together across fields (names, ports, pairs) is not in it: `parse` checks that.
+    Constraints across fields (names, ports, pairs) are not in it: `parse` checks them.
     """
     made = models.TopologyFile.model_json_schema(by_alias=True)
     texts = field_texts()

@@ -1,22 +1,13 @@
-"""What must fit together in a topology file: names, ports, pairs of keys, sets.
+"""Checks across the fields of a topology file, and warnings about a valid one.
 
-The checks read the file as written, not the models, and pass over what is of a wrong type: so a file with a mistake in
-one field is still told of every clash in the others, all at once.
+The checks read the file as written instead of the models, and skip values of a wrong type. So a file with an error in
+one field still gets all errors in the others at once. Values are looked up by path; a value that is missing, or whose
+parent has another form, is None.
 
-Which ports a topology takes, and which of them two would share.
+Every virtual node has its own port, by default the next one after the previous lower's. So a port that looks free in
+the file may belong to a node, and its listener would fail only at run time.
 
-Every virtual node has a port of its own, by default the next after that of the lower before it, so a port that looks
-free in the file may be a node's. One machine serves them all: a second listener would fail to start, late and one by
-one.
-
-Reading a topology file as it is written, whatever mistakes are in it.
-
-A value is looked up by its path and may be of any type; what is not there, or lies under something of another form, is
-None. That lets every check run over every file.
-
-What is valid in a topology file and still unlikely to be meant: warnings, each with its place.
-
-`tensile validate` prints them; nothing is refused for them. Like the checks of errors they open nothing.
+Warnings are for what is valid and probably a mistake. `tensile validate` prints them. Nothing is refused for them.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,130 +19,10 @@ from tensile.topology.messages import Problem
 from tensile.topology.models import Topology, TopologyFile
 from tensile.yaml_document import Path, compose, locate, show_key, show_path
 
-
-class Fault(NamedTuple):
-    """Something that does not fit: where, and in words what and what would be right."""
-
-    path: Path
-    text: str
-
-
-def get(data: Any, path: Path) -> Any:
-    """Return what is written at a path, None when nothing is or when the file has another form."""
-    for step in path:
-        if isinstance(step, str):
-            data = data.get(step) if isinstance(data, dict) else None
-        else:
-            data = data[step] if isinstance(data, tuple) and step < len(data) else None
-    return data
-
-
-def lowers(data: Any) -> range:
-    """Return the places of the lowers."""
-    found = get(data, ("lowers",))
-    return range(len(found)) if isinstance(found, tuple) else range(0)
-
-
-def scopes(data: Any) -> Iterator[Path]:
-    """Yield the paths below which fields of a lower may stand."""
-    yield ("lowerDefaults",)
-    for place in lowers(data):
-        yield "lowers", place
-
-
-def inherited(data: Any, place: int, path: Path) -> tuple[Any, Path]:
-    """Return a lower's value and where it is written: its own, else that of lowerDefaults, else None at its own place."""
-    own: Path = ("lowers", place, *path)
-    default: Path = ("lowerDefaults", *path)
-    container = get(data, own[:-1])
-    if isinstance(container, dict) and path[-1] in container:
-        return container[path[-1]], own
-    found = get(data, default)
-    return (found, default) if found is not None else (None, own)
-
-
 _LAST = 65535
 _UNPRIVILEGED = 1024
-"""The first port at which anybody may listen, where a kernel is not told otherwise."""
+"""The first port that an unprivileged process may use, by the kernel's default."""
 _BASE: Path = ("kubelet", "port")
-
-
-class _Claim(NamedTuple):
-    """A port that something listens on: whose it is, where to say so, and whether the port is written there."""
-
-    port: int
-    path: Path
-    who: str
-    written: bool
-
-
-def _is_port(value: Any) -> bool:
-    """Tell a port from what is another mistake already."""
-    return type(value) is int and 1 <= value <= _LAST
-
-
-def _claim(data: Any, path: Path) -> Iterator[_Claim]:
-    """Yield the port of a server, as written or by default; none when what is written is no port."""
-    written = get(data, path)
-    port = TopologyFile.model_fields[str(path[0])].default.port if written is None else written
-    if _is_port(port):
-        yield _Claim(port, path, show_path(path), written is not None)
-
-
-def _servers(data: Any) -> Iterator[_Claim]:
-    """Yield the ports of the servers that run beside the nodes."""
-    yield from _claim(data, ("telemetry", "port"))
-    for server in ("webhook", "extender"):
-        if get(data, (server, "enabled")) is True:
-            yield from _claim(data, (server, "port"))
-
-
-def _followers(data: Any) -> Iterator[_Claim]:
-    """Yield the ports of the nodes that follow kubelet.port by their lower's place."""
-    for base in _claim(data, _BASE):
-        for place in lowers(data):
-            if inherited(data, place, ("node", "kubeletPort"))[0] is None:
-                who = f"lowers[{place}] (kubelet.port + {place})"
-                path = _BASE if base.written else ("lowers", place)
-                yield _Claim(base.port + place, path, who, base.written)
-
-
-def _own(data: Any) -> Iterator[_Claim]:
-    """Yield the ports of the nodes that have one written for them."""
-    for place in lowers(data):
-        port, path = inherited(data, place, ("node", "kubeletPort"))
-        if _is_port(port):
-            yield _Claim(port, path, f"lowers[{place}]", written=True)
-
-
-def _clashes(claims: list[_Claim]) -> Iterator[Fault]:
-    """Find ports claimed twice; each is told where one of the two is written, the later one if both are."""
-    seen: dict[int, _Claim] = {}
-    for claim in claims:
-        first = seen.setdefault(claim.port, claim)
-        if first is not claim:
-            at, other = (claim, first) if claim.written or not first.written else (first, claim)
-            words = f"port {at.port} of {at.who} is that of {other.who} too; give each its own"
-            yield Fault(at.path, words)
-
-
-def low(data: Any) -> list[Path]:
-    """Return where the ports of a file without faults are written at which by default only root listens, each once."""
-    claims = [*_servers(data), *_own(data), *_followers(data)]
-    return [*dict.fromkeys(claim.path for claim in claims if claim.port < _UNPRIVILEGED)]
-
-
-def ports(data: Any) -> Iterator[Fault]:
-    """Each server has a port of its own; kubelet.port is no other server's even when all nodes have their own."""
-    followers = list(_followers(data))
-    beyond = next((claim for claim in followers if claim.port > _LAST), None)
-    if beyond:
-        words = f"leaves no port for {beyond.who}; choose a lower one"
-        yield Fault(beyond.path, words)
-    base = [] if followers else list(_claim(data, _BASE))
-    yield from _clashes([*_servers(data), *base])
-    yield from _clashes([*_servers(data), *followers, *_own(data)])
-
 
 _MOST_ANNOTATED = 256 * 1024
 _PATHS: tuple[Path, ...] = (
@@ -170,8 +41,126 @@ _SETS: tuple[Path, ...] = (
 )
 
 
+class Fault(NamedTuple):
+    """An inconsistency: its path, and what is wrong and would be right."""
+
+    path: Path
+    text: str
+
+
+class _Claim(NamedTuple):
+    """A port in use: its owner, the path for messages, and whether the file sets the port."""
+
+    port: int
+    path: Path
+    who: str
+    written: bool
+
+
+def get(data: Any, path: Path) -> Any:
+    """Return the value at a path, None if it is missing or the file has another form."""
+    for step in path:
+        if isinstance(step, str):
+            data = data.get(step) if isinstance(data, dict) else None
+        else:
+            data = data[step] if isinstance(data, tuple) and step < len(data) else None
+    return data
+
+
+def lowers(data: Any) -> range:
+    """Return the indexes of the lowers."""
+    found = get(data, ("lowers",))
+    return range(len(found)) if isinstance(found, tuple) else range(0)
+
+
+def scopes(data: Any) -> Iterator[Path]:
+    """Yield the paths under which a lower's fields may be set."""
+    yield ("lowerDefaults",)
+    for place in lowers(data):
+        yield "lowers", place
+
+
+def inherited(data: Any, place: int, path: Path) -> tuple[Any, Path]:
+    """Return a lower's value and its path: its own, else that of lowerDefaults, else None with the lower's own path."""
+    own: Path = ("lowers", place, *path)
+    default: Path = ("lowerDefaults", *path)
+    container = get(data, own[:-1])
+    if isinstance(container, dict) and path[-1] in container:
+        return container[path[-1]], own
+    found = get(data, default)
+    return (found, default) if found is not None else (None, own)
+
+
+def _is_port(value: Any) -> bool:
+    """Report whether a value is a valid port."""
+    return type(value) is int and 1 <= value <= _LAST
+
+
+def _claim(data: Any, path: Path) -> Iterator[_Claim]:
+    """Yield the port of a server, as written or by default, nothing for an invalid port."""
+    written = get(data, path)
+    port = TopologyFile.model_fields[str(path[0])].default.port if written is None else written
+    if _is_port(port):
+        yield _Claim(port, path, show_path(path), written is not None)
+
+
+def _servers(data: Any) -> Iterator[_Claim]:
+    """Yield the ports of the servers besides the nodes."""
+    yield from _claim(data, ("telemetry", "port"))
+    for server in ("webhook", "extender"):
+        if get(data, (server, "enabled")) is True:
+            yield from _claim(data, (server, "port"))
+
+
+def _followers(data: Any) -> Iterator[_Claim]:
+    """Yield the ports of the nodes that follow from kubelet.port and the lower's index."""
+    for base in _claim(data, _BASE):
+        for place in lowers(data):
+            if inherited(data, place, ("node", "kubeletPort"))[0] is None:
+                who = f"lowers[{place}] (kubelet.port + {place})"
+                path = _BASE if base.written else ("lowers", place)
+                yield _Claim(base.port + place, path, who, base.written)
+
+
+def _own(data: Any) -> Iterator[_Claim]:
+    """Yield the ports of the nodes whose port is set."""
+    for place in lowers(data):
+        port, path = inherited(data, place, ("node", "kubeletPort"))
+        if _is_port(port):
+            yield _Claim(port, path, f"lowers[{place}]", written=True)
+
+
+def _clashes(claims: list[_Claim]) -> Iterator[Fault]:
+    """Yield a fault for each port in use twice, at the path where one of the two is set, the later one if both are."""
+    seen: dict[int, _Claim] = {}
+    for claim in claims:
+        first = seen.setdefault(claim.port, claim)
+        if first is not claim:
+            at, other = (claim, first) if claim.written or not first.written else (first, claim)
+            words = f"port {at.port} of {at.who} is that of {other.who} too; give each its own"
+            yield Fault(at.path, words)
+
+
+def low(data: Any) -> list[Path]:
+    """Return where a valid file sets ports that only root may use by default, each path once."""
+    claims = [*_servers(data), *_own(data), *_followers(data)]
+    return [*dict.fromkeys(claim.path for claim in claims if claim.port < _UNPRIVILEGED)]
+
+
+def ports(data: Any) -> Iterator[Fault]:
+    """Check that each server has its own port. kubelet.port is reserved even if all nodes have their own."""
+    followers = list(_followers(data))
+    beyond = next((claim for claim in followers if claim.port > _LAST), None)
+    if beyond:
+        words = f"leaves no port for {beyond.who}; choose a lower one"
+        yield Fault(beyond.path, words)
+    base = [] if followers else list(_claim(data, _BASE))
+    yield from _clashes([*_servers(data), *base])
+    yield from _clashes([*_servers(data), *followers, *_own(data)])
+
+
 def lower_names(data: Any) -> Iterator[Fault]:
-    """Each lower has a name of its own."""
+    """Check that lower names are unique."""
     seen: dict[str, int] = {}
     for place in lowers(data):
         name = get(data, ("lowers", place, "name"))
@@ -181,7 +170,7 @@ def lower_names(data: Any) -> Iterator[Fault]:
 
 
 def node_names(data: Any) -> Iterator[Fault]:
-    """Each lower has a node of its own; lowers of one name are told of that already."""
+    """Check that node names are unique. Lowers with the same name are reported already."""
     seen: dict[str, tuple[int, Any]] = {}
     for place in lowers(data):
         lower = get(data, ("lowers", place, "name"))
@@ -197,7 +186,7 @@ def node_names(data: Any) -> Iterator[Fault]:
 
 
 def kubeconfigs(data: Any) -> Iterator[Fault]:
-    """Each lower has one way to its kubeconfig."""
+    """Check that each lower has exactly one source of its kubeconfig."""
     for place in lowers(data):
         lower = get(data, ("lowers", place))
         if not isinstance(lower, dict):
@@ -210,7 +199,7 @@ def kubeconfigs(data: Any) -> Iterator[Fault]:
 
 
 def _secret(data: Any, place: int) -> Iterator[Fault]:
-    """A Secret in place of a path has a namespace and a name."""
+    """Check that a Secret instead of a path has a namespace and a name."""
     secret, path = inherited(data, place, ("kubeconfigSecret",))
     own: Path = ("lowers", place)
     if secret is None:
@@ -222,7 +211,7 @@ def _secret(data: Any, place: int) -> Iterator[Fault]:
 
 
 def certificates(data: Any) -> Iterator[Fault]:
-    """A certificate and its key come together."""
+    """Check that a certificate and its key are set together."""
     for server in ("kubelet", "webhook"):
         for given, other in (("tlsCertFile", "tlsKeyFile"), ("tlsKeyFile", "tlsCertFile")):
             is_given = get(data, (server, given)) is not None
@@ -231,13 +220,13 @@ def certificates(data: Any) -> Iterator[Fault]:
 
 
 def webhook_address(data: Any) -> Iterator[Fault]:
-    """The webhook is reached one way."""
+    """Check that the webhook has at most one address."""
     if None not in (get(data, ("webhook", "service")), get(data, ("webhook", "url"))):
         yield Fault(("webhook", "url"), "service is given too; keep one of them")
 
 
 def repeats(data: Any) -> Iterator[Fault]:
-    """A set names each member once."""
+    """Check that sets contain each member once."""
     paths = [*_SETS, *((*scope, *path) for scope in scopes(data) for path in _SETS[:2])]
     for path in paths:
         members = get(data, path)
@@ -250,7 +239,7 @@ def repeats(data: Any) -> Iterator[Fault]:
 
 
 def taints(data: Any) -> Iterator[Fault]:
-    """A node has one taint of a key and an effect, as in Kubernetes."""
+    """Check that a node has one taint per key and effect, as in Kubernetes."""
     for scope in scopes(data):
         found = get(data, (*scope, "node", "taints"))
         seen: set[tuple[str, str]] = set()
@@ -263,7 +252,7 @@ def taints(data: Any) -> Iterator[Fault]:
 
 
 def amounts(data: Any) -> Iterator[Fault]:
-    """What Kubernetes counts in whole numbers has no fraction."""
+    """Check that resources that Kubernetes counts in whole numbers have no fraction."""
     for scope in scopes(data):
         for part in ("reserve", "limit"):
             path: Path = (*scope, "capacity", part)
@@ -274,14 +263,14 @@ def amounts(data: Any) -> Iterator[Fault]:
 
 
 def _has_fraction(text: str) -> bool:
-    """Report whether a quantity is no whole number."""
+    """Report whether a quantity is valid and no whole number."""
     if not resources.is_quantity(text):
         return False
     return bool(resources.parse(text, resources.NANO) % 10**resources.NANO)
 
 
 def annotations(data: Any) -> Iterator[Fault]:
-    """A node's annotations are not larger than Kubernetes takes."""
+    """Check that a node's annotations do not exceed Kubernetes' limit."""
     for scope in scopes(data):
         path: Path = (*scope, "node", "annotations")
         found = get(data, path)
@@ -292,7 +281,7 @@ def annotations(data: Any) -> Iterator[Fault]:
 
 
 def bursts(data: Any) -> Iterator[Fault]:
-    """A limited rate lets at least one request go."""
+    """Check that a limited rate allows at least one request."""
     of_upper: Path = ("upper", "burst")
     limits = [(get(data, ("upper", "qps")), get(data, of_upper), of_upper)]
     for place in lowers(data):
@@ -320,7 +309,7 @@ ALL: tuple[Callable[[Any], Iterator[Fault]], ...] = (
 
 
 def configmap_paths(data: Any) -> Iterator[Fault]:
-    """A topology that is read from a ConfigMap has no files beside it, so no paths in it."""
+    """Check that a topology in a ConfigMap contains no file paths."""
     for path in (*_PATHS, *(("lowers", place, "kubeconfig") for place in lowers(data))):
         if get(data, path) is not None:
             instead = "use kubeconfigSecret" if path[0] == "lowers" else "leave it out"
@@ -329,7 +318,7 @@ def configmap_paths(data: Any) -> Iterator[Fault]:
 
 
 def check(data: Any, *, configmap_mode: bool) -> Iterator[Fault]:
-    """Yield everything that does not fit together in a file's data (dicts, tuples, scalars)."""
+    """Yield all inconsistencies in a file's data (dicts, tuples, scalars)."""
     for rule in ALL:
         yield from rule(data)
     if configmap_mode:
@@ -337,7 +326,7 @@ def check(data: Any, *, configmap_mode: bool) -> Iterator[Fault]:
 
 
 def cautions(text: str, topology: Topology) -> tuple[Problem, ...]:
-    """Return the warnings about a valid topology, in the order of the file; `text` is what it was read from."""
+    """Return the warnings about a valid topology, in the order of the file. `text` is its source."""
     found = [*_webhook_without_address(topology), *_same_cluster(topology)]
     root = compose(text)[0] if found else None
     if root is None:
@@ -353,7 +342,7 @@ def _webhook_without_address(topology: Topology) -> Iterator[tuple[Path, str]]:
 
 
 def _same_cluster(topology: Topology) -> Iterator[tuple[Path, str]]:
-    """Two lowers that are reached in one way are the same cluster; the engine leaves the second one alone."""
+    """Yield lowers with the same access, which are the same cluster. The engine ignores the later one."""
     seen: dict[tuple[object, ...], int] = {}
     for place, lower in enumerate(topology.lowers):
         first = seen.setdefault(lower.way, place)

@@ -1,1 +1,1 @@
-"""`tensile doctor`: whether each cluster of a topology can be worked with, and what to do where it cannot."""
+"""`tensile doctor`: checks every cluster of a topology, and suggests fixes."""

@@ -1,4 +1,4 @@
-"""Certificates and tokens: which there are, until when they hold, and what is wrong with them."""
+"""Checks certificates and tokens: their expiry, and errors that make callers reject them."""
 
 from base64 import b64decode
 from collections.abc import Generator, Iterable, Iterator
@@ -38,11 +38,14 @@ from tensile.policy.webhook.registration import names_of as webhook_names
 
 CHECK = "certificates"
 SOON = timedelta(days=14)
-"""So long before its end a certificate is worth a word."""
+"""The time before expiry from which on a certificate is reported as a warning."""
 
 
 def papers(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Look at what a cluster shows and is shown; at the upper one, also at what its apiserver is shown here."""
+    """Yield findings on the certificates of a connection.
+
+    For the upper cluster, also on those of the engine's own servers, which the upper apiserver calls.
+    """
     found = [] if side.contact is None else list(_contact(side.name, side.contact, facts.now))
     if side.name == UPPER:
         found += [*_kubelet(facts), *_webhook(facts), *_authority(side, facts), *_requests(side, facts)]
@@ -50,9 +53,9 @@ def papers(side: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def _contact(cluster: str, contact: Contact, now: datetime) -> Iterator[Finding]:
-    """Look at the certificates of a connection, and at the token.
+    """Yield findings on the certificates of a connection, and on the token.
 
-    Where the cluster refuses a credential that has ended, the finding `login` tells so, with what to do.
+    If the cluster rejects expired credentials, the finding of check `login` reports that instead, with advice.
     """
     way, is_told = contact.way, contact.stage == Stage.LOGIN
     for certificate in certificates_in(way.certificate)[:1]:
@@ -72,7 +75,7 @@ def _contact(cluster: str, contact: Contact, now: datetime) -> Iterator[Finding]
 
 
 def _trusted(cluster: str, bundle: list[x509.Certificate], contact: Contact, now: datetime) -> Finding:
-    """Describe until when the authorities of a kubeconfig hold: those that ended do no harm beside a good one."""
+    """Return the expiry of a kubeconfig's CAs; an expired CA does no harm next to a valid one."""
     ended = [one for one in bundle if one.not_valid_after_utc < now]
     latest = max(_signers(bundle, contact, now), key=lambda one: one.not_valid_after_utc)
     several = f", of {len(bundle)} in the bundle," * (len(bundle) > 1)
@@ -86,14 +89,14 @@ def _trusted(cluster: str, bundle: list[x509.Certificate], contact: Contact, now
 
 
 def _signers(bundle: list[x509.Certificate], contact: Contact, now: datetime) -> list[x509.Certificate]:
-    """Return those authorities that may have signed what the apiserver shows, of those that hold if any does."""
+    """Return the CAs that may have signed the apiserver's certificate; of these the valid ones, if any."""
     good = [one for one in bundle if one.not_valid_after_utc >= now] or bundle
     issuer = x509.load_der_x509_certificate(contact.shown).issuer if contact.shown else None
     return [one for one in good if one.subject == issuer] or good
 
 
 def _dated(cluster: str, whose: str, until: datetime, now: datetime, advice: str) -> Finding:
-    """Describe until when something holds."""
+    """Return a finding on the expiry of a certificate or token."""
     if until < now:
         return Finding(cluster, CHECK, Level.FAIL, f"{whose} ended on {date_of(until)}", advice)
     words = f"{whose} holds until {date_of(until)}"
@@ -101,7 +104,7 @@ def _dated(cluster: str, whose: str, until: datetime, now: datetime, advice: str
 
 
 def _kubelet(facts: Facts) -> Iterator[Finding]:
-    """Look at the serving certificate of the virtual nodes that is given by files."""
+    """Yield findings on the serving certificate of the virtual nodes, if it is in a file."""
     fields = ("kubelet.tlsCertFile", "kubelet.tlsKeyFile")
     certificate = yield from _pair(facts, *fields)
     if certificate is not None:
@@ -110,7 +113,7 @@ def _kubelet(facts: Facts) -> Iterator[Finding]:
 
 
 def _webhook(facts: Facts) -> Iterator[Finding]:
-    """Look at the webhook's serving certificate that is given by files."""
+    """Yield findings on the webhook's serving certificate, if it is in a file."""
     fields = ("webhook.tlsCertFile", "webhook.tlsKeyFile")
     certificate = yield from _pair(facts, *fields)
     if certificate is None:
@@ -125,7 +128,7 @@ def _webhook(facts: Facts) -> Iterator[Finding]:
 
 
 def _pair(facts: Facts, *fields: str) -> Generator[Finding, None, x509.Certificate | None]:
-    """Look at a certificate and its key; returns the certificate where both are good."""
+    """Yield findings on a certificate and its key; returns the certificate if both are valid."""
     answers = [facts.files[field] for field in fields if field in facts.files]
     if len(answers) != len(fields):
         return None
@@ -144,7 +147,7 @@ def _pair(facts: Facts, *fields: str) -> Generator[Finding, None, x509.Certifica
 
 
 def _judged(which: str, certificate: x509.Certificate, found: Iterable[Fault], now: datetime) -> Iterator[Finding]:
-    """Tell what is wrong with a certificate that is served, or until when it holds."""
+    """Yield the problems of a serving certificate, or its expiry if it has none."""
     wrong = [_fault(fault) for fault in found]
     yield from wrong
     if not wrong:
@@ -154,7 +157,7 @@ def _judged(which: str, certificate: x509.Certificate, found: Iterable[Fault], n
 
 
 def _authority(upper: Side, facts: Facts) -> Iterator[Finding]:
-    """Look at the CA of those who call the kubelet API."""
+    """Yield findings on the CA that verifies callers of the kubelet API."""
     field = "kubelet.clientCAFile"
     answer = facts.files.get(field)
     if answer is not None:
@@ -182,10 +185,10 @@ def _unpublished(answer: Answer) -> Fault:
 
 
 def _requests(upper: Side, facts: Facts) -> Iterator[Finding]:
-    """Look for requests of serving certificates that wait for somebody.
+    """Yield CertificateSigningRequests for serving certificates that wait for approval.
 
-    Of each node the newest counts, which is of the engine that began last, and the newest for the address that its Node
-    says, where the engine that drives is. Others may be of engines that are gone.
+    Two requests of each node count: the newest, from the engine that started last; and the newest for the address in
+    the Node's status, from the leader. Others may come from engines that no longer run.
     """
     error = upper.answers.get(REQUESTS, Answer()).error
     if error:
@@ -209,7 +212,7 @@ def _is_request_of(request: Manifest, node: str) -> bool:
 
 
 def _asked_for(request: Manifest) -> list[str]:
-    """Return the addresses and names that a certificate is asked for, none where that cannot be read."""
+    """Return the names and addresses that a certificate is requested for, none if the request cannot be read."""
     try:
         return names_of(x509.load_pem_x509_csr(b64decode(request["spec"]["request"])))
     except (ValueError, LookupError):
@@ -217,7 +220,7 @@ def _asked_for(request: Manifest) -> list[str]:
 
 
 def _is_for(name: str, names: list[str]) -> bool:
-    """Report whether a certificate's names cover a host, by a wildcard too."""
+    """Report whether a certificate's names, or a wildcard among them, cover a host."""
     return name in names or f"*.{name.partition('.')[2]}" in names
 
 

@@ -1,7 +1,6 @@
-"""Gathers the facts of every cluster of a topology, all at the same time, and never for longer than `LIMIT` seconds.
+"""Collects the facts about every cluster of a topology, all at the same time, for at most `LIMIT` seconds.
 
-A cluster that does not answer costs its own time only: lowers whose kubeconfig is in a Secret of the upper cluster are
-the only ones that wait for another.
+A cluster that does not respond delays no other, except lowers whose kubeconfig is in a Secret of the upper cluster.
 """
 
 import asyncio
@@ -61,13 +60,13 @@ from tensile.reconcile.rules.services import server_of
 from tensile.topology import Lower, ServiceRef, Topology, Upper, Webhook
 
 LIMIT = 12.0
-"""Seconds after which what is known by then has to do."""
+"""The timeout in seconds of all queries; facts that are missing then are reported as missing."""
 _PATIENCE = 5.0
 _UNREAD = "let the account that asks list that Secret; the engine has to, and may by what `tensile manifests` prints"
 
 
 async def topology_at(place: Place, ways: Ways) -> Topology:
-    """Read the topology in a ConfigMap of the upper cluster; raises TensileError, with what is wrong."""
+    """Return the topology in a ConfigMap of the upper cluster; raises TensileError if it is unreadable or invalid."""
     cluster = HttpCluster(UPPER, await ways.upper_access(Upper()))
     try:
         async with asyncio.timeout(_PATIENCE):
@@ -82,7 +81,7 @@ async def topology_at(place: Place, ways: Ways) -> Topology:
 
 
 async def gathered(topology: Topology, ways: Ways, now: Now, place: Place | None = None) -> Facts:
-    """Look at every cluster of a topology, and at the files that it names; `place` is the ConfigMap that it is in."""
+    """Return the facts about every cluster of a topology, and about its files; `place` is the topology's ConfigMap."""
     work = _Gathering(topology, ways, now, needed_above(topology, place, own_namespace()))
     await work.run()
     files = _files(topology, ways.directory)
@@ -93,15 +92,15 @@ async def gathered(topology: Topology, ways: Ways, now: Now, place: Place | None
 
 
 def needed_above(topology: Topology, place: Place | None, own: str) -> list[Right]:
-    """Return the rights that the engine needs above, running in namespace `own` ("": in no cluster).
+    """Return the rights that the engine needs in the upper cluster, running in namespace `own` ("": outside a cluster).
 
-    Engines that nobody asks to take turns do so in a cluster only.
+    By default an engine uses leader election only in a cluster.
     """
     return upper_rights(topology, place=place, takes_turns=bool(own))
 
 
 class _Gathering:
-    """What is found out so far. `above` is the upper cluster once it is known whether it can be asked."""
+    """The facts collected so far; `_above` is the upper cluster once it is known whether it can be queried."""
 
     def __init__(self, topology: Topology, ways: Ways, now: Now, rights: list[Right]) -> None:
         self.upper = Side(UPPER)
@@ -116,7 +115,7 @@ class _Gathering:
         self._open = AsyncExitStack()
 
     async def run(self) -> None:
-        """Ask everybody, and stop when the time is over."""
+        """Query all clusters, and stop at the timeout."""
         async with self._open:
             works = {self.upper.name: self._ask_upper()}
             works |= {spec.name: self._ask_lower(spec) for spec in self._topology.lowers}
@@ -173,21 +172,21 @@ class _Gathering:
         await asyncio.gather(self._call_hook(asking, topology.webhook), *leases, self._call_nodes(asking, nodes))
 
     async def _name_spaces(self, asking: Asking) -> None:
-        """List the upper namespaces, and let those know who look into the lowers' namespaces of these."""
+        """List the upper namespaces, for the queries that look into the lower namespaces of these."""
         try:
             await asking.note(SPACES, asking.spaces())
         finally:
             self._spaces.set_result(self.upper.items(SPACES))
 
     async def _look_for_tenants(self, asking: Asking, spec: Lower) -> None:
-        """List who is in the namespaces of a lower that pods from above go to."""
+        """List the pods in a lower's namespaces that mirrored pods run in."""
         await asking.note(SPACES, asking.spaces())
         above = await asyncio.shield(self._spaces)
         found = places(spec, self._topology, above, asking.side.items(SPACES)).values()
         await asking.note(STRANGERS, asking.inhabitants(sorted(found)[:MOST]))
 
     async def _call_nodes(self, asking: Asking, names: list[str]) -> None:
-        """Call the nodes' kubelet APIs as the upper's apiserver would, or have it do so where it lets us."""
+        """Call the nodes' kubelet APIs: a loopback address directly, others via the upper apiserver if permitted."""
         ports = {name: port for name in names if (port := self._port(name)) is not None}
         near = {name for name, (address, _) in ports.items() if ip_address(address).is_loopback}
         far = ports.keys() - near
@@ -196,7 +195,7 @@ class _Gathering:
         await asyncio.gather(*calls, *(self._have_called(asking, name) for name in far if may_proxy))
 
     def _port(self, name: str) -> tuple[str, int] | None:
-        """Return the IP address and port of a node that an engine keeps, None for another one."""
+        """Return the IP address and port of a node whose lease an engine renews, None for any other node."""
         node = node_named(self.upper, name)
         if node is None or not is_renewed(self.upper, name, self._now()):
             return None
@@ -207,7 +206,7 @@ class _Gathering:
         self.upper.answers[port_of(name)] = await asking.fetched(f"/api/v1/nodes/{name}/proxy/healthz")
 
     async def _call_hook(self, asking: Asking, webhook: Webhook) -> None:
-        """Call the webhook by its URL, or see what is behind its Service, and have the apiserver call that."""
+        """Call the webhook at its URL, or via the upper apiserver at its Service, whose endpoints are read first."""
         if not webhook.enabled or not webhook.is_reachable:
             return
         if webhook.service is not None:
@@ -223,7 +222,7 @@ class _Gathering:
             await asking.note(HOOK_CALL, call(address_of(webhook), bundle_in(known)))
 
     async def _have_hook_called(self, asking: Asking, service: ServiceRef) -> None:
-        """Have the upper's apiserver call the webhook's Service, where it lets us."""
+        """Call the webhook's Service through the upper apiserver, if permitted."""
         space, name = service.namespace, proxied(service)
         right = Right(SERVICE, ("get",), "calls of the webhook by the apiserver", "proxy", space, name=name)
         if await asking.may(right):
@@ -245,7 +244,7 @@ class _Gathering:
             await asking.everything(lower_rights(spec), *more)
 
     async def _secrets(self, spec: Lower) -> Cache:
-        """Return the Secret that a lower's kubeconfig is in, as the one object of a cache."""
+        """Return a cache with the Secret of a lower's kubeconfig, empty if the kubeconfig is in a file."""
         found, ref = Cache(), spec.kubeconfig_secret
         if ref is None:
             return found
@@ -259,7 +258,7 @@ class _Gathering:
         return found
 
     async def _begun(self, side: Side, access: Access) -> Asking | None:
-        """Go the way to a cluster; it is closed at the end."""
+        """Connect to a cluster and return its queries, None if it is unreachable; `run` closes it at the end."""
         asking = await opened(side, access, self._now)
         if asking is not None:
             self._open.push_async_callback(asking.close)
@@ -269,12 +268,15 @@ class _Gathering:
 
 
 async def _dialled_blindly(host: str, port: int) -> Contact:
-    """Go as far as TLS, trusting whoever answers: nothing is said to them."""
+    """Connect up to the TLS handshake, accepting any certificate, since no data is sent."""
     return await dialled(Way("", f"https://{host}:{port}", host, port, host), trusting_anybody())
 
 
 async def _advertised(upper: Upper, access: Access) -> Contact | None:
-    """Go the way on which pods below reach the upper apiserver, as far as TLS."""
+    """Connect up to the TLS handshake to the address of the upper apiserver that pods in lower clusters use.
+
+    Return None if there is no such address.
+    """
     server = server_of(upper.advertise_url, (access.address, access.port))
     if server is None:
         return None
@@ -283,13 +285,13 @@ async def _advertised(upper: Upper, access: Access) -> Contact | None:
 
 
 async def _endpoints(asking: Asking, service: Ref) -> list[Manifest]:
-    """List the addresses behind a Service."""
+    """Return the EndpointSlices of a Service."""
     chosen = Selection(service.namespace, labels=f"{SERVICE_NAME}={service.name}")
     return (await asking.cluster.list(ENDPOINT_SLICE, chosen, orjson.loads)).items
 
 
 def _files(topology: Topology, directory: Path) -> dict[str, Answer]:
-    """Read the files that the topology names, by the field that names them."""
+    """Return the content of the files that the topology names, by field."""
     found = {}
     for section in ("kubelet", "webhook"):
         for field, info in type(getattr(topology, section)).model_fields.items():

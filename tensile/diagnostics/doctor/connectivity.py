@@ -1,4 +1,4 @@
-"""Whether a cluster is reached and lets us in, in which version, and by which clock: what fails, and why."""
+"""Checks whether a cluster is reachable and accepts the credentials, its version, and its clock."""
 
 from collections.abc import Iterator
 from shlex import quote
@@ -12,21 +12,21 @@ from tensile.objects import UPPER
 from tensile.policy.webhook.registration import certificates_in
 
 MOST_SECONDS = 5.0
-"""Between two clocks, before that is worth a word."""
+"""The largest difference in seconds between two clocks that is not reported."""
 OLDEST, TRIED = (1, 25), (1, 36)
-"""The first minor version that has every API which is used, and the one that everything is tried on."""
+"""The oldest minor version with every API that the engine uses, and the version that all tests run on."""
 _TOLD_APART = (1, 26)
-"""The first minor version that notes on a pod that it was evicted, so that it is not taken for one that was deleted."""
+"""The oldest minor version that records an eviction on the pod, so that it is not mistaken for a deletion."""
 _SLEEPS = (1, 30)
-"""The first minor version that takes `preStop.sleep`, which the rendered Deployment has (manifests/workload.py)."""
+"""The oldest minor version with `preStop.sleep`, which the rendered Deployment uses (deploy/upper.py)."""
 _MOST_MINORS = 3
-"""By so many minor versions a kubelet may be older than its apiserver, and so a lower cluster than the upper one."""
+"""The most minor versions that a kubelet, and so a lower cluster, may be older than the upper apiserver."""
 _UNITS = (("days", 86_400), ("hours", 3600), ("minutes", 60))
 _ACCOUNT = "system:serviceaccount:"
 
 
 def reached(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Yield how far one gets to a cluster, and as whom."""
+    """Yield how far a connection to a cluster gets, and as which user."""
     contact = side.contact
     if side.trouble:
         yield Finding(side.name, "reach", Level.FAIL, side.trouble, side.remedy or "put that right")
@@ -55,7 +55,7 @@ def _logged_in(side: Side, contact: Contact, facts: Facts) -> Iterator[Finding]:
 
 
 def _failed(contact: Contact, facts: Facts) -> tuple[str, str]:
-    """Return what failed on the way, and what to do."""
+    """Return which step of the connection failed, and what to do."""
     way, error = contact.way, contact.error
     match contact.stage:
         case Stage.NAME:
@@ -81,7 +81,7 @@ def _unconnected(way: Way, error: str) -> str:
 
 
 def _untrusted(contact: Contact, shown: x509.Certificate, facts: Facts) -> tuple[str, str]:
-    """Return why a certificate is not trusted."""
+    """Return why a certificate is not trusted, and what to do."""
     way = contact.way
     what = f"{way.where} shows a certificate that is not trusted ({contact.error}): {described(shown)}"
     if shown.not_valid_after_utc < facts.now:
@@ -101,7 +101,7 @@ def _untrusted(contact: Contact, shown: x509.Certificate, facts: Facts) -> tuple
 
 
 def _shut_out(way: Way, facts: Facts) -> tuple[str, str]:
-    """Return why a credential may not be accepted."""
+    """Return the likely reason why the credentials are not accepted, and what to do."""
     refused = f"the credential in {way.origin} is not accepted"
     if way.token.until is not None and way.token.until < facts.now:
         return f"{refused}: its token ended on {date_of(way.token.until)}", renew_token(way)
@@ -122,7 +122,7 @@ def _shut_out(way: Way, facts: Facts) -> tuple[str, str]:
 
 
 def _signed(certificate: x509.Certificate) -> str:
-    """Return kubeadm's command for another certificate of the same user and groups."""
+    """Return kubeadm's command for a new certificate of the same user and groups."""
     names = {attribute.oid: str(attribute.value) for attribute in certificate.subject}
     groups = [str(one.value) for one in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
     organizations = "".join(f" --org={quote(group)}" for group in groups)
@@ -130,7 +130,7 @@ def _signed(certificate: x509.Certificate) -> str:
 
 
 def renew_token(way: Way) -> str:
-    """Return how to get another token."""
+    """Return advice on how to get a new token."""
     if way.token.subject.startswith(_ACCOUNT):
         namespace, _, name = way.token.subject.removeprefix(_ACCOUNT).partition(":")
         command = f"kubectl -n {quote(namespace)} create token {quote(name)} --duration=8760h"
@@ -186,13 +186,13 @@ def _clock(side: Side, ahead: float) -> Finding:
 
 
 def _span(seconds: float) -> str:
-    """Write a time in the largest unit of which there are two."""
+    """Return a duration in the largest unit of which it has at least two."""
     unit, size = next(((unit, size) for unit, size in _UNITS if seconds >= 2 * size), ("s", 1))
     return f"{seconds / size:.0f} {unit}"
 
 
 def minor_of(version: str) -> tuple[int, int] | None:
-    """Read a version such as "v1.36.3+k3s1" as far as it matters; None for what is none."""
+    """Return major and minor of a version such as "v1.36.3+k3s1"; None if it is no version."""
     parts = version.removeprefix("v").split(".")
     if len(parts) < 2 or not (parts[0].isdecimal() and parts[1].isdecimal()):  # noqa: PLR2004 - major and minor
         return None

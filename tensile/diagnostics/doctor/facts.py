@@ -1,8 +1,6 @@
-"""What was found out about the clusters, before anything is made of it. Nothing here holds a secret.
+"""The facts that are collected from clusters, and the findings that checks derive from them. Facts contain no secrets.
 
-What doctor says: one finding for each thing that was looked at.
-
-What tells of an engine that runs: its Nodes, and the leases that it renews.
+The functions at the end interpret the facts that several checks need: the Nodes of an engine, and its leases.
 """
 
 from collections.abc import Mapping
@@ -29,11 +27,29 @@ HOOK, HOOK_CALL, HOOK_ADDRESS, HOOK_SLICES = (
     "address of the webhook",
     "endpoints of the webhook",
 )
-"""The questions that are asked; some have the name of a node in them (presence.py)."""
+"""The names of the queries; `lease_of` and `port_of` name those for one node."""
+CHECKS = (
+    "reach",
+    "login",
+    "version",
+    "clock",
+    "certificates",
+    "identity",
+    "rights",
+    "node",
+    "kubelet",
+    "metrics",
+    "storage",
+    "network",
+    "webhook",
+    "ports",
+    "tenants",
+)
+"""The names of all checks, in the order in which they are printed."""
 
 
 class Stage(IntEnum):
-    """The steps of the way to a server, and of asking it something."""
+    """The steps of a connection to a server, up to an accepted request."""
 
     NAME = 1
     CONNECTION = 2
@@ -44,16 +60,17 @@ class Stage(IntEnum):
 
 
 class Token(NamedTuple):
-    """What can be read in a token: whose it is ("" for one that does not tell), and until when it holds."""
+    """The claims of a token that doctor reads: its subject ("" if it has none), and its expiry."""
 
     subject: str = ""
     until: datetime | None = None
 
 
 class Way(NamedTuple):
-    """How a server is reached, as its kubeconfig, or whatever `origin` names, says; certificates in PEM, b"": none.
+    """How to reach a server according to a kubeconfig, or to what `origin` names.
 
-    `name` is what its certificate has to be for, `flags` are kubectl's for the same way.
+    `name` is the name that the server's certificate must contain. The certificates are PEM, b"" for none. `flags` are
+    kubectl's options for the same access.
     """
 
     origin: str
@@ -73,10 +90,10 @@ class Way(NamedTuple):
 
 
 class Contact(NamedTuple):
-    """How far one got: the stage that failed and why (`error`), or DONE.
+    """The result of a connection attempt: the stage that failed and its `error`, or DONE.
 
-    `shown` is the server's certificate (DER), as far as it showed one, `ahead` by how many seconds its clock is ahead
-    of ours, `version` such as "v1.36.3".
+    `shown` is the server's certificate (DER, b"" if it sent none), `version` its version such as "v1.36.3". `ahead` is
+    how many seconds the server's clock is ahead of the local one, None if unknown.
     """
 
     way: Way
@@ -88,7 +105,7 @@ class Contact(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a cluster said to one question: a value, or an error in words, with HTTP's status (0: no answer)."""
+    """The answer of a cluster to one query: a value, or an error with its HTTP status (0: no response)."""
 
     value: Any = None
     error: str = ""
@@ -97,12 +114,11 @@ class Answer(NamedTuple):
 
 @dataclass(slots=True)
 class Side:
-    """What was found out about one cluster; filled while it is asked, and used as it is when the time is over.
+    """The facts about one cluster; filled while queries run, and used as it is at the timeout.
 
-    `trouble` is what is wrong with its credentials, so that it could not be asked at all, and `remedy` what to do
-    about that ("" where the trouble says it). `missing` holds the rights
-    that it does not grant, with those verbs only; None where they could not be asked for. `answers` are by question,
-    `unanswered` are those that were asked and not answered in time.
+    `trouble` is the error in its credentials that prevented any query, `remedy` what to do about it ("" if the error
+    says so). `missing` holds the rights that are not granted, with only the missing verbs; None if they could not be
+    queried. `answers` are by query, `unanswered` are the queries without a response so far.
     """
 
     name: str
@@ -117,26 +133,26 @@ class Side:
 
     @property
     def is_in(self) -> bool:
-        """Whether the cluster answers, and takes the credential."""
+        """Whether the cluster responds and accepts the credentials."""
         return self.contact is not None and self.contact.stage == Stage.DONE
 
     def items(self, question: str) -> list[Any]:
-        """Return what was listed, [] where nothing was."""
+        """Return the items that a query listed, [] if it failed or did not run."""
         found: list[Any] = self.value(question) or []
         return found
 
     def value(self, question: str) -> Any:
-        """Return what was answered, None where nothing was."""
+        """Return the value that a query returned, None if it failed or did not run."""
         return self.answers.get(question, Answer()).value
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that was found out. `files` are those that the topology names, by field: their content, or what is wrong.
+    """The facts about all clusters.
 
-    `address` is where the upper's apiserver calls the virtual nodes, "" where that is not known. `in_map` says that the
-    topology stands in a ConfigMap above, as it does where the engine runs in the upper cluster. `descriptors` is how
-    many a process may have here, None for no bound.
+    `files` are the files that the topology names, by field: the content, or the error. `address` is where the upper
+    apiserver calls the virtual nodes, "" if unknown. `in_map`: the topology is in a ConfigMap of the upper cluster, as
+    it is for an engine that runs there. `descriptors` is the limit of open files of a process here, None for no limit.
     """
 
     topology: Topology
@@ -149,7 +165,7 @@ class Facts:
     descriptors: int | None = None
 
     def sides(self) -> list[Side]:
-        """List every cluster, the upper one first."""
+        """Return the facts about every cluster, those about the upper one first."""
         return [self.upper, *self.lowers.values()]
 
     def spec(self, name: str) -> Lower:
@@ -157,33 +173,8 @@ class Facts:
         return next(lower for lower in self.topology.lowers if lower.name == name)
 
 
-def shown(name: str) -> str:
-    """Name a cluster for people."""
-    return "upper" if name == UPPER else name
-
-
-CHECKS = (
-    "reach",
-    "login",
-    "version",
-    "clock",
-    "certificates",
-    "identity",
-    "rights",
-    "node",
-    "kubelet",
-    "metrics",
-    "storage",
-    "network",
-    "webhook",
-    "ports",
-    "tenants",
-)
-"""Everything that is looked at, in the order in which it is told."""
-
-
 class Level(StrEnum):
-    """How a thing is; `SKIP`: it was not looked at."""
+    """The result of a check; `SKIP`: it did not run."""
 
     OK = "ok"
     SKIP = "-"
@@ -192,7 +183,7 @@ class Level(StrEnum):
 
 
 class Finding(NamedTuple):
-    """How one thing is in one cluster: what was found, and what to do (lines, the last ones commands; "": nothing).
+    """The result of one check in one cluster, and advice: lines, of which the last are commands ("": nothing to do).
 
     `cluster` is UPPER or a lower's name, `check` one of CHECKS.
     """
@@ -204,28 +195,33 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
+def shown(name: str) -> str:
+    """Return the name of a cluster for people."""
+    return "upper" if name == UPPER else name
+
+
 def lease_of(node: str) -> str:
-    """Name the question for a node's lease."""
+    """Return the name of the query for a node's lease."""
     return f"lease of {node}"
 
 
 def port_of(node: str) -> str:
-    """Name the question whether a node's kubelet port is reached."""
+    """Return the name of the query whether a node's kubelet port is reachable."""
     return f"kubelet port of {node}"
 
 
 def node_named(upper: Side, name: str) -> Manifest | None:
-    """Return a Node of the upper cluster as it was listed, None where there is none."""
+    """Return a Node of the upper cluster as it was listed, None if there is none of that name."""
     return next((node for node in upper.items(NODES) if node["metadata"]["name"] == name), None)
 
 
 def owner(upper: Side, topology: Topology) -> Owner:
-    """Describe whose the objects of a topology are in that upper cluster."""
+    """Return the owner of a topology's objects in that upper cluster."""
     return owner_of(upper.identity, topology.name)
 
 
 def strays(upper: Side, topology: Topology) -> list[str]:
-    """Name the Nodes that are this topology's by their marks, and behind which it has no lower."""
+    """Return the names of Nodes that carry this topology's marks but belong to none of its lowers."""
     known = {lower.node.name for lower in topology.lowers}
     whose = owner(upper, topology)
     nodes = (node for node in upper.items(NODES) if metadata(node)["name"] not in known)
@@ -233,12 +229,12 @@ def strays(upper: Side, topology: Topology) -> list[str]:
 
 
 def is_renewed(upper: Side, node: str, now: datetime) -> bool:
-    """Report whether somebody renews a node's lease."""
+    """Report whether an engine renews a node's lease."""
     return holds(renewed_at(upper.value(lease_of(node)) or {}), now)
 
 
 def endpoint_of(node: Manifest) -> tuple[str, int]:
-    """Return the IP address and port at which a Node's kubelet API is called; "" and 0 where it says none."""
+    """Return the IP address and port of a Node's kubelet API; "" and 0 where the Node has none."""
     status = node.get("status") or {}
     addresses = (one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP")
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port") or 0

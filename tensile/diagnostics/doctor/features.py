@@ -1,4 +1,4 @@
-"""What pods draw on in lower clusters: the metrics API, and storage."""
+"""Checks of features that pods use in lower clusters: the metrics API and storage."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from tensile.objects import UPPER, annotations, metadata
 
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _IMMEDIATE = "unbound immediate PersistentVolumeClaims"
-"""What a kube-scheduler says of a pod whose claims have to be bound before it looks for a node."""
+"""The message of kube-scheduler about a pod whose claims must be bound before it looks for a node."""
 _NAMED = 3
 _INSTALL = "kubectl apply -f https://github.com/kubernetes-sigs/metrics-server/releases/latest/download/components.yaml"
 
@@ -26,7 +26,7 @@ _MAKE = f"echo '{json.dumps(_CLASS)}' | kubectl apply -f -"
 
 
 def measured(side: Side, _facts: Facts) -> Iterator[Finding]:
-    """Report whether a lower has a metrics API."""
+    """Yield a finding on whether a lower cluster serves the metrics API."""
     answer = side.answers.get(METRICS)
     if side.name == UPPER or answer is None:
         return
@@ -43,7 +43,7 @@ def measured(side: Side, _facts: Facts) -> Iterator[Finding]:
 
 
 def stored(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Look at the storage classes that claims need, above and below."""
+    """Yield findings on the StorageClasses in the upper cluster and in the lower ones."""
     if "PV" not in facts.topology.enabled or not side.is_in:
         return
     if side.value(CLASSES) is None:
@@ -56,7 +56,11 @@ def stored(side: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def _above(upper: Side) -> Iterator[Finding]:
-    """Look at the classes whose volumes are made below: only the scheduler may choose the node first."""
+    """Yield findings on the StorageClasses of the upper cluster.
+
+    Those whose volumes are created in lower clusters must bind with WaitForFirstConsumer: the upper scheduler has to
+    choose the node first.
+    """
     classes = [one for one in upper.items(CLASSES) if one.get("provisioner") == PROVISIONER]
     for one in classes:
         if one.get("volumeBindingMode") != "WaitForFirstConsumer":
@@ -83,7 +87,10 @@ def _above(upper: Side) -> Iterator[Finding]:
 
 
 def _unbound(upper: Side) -> Iterator[Finding]:
-    """Look for pods that the scheduler's VolumeBinding keeps: that it is on can be seen of nothing else."""
+    """Yield a warning for pods that the scheduler's VolumeBinding plugin blocks.
+
+    Only such pods show that the plugin is enabled.
+    """
     kept = [one["name"] for one in upper.items(WAITING) if _IMMEDIATE in one["message"]]
     if kept:
         more = f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else ""
@@ -101,7 +108,7 @@ def _none() -> tuple[str, str]:
 
 
 def _below(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Look whether each class above has one below."""
+    """Yield each upper StorageClass that has no counterpart in a lower cluster."""
     there = {metadata(one)["name"] for one in side.items(CLASSES)}
     mapped = facts.spec(side.name).storage_classes
     ours = [one for one in facts.upper.items(CLASSES) if one.get("provisioner") == PROVISIONER]

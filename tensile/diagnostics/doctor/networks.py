@@ -1,6 +1,7 @@
-"""Whether pods of all clusters reach each other, and the upper apiserver: addresses that two clusters have.
+"""Checks for overlapping addresses of clusters, a bad advertised address, and ports that are open without need.
 
-Whether the engine's ports are open to more than those who call them, as far as that can be told.
+Services work across clusters only if pods reach each other by IP, so the pod range of one cluster must not overlap any
+range of another one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,10 +31,16 @@ _BY_HAND = {
     SERVICES: "of Services --service-cluster-ip-range, or as an administrator kubectl get servicecidrs",
 }
 _SHOWN = 4
+_CALLERS = {
+    "kubelet": "the upper's apiserver",
+    "webhook": "the upper's apiserver",
+    "extender": "the upper's scheduler",
+}
+_LOOPBACK = "127.0.0.1"
 
 
 class _Range(NamedTuple):
-    """Addresses of a cluster: of its pods or of its Services."""
+    """A range of addresses in a cluster, of its pods or its Services."""
 
     cluster: str
     sort: str
@@ -41,18 +48,18 @@ class _Range(NamedTuple):
 
 
 Clash = tuple[_Range, _Range]
-"""Two that overlap."""
+"""Two ranges that overlap."""
 
 
 class _Known(NamedTuple):
-    """What a cluster tells of its addresses; `missing` are the sorts of which it does not tell all."""
+    """The known addresses of a cluster; `missing` are the sorts of which not all are known."""
 
     ranges: Sequence[_Range]
     missing: Sequence[str]
 
 
 def networked(facts: Facts) -> Iterator[Finding]:
-    """Yield which addresses of a cluster are those of one before it too, and whether pods reach the upper apiserver."""
+    """Yield overlaps of each cluster with previous clusters, and whether pods reach the upper apiserver."""
     known = {side.name: _known(side) for side in facts.sides()}
     clashes = _clashes(facts.sides(), {name: one.ranges for name, one in known.items()})
     for side in facts.sides():
@@ -78,7 +85,7 @@ def _clashing(clash: Clash) -> Finding:
 
 
 def _clear(cluster: str, known: _Known, others: Sequence[_Known]) -> Finding:
-    """Tell the addresses of a cluster that is in nobody's way, as far as they were compared with any."""
+    """Return the addresses of a cluster without overlaps, and whether they were compared with those of all others."""
     told = ", ".join(f"{one.sort} {one.network}" for one in known.ranges[:_SHOWN])
     told += " and more" * (len(known.ranges) > _SHOWN)
     sorts = {one.sort for one in known.ranges}
@@ -98,14 +105,14 @@ def _clear(cluster: str, known: _Known, others: Sequence[_Known]) -> Finding:
 
 
 def _untold(missing: Sequence[str]) -> tuple[str, str]:
-    """Return which addresses of a cluster are not known, and what to compare by hand."""
+    """Return which addresses of a cluster are unknown, and what to compare manually."""
     by_hand = ", and ".join(_BY_HAND[sort] for sort in missing)
     what = f"not looked at: the addresses of {' and '.join(missing)}, which the cluster does not tell"
     return what, f"compare them with the other clusters' by hand: {by_hand}"
 
 
 def _known(side: Side) -> _Known:
-    """Return the addresses of a cluster, as far as it tells, in as few networks as hold them."""
+    """Return the addresses of a cluster as far as it publishes them, merged into the fewest networks."""
     nodes = [node for node in side.items(NODES) if side.name != UPPER or not _is_virtual(node)]
     pods = [cidr for node in nodes for cidr in _cidrs(node)]
     services = [cidr for one in side.items(RANGES) for cidr in (one.get("spec") or {}).get("cidrs") or ()]
@@ -115,7 +122,7 @@ def _known(side: Side) -> _Known:
 
 
 def _hides_pods(side: Side, nodes: Sequence[Manifest]) -> bool:
-    """Report whether some node does not tell its pods' addresses; an upper cluster may well have virtual nodes alone."""
+    """Report whether a node has no pod CIDR; an upper cluster may have virtual nodes only."""
     if not nodes:
         return side.name != UPPER or side.value(NODES) is None
     return any(not _cidrs(node) and not _is_virtual(node) for node in nodes)
@@ -138,7 +145,7 @@ def _collapsed(cidrs: Iterable[str]) -> list[Network]:
 
 
 def _clashes(sides: Sequence[Side], ranges: Mapping[str, Sequence[_Range]]) -> dict[str, list[Clash]]:
-    """Return the first overlap of each sort of each two clusters, at the later one, in the order of the others."""
+    """Return the first overlap of each sort for each pair of clusters, by the later cluster of the pair."""
     order = {side.name: place for place, side in enumerate(sides)}
     identity = {side.name: side.identity for side in sides}
     found: dict[tuple[str, str, str, str], Clash] = {}
@@ -153,12 +160,15 @@ def _clashes(sides: Sequence[Side], ranges: Mapping[str, Sequence[_Range]]) -> d
 
 
 def _matter(sort: str, other: str) -> bool:
-    """Report whether it matters that two clusters have the same addresses of these sorts: Services leave no cluster."""
+    """Report whether an overlap of these sorts causes problems: Service addresses are never used across clusters."""
     return (sort, other) != (SERVICES, SERVICES)
 
 
 def _overlaps(ranges: Iterable[_Range]) -> Iterator[Clash]:
-    """Yield every two that overlap. Of two networks that do one holds the other, so those around one make a stack."""
+    """Yield every pair of ranges that overlap.
+
+    Of two networks that overlap, one contains the other, so those that contain the present one form a stack.
+    """
     around: list[_Range] = []
     for one in sorted(ranges, key=_begin):
         while around and not _holds(around[-1].network, one.network):
@@ -176,7 +186,7 @@ def _holds(outer: Network, inner: Network) -> bool:
 
 
 def _advertised(upper: Side) -> Iterator[Finding]:
-    """Report whether pods with tokens of the upper cluster are led to an address that its certificate names."""
+    """Yield a warning if the advertised address of the upper apiserver, which pods in lower clusters use, fails."""
     contact: Contact | None = upper.value(ADVERTISED)
     if contact is None or contact.stage == Stage.DONE:
         return
@@ -188,19 +198,11 @@ def _advertised(upper: Side) -> Iterator[Finding]:
     yield Finding(UPPER, "network", Level.WARN, what, advice)
 
 
-_CALLERS = {
-    "kubelet": "the upper's apiserver",
-    "webhook": "the upper's apiserver",
-    "extender": "the upper's scheduler",
-}
-_LOOPBACK = "127.0.0.1"
-
-
 def bound(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Report ports that listen at every address of a machine without need.
+    """Yield ports that listen on every address of a machine without need.
 
-    In a pod there is no narrower address. Elsewhere telemetry, which asks nobody who they are, is for one machine
-    unless somebody says otherwise; and if the upper's apiserver is on this machine, so are its callers.
+    In a pod there is no narrower address. Elsewhere telemetry, which has no authentication, is for the local machine
+    unless configured otherwise. If the upper apiserver runs on this machine, so do the callers of the other ports.
     """
     if side.name != UPPER or not side.is_in or facts.in_map:
         return

@@ -1,4 +1,4 @@
-"""Whether each lower is a cluster of its own with a Node of ours, and whether that Node's kubelet API is reached."""
+"""Checks whether each lower is a different cluster with a Node of ours, and whether its kubelet API is reachable."""
 
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -31,7 +31,7 @@ _CERTIFICATE = ("x509", "certificate", "tls:")
 
 
 def identified(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Report whether a cluster is another one than all before it, and the one that its Node was made for."""
+    """Yield a finding on whether a cluster differs from all previous ones, and is the one its Node was created for."""
     if not side.identity:
         return
     place = facts.sides().index(side)
@@ -52,7 +52,7 @@ def identified(side: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def _noted(side: Side, facts: Facts) -> str:
-    """Return the identity of the cluster that a lower's Node tells of, "" for none."""
+    """Return the identity of the lower cluster that is recorded on its Node, "" for none."""
     if side.name == UPPER:
         return ""
     node = node_named(facts.upper, facts.spec(side.name).node.name)
@@ -60,7 +60,7 @@ def _noted(side: Side, facts: Facts) -> str:
 
 
 def noded(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Report whether a lower's Node is there and ours, and whether an engine keeps it."""
+    """Yield a finding on whether a lower's Node exists and is ours, and whether an engine renews its lease."""
     upper = facts.upper
     if NODES not in upper.answers or upper.value(NODES) is None or not upper.identity:
         return
@@ -80,7 +80,7 @@ def noded(side: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def _foreign(name: str, node: Manifest) -> tuple[str, str]:
-    """Describe whose a Node is that is not ours."""
+    """Return whose Node has the name of ours, and what to do."""
     if labels(node).get(OWNER):
         whose = f"topology {annotations(node).get(OWNER_NAME, 'unknown')}'s ({OWNER}={labels(node)[OWNER]})"
     else:
@@ -93,7 +93,7 @@ def _foreign(name: str, node: Manifest) -> tuple[str, str]:
 
 
 def _others(upper: Side, facts: Facts) -> Iterator[Finding]:
-    """Look for Nodes of this topology that it does not have: another engine with another file may keep them."""
+    """Yield Nodes with this topology's marks that are not in it; another engine with another file may renew them."""
     name = facts.topology.name
     for node in strays(upper, facts.topology):
         if is_renewed(upper, node, facts.now):
@@ -106,7 +106,7 @@ def _others(upper: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def called(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Report whether the upper's apiserver reaches a lower's Node."""
+    """Yield a finding on whether the upper apiserver reaches the kubelet API of a lower's Node."""
     upper = facts.upper
     if side.name == UPPER or not upper.is_in:
         return
@@ -132,7 +132,7 @@ def called(side: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def _loopback(facts: Facts) -> tuple[str, str] | None:
-    """Describe that nodes are published at an address at which every machine finds itself, where that matters."""
+    """Return the error that nodes publish a loopback address to an apiserver elsewhere, None if they do not."""
     contact = facts.upper.contact
     if contact is None or not _is_loopback(facts.address) or _is_loopback(contact.way.host):
         return None
@@ -154,7 +154,7 @@ def _answered(lower: str, name: str, node: Manifest, answer: Answer) -> Finding:
 
 
 def _remedy(answer: Answer, port: int) -> str:
-    """Return what helps against what the apiserver, or the kubelet API itself, says."""
+    """Return advice for an error of the apiserver, or of the kubelet API itself."""
     words = answer.error.lower()
     if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return (

@@ -1,11 +1,11 @@
-"""Asks one cluster everything that is looked at, side by side; nothing is written: a review of access is a question.
+"""Queries of one cluster, and tests of the connection to its apiserver. They run concurrently and write nothing.
 
-Each question has an answer or an error of its own, so that one which is refused, or takes too long, costs no other.
+Each query has its own answer or error, so that one that is denied or slow costs no other. Rights are queried by access
+reviews, which the apiserver does not store.
 
-Goes the way to a server step by step, so that what fails on it has a name: DNS, connection, TLS, answer, login.
-
-Each step has a time of its own. Names are looked up in a thread that nobody waits for: a resolver may take half a
-minute, and a process does not end before the threads of its pool.
+A connection is tested step by step (DNS, TCP, TLS, response, login), so that the error names the step; each step has
+its own timeout. Names are resolved in a daemon thread: a resolver may block for half a minute, and a process does not
+exit before the threads of its executor do.
 """
 
 import asyncio
@@ -51,175 +51,18 @@ from tensile.objects import (
 )
 
 STEP_SECONDS = 3.0
-"""For one step."""
+"""The timeout in seconds of each step of a connection."""
+NODE_PROXY = Right(NODE, ("get",), "calls of virtual nodes by the apiserver", "proxy")
+_CONNECTIONS = 6
+_FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 _TEXT = "application/json, */*"
 _MOST = 1 << 20
 
 Now = Callable[[], datetime]
 
 
-def way_of(access: Access) -> Way:
-    """Return what may be told of an access."""
-    return Way(
-        origin=access.origin,
-        url=access.url,
-        host=access.address,
-        port=access.port,
-        name=access.server_name,
-        authority=access.papers.authority,
-        certificate=access.papers.certificate,
-        token=token_of(token_in(access)),
-        flags=access.flags,
-    )
-
-
-def token_of(token: str) -> Token:
-    """Read what a token says of itself; one that is no JWT says nothing."""
-    said = claims_of(token)
-    try:
-        until = datetime.fromtimestamp(said["exp"], UTC) if "exp" in said else None
-    except (OverflowError, OSError, TypeError, ValueError):
-        return Token()
-    return Token(str(said.get("sub", "")), until)
-
-
-def trusting_anybody() -> ssl.SSLContext:
-    """Return the TLS for seeing who answers: no credential, and nothing else, may be sent by it."""
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    tls.check_hostname = False
-    tls.verify_mode = ssl.CERT_NONE
-    return tls
-
-
-async def contacted(access: Access, now: Now) -> Contact:
-    """Go the whole way to an apiserver, as who the access says."""
-    found = await dialled(way_of(access), access.tls)
-    if found.stage != Stage.DONE:
-        return found
-    try:
-        begun = now()
-        status, body, date = await asked(access, "/version")
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        return found._replace(stage=Stage.ANSWER, error=why(error))
-    found = found._replace(ahead=_ahead(date, begun, now()))
-    if status == HTTPStatus.UNAUTHORIZED:
-        return found._replace(stage=Stage.LOGIN, error="HTTP 401")
-    version = _version(body) if status == HTTPStatus.OK else ""
-    if not version and status != HTTPStatus.FORBIDDEN:
-        return found._replace(stage=Stage.ANSWER, error=f"HTTP {status}, and nothing that tells a version")
-    return found._replace(version=version)
-
-
-async def dialled(way: Way, tls: ssl.SSLContext) -> Contact:
-    """Go as far as TLS."""
-    try:
-        await _looked_up(way.host, way.port)
-    except (OSError, TimeoutError, ValueError) as error:
-        return Contact(way, Stage.NAME, why(error))
-    try:
-        await _connected(way, None)
-    except (OSError, TimeoutError) as error:
-        return Contact(way, Stage.CONNECTION, why(error))
-    try:
-        return Contact(way, Stage.DONE, shown=await _connected(way, tls))
-    except TimeoutError as error:
-        return Contact(way, Stage.TLS, why(error))
-    except (OSError, ValueError) as error:
-        return Contact(way, Stage.TLS, why(error), await _certificate(way))
-
-
-async def asked(access: Access, path: str) -> tuple[int, bytes, str]:
-    """Ask for a path; returns HTTP's status, the beginning of the body, and the Date of the answer.
-
-    Raises aiohttp.ClientError, OSError, TimeoutError or ValueError.
-    """
-    headers = {"User-Agent": f"tensile/{__version__}", "Accept": _TEXT, **access.headers}
-    streams = Streams()
-    try:
-        async with streams.opened(access, path, headers, seconds=STEP_SECONDS) as reply:
-            return reply.status, await beginning(reply.content, _MOST), reply.headers.get("Date", "")
-    finally:
-        await streams.close()
-
-
-def why(error: Exception) -> str:
-    """Return in a few words what went wrong."""
-    return f"no answer in {STEP_SECONDS:g} s" if isinstance(error, TimeoutError) else cause_of(error, str(error))
-
-
-async def _looked_up(host: str, port: int) -> None:
-    """Look a name up; raises OSError or TimeoutError."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def tell(error: Exception | None) -> None:
-        """End the wait, should anybody still wait."""
-        if not done.done():
-            done.set_result(None) if error is None else done.set_exception(error)
-
-    def look() -> None:
-        """Ask the system's resolver."""
-        problem: Exception | None = None
-        try:
-            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, ValueError) as error:
-            problem = error
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(tell, problem)
-
-    threading.Thread(target=look, daemon=True).start()
-    async with asyncio.timeout(STEP_SECONDS):
-        await done
-
-
-async def _connected(way: Way, tls: ssl.SSLContext | None) -> bytes:
-    """Connect, by TLS where there is one, and hang up; returns the certificate that was shown (DER)."""
-    name = way.name if tls else None
-    async with asyncio.timeout(STEP_SECONDS):
-        plain = await connected(way.host, way.port)
-        try:
-            _, writer = await asyncio.open_connection(sock=plain, ssl=tls, server_hostname=name)
-        except BaseException:
-            plain.close()
-            raise
-    try:
-        made = writer.get_extra_info("ssl_object")
-        return (made.getpeercert(binary_form=True) or b"") if made else b""
-    finally:
-        writer.transport.abort()
-
-
-async def _certificate(way: Way) -> bytes:
-    """See which certificate a server shows that is not trusted; nothing is sent to it."""
-    try:
-        return await _connected(way, trusting_anybody())
-    except (OSError, TimeoutError, ValueError):
-        return b""
-
-
-def _ahead(date: str, begun: datetime, ended: datetime) -> float | None:
-    """Return by how many seconds a server's clock is ahead; it tells whole seconds, those that have begun."""
-    try:
-        told = parsedate_to_datetime(date).astimezone(UTC) + timedelta(seconds=0.5)
-    except ValueError:
-        return None
-    return (told - (begun + (ended - begun) / 2)).total_seconds()
-
-
-def _version(body: bytes) -> str:
-    try:
-        return str(orjson.loads(body)["gitVersion"])
-    except (KeyError, TypeError, ValueError):
-        return ""
-
-
-NODE_PROXY = Right(NODE, ("get",), "calls of virtual nodes by the apiserver", "proxy")
-_CONNECTIONS = 6
-_FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
-
-
 class Asking:
-    """One cluster that is asked; made inside a running event loop, closed with `close`. What it says is in `side`."""
+    """The queries of one cluster; create it inside a running event loop, and close it. The results are in `side`."""
 
     def __init__(self, side: Side, access: Access) -> None:
         self.side = side
@@ -232,7 +75,7 @@ class Asking:
         await self._http.close()
 
     async def note(self, question: str, answer: Awaitable[Any]) -> None:
-        """Keep the answer to a question, or why there is none."""
+        """Record the answer to a query, or its error."""
         self.side.unanswered.add(question)
         try:
             self.side.answers[question] = Answer(await answer)
@@ -243,7 +86,7 @@ class Asking:
         self.side.unanswered.discard(question)
 
     async def everything(self, rights: Iterable[Right], *more: Awaitable[None]) -> None:
-        """Ask what every cluster is asked, and more at the same time."""
+        """Run the queries for every kind of cluster, and `more` at the same time."""
         await asyncio.gather(
             self.note("identity", self._identity()),
             self.note("user", self._user()),
@@ -255,16 +98,19 @@ class Asking:
         )
 
     async def listed(self, kind: Kind, read: Callable[[bytes], Manifest] = orjson.loads) -> list[Manifest]:
-        """List all objects of a kind."""
+        """Return all objects of a kind."""
         return (await self.cluster.list(kind, Selection(), read)).items
 
     async def read(self, ref: Ref) -> Manifest:
-        """Read one object."""
+        """Return one object."""
         found: Manifest = orjson.loads(await self.cluster.read(ref))
         return found
 
     async def fetched(self, path: str) -> Answer:
-        """Ask for a path that answers in any form: whether it said 200, its words as the error, and the status."""
+        """Request a path with a response in any format.
+
+        The answer holds whether the status was 200, the text as the error, and the status.
+        """
         try:
             status, body, _ = await asked(self.access, path)
         except _FAILURES as error:
@@ -272,28 +118,28 @@ class Asking:
         return Answer(status == HTTPStatus.OK, _words(body), status)
 
     async def waiting(self) -> list[Manifest]:
-        """List the pods that have no node, with why the scheduler says so."""
+        """Return the pods without a node, with the scheduler's message."""
         return (await self.cluster.list(POD, Selection(fields="spec.nodeName=,status.phase=Pending"), _waiting)).items
 
     async def spaces(self) -> list[str]:
-        """List the names of all namespaces."""
+        """Return the names of all namespaces."""
         return (await self.cluster.list(NAMESPACE, Selection(), _name)).items
 
     async def policies(self) -> list[str]:
-        """List the namespaces of all NetworkPolicies, one for each policy."""
+        """Return the namespace of every NetworkPolicy."""
         return (await self.cluster.list(NETWORK_POLICY, Selection(), _namespace)).items
 
     async def inhabitants(self, namespaces: Iterable[str]) -> list[tuple[str, str]]:
-        """List the pods of some namespaces: in which one each is, and the mark of its owner, "" without."""
+        """Return the namespace and the owner mark ("" for none) of every pod in some namespaces."""
         lists = (self.cluster.list(POD, Selection(namespace), _inhabitant) for namespace in namespaces)
         return [one for found in await asyncio.gather(*lists) for one in found.items]
 
     async def measured(self) -> None:
-        """Ask for the metrics of nodes."""
+        """Query the node metrics; raises ClusterError if the metrics API does not respond."""
         await self.cluster.list(NODE_METRICS, Selection())
 
     async def may(self, right: Right) -> bool:
-        """Ask whether there is a right; where that cannot be asked, there is not."""
+        """Report whether a right is granted; False if that cannot be queried."""
         try:
             return not await self._denied(right)
         except ClusterError:
@@ -314,7 +160,7 @@ class Asking:
         self.side.missing = [right._replace(verbs=verbs) for right, verbs in pairs if verbs]
 
     async def _denied(self, right: Right) -> tuple[str, ...]:
-        """Return those verbs of a right that are not granted."""
+        """Return the verbs of a right that are not granted."""
         allowed = await asyncio.gather(*(self._allowed(right, verb) for verb in right.verbs))
         return tuple(verb for verb, is_allowed in zip(right.verbs, allowed, strict=True) if not is_allowed)
 
@@ -333,7 +179,7 @@ class Asking:
 
 
 async def opened(side: Side, access: Access, now: Any) -> Asking | None:
-    """Go the way to a cluster; None where it does not come to its end."""
+    """Connect to a cluster and return its queries; None if a step of the connection failed."""
     side.contact = await contacted(access, now)
     return Asking(side, access) if side.contact.stage == Stage.DONE else None
 
@@ -347,7 +193,7 @@ def _body(kind: Kind, spec: Manifest | None = None) -> Manifest:
 
 
 def _node(raw: bytes) -> Manifest:
-    """Keep of a Node what is looked at: its images alone may be 50 KB."""
+    """Return a Node without the fields that no check reads: its list of images alone may be 50 KB."""
     node: Manifest = orjson.loads(raw)
     status = node.get("status") or {}
     return {**node, "status": {key: status[key] for key in ("addresses", "daemonEndpoints") if key in status}}
@@ -367,7 +213,7 @@ def _inhabitant(raw: bytes) -> tuple[str, str]:
 
 
 def _waiting(raw: bytes) -> Manifest:
-    """Keep of a pod its name, and what the scheduler says of it."""
+    """Return a pod's name, and the scheduler's message about it."""
     pod: Manifest = orjson.loads(raw)
     meta, conditions = pod["metadata"], (pod.get("status") or {}).get("conditions") or ()
     said = next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
@@ -375,8 +221,166 @@ def _waiting(raw: bytes) -> Manifest:
 
 
 def _words(body: bytes) -> str:
-    """Return what a body says: the message of a Status, or its beginning."""
+    """Return the message of a Status, or the beginning of any other body."""
     try:
         return str(orjson.loads(body)["message"])
     except (KeyError, TypeError, ValueError):
         return body[:500].decode(errors="replace").strip()
+
+
+async def contacted(access: Access, now: Now) -> Contact:
+    """Connect to an apiserver with its credentials, and return how far that went."""
+    found = await dialled(way_of(access), access.tls)
+    if found.stage != Stage.DONE:
+        return found
+    try:
+        begun = now()
+        status, body, date = await asked(access, "/version")
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        return found._replace(stage=Stage.ANSWER, error=why(error))
+    found = found._replace(ahead=_ahead(date, begun, now()))
+    if status == HTTPStatus.UNAUTHORIZED:
+        return found._replace(stage=Stage.LOGIN, error="HTTP 401")
+    version = _version(body) if status == HTTPStatus.OK else ""
+    if not version and status != HTTPStatus.FORBIDDEN:
+        return found._replace(stage=Stage.ANSWER, error=f"HTTP {status}, and nothing that tells a version")
+    return found._replace(version=version)
+
+
+async def dialled(way: Way, tls: ssl.SSLContext) -> Contact:
+    """Connect to a server up to the TLS handshake, and return how far that went."""
+    try:
+        await _looked_up(way.host, way.port)
+    except (OSError, TimeoutError, ValueError) as error:
+        return Contact(way, Stage.NAME, why(error))
+    try:
+        await _connected(way, None)
+    except (OSError, TimeoutError) as error:
+        return Contact(way, Stage.CONNECTION, why(error))
+    try:
+        return Contact(way, Stage.DONE, shown=await _connected(way, tls))
+    except TimeoutError as error:
+        return Contact(way, Stage.TLS, why(error))
+    except (OSError, ValueError) as error:
+        return Contact(way, Stage.TLS, why(error), await _certificate(way))
+
+
+async def asked(access: Access, path: str) -> tuple[int, bytes, str]:
+    """Return the HTTP status, the beginning of the body and the Date header of the response for a path.
+
+    Raises aiohttp.ClientError, OSError, TimeoutError or ValueError.
+    """
+    headers = {"User-Agent": f"tensile/{__version__}", "Accept": _TEXT, **access.headers}
+    streams = Streams()
+    try:
+        async with streams.opened(access, path, headers, seconds=STEP_SECONDS) as reply:
+            return reply.status, await beginning(reply.content, _MOST), reply.headers.get("Date", "")
+    finally:
+        await streams.close()
+
+
+def why(error: Exception) -> str:
+    """Return an error in a few words."""
+    return f"no answer in {STEP_SECONDS:g} s" if isinstance(error, TimeoutError) else cause_of(error, str(error))
+
+
+async def _looked_up(host: str, port: int) -> None:
+    """Resolve a host name; raises OSError or TimeoutError."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def tell(error: Exception | None) -> None:
+        """End the wait with the result, unless it has been cancelled."""
+        if not done.done():
+            done.set_result(None) if error is None else done.set_exception(error)
+
+    def look() -> None:
+        """Resolve the name with the system's resolver."""
+        problem: Exception | None = None
+        try:
+            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, ValueError) as error:
+            problem = error
+        with suppress(RuntimeError):  # the loop is closed, so no task waits for this
+            loop.call_soon_threadsafe(tell, problem)
+
+    threading.Thread(target=look, daemon=True).start()
+    async with asyncio.timeout(STEP_SECONDS):
+        await done
+
+
+async def _connected(way: Way, tls: ssl.SSLContext | None) -> bytes:
+    """Connect, with TLS if given, and close the connection; returns the server's certificate (DER, b"" without TLS)."""
+    name = way.name if tls else None
+    async with asyncio.timeout(STEP_SECONDS):
+        plain = await connected(way.host, way.port)
+        try:
+            _, writer = await asyncio.open_connection(sock=plain, ssl=tls, server_hostname=name)
+        except BaseException:
+            plain.close()
+            raise
+    try:
+        made = writer.get_extra_info("ssl_object")
+        return (made.getpeercert(binary_form=True) or b"") if made else b""
+    finally:
+        writer.transport.abort()
+
+
+async def _certificate(way: Way) -> bytes:
+    """Return the certificate of a server that is not trusted, b"" for none; sends no data."""
+    try:
+        return await _connected(way, trusting_anybody())
+    except (OSError, TimeoutError, ValueError):
+        return b""
+
+
+def _ahead(date: str, begun: datetime, ended: datetime) -> float | None:
+    """Return how many seconds a server's clock is ahead, None without a valid Date.
+
+    A Date header is rounded down to whole seconds.
+    """
+    try:
+        told = parsedate_to_datetime(date).astimezone(UTC) + timedelta(seconds=0.5)
+    except ValueError:
+        return None
+    return (told - (begun + (ended - begun) / 2)).total_seconds()
+
+
+def _version(body: bytes) -> str:
+    try:
+        return str(orjson.loads(body)["gitVersion"])
+    except (KeyError, TypeError, ValueError):
+        return ""
+
+
+def way_of(access: Access) -> Way:
+    """Return the part of an access that is not secret."""
+    return Way(
+        origin=access.origin,
+        url=access.url,
+        host=access.address,
+        port=access.port,
+        name=access.server_name,
+        authority=access.papers.authority,
+        certificate=access.papers.certificate,
+        token=token_of(token_in(access)),
+        flags=access.flags,
+    )
+
+
+def token_of(token: str) -> Token:
+    """Return the claims of a token; without values if it is not a JWT."""
+    said = claims_of(token)
+    try:
+        until = datetime.fromtimestamp(said["exp"], UTC) if "exp" in said else None
+    except (OverflowError, OSError, TypeError, ValueError):
+        return Token()
+    return Token(str(said.get("sub", "")), until)
+
+
+def trusting_anybody() -> ssl.SSLContext:
+    """Return TLS settings that accept any certificate; no credentials and no other data may be sent over them."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.check_hostname = False
+    tls.verify_mode = ssl.CERT_NONE
+    return tls

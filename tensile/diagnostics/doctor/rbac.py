@@ -1,4 +1,4 @@
-"""Which rights the engine lacks in a cluster, and the commands that grant them."""
+"""Checks which rights the engine lacks in a cluster, and prints the commands that grant them."""
 
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
@@ -16,7 +16,7 @@ _DIGITS = 8
 
 
 def permitted(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Yield which rights are missing, those that the engine cannot do without apart from the others."""
+    """Yield the missing rights; those that the engine requires come in one finding, optional ones by what they cost."""
     if not side.is_in:
         return
     if side.missing is None:
@@ -37,14 +37,14 @@ def permitted(side: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def _listed(rights: Iterable[Right]) -> str:
-    """Return what is missing, and for what."""
+    """Return the missing rights, each with its purpose."""
     return "; ".join(f"{', '.join(right.verbs)} {_object(right)} ({right.purpose})" for right in rights)
 
 
 def _granted(side: Side, rights: list[Right], facts: Facts) -> str:
-    """Return the commands that grant rights, roles with the same verbs being one.
+    """Return the commands that grant rights; rights with the same verbs share a role.
 
-    kubectl looks resources up, and makes no role for metrics that nobody serves.
+    kubectl resolves the resources, so it cannot create a role for the metrics API while no server provides that.
     """
     name, subject = f"tensile-{facts.topology.name}-{side.name or 'upper'}", _subject(side.user)
     whose = "the upper cluster" if side.name == UPPER else f"cluster {side.name}"
@@ -61,7 +61,10 @@ def _granted(side: Side, rights: list[Right], facts: Facts) -> str:
 
 
 def _digest(*words: str) -> str:
-    """Tell roles apart by what they grant to whom: what was created for other rights is there already, and stays."""
+    """Return a short hash of what a role grants to whom.
+
+    It makes role names distinct: a role that was created for other rights already exists, and stays.
+    """
     return sha256("\0".join(words).encode()).hexdigest()[:_DIGITS]
 
 
@@ -70,12 +73,12 @@ def _group(right: Right) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _object(right: Right) -> str:
-    """Name a resource, or the one object of it that a right is for."""
+    """Return the name of a resource, or of the one object that a right is for."""
     return f"{_resource(right)} {right.name}" if right.name else _resource(right)
 
 
 def _resource(right: Right) -> str:
-    """Name a resource as kubectl does: pods/log, endpointslices.discovery.k8s.io."""
+    """Return a resource in kubectl's notation: pods/log, endpointslices.discovery.k8s.io."""
     if right.kind.plural == "*":
         return "*.*"
     group = f".{right.group}" if right.group else ""
@@ -84,7 +87,7 @@ def _resource(right: Right) -> str:
 
 
 def _subject(user: str) -> str:
-    """Return kubectl's option for who gets a right."""
+    """Return kubectl's option for the user or account that gets a right."""
     if user.startswith(_ACCOUNT):
         return f"--serviceaccount={quote(user.removeprefix(_ACCOUNT))}"
     return f"--user={quote(user)}" if user else "--user=USER"

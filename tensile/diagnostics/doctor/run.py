@@ -1,8 +1,6 @@
-"""`tensile doctor`: looks, judges, and writes down.
+"""`tensile doctor`: collects the facts, runs every check on every cluster, and prints the findings.
 
-From facts to findings: every check on every cluster, in the order in which they are told.
-
-The findings as `tensile doctor` prints them: a table by cluster, and below it what is not well and what to do.
+The text is a table of clusters and checks, followed by the details and advice for what is not ok.
 """
 
 import asyncio
@@ -27,6 +25,13 @@ from tensile.engine.lower import Ways
 from tensile.text import aligned, harmless
 from tensile.topology import Topology
 
+FORMAT = 1
+_COLOURS = {Level.OK: "\x1b[32m", Level.WARN: "\x1b[33m", Level.FAIL: "\x1b[31m"}
+_PLAIN = "\x1b[0m"
+_WORDS = {Level.OK: "ok", Level.SKIP: "skipped", Level.WARN: "warn", Level.FAIL: "fail"}
+"""The levels in the JSON output."""
+_TOLD = ("certificates", "network")
+"""Checks whose findings the text shows even when they are ok: expiry dates of certificates, and address ranges."""
 Check = Callable[[Side, Facts], Iterator[Finding]]
 _CHECKS: tuple[Check, ...] = (
     reached,
@@ -44,8 +49,33 @@ _CHECKS: tuple[Check, ...] = (
 )
 
 
+def examine(
+    topology: Topology, ways: Ways, output: str, place: Place | None = None, *, colour: bool
+) -> tuple[str, bool]:
+    """Return the findings as "text" or "json", and whether no check fails.
+
+    `place` is the topology's ConfigMap in the upper cluster, None for a file.
+    """
+    facts = asyncio.run(gathered(topology, ways, _now, place))
+    findings = diagnosed(facts)
+    if output == "json":
+        text = orjson.dumps(as_document(facts, findings), option=orjson.OPT_INDENT_2).decode()
+    else:
+        text = as_text(facts, findings, colour=colour)
+    return text, worst(findings) != Level.FAIL
+
+
+def examine_map(place: Place, ways: Ways, output: str, *, colour: bool) -> tuple[str, bool]:
+    """Return the same as `examine` for the topology in a ConfigMap; raises TensileError if that cannot be read."""
+    return examine(asyncio.run(topology_at(place, ways)), ways, output, place, colour=colour)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 def diagnosed(facts: Facts) -> list[Finding]:
-    """Return all findings, cluster by cluster."""
+    """Return all findings, cluster by cluster, in the order of CHECKS."""
     of_all = list(networked(facts))
     return [finding for side in facts.sides() for finding in _of(side, facts, of_all)]
 
@@ -62,17 +92,8 @@ def worst(findings: list[Finding]) -> Level:
     return max((finding.level for finding in findings), key=order.index, default=Level.SKIP)
 
 
-FORMAT = 1
-_COLOURS = {Level.OK: "\x1b[32m", Level.WARN: "\x1b[33m", Level.FAIL: "\x1b[31m"}
-_PLAIN = "\x1b[0m"
-_WORDS = {Level.OK: "ok", Level.SKIP: "skipped", Level.WARN: "warn", Level.FAIL: "fail"}
-"""The levels as programs read them."""
-_TOLD = ("certificates", "network")
-"""What is told in text where nothing is wrong too: until when papers hold, and which addresses there are."""
-
-
 def as_document(facts: Facts, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return everything for programs: `formatVersion`, `topology`, `level`, and `findings` of each of `clusters`."""
+    """Return the JSON document: `formatVersion`, `topology`, `level`, and the `findings` of each of `clusters`."""
     return {
         "formatVersion": FORMAT,
         "topology": facts.topology.name,
@@ -97,7 +118,7 @@ def as_document(facts: Facts, findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def as_text(facts: Facts, findings: Sequence[Finding], *, colour: bool) -> str:
-    """Write the findings as lines, without a newline at the end."""
+    """Return the findings as text, without a trailing newline."""
     lines = _table(facts, findings, colour=colour)
     for side in facts.sides():
         of_side = [one for one in findings if one.cluster == side.name]
@@ -108,7 +129,7 @@ def as_text(facts: Facts, findings: Sequence[Finding], *, colour: bool) -> str:
 
 
 def _table(facts: Facts, findings: Sequence[Finding], *, colour: bool) -> list[str]:
-    """Return a line for each cluster, with the worst of each check that any has."""
+    """Return the table: a line for each cluster, with the worst level of each check."""
     checks = [check for check in CHECKS if any(one.check == check for one in findings)]
     rows = [[shown(side.name), *(_mark(findings, side.name, check) for check in checks)] for side in facts.sides()]
     head, *lines = aligned([["CLUSTER", *(check.upper() for check in checks)], *rows])
@@ -121,14 +142,14 @@ def _mark(findings: Sequence[Finding], cluster: str, check: str) -> str:
 
 
 def _coloured(line: str) -> str:
-    """Colour the marks of a line of the table; they are words of their own after the cluster's name."""
+    """Return a line of the table with coloured levels; they are separate words after the cluster's name."""
     for level, code in _COLOURS.items():
         line = f"{line} ".replace(f" {level} ", f" {code}{level}{_PLAIN} ").rstrip(" ")
     return line
 
 
 def _who(findings: Sequence[Finding]) -> str:
-    """Return in a line what is known of a cluster that is reached."""
+    """Return a summary of a reachable cluster: version, address and user."""
     known = ", ".join(words for check in ("version", "reach", "login") if (words := _first(findings, check)))
     return f": {harmless(known)}" if known else ""
 
@@ -155,25 +176,3 @@ def _sum(findings: Sequence[Finding]) -> str:
 
 def _counted(number: int) -> str:
     return f"{number} thing" if number == 1 else f"{number} things"
-
-
-def examine(
-    topology: Topology, ways: Ways, output: str, place: Place | None = None, *, colour: bool
-) -> tuple[str, bool]:
-    """Return the findings as "text" or "json", and whether nothing fails; `place` is where the topology stands above."""
-    facts = asyncio.run(gathered(topology, ways, _now, place))
-    findings = diagnosed(facts)
-    if output == "json":
-        text = orjson.dumps(as_document(facts, findings), option=orjson.OPT_INDENT_2).decode()
-    else:
-        text = as_text(facts, findings, colour=colour)
-    return text, worst(findings) != Level.FAIL
-
-
-def examine_map(place: Place, ways: Ways, output: str, *, colour: bool) -> tuple[str, bool]:
-    """Likewise for the topology in a ConfigMap, which is read once; raises TensileError where it cannot be."""
-    return examine(asyncio.run(topology_at(place, ways)), ways, output, place, colour=colour)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -1,8 +1,7 @@
-"""Who else is where pods from the upper cluster run, and what the topology would hand them.
+"""Checks who else runs pods in the namespaces of mirrored pods, and what the topology would expose to them.
 
-A lower cluster of one's own is taken for granted by the defaults: a namespace of the same name is the same tenant's,
-and what lies in it may be read by whoever may read there. Pods of others in those namespaces are the sign, seen from
-outside, that it may be otherwise.
+The defaults assume a lower cluster of one's own: a namespace of the same name belongs to the same tenant, and whoever
+may read there may read the copies. Pods of others in those namespaces are the visible sign that this may be wrong.
 """
 
 from collections import Counter
@@ -14,13 +13,13 @@ from tensile.objects import UPPER
 from tensile.topology import Lower, Topology
 
 MOST = 20
-"""Namespaces of a lower that are looked into: each is a question of its own."""
+"""The largest number of a lower's namespaces that are inspected; each takes a query of its own."""
 _TOLD = 5
 _ACCOUNT = "system:serviceaccount:"
 
 
 def places(spec: Lower, topology: Topology, above: Iterable[str], below: Iterable[str]) -> dict[str, str]:
-    """Return the namespaces of a lower that pods from above go to, by the upper namespaces that lead there."""
+    """Return the lower namespaces that mirrored pods run in, by upper namespace."""
     there = set(below)
     names = sorted(set(above) - set(topology.exclude_namespaces))
     is_prefixed = spec.namespaces.mapping == "prefix"
@@ -29,7 +28,10 @@ def places(spec: Lower, topology: Topology, above: Iterable[str], below: Iterabl
 
 
 def tenanted(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Report whether others run pods where pods from above go, and what of the topology assumes that none do."""
+    """Yield a finding on whether others run pods in the namespaces of mirrored pods.
+
+    If they do, also yield the settings that assume that they do not.
+    """
     if side.name == UPPER or not side.is_in:
         return
     spec, upper = facts.spec(side.name), facts.upper
@@ -52,7 +54,7 @@ def tenanted(side: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def unprotected(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Report NetworkPolicies of the upper cluster that do not apply to its pods in a lower one."""
+    """Yield NetworkPolicies of the upper cluster, which do not apply to its pods in a lower cluster."""
     if side.name == UPPER or not side.is_in:
         return
     upper = facts.upper
@@ -66,7 +68,7 @@ def unprotected(side: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def _shared(spec: Lower, names: str) -> Iterator[Finding]:
-    """Yield what a topology assumes of namespaces that others use."""
+    """Yield each setting that assumes that others do not use these namespaces."""
     if spec.namespaces.mapping == "same":
         what = f"others run pods in namespaces that pods from the upper cluster go to, and count as one tenant: {names}"
         advice = (
@@ -88,7 +90,7 @@ def _shared(spec: Lower, names: str) -> Iterator[Finding]:
 
 
 def _own(side: Side, where: dict[str, str]) -> Iterator[Finding]:
-    """Describe that a namespace above leads to the one where the engine's account is."""
+    """Yield upper namespaces that map to the lower namespace of the engine's own account."""
     namespace = side.user.removeprefix(_ACCOUNT).partition(":")[0] if side.user.startswith(_ACCOUNT) else ""
     for upper in (above for above, below in where.items() if namespace and below == namespace):
         what = f"namespace {upper} of the upper cluster leads to {namespace}, where the engine's own account is"
@@ -97,6 +99,6 @@ def _own(side: Side, where: dict[str, str]) -> Iterator[Finding]:
 
 
 def _listed(shared: dict[str, int]) -> str:
-    """Name namespaces with how many pods of others are in them."""
+    """Return namespaces with their counts, cut off after the first ones."""
     told = [f"{name} ({count})" for name, count in list(shared.items())[:_TOLD]]
     return ", ".join(told) + (f" and {len(shared) - _TOLD} more" if len(shared) > _TOLD else "")

@@ -1,4 +1,4 @@
-"""Whether the webhook is registered, and answers where the upper's apiserver calls it."""
+"""Checks whether the webhook is registered, and reachable from the upper apiserver."""
 
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
@@ -23,14 +23,14 @@ from tensile.reconcile.pods.scheduling import left_alone
 from tensile.topology import Topology
 
 _ALIVE = "ok"
-"""What the webhook answers at /healthz."""
+"""The response of the webhook at /healthz."""
 _UNREACHED = "error trying to reach service"
-"""How an apiserver begins what it says of a connection that it could not make."""
+"""The beginning of an apiserver's error about a connection that failed."""
 _LATE = Answer(error="no answer in time")
 
 
 def hooked(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Report whether the webhook is registered, and answers where it is called."""
+    """Yield a finding on whether the webhook is registered, and reachable at its address."""
     webhook = facts.topology.webhook
     if side.name != UPPER or not webhook.enabled or not side.is_in:
         return
@@ -81,7 +81,7 @@ def _service(upper: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def _seen(name: str, answer: Answer, slices: Answer) -> str:
-    """Return what is known of a Service that nobody called."""
+    """Return what is known of a Service that could not be called."""
     if answer.error:
         return f"not looked at: {name} is not told ({answer.error})"
     if slices.error:
@@ -90,9 +90,10 @@ def _seen(name: str, answer: Answer, slices: Answer) -> str:
 
 
 def _called(name: str, seen: str, call: Answer | None, topology: Topology) -> Finding:
-    """Judge a call of the Service by the upper's apiserver, None where it lets nobody have it made.
+    """Return the finding on a call to the Service through the upper apiserver (None: the apiserver does not permit it).
 
-    It passes calls on to pods only, and to none whose endpoints somebody wrote by hand: not every refusal is a fault.
+    The apiserver proxies calls to pods only, and to no endpoints that a user wrote by hand: not every refusal is an
+    error.
     """
     if call is None:
         what = f"{seen}: that takes the right to get services/proxy, which the engine neither has nor needs"
@@ -114,9 +115,9 @@ def _called(name: str, seen: str, call: Answer | None, topology: Topology) -> Fi
 
 
 def tried(topology: Topology) -> str:
-    """Return the command that has the upper's apiserver ask the webhook about a pod which nobody makes.
+    """Return a command that makes the upper apiserver call the webhook for a pod that is not stored.
 
-    What a pod asks for beside its virtual node is moved to an annotation, whatever the topology says.
+    The pod selects a label besides its virtual node, which the webhook moves to an annotation under any topology.
     """
     space = "NAMESPACE" if "default" in left_alone(topology) else "default"
     asks = '{"spec":{"nodeSelector":{"probe":"probe"}}}'

@@ -1,5 +1,5 @@
-"""What the engine says of itself to people and to GitOps tools: what became of the topology, and how each lower is.
+"""The engine's status for people and GitOps tools: the result of each topology, and the state of each lower.
 
-One picture, told in three places: ConfigMap NAME-status of the upper cluster, /status of the telemetry server, and the
-table of `tensile status`. Nothing is decided from it.
+One report is published in three places: ConfigMap NAME-status of the upper cluster, /status of the telemetry server,
+and the table of `tensile status`. No decision depends on it.
 """

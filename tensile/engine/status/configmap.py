@@ -1,12 +1,8 @@
-"""ConfigMap NAME-status: what it should be against what it is, and what has to be written for that.
+"""Keeps ConfigMap NAME-status and the topology's Events in line with the engine's report.
 
-One of that name that is not ours is nobody's to change: it stays as it is, and that is said.
-
-Keeps ConfigMap NAME-status and the topology's Events as the engine's picture of itself is.
-
-Level-based like the rest: what should be told is held against what the cache of that one object shows, so a status that
-somebody edits or deletes comes back, and nothing is written while nothing changes. What became of an edit is written at
-once; what becomes of the lowers, at most every few seconds.
+It is level-based: the report is compared with the cache of that one object. So a status that a user edits or deletes is
+restored, and nothing is written while nothing changes. The result of an edit is written at once, the state of the
+lowers at most every few seconds. A ConfigMap of that name that is not ours is not changed, and that is reported.
 """
 
 import asyncio
@@ -30,36 +26,44 @@ from tensile.reconcile.desired import Told
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.plan import event
 
+SELDOM = 5.0
+"""Seconds between two checks of the lowers."""
+OFTEN = 1.0
+"""The same just after an edit, when a lower comes or goes."""
+_OFTEN_FOR = 5
+_REST = 2.0
+_MOST_EVENTS = 20
 _NOTHING_YET = {TOPOLOGY: "", LOWERS: "[]"}
+_log = structlog.get_logger("tensile.engine.status")
 
 
 class NameTaken(TensileError):
-    """Another's ConfigMap has the name that the status should have."""
+    """The name of the status belongs to a ConfigMap that is not ours."""
 
 
 class Write(NamedTuple):
-    """What to send: an object to create, or a patch of the one that is there."""
+    """The write to send: an object to create, or a patch of the existing one."""
 
     create: Manifest | None = None
     patch: Patch | None = None
 
 
 def status_ref(place: Place) -> Ref:
-    """Return which ConfigMap holds the status of a topology."""
+    """Return the ref of the ConfigMap with the status of a topology."""
     return Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
 
 
 def status_owner(upper_uid: str, place: Place) -> Owner:
-    """Describe whose the status is: the ConfigMap's, because while its text is bad nobody knows the topology's name."""
+    """Return the owner of the status: it is the ConfigMap, because a bad text does not reveal the topology's name."""
     return owner_of(upper_uid, str(place))
 
 
 def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> Write | None:
-    """Return what has to be written so that the status holds `data`, None for nothing.
+    """Return the write after which the status contains `data`, None if it does already.
 
-    `seen` is the ConfigMap as it is, `uid` that of the topology's. Raises NameTaken when it is another's. What `data`
-    does not say stays as it is told, but for a text that is not refused any more: another engine may drive, and one
-    that does not start knows nothing of what is in force.
+    `seen` is the present status ConfigMap, `uid` that of the topology's ConfigMap. Raises NameTaken if it is not ours.
+    Keys missing in `data` stay as they are, except a rejection that is over: another engine may lead, and one that does
+    not start does not know the active topology.
     """
     if seen is None:
         return Write(create=_manifest({**_NOTHING_YET, **data}, ref, owner, uid))
@@ -76,9 +80,9 @@ def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner
 
 
 def resumed(verdict: Verdict, seen: Manifest | None, owner: Owner) -> Verdict:
-    """Return the verdict with the times that a status of ours tells with the same texts.
+    """Return the verdict with the times that a status of ours has for the same texts.
 
-    They came into force, or were refused, before a restart, or by another engine a moment ago.
+    They were accepted or rejected before a restart, or by another engine a moment ago.
     """
     accepted, rejected = verdict
     if accepted is not None:
@@ -89,7 +93,7 @@ def resumed(verdict: Verdict, seen: Manifest | None, owner: Owner) -> Verdict:
 
 
 def _time(seen: Manifest | None, owner: Owner, part: str, text: Text) -> datetime | None:
-    """Return the time that a status of ours tells with a text, None where it does not tell of that text."""
+    """Return the time that a status of ours has for a text, None if it does not describe that text."""
     if seen is None or not is_ours(seen, owner):
         return None
     try:
@@ -100,7 +104,7 @@ def _time(seen: Manifest | None, owner: Owner, part: str, text: Text) -> datetim
 
 
 def in_force(seen: Manifest | None, owner: Owner) -> str:
-    """Return the sha256 of the text that a status of ours tells to be in force, "" where it tells of none."""
+    """Return the sha256 of the active text according to a status of ours, "" for none."""
     if seen is None or not is_ours(seen, owner):
         return ""
     try:
@@ -110,7 +114,7 @@ def in_force(seen: Manifest | None, owner: Owner) -> str:
 
 
 def is_told(seen: Manifest | None, owner: Owner, reading: Reading) -> bool:
-    """Report whether a status of ours tells already what became of this very state."""
+    """Report whether a status of ours describes the result of this very state already."""
     part = ACCEPTED if reading.error is None else REJECTED
     data = seen.get("data") or {} if seen is not None else {}
     told = _time(seen, owner, part, reading.text) is not None and f'"{reading.text.version}"' in data[part]
@@ -118,7 +122,7 @@ def is_told(seen: Manifest | None, owner: Owner, reading: Reading) -> bool:
 
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a merge patch has to say: new values, and null for what is no longer true."""
+    """Return the data of the merge patch: new values, and null for what is no longer true."""
     gone = {REJECTED: None} if REJECTED in before and REJECTED not in after else {}
     return {key: value for key, value in after.items() if before.get(key) != value} | gone
 
@@ -137,23 +141,11 @@ def _manifest(data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> Mani
     }
 
 
-SELDOM = 5.0
-"""Seconds between two looks at the lowers."""
-
-OFTEN = 1.0
-"""The same just after an edit, when a lower comes or goes."""
-
-_OFTEN_FOR = 5
-_REST = 2.0
-_MOST_EVENTS = 20
-_log = structlog.get_logger("tensile.engine.status")
-
-
 class Keeper:
-    """Writes what `standing` says; `cache` is fed with the one ConfigMap that it writes.
+    """Writes the status and events of `standing`; `cache` holds the one ConfigMap that it writes.
 
-    Where nothing is in force here, since the program does not start on what it found, another engine may drive: what
-    the status tells of that stays. `now` gives the time in UTC.
+    If no topology is active here, because the program does not start on what it found, another engine may lead, and
+    what the status says of that one is kept. `now` returns the time in UTC.
     """
 
     def __init__(
@@ -181,7 +173,7 @@ class Keeper:
         self._troubles: dict[str, str] = {}
 
     def tell(self, reading: Reading) -> None:
-        """Have what became of a text written now, and an Event made of it unless it was told before a restart."""
+        """Write the result of a text now, and emit an Event unless that was done before a restart."""
         told = _told(reading, self._place, self._meanwhile())
         if not self._uid and not self._elsewhere() and is_told(self._seen(), self._owner, reading):
             self._said = told
@@ -191,7 +183,7 @@ class Keeper:
         self._woken.set()
 
     async def run(self) -> None:
-        """Keep on for ever."""
+        """Write indefinitely, whenever something changes."""
         while True:
             self._woken.clear()
             rest = 0.0 if await self.write() else _REST
@@ -202,7 +194,7 @@ class Keeper:
                     await self._woken.wait()
 
     async def write(self) -> bool:
-        """Write what has to be written; says whether all of it is. What fails is told once."""
+        """Write what has changed; report whether all succeeded. A failure is logged once."""
         status = await self._attempted("status", self._write_status)
         return await self._attempted("events", self._write_events) and status
 
@@ -249,13 +241,13 @@ class Keeper:
             await self._cluster.create(step.ref, step.body or {})
 
     def _say(self, told: Told) -> None:
-        """Have an Event made, unless it was the last one; the oldest are given up where they cannot be made."""
+        """Queue an Event, unless it equals the last one; if Events cannot be created, the oldest are dropped."""
         if told != self._said and told.uid:
             self._said = told
             self._events = [*self._events, told][-_MOST_EVENTS:]
 
     def _meanwhile(self) -> str:
-        """Return what is in force while a text is refused."""
+        """Return the text for what is active while a text is rejected."""
         if self._standing.verdict.accepted is not None:
             return "the last good topology stays in force"
         if self._elsewhere():
@@ -263,9 +255,9 @@ class Keeper:
         return "the engine does not start"
 
     def _elsewhere(self) -> str:
-        """Return the sha256 of what another engine has, or had, in force where none is here; "" for nothing.
+        """Return the sha256 of what another engine has, or had, active if nothing is active here; "" for nothing.
 
-        Where that is the text which is refused here, the two differ in their versions, and the status is the other's.
+        If that is the text that is rejected here, the engines differ in version, and the status is the other's.
         """
         return "" if self._standing.verdict.accepted is not None else in_force(self._seen(), self._owner)
 
@@ -274,7 +266,7 @@ class Keeper:
         return entry.manifest() if entry is not None else None
 
     def _complain(self, what: str, error: TensileError) -> bool:
-        """Tell what failed; says whether that is news."""
+        """Log a failure; report whether it is new."""
         news = self._troubles.get(what) != str(error)
         if news:
             self._troubles[what] = str(error)
@@ -287,7 +279,7 @@ def _ref(place: Place) -> Ref:
 
 
 def _told(reading: Reading, place: Place, meanwhile: str) -> Told:
-    """Return in an Event what became of a text; the same text of the same version says the same."""
+    """Return the Event with the result of a text; equal for the same text of the same version."""
     about, text = _ref(place), reading.text
     if reading.error is not None:
         return Told(

@@ -1,6 +1,6 @@
-"""Asks a running engine how it is: its telemetry server, or what it has written beside the topology's ConfigMap.
+"""Reads the status of a running engine: from its telemetry server, or from the ConfigMap beside the topology's.
 
-A ConfigMap goes on saying what was, so whether an engine still runs is taken from the leases of its nodes.
+A ConfigMap keeps its content after the engine has stopped, so the leases of its nodes show whether it still runs.
 """
 
 import asyncio
@@ -24,34 +24,34 @@ from tensile.reconcile.ownership import is_ours
 from tensile.topology import Telemetry, TopologyErrors, Upper, decode, parse, salvaged
 
 LEASE_SECONDS = 40.0
-"""For so long a lease holds that is not renewed."""
+"""Seconds for which a lease is valid without renewal."""
 
 _PATIENCE = 5.0
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what servers listen on, and how to call them
 
 
 class Answer(NamedTuple):
-    """What was learnt, in the form of the engine's own report, and what is wrong with it ("" for nothing)."""
+    """The status in the form of the engine's own report, and what is wrong with it ("" for nothing)."""
 
     document: dict[str, Any]
     trouble: str = ""
 
 
 def ask_engine(data: bytes, file: str) -> Answer:
-    """Ask the engine that serves telemetry where a topology file says; raises TensileError when none answers."""
+    """Return the status from the telemetry server of a topology file; raises TensileError if none responds."""
     return asyncio.run(_ask_engine(data, file))
 
 
 def ask_map(place: Place, ways: Ways) -> Answer:
-    """Read what an engine has written beside a ConfigMap, and the nodes; raises TensileError when there is nothing."""
+    """Return the status from a ConfigMap and the nodes; raises TensileError if there is none."""
     return asyncio.run(_ask_map(place, ways))
 
 
 async def _ask_engine(data: bytes, file: str) -> Answer:
-    """Ask the engine of a file.
+    """Return the status of the engine of a file.
 
-    A file that is refused still says where: the engine goes on with the last good one, and tells what it refused. Where
-    it does not tell of a refusal, the file's errors are the answer's trouble.
+    A rejected file still says where to call: the engine continues with the last good one, and reports the rejection. If
+    it does not, the file's errors are the answer's `trouble`.
     """
     try:
         topology = parse(decode(data, name=file), name=file)
@@ -66,7 +66,7 @@ async def _ask_engine(data: bytes, file: str) -> Answer:
 
 
 async def engine_at(telemetry: Telemetry) -> str:
-    """Return the name of the topology of the engine that serves telemetry there, "" where none answers."""
+    """Return the topology name of the engine that serves telemetry there, "" if none responds."""
     try:
         return str((await _answer_at(telemetry, "")).document["topology"])
     except TensileError:
@@ -74,7 +74,7 @@ async def engine_at(telemetry: Telemetry) -> str:
 
 
 async def _answer_at(telemetry: Telemetry, topology: str) -> Answer:
-    """Ask the engine that serves telemetry there; `topology` is its topology's name, "" where that is not known."""
+    """Return the status from a telemetry server; `topology` is the expected topology name, "" for any."""
     url = _url(telemetry)
     try:
         timeout = aiohttp.ClientTimeout(total=_PATIENCE)
@@ -115,7 +115,7 @@ async def _ask_map(place: Place, ways: Ways) -> Answer:
 
 
 async def _answer(cluster: Cluster, place: Place, upper_uid: str, now: Callable[[], datetime]) -> Answer:
-    """Put the status and the nodes together."""
+    """Return the status with what the nodes advertise."""
     ref = status_ref(place)
     where = f"ConfigMap {ref.namespace}/{ref.name}"
     told = await _read(cluster, ref.kind, ref.namespace, ref.name)
@@ -131,7 +131,7 @@ async def _answer(cluster: Cluster, place: Place, upper_uid: str, now: Callable[
 
 
 async def _read(cluster: Cluster, kind: Kind, namespace: str, name: str) -> Manifest:
-    """Read an object; {} for none."""
+    """Return an object; {} for none."""
     try:
         found: Manifest = orjson.loads(await cluster.read(Ref(UPPER, kind, namespace, name)))
     except NotFound:
@@ -140,18 +140,18 @@ async def _read(cluster: Cluster, kind: Kind, namespace: str, name: str) -> Mani
 
 
 def renewed_at(lease: Manifest) -> datetime:
-    """Return when a lease was renewed, long ago where it never was."""
+    """Return when a lease was renewed; 1970 if it never was."""
     told = (lease.get("spec") or {}).get("renewTime")
     return datetime.fromisoformat(told) if told else datetime.fromtimestamp(0, UTC)
 
 
 def holds(renewed: datetime, now: datetime) -> bool:
-    """Report whether a lease holds that was renewed then."""
+    """Report whether a lease renewed at that time is still valid."""
     return (now - renewed).total_seconds() <= LEASE_SECONDS
 
 
 def _gone(renewed: datetime, now: datetime) -> str:
-    """Describe that nobody has renewed the nodes' leases lately, "" when somebody has."""
+    """Return a message if no engine has renewed the nodes' leases lately, else ""."""
     if holds(renewed, now):
         return ""
     return (

@@ -1,13 +1,8 @@
-"""The whole picture, and its two written forms: JSON for programs, and the data of ConfigMap NAME-status.
+"""The status report and its two written forms: JSON for programs, and the data of ConfigMap NAME-status.
 
-What the engine would say of itself now, put together from those who know it.
-
-What became of the topology's text: which one is in force since when, and what is wrong with a later one.
-
-How each lower cluster is, as one row: plain data out of the world.
-
-`lag` is for how many seconds the cluster has not answered, 0 while it does: watches tell of a change at once, so what
-is shown of a cluster that answers is as new as the cluster.
+It consists of the state of the topology (the active text, since when, and what is wrong with a later one), and one row
+per lower cluster. A row's `lag` is for how many seconds the cluster has not responded, 0 if it does: watches report
+changes at once, so the row of a responding cluster is up to date.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,12 +19,23 @@ from tensile.objects import Manifest, timestamp
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import LowerWorld, World
 
+FORMAT = "1.0"
+"""Version of the JSON format; the first number changes when a field is removed or changes its meaning."""
+AMOUNTS = ("cpu", "memory", "pods")
+"""The reported resources; Kubernetes has more, but users ask for these."""
+_STATE, LOWERS, TOPOLOGY = "state", "lowers", "topology"
+ACCEPTED, REJECTED = OPTIONAL = ("accepted", "rejected")
+_ADVERTISED = "advertised"
+_UNKNOWN = "the lower clusters have not all told yet how they are"
 _LONGEST = 16 * 1024
-"""Characters of an error that are told: more than a person reads, and far less than a ConfigMap holds."""
+"""Maximum characters of an error in the report: more than a person reads, and far less than a ConfigMap holds."""
+_STEPS = (10, 20, 30)
+_MINUTE = 60
+Amounts = Mapping[str, str]
 
 
 class Accepted(NamedTuple):
-    """The text in force, since when, what of it needs a restart, and what comes into force later by itself."""
+    """The active text, since when, what of it needs a restart, and what becomes active later by itself."""
 
     text: Text
     time: datetime
@@ -38,7 +44,7 @@ class Accepted(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """A later text that changed nothing, why, and since when."""
+    """A later text that changed nothing, since when, and why."""
 
     text: Text
     time: datetime
@@ -46,22 +52,22 @@ class Rejected(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What is known of the topology's text at present."""
+    """The state of the topology's text."""
 
     accepted: Accepted | None = None
     rejected: Rejected | None = None
 
     @property
     def state(self) -> str:
-        """One word for it: Pending, Accepted or Rejected."""
+        """The state in one word: Pending, Accepted or Rejected."""
         if self.rejected is not None:
             return "Rejected"
         return "Pending" if self.accepted is None else "Accepted"
 
     def after(self, reading: Reading, now: datetime, restart: tuple[str, ...] = ()) -> "Verdict":
-        """Return the verdict after one more state; the same text as before keeps its time.
+        """Return the verdict after one more state; an unchanged text keeps its time.
 
-        `restart` says what of it is not in force until the engine is started again.
+        `restart` lists what becomes active only after a restart.
         """
         if reading.error is not None:
             return self._replace(rejected=Rejected(reading.text, now, _shortened(str(reading.error))))
@@ -71,11 +77,11 @@ class Verdict(NamedTuple):
         return Verdict(Accepted(reading.text, now, restart))
 
     def pending(self, words: tuple[str, ...]) -> "Verdict":
-        """Return the verdict with what of the text in force has to wait."""
+        """Return the verdict with what of the active text has to wait."""
         return self if self.accepted is None else self._replace(accepted=self.accepted._replace(pending=words))
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON: `state`, and where there is one `accepted` and `rejected`."""
+        """Return it as JSON: `state`, and `accepted` and `rejected` if they are present."""
         found: dict[str, Any] = {"state": self.state}
         if self.accepted is not None:
             found["accepted"] = _told(self.accepted.text, self.accepted.time)
@@ -97,20 +103,11 @@ def _shortened(words: str) -> str:
     return words if len(words) <= _LONGEST else words[: _LONGEST - 4] + "\n..."
 
 
-AMOUNTS = ("cpu", "memory", "pods")
-"""The resources that are told; Kubernetes has more, people ask for these."""
-
-_STEPS = (10, 20, 30)
-_MINUTE = 60
-
-Amounts = Mapping[str, str]
-
-
 class Row(NamedTuple):
     """One lower cluster.
 
-    `message` says what is wrong, "" for nothing; `pods` counts those bound to its node, `lag` is in seconds.
-    `advertised` is what its node offers, `real` what its Ready and schedulable nodes have; quantities, {} for unknown.
+    `message` is what is wrong, "" for nothing. `pods` is the number of pods bound to its node, and `lag` is in seconds.
+    `advertised` is what its node offers, `real` what its Ready and schedulable nodes have: quantities, {} if unknown.
     """
 
     name: str
@@ -128,20 +125,20 @@ class Row(NamedTuple):
 
 
 def rows(world: World, troubles: Mapping[str, str]) -> list[Row]:
-    """Return a row for each lower, those that have left the topology included.
+    """Return a row for each lower, including those that left the topology.
 
-    `troubles` says by name what is wrong with a connection.
+    `troubles` maps lower names to what is wrong with the connection.
     """
     return [_row(lower, world, troubles.get(lower.name, "")) for lower in world.lowers.values()]
 
 
 def are_known(world: World) -> bool:
-    """Report whether it is known of each lower how it is, be it that it does not answer: not at once after a start."""
+    """Report whether the state of each lower is known, also if it is unreachable; false right after a start."""
     return all(_is_known(lower) for lower in world.lowers.values())
 
 
 def coarse(row: Row) -> Row:
-    """Return a row that changes seldom while a cluster is away: its lag in steps, in the end of a minute each."""
+    """Return a row that changes seldom while a cluster is unreachable: its lag in steps, finally one per minute."""
     steps = [step for step in _STEPS if step <= row.lag]
     lag = row.lag - row.lag % _MINUTE if row.lag >= _MINUTE else max(steps, default=0)
     return row._replace(lag=lag)
@@ -170,7 +167,7 @@ def amounts(node: Manifest) -> Amounts:
 
 
 def _answers(lower: LowerWorld) -> bool:
-    """Report whether the cluster has ever answered and did so lately; its version is the first that it is asked for."""
+    """Report whether the cluster has responded, and did so lately; its version is the first thing read."""
     return bool(lower.version) and lower.silent <= SILENT_AFTER
 
 
@@ -188,7 +185,7 @@ def _real(lower: LowerWorld) -> Amounts:
 
 
 def _message(lower: LowerWorld, trouble: str) -> str:
-    """Return what is wrong, the gravest first."""
+    """Return the most severe problem."""
     if not lower.connected:
         return "left the topology while the engine was down; its node is kept"
     wrong = lower.refusal or trouble or lower.denied or lower.warning
@@ -199,19 +196,10 @@ def _message(lower: LowerWorld, trouble: str) -> str:
     return "" if lower.settled else "its objects are not all listed yet"
 
 
-FORMAT = "1.0"
-"""Of the JSON; the first number changes when something that was there is gone or means something else."""
-
-_STATE, LOWERS, TOPOLOGY = "state", "lowers", "topology"
-ACCEPTED, REJECTED = OPTIONAL = ("accepted", "rejected")
-_ADVERTISED = "advertised"
-_UNKNOWN = "the lower clusters have not all told yet how they are"
-
-
 class Report(NamedTuple):
-    """What the engine says of itself; `topology` is the topology's name, "" while none was ever in force.
+    """The status of the engine; `topology` is the topology's name, "" if none was ever active.
 
-    `lowers` is None while nothing is known of them; `waits` says what the engine waits for, "" for nothing.
+    `lowers` is None while nothing is known of them; `waits` is what the engine waits for, "" for nothing.
     """
 
     topology: str
@@ -230,13 +218,11 @@ class Report(NamedTuple):
         }
 
     def data(self) -> dict[str, str]:
-        """Return the data of the ConfigMap, which changes no more than what it says.
+        """Return the data of the ConfigMap, which changes only when its meaning does.
 
-        What this engine knows nothing of is left out: the lowers while none is known, and the topology while none was
-        ever in force here.
-
-        A word in `state`, so that `kubectl wait` can look at it, and JSON in the others. What a node offers is not in
-        it: the Node itself says that.
+        `state` is one word, so that `kubectl wait` can check it; the other values are JSON. What this engine does not
+        know is left out: the lowers while none is known, and the topology if none was ever active here. What a node
+        offers is left out too, because the Node itself has it.
         """
         verdict = self.verdict.document()
         found = {_STATE: str(verdict[_STATE]), **({TOPOLOGY: self.topology} if self.topology else {})}
@@ -248,7 +234,7 @@ class Report(NamedTuple):
 
 
 def read_data(data: Mapping[str, str], where: str) -> dict[str, Any]:
-    """Read the data of such a ConfigMap back into the form of `document`; raises TensileError for anything else."""
+    """Return the data of such a ConfigMap in the form of `document`; raises TensileError for anything else."""
     try:
         found: dict[str, Any] = {part: orjson.loads(data[part]) for part in (*OPTIONAL, LOWERS) if part in data}
         lowers = [{_ADVERTISED: {}, **row} for row in found.pop(LOWERS)]
@@ -269,10 +255,10 @@ def _json(value: Any) -> str:
 
 
 class Standing:
-    """The topology's verdict, and where to ask for the rest. `now` gives the time in UTC.
+    """The topology's verdict, and the functions that return the rest; `now` returns the time in UTC.
 
-    `lowers` gives the lowers' rows, None while they are not known; `waits` says what the engine waits for, `pending`
-    what of the topology in force has to wait, each in words.
+    `lowers` returns the lowers' rows, None while they are not known. `waits` returns what the engine waits for, and
+    `pending` what of the active topology has to wait, as messages.
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -284,13 +270,13 @@ class Standing:
         self._now = now
 
     def take(self, reading: Reading, restart: tuple[str, ...] = ()) -> None:
-        """Take what became of one more state of the topology's text; `restart` says what of it is not in force."""
+        """Record the result of one more state of the topology's text; `restart` lists what of it is not active."""
         self.verdict = self.verdict.after(reading, self._now(), restart)
         if reading.topology is not None and not self.topology:
             self.topology = reading.topology.name
 
     def report(self) -> Report:
-        """Return the whole picture."""
+        """Return the report."""
         lowers = self.lowers()
         verdict = self.verdict.pending(self.pending())
         return Report(self.topology, verdict, None if lowers is None else tuple(lowers), self.waits())

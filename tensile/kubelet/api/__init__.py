@@ -1,5 +1,5 @@
-"""The kubelet API of virtual nodes: callers from the upper cluster on one side, lower apiservers on the other.
+"""The kubelet API of virtual nodes: requests from the upper cluster, answered from the lower clusters.
 
-A connection comes in (`listener`, `wire`), is told who calls and whether it may (`authentication`, `authorization`),
-which pod that means (`routes`, `target`), and is answered out of the lower cluster (`logs`, `exec`).
+`server` accepts a connection, and `auth` identifies the caller and checks its rights. `routes` and `pods` find the pod
+that the request means, and `lower_request` answers from the lower apiserver (logs, exec).
 """

@@ -1,24 +1,10 @@
-"""Who calls the kubelet API: the holder of a client certificate, or of a token that the upper cluster knows.
+"""Authenticate and authorize callers of the kubelet API by the upper cluster's rules.
 
-There is no anonymous access. A certificate was verified when the connection was made; its common name is the user, its
-organisations are the groups, as Kubernetes reads them. A token is put before the upper's TokenReview. What cannot be
-established is refused, also when the upper cluster does not answer.
-
-Whether a caller may do what it asks: the upper cluster decides, by SubjectAccessReview on the Node object.
-
-So the rights are those of a real kubelet and are given by the same RBAC rules. The node is that of the listener, never
-one that the caller names. Answers hold as long as the kubelet lets them; no answer is a no.
-
-Answers that hold for a while: a bounded memory with an end for each entry.
-
-Asking the upper cluster about every request would cost a round trip each and take exec down with its first hiccup;
-Kubernetes' own kubelet remembers its reviews the same way.
-
-Asks the upper cluster to review who somebody is and what it may, a few questions at a time.
-
-Whoever reaches a port can show tokens that it has made up, and each is a question. They share a connection, and its
-rate, with all that the engine writes above, so only a few are on their way at one time, and who asks in vain, or shows
-ever other tokens, is turned away unasked after a while.
+There is no anonymous access. A client certificate was verified when the connection was made; its common name is the
+user and its organizations are the groups, as in Kubernetes. A token is checked by a TokenReview in the upper cluster. A
+SubjectAccessReview on the Node decides what a caller may do, so the same RBAC rules apply as for a real kubelet. The
+node is that of the listener, never one that the caller names. If the upper cluster does not answer, the request is
+refused.
 """
 
 import asyncio
@@ -43,118 +29,40 @@ from tensile.kubelet.api.requests import Headers
 from tensile.kubelet.api.routes import Access
 from tensile.objects import ACCESS_REVIEW, TOKEN_REVIEW, UPPER, Kind, Manifest, Ref
 
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
-
-
-class Verdicts(Generic[Key, Value]):
-    """What was answered for a key, until its time is over; the entry longest unused goes first when it is full."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._entries: OrderedDict[Key, tuple[float, Value]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, key: Key, now: float) -> Value | None:
-        """Return the answer that holds at `now` (seconds of any clock), None when there is none."""
-        end, value = self._entries.get(key, (now, None))
-        if end <= now:
-            self._entries.pop(key, None)
-            return None
-        self._entries.move_to_end(key)
-        return value
-
-    def put(self, key: Key, value: Value, end: float) -> None:
-        """Remember an answer until `end`."""
-        self._entries[key] = (end, value)
-        self._entries.move_to_end(key)
-        if len(self._entries) > self._limit:
-            self._entries.popitem(last=False)
-
-
 REVIEW_SECONDS = 10.0
-"""How long a review may take, the wait for its turn included."""
-
+"""Maximum duration of a review, including the wait for its turn."""
 AT_ONCE = 8
 _UNANSWERED = "the upper cluster could not be asked about this request: try again"
 _RATES_REMEMBERED = 4096
-
-Answer = TypeVar("Answer", bound=msgspec.Struct)
-
-
-class Reviews:
-    """Reviews of one kind. `rate` is the burst, and the seconds for one more, that each party has; `whose` says which.
-
-    Neither the spec nor the words of an error are logged or told: a token may be in them.
-    """
-
-    def __init__(
-        self, upper: Cluster, log: Log, rate: tuple[int, float], whose: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._upper = upper
-        self._log = log
-        self._whose = whose
-        self._clock = clock
-        self._turns = asyncio.Semaphore(AT_ONCE)
-        self._allowed: Allowances[str] = Allowances(*rate, limit=_RATES_REMEMBERED)
-
-    async def ask(
-        self, kind: Kind, spec: Manifest, expected: type[Answer], known: Callable[[], bool] = lambda: False
-    ) -> Answer | None:
-        """Return the upper cluster's answer; 503 when there is none to rely on.
-
-        Returns None where it is `known` by the time that the question has its turn.
-        """
-        try:
-            async with asyncio.timeout(REVIEW_SECONDS), self._turns:
-                return None if known() else await self._asked(kind, spec, expected)
-        except (ClusterError, TimeoutError, msgspec.MsgspecError) as error:
-            status = error.status if isinstance(error, ClusterError) else 0
-            self._log.warning(
-                "the upper cluster did not review a request", review=kind.name, why=type(error).__name__, status=status
-            )
-        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, _UNANSWERED)
-
-    async def _asked(self, kind: Kind, spec: Manifest, expected: type[Answer]) -> Answer:
-        body = {"apiVersion": kind.api, "kind": kind.name, "spec": spec}
-        return msgspec.json.decode(await self._upper.create(Ref(UPPER, kind, "", ""), body), type=expected)
-
-    def check(self, party: str) -> None:
-        """Refuse with 429 a party that has used up what it has."""
-        if self._allowed.left(party, self._clock()):
-            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, f"too many requests of this {self._whose}: try again later")
-
-    def charge(self, party: str) -> None:
-        """Count one against a party."""
-        self._allowed.take(party, self._clock())
-
-
 TOKEN_SECONDS = 120.0
-"""How long a token that was good counts as good, as the kubelet has it."""
-
+"""How long a valid token is cached, as in the kubelet."""
 REFUSED_SECONDS = 10.0
-"""How long a token that was none is not asked about again: whoever has a wrong one in its settings shows it often."""
-
+"""How long an invalid token is cached: a misconfigured client sends it often."""
 REVIEWS_OF_AN_ADDRESS = (100, 0.1)
-"""Tokens from one address that the upper cluster is asked about: so many at once, one more for each so many seconds.
+"""TokenReviews for one address: the burst, and the seconds for one more.
 
-In the time for which a good one is remembered that is less than are remembered: who has a thousand good tokens, as who
-may ask for its own account's, displaces those of nobody at another address.
+In TOKEN_SECONDS these are fewer than the cache holds. So a caller with a thousand valid tokens, which it may create for
+its own account, displaces no tokens from other addresses.
 """
-
 _USERS_REMEMBERED = 4096
 _REFUSED_REMEMBERED = 1024
 _EVERYBODY = "system:authenticated"
+ALLOWED_SECONDS = 300.0
+DENIED_SECONDS = 30.0
+DENIALS_OF_A_USER = (100, 1.0)
+"""Denials for one user: the burst, and the seconds for one more; beyond that no review is made."""
+_DECISIONS_REMEMBERED = 4096
 
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+Answer = TypeVar("Answer", bound=msgspec.Struct)
 Extra = tuple[tuple[str, tuple[str, ...]], ...]
 Certificate = Mapping[str, Any]
-"""A verified client certificate in the form that `ssl` gives it; empty: the caller showed none."""
+"""A verified client certificate in the form of `ssl`; empty if the caller sent none."""
 
 
 class User(NamedTuple):
-    """Who calls, in the terms of Kubernetes' reviews."""
+    """The caller, in the terms of Kubernetes' reviews."""
 
     name: str
     uid: str
@@ -179,8 +87,101 @@ class _TokenReview(msgspec.Struct, frozen=True):
     status: _TokenStatus
 
 
+_Question = tuple[User, Access, str]
+
+
+class _AccessStatus(msgspec.Struct, frozen=True):
+    allowed: bool = False
+    denied: bool = False
+
+
+class _AccessReview(msgspec.Struct, frozen=True):
+    status: _AccessStatus
+
+
+class Verdicts(Generic[Key, Value]):
+    """A cache of answers by key, each until its end; when full, the least recently used entry is dropped.
+
+    A kubelet caches its reviews too. Otherwise each request would cost a round trip, and exec would fail with every
+    short outage of the upper cluster.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._entries: OrderedDict[Key, tuple[float, Value]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Key, now: float) -> Value | None:
+        """Return the answer that is valid at `now` (seconds of any clock), None when there is none."""
+        end, value = self._entries.get(key, (now, None))
+        if end <= now:
+            self._entries.pop(key, None)
+            return None
+        self._entries.move_to_end(key)
+        return value
+
+    def put(self, key: Key, value: Value, end: float) -> None:
+        """Cache an answer until `end`."""
+        self._entries[key] = (end, value)
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._limit:
+            self._entries.popitem(last=False)
+
+
+class Reviews:
+    """Reviews of one kind. `rate` is each party's burst and the seconds for one more; `whose` names it in messages.
+
+    Anyone who reaches a port can send invented tokens, and each needs a review. Reviews share a connection and its rate
+    limit with all that the engine writes to the upper cluster. So only a few run at a time, and a caller that is denied
+    too often, or keeps sending new tokens, is refused without a review after a while. Neither the spec nor the message
+    of an error is logged or returned, because it may contain a token.
+    """
+
+    def __init__(
+        self, upper: Cluster, log: Log, rate: tuple[int, float], whose: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._upper = upper
+        self._log = log
+        self._whose = whose
+        self._clock = clock
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._allowed: Allowances[str] = Allowances(*rate, limit=_RATES_REMEMBERED)
+
+    async def ask(
+        self, kind: Kind, spec: Manifest, expected: type[Answer], known: Callable[[], bool] = lambda: False
+    ) -> Answer | None:
+        """Return the upper cluster's answer; raise Refused with 503 when there is none.
+
+        Return None if the answer is `known` by the time that the review has its turn.
+        """
+        try:
+            async with asyncio.timeout(REVIEW_SECONDS), self._turns:
+                return None if known() else await self._asked(kind, spec, expected)
+        except (ClusterError, TimeoutError, msgspec.MsgspecError) as error:
+            status = error.status if isinstance(error, ClusterError) else 0
+            self._log.warning(
+                "the upper cluster did not review a request", review=kind.name, why=type(error).__name__, status=status
+            )
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, _UNANSWERED)
+
+    async def _asked(self, kind: Kind, spec: Manifest, expected: type[Answer]) -> Answer:
+        body = {"apiVersion": kind.api, "kind": kind.name, "spec": spec}
+        return msgspec.json.decode(await self._upper.create(Ref(UPPER, kind, "", ""), body), type=expected)
+
+    def check(self, party: str) -> None:
+        """Raise Refused with 429 if a party has used up its rate."""
+        if self._allowed.left(party, self._clock()):
+            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, f"too many requests of this {self._whose}: try again later")
+
+    def charge(self, party: str) -> None:
+        """Count one review against a party."""
+        self._allowed.take(party, self._clock())
+
+
 class Authenticator:
-    """Names the caller of each request, or refuses it with 401 (503 when the upper cannot be asked)."""
+    """Identifies the caller of each request, or refuses it with 401 (503 when the upper cluster does not answer)."""
 
     def __init__(
         self,
@@ -195,12 +196,12 @@ class Authenticator:
         self._secret = secrets.token_bytes(32)
         self._users: Verdicts[bytes, User] = Verdicts(_USERS_REMEMBERED)
         self._refused: Verdicts[bytes, bool] = Verdicts(_REFUSED_REMEMBERED)
-        """Apart, so that tokens that are made up displace none that is good."""
+        """A cache of its own, so that invented tokens displace no valid one."""
 
     async def user(self, certificate: Certificate, headers: Headers, origin: str = "") -> User:
-        """Give the user behind a request, by the certificate where there is one, else by the token.
+        """Return the user of a request, from the certificate if there is one, else from the token.
 
-        `origin` is the address that the request is from: with ever other tokens it is refused (429).
+        `origin` is the caller's address: if it keeps sending new tokens it is refused (429).
         """
         if certificate:
             return self._holder(certificate)
@@ -209,7 +210,7 @@ class Authenticator:
         return self._users.get(key, self._clock()) or await self._reviewed(token, key, origin)
 
     def _holder(self, certificate: Certificate) -> User:
-        """Read the user out of a certificate; one that ended since the connection was made does not count any more."""
+        """Return the user named by a certificate; one that expired since the connection was made is refused."""
         pairs = [pair for name in certificate.get("subject", ()) for pair in name]
         names = [value for key, value in pairs if key == "commonName" and value]
         if not names or ssl.cert_time_to_seconds(certificate["notAfter"]) < self._now():
@@ -218,10 +219,10 @@ class Authenticator:
         return User(names[-1], "", (*dict.fromkeys((*groups, _EVERYBODY)),), ())
 
     async def _reviewed(self, token: str, key: bytes, origin: str) -> User:
-        """Have the upper cluster say whose a token is, unless it has said so lately."""
+        """Return the user of a token by a TokenReview, unless its result is cached."""
 
         def known() -> bool:
-            """Report whether that is known by now; if not, this counts as a question."""
+            """Report whether the result is cached by now; if not, count one review."""
             if self._users.get(key, self._clock()) or self._refused.get(key, self._clock()):
                 return True
             self._reviews.check(origin)
@@ -243,7 +244,7 @@ class Authenticator:
 
 
 def _bearer(headers: Headers) -> str:
-    """Return the one bearer token of the request; 401 when there is none, or more than one Authorization."""
+    """Return the one bearer token of the request; 401 when there is none, or more than one Authorization header."""
     fields = [value.split() for name, value in headers if name == "authorization"]
     match fields:
         case [[scheme, token]] if scheme.lower() == "bearer" and is_token(token):
@@ -259,26 +260,8 @@ def _stranger() -> Refused:
     return Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized")
 
 
-ALLOWED_SECONDS = 300.0
-DENIED_SECONDS = 30.0
-DENIALS_OF_A_USER = (100, 1.0)
-"""Answers of no that a user is given: so many at once, one more for each so many seconds; then it is not asked."""
-_DECISIONS_REMEMBERED = 4096
-
-_Question = tuple[User, Access, str]
-
-
-class _AccessStatus(msgspec.Struct, frozen=True):
-    allowed: bool = False
-    denied: bool = False
-
-
-class _AccessReview(msgspec.Struct, frozen=True):
-    status: _AccessStatus
-
-
 class Authorizer:
-    """Lets pass who has any of the rights that a call may rest on; else 403, or 503 when the upper cannot be asked."""
+    """Admits a user with any of the rights that a call needs; else 403, or 503 when the upper cannot answer."""
 
     def __init__(self, upper: Cluster, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self._reviews = Reviews(upper, log, DENIALS_OF_A_USER, "user", clock)
@@ -286,7 +269,7 @@ class Authorizer:
         self._answers: Verdicts[_Question, bool] = Verdicts(_DECISIONS_REMEMBERED)
 
     async def permit(self, user: User, accesses: tuple[Access, ...], node: str) -> None:
-        """Return when one of `accesses` to the node is the user's; the rights are asked for one after the other."""
+        """Return if the user has one of `accesses` to the node, which are reviewed one after the other."""
         for access in accesses:
             if await self._allowed((user, access, node)):
                 return
@@ -303,7 +286,7 @@ class Authorizer:
         self._reviews.check(user.name)
 
         def known() -> bool:
-            """Report whether somebody else has asked meanwhile."""
+            """Report whether another request has received the answer meanwhile."""
             return self._answers.get(question, self._clock()) is not None
 
         review = await self._reviews.ask(ACCESS_REVIEW, _spec(*question), _AccessReview, known)
@@ -317,7 +300,7 @@ class Authorizer:
 
 
 def _spec(user: User, access: Access, node: str) -> Manifest:
-    """Put the question in the terms of a SubjectAccessReview, with the attributes that the kubelet uses."""
+    """Return the spec of a SubjectAccessReview, with the attributes that the kubelet uses."""
     attributes = {
         "verb": access.verb,
         "version": "v1",

@@ -1,7 +1,7 @@
-"""What is wrong with a certificate: which one, what, and what to do about it.
+"""Checks of certificates and keys: which one is wrong, what is wrong, and what to do about it.
 
-Certificates that do not fit are what people ask about most, and TLS libraries name neither the file nor the remedy. So
-what can be wrong is looked at one by one here, and the library's own words come last.
+Certificates that do not fit are a frequent question, and TLS libraries name neither the file nor the remedy. So the
+known mistakes are checked one by one, and the library's own message comes last.
 """
 
 import re
@@ -24,7 +24,7 @@ _SERVERS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KE
 
 
 class Fault(NamedTuple):
-    """Something wrong: with which certificate, what it is, and what to do."""
+    """A problem with a certificate: which one, what it is, and what to do."""
 
     which: str
     what: str
@@ -46,9 +46,9 @@ def unreadable(which: str, error: OSError) -> Fault:
 
 
 def pair_fault(certificate_of: str, key_of: str, certificate: bytes, key: bytes) -> Fault | None:
-    """Return why a certificate and a key, as PEM, cannot be served with; None when that is not to be seen from here.
+    """Return why a certificate and a key, as PEM, cannot be served; None when no reason is found.
 
-    `certificate_of` and `key_of` say which they are.
+    `certificate_of` and `key_of` name them in messages.
     """
     return (
         _no_certificate(certificate_of, certificate)
@@ -58,12 +58,12 @@ def pair_fault(certificate_of: str, key_of: str, certificate: bytes, key: bytes)
 
 
 def authority_fault(which: str, text: bytes) -> Fault | None:
-    """Return why PEM cannot be an authority that callers' certificates are verified with."""
+    """Return why PEM cannot be an authority that verifies callers' certificates."""
     return _no_certificate(which, text)
 
 
 def doubts(which: str, certificate: x509.Certificate, address: str, now: datetime) -> Iterator[Fault]:
-    """Yield what makes callers refuse a certificate that can be served; `address` is where they call the node."""
+    """Yield why callers may refuse a certificate that can be served; `address` is where they call the node."""
     yield from _out_of_date(which, certificate, now)
     names = names_of(certificate)
     if address and address not in names:
@@ -75,7 +75,7 @@ def doubts(which: str, certificate: x509.Certificate, address: str, now: datetim
 
 
 def authority_doubts(which: str, certificates: list[x509.Certificate], now: datetime) -> Iterator[Fault]:
-    """Yield what makes certificates of an authority useless for verifying callers."""
+    """Yield why certificates of an authority cannot verify callers."""
     for each in certificates:
         name = f"{which}: {each.subject.rfc4514_string() or 'a certificate without a name'}"
         yield from _out_of_date(name, each, now)
@@ -87,7 +87,7 @@ def authority_doubts(which: str, certificates: list[x509.Certificate], now: date
 
 
 def described(certificate: x509.Certificate) -> str:
-    """Return in a line whose a certificate is, by whom, for which names, and until when."""
+    """Return one line with a certificate's subject, issuer, names and end."""
     names = ", ".join(names_of(certificate)) or "no name"
     subject, issuer = certificate.subject.rfc4514_string() or "no subject", certificate.issuer.rfc4514_string()
     return f"{subject}, issued by {issuer}, for {names}, until {date_of(certificate.not_valid_after_utc)}"
@@ -124,7 +124,7 @@ def _no_key(which: str, text: bytes) -> Fault | None:
 
 
 def _strangers(certificate_of: str, key_of: str, certificate: bytes, key: bytes) -> Fault | None:
-    """Compare the public halves: the first certificate of the file has to be the key's."""
+    """Return the fault if the first certificate of the file is not that of the key, by their public keys."""
     own = spelled(load_pem_private_key(_key_of(key), None).public_key())
     chain = [spelled(each.public_key()) for each in x509.load_pem_x509_certificates(certificate)]
     if own == chain[0]:
@@ -137,13 +137,13 @@ def _strangers(certificate_of: str, key_of: str, certificate: bytes, key: bytes)
 
 
 def _key_of(text: bytes) -> bytes:
-    """Return the key alone: tools put parameters, comments or certificates before it."""
+    """Return only the PEM block of the key: tools write parameters, comments or certificates before it."""
     found = _KEY.search(text)
     return found.group() if found else text
 
 
 def spelled(key: object) -> bytes:
-    """Return a public key in bytes, by which keys compare."""
+    """Return a public key as bytes, for comparison."""
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined,no-any-return]
 
 
@@ -156,7 +156,7 @@ def _out_of_date(which: str, certificate: x509.Certificate, now: datetime) -> It
 
 
 def names_of(certificate: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
-    """Return the addresses and DNS names that a certificate is for, or will be; for Go the common name is none."""
+    """Return the addresses and DNS names that a certificate is or will be for; as in Go, not the common name."""
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -165,7 +165,7 @@ def names_of(certificate: x509.Certificate | x509.CertificateSigningRequest) -> 
 
 
 def _is_for_servers(certificate: x509.Certificate) -> bool:
-    """Report whether it may be a server's; one that does not say what it is for may be anybody's."""
+    """Report whether it may be a server's; a certificate without extended key usages may be used for anything."""
     try:
         usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
@@ -188,5 +188,5 @@ def _alternative(address: str) -> str:
 
 
 def date_of(moment: datetime) -> str:
-    """Write a moment (UTC) for people, to the minute."""
+    """Return a time (UTC) as text for people, to the minute."""
     return moment.strftime("%Y-%m-%d %H:%M UTC")

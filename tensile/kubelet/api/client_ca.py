@@ -1,7 +1,7 @@
-"""Which certificate authority vouches for callers: a file, or what the upper cluster publishes, read again in time.
+"""The certificate authority that verifies callers: from a file, or as published by the upper cluster.
 
-A rotated authority must count without a restart, and one that cannot be read for a moment must not lock everybody out:
-the last good one stays. Until there has been one, nobody is let in.
+A rotated authority must be used without a restart, so it is read again regularly. One that cannot be read for a moment
+must not reject every caller, so the last good one stays. Until there has been one, no caller is admitted.
 """
 
 import asyncio
@@ -21,24 +21,24 @@ from tensile.kubelet.api.serving_certificate import Read
 from tensile.objects import CONFIG_MAP, UPPER, Ref
 
 Source = Callable[[], Awaitable[str]]
-"""Gives the authority's certificates as PEM; raises TensileError or gives "" when there are none to be had."""
+"""Returns the authority's certificates as PEM; raises TensileError or returns "" when there are none."""
 
 FRESH_SECONDS = 60.0
-"""How long what a source gave is not asked for again."""
+"""How long a source's result is used before it is read again."""
 
 CALLERS = Ref(UPPER, CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
 CALLERS_KEY = "client-ca-file"
 PUBLISHED = "the upper cluster's ConfigMap kube-system/extension-apiserver-authentication"
-"""Where the authority is read when no file is given, under which key, and what that is called."""
+"""The name of the object above in messages; it is read, under CALLERS_KEY, when no file is given."""
 
 _ADVICE = "let the engine read it, or set kubelet.clientCAFile"
 
 RETRY_SECONDS = 5.0
-"""How long after a failure a source is asked again, and how long it may take."""
+"""How long after a failure a source is read again, and how long a read may take."""
 
 
 class ClientAuthority:
-    """The certificates, as PEM, that callers' certificates are verified with; `read` reads the file."""
+    """The certificates, as PEM, that verify callers' certificates; `read` reads the file."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ClientAuthority:
         self._asking = asyncio.Lock()
 
     async def pem(self) -> str:
-        """Return the certificates in force; "" when none have been readable so far."""
+        """Return the active certificates; "" when none have been readable so far."""
         if self._file is not None:
             self._heed(self._file)
         elif self._source is not None:
@@ -79,7 +79,7 @@ class ClientAuthority:
             self._troubled(unreadable(self.which, error))
 
     async def _refresh(self, source: Source) -> None:
-        """Ask the source when that is due, and wait for it only as long as a caller can."""
+        """Read the source when that is due, and wait for it only as long as a caller can."""
         if self._clock() < self._due:
             return
         try:
@@ -90,7 +90,7 @@ class ClientAuthority:
         self._due = self._clock() + (RETRY_SECONDS if self._trouble else FRESH_SECONDS)
 
     def _take(self, text: str) -> None:
-        """Put certificates in force, spelled anew: OpenSSL takes ASCII only, and bundles have comments."""
+        """Activate certificates, encoded again: OpenSSL accepts ASCII only, and bundles have comments."""
         if text and text == self._text:
             self._trouble = ""
         elif fault := authority_fault(self.which, text.encode()):
@@ -103,7 +103,7 @@ class ClientAuthority:
                 self._log.warning("callers' certificates may not be accepted", why=str(doubt))
 
     def _troubled(self, fault: Fault) -> None:
-        """Say once what is wrong, until it is something else."""
+        """Log what is wrong, once until it changes."""
         if str(fault) != self._trouble:
             effect = "the last one stays in force" if self._pem else "every request is refused"
             self._log.warning("the authority of client certificates cannot be used", why=str(fault), effect=effect)

@@ -1,14 +1,12 @@
-"""TLS over one connection: bytes in, bytes out with back-pressure, and an end that loses nothing.
+"""TLS over one TCP connection: a byte stream with back-pressure that loses nothing at its end.
 
-The standard library's TLS engine works on memory, so that reading, waiting and ending are decided here and are the same
-on every event loop. A reader that is slow but alive gets all that was written before the connection closes; one that is
-gone does not keep it open.
+asyncio's streams drop unread data when a connection breaks. Its TLS, on some event loops, does so also when the peer
+merely ends while reading is paused: the tail of a slow reader's output. So received bytes are kept here in order, below
+TLS, where a pause leaves them in the kernel and an end comes after them.
 
-One TCP connection as a stream that loses nothing: what came is kept in order until it is read.
-
-asyncio's own streams drop what was not read yet when a connection breaks, and its TLS, on some loops, also when the
-peer merely ends while reading is paused: the tail of a slow reader's output. So bytes are kept here, below TLS, where
-a pause leaves them in the kernel and an end comes after them.
+The standard library's TLS engine works in memory, so that reading, waiting and closing are decided here and are the
+same on every event loop. A slow but live reader gets all that was written before the connection closes; a reader that
+is gone does not keep it open.
 """
 
 import asyncio
@@ -29,10 +27,45 @@ from tensile.kube.net import keep_alive, take_over
 
 _HELD_AT_MOST = 256 * 1024
 _ESTABLISHED = b"\x01"
+_RECORD = 16 * 1024
+_PIECE = 16 * _RECORD
+_AHEAD_AT_MOST = 64 * 1024
+
+
+class Portion(NamedTuple):
+    """How many of a user's streams may lead to one node, and to one pod."""
+
+    node: int = 500
+    pod: int = 100
+
+
+class Limits(NamedTuple):
+    """Limits of a connection, in bytes, seconds or numbers.
+
+    - `head`: bytes of a request's head; `unknown`: the same for a caller without a certificate.
+    - `asking`: seconds for the request after the TLS handshake; `handshake`: seconds for that.
+    - `answering`: seconds for a lower apiserver's response head, connecting included.
+    - `leaving`: seconds from the end of one side to that of the other.
+    - `waiting`: connections of all nodes that are not authenticated yet; `patience`: when each may be displaced.
+    - `streams`: streams that a user may have open; `portion`: how many of them to one node or pod.
+    - `idle`: seconds until an exec, attach or port-forward without traffic ends, as in a kubelet.
+    """
+
+    head: int = 1024 * 1024
+    unknown: int = 64 * 1024
+    asking: float = 5.0
+    handshake: float = 5.0
+    patience: Patience = Patience()
+    answering: float = 30.0
+    leaving: float = 5.0
+    waiting: int = 256
+    streams: int = 1000
+    portion: Portion = Portion()
+    idle: float = 4 * 3600.0
 
 
 class Pipe(asyncio.Protocol):
-    """A connection. `ended` is set when the peer has ended its side, `lost` when there is no connection any more."""
+    """A connection. `ended` is set when the peer has ended its side, `lost` when the connection is closed."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
@@ -47,13 +80,13 @@ class Pipe(asyncio.Protocol):
         self._writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport over."""
+        """Take over the transport."""
         self._transport = cast("asyncio.Transport", transport)
         self._socket = transport.get_extra_info("socket")
         keep_alive(self._socket, idle=30, interval=10, count=3)
 
     def data_received(self, data: bytes) -> None:
-        """Keep what came; when nobody reads it, let the rest wait in the kernel."""
+        """Keep received data; while it is not read, leave further data in the kernel."""
         self._held.append(data)
         self._size += len(data)
         self._heard = True
@@ -63,28 +96,28 @@ class Pipe(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """Note the peer's end; the connection stays open for what is still to be sent."""
+        """Record the peer's end; the connection stays open for what is still to be sent."""
         self.ended.set()
         self._news.set()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note the end of it all; what came before can still be read, also what the kernel has of it."""
+        """Record the end of the connection; received data can still be read, including what the kernel holds."""
         if exc is not None:
             self._rescue()
         for event in (self.ended, self.lost, self._news, self._writable):
             event.set()
 
     def pause_writing(self) -> None:
-        """Have writers wait: the peer is slower than they are."""
+        """Make writers wait: the peer is slower than they are."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Let writers go on."""
+        """Resume writers."""
         self._writable.set()
 
     async def read(self) -> bytes:
-        """Return what came since the last time, at least one byte, or b"" when that was all."""
+        """Return the data received since the last call, at least one byte, or b"" at the end."""
         while not self._held and not self.ended.is_set():
             self._news.clear()
             self._waits_since = asyncio.get_running_loop().time()
@@ -104,97 +137,61 @@ class Pipe(asyncio.Protocol):
             self._transport.write(data)
 
     async def drain(self) -> None:
-        """Wait until more may be sent; ConnectionResetError when nothing can be."""
+        """Wait until more may be sent; raise ConnectionResetError when the connection is lost."""
         await self._writable.wait()
         if self._transport.is_closing():
             raise ConnectionResetError("the connection was lost")
 
     def end(self) -> None:
-        """Tell the peer that nothing more comes, after what was sent."""
+        """Send the end of our side, after all data."""
         if not self._transport.is_closing():
             self._transport.write_eof()
 
     def close(self) -> None:
-        """Close, after what was sent."""
+        """Close, after all data is sent."""
         self._transport.close()
 
     def abort(self) -> None:
-        """Close at once; what was not sent is dropped."""
+        """Close at once; unsent data is dropped."""
         self._transport.abort()
 
     async def hung_up(self, every: float) -> None:
-        """Return when the peer has ended, also while what it sent before is not read; looks each `every` seconds."""
+        """Wait until the peer has ended, even if its earlier data is not read; check each `every` seconds."""
         while not (self.ended.is_set() or self._half_closed()):
             with suppress(TimeoutError):
                 async with asyncio.timeout(every):
                     await self.ended.wait()
 
     def silence(self) -> Silence:
-        """Return for how long the peer has been waited for; what the kernel has of it waits for us instead."""
+        """Return for how long we have waited for the peer; 0 while the kernel holds unread data of it."""
         seconds = max(asyncio.get_running_loop().time() - self._waits_since, 0.0)
         if seconds and not self.lost.is_set() and self._queued(termios.FIONREAD):
             seconds = 0.0
         return Silence(seconds, self._heard)
 
     def undelivered(self) -> int:
-        """Return how many bytes were sent that the peer's kernel does not have yet."""
+        """Return how many sent bytes the peer's kernel does not have yet."""
         if self.lost.is_set():
             return 0
         return self._queued(termios.TIOCOUTQ) + self._transport.get_write_buffer_size()
 
     def _queued(self, direction: int) -> int:
-        """Return how many bytes the kernel holds, one way or the other."""
+        """Return how many bytes the kernel holds in one direction."""
         count = array("i", [0])
         fcntl.ioctl(self._socket.fileno(), direction, count)
         return count[0]
 
     def _rescue(self) -> None:
-        """Take what had come when sending failed, which the event loop drops: it may be a command's last words."""
+        """Read what had arrived when sending failed and the event loop drops: it may be the end of an output."""
         with suppress(OSError):
             while piece := os.read(self._socket.fileno(), _HELD_AT_MOST):
                 self._held.append(piece)
 
     def _half_closed(self) -> bool:
-        """Ask the kernel whether the peer has ended: while we do not read, nobody else would tell."""
+        """Report whether the kernel says that the peer has ended: while we do not read, there is no other sign."""
         if not hasattr(socket, "TCP_INFO"):  # pragma: no cover - not on Linux
             return False
         return bool(self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != _ESTABLISHED)
-
-
-_RECORD = 16 * 1024
-_PIECE = 16 * _RECORD
-_AHEAD_AT_MOST = 64 * 1024
-
-
-class Portion(NamedTuple):
-    """How many of the streams that a user may have open may lead to one node, and to one pod."""
-
-    node: int = 500
-    pod: int = 100
-
-
-class Limits(NamedTuple):
-    """How much, and in seconds how long, a connection may take for what.
-
-    `head` bytes of a request's head, or `unknown` of one who showed no certificate, within `asking` seconds after a TLS
-    handshake of at most `handshake`; `answering` for a lower apiserver's head, connection included; `leaving` from the
-    end of one side to that of the other; `waiting` connections of all nodes that have not said yet who they are, each
-    of which may be displaced once it is late by `patience`; `streams` that a user may have open, a `portion` of them to
-    one node or pod; `idle` until an exec, attach or port-forward on which nothing is said ends, as long as a kubelet
-    lets it.
-    """
-
-    head: int = 1024 * 1024
-    unknown: int = 64 * 1024
-    asking: float = 5.0
-    handshake: float = 5.0
-    patience: Patience = Patience()
-    answering: float = 30.0
-    leaving: float = 5.0
-    waiting: int = 256
-    streams: int = 1000
-    portion: Portion = Portion()
-    idle: float = 4 * 3600.0
 
 
 class Wire:
@@ -210,13 +207,13 @@ class Wire:
 
     @property
     def certificate(self) -> dict[str, object]:
-        """The peer's verified certificate as `ssl` gives it; {} when it showed none."""
+        """The peer's verified certificate in the form of `ssl`; {} if it sent none."""
         return dict(self._tls.getpeercert() or {})
 
     async def shake_hands(self, context: ssl.SSLContext, name: str | None) -> None:
-        """Agree on TLS: as the client of the server called `name`, or as the server; OSError when that fails.
+        """Do the TLS handshake, as client of the server called `name` or as server; raise OSError when it fails.
 
-        A client's last word goes out with the first that is written: its server need not be woken for it alone.
+        A client's last handshake message is sent with its first data, so that the server does not wake up for it alone.
         """
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=name is None, server_hostname=name)
         while True:
@@ -233,12 +230,12 @@ class Wire:
             self._pipe.write(self._outgoing.read())
 
     async def read(self) -> bytes:
-        """Return what has come, b"" at the peer's end; OSError when the connection broke."""
+        """Return received data, b"" at the peer's end; raise OSError when the connection broke."""
         ahead, self._ahead = self._ahead, b""
         return ahead or await self._next()
 
     async def write(self, data: bytes) -> None:
-        """Send, as fast as the peer takes it; OSError when the connection broke."""
+        """Send as fast as the peer reads; raise OSError when the connection broke."""
         rest = memoryview(data)
         while rest:
             rest = rest[self._tls.write(rest) :]
@@ -246,9 +243,9 @@ class Wire:
         await self._pipe.drain()
 
     async def left(self, *, dropping: bool = False) -> None:
-        """Return when the peer has gone, while nobody else reads; what it sends before is kept for `read`.
+        """Wait until the peer has gone, while nothing else reads; what it sends before is kept for `read`.
 
-        With `dropping` it is not kept, so that a peer's end is seen behind however much it sends.
+        With `dropping` it is not kept, so that the peer's end is noticed however much it sends.
         """
         with suppress(OSError):
             while len(self._ahead) < _AHEAD_AT_MOST:
@@ -259,13 +256,14 @@ class Wire:
             await self.hung_up()
 
     async def hung_up(self) -> None:
-        """Return when the peer has gone, also behind more than we have read from it."""
+        """Wait until the peer has gone, even if not all of its data is read."""
         await self._pipe.hung_up(self._patience)
 
     async def close(self) -> None:
-        """Let the peer have what was written, then close.
+        """Close after the peer has received what was written.
 
-        It may take its time while it has not got everything; then it has half of `leaving` to close its end.
+        There is no time limit while the peer has not received everything; then it has half of `leaving` to close its
+        end.
         """
         with suppress(OSError):
             self._say_goodbye()
@@ -273,7 +271,7 @@ class Wire:
         self.abort()
 
     def abort(self) -> None:
-        """Close at once; what was not sent is dropped."""
+        """Close at once; unsent data is dropped."""
         self._pipe.abort()
 
     async def _next(self) -> bytes:
@@ -284,7 +282,7 @@ class Wire:
                 await self._receive()
 
     def _decrypted(self) -> bytes:
-        """Return what is there, several records at once; an error comes after what came before it."""
+        """Return the available data, several records at once; an error is raised after the data before it."""
         pieces = [self._tls.read(_RECORD)]
         with suppress(ssl.SSLError):
             while pieces[-1] and len(pieces) < _PIECE // _RECORD and (self._incoming.pending or self._tls.pending()):
@@ -292,7 +290,7 @@ class Wire:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def _receive(self) -> None:
-        """Take in what the peer sent, and let go what TLS itself has to say."""
+        """Read data from the peer, after sending what TLS itself has to send."""
         self._pipe.write(self._outgoing.read())
         data = await self._pipe.read()
         if data:
@@ -307,7 +305,7 @@ class Wire:
         self._pipe.end()
 
     async def _linger(self) -> None:
-        """Drop what still comes until the peer ends too, and wait for a slow one to have everything."""
+        """Drop incoming data until the peer ends too, and wait for a slow peer to receive everything."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._patience):
                 while await self._pipe.read():
@@ -321,9 +319,10 @@ class Wire:
 async def accept(
     connection: socket.socket, context: ssl.SSLContext, limits: Limits, guest: Guest | None = None
 ) -> Wire:
-    """Do the server's part of TLS on a connection just accepted; OSError when it does not come about.
+    """Return an accepted connection after the server side of TLS; raise OSError when that fails.
 
-    `guest` is who the connection is at the door, and is told from then on how long it keeps us waiting.
+    `guest` represents the connection while it is not authenticated; its `silence` is set to the time that we have
+    waited for the caller.
     """
     pipe = Pipe()
     if guest is not None:
@@ -333,7 +332,7 @@ async def accept(
 
 
 async def dial(endpoint: Endpoint, limits: Limits) -> Wire:
-    """Connect to an apiserver; OSError when that fails."""
+    """Return a connection to an apiserver; raise OSError when that fails."""
     pipe = Pipe()
     made = await connected(endpoint.address, endpoint.port)
     try:

@@ -1,12 +1,8 @@
-"""Has the upper cluster issue a virtual node's serving certificate, and the next one before that ends.
+"""Request a virtual node's serving certificate from the upper cluster by a CertificateSigningRequest, and renew it.
 
 A person or a controller of the cluster has to approve each request, which may take days or never happen. So nothing
-waits for it: the node is served meanwhile, and the log says which command is missing.
-
-A virtual node's request for a serving certificate, in the terms of the upper cluster's CertificateSigningRequests.
-
-The signer looks at the form only: the node as common name, its published addresses, and no other use than serving.
-Whether to grant it is for whoever approves, and that is never us.
+waits for it: the node is served meanwhile, and the log names the missing command. The engine never approves a request
+itself. The signer checks the form only: the node as common name, its published addresses, and no usage but serving.
 """
 
 import asyncio
@@ -35,21 +31,25 @@ from tensile.objects import SIGNING_REQUEST, UPPER, Manifest, Ref
 
 SIGNER = "kubernetes.io/kubelet-serving"
 LONGEST_NODE = 64 - len("system:node:")
-"""Characters of a node's name that fit into a certificate's common name."""
+"""Maximum characters of a node's name that fit into a certificate's common name."""
 
 RENEWED_AT = 0.7
-"""The part of a certificate's life after which the next one is asked for."""
+"""The part of a certificate's lifetime after which the next one is requested."""
 
 APPROVED_SECONDS = 0.5
 UNSIGNED_SECONDS = 60.0
-"""How long a request may wait for approval, and one that has it for its certificate, before that is said."""
+"""How long a request may wait for approval, and an approved one for its certificate, before that is logged."""
 
 _ASKED_AT_LEAST, _ASKED_AT_MOST, _PATIENCE = 1.0, 60.0, 0.1
 _LONGEST_NAME = 200
+REFUSED_SECONDS = 900.0
+"""How long after a refusal the next request is made."""
+_LOOK_SECONDS = 3600.0
+_RIGHTS = "certificatesigningrequests.certificates.k8s.io"
 
 
 class Request(NamedTuple):
-    """A request as it is sent, under which name, and the key (PEM) that the certificate will be for."""
+    """A request as it is sent, with its name and the key (PEM) that the certificate is for."""
 
     name: str
     manifest: Manifest
@@ -57,7 +57,7 @@ class Request(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What became of a request: `certificate` (PEM) when issued, `refusal` when it never will be, or `approved`."""
+    """The state of a request: `certificate` (PEM) when issued, `refusal` when it never will be, or `approved`."""
 
     certificate: bytes = b""
     refusal: str = ""
@@ -65,16 +65,24 @@ class Standing(NamedTuple):
 
 
 class Lack(NamedTuple):
-    """What a request waits for, and what somebody can do about it; "" for nothing yet."""
+    """What a request waits for, and what an operator can do about it; "" while that is not reported yet."""
 
     what: str = ""
     remedy: str = ""
 
 
-def request_for(node: str, address: str) -> Request:
-    """Make a key and the request for a node whose published addresses are its name and `address` (an IP or DNS name).
+class Clocks(NamedTuple):
+    """The time of day, a monotonic clock in seconds, and a sleep function."""
 
-    The name follows from the key, so that one sent twice is one.
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    seconds: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+
+def request_for(node: str, address: str) -> Request:
+    """Return a new key and the request for a node with its name and `address` (an IP address or DNS name).
+
+    The request's name follows from the key, so that sending it twice creates one object.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     form, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
@@ -85,7 +93,7 @@ def request_for(node: str, address: str) -> Request:
 
 
 def standing(raw: bytes, key: bytes) -> Standing:
-    """Read what became of a request; a certificate that is not the key's is as good as none."""
+    """Return the state of a request; a certificate for another key counts as a refusal."""
     status: dict[str, Any] = orjson.loads(raw).get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     for kind in ("Denied", "Failed"):
@@ -98,7 +106,7 @@ def standing(raw: bytes, key: bytes) -> Standing:
 
 
 def lacking(name: str, found: Standing, waited: float) -> Lack:
-    """Return what a request that has waited for so many seconds waits for."""
+    """Return what a request waits for after so many seconds."""
     if not found.approved:
         approval = Lack("approval", f"kubectl certificate approve {name}")
         return approval if waited > APPROVED_SECONDS else Lack()
@@ -107,13 +115,13 @@ def lacking(name: str, found: Standing, waited: float) -> Lack:
 
 
 def renewal(certificate: bytes) -> datetime:
-    """Return when the next certificate is to be asked for."""
+    """Return when the next certificate is to be requested."""
     leaf = x509.load_pem_x509_certificates(certificate)[0]
     return leaf.not_valid_before_utc + RENEWED_AT * (leaf.not_valid_after_utc - leaf.not_valid_before_utc)
 
 
 def pause(waited: float) -> float:
-    """Return how many seconds to leave a request alone that has waited for `waited`: people take their time."""
+    """Return how many seconds to wait before the next look at a request that has waited for `waited` seconds."""
     return min(max(waited * _PATIENCE, _ASKED_AT_LEAST), _ASKED_AT_MOST)
 
 
@@ -141,7 +149,7 @@ def _manifest(name: str, content: bytes) -> Manifest:
 
 
 def _belongs(certificate: bytes, key: bytes) -> bool:
-    """Report whether the first certificate of a chain is the key's."""
+    """Report whether the first certificate of a chain is for the key."""
     try:
         shown = x509.load_pem_x509_certificates(certificate)[0].public_key()
     except ValueError:
@@ -153,23 +161,8 @@ def _reason(condition: Manifest) -> str:
     return str(condition.get("message") or condition.get("reason") or "no reason was given")
 
 
-REFUSED_SECONDS = 900.0
-"""How long after a refusal the next request is made."""
-
-_LOOK_SECONDS = 3600.0
-_RIGHTS = "certificatesigningrequests.certificates.k8s.io"
-
-
-class Clocks(NamedTuple):
-    """The time of day, seconds that pass, and how to let some pass."""
-
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    seconds: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-
-
 class Enrolment:
-    """Keeps the certificates of virtual nodes; `run` is one node's, and never ends."""
+    """Keeps the certificates of virtual nodes; `run` is for one node, and returns only if its name is too long."""
 
     def __init__(self, upper: Cluster, serving: Serving, log: Log, clocks: Clocks | None = None) -> None:
         self._upper = upper
@@ -178,7 +171,7 @@ class Enrolment:
         self._clocks = clocks or Clocks()
 
     async def run(self, node: str) -> None:
-        """Ask for a certificate, and again whenever the time has come."""
+        """Request a certificate, and renew it when the time has come."""
         if len(node) > LONGEST_NODE:
             advice = f"set kubelet.tlsCertFile and kubelet.tlsKeyFile, or a node.name of {LONGEST_NODE} characters"
             self._log.warning(
@@ -194,7 +187,7 @@ class Enrolment:
                 await self._clocks.sleep(min(rest, _LOOK_SECONDS))
 
     async def _enrol(self, node: str) -> None:
-        """Go the whole way of one request; a refusal is said, and rested after."""
+        """Make one request and wait for its result; log a refusal and pause after it."""
         request = request_for(node, self._serving.address)
         try:
             await self._send(request)
@@ -214,7 +207,7 @@ class Enrolment:
             await self._clocks.sleep(REFUSED_SECONDS)
 
     async def _send(self, request: Request) -> None:
-        """Make the request; an upper out of reach is tried until it answers."""
+        """Create the request, with retries while the upper cluster is unreachable."""
         begun = self._clocks.seconds()
         with suppress(AlreadyExists):
             await insist(
@@ -226,7 +219,7 @@ class Enrolment:
             )
 
     async def _awaited(self, node: str, request: Request) -> Standing:
-        """Look at the request until something came of it; NotFound when it was taken away."""
+        """Poll the request until it is issued or refused; raise NotFound if it was deleted."""
         begun, said = self._clocks.seconds(), Lack()
         while True:
             found = await self._seen(request)
@@ -240,7 +233,7 @@ class Enrolment:
             await self._clocks.sleep(pause(waited))
 
     async def _seen(self, request: Request) -> Standing:
-        """Look at the request; an upper out of reach tells nothing."""
+        """Return the state of the request, an empty one while the upper cluster is unreachable."""
         try:
             return standing(await self._upper.read(_ref(request)), request.key)
         except (Denied, Unauthorized, NotFound):

@@ -1,7 +1,7 @@
-"""A request to the kubelet API that is answered with an error: a status and words for whoever asked.
+"""Errors of the kubelet API: a status and a message for the caller.
 
-It is an exception, so that whatever finds a fault says so where it finds it; one place turns it into an answer. The
-words travel as plain text, because that is what kube-apiserver and kubectl show of a kubelet's error.
+An error is an exception, raised where the fault is found and turned into a response in one place. The message is sent
+as plain text, because that is what kube-apiserver and kubectl show of a kubelet's error.
 """
 
 from http import HTTPStatus
@@ -13,11 +13,11 @@ from tensile.errors import TensileError
 
 _SAID_AT_MOST = 4096
 _KUBELETS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.INTERNAL_SERVER_ERROR})
-"""The statuses of a kubelet's own errors; with others it turns away the lower's apiserver, not the caller."""
+"""The statuses of a kubelet's own errors; with others it rejects the lower apiserver, not the caller."""
 
 
 class Refused(TensileError):
-    """The request is not served: `status` is HTTP's (400-599), `message` says what was wrong and is shown as it is."""
+    """The request is not served: `status` is HTTP's (400-599), `message` says what was wrong and is shown unchanged."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -26,11 +26,11 @@ class Refused(TensileError):
 
 
 def from_lower(lower: str, doing: str, status: int, body: bytes, *, of_kubelet: bool = False) -> Refused:
-    """Turn a lower apiserver's answer that is not the wanted one into ours, with its status where that is an error.
+    """Return our error for an unwanted response of a lower apiserver, with its status where that is an error.
 
-    `of_kubelet`: it was asked for something that a node's kubelet answers. What that said is said again as it is, so
-    that a caller reads what a real node answers; all else is named after the lower. A redirect is never followed and an
-    unwanted success never used: both are told as 502.
+    `of_kubelet` means that the apiserver passed the request on to a node's kubelet. The kubelet's message is then
+    repeated unchanged, so that a caller reads what a real node answers; all other messages are prefixed with the
+    lower's name. A redirect is never followed and an unwanted success never used: both become 502.
     """
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
         return Refused(HTTPStatus.BAD_GATEWAY, f"{lower}: {doing}: answered with a redirect, which is not followed")
@@ -43,7 +43,7 @@ def from_lower(lower: str, doing: str, status: int, body: bytes, *, of_kubelet: 
 
 
 def _status(body: bytes) -> dict[str, Any]:
-    """Read a v1 Status, {} for any other body."""
+    """Return the v1 Status in a body, {} for any other body."""
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -52,10 +52,10 @@ def _status(body: bytes) -> dict[str, Any]:
 
 
 def _kubelets(status: int, body: bytes, told: dict[str, Any]) -> str:
-    """Return what the kubelet said, "" for words that are not its own.
+    """Return the kubelet's message, "" if the message is not the kubelet's.
 
-    Kubernetes' apiservers hand a kubelet's answer to an upgrade on as it came, and make a Status of one to a request
-    for logs: of 400 with the same words, of 500 with them as its cause.
+    Kubernetes' apiservers pass a kubelet's response to an upgrade on unchanged. They turn its response to a log request
+    into a Status: a 400 with the same message, a 500 with it as the cause.
     """
     if status not in _KUBELETS:
         return ""
@@ -68,7 +68,7 @@ def _kubelets(status: int, body: bytes, told: dict[str, Any]) -> str:
 
 
 def _cause(told: dict[str, Any]) -> str:
-    """Return the first cause of a Status: an apiserver puts words of its own before it where it tells of it."""
+    """Return the first cause of a Status, without the words that an apiserver puts before it in the message."""
     try:
         return str(told["details"]["causes"][0]["message"])
     except (LookupError, TypeError):
@@ -76,5 +76,5 @@ def _cause(told: dict[str, Any]) -> str:
 
 
 def _printable(text: str) -> str:
-    """Cut words to what is told, without control characters."""
+    """Return the text cut to the maximum length, without control characters."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:_SAID_AT_MOST]).strip()

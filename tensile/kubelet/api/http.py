@@ -1,17 +1,7 @@
-"""HTTP/1.1 on one wire, in either role: h11 knows the rules, this moves the bytes.
+"""HTTP/1.1 on one connection, in either role: h11 implements the protocol, this module moves the bytes.
 
-No framework's server can do what a kubelet must: step aside after a 101 whatever the protocol is, and hand out the
-bytes that have come already. One connection serves one request, so that nothing of one caller meets another's.
-
-The chunks of an HTTP/1.1 body, in and out: what a log that is followed consists of, thousands of times a second.
-
-h11 makes an event of each part of a chunk in Python; llhttp, by httptools, takes a tenth of that. What came at once
-goes on as one chunk, made anew: nothing but content is taken over from a lower's answer, no extension of a chunk and no
-trailer.
-
-Work that is worth doing only while the caller is there to have it.
-
-A log that is followed can be silent for days; without this, a caller that left would be noticed with the next line.
+No framework's server can do what a kubelet must: step aside after a 101 whatever the protocol is, and hand over the
+bytes that have already arrived. One connection serves one request, so that requests of different callers never mix.
 """
 
 import asyncio
@@ -28,11 +18,31 @@ from tensile.kubelet.api.requests import Headers
 
 _HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 _SILENT_AT_MOST = 4096
-"""Bytes without content that may come in a row: sizes and extensions of chunks, trailers. llhttp keeps none of them."""
+"""Maximum bytes in a row without content: chunk sizes and extensions, trailers. llhttp limits none of them."""
+PLAIN = "text/plain; charset=utf-8"
+
+Result = TypeVar("Result")
+
+
+class Request(NamedTuple):
+    """The head of a request; `target` is the path with its query as received, in plain ASCII."""
+
+    method: str
+    target: str
+    headers: Headers
+
+
+class Departed(Exception):
+    """The caller disconnected, so that no response can be sent."""
 
 
 class Chunks:
-    """Takes a chunked body apart as it comes. `ended` says that all of it has come."""
+    """Parses a chunked body as it arrives. `ended` is true once all of it has been received.
+
+    It uses llhttp (by httptools): a followed log has thousands of chunks a second, and h11 makes Python events of each
+    part, at ten times the cost. Data received together is sent as one new chunk. Only content is taken over from a
+    lower's response, no chunk extensions and no trailers.
+    """
 
     def __init__(self) -> None:
         self.ended = False
@@ -42,9 +52,9 @@ class Chunks:
         self._parser.feed_data(_HEAD)
 
     def take(self, data: bytes) -> bytes:
-        """Return the content among `data`; raises h11.RemoteProtocolError when it is no chunk.
+        """Return the content in `data`; raise h11.RemoteProtocolError if it is not chunked.
 
-        Content is never held back, not even of a chunk whose end is still to come. What comes after the end is dropped.
+        Content is returned at once, even of an incomplete chunk. Data after the end is dropped.
         """
         if self.ended:
             return b""
@@ -61,43 +71,32 @@ class Chunks:
         return content
 
     def on_body(self, content: bytes) -> None:
-        """Note content for httptools; of an answer that follows the body there is none."""
+        """Collect content for httptools; content of a response that follows the body is ignored."""
         if not self.ended:
             self._found.append(content)
 
     def on_message_complete(self) -> None:
-        """Note the end for httptools."""
+        """Record the end for httptools."""
         self.ended = True
 
 
 def chunk(content: bytes) -> bytes:
-    """Return content, at least a byte of it, as one chunk."""
+    """Return content, at least a byte, as one chunk."""
     return b"%x\r\n%b\r\n" % (len(content), content)
 
 
-PLAIN = "text/plain; charset=utf-8"
-
-
-class Request(NamedTuple):
-    """The head of a request; `target` is the path with its query as they came, and plain ASCII."""
-
-    method: str
-    target: str
-    headers: Headers
-
-
 class Dialogue:
-    """One HTTP exchange; who speaks which part is told by a class derived from it."""
+    """One HTTP exchange; the h11 connection determines whether we are its client or its server."""
 
     def __init__(self, wire: Wire, connection: h11.Connection) -> None:
         self.wire = wire
         self.connection = connection
 
     async def next(self) -> h11.Event | type[h11.PAUSED]:
-        """Return the next event; raises h11.RemoteProtocolError when the peer does not speak HTTP or breaks off.
+        """Return the next event; raise h11.RemoteProtocolError when the peer does not speak HTTP or disconnects.
 
-        The error comes without h11's frames: one of them holds the error itself and another all that was received, a
-        circle that stays until the collector finds it.
+        The error is raised without h11's frames: one of them holds the error itself and another all received data, a
+        reference cycle that stays until the garbage collector finds it.
         """
         try:
             while (event := self.connection.next_event()) is h11.NEED_DATA:
@@ -107,18 +106,18 @@ class Dialogue:
         return event  # type: ignore[return-value]  # NEED_DATA is gone by now
 
     async def send(self, event: h11.Event) -> None:
-        """Say something, and wait until it may be followed by more."""
+        """Send an event, and wait until more may be sent."""
         data = self.connection.send(event)
         if data:
             await self.wire.write(data)
 
     def early(self) -> bytes:
-        """Return the bytes that came behind the head of an upgrade: the first of the stream."""
+        """Return the bytes received after the head of an upgrade: the first of the stream."""
         return self.connection.trailing_data[0]
 
 
 class Caller(Dialogue):
-    """The server's part, towards whoever called us."""
+    """The server side of an exchange."""
 
     def __init__(self, wire: Wire, head: int) -> None:
         super().__init__(wire, h11.Connection(h11.SERVER, max_incomplete_event_size=head))
@@ -127,11 +126,11 @@ class Caller(Dialogue):
 
     @property
     def unanswered(self) -> bool:
-        """Whether a whole answer can still be given."""
+        """Whether a whole response can still be sent."""
         return self.connection.our_state in {h11.IDLE, h11.SEND_RESPONSE}
 
     async def request(self) -> Request:
-        """Read the request; h11.RemoteProtocolError for what is none, Refused for one with a body: no route has one."""
+        """Return the request; raise h11.RemoteProtocolError if it is invalid, Refused if it has a body (none may)."""
         event = await self.next()
         if not isinstance(event, h11.Request):
             raise h11.RemoteProtocolError("the connection ended before a request")
@@ -143,31 +142,31 @@ class Caller(Dialogue):
         return Request(event.method.decode(), event.target.decode(), headers)
 
     async def reply(self, status: int, body: bytes, media: str = PLAIN, reason: str = "") -> None:
-        """Give a whole answer; `reason` is what the status line says in words, in printable ASCII."""
+        """Send a whole response; `reason` is the text of the status line, in printable ASCII."""
         await self.begin(status, (("content-type", media), ("content-length", str(len(body)))), reason)
         await self.piece(b"" if self._bodiless else body)
         await self.end()
 
     async def begin(self, status: int, headers: Headers, reason: str = "") -> None:
-        """Give the head of an answer; one in chunks to a caller that speaks HTTP/1.0 goes out without."""
+        """Send the head of a response; to an HTTP/1.0 caller, a chunked body is sent without chunks."""
         is_new = (self.connection.their_http_version or b"") >= b"1.1"
         self._in_chunks = is_new and ("transfer-encoding", "chunked") in headers
         own = [("connection", "close"), ("x-content-type-options", "nosniff")]
         await self.send(h11.Response(status_code=status, headers=[*headers, *own], reason=reason.encode("ascii")))
 
     async def piece(self, data: bytes) -> None:
-        """Give a piece of the answer's body, at once; one of a body in chunks in one write, as there are so many."""
+        """Send a part of the body at once; of a chunked body in one write, for speed."""
         if self._in_chunks and data:
             await self.wire.write(chunk(data))
         else:
             await self.send(h11.Data(data=data))
 
     async def end(self) -> None:
-        """Say that the answer is complete."""
+        """Send the end of the response."""
         await self.send(h11.EndOfMessage())
 
     async def switch(self, headers: Headers) -> None:
-        """Answer 101: from here on the wire belongs to another protocol."""
+        """Answer 101: from now on the connection belongs to another protocol."""
         await self.send(
             h11.InformationalResponse(status_code=101, headers=list(headers), reason=b"Switching Protocols")
         )
@@ -182,17 +181,11 @@ def _announces_body(headers: Headers) -> bool:
     return any(name == "transfer-encoding" or (name == "content-length" and value != "0") for name, value in headers)
 
 
-Result = TypeVar("Result")
-
-
-class Departed(Exception):
-    """The caller left: there is nobody to answer."""
-
-
 async def while_present(wire: Wire, work: Coroutine[Any, Any, Result], *, dropping: bool = False) -> Result:
-    """Do the work and give its result; raises Departed, with the work stopped, when the caller leaves before.
+    """Return the result of the work; raise Departed, with the work cancelled, if the caller disconnects before.
 
-    What the caller sends meanwhile is kept, or dropped where nothing more of it is wanted.
+    A followed log can be silent for days; without this, a disconnect would be noticed only with the next line. What the
+    caller sends meanwhile is kept, or dropped where no more of it is wanted.
     """
     working = asyncio.create_task(work)
     gone = asyncio.create_task(wire.left(dropping=dropping))

@@ -1,17 +1,13 @@
-"""One request of our own to a lower apiserver, on a connection of its own, with the lower's credential.
+"""Requests to a lower apiserver on behalf of callers of the kubelet API: logs, exec, attach, port-forward.
 
-It says no more than what it is given: nothing of a caller's request is here. An upgrade counts as made only when the
-lower said 101; redirects are not followed. What comes before an answer, and in place of one, has a bound; content has
-that of whoever reads it. No connection is made before it is asked for, though that would have a first
-byte come two milliseconds sooner: one that was kept could lead to a cluster that another has taken the place of since.
+Each request has a connection of its own and the lower's credential, and sends only what it is given. Redirects are not
+followed. The size of what comes before a response, and of error bodies, is limited here, that of other bodies by their
+readers. Connections are not opened in advance, which would save two milliseconds: such a connection could lead to a
+cluster that has been replaced since.
 
-exec, attach and port-forward: a stream between a caller and a lower apiserver, spliced without being understood.
-
-The lower's 101 comes first: until then nothing of the caller's has gone down and nothing but an error comes up (a
-tunnel that opens before the other side agreed was CVE-2018-1002105). After it, bytes are copied both ways as they
-are; what they mean, SPDY or WebSocket, is between kubectl and the container's kubelet.
-
-`kubectl logs`: a lower's log, passed on line by line as it comes, and left alone when nobody reads it any more.
+Upgraded streams are spliced without being parsed. Before the lower's 101, nothing of the caller is passed on, and only
+an error is returned (a tunnel that opened before the other side agreed was CVE-2018-1002105). After it, bytes are
+copied both ways; SPDY or WebSocket is between kubectl and the container's kubelet.
 """
 
 import asyncio
@@ -33,12 +29,35 @@ from tensile.kubelet.api.requests import Ask, Headers, answered
 
 _ERROR_AT_MOST = 64 * 1024
 _ANNOUNCED_AT_MOST = 20
-"""Answers that only announce another; apiservers send none."""
+"""Maximum number of informational responses before the real one; apiservers send none."""
 _CHUNKED = ("transfer-encoding", "chunked")
 
 
+class Side(NamedTuple):
+    """One end of a stream, with what has already been received from it."""
+
+    wire: Wire
+    early: bytes
+
+
+class Pulse:
+    """The time at which bytes last passed, in either direction."""
+
+    def __init__(self) -> None:
+        self.beat()
+
+    def beat(self) -> None:
+        """Record that bytes pass now."""
+        self._last = asyncio.get_running_loop().time()
+
+    async def still(self, seconds: float) -> None:
+        """Wait until no bytes have passed for this long."""
+        while (rest := self._last + seconds - asyncio.get_running_loop().time()) > 0:  # noqa: ASYNC110 - the clock
+            await asyncio.sleep(rest)
+
+
 class LowerCall:
-    """A request to a lower and its answer, as a context: whatever becomes of it, the connection ends with it."""
+    """A request to a lower and its response, as a context manager that always closes the connection at its end."""
 
     def __init__(self, cluster: Cluster, ask: Ask, limits: Limits) -> None:
         self._cluster = cluster
@@ -59,17 +78,17 @@ class LowerCall:
 
     @property
     def wire(self) -> Wire:
-        """The connection, once there has been an answer."""
+        """The connection, once there has been a response."""
         assert self._dialogue is not None
         return self._dialogue.wire
 
     def early(self) -> bytes:
-        """Return the bytes that came with the head: the first of a stream, or of a body."""
+        """Return the bytes received with the head: the first of a stream, or of a body."""
         assert self._dialogue is not None
         return self._dialogue.early()
 
     async def answer(self, wanted: int) -> Headers:
-        """Ask, and give the headers of the answer when its status is the wanted one; any other is Refused."""
+        """Send the request and return the headers of a response with the wanted status; raise Refused for any other."""
         try:
             async with asyncio.timeout(self._limits.answering):
                 response = await self._exchange()
@@ -90,7 +109,7 @@ class LowerCall:
             raise self._failed(HTTPStatus.BAD_GATEWAY, str(error) or type(error).__name__) from error
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """Return the body as it comes; h11.RemoteProtocolError or OSError when it breaks off."""
+        """Yield the body as it arrives; raise h11.RemoteProtocolError or OSError when it breaks off."""
         return self._unchunked() if self._in_chunks else self._framed()
 
     async def _unchunked(self) -> AsyncIterator[bytes]:
@@ -127,7 +146,7 @@ class LowerCall:
         raise h11.RemoteProtocolError("it announces an answer again and again, and gives none")
 
     async def _body(self) -> bytes:
-        """Return the beginning of an error's body, as far as it comes."""
+        """Return the beginning of an error's body, as far as it arrives."""
         body = b""
         async for piece in self.pieces():
             body += piece
@@ -144,7 +163,7 @@ class LowerCall:
 
 
 def _head(endpoint: Endpoint, ask: Ask) -> h11.Request:
-    """Make the head of a request: host, who we are, the lower's credential and what was asked for."""
+    """Return the head of a request: host, user agent, the lower's credential and the headers of the request."""
     name = f"[{endpoint.address}]" if ":" in endpoint.address else endpoint.address
     own = [("host", f"{name}:{endpoint.port}"), ("user-agent", f"tensile/{__version__}"), *endpoint.headers.items()]
     target = f"{endpoint.prefix}{ask.path}" + (f"?{ask.query}" if ask.query else "")
@@ -152,7 +171,7 @@ def _head(endpoint: Endpoint, ask: Ask) -> h11.Request:
 
 
 async def tunnel(caller: Caller, call: LowerCall, limits: Limits) -> None:
-    """Carry an upgraded stream to its end; Refused when the lower does not agree to it."""
+    """Carry an upgraded stream to its end; raise Refused when the lower does not agree to it."""
     async with call:
         headers = await while_present(caller.wire, call.answer(HTTPStatus.SWITCHING_PROTOCOLS))
         await caller.switch(answered(headers))
@@ -160,35 +179,12 @@ async def tunnel(caller: Caller, call: LowerCall, limits: Limits) -> None:
         await splice(upper, Side(call.wire, call.early()), limits)
 
 
-class Side(NamedTuple):
-    """One end of a stream, with what has already come from it."""
-
-    wire: Wire
-    early: bytes
-
-
-class Pulse:
-    """When bytes passed last, either way."""
-
-    def __init__(self) -> None:
-        self.beat()
-
-    def beat(self) -> None:
-        """Note that some pass now."""
-        self._last = asyncio.get_running_loop().time()
-
-    async def still(self, seconds: float) -> None:
-        """Return when none have passed for so long."""
-        while (rest := self._last + seconds - asyncio.get_running_loop().time()) > 0:  # noqa: ASYNC110 - the clock
-            await asyncio.sleep(rest)
-
-
 async def splice(upper: Side, lower: Side, limits: Limits) -> None:
-    """Copy both ways until one side ends, then end the other, within `leaving` seconds once it has all that is its own.
+    """Copy both ways until one side ends, then end the other within `leaving` seconds once it has received all.
 
-    What the lower sent before it ended reaches the caller, however slowly that reads; what the caller sent before it
-    left is offered to the lower for half of `leaving`. A stream on which nothing passes for `idle` seconds ends too. A
-    lower that reads nothing keeps no connection open: the caller whom that would serve is gone.
+    What the lower sent before its end reaches the caller, however slowly that reads. What the caller sent before it
+    left is offered to the lower for half of `leaving`. A stream without traffic for `idle` seconds ends too. A lower
+    that reads nothing keeps no connection open, since its caller is gone.
     """
     pulse = Pulse()
     down = asyncio.create_task(_copy(upper, lower.wire, pulse))
@@ -209,7 +205,7 @@ async def splice(upper: Side, lower: Side, limits: Limits) -> None:
 
 
 async def _close(wire: Wire, seconds: float) -> None:
-    """Close a connection, within so many seconds whatever its peer does."""
+    """Close a connection within so many seconds, whatever its peer does."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await wire.close()
@@ -229,7 +225,7 @@ async def _copy(source: Side, sink: Wire, pulse: Pulse) -> None:
 
 
 async def follow(caller: Caller, call: LowerCall) -> None:
-    """Answer with the lower's log; Refused when it returns none, an error of the wire when it breaks off."""
+    """Answer with the lower's log; raise Refused when there is none, an error of the connection when it breaks off."""
     async with call:
         await while_present(caller.wire, _relay(caller, call), dropping=True)
 

@@ -1,12 +1,8 @@
-"""What stands behind the kubelet API of one virtual node: which pods it may reach, and where they run.
+"""The mirrored pods of one virtual node, as its kubelet API may reach them.
 
-The server knows names as the upper cluster gives them and nothing of caches; whoever holds those answers here. So the
-question "is this pod ours to touch?" is asked in one place.
-
-The mirrored pods of one virtual node, as its kubelet API may reach them.
-
-A name alone opens nothing: the lower pod has to stand at the place of the pod that is bound here now, be ours and carry
-its UID, or a stranger's pod could be entered through the upper cluster.
+The server knows upper names only and nothing of caches, so whether a pod may be accessed is decided in one place. A
+name alone grants no access: the lower pod must exist under the name of the pod that is bound to this node now, be ours
+and carry its UID. Otherwise a foreign pod could be entered through the upper cluster.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,9 +15,12 @@ from tensile.names import Owner
 from tensile.reconcile.copies import mirror_of
 from tensile.reconcile.world import LowerWorld
 
+_CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+_LIST = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[%b]}'
+
 
 class Target(NamedTuple):
-    """A lower pod: its cluster, its namespace and name there, and the names of all containers that it has above."""
+    """A lower pod: its cluster, its namespace and name there, and the names of all containers of its upper pod."""
 
     cluster: Cluster
     namespace: str
@@ -30,10 +29,10 @@ class Target(NamedTuple):
 
 
 class Pods(Protocol):
-    """The mirrored pods of one virtual node, by the names they have in the upper cluster."""
+    """The mirrored pods of one virtual node, by their upper names."""
 
     def locate(self, namespace: str, pod: str) -> Target | None:
-        """Return the lower pod that is ours and carries the UID of the upper pod of that name on this node, else None."""
+        """Return the lower pod of an upper pod on this node, None unless it is ours and has the upper pod's UID."""
         ...
 
     def listed(self) -> bytes:
@@ -41,24 +40,20 @@ class Pods(Protocol):
         ...
 
     def running(self) -> Sequence[Runner]:
-        """Return those of them of which a container runs."""
+        """Return the mirrored pods with a running container."""
         ...
 
 
 class Log(Protocol):
-    """A structured logger: an event in a few words, and what belongs to it as fields."""
+    """A structured logger: a short event with fields."""
 
     def info(self, event: str, **fields: object) -> object:
-        """Note something that happened."""
+        """Log an event."""
         ...
 
     def warning(self, event: str, **fields: object) -> object:
-        """Note something that somebody should look at."""
+        """Log an event that an operator should look at."""
         ...
-
-
-_CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
-_LIST = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[%b]}'
 
 
 class NoPods:
@@ -73,12 +68,12 @@ class NoPods:
         return _LIST % b""
 
     def running(self) -> list[Runner]:
-        """Give none."""
+        """Return an empty list."""
         return []
 
 
 class MirroredPods:
-    """The pods of one lower cluster under their upper names; `cluster` gives the connection to it, None without."""
+    """The pods of one lower cluster under their upper names; `cluster` returns the connection to it, None without."""
 
     def __init__(self, lower: LowerWorld, owner: Owner, cluster: Callable[[], Cluster | None]) -> None:
         self._lower = lower
@@ -95,11 +90,11 @@ class MirroredPods:
         return Target(cluster, below.namespace, below.name, _containers(upper))
 
     def listed(self) -> bytes:
-        """Return the mirrored pods, as the upper cluster has them, as the JSON of a v1 PodList."""
+        """Return the mirrored pods, as they are in the upper cluster, as the JSON of a v1 PodList."""
         return _LIST % b",".join(upper.raw for upper, _ in self.pairs())
 
     def running(self) -> list[Runner]:
-        """Return those of which a container runs."""
+        """Return the mirrored pods with a running container."""
         found = (runner(upper, below) for upper, below in self.pairs())
         return [one for one in found if one.containers]
 

@@ -1,21 +1,9 @@
-"""What is asked of a lower apiserver for a call that names a pod: one table from the kubelet's routes to subresources.
+"""Translate a call that names a pod into a request to a lower apiserver's pod subresource.
 
-Everything in it is made anew from checked parts: the lower pod's own names, a query by its known keys, and the few
-headers that an upgrade needs.
-
-The log of a container that the pod lacks is refused here, as by a kubelet: a lower's apiserver says 400, as of a bad
-request, and not that there is nothing.
-
-The kubelet's query parameters turned into those of an apiserver's pod subresources.
-
-Both speak of the same things by other names (`input=1` here, `stdin=true` there). A query is built anew from what is
-known and checked, so nothing that the caller made up reaches a lower cluster; what is not known is dropped, as
-Kubernetes does.
-
-Which headers of an upgraded stream pass between a caller and a lower apiserver: two short lists.
-
-What is not listed stays behind. Above all no credential of the caller's goes down: not in a header, and not hidden in
-a WebSocket subprotocol, where Kubernetes accepts bearer tokens too.
+Every request is built from checked parts: the lower pod's own names, known query keys, and the few headers that an
+upgrade needs. Nothing else that the caller wrote reaches a lower cluster, above all no credential, neither in a header
+nor hidden in a WebSocket subprotocol, where Kubernetes accepts bearer tokens too. Unknown query keys are dropped, as in
+Kubernetes. The kubelet and the apiserver name the same parameters differently (`input=1`, `stdin=true`).
 """
 
 import re
@@ -37,10 +25,85 @@ _DIGITS = re.compile(r"[0-9]{1,19}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _DEFAULT_STREAM = "All"  # never passed on: an apiserver without the feature refuses even the default
 _LOG_STREAMS = frozenset({_DEFAULT_STREAM, "Stdout", "Stderr"})
+_PROTOCOLS = frozenset({"websocket", "spdy/3.1"})
+_SUBPROTOCOLS = "sec-websocket-protocol"
+_HIDDEN_TOKEN = "base64url.bearer.authorization.k8s.io."  # noqa: S105 - the prefix that announces one
+_ASKED = frozenset(
+    {
+        "sec-websocket-key",
+        "sec-websocket-version",
+        "sec-websocket-extensions",
+        _SUBPROTOCOLS,
+        "x-stream-protocol-version",
+    },
+)
+_ANSWERED = frozenset(
+    {
+        "upgrade",
+        "sec-websocket-accept",
+        "sec-websocket-extensions",
+        _SUBPROTOCOLS,
+        "x-stream-protocol-version",
+    },
+)
+_SUBRESOURCES = {
+    routes.LOGS: "log",
+    routes.EXEC: "exec",
+    routes.ATTACH: "attach",
+    routes.PORT_FORWARD: "portforward",
+}
+
+Headers = tuple[tuple[str, str], ...]
+"""Header fields in order: names in lower case, values as text."""
+
+
+class Ask(NamedTuple):
+    """A request to a lower apiserver: `doing` for messages, `path` and `query` as they are sent.
+
+    `of_kubelet` means that the apiserver passes it on to the kubelet of the pod's node.
+    """
+
+    doing: str
+    method: str
+    path: str
+    query: str
+    headers: Headers = ()
+    of_kubelet: bool = False
+
+
+def ask_for(call: Call, place: Place, target: Target, headers: Headers) -> Ask:
+    """Return the request to the target's cluster.
+
+    Raise Refused with 400 for an invalid query or upgrade. For the log of a container that the pod does not have it is
+    404, as from a kubelet; a lower apiserver would answer 400, a bad request.
+    """
+    subresource = _SUBRESOURCES[call.area]
+    ask = Ask(
+        doing=f"{subresource} of pod {target.namespace}/{target.name}",
+        method=call.method,
+        path=f"{POD.path(target.namespace, target.name)}/{subresource}",
+        query=_query(call, place.container),
+        headers=() if call.area == routes.LOGS else asked(headers),
+        of_kubelet=True,
+    )
+    if call.area == routes.LOGS and place.container not in target.containers:
+        raise Refused(HTTPStatus.NOT_FOUND, f'container "{place.container}" not found in pod "{place.pod}"')
+    return ask
+
+
+def _query(call: Call, container: str) -> str:
+    match call.area:
+        case routes.LOGS:
+            return log_query(call.query, container)
+        case routes.EXEC:
+            return exec_query(call.query, container)
+        case routes.ATTACH:
+            return attach_query(call.query, container)
+    return port_query(call.query)
 
 
 def exec_query(query: Query, container: str) -> str:
-    """Return the query of `pods/exec`: at least one stream and a command are asked for."""
+    """Return the query of `pods/exec`; it needs at least one stream and a command."""
     command = command_of(query)
     if not command:
         raise _bad("command: an exec names the command to run")
@@ -53,18 +116,18 @@ def command_of(query: Query) -> tuple[str, ...]:
 
 
 def attach_query(query: Query, container: str) -> str:
-    """Return the query of `pods/attach`: at least one stream is asked for."""
+    """Return the query of `pods/attach`; it needs at least one stream."""
     return _encode([*_streams(query), ("container", container)])
 
 
 def port_query(query: Query) -> str:
-    """Return the query of `pods/portforward`: ports by WebSocket, none by SPDY, which names them later."""
+    """Return the query of `pods/portforward`: ports for WebSocket, none for SPDY, which names them later."""
     ports = [port for key, value in query if key == "port" for port in value.split(",")]
     return _encode([("ports", _number("port", port, 1, _LARGEST_PORT)) for port in ports])
 
 
 def log_query(query: Query, container: str) -> str:
-    """Return the query of `pods/log`; a number, time or stream that Kubernetes would not take is refused with 400."""
+    """Return the query of `pods/log`; refuse a number, time or stream that Kubernetes would not accept with 400."""
     given = _first(query)
     if "sinceSeconds" in given and "sinceTime" in given:
         raise _bad("sinceSeconds, sinceTime: at most one of the two may be given")
@@ -75,7 +138,7 @@ def log_query(query: Query, container: str) -> str:
 
 
 def _streams(query: Query) -> list[tuple[str, str]]:
-    """Return the streams asked for; a terminal has no stderr of its own, so Kubernetes lets it go."""
+    """Return the requested streams; a terminal has no stderr of its own, so it is dropped, as in Kubernetes."""
     given = _first(query)
     asked = {ours: "true" for theirs, ours in _STREAMS.items() if given.get(theirs) == "1"}
     if "tty" in asked:
@@ -86,12 +149,12 @@ def _streams(query: Query) -> list[tuple[str, str]]:
 
 
 def _first(query: Query) -> dict[str, str]:
-    """Return the first value of each key, which is the one that Kubernetes takes."""
+    """Return the first value of each key, which is the one that Kubernetes uses."""
     return dict(reversed(query))
 
 
 def _flag(_key: str, value: str) -> str:
-    """Read a truth value as Kubernetes reads one in a query: all but "false" and "0" is true."""
+    """Return a boolean as Kubernetes reads it in a query: everything but "false" and "0" is true."""
     return "false" if value.lower() in {"false", "0"} else "true"
 
 
@@ -118,7 +181,7 @@ def _log_stream(key: str, value: str) -> str:
 
 
 def _encode(pairs: list[tuple[str, str]]) -> str:
-    """Encode a query; bytes that were no UTF-8 come out as they came in."""
+    """Return the encoded query; bytes that were not UTF-8 stay as they were."""
     return urlencode(pairs, errors="surrogateescape")
 
 
@@ -138,34 +201,8 @@ _LOG_KEYS: dict[str, Callable[[str, str], str]] = {
 }
 
 
-Headers = tuple[tuple[str, str], ...]
-"""Header fields in order: names in lower case, values as text."""
-
-_PROTOCOLS = frozenset({"websocket", "spdy/3.1"})
-_SUBPROTOCOLS = "sec-websocket-protocol"
-_HIDDEN_TOKEN = "base64url.bearer.authorization.k8s.io."  # noqa: S105 - the prefix that announces one
-_ASKED = frozenset(
-    {
-        "sec-websocket-key",
-        "sec-websocket-version",
-        "sec-websocket-extensions",
-        _SUBPROTOCOLS,
-        "x-stream-protocol-version",
-    },
-)
-_ANSWERED = frozenset(
-    {
-        "upgrade",
-        "sec-websocket-accept",
-        "sec-websocket-extensions",
-        _SUBPROTOCOLS,
-        "x-stream-protocol-version",
-    },
-)
-
-
 def asked(headers: Headers) -> Headers:
-    """Return the headers that ask a lower for the caller's upgrade; 400 unless it asks for WebSocket or SPDY/3.1."""
+    """Return the headers that request the caller's upgrade from a lower; 400 unless it is to WebSocket or SPDY/3.1."""
     protocols = words(headers, "upgrade")
     if "upgrade" not in words(headers, "connection") or len(protocols) != 1 or protocols[0] not in _PROTOCOLS:
         raise Refused(HTTPStatus.BAD_REQUEST, "Upgrade request required: to websocket or SPDY/3.1")
@@ -175,7 +212,7 @@ def asked(headers: Headers) -> Headers:
 
 
 def answered(headers: Headers) -> Headers:
-    """Return the headers of a lower's 101 that the caller is told."""
+    """Return the headers of a lower's 101 response that are passed to the caller."""
     return ("connection", "Upgrade"), *(pair for pair in headers if pair[0] in _ANSWERED)
 
 
@@ -192,55 +229,3 @@ def _without_tokens(name: str, value: str) -> str:
 
 def _split(value: str) -> Iterable[str]:
     return filter(None, (word.strip() for word in value.split(",")))
-
-
-class Ask(NamedTuple):
-    """What is asked of a lower apiserver: `doing` for people, `path` and `query` as they go on the wire.
-
-    `of_kubelet` says that the apiserver passes it on to the kubelet of the pod's node.
-    """
-
-    doing: str
-    method: str
-    path: str
-    query: str
-    headers: Headers = ()
-    of_kubelet: bool = False
-
-
-_SUBRESOURCES = {
-    routes.LOGS: "log",
-    routes.EXEC: "exec",
-    routes.ATTACH: "attach",
-    routes.PORT_FORWARD: "portforward",
-}
-
-
-def ask_for(call: Call, place: Place, target: Target, headers: Headers) -> Ask:
-    """Return what to ask of the target's cluster.
-
-    Refused: 400 for a query or an upgrade that it would not know, 404 for the log of a container that the pod lacks.
-    """
-    subresource = _SUBRESOURCES[call.area]
-    ask = Ask(
-        doing=f"{subresource} of pod {target.namespace}/{target.name}",
-        method=call.method,
-        path=f"{POD.path(target.namespace, target.name)}/{subresource}",
-        query=_query(call, place.container),
-        headers=() if call.area == routes.LOGS else asked(headers),
-        of_kubelet=True,
-    )
-    if call.area == routes.LOGS and place.container not in target.containers:
-        raise Refused(HTTPStatus.NOT_FOUND, f'container "{place.container}" not found in pod "{place.pod}"')
-    return ask
-
-
-def _query(call: Call, container: str) -> str:
-    match call.area:
-        case routes.LOGS:
-            return log_query(call.query, container)
-        case routes.EXEC:
-            return exec_query(call.query, container)
-        case routes.ATTACH:
-            return attach_query(call.query, container)
-    return port_query(call.query)

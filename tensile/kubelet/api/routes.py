@@ -1,8 +1,8 @@
-"""What a request to a virtual node asks for, and which rights that takes: tables, no decisions elsewhere.
+"""What a request to a virtual node means, and which rights it needs; both are tables.
 
-Paths and rights are the kubelet's (Kubernetes 1.36), with one difference: exec, attach, run and portForward take the
-verb `create` whatever the HTTP method. A WebSocket exec is a GET, which Kubernetes lets pass with `get nodes/proxy`: a
-right that reads like reading and is running commands.
+Paths and rights are the kubelet's (Kubernetes 1.36), with one difference: exec, attach, run and portForward need the
+verb `create` whatever the HTTP method. A WebSocket exec is a GET, which Kubernetes allows with `get nodes/proxy`: a
+right that looks read-only but runs commands.
 """
 
 import re
@@ -26,7 +26,7 @@ Query = tuple[tuple[str, str], ...]
 
 
 class Call(NamedTuple):
-    """A request as understood: `area` is the first segment of its path ("" for a path that can mean nothing)."""
+    """A parsed request: `area` is the first segment of its path ("" for a path that no route can have)."""
 
     method: str
     area: str
@@ -35,14 +35,14 @@ class Call(NamedTuple):
 
 
 class Access(NamedTuple):
-    """One right on the Node object that a call may rest on."""
+    """A verb on a subresource of the Node; a call may need one of several."""
 
     verb: str
     subresource: str
 
 
 class Place(NamedTuple):
-    """The pod and container that a call names, as the upper cluster names them; "" where it names none."""
+    """The pod and container that a call names, by their upper names; "" where it names none."""
 
     namespace: str = ""
     pod: str = ""
@@ -50,14 +50,14 @@ class Place(NamedTuple):
 
 
 class _Route(NamedTuple):
-    """`segments` name a pod behind the first; `pages` are what else may stand there, of which none names anything."""
+    """A route: `segments` after the first name a pod; `pages` are the other paths allowed there, which name nothing."""
 
     methods: frozenset[str]
     segments: int
     pages: frozenset[tuple[str, ...]] = frozenset()
 
     def leads(self, rest: tuple[str, ...]) -> bool:
-        """Report whether a path's further segments mean something here."""
+        """Report whether the further segments of a path are valid for this route."""
         return rest in self.pages if self.pages else len(rest) == self.segments and _well_shaped(rest)
 
 
@@ -98,7 +98,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def understand(method: str, target: str) -> Call:
-    """Read a request's method and target; a path with anything odd in it becomes area "", which no route has."""
+    """Return the parsed method and target of a request; an unusual path becomes area "", which no route has."""
     path, _, query = target.partition("?")
     area, *rest = _segments(path) or ("",)
     pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
@@ -112,7 +112,7 @@ def accesses(call: Call) -> tuple[Access, ...]:
 
 
 def place(call: Call) -> Place:
-    """Return what the call names, or refuse it: 404 where there is no such route, 405 for a method it does not have."""
+    """Return what the call names; raise Refused, 404 where there is no such route and 405 for a wrong method."""
     route = ROUTES.get(call.area)
     if route is None or not route.leads(call.rest):
         raise Refused(HTTPStatus.NOT_FOUND, "404 page not found")
@@ -122,7 +122,7 @@ def place(call: Call) -> Place:
 
 
 def _segments(path: str) -> tuple[str, ...]:
-    """Split and decode a path once; () when a segment is empty, hides a slash or is anything but a plain name."""
+    """Return the path's segments, decoded once; () if one is empty, contains a slash or is not a plain name."""
     found = tuple(unquote(part) for part in path.removesuffix("/").split("/")[1:])
     return found if path.startswith("/") and all(map(_SEGMENT.fullmatch, found)) else ()
 

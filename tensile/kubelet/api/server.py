@@ -1,19 +1,9 @@
-"""The kubelet API of the virtual nodes: one HTTPS port for each, so that the node follows from the port.
+"""The kubelet API of the virtual nodes: one HTTPS port for each, so that the port identifies the node.
 
-Routes such as /pods carry no node's name, and rights are asked for by node: with one port for all, neither could be
-answered truly. Ports come, move and go while the engine runs; what is open on the others is not touched. They are
-arranged all at once, because nodes pass ports on to each other: a port that goes from one to another is never closed.
-
-The port of one virtual node: takes connections and lets none of them hold up the others.
-
-TLS is set up per connection and not by the event loop's server, so that a renewed certificate or authority counts from
-the next connection on. Connections that have not yet shown who they are come through one door for all nodes, which
-limits their number, because each holds a file descriptor that the rest of the engine may need.
-
-Which virtual node gets which port, where some have ports that others are to have.
-
-A lower cluster that is taken out of a topology, or put in another place of it, passes ports on among nodes that are
-served. One that cannot have its port yet stays where it is, so that it can be reached all the same.
+Routes such as /pods carry no node name, and rights are checked per node. With one port for all nodes, neither could be
+answered correctly. TLS is set up per connection and not by the event loop's server, so that a renewed certificate or
+client CA is used from the next connection on. The number of connections that are not authenticated yet is limited for
+all nodes together, because each holds a file descriptor that the rest of the engine may need.
 """
 
 import asyncio
@@ -34,12 +24,14 @@ from tensile.kubelet.api.pods import Log, Pods
 from tensile.kubelet.api.service import Gate, Service, Site
 from tensile.kubelet.stats.collector import Meter
 
+_ADVICE = "it is had once that node is gone or elsewhere; else give another node.kubeletPort to this lower"
+
 Address = tuple[str, int]
-"""What is listened on: an IP address of this machine, and a port."""
+"""Where a server listens: an IP address of this machine, and a port."""
 
 
 class Seat(NamedTuple):
-    """Where a virtual node is to be served, and what with; without a `meter` nobody knows what it uses."""
+    """Where a virtual node is to be served, and from what; without a `meter` its usage is unknown."""
 
     address: Address
     pods: Pods
@@ -49,12 +41,12 @@ class Seat(NamedTuple):
 def seated(
     held: Mapping[str, Address], wanted: Mapping[str, Address], barred: Collection[str] = ()
 ) -> dict[str, Address]:
-    """Return the address of each node from now on; one that gets none is left out.
+    """Return the new address of each node; a node that gets none is left out.
 
-    `held` says where nodes are served now, all of them in `wanted`; `barred` are those whose address is not to be had
-    at all. A node gets what it wants if nobody has that, or if who has it goes where it wants itself, or is barred and
-    makes way. Otherwise it stays where it is. Of several that want the same, the one that has it keeps it, else the
-    first gets it.
+    `held` are the present addresses, all of nodes that are in `wanted`; `barred` are nodes whose wanted address is not
+    available at all. A node moves to its wanted address if that is free, or if the node there moves away itself or is
+    barred. Otherwise it stays where it is. Of several nodes that want one address, the present holder keeps it, else
+    the first gets it.
     """
     holders = {address: node for node, address in held.items()}
     heirs = {address: node for node, address in reversed(list(wanted.items()))}
@@ -67,10 +59,10 @@ def seated(
 
 
 class Listener:
-    """A port, and the task that accepts on it, for one virtual node and then perhaps for another."""
+    """A port and the task that accepts on it, for one virtual node at a time."""
 
     def __init__(self, site: Site, address: Address, service: Service, log: Log, door: Door) -> None:
-        """Accept for a site from now on; TensileError when the port cannot be had."""
+        """Start to accept connections for a site; raise TensileError when the port is not available."""
         self.site = site
         self.address = address
         self._service = service
@@ -80,11 +72,11 @@ class Listener:
         self._accepting.add_done_callback(lambda _: self._socket.close())
 
     def port(self) -> int:
-        """Return the port listened on: the one asked for, or the one found where that was 0."""
+        """Return the port that is listened on, which the system chose if 0 was requested."""
         return int(self._socket.getsockname()[1])
 
     def shut(self) -> asyncio.Task[None]:
-        """Stop accepting; open connections stay. The port is closed when the task given has ended, awaited or not."""
+        """Stop accepting; open connections stay. The port is closed when the returned task ends, awaited or not."""
         self._accepting.cancel()
         return self._accepting
 
@@ -100,9 +92,9 @@ class Listener:
         self._log.warning("cannot take a connection", node=self.site.node, why=str(error))
 
     def _ended(self, site: Site, task: asyncio.Task[None]) -> None:
-        """Forget a connection; an error that nobody foresaw is noted, and cost that connection only.
+        """Remove a connection; log an unexpected error, which ends only this connection.
 
-        What the error says is left out: it may quote a credential.
+        The error's message is left out, because it may quote a credential.
         """
         site.connections.discard(task)
         if not task.cancelled() and (error := task.exception()):
@@ -112,13 +104,13 @@ class Listener:
 
 
 def _left(connection: socket.socket, guest: Guest, _task: asyncio.Task[None]) -> None:
-    """Close a connection that may have been dropped before anything took it over."""
+    """Close a connection that may have been cancelled before anything took it over."""
     connection.close()
     guest.leave()
 
 
 def open_port(node: str, bind: str, port: int) -> socket.socket:
-    """Listen on a TCP port; TensileError when that cannot be, with the fields of the topology that say otherwise."""
+    """Return a listening TCP socket; raise TensileError, naming the fields of the topology to change, if that fails."""
     try:
         return net.listening(bind, port)
     except OSError as error:
@@ -129,11 +121,14 @@ def open_port(node: str, bind: str, port: int) -> socket.socket:
         raise TensileError(f"{where}: {error.strerror}: check kubelet.bind and kubelet.port") from error
 
 
-_ADVICE = "it is had once that node is gone or elsewhere; else give another node.kubeletPort to this lower"
-
-
 class KubeletServer:
-    """The listeners of all virtual nodes."""
+    """The listeners of all virtual nodes.
+
+    Ports are added, moved and removed while the engine runs, without effect on open connections of other ports. They
+    are arranged together, because nodes pass ports on to each other: a lower that is removed from the topology, or
+    moved in it, changes the ports of others. A port that goes from one node to another is never closed. A node that
+    cannot have its new port yet keeps the old one, so that it stays reachable.
+    """
 
     def __init__(self, gate: Gate, log: Log, limits: Limits | None = None) -> None:
         self._gate = gate
@@ -145,10 +140,10 @@ class KubeletServer:
         self._listeners: dict[str, Listener] = {}
 
     async def arrange(self, seats: Mapping[str, Seat]) -> dict[str, TensileError]:
-        """Serve these virtual nodes and no others, each at its address; streams that are open go on.
+        """Serve these virtual nodes and no others, each at its address; open streams go on.
 
-        Gives why not, for those of which the address cannot be had now, or the certificate's files are no good. Such a
-        node stays where it is, unless another one is to be there.
+        Return the errors of nodes whose address is not available now, or whose certificate files are unusable. Such a
+        node stays where it is, unless another node is to be there.
         """
         for node in self._sites.keys() - seats.keys():
             await self.stop(node)
@@ -165,7 +160,7 @@ class KubeletServer:
         return troubles | self._waiting(wanted.keys() - troubles.keys(), wanted)
 
     async def stop(self, node: str) -> None:
-        """Serve a virtual node no more; its streams end."""
+        """Stop serving a virtual node; its streams end."""
         listener, site = self._listeners.pop(node, None), self._sites.pop(node, None)
         self._gate.serving.forget(node)
         if listener is not None:
@@ -183,11 +178,11 @@ class KubeletServer:
         return self._listeners[node].port() if node in self._listeners else 0
 
     def streams(self) -> dict[str, int]:
-        """Count the open streams (logs, exec, attach, port-forward) of each virtual node."""
+        """Return the number of open streams (logs, exec, attach, port-forward) of each virtual node."""
         return {node: site.streams for node, site in self._sites.items()}
 
     def _furnish(self, seats: Mapping[str, Seat]) -> dict[str, TensileError]:
-        """Have a site for each node that a certificate can be shown for; returns why not for the others."""
+        """Create or update the site of each node that has a certificate; return the errors of the others."""
         troubles = {}
         for node, seat in seats.items():
             try:
@@ -202,7 +197,7 @@ class KubeletServer:
     def _opened(
         self, wanted: Mapping[str, Address], doors: Mapping[Address, Listener], troubles: dict[str, TensileError]
     ) -> dict[Address, Listener]:
-        """Open what is wanted and not open yet; what cannot be had is noted in `troubles`."""
+        """Open the wanted addresses that are not open yet; add failures to `troubles`."""
         opened: dict[Address, Listener] = {}
         for node, address in wanted.items():
             if address not in doors and address not in opened:
@@ -214,7 +209,7 @@ class KubeletServer:
         return opened
 
     def _waiting(self, nodes: set[str], wanted: Mapping[str, Address]) -> dict[str, TensileError]:
-        """Return of each of these nodes that is not where it wants to be who is there."""
+        """Return an error for each of these nodes whose wanted address another node still has."""
         present = {listener.address: node for node, listener in self._listeners.items()}
         return {
             node: TensileError(f"port {wanted[node][1]} is that of node {present[wanted[node]]} as yet: {_ADVICE}")

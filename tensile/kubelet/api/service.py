@@ -1,21 +1,7 @@
-"""What one connection to a virtual node goes through, in this order: TLS, head, who, may, where, answer.
+"""Serve one connection to a virtual node in this order: TLS, request head, authentication, authorization, pod, answer.
 
-The order is the point. Who calls is settled before anything about pods is said, so that a stranger learns nothing, not
-even from a 404; and nothing of a request reaches a lower cluster before all of it has been checked.
-
-How many streams, and other requests, each user may have open at a time, over all virtual nodes.
-
-Each stream holds two connections, and an answer that nobody reads holds one. Whoever leaks them, as a dashboard does
-that follows logs and forgets them, runs into this and not into the descriptors that the engine needs for its clusters.
-
-As a rule there is one user, the upper's apiserver, on behalf of all. So no node and no pod may have all that a user
-may: a cluster that lets every stream hang keeps none from the streams of another.
-
-Tells why callers did not get in, where whoever runs the engine can read it.
-
-A caller that is turned away learns little, and the person at kubectl sees "unauthorized" or "bad certificate" of an
-apiserver that had nothing to say about our side. So the reason, and what would help, goes to our log: once in ten
-minutes each, because who is turned away comes again.
+The order matters. The caller is identified before anything about pods is revealed, so that an unknown caller learns
+nothing, not even from a 404. Nothing of a request reaches a lower cluster before all of it has been checked.
 """
 
 import asyncio
@@ -47,11 +33,61 @@ from tensile.kubelet.stats.collector import Meter, show
 from tensile.kubelet.stats.output import MEDIA, census, running_list
 
 _KEPT = 20
-"""One part in so many of what a user may have is there for each node, though others have the rest."""
+"""1/20 of a user's limit is available on each node, even if streams to other nodes use up the limit."""
+AGAIN_SECONDS = 600.0
+_REMEMBERED = 256
+_CLIENT_CERTIFICATE = "the upper's apiserver shows the one of its --kubelet-client-certificate"
+_BINDING = "if that is the upper's apiserver, bind this user to ClusterRole system:kubelet-api-admin"
+_JSON = "application/json"
+
+
+@dataclass
+class Site:
+    """One virtual node as it is served: its name, its pods, the number of open streams to them, and its usage.
+
+    `connections` are those made to this node, at whichever port.
+    """
+
+    node: str
+    pods: Pods
+    streams: int = 0
+    meter: Meter | None = None
+    connections: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def close(self) -> None:
+        """End every connection."""
+        ending = tuple(self.connections)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+
+class Gate(NamedTuple):
+    """What decides who is admitted: our certificate, the client CA, authentication and authorization."""
+
+    serving: Serving
+    authority: ClientAuthority
+    authenticator: Authenticator
+    authorizer: Authorizer
+
+
+class _Visit(NamedTuple):
+    """A request that was authenticated and authorized."""
+
+    caller: Caller
+    request: Request
+    call: Call
+    user: User
 
 
 class Streams:
-    """Counts what is open by user; a user over `limit` is told to come again (429). `what` is counted, in words."""
+    """Counts open streams by user; beyond `limit` new ones are refused with 429. `what` names them in messages.
+
+    The limits hold over all virtual nodes. Each stream holds two connections. A client that leaks them, such as a
+    dashboard that follows logs, would use up the file descriptors that the engine needs for its clusters. Usually the
+    only user is the upper apiserver, on behalf of everyone. So one node or pod may not use up a user's whole limit: a
+    cluster that lets all streams hang does not block those of another.
+    """
 
     def __init__(self, limit: int, what: str = "streams open (logs, exec, attach, port-forward)") -> None:
         self._limit = limit
@@ -60,7 +96,7 @@ class Streams:
 
     @contextmanager
     def one(self, user: str) -> Iterator[None]:
-        """Count a stream of a user for as long as the context is open; raises Refused when there are too many."""
+        """Count a stream of a user while the context is open; raise Refused when there are too many."""
         if self._open[user] >= self._limit:
             raise self._full(f"user {user}", self._limit)
         with self._counted(user):
@@ -68,7 +104,7 @@ class Streams:
 
     @contextmanager
     def one_to(self, user: str, node: str, pod: str, most: Portion) -> Iterator[None]:
-        """Count a stream of a user to a pod; raises Refused where the pod, the node or the user has too many."""
+        """Count a stream of a user to a pod; raise Refused where the pod, the node or the user has too many."""
         own, pods = (user, node), ("", node, pod)
         if self._open[pods] >= most.pod:
             raise self._full(f"pod {pod}", most.pod)
@@ -94,14 +130,13 @@ class Streams:
         return Refused(HTTPStatus.TOO_MANY_REQUESTS, f"{who} has {most} {self._what}: end some first")
 
 
-AGAIN_SECONDS = 600.0
-_REMEMBERED = 256
-_CLIENT_CERTIFICATE = "the upper's apiserver shows the one of its --kubelet-client-certificate"
-_BINDING = "if that is the upper's apiserver, bind this user to ClusterRole system:kubelet-api-admin"
-
-
 class Complaints:
-    """Remembers what was said, and says it again only after a while; `clock` gives seconds."""
+    """Logs why callers are rejected, the same reason again only after a while; `clock` returns seconds.
+
+    The caller learns little, and kubectl shows only "unauthorized" or "bad certificate" of an apiserver that knows
+    nothing about our side. So the reason and a remedy are logged here, each once in ten minutes, since rejected callers
+    retry.
+    """
 
     def __init__(self, log: Log, clock: Callable[[], float]) -> None:
         self._log = log
@@ -109,9 +144,9 @@ class Complaints:
         self._said: Verdicts[tuple[str, str], bool] = Verdicts(_REMEMBERED)
 
     def handshake(self, node: str, error: OSError, shown: str, authority: str) -> None:
-        """Tell of a connection that TLS ended, unless the caller just left.
+        """Log a failed TLS handshake, unless the caller merely disconnected.
 
-        `shown` describes our certificate, `authority` says where that of callers is read.
+        `shown` describes our certificate, `authority` says where the client CA is read.
         """
         if isinstance(error, ssl.SSLCertVerificationError):
             advice = f"{authority} has to hold the authority that signed it: {_CLIENT_CERTIFICATE}"
@@ -124,7 +159,7 @@ class Complaints:
             self._say(node, f"a caller did not accept the serving certificate ({_alert(error)})", advice)
 
     def refused(self, node: str, refused: Refused, *, named: bool) -> None:
-        """Tell of a request that was not let in; `named`: its sender showed a certificate or a token."""
+        """Log a rejected request; `named`: the caller sent a certificate or a token."""
         if refused.status == HTTPStatus.FORBIDDEN:
             self._say(node, refused.message, _BINDING)
         elif refused.status == HTTPStatus.TOO_MANY_REQUESTS:
@@ -143,7 +178,7 @@ class Complaints:
 
 
 def _is_about_us(reason: str) -> bool:
-    """Report whether the caller ended TLS because of our certificate: Go says "bad certificate" whatever it disliked."""
+    """Report whether the caller refused our certificate: Go says "bad certificate" for any reason."""
     return "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
 
 
@@ -151,50 +186,8 @@ def _alert(error: ssl.SSLError) -> str:
     return (error.reason or "").partition("ALERT_")[2].replace("_", " ").lower()
 
 
-_JSON = "application/json"
-
-
-@dataclass
-class Site:
-    """One virtual node as it is served: its name, its pods, how many streams are open to them, and what they use.
-
-    `connections` are those that were made to it, at whichever port.
-    """
-
-    node: str
-    pods: Pods
-    streams: int = 0
-    meter: Meter | None = None
-    connections: set[asyncio.Task[None]] = field(default_factory=set)
-
-    async def close(self) -> None:
-        """End every connection."""
-        ending = tuple(self.connections)
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
-
-
-class Gate(NamedTuple):
-    """What decides who gets in: our certificate, the authority over theirs, and the two reviews."""
-
-    serving: Serving
-    authority: ClientAuthority
-    authenticator: Authenticator
-    authorizer: Authorizer
-
-
-class _Visit(NamedTuple):
-    """A request that was let in."""
-
-    caller: Caller
-    request: Request
-    call: Call
-    user: User
-
-
 class Service:
-    """Serves connections to any virtual node; holds nothing of them."""
+    """Serves connections to any virtual node; what belongs to one node is in its `Site`."""
 
     def __init__(self, gate: Gate, log: Log, limits: Limits) -> None:
         self._gate = gate
@@ -205,7 +198,7 @@ class Service:
         self._requests = Streams(limits.streams, "requests under way (pods, metrics, stats, health)")
 
     async def serve(self, connection: socket.socket, site: Site, guest: Guest) -> None:
-        """Serve one connection to its end; `guest` leaves the door when the caller has shown who it is, and may."""
+        """Serve one connection to its end; `guest` no longer counts as waiting once the caller is admitted."""
         with ExitStack() as until_taken_over:
             until_taken_over.callback(connection.close)
             authority = await self._gate.authority.pem()
@@ -242,16 +235,16 @@ class Service:
             await wire.lost.wait()
 
     async def _request(self, caller: Caller, guest: Guest) -> Request:
-        """Read the request, which has to come in time; TimeoutError if it does not."""
+        """Return the request; raise TimeoutError if it does not arrive in time."""
         async with asyncio.timeout(self._limits.asking):
             request = await caller.request()
         guest.advance(known=guest.is_known)
         return request
 
     async def _admit(self, caller: Caller, request: Request, node: str, origin: str | None) -> _Visit:
-        """Establish that the sender of a request may make it; Refused (401, 403, 429, 503) if not.
+        """Return the request with its user if the user may make it; raise Refused (401, 403, 429, 503) if not.
 
-        `origin` is the address that it is from, None where nobody is let in yet.
+        `origin` is the caller's address, None while no caller can be admitted.
         """
         if origin is None:
             raise Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized")
@@ -278,7 +271,7 @@ class Service:
             await self._tell(visit, site)
 
     async def _tell(self, visit: _Visit, site: Site) -> None:
-        """Answer what is asked about the node as a whole."""
+        """Answer a request about the node as a whole."""
         match visit.call.area:
             case routes.HEALTH:
                 await visit.caller.reply(HTTPStatus.OK, b"ok")
@@ -292,7 +285,7 @@ class Service:
                 await show(visit.caller, visit.call, site.meter)
 
     def _lower_call(self, visit: _Visit, place: routes.Place, site: Site) -> LowerCall:
-        """Prepare what a call means below; 404 for a pod that is not ours, or not on this node."""
+        """Return the request to the lower for a call; 404 if the pod is not ours or not on this node."""
         target = site.pods.locate(place.namespace, place.pod)
         if target is None:
             raise Refused(
@@ -318,7 +311,7 @@ class Service:
             site.streams -= 1
 
     async def _refuse(self, caller: Caller, status: int, message: str) -> None:
-        """Say no and close, without waiting long; where an answer has begun, it is broken off instead."""
+        """Send an error and close, with a short timeout; a response that has begun is aborted instead."""
         if caller.unanswered:
             with suppress(OSError):
                 async with asyncio.timeout(self._limits.leaving):
@@ -327,6 +320,6 @@ class Service:
 
 
 def _blamed(error: h11.RemoteProtocolError) -> int:
-    """Return the status for what is no HTTP as we take it: the caller's fault, whatever it is."""
+    """Return the status for HTTP that cannot be parsed: always a 4xx, the caller's fault."""
     hint: int = error.error_status_hint
     return hint if hint < HTTPStatus.INTERNAL_SERVER_ERROR else HTTPStatus.BAD_REQUEST

@@ -1,8 +1,8 @@
-"""How the kubelet API shows who it is: a certificate given by files, issued by the upper cluster, or of our own making.
+"""The serving certificate of the kubelet API: from files, issued by the upper cluster, or self-signed.
 
-Files are asked for by every connection and compared by content, so a renewed certificate needs no restart, and a pair
-that is half written changes nothing. Without files the upper cluster is asked for a certificate; until it
-has issued one, one of our own making lets a cluster work whose apiserver does not verify kubelets.
+Files are read for every connection and compared by content, so a renewed certificate needs no restart, and a
+half-written pair changes nothing. Without files, a certificate is requested from the upper cluster. Until one is
+issued, a self-signed certificate serves clusters whose apiserver does not verify kubelets.
 """
 
 import ssl
@@ -29,11 +29,11 @@ _ADVICE = (
 
 
 Read = Callable[[Path], bytes]
-"""Gives what a file holds; raises OSError."""
+"""Returns the content of a file; raises OSError."""
 
 
 class ServingFiles(NamedTuple):
-    """Where a serving certificate and its key are read from."""
+    """The paths of a serving certificate and its key."""
 
     certificate: Path
     key: Path
@@ -49,10 +49,9 @@ class _Known(NamedTuple):
 
 
 class Serving:
-    """TLS contexts of the listeners, made anew when a certificate or the client authority has changed.
+    """TLS contexts of the listeners, created again when a certificate or the client CA has changed.
 
-    `address` is where the upper's programs call; `advice` is what is said with a certificate of our own making; `read`
-    reads a file.
+    `address` is where the upper cluster calls; `advice` is logged with a self-signed certificate; `read` reads a file.
     """
 
     def __init__(
@@ -78,9 +77,9 @@ class Serving:
         self._doubted: dict[str, list[str]] = {}
 
     def context(self, node: str, authority: str) -> ssl.SSLContext:
-        """Return the TLS context for a connection to that node's listener; the last good one while files are not good.
+        """Return the TLS context for a connection to that node's listener; the last good one while files are unusable.
 
-        Raises TensileError when there has been none yet, naming the file, what is wrong with it and what to do.
+        Raise TensileError when there has been none yet, naming the file, what is wrong with it and what to do.
         """
         known = self._contexts.get(node)
         try:
@@ -100,16 +99,16 @@ class Serving:
         self._issued[node] = pair
 
     def issued(self, node: str) -> Pair | None:
-        """Return the certificate that was issued for a node, None when none was yet."""
+        """Return the certificate that was issued for a node, None before."""
         return self._issued.get(node)
 
     def shown(self, node: str) -> str:
-        """Describe the certificate that callers of a node are shown."""
+        """Return a description of the certificate that is served for a node."""
         known = self._contexts.get(node)
         return described(known.certificate) if known else "none yet"
 
     def forget(self, node: str) -> None:
-        """Drop what is kept for a node that is served no more; what was issued for it still is when it comes back."""
+        """Drop the state of a node that is no longer served, except the certificate that was issued for it."""
         self._made.pop(node, None)
         self._contexts.pop(node, None)
 
@@ -119,7 +118,7 @@ class Serving:
         return self._issued.get(node) or self._own(node)
 
     def _own(self, node: str) -> Pair:
-        """Return the certificate of our own making, a new one when there is none or it nears its end."""
+        """Return the self-signed certificate, a new one when there is none or it expires soon."""
         pair, end = self._made.get(node, (None, self._now()))
         if pair is None or end - _RENEWED_BEFORE <= self._now():
             end = self._now() + _LIFE
@@ -129,7 +128,7 @@ class Serving:
         return pair
 
     def _loaded(self, pair: Pair, authority: str) -> _Known:
-        """Make the TLS of a pair; TensileError says what is wrong with it."""
+        """Return the TLS context of a pair; raise TensileError with what is wrong with it."""
         try:
             tls = tls_context(pair, authority)
             return _Known(pair, authority, tls, x509.load_pem_x509_certificates(pair.certificate)[0])
@@ -139,19 +138,19 @@ class Serving:
             raise TensileError(str(fault)) from error
 
     def _whose(self) -> tuple[str, str]:
-        """Return which certificate and which key are served."""
+        """Return the names of the served certificate and key for messages."""
         if self._files is None:
             return "the certificate that the upper cluster issued", "its request"
         return f"{_FIELDS[0]}: {self._files.certificate}", f"{_FIELDS[1]}: {self._files.key}"
 
     def _failed(self, trouble: str, *, first: bool) -> None:
-        """Note what is wrong with the files; said in the log once, and not at all when it will be raised."""
+        """Record what is wrong with the files; log it once, but not when it will be raised."""
         if trouble != self._trouble and not first:
             self._log.warning("the serving certificate cannot be read again: the last one stays", why=trouble)
         self._trouble = trouble
 
     def _doubt(self, node: str, known: _Known) -> None:
-        """Say once what callers may refuse a certificate for that we can serve: what is of our own making was said."""
+        """Log once why callers may refuse a certificate; for a self-signed one that has been logged already."""
         if self._files is None and node not in self._issued:
             return
         found = [str(each) for each in doubts(self._whose()[0], known.certificate, self.address, self._now())]
@@ -163,7 +162,7 @@ class Serving:
 
 
 def _content(field: str, file: Path, read: Read) -> bytes:
-    """Read a file; TensileError names it and the field of the topology that asks for it."""
+    """Return the content of a file; raise TensileError that names it and the topology field that refers to it."""
     try:
         return read(file)
     except OSError as error:
@@ -171,10 +170,10 @@ def _content(field: str, file: Path, read: Read) -> bytes:
 
 
 def tls_context(pair: Pair, authority: str) -> ssl.SSLContext:
-    """Make the TLS of a listener: 1.2 or newer, a client certificate asked for and, where shown, verified.
+    """Return the TLS context of a listener: 1.2 or newer, a client certificate requested and, if sent, verified.
 
-    A client certificate is optional, because a token may come instead; one of another authority ends the handshake.
-    No session tickets are given, so that every connection verifies anew. Raises OSError when the pair does not fit.
+    A client certificate is optional, because a token may come instead; one of another authority ends the handshake. No
+    session tickets are issued, so that every connection verifies again. Raise OSError when the pair does not fit.
     """
     context = serving_tls(pair)
     context.options |= ssl.OP_NO_TICKET
@@ -187,5 +186,5 @@ def tls_context(pair: Pair, authority: str) -> ssl.SSLContext:
 
 
 def self_made(node: str, address: str, now: datetime) -> Pair:
-    """Make a self-signed serving certificate for a node's name and address (an IP or a DNS name), good for a year."""
+    """Return a self-signed serving certificate for a node's name and address (IP or DNS name), valid for a year."""
     return self_signed("system:nodes", f"system:node:{node}", (node, address), now, _LIFE)

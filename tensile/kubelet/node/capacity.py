@@ -1,7 +1,8 @@
-"""How much a lower cluster offers as one node.
+"""Compute how much a lower cluster offers as one node.
 
-Always worked out from what is there now, never by adding and subtracting as things come and go: a number that depends
-on history drifts, and a node that advertises a wrong one is only noticed when its pods stay Pending below.
+The amounts are always recomputed from the current state, never by adding and subtracting. A number that depends on
+history drifts, and a node that advertises a wrong amount is only noticed when its pods stay Pending in the lower
+cluster.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,25 +22,26 @@ Amount = TypeVar("Amount")
 _ALWAYS = ("cpu", "memory", "pods")
 _FIRST = (*_ALWAYS, "ephemeral-storage")
 MOST_RESOURCES = 100
-"""Resources that a virtual node shows, each of which stands on it four times, managedFields included.
+"""Upper limit of resources that a virtual node lists; each appears on it four times, managedFields included.
 
-No node has as many. A cluster may make them up, and the upper one would have to keep them: from about a megabyte on an
-apiserver no longer tells who wrote which field of a Node, and then the engine does not know its own.
+No real node has as many, but a cluster could invent them, and the upper cluster would have to store them. From about a
+megabyte on, an apiserver no longer records who wrote which field of a Node, and then the engine does not know which
+fields are its own.
 """
 _MOST_FEATURES = 500
 _LONGEST = 256
-"""Characters of what a node says of its machine."""
+"""Maximum characters of each field that describes a node's machine."""
 
 
 class _Condition(msgspec.Struct, gc=False):
-    """What counts of a condition."""
+    """The fields of a condition that are needed."""
 
     type: str = ""
     status: str = ""
 
 
 class _NodeInfo(msgspec.Struct, gc=False):
-    """What a node says of its machine."""
+    """The fields that describe a node's machine."""
 
     kubeletVersion: str = ""  # noqa: N815 - the API's spelling, here and below
     operatingSystem: str = ""  # noqa: N815
@@ -50,14 +52,14 @@ class _NodeInfo(msgspec.Struct, gc=False):
 
 
 class _Address(msgspec.Struct, gc=False):
-    """What counts of an address."""
+    """The fields of an address that are needed."""
 
     type: str = ""
     address: str = ""
 
 
 class _Status(msgspec.Struct, gc=False):
-    """What counts of a status."""
+    """The fields of a status that are needed."""
 
     allocatable: Quantities | None = None
     conditions: list[_Condition] | None = None
@@ -67,14 +69,14 @@ class _Status(msgspec.Struct, gc=False):
 
 
 class _Spec(msgspec.Struct, gc=False):
-    """What counts of a spec."""
+    """The fields of a spec that are needed."""
 
     unschedulable: bool | None = None
     podCIDRs: list[str] | None = None  # noqa: N815
 
 
 class _Metadata(msgspec.Struct, gc=False):
-    """What counts of metadata."""
+    """The metadata fields that are needed."""
 
     name: str
     labels: dict[str, str] | None = None
@@ -82,7 +84,7 @@ class _Metadata(msgspec.Struct, gc=False):
 
 
 class _Node(msgspec.Struct, gc=False):
-    """What counts of a node: everything else is passed over undecoded."""
+    """The fields of a node that are needed; all others are skipped without decoding."""
 
     metadata: _Metadata
     spec: _Spec = msgspec.field(default_factory=_Spec)
@@ -90,9 +92,9 @@ class _Node(msgspec.Struct, gc=False):
 
 
 class NodeOffer(msgspec.Struct, frozen=True, gc=False):
-    """What one lower node offers: milli-units by resource, and what the virtual node says of its kind.
+    """What one lower node offers: milli-units by resource, and what the virtual node reports about its machine.
 
-    `schedulable` is False for a cordoned node and for one that is being deleted.
+    `schedulable` is False for a cordoned node and for a node that is being deleted.
     """
 
     name: str
@@ -111,7 +113,7 @@ class NodeOffer(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def counts(self) -> bool:
-        """Whether the lower scheduler may place pods there now."""
+        """Whether the lower scheduler may place pods on the node now."""
         return self.ready and self.schedulable
 
 
@@ -119,7 +121,7 @@ _NODES = msgspec.json.Decoder(_Node)
 
 
 def node_offer(raw: bytes) -> Kept:
-    """Digest a lower node: a `NodeOffer`, and no bytes."""
+    """Transform a lower node into a `NodeOffer`, and keep no bytes."""
     node = _NODES.decode(raw)
     info = node.status.nodeInfo
     offer = NodeOffer(
@@ -141,7 +143,7 @@ def node_offer(raw: bytes) -> Kept:
 
 
 def _families(node: _Node) -> frozenset[str]:
-    """Return the address families of a node's pods: "IPv4", "IPv6"; where they have no range, of the node itself."""
+    """Return the address families of a node, "IPv4" or "IPv6": of its pod CIDRs, else of its internal addresses."""
     internal = [one.address for one in node.status.addresses or () if one.type == "InternalIP"]
     return frozenset("IPv6" if ":" in one else "IPv4" for one in node.spec.podCIDRs or internal)
 
@@ -153,11 +155,11 @@ def capacity(
     reserve: Mapping[str, str],
     limit: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return what to advertise, as canonical quantities; cpu, memory and pods are always in it.
+    """Return what to advertise, as canonical quantities; cpu, memory and pods are always included.
 
-    "allocatable" sums over nodes that are Ready and schedulable; "free" takes off what pods that are not ours request
-    on each of them. Then `reserve` is held back and `limit` is the most. Nothing is negative (the API refuses it), and
-    all but cpu is whole (the API refuses half a GPU).
+    "allocatable" is the sum over nodes that are Ready and schedulable. "free" subtracts what foreign pods request on
+    each of these nodes. Then `reserve` is subtracted, and `limit` is the upper bound. Nothing is negative (the API
+    refuses it), and everything but cpu is a whole number (the API refuses half a GPU).
     """
     offers = [node for node in nodes if node.counts]
     taken = _taken(foreign_pods) if basis == "free" else {}
@@ -169,13 +171,13 @@ def capacity(
 
 
 def declared_features(nodes: Iterable[NodeOffer]) -> frozenset[str]:
-    """Return the features that every Ready and schedulable node declares: only those hold wherever a pod lands."""
+    """Return the features that every Ready and schedulable node declares: only these hold wherever a pod is placed."""
     declared = [node.declared_features for node in nodes if node.counts]
     return frozenset.intersection(*declared) if declared else frozenset()
 
 
 def _taken(pods: Iterable[PodDemand]) -> dict[str, Amounts]:
-    """Sum requests by node (those of pods without one under ""); pods that ended take nothing."""
+    """Return the sums of requests by node ("" for pods without a node); pods that ended request nothing."""
     taken: dict[str, Amounts] = {}
     for pod in pods:
         if not pod.ended:
@@ -186,12 +188,12 @@ def _taken(pods: Iterable[PodDemand]) -> dict[str, Amounts]:
 
 
 def _left(offered: Mapping[str, int], taken: Mapping[str, int]) -> Amounts:
-    """Subtract without going below zero; what is taken of a resource that is not offered does not count."""
+    """Return the difference, at least zero; what is taken of a resource that is not offered does not count."""
     return {name: max(0, amount - taken.get(name, 0)) for name, amount in offered.items()}
 
 
 def _fewest(amounts: Mapping[str, Amount]) -> dict[str, Amount]:
-    """Return the first MOST_RESOURCES: what every node has, then the others by their names."""
+    """Return the first MOST_RESOURCES resources: those that every node has, then the others by name."""
     if len(amounts) <= MOST_RESOURCES:
         return dict(amounts)
     names = sorted(amounts, key=lambda name: (name not in _FIRST, name))
@@ -199,5 +201,5 @@ def _fewest(amounts: Mapping[str, Amount]) -> dict[str, Amount]:
 
 
 def _whole(name: str, amount: int) -> int:
-    """Round down to whole units; cpu alone is given in thousandths."""
+    """Return an amount rounded down to whole units; only cpu keeps thousandths."""
     return amount if name == "cpu" else amount - amount % _THOUSAND

@@ -1,7 +1,7 @@
-"""The Lease by which a virtual node shows that its engine runs, as a kubelet's does.
+"""Renew the Lease of a virtual node, as a kubelet does.
 
-It belongs to the Node and goes with it. It is renewed for as long as the engine runs, whether or not the lower cluster
-answers: an unreachable cluster is not a dead node, and letting the lease lapse would have its pods evicted.
+The Lease is owned by the Node and deleted with it. It is renewed as long as the engine runs, whether or not the lower
+cluster responds. An unreachable cluster is not a dead node, and an expired Lease would have its pods evicted.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ RENEW = 10.0
 DURATION = 40
 _RETRY = 1.0
 _PATIENCE = 10.0
-"""Seconds for one renewal, as with a kubelet: with the client's own, one that hangs would let the lease run out."""
+"""Seconds for one renewal, as in a kubelet: with the client's own timeout, a hanging request could cost the Lease."""
 _MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class Heartbeat:
-    """Renews the lease of one node until it is cancelled.
+    """Renews the Lease of one node until it is cancelled.
 
-    `node_uid` gives the UID of our Node, "" while there is none: then nothing is written. `lost` hears of the first
-    failure of a row, and of its end with None.
+    `node_uid` returns the UID of our Node, "" while there is none; then nothing is written. `lost` is called with the
+    first failure in a row, and with None when a renewal succeeds again.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Heartbeat:
         self._lease = ""
 
     async def run(self) -> None:
-        """Renew every ten seconds, sooner after a failure and while the Node is not there yet."""
+        """Renew the Lease every ten seconds, sooner after a failure and while the Node does not exist yet."""
         while True:
             await self._sleep(RENEW if await self.beat() else _RETRY)
 
     async def beat(self) -> bool:
-        """Renew once; says whether the lease is fresh now."""
+        """Renew the Lease once, and report whether that succeeded."""
         node_uid = self._node_uid()
         if not node_uid:
             return False
@@ -79,7 +79,7 @@ class Heartbeat:
         return False
 
     async def _renew(self, node_uid: str) -> None:
-        """Patch the lease that is known, else look for it, else make it."""
+        """Patch the known Lease, else read it and patch it, else create it."""
         body = self._body(node_uid)
         try:
             self._lease = self._lease or uid(orjson.loads(await self._upper.read(self._ref)))

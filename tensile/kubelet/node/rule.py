@@ -1,8 +1,8 @@
-"""The rule for the virtual node: one Node above for each lower cluster, with what that cluster has to offer.
+"""The rule for the virtual node: one upper Node for each lower cluster, with the capacity of that cluster.
 
 The node is Ready as long as the engine runs. A lower cluster that cannot be reached, or has no Ready node, is not a
-dead node: its pods go on running, so the node only takes no new ones and says why. A Node of that name that is not
-ours may belong to a real machine; neither it nor any pod on it is touched.
+dead node. Its pods keep running, so the node only accepts no new pods and reports why. A Node of that name that is not
+ours may belong to a real machine, so neither it nor any pod on it is changed.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ from tensile.topology import Lower
 NAME = "node"
 TAINTS = PREFIX + "taints"
 HEARTBEAT = 300.0
-"""Seconds between status writes of a node on which nothing changed, as a kubelet does."""
+"""Seconds between status writes of a node without changes, as in a kubelet."""
 _SETTLE = 0.5
 _NOT_IN_TOPOLOGY = "not-in-topology"
 _SECTIONS = ("metadata.labels", "metadata.annotations", "spec.taints", "spec.unschedulable")
@@ -54,12 +54,12 @@ def key_of(lower: LowerWorld) -> Key:
 
 
 class NodeRule:
-    """One key for each lower."""
+    """The rule with one key for each lower."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note the node above, and of what changes the lower's capacity, several changes at a time."""
+        """Watch the upper Node, and what changes the lower's capacity; several capacity changes make one decision."""
         return (
             Route("upper.nodes", _same_name),
             Route("nodes", _node, delay=_SETTLE),
@@ -75,7 +75,7 @@ class NodeRule:
         yield key_of(world.lowers[lower])
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Return what the Node should look like; one whose lower left the topology goes when it is empty."""
+        """Return what the Node should look like; if its lower left the topology, it is deleted once it is empty."""
         lower = world.lowers[key.lower]
         entry = world.upper.nodes.get("", key.name)
         ref = Ref(UPPER, NODE, "", key.name)
@@ -91,7 +91,7 @@ class NodeRule:
 
 
 def _missing(ref: Ref, lower: LowerWorld, world: World) -> Decision:
-    """Make the Node; also for a lower that left while pods are bound to it: without a Node, Kubernetes deletes them."""
+    """Create the Node, even of a removed lower while pods are bound to it: Kubernetes deletes pods without a Node."""
     if not lower.in_topology and not (lower.connected and lower.is_bound):
         return Decision()
     if not _is_known(lower):
@@ -103,7 +103,7 @@ def _missing(ref: Ref, lower: LowerWorld, world: World) -> Decision:
 
 
 def _is_known(lower: LowerWorld) -> bool:
-    """Report whether it is known what the lower has to offer, or that it does not answer: a new Node says it at once."""
+    """Report whether a new Node can be created correctly: the lower's capacity is known, or that it is unreachable."""
     is_told = (lower.nodes.synced and lower.foreign_pods.synced) or lower.is_withheld
     return is_told or lower.silent > SILENT_AFTER or lower.is_wrong
 
@@ -128,7 +128,7 @@ def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision
 
 
 def _difference(lower: LowerWorld) -> str:
-    """Return why the Node is changed; what becomes of the pods of a lower that left is said before it happens."""
+    """Return why the Node is changed; for a lower that left the topology, that its pods stay and how to move them."""
     if lower.in_topology:
         return "differs from the topology"
     count = sum(not pod.facts.stays_out for pod in lower.upper_pods)
@@ -140,12 +140,12 @@ def _difference(lower: LowerWorld) -> str:
 
 
 def _heeded(lower: LowerWorld) -> tuple[Key, ...]:
-    """Return the keys whose problems the Node's conditions tell of."""
+    """Return the keys whose problems the Node's conditions report."""
     return held_keys(lower.name)
 
 
 def _manifest(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
-    """Return metadata and spec as they should be, laid over what others have put on the node."""
+    """Return the desired metadata and spec, merged with what others have set on the Node."""
     if not lower.connected:
         return _left_behind(seen)
     taints = _taints(seen, lower)
@@ -169,7 +169,7 @@ def _manifest(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
 
 
 def _left_behind(seen: Manifest) -> Manifest:
-    """Cordon a node of which the topology says nothing any more, and leave it as it was otherwise."""
+    """Cordon a node that the topology no longer mentions, and change nothing else of it."""
     cordoned = seen["spec"].get("unschedulable") and CORDONED_BY not in annotations(seen)
     mark = {} if cordoned else {CORDONED_BY: _NOT_IN_TOPOLOGY}
     meta = {"name": seen["metadata"]["name"], "labels": labels(seen), "annotations": annotations(seen) | mark}
@@ -214,14 +214,14 @@ def _annotations(
 
 
 def _cordon(lower: LowerWorld) -> str:
-    """Return why the engine itself wants no new pods there, "" when it does want them."""
+    """Return the engine's own reason to cordon the node, "" for none."""
     if not lower.in_topology:
         return _NOT_IN_TOPOLOGY
     return "" if lower.spec.maintenance == "none" else f"maintenance-{lower.spec.maintenance}"
 
 
 def _taints(seen: Manifest, lower: LowerWorld) -> list[dict[str, str]]:
-    """Return the taints that are ours: the topology's, and one while the lower cluster can take no pods."""
+    """Return the taints that are ours: those of the topology, and one while the lower cluster cannot run pods."""
     found = [
         {"key": taint.key, "value": taint.value, "effect": taint.effect}
         if taint.value
@@ -234,7 +234,7 @@ def _taints(seen: Manifest, lower: LowerWorld) -> list[dict[str, str]]:
 
 
 def _laid_over(seen: Manifest, ours: list[dict[str, str]]) -> list[dict[str, Any]]:
-    """Lay our taints over what is there: others' stay, ours of before go, and the order stays as somebody left it."""
+    """Merge our taints into the present ones: others' taints and the order stay, our former taints are removed."""
     before = set(annotations(seen).get(TAINTS, "").split(","))
     wanted = {_identity(taint): taint for taint in ours}
     found: list[dict[str, Any]] = []
@@ -261,6 +261,6 @@ def _node(world: World, lower: str, _delta: Delta) -> Iterator[Key]:
 
 
 def _leaving(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """A lower that left waits for its last pod."""
+    """Yield the node's key when an object is deleted: a lower that left the topology waits for its last pod."""
     if delta.after is None and not world.lowers[lower].in_topology:
         yield key_of(world.lowers[lower])

@@ -1,10 +1,8 @@
-"""The status of a virtual node: what it offers, whether its cluster can be used, and where its kubelet API is.
+"""The status of a virtual node: capacity, conditions, addresses and the port of its kubelet API.
 
-What the guard holds back in a lower, as its Node tells it.
-
-The Node is also where a hold for a restored store is kept, since an engine that starts afterwards has not seen it
-happen. So what the Node says of that stays until it is certain that nothing rests on it any more: not while caches are
-filled, nor while the lower is out of reach.
+One condition reports the deletions that the guard holds back in the lower cluster. It is also the record that a store
+was restored, because an engine that starts afterwards has not seen that happen. So the condition stays until it is
+certain that no pending deletion rests on it: never while caches are filling or the lower is unreachable.
 """
 
 from collections import Counter
@@ -25,6 +23,17 @@ from tensile.reconcile.rules import orphans as strays
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.resources import parse
 
+SILENT_AFTER = 10.0
+"""Seconds without an answer after which a lower counts as unreachable: longer than an apiserver's restart."""
+_SHOWN_FROM = 0.05
+"""A plan shows a change of advertised capacity from this share on."""
+_NAMED = 3
+"""Maximum number of different kernels or runtimes that the virtual node lists, so that a person can read the line."""
+WRONG_CLUSTER = "WrongCluster"
+SAME_CLUSTER = "SameCluster"
+TOO_LARGE = "LowerTooLarge"
+_COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", "declaredFeatures")
+
 RULES: tuple[Rule, ...] = (
     orphans.OrphanRule(),
     strays.StrayRule(),
@@ -32,56 +41,11 @@ RULES: tuple[Rule, ...] = (
     claim_orphans.ClaimOrphanRule(),
     rbac_orphans.RightsOrphanRule(),
 )
-"""The rules that end what nobody was seen to delete, with one key for each lower."""
-
-
-def keys(lower: str) -> tuple[Key, ...]:
-    """Return the keys whose problems tell what is held back in a lower."""
-    return tuple(Key(rule.name, lower, "", "") for rule in RULES)
-
-
-def held_back(seen: Manifest, lower: LowerWorld, world: World) -> Problem | None:
-    """Return what is held back, None for nothing; `seen` is the Node as it is, {} when there is none."""
-    found = [world.problems[key] for key in keys(lower.name) if key in world.problems]
-    if found:
-        return min(found, key=lambda one: one.reason != STORE_RESTORED)
-    note = noted(seen)
-    if note is None or (_is_certain(lower, world) and not any(_unasked(lower, world))):
-        return None
-    return Problem(STORE_RESTORED, note["message"])
-
-
-def _is_certain(lower: LowerWorld, world: World) -> bool:
-    """Report whether everything is known that the rules decide by."""
-    if lower.silent or not lower.settled:
-        return False
-    sides = ((world.upper.more, True), (lower.more, False))
-    kinds = ((more, kind) for more, above in sides for kind in watches.followed(lower.spec.controllers, above=above))
-    return all(more[kind].synced for more, kind in kinds) and all(cache.synced for cache in world.upper.caches())
-
-
-def _unasked(lower: LowerWorld, world: World) -> Iterator[bool]:
-    """Ask the rules for what nobody asked for."""
-    for rule in RULES:
-        for key in rule.keys(world, lower.name):
-            wanted = rule.decide(key, world).wanted
-            yield any(isinstance(one, Absent | Confirmed | Patched) and not one.asked for one in wanted)
-
-
-SILENT_AFTER = 10.0
-"""Seconds without an answer after which a lower counts as unreachable: longer than an apiserver's restart."""
-_SHOWN_FROM = 0.05
-"""A change of what is advertised by more than this share is something that a person wants to see in a plan."""
-_NAMED = 3
-"""Of so many different kernels or runtimes below the virtual node names each: a person reads it in a line."""
-WRONG_CLUSTER = "WrongCluster"
-SAME_CLUSTER = "SameCluster"
-TOO_LARGE = "LowerTooLarge"
-_COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", "declaredFeatures")
+"""The rules for deletions that no client is known to have requested, with one key for each lower."""
 
 
 def node_status(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
-    """Return the node's status; `seen` is the Node as it is, {} when there is none."""
+    """Return the node's status; `seen` is the Node as observed, {} when there is none."""
     now = timestamp(world.now)
     old = _said_by_type(seen)
     amounts = _amounts(seen, lower)
@@ -97,14 +61,20 @@ def node_status(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
 
 
 def is_reachable(seen: Manifest, lower: LowerWorld) -> bool:
-    """Report whether the lower cluster answers; one that was said not to has to answer first, also after a restart."""
+    """Report whether the lower cluster answers.
+
+    If the Node says that it does not, it first has to answer again, also after a restart of the engine.
+    """
     if lower.silent > SILENT_AFTER or lower.is_wrong or lower.is_excessive:
         return False
     return _said(seen, LOWER_REACHABLE) != "False" or (lower.silent == 0 and lower.nodes.synced)
 
 
 def has_ready_node(seen: Manifest, lower: LowerWorld) -> bool:
-    """Report whether pods can start there; while that is not known, what was said before, unless we are not let know."""
+    """Report whether pods can start in the lower cluster.
+
+    While its nodes are not known, the result is what was reported before; if their watch is forbidden, it is False.
+    """
     if lower.is_withheld:
         return False
     if not lower.nodes.synced:
@@ -113,13 +83,13 @@ def has_ready_node(seen: Manifest, lower: LowerWorld) -> bool:
 
 
 def architecture(lower: LowerWorld, otherwise: str) -> str:
-    """Return the architecture of most of the lower's nodes, the first by name of several; `otherwise` without nodes."""
+    """Return the architecture of most of the lower's nodes, on a tie the first by name; `otherwise` without nodes."""
     found = _most_first(offer.architecture for offer in _offers(lower))
     return found[0] if found else otherwise or "amd64"
 
 
 def differs(seen: Manifest, wanted: Manifest, now: datetime, heartbeat: float) -> bool:
-    """Report whether the status has to be written: it changed, or the last heartbeat is too long ago (seconds)."""
+    """Report whether the status has to be written: it changed, or its heartbeat is older than `heartbeat` seconds."""
     status = seen.get("status", {})
     if any((status.get(field) or None) != (wanted[field] or None) for field in _COMPARED):
         return True
@@ -135,17 +105,17 @@ def differs(seen: Manifest, wanted: Manifest, now: datetime, heartbeat: float) -
 
 
 def as_patch(seen: Manifest, wanted: Manifest) -> Manifest:
-    """Return what to send so that a Node's status says that, by a strategic merge patch.
+    """Return the strategic merge patch that makes a Node's status equal `wanted`.
 
-    Conditions of others stay. The rest is ours as a whole: a resource or an address that the cluster has no more, and
-    that is only left out, would be offered for ever.
+    Conditions of others stay. All other fields are ours and replaced whole: a resource or an address that the cluster
+    no longer has, if merely left out of a patch, would be advertised indefinitely.
     """
     known = seen.get("status") or {}
     return {**wanted, **{field: replacing(field, wanted[field], known.get(field)) for field in _COMPARED}}
 
 
 def moved(seen: Manifest, wanted: Manifest) -> bool:
-    """Report whether what is advertised changed by so much that a person wants to know."""
+    """Report whether advertised capacity changed by enough to be shown in a plan."""
     before = seen.get("status", {}).get("allocatable") or {}
     after = wanted["allocatable"]
     for name in before.keys() | after.keys():
@@ -153,6 +123,39 @@ def moved(seen: Manifest, wanted: Manifest) -> bool:
         if abs(new - old) > _SHOWN_FROM * max(old, 1):
             return True
     return False
+
+
+def keys(lower: str) -> tuple[Key, ...]:
+    """Return the keys whose problems show what is held back in a lower."""
+    return tuple(Key(rule.name, lower, "", "") for rule in RULES)
+
+
+def held_back(seen: Manifest, lower: LowerWorld, world: World) -> Problem | None:
+    """Return what is held back, None for nothing; `seen` is the Node as observed, {} when there is none."""
+    found = [world.problems[key] for key in keys(lower.name) if key in world.problems]
+    if found:
+        return min(found, key=lambda one: one.reason != STORE_RESTORED)
+    note = noted(seen)
+    if note is None or (_is_certain(lower, world) and not any(_unasked(lower, world))):
+        return None
+    return Problem(STORE_RESTORED, note["message"])
+
+
+def _is_certain(lower: LowerWorld, world: World) -> bool:
+    """Report whether everything is known that the rules base their decisions on."""
+    if lower.silent or not lower.settled:
+        return False
+    sides = ((world.upper.more, True), (lower.more, False))
+    kinds = ((more, kind) for more, above in sides for kind in watches.followed(lower.spec.controllers, above=above))
+    return all(more[kind].synced for more, kind in kinds) and all(cache.synced for cache in world.upper.caches())
+
+
+def _unasked(lower: LowerWorld, world: World) -> Iterator[bool]:
+    """Yield, for each rule, whether it wants unrequested changes."""
+    for rule in RULES:
+        for key in rule.keys(world, lower.name):
+            wanted = rule.decide(key, world).wanted
+            yield any(isinstance(one, Absent | Confirmed | Patched) and not one.asked for one in wanted)
 
 
 def _offers(lower: LowerWorld) -> list[NodeOffer]:
@@ -170,7 +173,7 @@ def _amounts(seen: Manifest, lower: LowerWorld) -> dict[str, str]:
 
 
 def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[str, bool, str, str]]:
-    """Return (type, true, reason, message) of every condition that is ours; `seen` is the Node as it is."""
+    """Return (type, is true, reason, message) of every condition that is ours; `seen` is the Node as observed."""
     reachable, schedulable = is_reachable(seen, lower), has_ready_node(seen, lower)
     held = held_back(seen, lower, world)
     what = f"lower cluster {lower.name}"
@@ -187,14 +190,14 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
 
 
 def _room(lower: LowerWorld, *, schedulable: bool) -> tuple[str, str]:
-    """Return the reason and the words why pods can start there, or not."""
+    """Return the reason and the message for why pods can or cannot start in the lower cluster."""
     if lower.is_withheld:
         return "NotAllowed", lower.denied
     return "NodesReady" if schedulable else "NoReadyNode", f"lower cluster {lower.name}"
 
 
 def _reach(lower: LowerWorld, *, reachable: bool) -> str:
-    """Return the reason in CamelCase why the lower cluster counts as reachable, or not."""
+    """Return the CamelCase reason for why the lower cluster counts as reachable or not."""
     if lower.is_wrong:
         return SAME_CLUSTER if lower.is_shared else WRONG_CLUSTER
     if lower.is_excessive:
@@ -211,7 +214,7 @@ def _said(seen: Manifest, kind: str) -> str:
 
 
 def _features(seen: Manifest, lower: LowerWorld) -> list[str]:
-    """Return what every node below declares; while they are not known, what was declared before."""
+    """Return what every lower node declares; while the nodes are not known, what was declared before."""
     if not lower.nodes.synced:
         known: list[str] = seen.get("status", {}).get("declaredFeatures") or []
         return known
@@ -249,10 +252,10 @@ def _addresses(lower: LowerWorld, world: World) -> list[Manifest]:
 
 
 def _port(seen: Manifest, lower: LowerWorld) -> int:
-    """Return at which port the node's kubelet API is, NOWHERE where it is not served.
+    """Return the port of the node's kubelet API, NOWHERE where it is not served.
 
-    Never one that it is only to have: another node may still be there, and would answer in its place. A command that
-    serves nothing leaves what an engine said.
+    It is never a port that is only assigned for later: another node may still listen there, and would answer instead. A
+    command that serves nothing keeps the port that an engine reported.
     """
     if lower.port is not None:
         return lower.port or NOWHERE
@@ -261,7 +264,7 @@ def _port(seen: Manifest, lower: LowerWorld) -> int:
 
 
 def _node_info(seen: Manifest, lower: LowerWorld) -> Manifest:
-    """Return what the lower's nodes run; what is of one machine alone stays empty."""
+    """Return what the lower's nodes run; fields that identify a single machine stay empty."""
     known = seen.get("status", {}).get("nodeInfo") or {}
     offers = _offers(lower)
     machines = {
@@ -279,13 +282,13 @@ def _node_info(seen: Manifest, lower: LowerWorld) -> Manifest:
 
 
 def _together(values: Iterable[str]) -> str:
-    """Return what all nodes say; where they differ what most say first, and of many only the first few."""
+    """Return what all nodes report, joined: the most frequent values first, and of many only the first few."""
     found = _most_first(values)
     rest = len(found) - _NAMED
     return ", ".join([*found[:_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
 
 
 def _most_first(values: Iterable[str]) -> list[str]:
-    """Return each value once, that of most nodes first, else by name; what says nothing does not count."""
+    """Return each value once, the most frequent first, then by name; empty values are left out."""
     counts = Counter(filter(None, values))
     return sorted(counts, key=lambda value: (-counts[value], value))

@@ -1,7 +1,8 @@
-"""Lower pods that lost their owner, and the upper pods that they may be for.
+"""Adopt lower pods that lost their owner for the upper pods that they may be for.
 
-Whatever is written on it, a lower pod is taken over only if it runs what the upper pod asks for: whoever may create a
-pod there can write marks. Kubernetes would not let us change it, and another program in its place would be a lie.
+Whatever its marks say, a lower pod is adopted only if it runs what the upper pod asks for: anyone who may create a pod
+there can write marks. Kubernetes would not let us change the program, and another program under the pod's name would be
+a false report.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from tensile.reconcile.pods.references import is_token_volume
 from tensile.reconcile.world import Key, LowerWorld, World
 
 LOOK_AGAIN = 15.0
-"""Seconds until it is asked again whether the other owner is lost."""
+"""Seconds until it is checked again whether the other owner is gone."""
 _LISTS = ("containers", "initContainers")
 _PROGRAM = ("image", "command", "args", "workingDir", "securityContext")
 _POD_WIDE = ("restartPolicy", "hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "securityContext")
@@ -26,9 +27,9 @@ _SECTIONS = ("metadata.labels", "metadata.annotations", "metadata.ownerReference
 
 
 def adopt(upper: Entry, found: Entry, lower: LowerWorld, world: World) -> Decision:
-    """Make a lower pod that is not ours the counterpart of an upper one, or say on that one why not.
+    """Adopt a lower pod that is not ours for an upper pod, or report on the upper pod why not.
 
-    `found` is one that is whole, or only the facts of one that nothing speaks for.
+    `found` is the whole pod, or only its facts where nothing indicates that it may be adopted.
     """
     ref = Ref(lower.name, POD, found.namespace, found.name)
     wanted = lower_pod(upper.manifest(), _place(upper, lower, world))
@@ -44,12 +45,12 @@ def adopt(upper: Entry, found: Entry, lower: LowerWorld, world: World) -> Decisi
 
 
 def _objection_by_facts(found: Entry) -> str:
-    """Return why a pod that nothing speaks for is not taken over: it is a stranger's."""
+    """Return why a pod without any mark is not adopted."""
     return "it is being deleted" if found.facts.ending else UNMARKED
 
 
 def _objection_to(ref: Ref, upper: Entry, found: Entry, wanted: Manifest, world: World) -> str:
-    """Return why a pod that is whole is not taken over, "" where it is."""
+    """Return why a whole pod is not adopted, "" where it is."""
     pod = found.manifest()
     return objection(ref, pod, upper.uid, world) or next(misfits(wanted, pod, token_volumes(upper.manifest())), "")
 
@@ -60,10 +61,10 @@ def token_volumes(upper_pod: Manifest) -> frozenset[str]:
 
 
 def misfits(wanted: Manifest, found: Manifest, token: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Yield in what a pod that runs is not the one that is wanted; nothing where it will do.
+    """Yield how a running pod differs from the wanted one; nothing if it can be adopted.
 
-    Constraints on nodes were met when it was scheduled; the account and its `token` volumes, whatever stands in their
-    place, are not compared.
+    Node constraints were met when it was scheduled. The account and its `token` volumes, or what replaces them, are not
+    compared.
     """
     others = metadata(found).get("ownerReferences") or []
     if others not in ([], metadata(wanted).get("ownerReferences")):
@@ -80,13 +81,13 @@ def misfits(wanted: Manifest, found: Manifest, token: frozenset[str] = frozenset
 
 
 def _without_mounts(container: Manifest, volumes: frozenset[str]) -> Manifest:
-    """Return a container without its mounts of some volumes: admission in each cluster names the token's as it likes."""
+    """Return a container without its mounts of some volumes: each cluster names token volumes differently."""
     mounts = [mount for mount in container.get("volumeMounts") or () if mount["name"] not in volumes]
     return {**container, "volumeMounts": mounts}
 
 
 def _container_misfits(field: str, want: list[Manifest], have: list[Manifest]) -> Iterator[str]:
-    """Yield in what containers differ."""
+    """Yield how containers differ."""
     if [one["name"] for one in want] != [one["name"] for one in have]:
         yield f"its {field} are others"
         return
@@ -98,12 +99,12 @@ def _container_misfits(field: str, want: list[Manifest], have: list[Manifest]) -
 
 
 def _differs(want: Manifest, have: Manifest, field: str) -> bool:
-    """Report whether a field differs; one that is empty and one that is not there mean the same."""
+    """Report whether a field differs; empty and absent are equal."""
     return (want.get(field) or None) != (have.get(field) or None)
 
 
 def _environment_misfits(want: Manifest, have: Manifest) -> Iterator[str]:
-    """Yield which variable or mount is missing; tensile-kube wrote out what a variable was taken from."""
+    """Yield which variable or mount differs; not those with `valueFrom`, which tensile-kube resolved to values."""
     known = {variable["name"]: variable for variable in have.get("env") or ()}
     for variable in want.get("env") or ():
         other = known.get(variable["name"])
@@ -116,7 +117,7 @@ def _environment_misfits(want: Manifest, have: Manifest) -> Iterator[str]:
 
 
 def _place(upper: Entry, lower: LowerWorld, world: World) -> Placement:
-    """Return where the pod is."""
+    """Return the `Placement` of the pod."""
     space = lower.namespaces.get("", lower.namespace(upper.namespace))
     key = Key("pod", lower.name, upper.namespace, upper.name)
     return placement(space.uid if space else "", key, lower, world)

@@ -1,14 +1,12 @@
-"""The conditions of an upper pod, out of those of its lower pod.
+"""The conditions of an upper pod, derived from those of its lower pod, and patches of its status.
 
-Each type has one author. A kubelet's types are mirrored exactly, so that one that ended below ends above. PodScheduled
-above is the upper scheduler's, or true where the pod came bound, as with any kubelet; what the lower scheduler says
-comes under a name of its own, where people and the descheduler find it. Ready above waits for readiness gates too,
-which only upper controllers know how to open.
+Each type has one author. A kubelet's types are mirrored exactly, so that a pod that ended in the lower cluster ends in
+the upper one. PodScheduled belongs to the upper scheduler, or is true where the pod was created bound, as with any
+kubelet. The lower scheduler's condition is mirrored under a name of its own, for people and the descheduler. Ready in
+the upper cluster also depends on readiness gates, which only upper controllers set.
 
-What has to be written so that an upper pod's status says something: the body of a strategic merge patch.
-
-Only fields and condition types that are named are touched, since others write to the same status: readiness gates
-above, the scheduler, the taint manager. Lists and maps that Kubernetes merges are replaced, or an old IP would stay
+A patch changes only the fields and condition types that are named, because others write to the same status: readiness
+gates, the scheduler, the taint manager. Lists and maps that Kubernetes merges are replaced, or an old IP would stay
 beside a new one and be refused.
 """
 
@@ -18,98 +16,12 @@ from typing import Any
 from tensile.names import LOWER_SCHEDULED, MIRRORED
 from tensile.objects import Manifest, deleted_at, metadata, timestamp
 
-_MERGED_LISTS = frozenset({"podIPs", "hostIPs", "addresses"})
-_DIRECTIVE = "$patch"
-_REPLACE = {_DIRECTIVE: "replace"}
-
-Fields = Mapping[str, Any]
-"""Status fields as they should be; an empty value: absent."""
-
-Conditions = Mapping[str, Manifest | None]
-"""Conditions as they should be, by type; None: absent. Types that are not named stay as they are."""
-
-
-def status_of(pod: Manifest) -> Manifest:
-    """Return a pod's status, {} when it has none."""
-    status: Manifest = pod.get("status") or {}
-    return status
-
-
-def conditions_of(pod: Manifest) -> dict[str, Manifest]:
-    """Return a pod's conditions by type, without the nulls that the API writes for times not set."""
-    present = status_of(pod).get("conditions") or ()
-    return {one["type"]: {field: value for field, value in one.items() if value is not None} for one in present}
-
-
-def unplaced(pod: Manifest, reasons: Container[str]) -> Manifest | None:
-    """Return the condition by which a scheduler found no node for a pod, for one of these reasons; None for none."""
-    said = conditions_of(pod).get("PodScheduled") or {}
-    return said if said.get("status") == "False" and said.get("reason") in reasons else None
-
-
-def status_patch(upper_pod: Manifest, fields: Fields, conditions: Conditions) -> Manifest:
-    """Return the patch of `status` that makes it so, {} when it is so already."""
-    seen = status_of(upper_pod)
-    patch = {
-        field: replacing(field, value, seen.get(field))
-        for field, value in fields.items()
-        if _differs(value or None, seen.get(field) or None)
-    }
-    if changed := _condition_patches(conditions_of(upper_pod), conditions):
-        patch["conditions"] = changed
-    return patch
-
-
-def _differs(value: Any, seen: Any) -> bool:
-    """Compare, but for nulls: the API writes one for a time that is not set, and not every version does."""
-    if value == seen or value is None or seen is None:
-        return bool(value != seen)
-    return bool(_bare(value) != _bare(seen))
-
-
-def _bare(value: Any) -> Any:
-    """Return a value without the nulls in it."""
-    if isinstance(value, dict):
-        return {field: _bare(inner) for field, inner in value.items() if inner is not None}
-    return [_bare(one) for one in value] if isinstance(value, list) else value
-
-
-def replacing(field: str, value: Any, seen: Any) -> Any:
-    """Return what to send for a field: null to take it away, and word to replace where Kubernetes would merge."""
-    if not value:
-        return None
-    if seen and field in _MERGED_LISTS:
-        return [_REPLACE, *value]
-    return {**value, **_REPLACE} if seen and isinstance(value, dict) else value
-
-
-def _condition_patches(seen: Mapping[str, Manifest], wanted: Conditions) -> list[Manifest]:
-    """Return the list elements that turn the conditions that are there into those that are wanted."""
-    pairs = ((kind, seen.get(kind), condition) for kind, condition in wanted.items())
-    return [patch for kind, old, new in pairs if (patch := _condition_patch(kind, old, new))]
-
-
-def _condition_patch(kind: str, old: Manifest | None, new: Manifest | None) -> Manifest | None:
-    """Return the list element that turns one condition into another.
-
-    Kubernetes keeps an observedGeneration that a patch takes away, so none is taken away.
-    """
-    if new is None:
-        return None if old is None else {"type": kind, _DIRECTIVE: "delete"}
-    if old is None:
-        return new
-    stays = {"observedGeneration": old["observedGeneration"]} if "observedGeneration" in old else {}
-    target = stays | new
-    return None if target == old else {field: None for field in old if field not in target} | target
-
-
 READY = "Ready"
 CONTAINERS_READY = "ContainersReady"
 SCHEDULED = "PodScheduled"
 READY_TO_START = "PodReadyToStartContainers"
 DISRUPTION = "DisruptionTarget"
 POD_DELETED = "LowerPodDeleted"
-
 _KUBELETS = (
     READY_TO_START,
     "Initialized",
@@ -123,14 +35,98 @@ _KUBELETS = (
 _TERMINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 _DELETED_BELOW = "the pod's counterpart in the lower cluster is being deleted there"
 
+_MERGED_LISTS = frozenset({"podIPs", "hostIPs", "addresses"})
+_DIRECTIVE = "$patch"
+_REPLACE = {_DIRECTIVE: "replace"}
+
+Fields = Mapping[str, Any]
+"""Status fields as they should be; an empty value means absent."""
+
+Conditions = Mapping[str, Manifest | None]
+"""Conditions as they should be, by type; None means absent. Types that are not named stay as they are."""
+
+
+def status_of(pod: Manifest) -> Manifest:
+    """Return a pod's status, {} when it has none."""
+    status: Manifest = pod.get("status") or {}
+    return status
+
+
+def conditions_of(pod: Manifest) -> dict[str, Manifest]:
+    """Return a pod's conditions by type, without the nulls that the API writes for unset times."""
+    present = status_of(pod).get("conditions") or ()
+    return {one["type"]: {field: value for field, value in one.items() if value is not None} for one in present}
+
+
+def unplaced(pod: Manifest, reasons: Container[str]) -> Manifest | None:
+    """Return the condition by which a scheduler found no node for a pod, for one of these reasons; else None."""
+    said = conditions_of(pod).get("PodScheduled") or {}
+    return said if said.get("status") == "False" and said.get("reason") in reasons else None
+
+
+def status_patch(upper_pod: Manifest, fields: Fields, conditions: Conditions) -> Manifest:
+    """Return the patch of `status` that makes it so, {} without differences."""
+    seen = status_of(upper_pod)
+    patch = {
+        field: replacing(field, value, seen.get(field))
+        for field, value in fields.items()
+        if _differs(value or None, seen.get(field) or None)
+    }
+    if changed := _condition_patches(conditions_of(upper_pod), conditions):
+        patch["conditions"] = changed
+    return patch
+
+
+def _differs(value: Any, seen: Any) -> bool:
+    """Report whether values differ, ignoring nulls: not every version of the API writes them for unset times."""
+    if value == seen or value is None or seen is None:
+        return bool(value != seen)
+    return bool(_bare(value) != _bare(seen))
+
+
+def _bare(value: Any) -> Any:
+    """Return a value without the nulls in it."""
+    if isinstance(value, dict):
+        return {field: _bare(inner) for field, inner in value.items() if inner is not None}
+    return [_bare(one) for one in value] if isinstance(value, list) else value
+
+
+def replacing(field: str, value: Any, seen: Any) -> Any:
+    """Return what to send for a field: null to remove it, with a replace directive where Kubernetes would merge."""
+    if not value:
+        return None
+    if seen and field in _MERGED_LISTS:
+        return [_REPLACE, *value]
+    return {**value, **_REPLACE} if seen and isinstance(value, dict) else value
+
+
+def _condition_patches(seen: Mapping[str, Manifest], wanted: Conditions) -> list[Manifest]:
+    """Return the list elements that turn the present conditions into the wanted ones."""
+    pairs = ((kind, seen.get(kind), condition) for kind, condition in wanted.items())
+    return [patch for kind, old, new in pairs if (patch := _condition_patch(kind, old, new))]
+
+
+def _condition_patch(kind: str, old: Manifest | None, new: Manifest | None) -> Manifest | None:
+    """Return the list element that turns one condition into another.
+
+    Kubernetes keeps an observedGeneration that a patch removes, so none is removed.
+    """
+    if new is None:
+        return None if old is None else {"type": kind, _DIRECTIVE: "delete"}
+    if old is None:
+        return new
+    stays = {"observedGeneration": old["observedGeneration"]} if "observedGeneration" in old else {}
+    target = stays | new
+    return None if target == old else {field: None for field in old if field not in target} | target
+
 
 def is_terminal(phase: str | None) -> bool:
-    """Report whether a phase is one that a pod never leaves."""
+    """Report whether a pod never leaves this phase."""
     return phase in _TERMINAL_REASONS
 
 
 def condition(upper_pod: Manifest, kind: str, status: str, *, reason: str, message: str, now: str) -> Manifest:
-    """Make a condition; its transition time is the present one's where the status is the same."""
+    """Return a condition; it keeps its present transition time if the status is the same."""
     old = conditions_of(upper_pod).get(kind) or {}
     since = old.get("lastTransitionTime") if old.get("status") == status else None
     made = {"type": kind, "status": status, "reason": reason, "message": message}
@@ -138,7 +134,7 @@ def condition(upper_pod: Manifest, kind: str, status: str, *, reason: str, messa
 
 
 def reflected_conditions(upper_pod: Manifest, lower_pod: Manifest, generation: int) -> dict[str, Manifest | None]:
-    """Return what the upper pod's conditions should be, by type; None: the type should be absent.
+    """Return what the upper pod's conditions should be, by type; None means that the type should be absent.
 
     `generation` is the upper generation whose spec the lower pod has.
     """
@@ -158,28 +154,28 @@ def reflected_conditions(upper_pod: Manifest, lower_pod: Manifest, generation: i
 
 
 def is_disrupted(upper_pod: Manifest, lower_pod: Manifest) -> bool:
-    """Report whether somebody below is ending a pod that nobody above has deleted."""
+    """Report whether the lower pod is being deleted though the upper one is not."""
     deleted = metadata(lower_pod).get("deletionTimestamp") and not metadata(upper_pod).get("deletionTimestamp")
     return bool(deleted) and not is_terminal(status_of(lower_pod).get("phase"))
 
 
 def observed_generation(number: int | None, lower_pod: Manifest, generation: int) -> int | None:
-    """Return which upper generation an observation below is about; None when it is about an older one than the last.
+    """Return the upper generation that a lower observation is about; None if it is about an older one than the last.
 
-    `number` is what the lower status says, in the lower pod's own count, None from a kubelet that does not count.
+    `number` is the lower status's observedGeneration, None from a kubelet that does not set it.
     """
     newest = metadata(lower_pod).get("generation") or 0
     return generation if number is None or number >= newest else None
 
 
 def _bound_from_the_start(upper_pod: Manifest) -> Manifest:
-    """Make the condition of a pod that no scheduler placed."""
+    """Return the condition of a pod that no scheduler placed."""
     created = metadata(upper_pod).get("creationTimestamp")
     return {"type": SCHEDULED, "status": "True"} | ({"lastTransitionTime": created} if created else {})
 
 
 def _renumbered(one: Manifest, lower_pod: Manifest, generation: int) -> Manifest:
-    """Replace the lower pod's count of generations by the upper's."""
+    """Return a condition with the upper pod's generation in place of the lower pod's."""
     if "observedGeneration" not in one:
         return one
     number = observed_generation(one["observedGeneration"], lower_pod, generation)
@@ -188,7 +184,7 @@ def _renumbered(one: Manifest, lower_pod: Manifest, generation: int) -> Manifest
 
 
 def _ready(upper_pod: Manifest, lower_pod: Manifest, below: dict[str, Manifest]) -> Manifest | None:
-    """Return Ready as it should be above; None where nothing below speaks of readiness."""
+    """Return Ready as it should be in the upper cluster; None where the lower pod has no readiness condition."""
     base = _ready_below(below)
     if base is None or base["status"] != "True":
         return base
@@ -200,9 +196,10 @@ def _ready(upper_pod: Manifest, lower_pod: Manifest, below: dict[str, Manifest])
 
 
 def _ready_below(below: dict[str, Manifest]) -> Manifest | None:
-    """Return what the lower cluster says of readiness, under the type Ready.
+    """Return what the lower cluster reports about readiness, under the type Ready.
 
-    A node that fails turns Ready false and leaves ContainersReady; a kubelet keeps the two together otherwise.
+    When a node fails, Kubernetes sets Ready to False and leaves ContainersReady; a kubelet keeps the two in step
+    otherwise.
     """
     ready, containers = below.get(READY), below.get(CONTAINERS_READY)
     if containers is not None and (ready is None or containers["status"] != "True"):
@@ -211,7 +208,7 @@ def _ready_below(below: dict[str, Manifest]) -> Manifest | None:
 
 
 def _unready_at_end(base: Manifest | None, lower_pod: Manifest) -> Manifest | None:
-    """Turn a condition that still says True false: containers of a pod that has ended are not ready."""
+    """Return a condition with True replaced by False: containers of a pod that has ended are not ready."""
     if base is None or base["status"] != "True":
         return base
     ended = {"status": "False", "reason": _TERMINAL_REASONS[lower_pod["status"]["phase"]]}
@@ -219,7 +216,7 @@ def _unready_at_end(base: Manifest | None, lower_pod: Manifest) -> Manifest | No
 
 
 def _gated(upper_pod: Manifest, base: Manifest) -> Manifest:
-    """Let the upper pod's readiness gates decide, as a kubelet does."""
+    """Return Ready as the upper pod's readiness gates decide it, as in a kubelet."""
     above = conditions_of(upper_pod)
     kinds = [gate["conditionType"] for gate in upper_pod["spec"]["readinessGates"]]
     closed = [kind for kind in kinds if (above.get(kind) or {}).get("status") != "True"]
@@ -234,7 +231,7 @@ def _gated(upper_pod: Manifest, base: Manifest) -> Manifest:
 
 
 def _since(above: dict[str, Manifest], status: str, otherwise: str) -> dict[str, str]:
-    """Return since when Ready has a status: what it says itself, where it has that status already; {} when unknown."""
+    """Return the transition time of Ready: its present one, if it has that status already; {} when unknown."""
     ready = above.get(READY) or {}
     known = ready.get("lastTransitionTime") if ready.get("status") == status else None
     time = known or otherwise
@@ -244,9 +241,10 @@ def _since(above: dict[str, Manifest], status: str, otherwise: str) -> dict[str,
 def _disruption(
     upper_pod: Manifest, lower_pod: Manifest, above: dict[str, Manifest], below: dict[str, Manifest]
 ) -> Manifest | None:
-    """Return the condition that tells a Job's failure policy that a pod did not fail by itself; None: leave as it is.
+    """Return the condition that tells a Job's failure policy that a pod did not fail by itself; None: no change.
 
-    What is said above, by an eviction for one, is taken back above alone: it says whether the pod is made again.
+    A condition that was set in the upper cluster, for example by an eviction, is removed only there: it decides whether
+    the pod is created again.
     """
     marked = (above.get(DISRUPTION) or {}).get("status") == "True"
     said = below.get(DISRUPTION)
@@ -258,6 +256,6 @@ def _disruption(
 
 
 def _deleted_below(kind: str, status: str, lower_pod: Manifest) -> Manifest:
-    """Make a condition that starts when the lower pod was deleted."""
+    """Return a condition whose transition time is the deletion of the lower pod."""
     made = {"type": kind, "status": status, "reason": POD_DELETED, "message": _DELETED_BELOW}
     return made | {"lastTransitionTime": timestamp(deleted_at(lower_pod))}

@@ -1,14 +1,13 @@
-"""How a deleted pod ends: the lower pod first, a terminal phase where somebody waits for one, the object last.
+"""Delete pods: the lower pod first, then a terminal phase where a controller waits for one, the upper object last.
 
-Nobody else ends a pod that is bound to a virtual node: without this, it would stay Terminating for ever.
+No other component ends a pod that is bound to a virtual node: without this, it would stay Terminating indefinitely.
 
-Eviction of pods whose lower cluster is out of reach for longer than the topology allows.
-
-Nobody knows how such pods are, and most of them run, so none is evicted unless `unreachable.evictAfter` says so. The
-engine deletes the pod above itself and leaves it to no taint: what Kubernetes deletes for its node's sake is nobody's
-wish, and the guard would keep the lower pod. The object stays, Terminating, until the cluster has confirmed that its
-pod is gone. How long a cluster has been away is what this engine has seen: one that was just started asks anew. What
-was never asked, for want of a way there, is not away; nor is what answers that our credential is not good.
+Pods are also evicted if their lower cluster is unreachable for longer than `unreachable.evictAfter`. Without that
+setting none is, because their state is unknown and most of them run. The engine deletes the upper pod itself instead of
+using a taint: what Kubernetes deletes because of its node counts as unrequested, and the guard would keep the lower
+pod. The object stays Terminating until the cluster has confirmed that its pod is gone. Only the time that this engine
+has observed counts, so a restarted engine starts at zero. A cluster that could not be asked at all does not count as
+unreachable, nor one that rejects our credential.
 """
 
 from datetime import datetime, timedelta
@@ -24,12 +23,17 @@ from tensile.reconcile.desired import Absent, Decision, Told, Wanted
 from tensile.reconcile.ownership import upper_uid_of
 from tensile.reconcile.world import LowerWorld, World
 
+EVICTED = "EvictedFromUnreachable"
+TAINT = {"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}
+"""The taint of a node whose lower cluster is unreachable: a pod that tolerates it would come back to that node."""
+_SOONEST = 1.0
+
 
 def withdraw(upper_pod: Manifest, below: Entry, ref: Ref, *, asked: bool) -> Decision:
-    """Delete the lower pod with the time that the upper one has left to it, and go on reflecting its status.
+    """Delete the lower pod within the time that the upper one has left, and keep reporting its status.
 
-    One that nobody `asked` to end is not deleted here, for the guard has a say in it. The deletion itself counts as a
-    generation, which is not worth a write of its own.
+    If the deletion was not `asked` for, the lower pod is not deleted, since the guard has to decide about it. The
+    deletion itself counts as a generation, which is not worth a write of its own.
     """
     lower_pod = below.manifest()
     wanted: list[Wanted] = []
@@ -44,11 +48,11 @@ def withdraw(upper_pod: Manifest, below: Entry, ref: Ref, *, asked: bool) -> Dec
 
 
 def finalise(upper_pod: Manifest, last: Manifest | None, ref: Ref, now: datetime) -> Decision:
-    """Let the object above go, now that its lower pod is certainly gone; `last` is how that one was last seen.
+    """Remove the upper object, now that its lower pod is certainly gone; `last` is the lower pod's last known state.
 
-    Controllers that hold a finalizer, and those that count ended pods, wait for a terminal phase; it costs a write, so
-    it is written for them only. An object whose grace period is 0 already is kept by its finalizers alone; one without
-    any was left behind by a deletion that was cut off halfway, and Kubernetes removes it when it is deleted once more.
+    Controllers that hold a finalizer, and those that count ended pods, wait for a terminal phase. It costs a write, so
+    it is written only for them. An object whose grace period is 0 already is kept only by its finalizers. Without
+    finalizers it was left by an interrupted deletion, and Kubernetes removes it when it is deleted again.
     """
     meta = metadata(upper_pod)
     wanted: list[Wanted] = []
@@ -62,21 +66,21 @@ def finalise(upper_pod: Manifest, last: Manifest | None, ref: Ref, now: datetime
 
 
 def has_run(upper: Entry, lower: LowerWorld) -> bool:
-    """Report whether containers of a pod have been seen, above or in the lower pod that is gone by now."""
+    """Report whether containers of a pod have been seen, in its status or in the lower pod that is gone by now."""
     departure = lower.pods.departed(lower.namespace(upper.namespace), upper.name)
     facts = departure.facts if departure else None
     return upper.facts.ran or (facts is not None and facts.ran and facts.upper_uid == upper.uid)
 
 
 def last_words(upper: Entry, lower: LowerWorld) -> Manifest | None:
-    """Return the lower pod of an upper one as the watch saw it go, None where that is not remembered."""
+    """Return the lower pod of an upper one as last seen by the watch before its deletion, None if not kept."""
     raw = lower.pods.last(lower.namespace(upper.namespace), upper.name)
     last: Manifest | None = orjson.loads(raw) if raw else None
     return last if last is not None and upper_uid_of(last) == upper.uid else None
 
 
 def _is_too_slow(lower_pod: Manifest, grace: int | None) -> bool:
-    """Report whether the lower pod is not ending yet, or has longer for it than the upper one was given."""
+    """Report whether the lower pod is not being deleted yet, or has a longer grace period than the upper one."""
     meta = metadata(lower_pod)
     if "deletionTimestamp" not in meta:
         return True
@@ -84,14 +88,8 @@ def _is_too_slow(lower_pod: Manifest, grace: int | None) -> bool:
     return grace is not None and given is not None and grace < given
 
 
-EVICTED = "EvictedFromUnreachable"
-TAINT = {"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}
-"""What a node whose lower cluster is out of reach has: whoever tolerates it would come back to that node."""
-_SOONEST = 1.0
-
-
 def or_evicted(said: Decision, upper_pod: Manifest, lower: LowerWorld, world: World) -> Decision:
-    """Return the pod's eviction if it is due, else what is `said` of it, with another look when it will be."""
+    """Return the pod's eviction if it is due, else what is `said` of it, requeued for when it will be."""
     left = _left(upper_pod, lower, world)
     if left is None:
         return said
@@ -101,8 +99,8 @@ def or_evicted(said: Decision, upper_pod: Manifest, lower: LowerWorld, world: Wo
 def _left(upper_pod: Manifest, lower: LowerWorld, world: World) -> float | None:
     """Return the seconds until a pod is to be evicted, None where it never is.
 
-    The pod itself has to be that old: what is made again for the same node, past its taint, is not evicted at once,
-    over and over.
+    The pod itself has to be that old: a pod that was created again for the same node, despite its taint, is not evicted
+    repeatedly at once.
     """
     after = lower.spec.unreachable.evict_after
     if after is None or not _is_away(lower) or not lower.in_topology or _belongs_there(upper_pod):
@@ -113,19 +111,19 @@ def _left(upper_pod: Manifest, lower: LowerWorld, world: World) -> float | None:
 
 
 def _is_away(lower: LowerWorld) -> bool:
-    """Report whether it is the cluster that does not answer, and not we who do not know how to ask it."""
+    """Report whether the cluster does not answer, as opposed to a problem with our address or credential for it."""
     return lower.tried and not lower.refusal and not lower.is_wrong
 
 
 def _belongs_there(upper_pod: Manifest) -> bool:
-    """Report whether a pod would come back to the same node: a DaemonSet's, or one that tolerates its taint."""
+    """Report whether a pod would come back to the same node: of a DaemonSet, or one that tolerates its taint."""
     if controller_of(upper_pod).get("kind") == "DaemonSet":
         return True
     return any(tolerates(one, TAINT) for one in upper_pod["spec"].get("tolerations") or ())
 
 
 def _evicted(upper_pod: Manifest, lower: LowerWorld, world: World) -> Decision:
-    """Return why, and delete the pod with its own grace period."""
+    """Report why, and delete the pod with its own grace period."""
     meta = metadata(upper_pod)
     ref = Ref(UPPER, POD, meta["namespace"], meta["name"])
     words = f"lower cluster {lower.name} has not answered for longer than unreachable.evictAfter allows"

@@ -1,17 +1,13 @@
-"""Carries events of lower pods and claims up, when there is nothing better to do.
+"""Copy events of lower pods and claims to the upper cluster, at low priority.
 
-A pod's readiness is worth more than the news of it, so events wait for a moment in which no key of their lower does,
-and then go one at a time. What comes again while it waits is carried once; beyond a bound the oldest are dropped. Where
-that moment never comes, one in a while goes all the same.
+A pod's readiness is more important than its events, so events wait until their lower's queue is idle, and are then sent
+one at a time. An event that repeats while it waits is sent once; beyond a limit the oldest are dropped. If the queue is
+never idle, one event is sent now and then all the same.
 
-Each is a write to the upper cluster's etcd, where it stays for an hour, and whoever may create events in one namespace
-below can make as many as it likes. So there is a rate for each object, for each namespace and for the lower cluster,
-and namespaces take turns.
-
-Events that wait, a queue for each namespace: whose turn it is, and what goes when there is no more room.
-
-Each namespace has its turn, and where there are too many events the longest queue loses its oldest. So a tenant that
-makes thousands of events delays and displaces its own, and those of others find room and their turn at once.
+Each copy is a write to the upper cluster's etcd, where it stays for an hour. Anyone who may create events in a lower
+namespace can create as many as they like. So there is a rate limit for each object, each namespace and the lower
+cluster. Each namespace has a queue, the queues take turns, and the longest one loses its oldest event when there is no
+room. So a tenant with thousands of events delays and displaces only its own.
 """
 
 import asyncio
@@ -42,18 +38,35 @@ from tensile.kubelet.pods.events import (
 from tensile.objects import Manifest, Ref
 from tensile.reconcile.world import LowerWorld, World
 
+MOST_WAITING = 2_000
+"""Maximum number of waiting events of one lower."""
+PAUSE = 0.1
+"""Seconds between two rounds, in which repetitions are combined."""
+PATIENCE = 1.0
+"""Seconds after which one event is sent even though the engine is busy."""
+OF_AN_OBJECT = (50, 60.0)
+"""Events about one pod or claim: the burst, and the seconds for one more.
+
+A kubelet sends 25 at once and then one in five minutes, and so does each other program: client-go enforces it.
+"""
+OF_A_NAMESPACE = (2_000, 0.2)
+OF_A_LOWER = (5_000, 0.1)
+_RETRY = 5.0
+_BATCH = 25
+_REMEMBERED = 4_000
+
 Item = TypeVar("Item")
 
 
 class Place(NamedTuple):
-    """Where an event waits: the namespace that it is in, and what tells it from the others there."""
+    """Where an event waits: its namespace, and its UID there."""
 
     namespace: str
     uid: str
 
 
 class FairQueue(Generic[Item]):
-    """At most `limit` items in all, each in one place; an item put where one is takes its place in the row."""
+    """A queue of at most `limit` items; an item put under the place of a waiting one replaces it."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -67,7 +80,7 @@ class FairQueue(Generic[Item]):
         return place.uid in self._queues.get(place.namespace, ())
 
     def put(self, place: Place, item: Item) -> bool:
-        """Put an item at the end of its namespace's queue; report whether another one had to go for it."""
+        """Put an item at the end of its namespace's queue; report whether another one was dropped for it."""
         queue = self._queues.setdefault(place.namespace, OrderedDict())
         self._size += place.uid not in queue
         queue[place.uid] = item
@@ -77,7 +90,7 @@ class FairQueue(Generic[Item]):
         return True
 
     def put_back(self, place: Place, item: Item) -> None:
-        """Put an item that was taken at the head of its namespace's queue, unless a newer one is there, or no room."""
+        """Put a taken item back at the head of its namespace's queue, unless a newer one is there, or no room."""
         if place not in self and self._size < self._limit:
             self.put(place, item)
             self._queues[place.namespace].move_to_end(place.uid, last=False)
@@ -91,7 +104,7 @@ class FairQueue(Generic[Item]):
         return self._drop(namespace)
 
     def _drop(self, namespace: str) -> tuple[Place, Item]:
-        """Take the oldest item out of a namespace's queue."""
+        """Remove and return the oldest item of a namespace's queue."""
         uid, item = self._queues[namespace].popitem(last=False)
         self._size -= 1
         if not self._queues[namespace]:
@@ -99,36 +112,18 @@ class FairQueue(Generic[Item]):
         return Place(namespace, uid), item
 
 
-MOST_WAITING = 2_000
-"""Events of one lower that wait at one time."""
-PAUSE = 0.1
-"""Seconds between two looks, in which repeats come together."""
-PATIENCE = 1.0
-"""Seconds after which one event goes though the engine is busy."""
-OF_AN_OBJECT = (50, 60.0)
-"""Events about one pod or claim: so many at once, and one more for each so many seconds.
-
-A kubelet tells 25 at once and then one in five minutes, and so does each other program: client-go holds itself to it.
-"""
-OF_A_NAMESPACE = (2_000, 0.2)
-OF_A_LOWER = (5_000, 0.1)
-_RETRY = 5.0
-_BATCH = 25
-_REMEMBERED = 4_000
-
-
 class _Waiting(NamedTuple):
-    """An event on its way: what it is about, and what it says."""
+    """A waiting event: what it is about, and its content."""
 
     seen: Glimpse
     said: Manifest
 
 
 class EventMirror:
-    """The events of one lower; `hear` takes them in, `run` carries them to the `upper` cluster for ever.
+    """The events of one lower; `hear` receives them, `run` copies them to the `upper` cluster until it is cancelled.
 
-    `busy` says whether the engine has better things to do for that lower. `counts` says what became of events:
-    "copied", "dropped" where there are too many, "failed" where the upper cluster refused.
+    `busy` reports whether the engine has other work for that lower. `counts` counts events: "copied", "dropped" where
+    there are too many, "failed" where the upper cluster refused.
     """
 
     def __init__(self, lower: LowerWorld, world: World, upper: Cluster, busy: Callable[[], bool]) -> None:
@@ -145,13 +140,13 @@ class EventMirror:
         self._of_namespaces: Allowances[str] = Allowances(*OF_A_NAMESPACE, limit=_REMEMBERED)
         self._of_all: Allowances[str] = Allowances(*OF_A_LOWER, limit=1)
         self._resting: dict[str, float] = {}
-        """Until when namespaces rest of which the upper cluster has failed to take an event."""
+        """Until when namespaces pause because the upper cluster failed to store one of their events."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def hear(self, event: WatchEvent) -> None:
-        """Take in an event of the lower cluster, about a pod or claim of ours; what it said before is forgotten."""
+        """Receive an event of the lower cluster about a pod or claim of ours; it replaces its former state."""
         seen = glimpse(event.raw) if event.type in ("ADDED", "MODIFIED") else None
         if seen is None or not self._concerns(seen):
             return
@@ -170,12 +165,12 @@ class EventMirror:
         self._awake.set()
 
     def _concerns(self, seen: Glimpse) -> bool:
-        """Report whether an event is worth keeping; whose pod it is about is asked again when it is carried."""
+        """Report whether an event is worth keeping; its object is determined again when it is copied."""
         ours = subject_of(seen, self._lower, self._world) is not None
         return ours or may_become_ours(seen, self._lower)
 
     async def run(self) -> None:
-        """Carry for ever."""
+        """Copy events until cancelled."""
         while True:
             await self._awake.wait()
             await asyncio.sleep(PAUSE)
@@ -184,7 +179,7 @@ class EventMirror:
                 self._awake.clear()
 
     async def _carry_some(self) -> None:
-        """Carry what there is time for; nothing while the engine is busy, but for one that has waited long."""
+        """Copy a batch of events; none while the engine is busy, unless one has waited long."""
         now = asyncio.get_running_loop().time()
         for _ in range(_BATCH):
             if self._busy() and now - self._progress < PATIENCE:
@@ -199,14 +194,14 @@ class EventMirror:
             self._progress = now = asyncio.get_running_loop().time()
 
     def _may(self, namespace: str, now: float) -> bool:
-        """Report whether an event of a namespace may be carried now."""
+        """Report whether an event of a namespace may be copied now."""
         rests = now < self._resting.get(namespace, now)
         return not (rests or self._of_all.left("", now) or self._of_namespaces.left(namespace, now))
 
     async def _attempt(self, place: Place, waiting: _Waiting, upper: Subject) -> None:
-        """Carry one event; one that may be carried later goes back to the head of its namespace's queue.
+        """Copy one event; one that may succeed later goes back to the head of its namespace's queue.
 
-        Where the upper cluster answers that it fails, as for a webhook of that namespace, only the namespace rests.
+        If the upper cluster answers that it failed, as for a webhook of that namespace, only the namespace pauses.
         """
         now = asyncio.get_running_loop().time()
         self._of_all.take("", now)
@@ -224,7 +219,7 @@ class EventMirror:
             self.counts["failed"] += 1
 
     async def _carry(self, waiting: _Waiting, upper: Subject) -> None:
-        """Make the copy, or bring the one that is there up to date."""
+        """Create the copy, or update the existing one."""
         ref = ref_of(waiting.seen, upper)
         copy = copy_of(waiting.said, ref, upper, self._lower.name, self._world.owner)
         known = self._copies.get(waiting.seen.metadata.uid)
@@ -235,7 +230,7 @@ class EventMirror:
         self.counts["copied"] += 1
 
     async def _made(self, ref: Ref, copy: Manifest) -> str:
-        """Make the copy, and give its UID; one that was made in an earlier life is brought up to date."""
+        """Create the copy and return its UID; a copy made before a restart is updated."""
         try:
             return uid_of_copy(orjson.loads(await self._upper.create(ref, copy)))
         except AlreadyExists:
@@ -247,7 +242,7 @@ class EventMirror:
             return uid_of_copy(found)
 
     async def _repeated(self, ref: Ref, copy: Manifest, uid: str) -> str | None:
-        """Bring the copy of that UID up to date; None where it is gone, as events are after a while."""
+        """Update the copy of that UID and return it; None where it is gone, as events are after a while."""
         try:
             await self._upper.patch(ref, repeat_of(copy, uid))
         except (NotFound, Conflict):
@@ -255,7 +250,7 @@ class EventMirror:
         return uid
 
     def _remember(self, uid: str, copy: str) -> None:
-        """Keep which copy an event has; the oldest memories go."""
+        """Record which copy an event has; the oldest records are dropped."""
         self._copies[uid] = copy
         self._copies.move_to_end(uid)
         if len(self._copies) > _REMEMBERED:

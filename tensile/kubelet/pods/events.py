@@ -1,15 +1,13 @@
-"""Events of lower pods and claims as they stand with those above.
+"""Copy events of lower pods and claims to their upper objects.
 
-An event is told by its bytes whether it is about a pod of ours, which most are not; only then it is decoded. The copy's
-name follows from the lower event's UID, so that a repeat finds the first one. Who reported it, when and how often stays
-as it is; the involved object becomes the upper one, by whose UID kubectl looks for it. Of claims only warnings come up:
-that one waits is said again and again while all is well.
+Whether an event is about a pod of ours is found by a partial decode; most are not, and only those that are get decoded
+whole. The copy's name follows from the lower event's UID, so that a repetition finds the first copy. Reporter, times
+and count stay; the involved object becomes the upper one, by whose UID kubectl finds events. For claims only warnings
+are copied: that a claim waits is repeated all the time without any problem.
 
-What of a lower event is told above: known fields of known form, cut to the sizes that Kubernetes has for them.
-
-Whoever may create events in one namespace below writes into the upper cluster by it. Kubernetes bounds the fields of
-newer events only (a message to 1,024 bytes, a reason to 128), and an event of the older form may have megabytes. So
-every text is cut here, and what is no text, number or moment where one belongs is left out.
+Anyone who may create events in a lower namespace writes to the upper cluster this way. Kubernetes limits the fields of
+newer events only (a message to 1,024 bytes, a reason to 128); an event of the older form may have megabytes. So only
+known fields are copied, every text is cut, and values of a wrong type are left out.
 """
 
 from hashlib import sha256
@@ -28,7 +26,7 @@ from tensile.reconcile.world import LowerWorld, World
 from tensile.text import cut
 
 LONGEST_MESSAGE = 1024
-"""Bytes of a message in UTF-8: Kubernetes' own limit for newer events."""
+"""Maximum bytes of a message in UTF-8: Kubernetes' own limit for newer events."""
 _LONGEST_WORD = 128
 _LONGEST_NAME = 253
 _LONGEST_MOMENT = 40
@@ -47,48 +45,16 @@ _SOURCE = {"component": _LONGEST_NAME, "host": _LONGEST_NAME}
 _SERIES = {"lastObservedTime": _LONGEST_MOMENT}
 _SORTS = ("Normal", "Warning")
 FIELD_PATH = "fieldPath"
-"""Where the part of the involved object stands that an event is about."""
-
-
-def content(raw: bytes) -> Manifest:
-    """Return what an event says, by the API's field names: at most some 4 KB, whatever it holds.
-
-    `fieldPath` stands beside the other fields. Raises orjson.JSONDecodeError for what is no JSON.
-    """
-    event: Manifest = orjson.loads(raw)
-    sort = event.get("type")
-    found: Manifest = {**_texts(event, _TEXTS), "type": sort if sort in _SORTS else _SORTS[0]}
-    found |= _repeats(event)
-    if isinstance(event.get("source"), dict):
-        found["source"] = _texts(event["source"], _SOURCE)
-    if isinstance(event.get("series"), dict):
-        found["series"] = _texts(event["series"], _SERIES) | _repeats(event["series"])
-    return found | _texts(event["involvedObject"], {FIELD_PATH: _LONGEST_NAME})
-
-
-def _texts(given: Manifest, longest: dict[str, int]) -> Manifest:
-    """Return the texts among some fields, each on its bytes; an empty one says nothing."""
-    found = ((field, given.get(field), most) for field, most in longest.items())
-    return {field: cut(value, most) for field, value, most in found if value and isinstance(value, str)}
-
-
-def _repeats(given: Manifest) -> Manifest:
-    """Return the count among some fields, where it is one that the API takes."""
-    count = given.get("count")
-    return {"count": count} if type(count) is int and 0 <= count <= _MOST_REPEATS else {}
-
-
+"""The field with the part of the involved object that an event is about."""
 OF_PODS = Selection(fields="involvedObject.kind=Pod")
 """As narrow as the API can select: by kind, and not by whose the pod is."""
 OF_CLAIMS = Selection(fields="involvedObject.kind=PersistentVolumeClaim")
-
 _LONGEST = 1 << 16
 _NAME_LIMIT = 200
 _REPEATED = ("count", "lastTimestamp", "series", "message")
 
-
 _Word = Annotated[str, msgspec.Meta(max_length=253)]
-"""A name as Kubernetes allows them: what is kept of an event while it waits is bounded, whoever made it."""
+"""A name as Kubernetes allows it: what is kept of a waiting event is bounded, whoever created it."""
 
 
 class _Labels(msgspec.Struct, frozen=True, gc=False, rename={"owner": OWNER}):
@@ -112,7 +78,7 @@ class _Source(msgspec.Struct, frozen=True, gc=False):
 
 
 class Glimpse(msgspec.Struct, frozen=True, gc=False):
-    """Of an event just what tells whether it is worth decoding."""
+    """The part of an event that shows whether it is worth decoding."""
 
     metadata: _Identity
     involvedObject: _Involved  # noqa: N815 - the API's spelling
@@ -122,7 +88,7 @@ class Glimpse(msgspec.Struct, frozen=True, gc=False):
 
 
 class Subject(NamedTuple):
-    """The object above of which an event below tells; `version` is its resourceVersion, "" where it is not known."""
+    """The upper object of a lower event; `version` is its resourceVersion, "" where it is not known."""
 
     kind: str
     namespace: str
@@ -135,7 +101,7 @@ _GLIMPSES = msgspec.json.Decoder(Glimpse)
 
 
 def glimpse(raw: bytes) -> Glimpse | None:
-    """Take a look at a lower event; None for what is none, or longer than any event is."""
+    """Return the decoded part of a lower event; None for what is none, or is longer than any event."""
     if len(raw) > _LONGEST:
         return None
     try:
@@ -144,11 +110,36 @@ def glimpse(raw: bytes) -> Glimpse | None:
         return None
 
 
-def subject_of(seen: Glimpse, lower: LowerWorld, world: World) -> Subject | None:
-    """Return the upper pod or claim that an event of a lower cluster is about, None where it is about no copy.
+def content(raw: bytes) -> Manifest:
+    """Return what an event says, by the API's field names: at most about 4 KB, whatever it holds.
 
-    Nor is it where the event comes from here: what this program has written it does not copy.
+    `fieldPath` is put beside the other fields. Raise orjson.JSONDecodeError for invalid JSON.
     """
+    event: Manifest = orjson.loads(raw)
+    sort = event.get("type")
+    found: Manifest = {**_texts(event, _TEXTS), "type": sort if sort in _SORTS else _SORTS[0]}
+    found |= _repeats(event)
+    if isinstance(event.get("source"), dict):
+        found["source"] = _texts(event["source"], _SOURCE)
+    if isinstance(event.get("series"), dict):
+        found["series"] = _texts(event["series"], _SERIES) | _repeats(event["series"])
+    return found | _texts(event["involvedObject"], {FIELD_PATH: _LONGEST_NAME})
+
+
+def _texts(given: Manifest, longest: dict[str, int]) -> Manifest:
+    """Return the texts among some fields, each cut to its maximum bytes; empty ones are left out."""
+    found = ((field, given.get(field), most) for field, most in longest.items())
+    return {field: cut(value, most) for field, value, most in found if value and isinstance(value, str)}
+
+
+def _repeats(given: Manifest) -> Manifest:
+    """Return the count among some fields, if the API accepts it."""
+    count = given.get("count")
+    return {"count": count} if type(count) is int and 0 <= count <= _MOST_REPEATS else {}
+
+
+def subject_of(seen: Glimpse, lower: LowerWorld, world: World) -> Subject | None:
+    """Return the upper pod or claim that a lower event is about, None if it is about no copy or written by us."""
     if _is_our_own(seen, world.owner):
         return None
     return (
@@ -178,7 +169,7 @@ def _claim_of(seen: Glimpse, lower: LowerWorld, world: World) -> Subject | None:
 
 
 def may_become_ours(seen: Glimpse, lower: LowerWorld) -> bool:
-    """Report whether an event is about a pod that is being made below: news of it can overtake the answer to that."""
+    """Report whether an event is about a lower pod that is being created: it can arrive before that pod is known."""
     involved = seen.involvedObject
     made = lower.pods.get(involved.namespace, involved.name) is not None
     namespace = lower.upper_namespace(involved.namespace)
@@ -186,13 +177,13 @@ def may_become_ours(seen: Glimpse, lower: LowerWorld) -> bool:
 
 
 def ref_of(seen: Glimpse, upper: Subject) -> Ref:
-    """Name the copy."""
+    """Return the name of the copy."""
     digest = sha256(seen.metadata.uid.encode()).hexdigest()[:16]
     return Ref(UPPER, EVENT, upper.namespace, f"{upper.name[:_NAME_LIMIT].rstrip('-.')}.{digest}")
 
 
 def copy_of(said: Manifest, ref: Ref, upper: Subject, lower: str, owner: Owner) -> Manifest:
-    """Return the copy of an event, as it should be made above; `said` is its content."""
+    """Return the copy of an event, as it should be created in the upper cluster; `said` is its content."""
     about = {
         "apiVersion": "v1",
         "kind": upper.kind,
@@ -213,19 +204,19 @@ def copy_of(said: Manifest, ref: Ref, upper: Subject, lower: str, owner: Owner) 
 
 
 def repeat_of(copy: Manifest, uid: str) -> Patch:
-    """Make the patch that brings the copy of that UID to what a newer one says."""
+    """Return the patch that updates the copy of that UID to a newer one."""
     said = {field: copy[field] for field in _REPEATED if field in copy}
     return Patch("merge-patch", {"metadata": {"uid": uid}, **said})
 
 
 def is_copy(found: Manifest, copy: Manifest) -> bool:
-    """Report whether what stands under a copy's name is a copy of ours, about the same object."""
+    """Report whether the event under a copy's name is a copy of ours, about the same object."""
     same = found.get("involvedObject", {}).get("uid") == copy["involvedObject"]["uid"]
     return same and labels(found).get(OWNER) == labels(copy)[OWNER] and LOWER in annotations(found)
 
 
 def says_the_same(found: Manifest, copy: Manifest) -> bool:
-    """Report whether a copy that is there has nothing to learn."""
+    """Report whether an existing copy needs no update."""
     return all(found.get(field) == copy.get(field) for field in _REPEATED)
 
 

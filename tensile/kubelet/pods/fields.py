@@ -1,15 +1,13 @@
-"""What becomes of every field of a pod on its way down, and of its status on its way up.
+"""What happens to each field of a pod on its way to the lower cluster, and of its status on its way back.
 
-A table and not code, so that it can be read beside the API's reference and a test can hold it against the schema: a
-field without a verdict fails that test. Fields that no schema knows yet are kept on the way down (an older apiserver
-prunes them) and left out on the way up (they may be immutable, or the lower cluster's own business).
+It is a table and not code, so that it can be read beside the API's reference. A test compares it with the schema, and
+fails for a field without a verdict. Fields that no schema knows yet are copied to the lower pod; an older apiserver
+prunes them. They are not copied to the upper status, since they may be immutable or concern only the lower cluster.
 
-What we wrote into a lower pod last, noted on the lower pod itself.
-
-Three hands write there: what comes from above, what somebody sets below, and what admission below makes of ours, such
-as an image of the lower cluster's own registry. The API's book-keeping says whose a field is now, but neither whether
-it was ours before nor which value we sent. Those two are noted: label and annotation keys by name, images by a few
-digits of their hash.
+Notes on the lower pod record what we last wrote to it. Three parties write there: the upper pod through us, other
+clients, and lower admission, which changes our values, for example to an image of the lower's own registry.
+managedFields says whose a field is now, but neither whether it was ours before nor which value we sent. So label and
+annotation keys are noted by name, and images by a few digits of their hash.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +21,11 @@ import orjson
 from tensile.names import OWNER, OWNER_NAME, TRIPPED_LABELS, UPPER_UID, VIRTUAL_POD, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import Manifest, annotations, metadata
 from tensile.reconcile.ownership import our_keys
+
+LISTS = ("containers", "initContainers")
+"""The lists of a pod's spec whose images may change while it runs."""
+_DIGITS = 8
+_MARKS = frozenset({VIRTUAL_POD, OWNER, OWNER_NAME, TRIPPED_LABELS, UPPER_UID, WRITTEN_KEYS, WRITTEN_IMAGES})
 
 
 class Verdict(Enum):
@@ -53,7 +56,7 @@ METADATA: Mapping[str, Verdict] = MappingProxyType(
         "uid": Verdict.DROP,
     }
 )
-"""ObjectMeta. A resourceVersion makes a create fail; finalizers below would be waited for by nobody."""
+"""ObjectMeta. A create with a resourceVersion fails, and no lower controller would remove the finalizers."""
 
 SPEC: Mapping[str, Verdict] = MappingProxyType(
     {
@@ -102,7 +105,7 @@ SPEC: Mapping[str, Verdict] = MappingProxyType(
         "workloadRef": Verdict.DROP,
     }
 )
-"""PodSpec. Admission below computes priority, preemptionPolicy and overhead, and refuses values that differ."""
+"""PodSpec. Lower admission computes priority, preemptionPolicy and overhead, and refuses values that differ."""
 
 STATUS: Mapping[str, Verdict] = MappingProxyType(
     {
@@ -129,7 +132,7 @@ STATUS: Mapping[str, Verdict] = MappingProxyType(
         "startTime": Verdict.KEEP,
     }
 )
-"""PodStatus. qosClass is immutable above and differs when a LimitRange below adds limits; claims are the lower's."""
+"""PodStatus. qosClass is immutable, and differs if a lower LimitRange adds limits; claims are the lower's own."""
 
 
 def with_verdict(table: Mapping[str, Verdict], *verdicts: Verdict) -> frozenset[str]:
@@ -137,19 +140,13 @@ def with_verdict(table: Mapping[str, Verdict], *verdicts: Verdict) -> frozenset[
     return frozenset(field for field, verdict in table.items() if verdict in verdicts)
 
 
-LISTS = ("containers", "initContainers")
-"""The lists of a pod's spec whose images may change while it runs."""
-_DIGITS = 8
-_MARKS = frozenset({VIRTUAL_POD, OWNER, OWNER_NAME, TRIPPED_LABELS, UPPER_UID, WRITTEN_KEYS, WRITTEN_IMAGES})
-
-
 def digits(image: str) -> str:
-    """Return what stands for an image in a note."""
+    """Return the digits that stand for an image in a note."""
     return sha256(image.encode()).hexdigest()[:_DIGITS]
 
 
 def note_of_images(upper_pod: Manifest) -> str:
-    """Note the images that an upper pod's spec has, by container."""
+    """Return the note of the images in an upper pod's spec, by container."""
     return _json({one["name"]: digits(one.get("image", "")) for one in _containers(upper_pod["spec"])})
 
 
@@ -159,14 +156,14 @@ def noted_images(lower_pod: Manifest) -> Mapping[str, Any] | None:
 
 
 def note_of_keys(labels: Iterable[str], notes: Iterable[str]) -> str:
-    """Note the keys of labels and annotations that we write, but for our marks, which are always ours."""
+    """Return the note of label and annotation keys that we write, without our marks, which are always ours."""
     return _json({"annotations": sorted(set(notes) - _MARKS), "labels": sorted(set(labels) - _MARKS)})
 
 
 def ours_to_write(wanted: dict[str, str], lower_pod: Manifest, section: str) -> dict[str, str]:
-    """Return what is wanted in "labels" or "annotations" without the keys that somebody below had set before us.
+    """Return the wanted "labels" or "annotations" without keys that another client had set before us.
 
-    A key that we wrote and somebody changed since is among them: it is put back.
+    A key that we wrote and another client changed since is included: it is reverted.
     """
     noted = _read(annotations(lower_pod).get(WRITTEN_KEYS))
     keys = [] if noted is None else noted.get(section, [])
@@ -184,12 +181,12 @@ def _containers(spec: Manifest) -> Iterator[Manifest]:
 
 
 def _json(value: Any) -> str:
-    """Write a note."""
+    """Return a note as text."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def _read(text: str | None) -> Mapping[str, Any] | None:
-    """Read a note; one that somebody spoilt counts as none."""
+    """Return the content of a note, None for an invalid one."""
     try:
         found = orjson.loads(text or "")
     except orjson.JSONDecodeError:

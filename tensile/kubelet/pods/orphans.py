@@ -1,9 +1,9 @@
-"""The rule for what is missing though nobody is known to have deleted it.
+"""The rule for pods that are missing without a known deletion.
 
-A lower pod without its upper one, or an upper pod that ran and has no lower one any more, may be somebody's deletion,
-or a wrong kubeconfig, or a store restored from a backup. So each is read at quorum first, and all of one lower are
-decided in one plan, which the guard can hold back as a whole. With them goes what Kubernetes itself deletes above
-because it takes the node for dead, and what is there below for a pod that has ended above.
+A lower pod without its upper pod may be a deletion, a wrong kubeconfig, or a store restored from a backup. So may an
+upper pod that ran and has no lower pod any more. So each is read at quorum first, and all of one lower are decided in
+one plan, which the guard can hold as a whole. The same plan ends lower pods whose upper pod Kubernetes itself deletes
+because it considers the node dead, and lower pods whose upper pod has ended.
 """
 
 from collections.abc import Iterator
@@ -34,12 +34,12 @@ def key_of(lower: str) -> Key:
 
 
 class OrphanRule:
-    """One key for each lower."""
+    """The rule with one key for each lower."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note pods that go, on either side, or come without their other half, or leave a name free."""
+        """Watch pods that are deleted on either side, appear without their counterpart, or free a name."""
         return (
             Route("upper_pods", _above, delay=_COLLECT),
             Route("pods", _below, delay=_COLLECT),
@@ -51,7 +51,7 @@ class OrphanRule:
         yield key_of(world.lowers[lower].name)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Want what is certainly orphaned gone, and what is not certain confirmed; nothing from incomplete caches."""
+        """Return deletions of certain orphans and quorum reads of uncertain ones; nothing from incomplete caches."""
         lower = world.lowers[key.lower]
         if not (lower.settled and world.upper.namespaces.synced) or lower.silent:
             return Decision()
@@ -61,7 +61,7 @@ class OrphanRule:
 
 
 def _orphans(lower: LowerWorld, world: World) -> Iterator[_Found]:
-    """Find our lower pods that should end though nobody deleted their upper pod."""
+    """Yield the steps for our lower pods that should end without a requested deletion of their upper pod."""
     for below in lower.placed(lower.pods):
         if not is_mirror(below, world.owner) or below.facts.terminating:
             continue
@@ -80,24 +80,24 @@ def _orphans(lower: LowerWorld, world: World) -> Iterator[_Found]:
 
 
 def _is_afterlife(below: Entry, upper: Entry) -> bool:
-    """Report whether a lower pod goes on though its upper one has ended, as one made by a write that came late does.
+    """Report whether a lower pod goes on though its upper one has ended, as one created by a late write does.
 
-    A kubelet ends such a pod too. Should it have ended meanwhile, as others than we may have told above, it is left.
+    A kubelet ends such a pod too. If it has ended meanwhile (another client may have reported that), it stays.
     """
     facts = below.facts
     return upper.uid == facts.upper_uid and upper.facts.terminal and not (facts.terminal or facts.terminating)
 
 
 def is_doubtful(below: Entry, upper: Entry, lower: LowerWorld, world: World) -> bool:
-    """Report whether the upper store may have forgotten whom a lower pod was made for: `upper` has that one's name."""
+    """Report whether the upper store may have lost the upper pod of a lower one; `upper` now has that name."""
     is_forgotten = lower.upper_pods.is_lost(upper.namespace, upper.name, below.facts.upper_uid)
     return is_forgotten or is_restored(lower, world)
 
 
 def _orphan(below: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
-    """Have the upper pod's absence confirmed, or the lower pod end.
+    """Yield a quorum read of the upper pod, or the deletion of the lower pod.
 
-    The rule for pods decides about one whose upper pod was seen deleted, or that is in the way of another of its name.
+    The rule for pods decides where the upper pod was seen deleted, or where another pod needs the name.
     """
     above = Ref(UPPER, POD, lower.upper_namespace(below.namespace), below.name)
     successor = bound_as(above.namespace, above.name, world)
@@ -119,7 +119,7 @@ def _ref(below: Entry, lower: LowerWorld) -> Ref:
 
 
 def _lost(lower: LowerWorld, world: World) -> Iterator[_Found]:
-    """Find upper pods that ran and have no lower pod any more; those on a Node that is not ours run somewhere else."""
+    """Yield the steps for upper pods that ran and have no lower pod; those on a foreign Node run elsewhere."""
     for upper in lower.upper_pods:
         facts = upper.facts
         namespace = lower.namespace(upper.namespace)
@@ -141,7 +141,7 @@ def _lost(lower: LowerWorld, world: World) -> Iterator[_Found]:
 
 
 def _may_be_adopted(upper: Entry, lower: LowerWorld, world: World) -> bool:
-    """Report whether a pod below that lost its owner may be this one's: the rule for pods decides about it."""
+    """Report whether a foreign lower pod may be this pod's: then the rule for pods decides about it."""
     foreign = lower.foreign_pods.get(lower.namespace(upper.namespace), upper.name)
     if foreign is None or not adopts(world, lower.name):
         return False
@@ -149,7 +149,7 @@ def _may_be_adopted(upper: Entry, lower: LowerWorld, world: World) -> bool:
 
 
 def _ended(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
-    """Yield how a pod ended, where its lower pod said so before it went; else that it is lost."""
+    """Yield how a pod ended, if its lower pod reported that before its deletion; else that it is lost."""
     pod, last = upper.manifest(), last_words(upper, lower)
     if last is not None and is_terminal(status_of(last).get("phase")):
         body = upper_status(pod, last, generation=status_of(pod).get("observedGeneration") or 0)
@@ -162,13 +162,13 @@ def _ended(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
 
 
 def _runs_unmarked(lower: LowerWorld, namespace: str, name: str) -> bool:
-    """Report whether a lower pod left our sight only because somebody took our label off it."""
+    """Report whether a lower pod is missing only because another client removed our label from it."""
     foreign, departure = lower.foreign_pods.get(namespace, name), lower.pods.departed(namespace, name)
     return foreign is not None and departure is not None and foreign.uid == departure.uid
 
 
 def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Note a pod that goes, makes room for another of its name, is deleted by Kubernetes itself, or ends alone."""
+    """Yield the key when a pod is deleted, replaced, deleted by Kubernetes itself, or ends before its lower pod."""
     before, after = delta
     is_another = before is not None and after is not None and before.uid != after.uid
     if after is None or is_another or (after.facts.terminating and after.facts.unasked):
@@ -181,7 +181,7 @@ def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Note a pod that goes, has none above, or has one that has ended."""
+    """Yield the key when a lower pod is deleted, or its upper pod is missing or has ended."""
     here, after = world.lowers[lower], delta.after
     upper = upper_of(after, here) if after is not None else None
     if after is None or upper is None or upper.uid != after.facts.upper_uid or _is_afterlife(after, upper):
@@ -189,7 +189,7 @@ def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _left(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """A pod that is not ours matters when it goes and a pod above has its name."""
+    """Yield the key when a foreign pod with an upper pod's name is deleted."""
     here, before = world.lowers[lower], delta.before
     if before is None or delta.after is not None:
         return

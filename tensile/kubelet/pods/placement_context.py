@@ -1,7 +1,7 @@
-"""Where a pod runs below, and what has to be known of that place to write its lower pod.
+"""Where a pod runs in a lower cluster, and what its lower pod depends on.
 
-One value instead of a topology, a cache and a lower: the projection stays a function of two arguments, and a place can
-be made once per namespace and used for every pod in it.
+It is one value instead of a topology, a cache and a lower, so that the projection stays a function of two arguments.
+One value can be built per namespace and used for every pod in it.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,22 +19,23 @@ DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def same_name(namespace: str) -> str:
-    """Map a namespace to the one of the same name below."""
+    """Map a namespace to the lower one of the same name."""
     return namespace
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
     """What the projection of one namespace's pods to one lower cluster depends on.
 
-    `node_name` is the virtual node, `namespace` and `namespace_uid` name the lower namespace. `node_label_keys` are
-    label keys that only the topology gives the virtual node (no lower node has them), `domain_keys` all keys that the
-    virtual node has and no lower node, `node_labels` all labels of the virtual node (None where they are not known),
-    `ignore_selector_keys` those of the webhook, `taints` the virtual nodes' (as
-    in a Node's spec). `priority_classes` and `runtime_classes` map upper names to lower ones; a priority class that is
-    not listed does not go down, a runtime class keeps its name.
-    `storage_classes` map upper names to lower ones; one that is not listed keeps its name.
-    `scheduler_names` are the lower's further schedulers. `namespace_of` gives the lower name of an upper namespace.
-    `upper_server` is where pods below reach the upper's apiserver (None where nobody knows).
+    - `node_name` is the virtual node, `namespace` and `namespace_uid` identify the lower namespace.
+    - `node_label_keys` are label keys that only the topology gives the virtual node and no lower node has.
+    - `domain_keys` are all label keys that the virtual node has and no lower node.
+    - `node_labels` are all labels of the virtual node, None if unknown.
+    - `ignore_selector_keys` are those of the webhook; `taints` are the virtual nodes' (as in a Node's spec).
+    - `priority_classes`, `runtime_classes` and `storage_classes` map upper names to lower ones. A priority class that
+      is not listed is dropped; a runtime or storage class that is not listed keeps its name.
+    - `scheduler_names` are the lower's further schedulers.
+    - `namespace_of` returns the lower name of an upper namespace.
+    - `upper_server` is where lower pods reach the upper apiserver, None if unknown.
     """
 
     owner: Owner
@@ -58,15 +59,15 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def upper_only_keys(self) -> frozenset[str]:
-        """Label keys that mean something above only: a constraint on one of them is not for the lower scheduler."""
+        """Label keys that are known in the upper cluster only: the lower scheduler must not get constraints on them."""
         return UPPER_ONLY_KEYS | self.ignore_selector_keys | self.node_label_keys
 
     @property
     def upper_domains(self) -> frozenset[str]:
-        """Label keys by which nodes above fall into domains, and those below do not."""
+        """Topology keys of upper nodes that lower nodes do not have."""
         return self.upper_only_keys | self.domain_keys
 
     @property
     def upper_only_nodes(self) -> frozenset[str]:
-        """Node names that exist above only."""
+        """Node names that exist in the upper cluster only."""
         return self.virtual_nodes | {self.node_name}

@@ -1,14 +1,13 @@
-"""The lower pod: what an upper pod looks like in the cluster where it runs.
+"""Project an upper pod to the lower pod: what it looks like in the cluster where it runs.
 
-Raw JSON in, raw JSON out, by the table of verdicts: a field that this project has never heard of goes down as it is.
-Each rule here answers something that a real apiserver refused or a real controller destroyed: a lower pod is controlled
-by its own Namespace, since a lower ReplicaSet with a fitting selector would otherwise adopt and delete it, and an owner
-from above would have it collected as garbage.
+Raw JSON in, raw JSON out, by the table of verdicts; unknown fields are copied unchanged. Each rule here answers
+something that a real apiserver refused or a real controller destroyed. A lower pod is controlled by its own Namespace.
+Otherwise a lower ReplicaSet with a matching selector would adopt and delete it, and an upper owner reference would have
+it garbage-collected.
 
-Generic ephemeral volumes: claims that a pod brings with it, which each cluster makes for itself.
-
-The lower cluster makes its own claim for the lower pod and takes it away with it; a copy of the upper one would not
-belong to that pod, and Kubernetes refuses such. What has to change is the storage class, by the name that it has below.
+For generic ephemeral volumes the lower cluster makes its own claim for the lower pod and deletes it with the pod. A
+copy of the upper claim would not be owned by that pod, which Kubernetes refuses. Only the storage class is mapped to
+its lower name.
 """
 
 from typing import Any, NamedTuple
@@ -33,23 +32,6 @@ from tensile.names import (
 from tensile.objects import Manifest, annotations, controller_of, labels, uid
 from tensile.reconcile.pods.cluster_selector import cluster_selector_flaw
 
-
-def with_lower_classes(spec: Manifest, place: Placement) -> Manifest:
-    """Return a pod's spec with the lower names of storage classes; itself where that changes nothing."""
-    volumes: list[Manifest] = spec.get("volumes") or []
-    found = [_volume(volume, place) for volume in volumes]
-    return spec if found == volumes else {**spec, "volumes": found}
-
-
-def _volume(volume: Manifest, place: Placement) -> Manifest:
-    template: dict[str, Any] = (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}
-    name = (template.get("spec") or {}).get("storageClassName")
-    if name is None or name not in place.storage_classes:
-        return volume
-    claim = {**template["spec"], "storageClassName": place.storage_classes[name]}
-    return {**volume, "ephemeral": {**volume["ephemeral"], "volumeClaimTemplate": {**template, "spec": claim}}}
-
-
 _LEFT_OUT = with_verdict(SPEC, Verdict.DROP, Verdict.LATER)
 _SCHEDULING = frozenset({"nodeSelector", "affinity", "tolerations", "topologySpreadConstraints"})
 _ELSEWHERE = _LEFT_OUT | _SCHEDULING | {"priorityClassName", "schedulerName", "runtimeClassName"}
@@ -70,17 +52,25 @@ _UPPER_ANNOTATIONS = frozenset(
 )
 _CONFIG_SOURCES = "kubernetes.io/config."
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+_PRIORITY_DROPPED = (
+    "priority class {name!r} has no counterpart in the lower cluster: the pod runs there with the default priority"
+)
+_SELECTOR_INVALID = (
+    "annotation clusterSelector is not what the webhook writes ({flaw}): the pod's own node selector, affinity and "
+    "tolerations are used instead"
+)
+_CLAIMS_NOT_MIRRORED = "resource claims and their templates are not mirrored: they have to exist in the lower cluster"
 
 
 class Note(NamedTuple):
-    """Something that a pod's author should be told once: a reason in CamelCase and a sentence."""
+    """Something that the pod's author should be told once: a reason in CamelCase and a sentence."""
 
     reason: str
     message: str
 
 
 def lower_pod(upper_pod: Manifest, place: Placement) -> Manifest:
-    """Return the pod to create below. Shares what is unchanged with the upper pod, which is never changed."""
+    """Return the lower pod to create. It shares unchanged parts with the upper pod, which is never modified."""
     name = upper_pod["metadata"]["name"]
     identified = {"name": name, "namespace": place.namespace, "ownerReferences": [_namespace_owner(place)]}
     return {
@@ -99,10 +89,26 @@ def lower_spec(upper_pod: Manifest, place: Placement) -> Manifest:
     return kept | scheduling_fields(mapped, place) | _class_fields(spec, place) | account_fields(mapped, place)
 
 
+def with_lower_classes(spec: Manifest, place: Placement) -> Manifest:
+    """Return a pod's spec with the lower names of storage classes; the same object without changes."""
+    volumes: list[Manifest] = spec.get("volumes") or []
+    found = [_volume(volume, place) for volume in volumes]
+    return spec if found == volumes else {**spec, "volumes": found}
+
+
+def _volume(volume: Manifest, place: Placement) -> Manifest:
+    template: dict[str, Any] = (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}
+    name = (template.get("spec") or {}).get("storageClassName")
+    if name is None or name not in place.storage_classes:
+        return volume
+    claim = {**template["spec"], "storageClassName": place.storage_classes[name]}
+    return {**volume, "ephemeral": {**volume["ephemeral"], "volumeClaimTemplate": {**template, "spec": claim}}}
+
+
 def mutable_metadata(upper_pod: Manifest, place: Placement, lower_pod: Manifest | None = None) -> Manifest:
     """Return the labels and annotations that the lower pod carries for us: {"labels": ..., "annotations": ...}.
 
-    Keys that others set in `lower_pod` are not in it, and are not ours to change or remove.
+    Keys that others set in `lower_pod` are left out, and are not ours to change or remove.
     """
     present = labels(upper_pod)
     tripped = {key: value for key, value in present.items() if key in place.ignore_labels}
@@ -120,7 +126,7 @@ def mutable_metadata(upper_pod: Manifest, place: Placement, lower_pod: Manifest 
 
 
 def notes(upper_pod: Manifest, place: Placement) -> list[Note]:
-    """Return what of the pod did not go down, where its author could have counted on it."""
+    """Return what of the pod was not mirrored, where its author could have relied on it."""
     spec = upper_pod["spec"]
     found = []
     name = spec.get("priorityClassName")
@@ -133,18 +139,8 @@ def notes(upper_pod: Manifest, place: Placement) -> list[Note]:
     return found
 
 
-_PRIORITY_DROPPED = (
-    "priority class {name!r} has no counterpart in the lower cluster: the pod runs there with the default priority"
-)
-_SELECTOR_INVALID = (
-    "annotation clusterSelector is not what the webhook writes ({flaw}): the pod's own node selector, affinity and "
-    "tolerations are used instead"
-)
-_CLAIMS_NOT_MIRRORED = "resource claims and their templates are not mirrored: they have to exist in the lower cluster"
-
-
 def _namespace_owner(place: Placement) -> Manifest:
-    """Make the reference by which the lower Namespace controls the pod."""
+    """Return the owner reference by which the lower Namespace controls the pod."""
     return {
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -155,7 +151,7 @@ def _namespace_owner(place: Placement) -> Manifest:
 
 
 def _lower_labels(present: dict[str, str], place: Placement) -> dict[str, str]:
-    """Return the labels that go down, with our marks."""
+    """Return the labels of the lower pod, with our marks."""
     kept = {
         key: value
         for key, value in present.items()
@@ -165,7 +161,7 @@ def _lower_labels(present: dict[str, str], place: Placement) -> dict[str, str]:
 
 
 def _lower_annotations(upper_pod: Manifest, tripped: dict[str, str], place: Placement) -> dict[str, str]:
-    """Return the annotations that go down, with our marks, the labels that did not, and leave to remove its node."""
+    """Return the annotations of the lower pod: mirrored ones, our marks, the ignored labels, and `safe-to-evict`."""
     kept = {
         key: value
         for key, value in annotations(upper_pod).items()
@@ -177,10 +173,10 @@ def _lower_annotations(upper_pod: Manifest, tripped: dict[str, str], place: Plac
 
 
 def _is_remade(upper_pod: Manifest) -> bool:
-    """Report whether a controller above makes the pod again when it goes.
+    """Report whether an upper controller recreates the pod when it is deleted.
 
-    Below, its controller is a Namespace, and a Cluster Autoscaler keeps every node with a pod of a controller that it
-    does not know.
+    In the lower cluster its controller is a Namespace, and the Cluster Autoscaler keeps every node with a pod of an
+    unknown controller.
     """
     return bool(controller_of(upper_pod))
 
@@ -195,7 +191,7 @@ def _has_local_storage(spec: Manifest) -> bool:
 
 
 def _class_fields(spec: Manifest, place: Placement) -> Manifest:
-    """Return the names that mean another thing in another cluster: priority class, runtime class, scheduler."""
+    """Return the names that differ between clusters: priority class, runtime class, scheduler."""
     runtime = spec.get("runtimeClassName")
     scheduler = spec.get("schedulerName")
     fields = {

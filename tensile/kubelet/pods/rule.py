@@ -1,14 +1,10 @@
-"""The rule for pods: what becomes of each pod that is bound to a virtual node, from its first sight to its last.
+"""The rule for pods: what happens to each pod bound to a virtual node, from its creation to its deletion.
 
-An upper pod has at most one lower pod, known by its place and UID. While it lives, the lower pod is made, kept in step
-and reflected; once it is deleted, the lower pod goes first and the upper object last, so that nothing runs unseen. The
-lower pod of an earlier upper pod of that name goes before another one starts, wherever it is: no two run. What is
-missing without having been deleted is not decided here: `orphans.py` does that, within the guard.
-
-Which pods on a virtual node are not mirrored, and what they are told.
-
-A DaemonSet that tolerates everything lands on every node, virtual ones too: network plugins, node exporters. Run below
-they would be a second one on each real node, with its privileges; so they stay here unless their author asked.
+An upper pod has at most one lower pod, identified by its name and the upper UID. While the upper pod lives, the lower
+pod is created, kept in sync and its status reported. Once the upper pod is deleted, the lower pod is deleted first and
+the upper object last, so that nothing runs unseen. The lower pod of an earlier upper pod of that name is deleted before
+another one starts, in whichever lower cluster it is, so that two never run. What is missing without having been deleted
+is decided in `orphans.py`, within the guard.
 """
 
 from collections.abc import Collection, Iterator
@@ -33,38 +29,17 @@ from tensile.reconcile.ownership import has_node
 from tensile.reconcile.pods.index import differ, is_daemon, is_gone_below, is_mirror, lives_below, mirrors, was_deleted
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
-
-def excluded(upper_pod: Manifest, namespaces: Collection[str]) -> Problem | None:
-    """Return why a pod is not mirrored, None when it is; `namespaces` are those that the topology excludes."""
-    namespace = metadata(upper_pod)["namespace"]
-    if namespace in namespaces:
-        return Problem("NamespaceExcluded", f"pods of namespace {namespace} are not mirrored (excludeNamespaces)")
-    if is_daemon(upper_pod):
-        return Problem("DaemonSet", f'pods of DaemonSets are mirrored only with the label {VIRTUAL_POD}: "true"')
-    return None
-
-
-def is_kept_out(upper_pod: Manifest, namespaces: Collection[str]) -> bool:
-    """Report whether a pod is not mirrored and was told so: then nothing of it can be below.
-
-    One that was mirrored before it came to be excluded was never told, or says something else since.
-    """
-    objection = excluded(upper_pod, namespaces)
-    said = conditions_of(upper_pod).get(MIRRORED) or {}
-    return objection is not None and (said.get("status"), said.get("reason")) == ("False", objection.reason)
-
-
 NAME = "pod"
 UNREACHABLE_AFTER = 40.0
-"""Seconds of silence after which pods are no longer called ready, as Kubernetes does for a node."""
+"""Seconds without an answer after which pods are no longer reported ready, as Kubernetes does for a node."""
 _SOON = 1.5
-"""Seconds until it is looked again whether all lowers have told what runs there: more than what `plan` waits for."""
+"""Seconds until the next check whether all lowers have listed their pods: more than what `plan` waits for."""
 _RENAMING = frozenset({"ReplicaSet", "ReplicationController", "Job", "DaemonSet"})
-"""Controllers that give each pod a name by chance: none of another pod of that name is anywhere."""
+"""Controllers that give each pod a random name: no other pod of that name exists anywhere."""
 _BRIEFLY = 5.0
-"""Seconds for which a lower that answers is waited for, to tell what runs there."""
+"""Seconds to wait for other lowers to list their pods, for pods of reusable names outside StatefulSets."""
 _DEFAULT_GRACE = 30
-"""Seconds that Kubernetes gives a pod to end whose spec says nothing."""
+"""Kubernetes' default for terminationGracePeriodSeconds."""
 _NOTHING = Decision()
 
 
@@ -74,18 +49,18 @@ def key_of(lower: str, upper_namespace: str, name: str) -> Key:
 
 
 class PodRule:
-    """One key for each pod bound to a virtual node, by its upper namespace and name."""
+    """The rule with one key for each pod bound to a virtual node, by its upper namespace and name."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note the pod, of its lower pod, and of what stands in that one's place."""
+        """Watch the pod, its lower pod, and foreign pods that take or free the lower pod's name."""
         return (Route("upper_pods", _above), Route("pods", _below), Route("foreign_pods", _in_the_way))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield the keys of every pod above and of every pod of ours below; first those whose status is an old one.
+        """Yield the keys of every upper pod and every lower pod of ours; pods with an outdated status come first.
 
-        There are none while the lower's pods are being listed: nothing could be decided, and another look follows.
+        There are none while the lower's pods are being listed: nothing could be decided, and another call follows.
         """
         here = world.lowers[lower]
         if not here.pods.synced and here.silent <= UNREACHABLE_AFTER:
@@ -94,14 +69,14 @@ class PodRule:
         found |= {(namespace, entry.name) for entry in here.pods for namespace in here.above(entry.namespace)}
 
         def urgency(name: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
-            """Have what is in step come last: after a restart of the engine that is nearly everything."""
+            """Sort pods that are in sync last: after a restart of the engine that is nearly all of them."""
             below = here.pods.get(here.namespace(name[0]), name[1])
             return not differ(here.upper_pods.get(*name), below), name
 
         yield from (key_of(lower, *name) for name in sorted(found, key=urgency))
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Return what should become of the pod."""
+        """Return what should happen to the pod."""
         lower = world.lowers[key.lower]
         if not (lower.upper_pods.synced and lower.connected):
             return _NOTHING
@@ -119,15 +94,41 @@ class PodRule:
         return _NOTHING if upper.facts.terminal else _living(key, upper, below, lower, world)
 
 
+def excluded(upper_pod: Manifest, namespaces: Collection[str]) -> Problem | None:
+    """Return why a pod is not mirrored, None when it is; `namespaces` are those that the topology excludes.
+
+    A DaemonSet that tolerates everything lands on every node, also on virtual ones: network plugins, node exporters. In
+    a lower cluster it would run a second time on each real node, with its privileges, so its pods are mirrored only if
+    their author asks for it.
+    """
+    namespace = metadata(upper_pod)["namespace"]
+    if namespace in namespaces:
+        return Problem("NamespaceExcluded", f"pods of namespace {namespace} are not mirrored (excludeNamespaces)")
+    if is_daemon(upper_pod):
+        return Problem("DaemonSet", f'pods of DaemonSets are mirrored only with the label {VIRTUAL_POD}: "true"')
+    return None
+
+
+def is_kept_out(upper_pod: Manifest, namespaces: Collection[str]) -> bool:
+    """Report whether a pod is not mirrored and its status says so: then no lower pod of it can exist.
+
+    A pod that was mirrored before it became excluded never had that status, or has another one since.
+    """
+    objection = excluded(upper_pod, namespaces)
+    said = conditions_of(upper_pod).get(MIRRORED) or {}
+    return objection is not None and (said.get("status"), said.get("reason")) == ("False", objection.reason)
+
+
 def _is_told_of(lower: LowerWorld) -> bool:
-    """Report whether it is known what stands in a lower cluster now."""
+    """Report whether the pods of a lower cluster are known as they are now."""
     return lower.pods.synced and lower.mapping_known and lower.silent <= UNREACHABLE_AFTER
 
 
 def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
-    """End what is left of a pod that is not bound here any more, where that was seen or another pod has its name.
+    """Delete the lower pod if its upper pod was seen deleted, or if another upper pod has its name.
 
-    One that Kubernetes itself ended for its node's sake is not ended here, for the guard has a say in it.
+    If Kubernetes deleted the upper pod because of its node, the lower pod stays, since the guard has to decide about
+    it.
     """
     namespace, departure = lower.namespace(key.namespace), lower.upper_pods.departed(key.namespace, key.name)
     below = lower.pods.get(namespace, key.name) if lower.upper_namespace(namespace) else None
@@ -135,7 +136,7 @@ def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
         return _NOTHING
     if departure is not None and was_deleted(departure, below.facts.upper_uid):
         if is_restored(lower, world) or lower.pods.came_back(below):
-            return _NOTHING  # it is back with an earlier state of its store: a person says whether it is to go
+            return _NOTHING  # an earlier state of its store brought it back: a person decides whether to delete it
         if not below.facts.terminating:
             return Decision((Absent(_ref_of(below, lower), below.uid, "the upper pod was deleted"),))
     successor = copies.bound_as(key.namespace, key.name, world)
@@ -148,7 +149,7 @@ def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
 
 
 def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
-    """Have the lower pod end, and let the upper one go once that is certain."""
+    """Delete the lower pod, and remove the upper one once its lower pod is certainly gone."""
     if below is not None and mirrors(below, upper, world.owner):
         return withdraw(upper.manifest(), below, _ref_of(below, lower), asked=not upper.facts.unasked)
     ref, pod = _below_ref(key, lower), upper.manifest()
@@ -165,7 +166,7 @@ def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld,
 
 
 def _is_astray(upper: Entry, lower: LowerWorld, world: World) -> bool:
-    """Report whether a pod that ran is still in a namespace which has ceased to be marked for the upper one."""
+    """Report whether a pod that ran is still in a namespace that is no longer marked for the upper one."""
     namespace = lower.namespace(upper.namespace)
     if not (upper.facts.ran and lower.is_anothers(namespace)):
         return False
@@ -174,14 +175,14 @@ def _is_astray(upper: Entry, lower: LowerWorld, world: World) -> bool:
 
 
 def _astray(ref: Ref) -> Problem:
-    """Return how to say that a pod cannot be ended where it runs."""
+    """Return the problem of a pod that cannot be deleted where it runs."""
     where = f"pod {ref.namespace}/{ref.name} in lower cluster {ref.cluster}"
     why = f"namespace {ref.namespace} there has lost the labels and annotations by which it was ours"
     return Problem(NOT_OURS, f"{where} is not ended: {why}; put them back, or delete that pod")
 
 
 def _living(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
-    """Make, keep in step, or say why not."""
+    """Create the lower pod, keep it in sync, or report why not."""
     ours = below is not None and mirrors(below, upper, world.owner)
     objection = None if ours else _objection(upper, lower, world)
     if objection is not None or lower.silent > UNREACHABLE_AFTER:
@@ -194,7 +195,7 @@ def _living(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, worl
 
 
 def _kept_apart(upper: Entry, objection: Problem | None, lower: LowerWorld, world: World) -> Decision:
-    """Return what keeps a pod from its lower cluster; one that is to be there may have waited for too long by now."""
+    """Report why a pod is not mirrored or out of reach; evict it if its cluster is unreachable for too long."""
     pod = upper.manifest()
     said = report(pod, objection, world.now) if objection else out_of_reach(pod, lower, world)
     is_away = lower.silent > UNREACHABLE_AFTER and lives_below(upper, world.topology.exclude_namespaces)
@@ -202,7 +203,7 @@ def _kept_apart(upper: Entry, objection: Problem | None, lower: LowerWorld, worl
 
 
 def _objection(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
-    """Return why a pod that has no lower pod gets none, whatever is below."""
+    """Return why a pod without a lower pod gets none, whatever exists in the lower cluster."""
     objection = excluded(upper.manifest(), world.topology.exclude_namespaces)
     if objection is not None or upper.facts.ran:
         return objection
@@ -215,23 +216,23 @@ def _objection(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
 
 
 def _is_predecessor(below: Entry, upper: Entry, world: World) -> bool:
-    """Report whether a lower pod at the place of an upper one is ours, for another upper pod of that name."""
+    """Report whether a lower pod under an upper pod's name is ours and made for another upper pod of that name."""
     return is_mirror(below, world.owner) and below.facts.upper_uid != upper.uid
 
 
 def _runs_before(below: Entry, upper: Entry, world: World) -> bool:
-    """Report whether a lower pod in another cluster than an upper pod's is an earlier one of that name, and runs.
+    """Report whether a lower pod in another cluster is of an earlier upper pod of that name, and runs.
 
-    One that was never scheduled, or has ended, is in nobody's way.
+    A pod that was never scheduled, or has ended, does not count.
     """
     return _is_predecessor(below, upper, world) and below.facts.scheduled and not below.facts.terminal
 
 
 def _place_taken(key: Key, below: Entry, bound: Bound, world: World) -> Decision:
-    """End the lower pod of an earlier upper pod of that name, whose place is needed, and say so until it is gone.
+    """Delete the lower pod of an earlier upper pod whose name is needed, and report that until it is gone.
 
-    Where the upper store was restored the pod that is there may be the later one: which of the two is to run is not
-    decided here.
+    If the upper store was restored, the existing pod may be the newer one. Which of the two is to run is then not
+    decided by this rule.
     """
     upper, lower = bound
     where = f"pod {below.namespace}/{below.name} in lower cluster {lower.name}"
@@ -247,16 +248,16 @@ def _place_taken(key: Key, below: Entry, bound: Bound, world: World) -> Decision
 
 
 def _held(where: str) -> Problem:
-    """Return how to say that a pod waits for one which may be newer than itself."""
+    """Return the problem of a pod that waits for another one which may be newer."""
     words = f"{where} was made for another pod of this name, which the upper cluster may have forgotten"
     return Problem(STORE_RESTORED, f"{words}: delete the one that is not to run, or run: tensile apply --force")
 
 
 def _predecessor_ends(key: Key, below: Entry, upper: Entry, lower: LowerWorld) -> tuple[Wanted, ...]:
-    """Want the lower pod of an earlier upper pod gone, within the grace of the one that takes its place.
+    """Return the deletion of the lower pod of an earlier upper pod, within the grace period of its successor.
 
-    That it is the earlier one is read at quorum: with another engine at work, it may be for one that is yet to be told
-    of here.
+    That it is the earlier one is read at quorum. With another engine at work, it may be for an upper pod that has not
+    been received here yet.
     """
     if not lower.upper_pods.is_gone(key.namespace, key.name, below.facts.upper_uid):
         above = Ref(UPPER, POD, key.namespace, key.name)
@@ -270,13 +271,13 @@ def _predecessor_ends(key: Key, below: Entry, upper: Entry, lower: LowerWorld) -
 
 
 def _grace_of(pod: Manifest) -> int:
-    """Return for how many seconds a pod may end."""
+    """Return a pod's termination grace period in seconds."""
     given = pod["spec"].get("terminationGracePeriodSeconds")
     return _DEFAULT_GRACE if given is None else int(given)
 
 
 def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
-    """Make the lower pod, unless its name is taken, it has run before, or its predecessor runs or may run elsewhere."""
+    """Create the lower pod, unless its name is taken, it has run before, or its predecessor may run elsewhere."""
     ref = _below_ref(key, lower)
     foreign = lower.foreign_pods.get(ref.namespace, ref.name)
     in_the_way = foreign or below
@@ -296,7 +297,7 @@ def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, wor
 
 
 def _unfinished(key: Key, upper: Entry, other: LowerWorld, world: World) -> Problem:
-    """Return how to say that an earlier pod of that name runs, or may run, in another lower cluster."""
+    """Return the problem that an earlier pod of that name runs, or may run, in another lower cluster."""
     if other.silent > UNREACHABLE_AFTER:
         unknown = f"an older pod of this name may still run in lower cluster {other.name}, which does not answer"
         return Problem("PredecessorUnreachable", unknown)
@@ -309,13 +310,13 @@ def _unfinished(key: Key, upper: Entry, other: LowerWorld, world: World) -> Prob
 
 
 def _forgotten(upper: Entry, ref: Ref, lower: LowerWorld, world: World) -> Decision:
-    """Call a pod unready whose lower pod went missing with the history of its store; its end is not decided here."""
+    """Mark a pod unready whose lower pod was lost in a rollback of its store; whether it ends is not decided here."""
     body = forgotten(upper.manifest(), timestamp(world.now)) if lower.pods.is_lost(ref.namespace, ref.name) else None
     return Decision((status_write(upper.manifest(), body, "its lower pod is missing"),)) if body else _NOTHING
 
 
 def _elsewhere(key: Key, upper: Entry, world: World) -> LowerWorld | None:
-    """Return the other lower where the pod of an earlier pod of that name runs, as far as is known: two never run."""
+    """Return the other lower where the pod of an earlier pod of that name is known to run: two must never run."""
     for other in world.lowers.values():
         earlier = copies.standing(upper, other) if other.name != key.lower else None
         if earlier is not None and _runs_before(earlier, upper, world):
@@ -324,10 +325,10 @@ def _elsewhere(key: Key, upper: Entry, world: World) -> LowerWorld | None:
 
 
 def _patience(upper_pod: Manifest) -> float:
-    """Return for how many seconds a lower that is silent is waited for: there may have been an older pod of that name.
+    """Return for how many seconds to wait for a lower that does not answer, where an older pod of that name may run.
 
-    A StatefulSet promises that no two of one name run; of other names that may come again, as of a person's pods, a
-    lower that does not answer delays none.
+    A StatefulSet guarantees that no two pods of one name run. For other names that may be used again, as those of bare
+    pods, a lower that does not answer causes only a short delay.
     """
     kind = controller_of(upper_pod).get("kind")
     if kind in _RENAMING:
@@ -336,17 +337,17 @@ def _patience(upper_pod: Manifest) -> float:
 
 
 def _may_be_elsewhere(upper_pod: Manifest, here: LowerWorld, world: World) -> bool:
-    """Report whether another lower may tell any moment of a pod that runs there: they are opened one after the other."""
+    """Report whether another lower may soon report a pod that runs there: lowers are connected one by one."""
     patience = _patience(upper_pod)
     names = {spec.name for spec in world.topology.lowers} | world.lowers.keys() if patience else ()
     return any(_is_unread(world.lowers.get(name), here, world, patience) for name in names)
 
 
 def _is_unread(other: LowerWorld | None, here: LowerWorld, world: World, patience: float) -> bool:
-    """Report whether a lower is yet to tell of its pods, None for one that is yet to be opened.
+    """Report whether a lower has not listed its pods yet; None is a lower that is not connected yet.
 
-    One that has not told for too long, whether it is silent or forbids it, holds up the others no more. What it told
-    before counts as long as nothing newer is known.
+    A lower that has not listed them for too long, because it is unreachable or forbids it, does not delay the others
+    any longer. What it reported before counts as long as nothing newer is known.
     """
     if other is not None and (other.pods.synced or not other.connected):
         return False
@@ -373,7 +374,7 @@ def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _in_the_way(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """A pod that is not ours matters only where it takes, or leaves, the name of one above, or is another's now."""
+    """Yield the key of an upper pod whose name a foreign pod takes or frees, or whose foreign pod changes its owner."""
     if delta.before is not None and delta.after is not None and _whose(delta.before) == _whose(delta.after):
         return
     here, entry = world.lowers[lower], delta.entry
@@ -383,6 +384,6 @@ def _in_the_way(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _whose(foreign: Entry) -> tuple[str, str, bool, bool]:
-    """Tell by what a pod that is not ours may be taken over."""
+    """Return the facts that decide whether a foreign pod may be adopted."""
     facts = foreign.facts
     return facts.mark, facts.made_for, facts.ending, bool(foreign.raw)

@@ -1,9 +1,9 @@
-"""Scheduling constraints as the lower scheduler is given them.
+"""The scheduling constraints of a lower pod.
 
-What a user asks of nodes is asked of the nodes below, but part of it is about the upper cluster: labels that only a
-virtual node has, names of virtual nodes, domains that the upper spans. Left in, it keeps the lower pod Pending for
-ever, since no lower node can meet it; it was met when the pod was bound to its virtual node. The webhook moves what is
-meant for below into an annotation; without it the spec is all there is.
+Most constraints on nodes are meant for lower nodes. Some are about the upper cluster: labels that only a virtual node
+has, names of virtual nodes, topology domains of the upper cluster. No lower node can meet these, so a copy would keep
+the lower pod Pending indefinitely; they were met when the pod was bound to its virtual node. The webhook moves the
+constraints for lower nodes into an annotation; without it, the spec is used.
 """
 
 from tensile.kubelet.pods.placement_context import Placement
@@ -23,7 +23,7 @@ def lower_tolerations(upper_pod: Manifest, place: Placement) -> list[Manifest]:
 
 
 def scheduling_fields(upper_pod: Manifest, place: Placement) -> Manifest:
-    """Return nodeSelector, affinity, tolerations and topologySpreadConstraints of the lower pod, each where not empty."""
+    """Return the lower pod's nodeSelector, affinity, tolerations and topologySpreadConstraints that are not empty."""
     spec = upper_pod["spec"]
     moved = cluster_selector(upper_pod)
     source = spec if moved is None else moved
@@ -37,9 +37,9 @@ def scheduling_fields(upper_pod: Manifest, place: Placement) -> Manifest:
 
 
 def _restored(spec: Manifest, moved: Manifest | None) -> Manifest:
-    """Return the affinity to filter: the required node affinity is what was moved, the rest is the spec's.
+    """Return the affinity to filter: required node affinity as it was moved, the rest from the spec.
 
-    A spec without any affinity takes the moved one whole.
+    If the spec has no affinity, the moved one is used whole.
     """
     present: Manifest = spec.get("affinity") or {}
     if moved is None:
@@ -53,20 +53,20 @@ def _restored(spec: Manifest, moved: Manifest | None) -> Manifest:
 
 
 def _tolerations(spec: Manifest, moved: Manifest, place: Placement) -> list[Manifest]:
-    """Return those that were moved, and what the spec has beyond them: tolerations may be added to a bound pod."""
+    """Return the moved tolerations, and those added to the spec since: a bound pod may get more."""
     kept = for_lower(moved.get("tolerations") or [], place.taints)
     present = {subject(one): one for one in for_lower(spec.get("tolerations") or [], place.taints)}
     return [present.pop(subject(one), one) for one in kept] + list(present.values())
 
 
 def _node_selector(selector: dict[str, str], place: Placement) -> dict[str, str]:
-    """Filter the labels that a node has to have."""
+    """Return the node labels to require, without those of the upper cluster."""
     only = (place.upper_only_keys, place.upper_only_nodes)
     return {key: value for key, value in selector.items() if not is_upper_only(key, [value], *only)}
 
 
 def _affinity(affinity: Manifest, place: Placement) -> Manifest:
-    """Filter the three kinds of affinity; one that is left empty goes."""
+    """Return the filtered affinity of all three kinds; an empty one is left out."""
     fields = {
         **affinity,
         "nodeAffinity": _node_affinity(affinity.get("nodeAffinity") or {}, place),
@@ -77,7 +77,7 @@ def _affinity(affinity: Manifest, place: Placement) -> Manifest:
 
 
 def _node_affinity(affinity: Manifest, place: Placement) -> Manifest:
-    """Filter what is required of nodes and what is preferred."""
+    """Return the filtered node affinity, required and preferred."""
     fields = {
         **affinity,
         _REQUIRED: _required_terms(affinity.get(_REQUIRED) or {}, place),
@@ -87,9 +87,9 @@ def _node_affinity(affinity: Manifest, place: Placement) -> Manifest:
 
 
 def _required_terms(required: Manifest, place: Placement) -> Manifest | None:
-    """Filter the terms, of which one has to hold.
+    """Return the filtered terms, of which one has to match.
 
-    Those that ask for another virtual node do not hold here. Where one that does asks for nothing more, none is needed.
+    Terms for another virtual node are left out. If a remaining term has no further constraint, none is needed.
     """
     terms = [_split(term, place) for term in required.get("nodeSelectorTerms") or []]
     here = [term for term in terms if _is_met_above(term, place)] or terms
@@ -98,24 +98,24 @@ def _required_terms(required: Manifest, place: Placement) -> Manifest | None:
 
 
 def _is_met_above(term: Split, place: Placement) -> bool:
-    """Report whether the virtual node has what a term asks of the upper cluster, as far as is known."""
+    """Report whether the virtual node meets the upper part of a term, as far as is known."""
     known = place.node_labels
     return term.above is None or known is None or matches(term.above, place.node_name, known)
 
 
 def _preferences(preferred: list[Manifest], place: Placement) -> list[Manifest]:
-    """Filter preferences among nodes; one that is left empty would prefer all alike."""
+    """Return the filtered preferences; an empty one would prefer all nodes alike and is left out."""
     filtered = [{**term, "preference": _split(term.get("preference") or {}, place).below} for term in preferred]
     return [term for term in filtered if term["preference"]]
 
 
 def _split(term: Manifest, place: Placement) -> Split:
-    """Take a term apart: what is about the upper cluster was met when the pod was bound."""
+    """Return a term split into its parts: the upper one was met when the pod was bound."""
     return split_term(term, place.upper_only_keys, place.upper_only_nodes)
 
 
 def _pod_affinity(affinity: Manifest, place: Placement) -> Manifest:
-    """Filter what is required of the company of pods and what is preferred."""
+    """Return the filtered pod affinity or anti-affinity, required and preferred."""
     fields = {
         **affinity,
         _REQUIRED: _pod_terms(affinity.get(_REQUIRED) or [], place),
@@ -125,13 +125,13 @@ def _pod_affinity(affinity: Manifest, place: Placement) -> Manifest:
 
 
 def _pod_terms(terms: list[Manifest], place: Placement) -> list[Manifest]:
-    """Filter required terms by their domain."""
+    """Return the required terms whose topology exists in the lower cluster."""
     domains = place.upper_domains
     return [_pod_term(term, place) for term in terms if term.get("topologyKey") not in domains]
 
 
 def _weighted_pod_terms(weighted: list[Manifest], place: Placement) -> list[Manifest]:
-    """Filter preferred terms by their domain."""
+    """Return the preferred terms whose topology exists in the lower cluster."""
     field, domains = "podAffinityTerm", place.upper_domains
     return [
         {**one, field: _pod_term(one[field], place)} for one in weighted if one[field].get("topologyKey") not in domains
@@ -139,7 +139,7 @@ def _weighted_pod_terms(weighted: list[Manifest], place: Placement) -> list[Mani
 
 
 def _pod_term(term: Manifest, place: Placement) -> Manifest:
-    """Rewrite a term for below: the lower namespaces, and no merged expressions."""
+    """Return a term for the lower cluster: with lower namespaces, without merged expressions."""
     plain = without_merged(term)
     if names := plain.get("namespaces"):
         plain = {**plain, "namespaces": [place.namespace_of(name) for name in names]}
@@ -149,7 +149,7 @@ def _pod_term(term: Manifest, place: Placement) -> Manifest:
 
 
 def _space_selector(selector: Manifest, place: Placement) -> Manifest:
-    """Rewrite a selector of namespaces where it names them: each has its name as a label."""
+    """Return a namespace selector with lower names where it uses the label that holds a namespace's name."""
     found = dict(selector)
     named = (selector.get("matchLabels") or {}).get(_SPACE_NAME)
     if named:
@@ -165,15 +165,15 @@ def _space_selector(selector: Manifest, place: Placement) -> Manifest:
 
 
 def _spread(constraints: list[Manifest], place: Placement) -> list[Manifest]:
-    """Filter spread constraints by their domain."""
+    """Return the spread constraints whose topology exists in the lower cluster."""
     domains = place.upper_domains
     return [without_merged(one) for one in constraints if one.get("topologyKey") not in domains]
 
 
 def without_merged(term: Manifest) -> Manifest:
-    """Take the expressions out of a label selector that the upper apiserver merged into it.
+    """Return a term without the expressions that the upper apiserver merged into its label selector.
 
-    Kubernetes turns matchLabelKeys into expressions at creation and refuses a pod that comes with both.
+    Kubernetes turns matchLabelKeys into expressions at creation and refuses a pod that has both.
     """
     keys = {key for field in _MERGED for key in term.get(field) or []}
     selector = term.get("labelSelector") or {}

@@ -1,21 +1,10 @@
-"""The service account of a lower pod, and the volumes that bring its tokens.
+"""The service account of a lower pod, the volumes with its tokens, and what must exist before the pod is created.
 
-Admission in the upper cluster adds a projected volume and its mounts to every pod. What becomes of them is the pod's
-identity below. With the lower cluster's own they stay, and the kubelet there fills them. With the upper cluster's,
-the same files come out of a Secret of ours, and the environment says where the upper apiserver is. With none, a pod
-runs as the account "default" and gets no token, so they go, in every kind of container: a mount without its volume is
-refused.
-
-Tokens of the upper cluster for one pod: which its volumes ask for, and the Secret below that stands in for them.
-
-A kubelet fetches a pod's tokens from its own apiserver; the lower cluster's would be tokens of another cluster. So the
-engine has them issued above, bound to the upper pod, and keeps them in a Secret of ours, out of which the same files
-are mounted. It is named by the pod's UID, which nobody knows beforehand, so that no other Secret has its name.
-
-What has to be below before a pod is made there: its namespace, all that it names, and the account that it runs as.
-
-Tokens of the upper cluster are not among it. They are asked for last, once nothing else is missing: a pod that waits
-for another reason would have a credential lie below for nobody.
+Upper admission adds a projected volume and its mounts to every pod. What happens to them depends on the pod's identity:
+- `lower`: they stay, and the lower kubelet fills them.
+- `upper`: the same files come from a Secret of ours, and the environment holds the upper apiserver's address.
+- `none`: the pod runs as the account "default" without a token. Volume and mounts are removed in every kind of
+  container, since a mount without its volume is refused.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,20 +23,23 @@ from tensile.reconcile.rules.claims import foreign_source
 from tensile.reconcile.world import Key, LowerWorld, Problem, UpperServer, World
 
 PUBLISHED_CA = "kube-root-ca.crt"
-"""The ConfigMap in which each cluster tells every namespace its authority."""
+"""The ConfigMap in which each cluster publishes its CA in every namespace."""
 CA, NAMESPACE, TOKEN = "ca.crt", "namespace", "token"
 _CREDENTIALS = frozenset({"serviceAccountToken", "podCertificate"})
-"""Sources of a projected volume by which a pod shows who it is."""
+"""Sources of a projected volume that hold credentials of the pod."""
 _PREFIX = "upper-token-"
 _ONE_HOUR = 3600
 _STRETCHED = 3607
-"""What admission asks for; the apiserver takes it for a sign of old clients, and gives a token for a year."""
+"""The lifetime that admission requests: the apiserver takes it for old clients and issues a token for a year."""
 _SHORTEST = 600
 _DIGITS = 8
+DEFAULT_ACCOUNT = "default"
+_CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+_STARTED = ("containers", "initContainers")
 
 
 class Wish(NamedTuple):
-    """One token: its key in the Secret, its audience ("" for the apiserver itself), and for how many seconds."""
+    """One token: its key in the Secret, its audience ("" for the apiserver itself), and its lifetime in seconds."""
 
     entry: str
     audience: str
@@ -55,19 +47,24 @@ class Wish(NamedTuple):
 
 
 class TokenFacts(NamedTuple):
-    """A Secret with tokens: the name and the UID of the upper pod that they are for."""
+    """A Secret with tokens: the name and the UID of their upper pod."""
 
     pod: str
     uid: str
 
 
 def secret_name(pod_uid: str) -> str:
-    """Name the Secret with the tokens of an upper pod."""
+    """Return the name of the Secret with the tokens of an upper pod.
+
+    A kubelet fetches a pod's tokens from its own apiserver; the lower cluster's would be tokens of another cluster. So
+    the engine requests them in the upper cluster, bound to the upper pod, and stores them in a Secret in the lower
+    cluster. It is named by the pod's UID, which cannot be predicted, so that no other Secret has its name.
+    """
     return f"{_PREFIX}{pod_uid}"
 
 
 def digest(raw: bytes) -> Kept:
-    """Keep a Secret of ours below with its marks, and `TokenFacts` where it is no copy of one above."""
+    """Transform a lower Secret of ours: its bytes and marks, with `TokenFacts` if it is no copy of an upper one."""
     secret = decoded(raw)
     noted = annotations(secret)
     uid = noted.get(UPPER_UID, "")
@@ -84,7 +81,7 @@ INDEXES = {"pod": _by_pod, **ownership.INDEXES}
 
 
 def wishes(spec: Manifest) -> tuple[Wish, ...]:
-    """Return the tokens that a pod's volumes ask for, one for each audience; () for a pod that needs none."""
+    """Return the tokens that a pod's volumes need, one for each audience; () for none."""
     found: dict[str, int] = {}
     for audience, seconds in _asked(spec):
         found[audience] = min(seconds, found.get(audience, seconds))
@@ -107,7 +104,7 @@ def with_token(volume: Manifest) -> bool:
 
 
 def _asked(spec: Manifest) -> Iterator[tuple[str, int]]:
-    """Yield audience and seconds of each token that a volume asks for."""
+    """Yield audience and seconds of each token that a volume requests."""
     for volume in spec.get("volumes") or ():
         if is_token_volume(volume) and "secret" in volume:
             yield "", _ONE_HOUR
@@ -118,14 +115,14 @@ def _asked(spec: Manifest) -> Iterator[tuple[str, int]]:
 
 
 def _lifetime(seconds: int | None) -> int:
-    """Return how long a token is asked to hold; less than ten minutes is refused."""
+    """Return the lifetime to request for a token; less than ten minutes would be refused."""
     return _ONE_HOUR if seconds in (None, _STRETCHED) else max(int(seconds or 0), _SHORTEST)
 
 
 def in_place_of_tokens(volume: Manifest, secret: str) -> Manifest:
-    """Return a volume with the Secret in the place of each token, and of what tells of the cluster beside it.
+    """Return a volume with the Secret in place of each token, and of the cluster's CA and namespace beside it.
 
-    The authority is the upper cluster's then, and so is the namespace; the files have the same names.
+    These are then the upper cluster's; the files have the same names.
     """
     if is_token_volume(volume) and "secret" in volume:
         items = [_item(name, name) for name in (TOKEN, CA, NAMESPACE)]
@@ -137,7 +134,7 @@ def in_place_of_tokens(volume: Manifest, secret: str) -> Manifest:
 
 
 def without_tokens(volume: Manifest) -> Manifest:
-    """Return a volume without the tokens and certificates that it projects, itself where it has none."""
+    """Return a volume without the tokens and certificates that it projects; the same object if it has none."""
     sources = [source for source in sources_of(volume) if not source.keys() & _CREDENTIALS]
     if len(sources) == len(sources_of(volume)):
         return volume
@@ -145,7 +142,7 @@ def without_tokens(volume: Manifest) -> Manifest:
 
 
 def _replaced(source: Manifest, secret: str) -> Iterator[Manifest]:
-    """Yield what stands in the place of one source."""
+    """Yield what replaces one source."""
     token, published, downward = (source.get(form) for form in ("serviceAccountToken", "configMap", "downwardAPI"))
     if token is not None:
         yield _from(secret, [_item(entry_of(token.get("audience") or ""), token["path"])])
@@ -159,7 +156,7 @@ def _replaced(source: Manifest, secret: str) -> Iterator[Manifest]:
 
 
 def _without_namespace(downward: Manifest, secret: str) -> Iterator[Manifest]:
-    """Yield a downward source, its file with the pod's namespace out of the Secret: below it may have another name."""
+    """Yield a downward source with the pod's namespace taken from the Secret: the lower namespace may differ."""
     named: list[Manifest] = []
     rest: list[Manifest] = []
     for item in downward.get("items") or ():
@@ -179,13 +176,8 @@ def _item(key: str, path: str) -> Manifest:
     return {"key": key, "path": path}
 
 
-DEFAULT_ACCOUNT = "default"
-_CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
-_STARTED = ("containers", "initContainers")
-
-
 def account_fields(upper_pod: Manifest, place: Placement) -> Manifest:
-    """Return the fields of the lower spec that depend on the pod's identity below; those not in it are as above."""
+    """Return the fields of the lower spec that depend on the pod's identity; others are as in the upper spec."""
     spec = upper_pod["spec"]
     match place.identity:
         case "none":
@@ -211,7 +203,7 @@ def _without_identity(spec: Manifest) -> Manifest:
 
 
 def _with_lower_identity(spec: Manifest) -> Manifest:
-    """Keep the token's volume; a pod that has none above, by its own or its account's will, gets none below either."""
+    """Keep the token's volume; a pod without one in the upper cluster gets none in the lower cluster either."""
     volumes = spec.get("volumes") or []
     if any("secret" in volume for volume in volumes if is_token_volume(volume)):
         return without_token(spec)
@@ -232,7 +224,7 @@ def _with_upper_identity(upper_pod: Manifest, place: Placement) -> Manifest:
 
 
 def with_address(container: Manifest, server: UpperServer | None) -> Manifest:
-    """Return a container whose environment says where the upper apiserver is; unless it does already, or nobody knows."""
+    """Return a container with the upper apiserver's address in its environment, unless it is set already or unknown."""
     if server is None:
         return container
     told = {
@@ -247,9 +239,9 @@ def with_address(container: Manifest, server: UpperServer | None) -> Manifest:
 
 
 def debug_containers(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> list[Manifest]:
-    """Return the ephemeral containers of an upper pod as its lower pod can have them: without mounts of what it lacks.
+    """Return the ephemeral containers of an upper pod for its lower pod: without mounts of volumes it does not have.
 
-    Where tokens of the upper cluster are mounted, they are told its address too.
+    Where tokens of the upper cluster are mounted, they get the upper apiserver's address too.
     """
     above, below = upper_pod["spec"], lower_pod["spec"]
     held = {volume["name"] for volume in below.get("volumes") or ()}
@@ -260,7 +252,7 @@ def debug_containers(upper_pod: Manifest, lower_pod: Manifest, place: Placement)
 
 
 def uses_tokens(lower_pod: Manifest, pod_uid: str) -> bool:
-    """Report whether tokens of the upper cluster, for the upper pod of that UID, are mounted in a lower pod."""
+    """Report whether a lower pod mounts tokens of the upper cluster for the upper pod of that UID."""
     name = secret_name(pod_uid)
     sources = (source for volume in lower_pod["spec"].get("volumes") or () for source in sources_of(volume))
     return any((source.get("secret") or {}).get("name") == name for source in sources)
@@ -277,7 +269,7 @@ def without_token(spec: Manifest) -> Manifest:
 
 
 def _without_mounts(container: Manifest, gone: set[str]) -> Manifest:
-    """Return a container without the mounts of volumes that are gone, itself when it has none."""
+    """Return a container without the mounts of removed volumes; the same object when it has none."""
     mounts = container.get("volumeMounts") or []
     left = [mount for mount in mounts if mount["name"] not in gone]
     if len(left) == len(mounts):
@@ -287,7 +279,11 @@ def _without_mounts(container: Manifest, gone: set[str]) -> Manifest:
 
 
 def awaited(namespace: str, needs: Iterable[Reference], lower: LowerWorld, world: World) -> list[Key]:
-    """Return the keys of what is not below yet; `needs` is what a pod of the upper `namespace` refers to."""
+    """Return the keys of what a pod in `namespace` with references `needs` still lacks in the lower cluster.
+
+    Tokens of the upper cluster are not among them. They are requested last, once nothing else is missing: otherwise a
+    pod that waits for another reason would leave an unused credential in the lower cluster.
+    """
     needs = tuple(needs)
     found = [] if namespaces.ready(lower, namespace) else [namespaces.key_of(lower.name, namespace)]
     found += config.missing(world, lower, namespace, needs)
@@ -297,7 +293,7 @@ def awaited(namespace: str, needs: Iterable[Reference], lower: LowerWorld, world
 
 
 def refused(upper_pod: Manifest) -> Problem | None:
-    """Return why a pod is not made below whatever is there: it names what exists in lower clusters alone."""
+    """Return why a pod is never created in the lower cluster: it names what exists only there."""
     for volume in upper_pod["spec"].get("volumes") or ():
         template = (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}
         source = foreign_source(template.get("spec") or {})

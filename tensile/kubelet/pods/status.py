@@ -1,26 +1,10 @@
-"""What an upper pod's status should say of its lower pod.
+"""The status of an upper pod, derived from its lower pod or, where no lower pod can speak for it, set by the engine.
 
-By the table of status fields: a phase is never left once it is terminal, conditions go by type, containers by the names
-that the upper spec has, addresses in pairs and not beyond the pod's end, and what is immutable above or the lower
-cluster's own stays below. Nothing here reads a clock: every time comes from the lower pod, so the same two pods always
-give the same answer, and writing that answer leaves nothing to write.
-
-Container statuses on their way up, and what they turn into when a pod ends without saying how.
-
-The apiserver refuses a whole status write when one container that may not restart comes back from the dead, so such a
-container keeps the end that is known above. Names that only the lower pod has (injected by a webhook there) stay below.
-
-Statuses that the engine gives an upper pod by itself, where no lower pod can speak for it.
-
-Each says in the fields that kubectl prints why the pod is as it is: not mirrored yet, out of reach, or lost. Each is
-None when the pod says so already, so that an unchanged world causes no write. `now` is a time in RFC 3339.
-
-The one write by which an upper pod's status changes.
-
-It holds only while the pod is still the one of that UID. What says a phase holds only while nobody has written to the
-pod since, because two keys may say one, and a write that took its time must not take back an end that was told
-meanwhile; so does what says of a disruption, because an eviction says it too, just before it deletes the pod. What says
-neither comes through whoever else writes: it says nothing that a later look does not put right.
+A terminal phase is never left. Conditions are merged by type; containers go by the names in the upper spec, so those
+that a lower webhook injected are left out. Every time comes from the lower pod and not from a clock, so the same two
+pods always give the same status, and writing it leaves nothing to write. The engine's own statuses say in the fields
+that kubectl prints why a pod is not mirrored, unreachable or lost. Each is None when the pod says so already, so that
+an unchanged world causes no write. `now` is a time in RFC 3339.
 """
 
 from collections.abc import Mapping
@@ -61,29 +45,150 @@ CONTAINERS_OF: Mapping[str, str] = MappingProxyType(
 
 _KILLED = 137
 _RESTART_ALL = "RestartAllContainers"
+_COPIED = with_verdict(STATUS, Verdict.KEEP)
+_NOT_SEEN_ENDING = "the pod ended in the lower cluster before this container's end was reported"
+LOWER_POD_LOST = "LowerPodLost"
+LOWER_UNREACHABLE = "LowerUnreachable"
+_READINESS = (READY, CONTAINERS_READY)
+_LOST = "the pod's counterpart in the lower cluster was deleted there"
+_UNREACHABLE = "the lower cluster that runs the pod does not answer"
+_FORGOTTEN = "the lower cluster knows nothing of the pod since its store went back to an earlier state"
+
+
+def upper_status(
+    upper_pod: Manifest, lower_pod: Manifest, *, generation: int, in_step: Manifest | None = None
+) -> Manifest | None:
+    """Return the strategic merge patch {"status": ...} that reports the lower pod on the upper pod, None for none.
+
+    Minor differences alone cause no write: that a scheduler found a node, and the first observedGeneration, are sent
+    with the next write. `generation` is the upper generation whose spec the lower pod has (0: unknown), `in_step` the
+    condition of that type, None where it should be absent. A pod that others delete in the lower cluster is not ready,
+    and marked as disrupted, from the time of that deletion.
+    """
+    seen = status_of(upper_pod).get("phase")
+    if is_terminal(seen) and _phase(lower_pod) != seen:
+        return None
+    conditions = {**reflected_conditions(upper_pod, lower_pod, generation), IN_STEP: in_step}
+    fields = _fields(upper_pod, lower_pod) | _observed(upper_pod, lower_pod, generation)
+    patch = status_patch(upper_pod, fields, conditions)
+    return {"status": patch} if _is_of_worth(patch, upper_pod) else None
+
+
+def ending(upper_pod: Manifest, lower_pod: Manifest | None, now: str) -> Manifest | None:
+    """Return the last status of a deleted pod before its object is removed; None when it says so already.
+
+    Job controllers wait for a terminal phase of each pod that they count: the lower pod's last one, else Failed.
+    Containers that still ran are reported as a kubelet reports containers that it cannot find. `now` is in RFC 3339.
+    """
+    fields, conditions = _last_words(upper_pod, lower_pod)
+    phase = next(one for one in (status_of(upper_pod).get("phase"), fields.get("phase"), "Failed") if is_terminal(one))
+    lists = {field: fields.get(field, entries) for field, entries in present_containers(upper_pod).items()}
+    fields = {
+        **fields,
+        **ended_containers(lists, _NOT_SEEN_ENDING),
+        "phase": phase,
+        **_addresses(upper_pod, ended=True),
+    }
+    unready = {kind: _unready(upper_pod, conditions, kind, now) for kind in (READY, CONTAINERS_READY)}
+    patch = status_patch(upper_pod, fields, {**conditions, **unready})
+    return {"status": patch} if patch else None
+
+
+def _last_words(upper_pod: Manifest, lower_pod: Manifest | None) -> tuple[Fields, Conditions]:
+    """Return the lower pod's last status, as far as it can still change the upper pod's status."""
+    seen = status_of(upper_pod).get("phase")
+    if lower_pod is None or (is_terminal(seen) and _phase(lower_pod) != seen):
+        return {}, {}
+    return _fields(upper_pod, lower_pod), reflected_conditions(upper_pod, lower_pod, 0)
+
+
+def _unready(upper_pod: Manifest, conditions: Conditions, kind: str, now: str) -> Manifest:
+    """Return a readiness condition with status False: the new or present one if it is False, else one of our own."""
+    for one in (conditions.get(kind), conditions_of(upper_pod).get(kind)):
+        if one is not None and one["status"] == "False":
+            return one
+    return condition(upper_pod, kind, "False", reason="PodFailed", message="", now=now)
+
+
+def _phase(lower_pod: Manifest) -> str:
+    """Return the phase of a pod, Pending when it has none."""
+    return status_of(lower_pod).get("phase") or "Pending"
+
+
+def _fields(upper_pod: Manifest, lower_pod: Manifest) -> dict[str, Any]:
+    """Return every field but conditions and observedGeneration as it should be in the upper pod."""
+    status = status_of(lower_pod)
+    phase = _phase(lower_pod)
+    copied = {field: status.get(field) for field in _COPIED}
+    ended = is_terminal(phase) and not upper_pod["spec"].get("hostNetwork")
+    return copied | {"phase": phase} | _addresses(lower_pod, ended=ended) | reflected_containers(upper_pod, lower_pod)
+
+
+def _addresses(pod: Manifest, *, ended: bool) -> dict[str, Any]:
+    """Return the four address fields, each list starting with its single field's value.
+
+    A pod that ended has no address: its sandbox is gone, and another pod may have the address by now.
+    """
+    status = status_of(pod)
+    pod_ip, pod_ips = ("", []) if ended else _pair(status.get("podIP"), status.get("podIPs"))
+    host_ip, host_ips = _pair(status.get("hostIP"), status.get("hostIPs"))
+    return {"podIP": pod_ip, "podIPs": pod_ips, "hostIP": host_ip, "hostIPs": host_ips}
+
+
+def _pair(single: str | None, several: list[Manifest] | None) -> tuple[str, list[Manifest]]:
+    """Return the older, single field and the list in agreement; the single one wins, as in Kubernetes."""
+    first = several[0].get("ip", "") if several else ""
+    address = single or first
+    return address, several if several and first == address else [{"ip": address}] if address else []
+
+
+def _observed(upper_pod: Manifest, lower_pod: Manifest, generation: int) -> dict[str, Any]:
+    """Return observedGeneration where it moves forward."""
+    number = observed_generation(status_of(lower_pod).get("observedGeneration"), lower_pod, generation)
+    known = status_of(upper_pod).get("observedGeneration") or 0
+    return {"observedGeneration": number} if number and number > known else {}
+
+
+def _is_of_worth(patch: Manifest, upper_pod: Manifest) -> bool:
+    """Report whether a patch contains something that cannot wait for the next one."""
+    if patch.keys() - {"conditions", "observedGeneration"}:
+        return True
+    if "observedGeneration" in patch and status_of(upper_pod).get("observedGeneration"):
+        return True
+    return any(not _is_mere_scheduling(one, upper_pod) for one in patch.get("conditions", ()))
+
+
+def _is_mere_scheduling(one: Manifest, upper_pod: Manifest) -> bool:
+    """Report whether a condition only says, for the first time, that a node was found."""
+    found = one["type"] in (SCHEDULED, LOWER_SCHEDULED) and one.get("status") == "True"
+    return found and one["type"] not in conditions_of(upper_pod)
 
 
 def reflected_containers(upper_pod: Manifest, lower_pod: Manifest) -> dict[str, list[Manifest]]:
-    """Return what the three lists of container statuses should be above."""
+    """Return what the three lists of container statuses should be in the upper pod.
+
+    The apiserver refuses a whole status if a container that may not restart runs again, so such a container keeps the
+    end that was reported.
+    """
     return {field: _reflected(field, upper_pod, lower_pod) for field in CONTAINERS_OF}
 
 
 def ended_containers(statuses: Mapping[str, list[Manifest]], message: str) -> dict[str, list[Manifest]]:
     """Return the lists with every container ended that had not: exit code 137, reason ContainerStatusUnknown.
 
-    That is what a kubelet reports of a container that it cannot find any more. Init and ephemeral containers that were
+    That is what a kubelet reports for a container that it cannot find any more. Init and ephemeral containers that were
     not running keep their state.
     """
     return {field: [_ended(field, one, message) for one in entries] for field, entries in statuses.items()}
 
 
 def present_containers(upper_pod: Manifest) -> dict[str, list[Manifest]]:
-    """Return the three lists as they are above."""
+    """Return the three lists as they are in the upper pod."""
     return {field: status_of(upper_pod).get(field) or [] for field in CONTAINERS_OF}
 
 
 def _reflected(field: str, upper_pod: Manifest, lower_pod: Manifest) -> list[Manifest]:
-    """Return one list as it should be above."""
+    """Return one list as it should be in the upper pod."""
     below: list[Manifest] = status_of(lower_pod).get(field) or []
     if not below:
         return []
@@ -100,7 +205,7 @@ def _reflected(field: str, upper_pod: Manifest, lower_pod: Manifest) -> list[Man
 
 
 def _may_restart(container: Manifest, status: Manifest, spec: Manifest) -> bool:
-    """Report whether Kubernetes lets a container run again that ended so."""
+    """Report whether Kubernetes allows a container that ended so to run again."""
     exit_code = status["state"]["terminated"].get("exitCode", 0)
     if _has_restart_rule(container, exit_code):
         return True
@@ -121,7 +226,7 @@ def _has_restart_rule(container: Manifest, exit_code: int) -> bool:
 
 
 def _matches(codes: Manifest, exit_code: int) -> bool:
-    """Report whether an exit code is one that a rule is about."""
+    """Report whether a rule applies to an exit code."""
     listed = exit_code in (codes.get("values") or ())
     return listed if codes.get("operator") == "In" else not listed
 
@@ -138,131 +243,10 @@ def _ended(field: str, status: Manifest, message: str) -> Manifest:
     return {**status, "ready": False, "started": False, "state": {"terminated": terminated}}
 
 
-_COPIED = with_verdict(STATUS, Verdict.KEEP)
-_NOT_SEEN_ENDING = "the pod ended in the lower cluster before this container's end was reported"
-
-
-def upper_status(
-    upper_pod: Manifest, lower_pod: Manifest, *, generation: int, in_step: Manifest | None = None
-) -> Manifest | None:
-    """Return the strategic merge patch {"status": ...} that makes the upper pod say what its lower pod says.
-
-    None when nothing of worth differs: that a scheduler found a node, and a first observedGeneration, travel
-    with the next write instead of causing one. `generation` is the upper generation whose spec the lower pod has (0:
-    not known), `in_step` the condition of that type, None where it should be absent.
-    A pod being deleted below by others is not ready, and marked as disrupted, from the moment of that deletion.
-    """
-    seen = status_of(upper_pod).get("phase")
-    if is_terminal(seen) and _phase(lower_pod) != seen:
-        return None
-    conditions = {**reflected_conditions(upper_pod, lower_pod, generation), IN_STEP: in_step}
-    fields = _fields(upper_pod, lower_pod) | _observed(upper_pod, lower_pod, generation)
-    patch = status_patch(upper_pod, fields, conditions)
-    return {"status": patch} if _is_of_worth(patch, upper_pod) else None
-
-
-def ending(upper_pod: Manifest, lower_pod: Manifest | None, now: str) -> Manifest | None:
-    """Return the last status of a deleted pod before its object goes; None when it says so already.
-
-    Job controllers wait for a terminal phase of a pod that they count: the lower pod's last one, else Failed. What
-    still ran is reported as a kubelet reports containers that it cannot find. `now` is in RFC 3339.
-    """
-    fields, conditions = _last_words(upper_pod, lower_pod)
-    phase = next(one for one in (status_of(upper_pod).get("phase"), fields.get("phase"), "Failed") if is_terminal(one))
-    lists = {field: fields.get(field, entries) for field, entries in present_containers(upper_pod).items()}
-    fields = {
-        **fields,
-        **ended_containers(lists, _NOT_SEEN_ENDING),
-        "phase": phase,
-        **_addresses(upper_pod, ended=True),
-    }
-    unready = {kind: _unready(upper_pod, conditions, kind, now) for kind in (READY, CONTAINERS_READY)}
-    patch = status_patch(upper_pod, fields, {**conditions, **unready})
-    return {"status": patch} if patch else None
-
-
-def _last_words(upper_pod: Manifest, lower_pod: Manifest | None) -> tuple[Fields, Conditions]:
-    """Return what the lower pod said last, as far as it can still change the upper pod's status."""
-    seen = status_of(upper_pod).get("phase")
-    if lower_pod is None or (is_terminal(seen) and _phase(lower_pod) != seen):
-        return {}, {}
-    return _fields(upper_pod, lower_pod), reflected_conditions(upper_pod, lower_pod, 0)
-
-
-def _unready(upper_pod: Manifest, conditions: Conditions, kind: str, now: str) -> Manifest:
-    """Return a readiness condition that says False: the one that is there or comes up, where it does."""
-    for one in (conditions.get(kind), conditions_of(upper_pod).get(kind)):
-        if one is not None and one["status"] == "False":
-            return one
-    return condition(upper_pod, kind, "False", reason="PodFailed", message="", now=now)
-
-
-def _phase(lower_pod: Manifest) -> str:
-    """Return the phase that a pod says, Pending when it says none."""
-    return status_of(lower_pod).get("phase") or "Pending"
-
-
-def _fields(upper_pod: Manifest, lower_pod: Manifest) -> dict[str, Any]:
-    """Return every field but conditions and observedGeneration as it should be above."""
-    status = status_of(lower_pod)
-    phase = _phase(lower_pod)
-    copied = {field: status.get(field) for field in _COPIED}
-    ended = is_terminal(phase) and not upper_pod["spec"].get("hostNetwork")
-    return copied | {"phase": phase} | _addresses(lower_pod, ended=ended) | reflected_containers(upper_pod, lower_pod)
-
-
-def _addresses(pod: Manifest, *, ended: bool) -> dict[str, Any]:
-    """Return the four address fields, each list starting with its single field's value.
-
-    A pod that ended has no address: its sandbox is gone, and another pod may have it by now.
-    """
-    status = status_of(pod)
-    pod_ip, pod_ips = ("", []) if ended else _pair(status.get("podIP"), status.get("podIPs"))
-    host_ip, host_ips = _pair(status.get("hostIP"), status.get("hostIPs"))
-    return {"podIP": pod_ip, "podIPs": pod_ips, "hostIP": host_ip, "hostIPs": host_ips}
-
-
-def _pair(single: str | None, several: list[Manifest] | None) -> tuple[str, list[Manifest]]:
-    """Make the older, single field and the list agree; where they do not, the single one holds, as in Kubernetes."""
-    first = several[0].get("ip", "") if several else ""
-    address = single or first
-    return address, several if several and first == address else [{"ip": address}] if address else []
-
-
-def _observed(upper_pod: Manifest, lower_pod: Manifest, generation: int) -> dict[str, Any]:
-    """Return observedGeneration where it moves forward."""
-    number = observed_generation(status_of(lower_pod).get("observedGeneration"), lower_pod, generation)
-    known = status_of(upper_pod).get("observedGeneration") or 0
-    return {"observedGeneration": number} if number and number > known else {}
-
-
-def _is_of_worth(patch: Manifest, upper_pod: Manifest) -> bool:
-    """Report whether a patch has something to say that cannot wait for the next one."""
-    if patch.keys() - {"conditions", "observedGeneration"}:
-        return True
-    if "observedGeneration" in patch and status_of(upper_pod).get("observedGeneration"):
-        return True
-    return any(not _is_mere_scheduling(one, upper_pod) for one in patch.get("conditions", ()))
-
-
-def _is_mere_scheduling(one: Manifest, upper_pod: Manifest) -> bool:
-    """Report whether a condition only tells that a node was found, for the first time."""
-    found = one["type"] in (SCHEDULED, LOWER_SCHEDULED) and one.get("status") == "True"
-    return found and one["type"] not in conditions_of(upper_pod)
-
-
-LOWER_POD_LOST = "LowerPodLost"
-LOWER_UNREACHABLE = "LowerUnreachable"
-_READINESS = (READY, CONTAINERS_READY)
-_LOST = "the pod's counterpart in the lower cluster was deleted there"
-_UNREACHABLE = "the lower cluster that runs the pod does not answer"
-_FORGOTTEN = "the lower cluster knows nothing of the pod since its store went back to an earlier state"
-
-
 def pending_because(upper_pod: Manifest, reason: str, message: str, now: str) -> Manifest | None:
-    """Return why a bound pod has no lower pod yet: {"status": ...}, None when it says so or its phase is terminal.
+    """Return the status of a bound pod without a lower pod, with the reason; None when it says so or has ended.
 
-    kubectl shows a status reason in its STATUS column; the lower pod's first status takes it away again.
+    kubectl shows a status reason in its STATUS column; the lower pod's first status removes it again.
     """
     if is_terminal(status_of(upper_pod).get("phase")):
         return None
@@ -273,9 +257,9 @@ def pending_because(upper_pod: Manifest, reason: str, message: str, now: str) ->
 
 
 def lost(upper_pod: Manifest, now: str) -> Manifest | None:
-    """Fail a pod whose lower pod is gone for certain though nobody above deleted it.
+    """Return the status Failed for a pod whose lower pod is certainly gone though the upper one was not deleted.
 
-    Never for one that is being deleted, or whose phase is terminal. It carries DisruptionTarget, so that a Job's
+    It is None for a pod that is being deleted, or whose phase is terminal. It sets DisruptionTarget, so that a Job's
     failure policy does not count it as the pod's own failure.
     """
     if is_terminal(status_of(upper_pod).get("phase")) or metadata(upper_pod).get("deletionTimestamp"):
@@ -289,10 +273,10 @@ def lost(upper_pod: Manifest, now: str) -> Manifest | None:
 
 
 def unreachable(upper_pod: Manifest, now: str) -> Manifest | None:
-    """Take readiness from a pod whose cluster does not answer: its Services stop sending, and nothing else changes.
+    """Return the status that makes a pod unready because its cluster does not answer, so that Services stop using it.
 
-    Only conditions that are there change: one that was never mirrored has none, and a phase or container state that
-    nobody can see is left as it was last seen.
+    Only existing readiness conditions change: a pod that was never mirrored has none, and phase and container states
+    stay as they were last seen.
     """
     if is_terminal(status_of(upper_pod).get("phase")):
         return None
@@ -300,12 +284,12 @@ def unreachable(upper_pod: Manifest, now: str) -> Manifest | None:
 
 
 def forgotten(upper_pod: Manifest, now: str) -> Manifest | None:
-    """Take readiness from a pod of which its lower cluster knows nothing since its store was restored."""
+    """Return the status that makes a pod unready because its restored lower cluster does not know it."""
     return _body(status_patch(upper_pod, {}, _unreadiness(upper_pod, STORE_RESTORED, _FORGOTTEN, now)))
 
 
 def evicted(upper_pod: Manifest, words: str, now: str) -> Manifest | None:
-    """Mark a pod that is about to be deleted because its cluster is out of reach, as Kubernetes marks evicted ones."""
+    """Return the status of a pod that is to be deleted because its cluster is unreachable, as for an eviction."""
     conditions = _unreadiness(upper_pod, LOWER_UNREACHABLE, _UNREACHABLE, now)
     if not _is_true(upper_pod, DISRUPTION):
         conditions[DISRUPTION] = condition(
@@ -315,30 +299,36 @@ def evicted(upper_pod: Manifest, words: str, now: str) -> Manifest | None:
 
 
 def _unreadiness(upper_pod: Manifest, reason: str, message: str, now: str) -> dict[str, Manifest | None]:
-    """Return the readiness conditions that are there, saying False."""
+    """Return the existing readiness conditions with status False."""
     present = [kind for kind in _READINESS if kind in conditions_of(upper_pod)]
     return {kind: _condition_unready(upper_pod, kind, reason, message, now) for kind in present}
 
 
 def _condition_unready(upper_pod: Manifest, kind: str, reason: str, message: str, now: str) -> Manifest:
-    """Make a readiness condition that says False."""
+    """Return a readiness condition with status False."""
     return condition(upper_pod, kind, "False", reason=reason, message=message, now=now)
 
 
 def _is_true(upper_pod: Manifest, kind: str) -> bool:
-    """Report whether a condition of the pod says True."""
+    """Report whether a condition of the pod is True."""
     return (conditions_of(upper_pod).get(kind) or {}).get("status") == "True"
 
 
 def _body(patch: Manifest) -> Manifest | None:
-    """Make the body of a patch, None when there is nothing in it."""
+    """Return the body of a patch, None when it is empty."""
     return {"status": patch} if patch else None
 
 
 def status_write(
     upper_pod: Manifest, body: Manifest, reason: str, *, asked: bool = True, lost: bool = False
 ) -> Patched:
-    """Make the write of {"status": ...}."""
+    """Return the write of {"status": ...}, with its preconditions.
+
+    It is conditional on the pod's UID. With a phase it is also conditional on the resourceVersion, because two keys may
+    write a phase, and a slow write must not revert an end that was reported meanwhile. The same holds for
+    DisruptionTarget, which an eviction also sets just before it deletes the pod. Other statuses need no such condition:
+    a later decision corrects them.
+    """
     meta = metadata(upper_pod)
     fields = ("uid", "resourceVersion") if _is_shared(body["status"]) else ("uid",)
     fence = {field: meta[field] for field in fields if field in meta}
@@ -347,5 +337,5 @@ def status_write(
 
 
 def _is_shared(status: Manifest) -> bool:
-    """Report whether a status has what others write as well."""
+    """Report whether a status has fields that others write too."""
     return "phase" in status or any(one["type"] == DISRUPTION for one in status.get("conditions", ()))

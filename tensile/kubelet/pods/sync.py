@@ -1,6 +1,6 @@
-"""A living pod: what is written below and above so that the two tell the same story.
+"""Keep a living pod in sync: what is written to the lower pod and to the upper pod's status.
 
-Reports come before the write that may be refused again, so that a pod which cannot start says why with its first try.
+Reports come before the write that may be refused again, so that a pod that cannot start shows why after its first try.
 """
 
 from collections.abc import Iterable
@@ -39,12 +39,12 @@ _MUTABLE = ("metadata.labels", "metadata.annotations")
 
 
 def report(upper_pod: Manifest, problem: Problem, now: datetime, waits: tuple[Key, ...] = ()) -> Decision:
-    """Describe on the pod, and once in an event, why it is not mirrored."""
+    """Report on the pod, and once in an event, why it is not mirrored."""
     return Decision(tuple(_complaint(upper_pod, problem, now)), waits, problem)
 
 
 def arrive(key: Key, upper_pod: Manifest, named: Iterable[Reference], lower: LowerWorld, world: World) -> Decision:
-    """Make the lower pod once its namespace and everything that it needs are below; `named` is what it refers to."""
+    """Create the lower pod once its namespace and all that it refers to (`named`) exist in the lower cluster."""
     refused = service_account.refused(upper_pod)
     if refused is not None:
         return report(upper_pod, refused, world.now)
@@ -63,17 +63,17 @@ def arrive(key: Key, upper_pod: Manifest, named: Iterable[Reference], lower: Low
 
 
 def out_of_reach(upper_pod: Manifest, lower: LowerWorld, world: World) -> Decision:
-    """Return of a pod whose lower cluster is silent that nobody knows."""
+    """Report on a pod that its lower cluster does not answer."""
     body = unreachable(upper_pod, timestamp(world.now))
     lost = f"lower cluster {lower.name} does not answer"
     return Decision((status_write(upper_pod, body, lost),) if body else ())
 
 
 def keep(key: Key, upper_pod: Manifest, below: Entry, lower: LowerWorld, world: World) -> Decision:
-    """Keep a mirrored pod in step: its status above, and below what was changed above.
+    """Keep a mirrored pod in sync: its status in the upper cluster, and changes of its spec in the lower cluster.
 
-    The status comes first, and the generation in it is the one whose spec the lower pod has. A pair of pods in which
-    nothing had to change is compared again when spec, labels or annotations of one change, or the topology does.
+    The status comes first; its observedGeneration is the generation whose spec the lower pod has. If a pair of pods
+    needed no changes, it is compared again when spec, labels or annotations of one change, or the topology does.
     """
     pod = below.manifest()
     pair, name = _pair(upper_pod, pod), (key.namespace, key.name)
@@ -101,7 +101,7 @@ def keep(key: Key, upper_pod: Manifest, below: Entry, lower: LowerWorld, world: 
 
 
 def _drifted(upper_pod: Manifest, below: Entry, lower: LowerWorld, world: World) -> Manifest | None:
-    """Return the condition of a pod that somebody below has changed for good, None for one that is as it should be."""
+    """Return the condition of a pod that another client has changed irreversibly in the lower cluster, else None."""
     if below.facts.terminating or below.facts.terminal:
         return None
     words = drift(upper_pod, below.manifest(), _kept_place(below.namespace, lower, world))
@@ -111,7 +111,7 @@ def _drifted(upper_pod: Manifest, below: Entry, lower: LowerWorld, world: World)
 def _differences(
     upper_pod: Manifest, pod: Manifest, lower: LowerWorld, world: World
 ) -> tuple[list[Patched], list[Wanted]]:
-    """Return what of spec and of metadata has to change below."""
+    """Return the changes of spec and of metadata that the lower pod needs."""
     meta = metadata(pod)
     place, ref = _kept_place(meta["namespace"], lower, world), Ref(lower.name, POD, meta["namespace"], meta["name"])
     changed = changes_below(upper_pod, pod, ref, place)
@@ -119,7 +119,7 @@ def _differences(
 
 
 def _pair(*pods: Manifest) -> int:
-    """Tell two pods in their present form from every other pair, status apart; 0 where generations are not counted."""
+    """Return a hash of two pods without status, by which an unchanged pair is recognized; 0 without generations."""
     forms: list[object] = []
     for meta in map(metadata, pods):
         if not meta.get("generation"):
@@ -130,7 +130,7 @@ def _pair(*pods: Manifest) -> int:
 
 
 def _awaited(upper_pod: Manifest, changed: list[Patched], lower: LowerWorld, world: World) -> tuple[Key, ...]:
-    """Return the keys of what ephemeral containers that are to be added refer to and that is not below yet."""
+    """Return the keys of what new ephemeral containers refer to and the lower cluster does not have yet."""
     if not any(map(adds_containers, changed)):
         return ()
     namespace = metadata(upper_pod)["namespace"]
@@ -138,12 +138,12 @@ def _awaited(upper_pod: Manifest, changed: list[Patched], lower: LowerWorld, wor
 
 
 def _obstacle(keys: Iterable[Key], world: World) -> Problem | None:
-    """Return the first problem that is known of the keys."""
+    """Return the first known problem of the keys."""
     return next((world.problems[one] for one in keys if one in world.problems), None)
 
 
 def _refusal(upper_pod: Manifest, said: Manifest | None) -> list[Wanted]:
-    """Tell once, in an event, of a change that is refused; nothing where the condition says so already."""
+    """Return one event about a change that is refused; none where the condition already says so."""
     if said is None or said == conditions_of(upper_pod).get(IN_STEP):
         return []
     meta = metadata(upper_pod)
@@ -160,7 +160,7 @@ def _complaint(upper_pod: Manifest, problem: Problem, now: datetime) -> list[Wan
 
 
 def _made(key: Key, upper_pod: Manifest, place: Placement) -> list[Wanted]:
-    """Want the lower pod, tell what did not go down with it, and let the upper one outlast an engine that is down."""
+    """Return the lower pod, events about what was not mirrored, and the tolerations of the upper pod."""
     ref = Ref(key.lower, POD, place.namespace, key.name)
     present = Present(ref, lower_pod(upper_pod, place), f"bound to node {place.node_name}")
     above = Ref(UPPER, POD, key.namespace, key.name)
@@ -169,11 +169,11 @@ def _made(key: Key, upper_pod: Manifest, place: Placement) -> list[Wanted]:
 
 
 def _metadata(upper_pod: Manifest, pod: Manifest, ref: Ref, place: Placement, *, sent: bool) -> list[Wanted]:
-    """Want the labels and annotations above below too; nothing where they are.
+    """Return the write of labels and annotations of the lower pod, [] where it has them.
 
-    Where images are `sent` in this round, the note of them is for that write alone. Most pods are in step, and what
-    they have of ours tells so: a key that was taken away above is still in their note. A pod without notes, made before
-    there were any, gets them with its next change.
+    Where images are `sent` in this round, only that write changes the note of them. Most pods are in sync, which our
+    keys on them show: a key that was removed from the upper pod is still in the note of written keys. A pod without
+    notes, created before there were any, gets them with its next change.
     """
     meta = mutable_metadata(upper_pod, place)
     if meta["labels"].items() <= labels(pod).items() and meta["annotations"].items() <= annotations(pod).items():
@@ -197,7 +197,7 @@ def _without_notes(meta: Manifest) -> Manifest:
 
 
 def _kept_place(namespace: str, lower: LowerWorld, world: World) -> Placement:
-    """Return of a lower pod's place what its upkeep depends on."""
+    """Return a `Placement` with what updates of a lower pod depend on."""
     return Placement(
         world.owner,
         lower.node,
@@ -215,7 +215,7 @@ def _virtual_taints(world: World) -> tuple[Manifest, ...]:
 
 
 def _tolerant(upper_pod: Manifest) -> list[Wanted]:
-    """Let the pod tolerate, without limit, a node whose engine is down; only while nobody else changes it."""
+    """Return the patch that makes the pod tolerate a node whose engine is down; it fails if the pod changed."""
     tolerations = tolerations_for_upper(upper_pod)
     if tolerations is None:
         return []
@@ -226,7 +226,7 @@ def _tolerant(upper_pod: Manifest) -> list[Wanted]:
 
 
 def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> Placement:
-    """Return where the pods of a namespace go."""
+    """Return the `Placement` for the pods of a namespace."""
     real = frozenset[str]().union(*(entry.facts.label_keys for entry in lower.nodes))
     above = _node_labels(lower, world)
     return Placement(
@@ -249,12 +249,12 @@ def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> 
 
 
 def _node_labels(lower: LowerWorld, world: World) -> dict[str, str] | None:
-    """Return the labels of a lower's virtual node, None while it is not there."""
+    """Return the labels of a lower's virtual node, None while it does not exist."""
     node = world.upper.nodes.get("", lower.node)
     return None if node is None else _labels_in(node.raw)
 
 
 @lru_cache(maxsize=64)
 def _labels_in(node: bytes) -> dict[str, str]:
-    """Read a Node's labels, which every pod that comes asks for; a Node is written every few minutes."""
+    """Return a Node's labels; cached, since each new pod needs them and a Node is written only every few minutes."""
     return labels(orjson.loads(node))

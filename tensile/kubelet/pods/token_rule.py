@@ -1,8 +1,8 @@
-"""The rule for tokens of the upper cluster: issued last before the pod that mounts them, renewed in time, gone with it.
+"""The rule for tokens of the upper cluster: issued last before their pod, renewed in time, deleted with the pod.
 
-Each is bound to the upper pod and so worth nothing once that is gone; the Secret that holds it goes with the lower pod.
-A kubelet renews a token when a fifth of its time is left, and so does this: while the lower pod runs, whatever the
-topology says by then, because a running pod keeps the identity that it was made with.
+Each token is bound to the upper pod and invalid once that is gone; the Secret that holds it is deleted with the lower
+pod. Like a kubelet, the rule renews a token when a fifth of its lifetime is left. It does so while the lower pod runs,
+even if the topology has changed, because a running pod keeps the identity that it was created with.
 """
 
 from base64 import b64encode
@@ -23,14 +23,14 @@ from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "token"
 RENEWED_AT = 0.8
-"""The share of a token's time after which it is renewed."""
+"""The part of a token's lifetime after which it is renewed."""
 _SHORTEST = timedelta(minutes=1)
-"""However little time an apiserver gives a token: renewing it is tried no more often."""
+"""Minimum time between renewals, however short the lifetime that an apiserver grants."""
 _API = "authentication.k8s.io/v1"
 
 
 class _Held(NamedTuple):
-    """What stands at the place of a pod: a lower pod that is ours, and the Secrets with tokens for pods of its name.
+    """What exists for a pod in the lower cluster: its lower pod, if ours, and the Secrets with tokens for its name.
 
     `namespace` is the lower one. The lower pod may be that of an earlier upper pod, which keeps its tokens.
     """
@@ -46,7 +46,7 @@ def key_of(lower: str, namespace: str, pod: str) -> Key:
 
 
 def missing(lower: LowerWorld, upper_pod: Manifest, owner: Owner) -> list[Key]:
-    """Return the key of the tokens that a pod without a lower pod has to wait for; [] when there is none."""
+    """Return the key of the tokens that a pod without a lower pod has to wait for; [] for none."""
     if lower.spec.service_accounts.identity != "upper" or not wishes(upper_pod["spec"]):
         return []
     meta = metadata(upper_pod)
@@ -56,12 +56,12 @@ def missing(lower: LowerWorld, upper_pod: Manifest, owner: Owner) -> list[Key]:
 
 
 class TokenRule:
-    """One key for each pod that mounts tokens of the upper cluster below, or is going to."""
+    """The rule with one key for each pod that mounts tokens of the upper cluster in a lower one, or will."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note pods on both sides, of the Secrets below, and of the upper cluster's authority."""
+        """Watch pods on both sides, the lower Secrets, and the upper cluster's CA."""
         return (
             Route("upper_pods", _above),
             Route("pods", _below),
@@ -70,7 +70,7 @@ class TokenRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield the keys of every pod where pods get such tokens, and of every Secret with some."""
+        """Yield the keys of every pod if pods get such tokens, and of every Secret with tokens."""
         here = world.lowers[lower]
         found = {key for entry in here.secrets if entry.facts.token for key in _of_secret(here, entry)}
         if here.spec.service_accounts.identity == "upper":
@@ -78,9 +78,9 @@ class TokenRule:
         yield from sorted(found)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Take away tokens that are of no use any more; have issued, or renewed, those that are needed.
+        """Delete tokens that are no longer used; have needed tokens issued or renewed.
 
-        Not while the lower cluster is silent: each try would issue one more, and have nowhere to put it.
+        Do nothing while the lower cluster does not answer: each attempt would issue a token that cannot be stored.
         """
         lower = world.lowers[key.lower]
         if not lower.settled or lower.silent:
@@ -99,7 +99,7 @@ class TokenRule:
 
 
 def _held(key: Key, lower: LowerWorld, world: World) -> _Held:
-    """Return what stands at the place of a pod; nothing in a namespace that is not for its own."""
+    """Return what exists for a pod; nothing in a namespace that is not for the pod's own."""
     namespace = lower.namespace(key.namespace)
     if not lower.upper_namespace(namespace):
         return _Held(None, namespace, ())
@@ -109,7 +109,7 @@ def _held(key: Key, lower: LowerWorld, world: World) -> _Held:
 
 
 def _user(key: Key, held: _Held, lower: LowerWorld, world: World) -> Entry | None:
-    """Return the upper pod if its lower pod uses tokens of the upper cluster, or is going to."""
+    """Return the upper pod if its lower pod uses tokens of the upper cluster, or will."""
     upper = lower.upper_pods.get(key.namespace, key.name)
     if upper is None or not lives_below(upper, world.topology.exclude_namespaces):
         return None
@@ -124,7 +124,7 @@ def _user(key: Key, held: _Held, lower: LowerWorld, world: World) -> Entry | Non
 
 
 def _ended(upper: Entry | None, held: _Held, lower: LowerWorld, world: World) -> Iterator[Absent]:
-    """Want the Secrets gone whose pod is neither here any more nor coming."""
+    """Yield the deletion of Secrets whose pod neither exists nor will be created."""
     for secret in held.secrets:
         coming = upper is not None and upper.uid == secret.facts.token.uid
         here = held.pod is not None and held.pod.facts.upper_uid == secret.facts.token.uid
@@ -134,7 +134,7 @@ def _ended(upper: Entry | None, held: _Held, lower: LowerWorld, world: World) ->
 
 
 def _issued(pod: Manifest, held: _Held, lower: LowerWorld, world: World) -> Decision:
-    """Want the tokens of a pod issued when there are none, and renewed when their time comes."""
+    """Return the tokens to issue for a pod when there are none or they have to be renewed."""
     meta = metadata(pod)
     authority = _authority_of(world, meta["namespace"])
     if not authority:
@@ -157,7 +157,7 @@ def _issued(pod: Manifest, held: _Held, lower: LowerWorld, world: World) -> Deci
 
 
 def _told(pod: Manifest, lower: LowerWorld, world: World, *, runs: bool) -> Iterator[Told]:
-    """Tell a pod that runs why its tokens are not renewed; one that waits for them says so in its status."""
+    """Yield an event why a running pod's tokens are not renewed; for a waiting pod its status says so."""
     meta = metadata(pod)
     refusal = world.problems.get(key_of(lower.name, meta["namespace"], meta["name"]))
     if runs and refusal is not None:
@@ -167,7 +167,7 @@ def _told(pod: Manifest, lower: LowerWorld, world: World, *, runs: bool) -> Iter
 
 
 def _good_for(secret: Manifest | None, wanted: Manifest, world: World) -> float:
-    """Return for how many seconds a Secret is good as it is; 0 or less for one that has to be written."""
+    """Return for how many seconds a Secret is valid as it is; 0 or less when it has to be written."""
     term = None if secret is None else term_of(secret)
     if secret is None or term is None or not is_of(secret, world.owner, wanted["metadata"]["annotations"][UPPER_UID]):
         return 0.0
@@ -204,7 +204,7 @@ def _secret_of(pod: Manifest, wanted: Iterable[Wish], authority: str, ref: Ref, 
 
 
 def _request(wish: Wish, pod: Manifest) -> Manifest:
-    """Ask for a token that holds only as long as the pod of that UID is there."""
+    """Return a TokenRequest that is bound to the pod of that UID."""
     bound = {"apiVersion": POD.api, "kind": POD.name, "name": pod["name"], "uid": pod["uid"]}
     audiences = {"audiences": [wish.audience]} if wish.audience else {}
     spec = {**audiences, "expirationSeconds": wish.seconds, "boundObjectRef": bound}
@@ -212,7 +212,7 @@ def _request(wish: Wish, pod: Manifest) -> Manifest:
 
 
 def _authority_of(world: World, namespace: str) -> str:
-    """Return the certificates by which the upper apiserver is known to its own pods."""
+    """Return the CA certificates that pods use to verify the upper apiserver."""
     found = world.upper.config_maps.get(namespace, PUBLISHED_CA)
     return str((found.manifest().get("data") or {}).get(CA, "")) if found is not None else ""
 
@@ -222,7 +222,7 @@ def _of_secret(lower: LowerWorld, secret: Entry) -> Iterator[Key]:
 
 
 def _keys_below(lower: LowerWorld, entry: Entry, pod: str) -> Iterator[Key]:
-    """Return the key that something in a lower namespace belongs to, if that is for an upper one."""
+    """Yield the key that an object in a lower namespace belongs to, if that namespace is for an upper one."""
     for namespace in lower.above(entry.namespace):
         yield key_of(lower.name, namespace, pod)
 
@@ -239,7 +239,7 @@ def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """A lower pod matters when it comes, ends or goes; its status does not."""
+    """Yield the key when a lower pod appears, changes its facts or is deleted; its status is irrelevant."""
     here, entry = world.lowers[lower], delta.entry
     is_news = delta.before is None or delta.after is None or delta.before.facts != delta.after.facts
     if is_news and _has_tokens(here, entry.namespace, entry.name):
@@ -252,7 +252,7 @@ def _secret(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _authority(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """A new authority concerns every pod of its namespace."""
+    """Yield the key of every pod in a namespace whose CA changed."""
     here, entry = world.lowers[lower], delta.entry
     if entry.name == PUBLISHED_CA:
         for pod in here.upper_pods.select("namespace", entry.namespace):

@@ -1,9 +1,10 @@
-"""The rule for pods that asked for a virtual node and have no node yet: what the webhook missed is made good.
+"""The rule for pods that request a virtual node and are not bound yet: it repairs what the webhook missed.
 
-A webhook may be off, away, or late, and then creations go on without it. Tolerations may be added to a pod until it is
-bound; its selectors may not be changed any more, so where no virtual node has what they ask for, that is said. A pod
-that comes to be bound needs nothing of this: what it asks of lower nodes goes down with it as if it had been moved. So
-only one is looked at that the scheduler found no node for: most are bound before anybody could write to them.
+A webhook may be disabled, unreachable or late, and then pods are created without it. Tolerations may be added to a pod
+until it is bound, but its selectors may not change any more. So where no virtual node meets them, an event says so. A
+pod that gets bound needs none of this: its constraints on lower nodes are copied to the lower pod as if the webhook had
+moved them. So only pods that the scheduler found no node for are considered: most are bound before they could be
+patched.
 """
 
 from collections.abc import Iterator
@@ -31,29 +32,34 @@ MISSED = "WebhookMissed"
 _NOTHING = Decision()
 _UNSCHEDULABLE = "Unschedulable"
 _MARK = f'"{_UNSCHEDULABLE}"'.encode()
+_MISSED = (
+    "no webhook moved what the pod asks of lower nodes (nodeSelector or required node affinity) to annotation "
+    "clusterSelector, and no virtual node has that itself: it stays Pending; create it anew while the webhook is "
+    "served (webhook.enabled), or give virtual nodes these labels (node.labels)"
+)
 
 
 def digest(raw: bytes) -> Kept:
-    """Keep a pod, and whether the scheduler has found no node for it."""
+    """Transform a pod: keep its bytes, and whether the scheduler has found no node for it."""
     return Kept(raw, _MARK in raw and unplaced(decoded(raw), (_UNSCHEDULABLE,)) is not None)
 
 
 class WaitingRule:
-    """One key for each pod that asked for a virtual node and waits for one, with the first lower of the topology."""
+    """The rule with one key for each pod that waits for a virtual node, in the queue of the topology's first lower."""
 
     name = WAITING
 
     def routes(self) -> tuple[Route, ...]:
-        """Note such pods, and of virtual nodes that come."""
+        """Watch such pods, and virtual nodes that appear."""
         return (Route("upper.waiting", _changed), Route("upper.nodes", _node_came))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield the keys of all of them, in the first lower's queue."""
+        """Yield the keys of all of them, for the first lower."""
         if lower == world.speaker:
             yield from (key_of(lower, entry) for entry in world.upper.waiting if entry.facts)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Add what tolerations lack; say what cannot be mended."""
+        """Add missing tolerations; report what cannot be repaired."""
         entry = world.upper.waiting.get(key.namespace, key.name)
         if (
             entry is None
@@ -74,9 +80,9 @@ def key_of(lower: str, entry: Entry) -> Key:
 
 
 def _tolerant(pod: Manifest, world: World) -> Iterator[Wanted]:
-    """Let the pod tolerate the virtual nodes' taints; only while nobody else writes.
+    """Yield the patch that makes the pod tolerate the virtual nodes' taints; it fails if the pod changed.
 
-    With them come those for nodes whose engine is down; alone, these have time until the pod is bound.
+    It also adds the tolerations for nodes whose engine is down; those alone can wait until the pod is bound.
     """
     taints = taints_of(world.topology.lowers)
     if not lacking_for(pod["spec"].get("tolerations") or (), taints):
@@ -89,7 +95,7 @@ def _tolerant(pod: Manifest, world: World) -> Iterator[Wanted]:
 
 
 def _told(pod: Manifest, world: World) -> Iterator[Wanted]:
-    """Describe that a selector should have been moved, where it keeps the pod from every virtual node."""
+    """Yield an event that a selector should have been moved, if it keeps the pod from every virtual node."""
     nodes = [node for lower in world.lowers.values() if (node := world.upper.nodes.get("", lower.node)) is not None]
     spec = pod["spec"]
     if not nodes or cluster_selector(pod) is not None or not _asks_below(spec, world):
@@ -100,15 +106,8 @@ def _told(pod: Manifest, world: World) -> Iterator[Wanted]:
     yield Told(_ref(meta), meta["uid"], MISSED, _MISSED)
 
 
-_MISSED = (
-    "no webhook moved what the pod asks of lower nodes (nodeSelector or required node affinity) to annotation "
-    "clusterSelector, and no virtual node has that itself: it stays Pending; create it anew while the webhook is "
-    "served (webhook.enabled), or give virtual nodes these labels (node.labels)"
-)
-
-
 def _asks_below(spec: Manifest, world: World) -> bool:
-    """Report whether a spec asks for more than a virtual node."""
+    """Report whether a spec constrains lower nodes, and not only virtual ones."""
     keys = UPPER_ONLY_KEYS | set(world.topology.webhook.ignore_selector_keys)
     nodes = world.virtual_nodes
     selector: dict[str, str] = spec.get("nodeSelector") or {}
@@ -127,6 +126,6 @@ def _changed(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _node_came(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """What no virtual node had, a new one may have."""
+    """Yield all keys when a virtual node appears: it may have what no other had."""
     if delta.before is None and lower == world.speaker:
         yield from WaitingRule().keys(world, lower)

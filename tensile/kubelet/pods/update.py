@@ -1,19 +1,11 @@
-"""Keeps a running lower pod's spec in step with its upper pod's: one write for each kind of change.
+"""Update the spec of a running lower pod from its upper pod: one write for each kind of change.
 
-Each holds only for the lower pod of that UID, and none holds up another: a policy below that forbids an image must not
-keep a debug container away. What the lower cluster refuses is said on the upper pod, which runs on as it is.
-
-What Kubernetes allows to change in a running pod's spec, and how each such change travels to the lower pod.
-
-Four changes, so that one which is refused does not keep the others back: images and deadline, tolerations, resources by
-the resize subresource, and ephemeral containers by theirs. Only what the upper spec names is compared: defaults and
-limits that admission below has added are its own. So is an image that it has put in the place of ours. All bodies are
-strategic merge patches without preconditions; None where nothing is to be done.
-
-What somebody did to a lower pod that Kubernetes lets nobody take back: it is said above, since it cannot be undone.
-
-Everything else that is changed below is put back. Of these three it is known whose they are: ephemeral containers have
-names, and who wrote a field last is in the API's book-keeping; what admission below added with our own write is ours.
+Kubernetes allows four kinds: images and deadline, tolerations, resources by the resize subresource, and ephemeral
+containers by theirs. They are separate writes, so that a refused one does not hold back the others: a lower policy that
+forbids an image must not block a debug container. What is refused is reported on the upper pod, which runs on. Only
+what the upper spec names is compared: defaults and limits added by lower admission stay, and so does an image that
+admission put in the place of ours. Bodies are strategic merge patches without preconditions, None where nothing is to
+be done; each write adds the lower pod's UID.
 """
 
 from collections.abc import Mapping
@@ -35,6 +27,60 @@ from tensile.reconcile.world import Problem
 from tensile.resources import parse
 
 _AMOUNTS = ("requests", "limits")
+NOT_IN_STEP = "ChangeNotApplied"
+"""The reason of the event about a change that is not applied."""
+CHANGED_BELOW = "ChangedBelow"
+"""The reason of the condition and the event about changes that cannot be reverted."""
+_RESIZE = "resize"
+_DEBUG = "ephemeralcontainers"
+_LONGEST = 1024
+
+
+def changes_below(upper_pod: Manifest, lower_pod: Manifest, ref: Ref, place: Placement) -> list[Patched]:
+    """Return the writes that update the lower pod (`ref`) to the upper pod's spec; [] without differences."""
+    found = (
+        ("", image_patch(upper_pod, lower_pod), "images or deadline differ from the upper pod's"),
+        ("", toleration_patch(upper_pod, lower_pod, place), "tolerations were added to the upper pod"),
+        (_RESIZE, resize_patch(upper_pod, lower_pod), "resources differ from the upper pod's"),
+        (_DEBUG, ephemeral_patch(upper_pod, lower_pod, place), "ephemeral containers were added to the upper pod"),
+    )
+    return [
+        Patched(ref, _fenced(body, lower_pod), reason, subresource, shown=True, apart=True)
+        for subresource, body, reason in found
+        if body is not None
+    ]
+
+
+def _fenced(body: Manifest, lower_pod: Manifest) -> Patch:
+    """Return the patch with the pod's UID; a list that is replaced whole must not have changed since."""
+    seen = metadata(lower_pod)
+    fence = {"uid": seen["uid"]}
+    if "tolerations" in body["spec"]:
+        fence["resourceVersion"] = seen["resourceVersion"]
+    return Patch("strategic-merge-patch", {**body, "metadata": {**body.get("metadata", {}), **fence}})
+
+
+def changes_images(change: Patched) -> bool:
+    """Report whether a write of `changes_below` sends images, and with them the note of what was sent."""
+    return "metadata" in change.patch.body and "annotations" in change.patch.body["metadata"]
+
+
+def adds_containers(change: Patched) -> bool:
+    """Report whether a write of `changes_below` adds ephemeral containers, which may refer to further objects."""
+    return change.subresource == _DEBUG
+
+
+def in_step(
+    upper_pod: Manifest, problem: Problem | None, lower: str, now: datetime, *, waiting: bool
+) -> Manifest | None:
+    """Return the condition that says why a change is not in `lower`; None where it should be absent.
+
+    While a change is being applied (`waiting`) and no problem is known, the condition stays as it is.
+    """
+    if problem is None:
+        return conditions_of(upper_pod).get(IN_STEP) if waiting else None
+    message = f"a change of this pod is not in lower cluster {lower}: {problem.message}"[:_LONGEST]
+    return condition(upper_pod, IN_STEP, "False", reason=problem.reason, message=message, now=timestamp(now))
 
 
 def image_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
@@ -47,7 +93,7 @@ def image_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
 
 
 def toleration_patch(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> Manifest | None:
-    """Return the patch of tolerations; those below are never removed."""
+    """Return the patch of tolerations; the lower pod's own are never removed."""
     seen = lower_pod["spec"].get("tolerations") or []
     return _body({"tolerations": _tolerations(lower_tolerations(upper_pod, place), seen)})
 
@@ -65,9 +111,9 @@ def resize_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
 
 
 def ephemeral_patch(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> Manifest | None:
-    """Return the patch of the ephemeralcontainers subresource: those that are missing below, which can only be added.
+    """Return the patch of the ephemeralcontainers subresource: those that the lower pod lacks; they can only be added.
 
-    Those that are there are named before them, or the API would put what is new first.
+    The existing ones are named first, or the API would put the new ones before them.
     """
     if not upper_pod["spec"].get("ephemeralContainers"):
         return None
@@ -77,7 +123,7 @@ def ephemeral_patch(upper_pod: Manifest, lower_pod: Manifest, place: Placement) 
 
 
 def _body(fields: Manifest) -> Manifest | None:
-    """Make the body of a patch of the fields that have a value, None when none has."""
+    """Return the body of a patch of the fields that have a value, None when none has."""
     changed = {field: value for field, value in fields.items() if value}
     return {"spec": changed} if changed else None
 
@@ -88,9 +134,9 @@ def _by_name(containers: list[Manifest] | None) -> dict[str, Manifest]:
 
 
 def _images(field: str, upper_pod: Manifest, lower_pod: Manifest) -> list[Manifest]:
-    """Return each container of a list whose image is another one below, with that image.
+    """Return each container of a list whose image differs in the lower pod, with the upper image.
 
-    One that was sent already stays as admission below has made it, unless somebody has changed it there since.
+    An image that was already sent stays as lower admission has changed it, unless another client has edited it since.
     """
     above: list[Manifest] = upper_pod["spec"].get(field) or []
     below = lower_pod["spec"].get(field) or []
@@ -103,19 +149,19 @@ def _images(field: str, upper_pod: Manifest, lower_pod: Manifest) -> list[Manife
 
 
 def _edited(field: str, container: Manifest, lower_pod: Manifest) -> bool:
-    """Report whether somebody has changed a container's image in the lower cluster."""
+    """Report whether another client has changed a container's image in the lower cluster."""
     element = f'k:{{"name":"{container["name"]}"}}'
     return others_wrote(lower_pod, ("f:spec", f"f:{field}", element, "f:image"))
 
 
 def _deadline(wanted: Manifest, seen: Manifest) -> int | None:
-    """Return a deadline to set; Kubernetes lets it come into being and shrink, and nothing else."""
+    """Return the deadline to set; Kubernetes allows one to be added or shortened only."""
     want, see = wanted.get("activeDeadlineSeconds"), seen.get("activeDeadlineSeconds")
     return want if want and (see is None or want < see) else None
 
 
 def _tolerations(wanted: list[Manifest], seen: list[Manifest]) -> list[Manifest]:
-    """Return the whole list to set, which replaces the old one: what is there, with new seconds, and what is missing."""
+    """Return the whole list to set, [] without changes: existing tolerations with new seconds, and missing ones."""
     by_subject = {subject(one): one for one in wanted}
     kept = [by_subject.pop(subject(one), one) for one in seen]
     whole = kept + list(by_subject.values())
@@ -123,7 +169,7 @@ def _tolerations(wanted: list[Manifest], seen: list[Manifest]) -> list[Manifest]
 
 
 def _resized(above: list[Manifest], below: list[Manifest] | None) -> list[Manifest]:
-    """Return each container whose resources are others below, with those."""
+    """Return each container whose resources differ in the lower pod, with the upper resources."""
     if [one.get("resources") for one in above] == [one.get("resources") for one in below or ()]:
         return []
     known = _by_name(below)
@@ -133,78 +179,25 @@ def _resized(above: list[Manifest], below: list[Manifest] | None) -> list[Manife
 
 
 def _resources(above: Manifest | None, below: Manifest | None) -> Manifest:
-    """Return requests and limits where an amount that the upper spec names is another one below."""
+    """Return requests and limits if an amount that the upper spec names differs in the lower pod."""
     want, see = above or {}, below or {}
     return {field: want[field] for field in _AMOUNTS if _differ(want.get(field) or {}, see.get(field) or {})}
 
 
 def _differ(want: Mapping[str, Any], see: Mapping[str, Any]) -> bool:
-    """Report whether an amount that is wanted is missing or another one."""
+    """Report whether a wanted amount is missing or different."""
     return want != see and any(
         name not in see or parse(str(amount)) != parse(str(see[name])) for name, amount in want.items()
     )
 
 
-NOT_IN_STEP = "ChangeNotApplied"
-"""The reason of the event that tells of a change which does not come through."""
-_RESIZE = "resize"
-_DEBUG = "ephemeralcontainers"
-_LONGEST = 1024
-
-
-def changes_below(upper_pod: Manifest, lower_pod: Manifest, ref: Ref, place: Placement) -> list[Patched]:
-    """Return the writes that bring the lower pod (`ref`) to the upper pod's spec; [] when it has that."""
-    found = (
-        ("", image_patch(upper_pod, lower_pod), "images or deadline differ from the upper pod's"),
-        ("", toleration_patch(upper_pod, lower_pod, place), "tolerations were added to the upper pod"),
-        (_RESIZE, resize_patch(upper_pod, lower_pod), "resources differ from the upper pod's"),
-        (_DEBUG, ephemeral_patch(upper_pod, lower_pod, place), "ephemeral containers were added to the upper pod"),
-    )
-    return [
-        Patched(ref, _fenced(body, lower_pod), reason, subresource, shown=True, apart=True)
-        for subresource, body, reason in found
-        if body is not None
-    ]
-
-
-def changes_images(change: Patched) -> bool:
-    """Report whether a write of `changes_below` sends images, and with them the note of what was sent."""
-    return "metadata" in change.patch.body and "annotations" in change.patch.body["metadata"]
-
-
-def adds_containers(change: Patched) -> bool:
-    """Report whether a write of `changes_below` adds ephemeral containers, which may need what other pods do not."""
-    return change.subresource == _DEBUG
-
-
-def in_step(
-    upper_pod: Manifest, problem: Problem | None, lower: str, now: datetime, *, waiting: bool
-) -> Manifest | None:
-    """Return the condition that says what keeps a change out of `lower`; None where it should be absent.
-
-    While a change is on its way (`waiting`) and nothing has been said against it, the condition stays as it is.
-    """
-    if problem is None:
-        return conditions_of(upper_pod).get(IN_STEP) if waiting else None
-    message = f"a change of this pod is not in lower cluster {lower}: {problem.message}"[:_LONGEST]
-    return condition(upper_pod, IN_STEP, "False", reason=problem.reason, message=message, now=timestamp(now))
-
-
-def _fenced(body: Manifest, lower_pod: Manifest) -> Patch:
-    """Make the patch, for that very pod; a list that is replaced whole must not have changed since."""
-    seen = metadata(lower_pod)
-    fence = {"uid": seen["uid"]}
-    if "tolerations" in body["spec"]:
-        fence["resourceVersion"] = seen["resourceVersion"]
-    return Patch("strategic-merge-patch", {**body, "metadata": {**body.get("metadata", {}), **fence}})
-
-
-CHANGED_BELOW = "ChangedBelow"
-"""The reason of the condition and the event."""
-
-
 def drift(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> str:
-    """Return what somebody has done to a lower pod for good, "" for nothing."""
+    """Return what another client has changed irreversibly in a lower pod, "" for nothing.
+
+    Other changes in the lower cluster are reverted, but an earlier deadline, added tolerations and ephemeral containers
+    cannot be, so they are reported on the upper pod. Ephemeral containers are known by name, and managedFields says who
+    wrote a field last; what lower admission added to our own write counts as ours.
+    """
     found = (
         *_earlier_deadline(upper_pod, lower_pod),
         *_added_tolerations(upper_pod, lower_pod, place),
@@ -214,13 +207,13 @@ def drift(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> str:
 
 
 def changed_below(upper_pod: Manifest, words: str, lower: str, now: datetime) -> Manifest:
-    """Make the condition that says so."""
+    """Return the condition that reports such changes."""
     message = f"somebody changed the pod in lower cluster {lower}, and Kubernetes lets nobody take it back: {words}"
     return condition(upper_pod, IN_STEP, "False", reason=CHANGED_BELOW, message=message[:_LONGEST], now=timestamp(now))
 
 
 def _earlier_deadline(upper_pod: Manifest, lower_pod: Manifest) -> list[str]:
-    """Name a deadline that is earlier than above: it can only shrink."""
+    """Return a deadline that is earlier than the upper pod's: it can only be shortened."""
     want, have = upper_pod["spec"].get("activeDeadlineSeconds"), lower_pod["spec"].get("activeDeadlineSeconds")
     earlier = have is not None and (want is None or have < want)
     if not earlier or not others_wrote(lower_pod, ("f:spec", "f:activeDeadlineSeconds")):
@@ -229,7 +222,7 @@ def _earlier_deadline(upper_pod: Manifest, lower_pod: Manifest) -> list[str]:
 
 
 def _added_tolerations(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> list[str]:
-    """Name tolerations that were added: none can be removed."""
+    """Return tolerations that were added: none can be removed."""
     if not others_wrote(lower_pod, ("f:spec", "f:tolerations")):
         return []
     wanted = {subject(one) for one in lower_tolerations(upper_pod, place)}
@@ -241,12 +234,12 @@ def _added_tolerations(upper_pod: Manifest, lower_pod: Manifest, place: Placemen
 
 
 def _by_admission(toleration: Manifest) -> bool:
-    """Report whether Kubernetes adds a toleration to every pod."""
+    """Report whether a toleration is one that Kubernetes adds to every pod."""
     return str(toleration.get("key", "")).startswith("node.kubernetes.io/")
 
 
 def _added(upper_pod: Manifest, lower_pod: Manifest) -> list[str]:
-    """Name ephemeral containers that the upper pod does not have: none goes away again."""
+    """Return ephemeral containers that the upper pod does not have: none can be removed."""
     known = {one["name"] for one in upper_pod["spec"].get("ephemeralContainers") or ()}
     names = [one["name"] for one in lower_pod["spec"].get("ephemeralContainers") or ()]
     return [f"ephemeral container {name} added" for name in names if name not in known]

@@ -1,5 +1,5 @@
-"""What the pods of a virtual node use of cpu and memory, as a kubelet would tell it.
+"""Usage statistics of virtual nodes and their pods, cpu and memory, in the formats of a kubelet.
 
-A lower's metrics API tells rates (`samples`), readers of a kubelet want counters (`counters`); both meet, pod by pod
-under the upper names (`picture`), and leave in the two forms that a kubelet has (`exposition`, `summary`).
+A lower cluster's metrics API reports rates, but readers of a kubelet expect counters. `usage` turns samples into
+counters per upper pod, `output` renders them, and `collector` fetches the samples on request.
 """

@@ -1,13 +1,11 @@
-"""What a virtual node and its pods use, asked of the lower's metrics API when somebody asks for it, and only then.
+"""Fetch what a virtual node and its pods use from the lower's metrics API, only when a reader requests it.
 
-It goes by connections of its own, like the streams: readers come every few seconds and may ask for much, and none of it
-may stand in the way of what the engine itself has to say to the cluster. Much to decode is decoded in a thread, so that
-the loop goes on meanwhile. An answer holds for some seconds, a refusal too: the samples behind it are no fresher.
+The requests use connections of their own, like streams: readers come every few seconds and may request much, and must
+not delay the engine's own requests to the cluster. Large responses are decoded in a thread, so that the event loop goes
+on meanwhile. An answer is cached for some seconds, errors too, since the samples behind it are no fresher.
 
-`kubectl top` and autoscaling: what a virtual node uses, in the two forms of a kubelet.
-
-metrics-server logs nothing of an answer but its status line. So where nothing can be measured, the reason stands there,
-too, and whoever looks for missing figures finds it in the log where he looks first.
+metrics-server logs only the status line of a response. So an error's reason is also put into the status line, where an
+operator who misses figures finds it.
 """
 
 import asyncio
@@ -46,14 +44,16 @@ from tensile.reconcile.world import LowerWorld
 
 FRESH_SECONDS = 5.0
 PATIENCE_SECONDS = 8.0
-"""How long a reader is let wait: metrics-server gives up after ten."""
+"""Seconds after which a reader gets an error: metrics-server gives up after ten."""
 _LARGEST, _PER_POD, _PER_NODE = 1 << 20, 32 << 10, 8 << 10
-"""Bytes of an answer in any case, and for each pod of ours or node that the cluster has: labels are in it, too."""
+"""Maximum bytes of a response: a fixed part, and a part for each pod of ours or lower node, labels included."""
 _AT_ONCE = 100
+_JSON = "application/json"
+_REASON_AT_MOST = 400
 
 
 class Meter:
-    """The use of one virtual node; made once and kept as long as the node, as its counters may only grow."""
+    """The usage of one virtual node; there is one for as long as the node exists, since its counters must only grow."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Meter:
         self._said = ""
 
     async def picture(self) -> Picture:
-        """Return the use of node and pods, some seconds old at most; Refused, with words for whoever asks, without."""
+        """Return the usage of the node and its pods, at most some seconds old; raise Refused where it is unknown."""
         async with self._asking:
             if self._known is None or self._clock() >= self._until:
                 self._known = await self._measured()
@@ -107,9 +107,9 @@ class Meter:
         return picture(self._lower.node, whole(nodes), await self._runners(), pods, self._ledger)
 
     async def _asked(self, kind: Kind, most: int, query: str = "") -> bytes:
-        """Ask for all metrics of a kind, of so many bytes at most; Refused, ValueError, or an error of the connection.
+        """Return the list of a metrics kind; raise Refused, ValueError, or an error of the connection.
 
-        Who tells more than that tells of pods and nodes that are not there.
+        More than `most` bytes are refused: they describe pods and nodes that do not exist.
         """
         cluster = self._cluster()
         if cluster is None:
@@ -124,7 +124,7 @@ class Meter:
         return bytes(body)
 
     async def _runners(self) -> list[Runner]:
-        """Return what runs; others get their turn in between, as there may be thousands."""
+        """Return the running pods; yield to the event loop at intervals, as there may be thousands."""
         found: list[Runner] = []
         for count, (upper, below) in enumerate(self._pods.pairs()):
             if count % _AT_ONCE == 0:
@@ -143,7 +143,7 @@ class Meter:
         return Refused(status, f"{self._lower.name}: metrics API: {why}")
 
     def _tell(self, known: Picture | Refused) -> None:
-        """Note once that there is nothing to be had, and why; and that there is again."""
+        """Log once that usage is not available and why, and once that it is available again."""
         words = known.message if isinstance(known, Refused) else ""
         if words == self._said:
             return
@@ -154,12 +154,8 @@ class Meter:
             self._log.info("what a virtual node uses is known again", node=self._lower.node)
 
 
-_JSON = "application/json"
-_REASON_AT_MOST = 400
-
-
 async def show(caller: Caller, call: Call, meter: Meter | None) -> None:
-    """Answer with the use of a node and its pods, or with why it is not known."""
+    """Answer with the usage of a node and its pods, or with the reason why it is not known."""
     try:
         found = await while_present(caller.wire, _picture(meter))
     except Refused as refused:
@@ -178,5 +174,5 @@ async def _picture(meter: Meter | None) -> Picture:
 
 
 def reason(message: str) -> str:
-    """Return words that can stand in a status line: printable ASCII, and not too many."""
+    """Return a text that is valid in a status line: printable ASCII of limited length."""
     return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in message[:_REASON_AT_MOST])

@@ -1,15 +1,10 @@
-"""What a virtual node used, as the text of a kubelet's `/metrics/resource`, which metrics-server and Prometheus read.
+"""Render a virtual node's usage as a kubelet does: `/metrics/resource`, `/stats/summary`, `/metrics` and running pods.
 
-Names and labels are the kubelet's. Values carry the time of the sample that they rest on, so that a reader who comes
-twice between two samples sees that nothing is new. They are floating point numbers, as a kubelet's are.
-
-What a virtual node used, as a kubelet's `/stats/summary` tells it: the part of it that is known, cpu and memory.
-
-Network and file systems are left out, as a kubelet leaves out what it cannot measure.
-
-What runs on a virtual node, as a kubelet tells it: in its own metrics, and as the list of pods of its runtime.
-
-That list is a kubelet's look at its containers and not at the API, so it names pods and what runs of them, no more.
+Names and labels are the kubelet's. Values of `/metrics/resource`, which metrics-server and Prometheus read, carry the
+time of their sample, so that a reader who comes twice between two samples sees that nothing is new. They are floating
+point numbers, as in a kubelet. The summary holds cpu and memory only; network and file systems are left out, as a
+kubelet leaves out what it cannot measure. The list of running pods holds names and running containers only, because in
+a kubelet it comes from the container runtime and not from the API.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,9 +25,11 @@ _THOUSAND = 1000
 _POD = ("namespace", "pod")
 _CONTAINER = ("container", *_POD)
 
+Stats = dict[str, Any]
+
 
 class _Scope(NamedTuple):
-    """What is measured, the names of its labels, and its readings, each with their values."""
+    """What is measured, the names of its labels, and its readings, each with its label values."""
 
     name: str
     labels: tuple[str, ...]
@@ -40,13 +37,13 @@ class _Scope(NamedTuple):
 
 
 class _Measured(Collector):
-    """What prometheus_client writes instead of the metrics of this process."""
+    """The collector that prometheus_client renders instead of the metrics of this process."""
 
     def __init__(self, picture: Picture) -> None:
         self._picture = picture
 
     def collect(self) -> Iterator[Metric]:
-        """Return every family; without a node's reading it says that there was an error in measuring."""
+        """Yield every metric family; without a reading of the node, `resource_scrape_error` is 1."""
         for scope in _scopes(self._picture):
             yield from _use(scope)
         yield _starts(self._picture)
@@ -58,7 +55,7 @@ class _Measured(Collector):
 
 
 def exposition(picture: Picture) -> bytes:
-    """Return the text."""
+    """Return the text of `/metrics/resource`."""
     return generate_latest(_Measured(picture))
 
 
@@ -69,7 +66,7 @@ def _scopes(picture: Picture) -> Iterator[_Scope]:
 
 
 def _use(scope: _Scope) -> Iterator[Metric]:
-    """Return the seconds of cpu and the bytes of memory."""
+    """Yield the cpu seconds and the memory bytes of a scope."""
     words = f"Cumulative cpu time consumed by the {scope.name} in core-seconds"
     cpu = CounterMetricFamily(f"{scope.name}_cpu_usage_seconds", words, labels=scope.labels)
     words = f"Current working set of the {scope.name} in bytes"
@@ -90,12 +87,9 @@ def _starts(picture: Picture) -> Metric:
 
 
 def _containers(picture: Picture) -> Iterator[tuple[tuple[str, ...], ContainerReading]]:
-    """Return each container with the values of its labels."""
+    """Yield each container with its label values."""
     for pod in picture.pods:
         yield from (((one.name, pod.runner.namespace, pod.runner.name), one) for one in pod.containers)
-
-
-Stats = dict[str, Any]
 
 
 def summary(picture: Picture) -> bytes:
@@ -131,7 +125,7 @@ def _time(milliseconds: int) -> str:
 
 
 def census(node: str, runners: Sequence[Runner]) -> bytes:
-    """Return the text of a kubelet's `/metrics`, as far as it is of the node and not of a process: names and numbers."""
+    """Return the part of a kubelet's `/metrics` that is about the node: its name, running pods and containers."""
     containers = sum(len(one.containers) for one in runners)
     lines = [
         *_gauge("kubelet_node_name", "The node's name. The count is always 1.", f'{{node="{node}"}} 1'),

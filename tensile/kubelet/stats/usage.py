@@ -1,20 +1,9 @@
-"""What a cluster's metrics API tells: how fast nodes and containers used cpu at a moment, and what memory they held.
+"""Turn samples of a lower's metrics API into counters of a virtual node, its pods and their containers.
 
-Only these few fields are decoded, and amounts become integers as fine as the API gives them: a container that is all
-but idle uses millionths of a cpu.
-
-Rates made into counters that only grow, because readers of a kubelet take differences of counters.
-
-The time since the last sample counts at the new sample's rate, not only the sample's own window: samples that nobody
-asked for are missed, and a reader that divides by the time between two readings then finds the rate again. A counter
-that begins anew, as all do when the engine starts, begins so low that no reader finds more than what is used.
-
-What a virtual node and the pods on it have used, put together from the lower's samples and the mirrored pods.
-
-A sample carries names and no UID, so it counts for a container only when it was taken after that container started:
-what had its name before is somebody else's. Only what runs is in the picture, as with a kubelet.
-
-Which containers of a lower pod run, and since when.
+Only the few needed fields are decoded. Amounts become integers in the finest unit of the API, since an almost idle
+container uses millionths of a cpu. A sample carries names and no UID, so it counts for a container only if it was taken
+after that container started: otherwise it describes another container of that name. Only running containers are
+included, as in a kubelet.
 """
 
 import re
@@ -35,16 +24,24 @@ _THOUSAND = 1000
 _SPAN = re.compile(r"(?:\d+(?:\.\d+)?(?:h|ms|m|us|µs|ns|s))+|0")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|us|µs|ns|s)")
 _MILLISECONDS = {"h": 3_600_000.0, "m": 60_000.0, "s": 1000.0, "ms": 1.0, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
+_LONGEST_SPAN = 24 * 3_600_000
+"""Milliseconds: no sample is measured over more than a day."""
+_LAST = 253_402_300_799_000
+"""The last second of the year 9999 in milliseconds since 1970."""
+_LEAST = 1000
+_YOUNG = 60_000
+"""Milliseconds in which a reader may take a container's whole counter for what it used since it started."""
+_NODE = "node"
 
 
 class Amount(NamedTuple):
-    """A rate of cpu in billionths of one (so many nanoseconds a second), and bytes of memory."""
+    """A rate of cpu in billionths (nanoseconds a second), and bytes of memory."""
 
     cpu: int
     memory: int
 
     def __add__(self, other: object) -> "Amount":
-        """Add amounts up, not tuples together."""
+        """Return the sum of both fields, not the concatenation of tuples."""
         if not isinstance(other, Amount):
             return NotImplemented
         return Amount(self.cpu + other.cpu, self.memory + other.memory)
@@ -69,6 +66,66 @@ class PodSample(NamedTuple):
     containers: dict[str, Amount]
 
 
+class Counter(NamedTuple):
+    """Nanoseconds of cpu used up to a `time` in milliseconds since 1970; never 0, which readers take for missing."""
+
+    time: int
+    used: int
+
+
+class Below(NamedTuple):
+    """A lower pod."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class Runner(NamedTuple):
+    """A mirrored pod: its upper names and UID, the lower pod, and when each running container was started.
+
+    Times are milliseconds since 1970; `started` is the pod's start, None before it.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    below: Below
+    started: int | None
+    containers: dict[str, int]
+
+
+class Reading(NamedTuple):
+    """A counter of cpu at its time, with the rate and the bytes of memory of the last sample."""
+
+    counter: Counter
+    amount: Amount
+
+
+class ContainerReading(NamedTuple):
+    """A container; `started` in milliseconds since 1970."""
+
+    name: str
+    started: int
+    reading: Reading
+
+
+class PodReading(NamedTuple):
+    """A pod under its upper name: the sum of its containers, and each of them."""
+
+    runner: Runner
+    reading: Reading
+    containers: tuple[ContainerReading, ...]
+
+
+class Picture(NamedTuple):
+    """A virtual node and its pods; the node's reading is None while no lower node has been measured."""
+
+    name: str
+    node: Reading | None
+    pods: tuple[PodReading, ...]
+
+
 class _Usage(msgspec.Struct, gc=False):
     cpu: str = "0"
     memory: str = "0"
@@ -86,10 +143,6 @@ class _Container(msgspec.Struct, gc=False):
 
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 _List = TypeVar("_List")
-_LONGEST_SPAN = 24 * 3_600_000
-"""Milliseconds: nothing is measured over a day."""
-_LAST = 253_402_300_799_000
-"""The last second of the year 9999 in milliseconds since 1970."""
 
 
 class _Node(msgspec.Struct, gc=False):
@@ -115,133 +168,6 @@ class _Pods(msgspec.Struct, gc=False):
 
 _NODES = msgspec.json.Decoder(_Nodes)
 _PODS = msgspec.json.Decoder(_Pods)
-
-
-def node_samples(body: bytes) -> list[Sample]:
-    """Read a NodeMetricsList; raises ValueError for what is none."""
-    found = _decoded(_NODES, body).items
-    return [Sample(milliseconds(node.timestamp), span(node.window), _amount(node.usage)) for node in found]
-
-
-def pod_samples(body: bytes) -> dict[tuple[str, str], PodSample]:
-    """Read a PodMetricsList, by namespace and name; raises ValueError for what is none."""
-    found = _decoded(_PODS, body).items
-    return {(pod.metadata.namespace, pod.metadata.name): _pod_sample(pod) for pod in found}
-
-
-def whole(nodes: Iterable[Sample]) -> Sample | None:
-    """Return what all nodes of a cluster used together, None without any.
-
-    Each was measured at a moment of its own; together they are as new as the newest, as any of them may be the one that
-    has changed.
-    """
-    newest = max(nodes, default=None, key=lambda sample: sample.time)
-    if newest is None:
-        return None
-    return newest._replace(used=sum((node.used for node in nodes), NOTHING))
-
-
-def milliseconds(moment: datetime) -> int:
-    """Return a moment in milliseconds since 1970; one that lies before, or is the last of all, is the nearest one."""
-    return min(max(round(moment.timestamp() * _THOUSAND), 0), _LAST)
-
-
-def span(text: str) -> int:
-    """Read a duration as Go writes it ("15.023s", "1m0.5s"), in milliseconds; ValueError for anything else."""
-    if not _SPAN.fullmatch(text):
-        raise ValueError(f"{text[:40]!r} is not a duration such as 15.023s")
-    found = sum(float(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text))
-    if found > _LONGEST_SPAN:
-        raise ValueError(f"{text[:40]!r} is longer than anything is measured")
-    return round(found)
-
-
-def _decoded(decoder: msgspec.json.Decoder[_List], body: bytes) -> _List:
-    try:
-        return decoder.decode(body)
-    except RecursionError as error:
-        raise ValueError(str(error)) from None
-
-
-def _pod_sample(pod: _Pod) -> PodSample:
-    containers = {one.name: _amount(one.usage) for one in pod.containers}
-    return PodSample(milliseconds(pod.timestamp), span(pod.window), containers)
-
-
-def _amount(usage: _Usage) -> Amount:
-    return Amount(parse_once(usage.cpu, NANO), parse_once(usage.memory, 0))
-
-
-_LEAST = 1000
-_YOUNG = 60_000
-"""Milliseconds in which a reader may take a container's whole counter for what it used since it started."""
-
-
-class Counter(NamedTuple):
-    """Nanoseconds of cpu used up to a `time` in milliseconds since 1970; never 0, which readers take for missing."""
-
-    time: int
-    used: int
-
-
-def begun(rate: int, time: int, window: int, started: int | None = None) -> Counter:
-    """Begin a counter at a sample: its `window` at its `rate` (nanoseconds a second).
-
-    What `started` (milliseconds since 1970) less than a minute before counts from then on.
-    """
-    age = window if started is None else time - started
-    held = age if 0 <= age <= _YOUNG else window
-    return Counter(time, max(_LEAST, rate * held // _THOUSAND))
-
-
-def advanced(counter: Counter, rate: int, time: int) -> Counter:
-    """Let a counter count on to a sample; one that is not newer changes nothing."""
-    if time <= counter.time:
-        return counter
-    return Counter(time, counter.used + rate * (time - counter.time) // _THOUSAND)
-
-
-class Ledger:
-    """The counters of one virtual node, by what they count."""
-
-    def __init__(self) -> None:
-        self._counters: dict[Hashable, Counter] = {}
-
-    def __len__(self) -> int:
-        return len(self._counters)
-
-    def count(self, key: Hashable, rate: int, time: int, window: int, started: int | None = None) -> Counter:
-        """Take in a sample of what `key` names, as `begun` and `advanced` do, and give the counter."""
-        known = self._counters.get(key)
-        counter = begun(rate, time, window, started) if known is None else advanced(known, rate, time)
-        self._counters[key] = counter
-        return counter
-
-    def forget_all_but(self, keys: set[Hashable]) -> None:
-        """Drop the counters of what is no more."""
-        self._counters = {key: counter for key, counter in self._counters.items() if key in keys}
-
-
-class Below(NamedTuple):
-    """A lower pod."""
-
-    namespace: str
-    name: str
-    uid: str
-
-
-class Runner(NamedTuple):
-    """A mirrored pod: its upper names and UID, the lower pod, and when each container that runs was started.
-
-    Times are milliseconds since 1970; `started` is the pod's, None for one that has not.
-    """
-
-    namespace: str
-    name: str
-    uid: str
-    below: Below
-    started: int | None
-    containers: dict[str, int]
 
 
 class _Running(msgspec.Struct, gc=False):
@@ -271,8 +197,108 @@ class _RunningPod(msgspec.Struct, gc=False):
 _RUNNING_PODS = msgspec.json.Decoder(_RunningPod)
 
 
+def node_samples(body: bytes) -> list[Sample]:
+    """Return the samples of a NodeMetricsList; raise ValueError for anything else."""
+    found = _decoded(_NODES, body).items
+    return [Sample(milliseconds(node.timestamp), span(node.window), _amount(node.usage)) for node in found]
+
+
+def pod_samples(body: bytes) -> dict[tuple[str, str], PodSample]:
+    """Return the samples of a PodMetricsList by namespace and name; raise ValueError for anything else."""
+    found = _decoded(_PODS, body).items
+    return {(pod.metadata.namespace, pod.metadata.name): _pod_sample(pod) for pod in found}
+
+
+def whole(nodes: Iterable[Sample]) -> Sample | None:
+    """Return what all nodes of a cluster used together, None without any.
+
+    Each node was measured at a time of its own. The sum carries the newest time, since any of the nodes may be the one
+    that changed.
+    """
+    newest = max(nodes, default=None, key=lambda sample: sample.time)
+    if newest is None:
+        return None
+    return newest._replace(used=sum((node.used for node in nodes), NOTHING))
+
+
+def milliseconds(moment: datetime) -> int:
+    """Return a time in milliseconds since 1970, at least 0 and at most the last second of the year 9999."""
+    return min(max(round(moment.timestamp() * _THOUSAND), 0), _LAST)
+
+
+def span(text: str) -> int:
+    """Return the milliseconds of a Go duration such as "15.023s" or "1m0.5s"; raise ValueError for anything else."""
+    if not _SPAN.fullmatch(text):
+        raise ValueError(f"{text[:40]!r} is not a duration such as 15.023s")
+    found = sum(float(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text))
+    if found > _LONGEST_SPAN:
+        raise ValueError(f"{text[:40]!r} is longer than anything is measured")
+    return round(found)
+
+
+def _decoded(decoder: msgspec.json.Decoder[_List], body: bytes) -> _List:
+    try:
+        return decoder.decode(body)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+
+
+def _pod_sample(pod: _Pod) -> PodSample:
+    containers = {one.name: _amount(one.usage) for one in pod.containers}
+    return PodSample(milliseconds(pod.timestamp), span(pod.window), containers)
+
+
+def _amount(usage: _Usage) -> Amount:
+    return Amount(parse_once(usage.cpu, NANO), parse_once(usage.memory, 0))
+
+
+def begun(rate: int, time: int, window: int, started: int | None = None) -> Counter:
+    """Return a new counter at a sample: its `window` at its `rate` (nanoseconds a second).
+
+    If `started` (milliseconds since 1970) is at most a minute before the sample, the counter covers the time since
+    then.
+    """
+    age = window if started is None else time - started
+    held = age if 0 <= age <= _YOUNG else window
+    return Counter(time, max(_LEAST, rate * held // _THOUSAND))
+
+
+def advanced(counter: Counter, rate: int, time: int) -> Counter:
+    """Return a counter advanced to a sample; a sample that is not newer changes nothing."""
+    if time <= counter.time:
+        return counter
+    return Counter(time, counter.used + rate * (time - counter.time) // _THOUSAND)
+
+
+class Ledger:
+    """The counters of one virtual node, by what they count.
+
+    Readers of a kubelet take differences of counters that only grow. The time since the last sample counts at the new
+    sample's rate, not only the sample's own window, because samples between two requests are missed. So a reader that
+    divides by the time between two readings gets the rate again. A new counter (all are new when the engine starts)
+    begins so low that no reader computes more than was used.
+    """
+
+    def __init__(self) -> None:
+        self._counters: dict[Hashable, Counter] = {}
+
+    def __len__(self) -> int:
+        return len(self._counters)
+
+    def count(self, key: Hashable, rate: int, time: int, window: int, started: int | None = None) -> Counter:
+        """Return the counter of `key` after a sample, as `begun` and `advanced` compute it."""
+        known = self._counters.get(key)
+        counter = begun(rate, time, window, started) if known is None else advanced(known, rate, time)
+        self._counters[key] = counter
+        return counter
+
+    def forget_all_but(self, keys: set[Hashable]) -> None:
+        """Drop all counters but those of `keys`."""
+        self._counters = {key: counter for key, counter in self._counters.items() if key in keys}
+
+
 def runner(upper: Entry, below: Entry) -> Runner:
-    """Return what runs of an upper pod, in the lower pod that was made for it."""
+    """Return the running containers of an upper pod, from the lower pod that was made for it."""
     status = _RUNNING_PODS.decode(below.raw).status
     started = None if status.startTime is None else milliseconds(status.startTime)
     place = Below(below.namespace, below.name, below.uid)
@@ -285,40 +311,6 @@ def _starts(status: _Status) -> dict[str, int]:
     return {name: milliseconds(run.startedAt) for name, run in running if run and run.startedAt}
 
 
-_NODE = "node"
-
-
-class Reading(NamedTuple):
-    """A counter of cpu at its time, with the rate and the bytes of memory that it was last counted on by."""
-
-    counter: Counter
-    amount: Amount
-
-
-class ContainerReading(NamedTuple):
-    """A container; `started` in milliseconds since 1970."""
-
-    name: str
-    started: int
-    reading: Reading
-
-
-class PodReading(NamedTuple):
-    """A pod under its upper name, all of its containers together, and each of them."""
-
-    runner: Runner
-    reading: Reading
-    containers: tuple[ContainerReading, ...]
-
-
-class Picture(NamedTuple):
-    """A virtual node, None where no node below has been measured yet, and its pods."""
-
-    name: str
-    node: Reading | None
-    pods: tuple[PodReading, ...]
-
-
 def picture(
     name: str,
     node: Sample | None,
@@ -326,7 +318,7 @@ def picture(
     samples: Mapping[tuple[str, str], PodSample],
     ledger: Ledger,
 ) -> Picture:
-    """Take samples in; those of pods are by lower namespace and name. Counters of what runs no more are dropped."""
+    """Count the samples (those of pods by lower namespace and name), and drop the counters of what no longer runs."""
     there: set[Hashable] = {_NODE}
     pods: list[PodReading] = []
     for runner in runners:
@@ -345,7 +337,7 @@ def _node(sample: Sample | None, ledger: Ledger) -> Reading | None:
 
 
 def _pod(runner: Runner, sample: PodSample | None, ledger: Ledger) -> PodReading | None:
-    """Count a pod and its containers on; None where none of them has been measured since it started."""
+    """Count a pod and its containers; None where no container has been measured since it started."""
     measured = tuple(_containers(runner, sample, ledger)) if sample else ()
     if not sample or not measured:
         return None
@@ -364,5 +356,5 @@ def _containers(runner: Runner, sample: PodSample, ledger: Ledger) -> Iterator[C
 
 
 def _keys(runner: Runner) -> tuple[Hashable, ...]:
-    """Return the names under which a pod's containers are counted, and the pod: one that restarts is another one."""
+    """Return the counter keys of a pod's containers and of the pod; a restarted container has a new key."""
     return (*((runner.below.uid, name, started) for name, started in runner.containers.items()), runner.below.uid)

@@ -1,1 +1,1 @@
-"""Pods that cannot run in the lower cluster which they were bound to, and where they could."""
+"""Moves pods out of lower clusters: those that no lower node can run, and those of a drained lower cluster."""

@@ -1,7 +1,7 @@
-"""Pods that no controller would make again: what keeps one where it is, and what it is where one may go.
+"""Pods without a controller: what prevents them from moving, and when they may be evicted.
 
-Its object is all that there is of such a pod, so it leaves only for where a node is known to take it, and only while
-what is kept of it is what would be made in its place now.
+No controller creates such a pod again. So it leaves only if a node is known to take it, and only while its backup
+equals the replacement that would be created now.
 """
 
 from collections.abc import Collection
@@ -21,13 +21,13 @@ _STATIC = "kubernetes.io/config.mirror"
 
 
 def uses_claims(pod: Manifest) -> bool:
-    """Report whether a pod has volumes that are kept where it runs."""
+    """Report whether a pod has volumes that are bound to its lower cluster."""
     volumes = pod["spec"].get("volumes") or ()
     return any(one.get("persistentVolumeClaim") or one.get("ephemeral") for one in volumes)
 
 
 def tie_of(pod: Entry, world: World) -> Problem | None:
-    """Return what keeps a pod without a controller where it is, wherever else there may be room; None for nothing."""
+    """Return what prevents a bare pod from moving, regardless of room elsewhere; None for nothing."""
     manifest = pod.manifest()
     if pod.namespace in world.topology.exclude_namespaces:
         return Problem("NamespaceExcluded", "pods of its namespace are not mirrored: delete it, or make it elsewhere")
@@ -42,22 +42,22 @@ def tie_of(pod: Entry, world: World) -> Problem | None:
 
 
 def loosed(pod: Entry, world: World) -> Entry:
-    """Return the pod as it may go now: what it was kept off longer ago than the cooldown counts no more."""
+    """Return the pod as it may move now: nodes avoided for longer than the cooldown are allowed again."""
     manifest = pod.manifest()
     freed = freed_in_time(manifest, world.now, world.topology.descheduler.cooldown)
     return pod if freed is manifest else replace(pod, raw=orjson.dumps(freed))
 
 
 def successor_now(pod: Entry, world: World, off: Collection[str] = ()) -> Manifest:
-    """Return the pod that would be made in one's place now, kept off the virtual nodes `off`."""
+    """Return the replacement that would be created for a pod now; it avoids the virtual nodes `off`."""
     return successor_of(loosed(pod, world).manifest(), off)
 
 
 def is_safe(pod: Entry, world: World, off: Collection[str] = ()) -> bool:
-    """Report whether a pod may leave: what is kept is what would be made now, and nobody is about to let go of it.
+    """Report whether a pod may leave: it has a backup that is not withdrawn and equals the replacement made now.
 
-    Somebody may have changed the pod since it was kept; and kept off other nodes than `off`, the new one could not go
-    where there is room for it.
+    The pod may have been changed since the backup. A backup that avoids other nodes than `off` could not go where there
+    is room.
     """
     kept = kept_of(pod, world)
     if kept is None or kept.pod is None or not kept.is_safe:

@@ -1,9 +1,9 @@
-"""The rule that empties a lower cluster whose `maintenance` is `drain`: the pods on its node are evicted above.
+"""The rule that empties a lower cluster with `maintenance: drain`: it evicts the upper pods on its node.
 
-As `kubectl drain` does: once the node takes no new pods, by the Eviction API, so that disruption budgets hold and each
-pod has its own time to end. What is refused is asked again. A pod of a DaemonSet stays, which would come back at once,
-and it is said, unless nothing of it ever ran below. One that no controller would make anew leaves once it is in safe
-keeping, which others see to.
+It works like `kubectl drain`: once the node is cordoned, pods are evicted by the Eviction API, so that disruption
+budgets and grace periods hold. A refused eviction is retried. A DaemonSet's pod stays, because it would come back at
+once, and is reported unless it was never mirrored. A pod without a controller leaves once other rules have written its
+backup.
 """
 
 from collections.abc import Iterator
@@ -21,28 +21,28 @@ _NOTHING = Decision()
 
 
 def key_of(lower: str, namespace: str, name: str) -> Key:
-    """Return the key of a pod above on the node of a lower that is drained."""
+    """Return the key of an upper pod on the node of a drained lower cluster."""
     return Key(NAME, lower, namespace, name)
 
 
 class DrainRule:
-    """One key for each pod that is bound to the node of a lower that is drained."""
+    """One key per pod that is bound to the node of a drained lower cluster."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note the pods, those that are safe now, and of the node, which has to take no new ones first."""
+        """Watch the pods, the node (which must be cordoned first), and the backup Secrets."""
         return (Route("upper_pods", _pod), Route("upper.nodes", _every), Route("upper.secrets", _kept))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield the key of every pod on the node, where the lower is drained, and those that were told to stay."""
+        """Yield the keys of all pods on the node if the lower is drained, and those with a reported problem."""
         here = world.lowers[lower]
         pods = here.upper_pods if is_drained(here) else ()
         told = {key for key in world.problems if key.rule == NAME and key.lower == lower}
         yield from told.union(key_of(lower, pod.namespace, pod.name) for pod in pods)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Report whether the pod has to go, and what keeps it."""
+        """Return the eviction of the pod, or what prevents it."""
         lower = world.lowers[key.lower]
         pod = lower.upper_pods.get(key.namespace, key.name)
         if pod is None or not is_emptied(lower, world) or not _can_leave(pod, world):
@@ -52,37 +52,43 @@ class DrainRule:
 
 
 def is_drained(lower: LowerWorld) -> bool:
-    """Report whether the topology wants no pod to stay in a lower."""
+    """Report whether the topology drains a lower cluster."""
     return lower.in_topology and lower.spec.maintenance == "drain"
 
 
 def is_emptied(lower: LowerWorld, world: World) -> bool:
-    """Report whether the pods of a lower are to leave now: its node is ours and takes no new ones, or they came back."""
+    """Report whether the pods of a drained lower are evicted now: its Node is ours and cordoned.
+
+    If it were not cordoned, pods would come back.
+    """
     node = world.upper.nodes.get("", lower.node) if is_drained(lower) else None
     return node is not None and has_node(lower, world) and bool(node.manifest()["spec"].get("unschedulable"))
 
 
 def is_bare(pod: Entry) -> bool:
-    """Report whether no controller would make a pod again; one that has ended is made anew by nobody anyway."""
+    """Report whether a pod has no controller to create it again.
+
+    False for a pod in a terminal phase, which is not created again anyway.
+    """
     return bool(pod.facts.bare) and not pod.facts.terminal
 
 
 def _can_leave(pod: Entry, world: World) -> bool:
-    """Report whether a pod is there to be asked to leave, and would be made again."""
+    """Report whether a pod can be evicted and will be created again."""
     if pod.facts.terminating or pod.facts.stays_out:
         return False
     return not is_bare(pod) or is_safe(pod, world)
 
 
 def kept(pod: Entry) -> Problem | None:
-    """Return why a pod that has a controller is left where it is, None for one that goes."""
+    """Return why a pod with a controller stays, None for one that goes."""
     if controller_of(pod.manifest()).get("kind") == "DaemonSet":
         return Problem("DaemonSetPod", "its DaemonSet would make it again on the same node: take the DaemonSet off it")
     return None
 
 
 def _evicted(pod: Entry, lower: LowerWorld) -> Absent:
-    """Want a pod gone from a lower that is drained, when its disruption budgets allow it."""
+    """Return the eviction of a pod from a drained lower cluster."""
     ref = Ref(UPPER, POD, pod.namespace, pod.name)
     return Absent(ref, pod.uid, f"lower cluster {lower.name} is drained", evicted=True)
 

@@ -1,7 +1,7 @@
-"""The rule that has pods without a controller leave a lower cluster that is drained, where another one takes them.
+"""The rule that prepares pods without a controller to leave a drained lower cluster, if another one takes them.
 
-Each is put into safe keeping first; it is evicted, and made again, by the rule that sees that through. What fits
-nowhere else stays, and it is said why: evicted, it would run nowhere.
+Each pod gets a backup first; other rules evict it and re-create it. A pod that fits nowhere else stays, because it
+would run nowhere after an eviction; the problem says why.
 """
 
 from collections.abc import Iterator
@@ -22,25 +22,25 @@ NO_PLACE = "FitsNowhereElse"
 OTHERWISE = "KeptOtherwise"
 _OTHERWISE = "the Secret that keeps it holds something else than would be made now: it goes, and the pod is kept anew"
 _COLLECT = 5.0
-"""Seconds in which what may make room is looked at together: each look is at every node of every lower."""
+"""Seconds for which changes that may make room are batched: each check examines every node of every lower cluster."""
 _SOON = 1.0
 _LOOK = 15.0
-"""Seconds between two looks for room."""
+"""Seconds between two checks for room."""
 _NOBODY: frozenset[str] = frozenset()
 
 
 def key_of(lower: str) -> Key:
-    """Return the key of a lower's pods without a controller."""
+    """Return the key for the bare pods of a lower cluster."""
     return Key(NAME, lower, "", "")
 
 
 class ClearingRule:
-    """One key for each lower: pods that leave together do not count on the same room."""
+    """One key per lower cluster, so that pods that leave together do not count on the same room."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note the pods, of the node, which has to take no new ones first, and of nodes that may take some."""
+        """Watch the pods, the own node (which must be cordoned first), and all nodes that may take pods."""
         return (
             Route("upper_pods", _pod, delay=_COLLECT),
             Route("upper.nodes", _own_node),
@@ -48,12 +48,12 @@ class ClearingRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield the lower's key, where it is drained or something is still said of it."""
+        """Yield the lower's key if it is drained or a problem of the key is still reported."""
         if is_drained(world.lowers[lower]) or key_of(lower) in world.problems:
             yield key_of(lower)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Return which pods are to be kept, to leave."""
+        """Return the backups to write so that pods can leave."""
         lower = world.lowers[key.lower]
         if not is_emptied(lower, world) or not lower.upper_pods.synced:
             return Decision()
@@ -69,7 +69,7 @@ class ClearingRule:
 
 
 def placed(pod: Entry, lower: LowerWorld, world: World, ground: Ground) -> tuple[str, str] | Problem:
-    """Return the virtual node that takes a pod without a controller, and the real one behind it, or why it stays."""
+    """Return the virtual node that takes a bare pod and the lower node behind it, or why the pod stays."""
     tie = tie_of(pod, world)
     if tie is not None:
         return tie
@@ -82,9 +82,9 @@ def placed(pod: Entry, lower: LowerWorld, world: World, ground: Ground) -> tuple
 
 
 def _sorted_out(pods: list[Entry], lower: LowerWorld, world: World, ground: Ground) -> Decision:
-    """Keep those that have a place elsewhere, and tell of the others; what is kept already has its place first.
+    """Back up the pods that fit elsewhere and report the others; pods with a backup are placed first.
 
-    It is looked at again for as long as it stands: a budget may hold it up until its place is another's.
+    They are checked again as long as they exist: a disruption budget may delay them until their room is taken.
     """
     wanted: list[Wanted] = []
     stays: list[tuple[str, Problem]] = []
@@ -109,7 +109,7 @@ def _turn(one: tuple[Entry, Kept | None]) -> tuple[bool, str, str]:
 def _due(
     pod: Entry, kept: Kept | None, place: tuple[str, str] | Problem, lower: LowerWorld, world: World
 ) -> Iterator[Wanted]:
-    """Keep a pod that has a place, and let nobody rely on what is kept of one that stays."""
+    """Yield the backup of a pod that has room elsewhere, or the withdrawal of the backup of one that stays."""
     if kept is None:
         if not isinstance(place, Problem):
             reason = f"lower cluster {lower.name} is drained, and the pod fits on node {place[0]} ({place[1]})"
@@ -123,12 +123,12 @@ def _others(lower: LowerWorld, world: World) -> Iterator[LowerWorld]:
 
 
 def _is_coming(lower: LowerWorld) -> bool:
-    """Report whether a lower is about to be wholly known."""
+    """Report whether a lower cluster's caches for placement are still syncing."""
     return not lower.silent and lower.pods.synced and not reader.is_known(lower)
 
 
 def _pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Note pods that come, and of those that go: what they said is looked at again."""
+    """Yield the lower's key when a pod comes or goes: reports about a pod that left must be revised."""
     if (delta.before is None or delta.after is None) and is_drained(world.lowers[lower]):
         yield key_of(lower)
 

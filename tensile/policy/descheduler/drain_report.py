@@ -1,8 +1,8 @@
-"""What a drain of a lower cluster would come to: who would leave its node, and where each would find a place.
+"""The preview of a drain: which pods would leave a lower cluster's node, and where each would fit.
 
-The pods leave one after the other as their disruption budgets allow; each takes its room where it would go, so that
-what is told of the last one holds beside all others. Those that a controller makes again come first: they leave in any
-case, and the others only for room that is left.
+Pods leave one after the other as their disruption budgets allow. Each takes its room in the preview, so that the result
+for the last pod holds beside all others. Pods with a controller come first, because they leave in any case; bare pods
+leave only for the room that is left.
 """
 
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ _NOBODY: frozenset[str] = frozenset()
 
 
 class Departure(NamedTuple):
-    """One pod: whether it `leaves`, the virtual node that has room for it and the real one behind ("" for none).
+    """One pod: whether it `leaves`, the virtual node with room for it and the lower node behind ("" for none).
 
-    `why` says what keeps it where it is, or Pending afterwards; "" where neither. `others` are virtual nodes that have
-    room as well, as far as no other pod comes first; `full` those that the upper scheduler may choose too, though no
-    real node behind them has room now: it would wait there.
+    `why` is what prevents it from leaving, or keeps it Pending afterwards, else "". `others` are virtual nodes that
+    have room too, unless other pods come first. `full` are virtual nodes that the upper scheduler may choose although
+    no lower node has room now: the pod would wait there.
     """
 
     namespace: str
@@ -43,12 +43,15 @@ class Departure(NamedTuple):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the pod that is made in its place would stay Pending."""
+        """Whether the pod's replacement would stay Pending."""
         return self.leaves and not self.target and bool(self.why)
 
 
 def departures(world: World, name: str) -> list[Departure]:
-    """Describe it of every pod on the node of a lower, by namespace and name; raises KeyError for a lower that is not."""
+    """Return the preview for every pod on a lower's node, by namespace and name.
+
+    Raises KeyError for an unknown lower.
+    """
     lower = world.lowers[name]
     ground, start = Ground(world, without=lower.node), Ground(world, without=lower.node)
     for going in underway(world):
@@ -72,7 +75,7 @@ def _goes_alone(upper: Entry) -> bool:
 def _of_bare(
     upper: Entry, lower: LowerWorld, world: World, ground: Ground, start: Ground, *, is_asked: bool
 ) -> Departure:
-    """Describe it of a pod that leaves only for a place."""
+    """Return the preview for a bare pod, which leaves only if it fits elsewhere."""
     place = placed(upper, lower, world, ground)
     if isinstance(place, Problem):
         return Departure(upper.namespace, upper.name, leaves=False, why=place.message)
@@ -83,12 +86,15 @@ def _of_bare(
 
 
 def _full(upper: Entry, lower: LowerWorld, start: Ground, could: list[str], *, is_asked: bool) -> tuple[str, ...]:
-    """Name the virtual nodes that the upper scheduler may choose though no real node has room."""
+    """Return the virtual nodes that the upper scheduler may choose although no lower node has room."""
     return () if is_asked else tuple(sorted({*start.open_to(upper, lower.node)}.difference(could)))
 
 
 def _departure(upper: Entry, lower: LowerWorld, ground: Ground, start: Ground, *, is_asked: bool) -> Departure:
-    """Describe it of one pod; `start` is the ground before any left, `is_asked` whether schedulers ask the extender."""
+    """Return the preview for one pod; `start` are the targets before any pod left.
+
+    `is_asked` is whether schedulers call the extender.
+    """
     whose = (upper.namespace, upper.name)
     problem = kept(upper)
     if problem is not None:
@@ -109,14 +115,14 @@ def _departure(upper: Entry, lower: LowerWorld, ground: Ground, start: Ground, *
 
 
 def as_json(name: str, found: list[Departure]) -> str:
-    """Write it for programs: `formatVersion`, `lower`, and `pods` with the fields of a `Departure`."""
+    """Return the preview as JSON: `formatVersion`, `lower`, and `pods` with the fields of a `Departure`."""
     pods = [one._asdict() for one in found]
     document = {"formatVersion": FORMAT, "lower": name, "pods": pods}
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 
 def as_text(name: str, found: list[Departure]) -> str:
-    """Write it for people: a table, and a last line that counts."""
+    """Return the preview as text: a table, and a last line with totals."""
     rows = [_HEAD, *map(_row, found)] if found else []
     lines = aligned(rows)
     return "\n".join([*lines, *([""] if lines else []), f"Drain of {name}: {', '.join(_counts(found))}."])

@@ -1,8 +1,8 @@
-"""Who leaves and has not come anywhere yet: room that is free now, and is theirs.
+"""Pods that leave and have no new node yet: the room that is free now is reserved for them.
 
-A pod's controller makes the one in its place as soon as the old one begins to end, and the upper scheduler binds it
-some time after; a pod without a controller is made again when the old one is gone. Whoever looks in between, for
-another lower or in another engine, would give the same room away again.
+A controller creates the replacement as soon as the old pod begins to terminate, and the upper scheduler binds it some
+time later. A pod without a controller is re-created once the old one is gone. Without this, a decision in between, for
+another lower cluster or in another engine, would use the same room twice.
 """
 
 from collections import Counter
@@ -24,9 +24,9 @@ from tensile.reconcile.world import LowerWorld, World
 
 
 class Going(NamedTuple):
-    """A pod that leaves, or the one that is to have its place, and since when.
+    """A pod that leaves, or its replacement, and since when.
 
-    `node` is the virtual node that it leaves, "" where it has left; `owner` the UID of its controller, "" for none.
+    `node` is the virtual node that it leaves, "" if it has left; `owner` is the UID of its controller, "" for none.
     """
 
     pod: Entry
@@ -36,10 +36,10 @@ class Going(NamedTuple):
 
 
 def underway(world: World, but: str = "") -> Iterator[Going]:
-    """Yield those that were told to leave within this interval, that a drain has leave, and that are made again.
+    """Yield the pods that leave and have no new node: evicted in this interval, drained, or being re-created.
 
-    Those of an owner in whose place others have come to a node since are not among them, whichever of them it was. Nor
-    are those that are kept and stand in the drained lower `but`, whose places are the caller's to look for.
+    For each pod that its controller has created since and that is bound, one leaving pod is left out, whichever it was.
+    Pods with a backup in the drained lower `but` are left out too: the caller finds their nodes.
     """
     told = list(_told(world))
     known = {one.pod.uid for one in told}
@@ -62,20 +62,20 @@ def settle(one: Going, world: World, ground: Ground) -> None:
 
 
 def left_by(owner: str, world: World) -> frozenset[str]:
-    """Return the virtual nodes that an owner's pods left lately; nobody's pods have none in common."""
+    """Return the virtual nodes that an owner's pods left lately; empty for pods without an owner."""
     if not owner:
         return frozenset()
     return nodes_left(world.upper.nodes, world.topology.descheduler, world.now, owner)
 
 
 def told_lately(lower: LowerWorld, world: World) -> list[Note]:
-    """Return the notes of a lower's Node that were written within this interval."""
+    """Return the records on a lower's Node that were written within this interval."""
     node = world.upper.nodes.get("", lower.node)
     return recent(notes_on(node.manifest()) if node else (), world.now, world.topology.descheduler.interval)
 
 
 def _told(world: World) -> Iterator[Going]:
-    """Yield those that the descheduler told, but for what is kept."""
+    """Yield the pods evicted by the descheduler, without those that have a backup."""
     for lower in world.lowers.values():
         for note in told_lately(lower, world):
             for upper in lower.upper_pods.select("uid", note.pod):
@@ -84,7 +84,7 @@ def _told(world: World) -> Iterator[Going]:
 
 
 def _drained(world: World) -> Iterator[Going]:
-    """Yield those that a drain evicts, or has evicted, and a controller makes again."""
+    """Yield the pods that a drain evicts, or has evicted, and whose controller creates them again."""
     for lower in world.lowers.values():
         if not is_emptied(lower, world):
             continue
@@ -98,12 +98,15 @@ def _drained(world: World) -> Iterator[Going]:
 
 
 def _since(upper: Entry, world: World) -> datetime:
-    """Describe since when another may have come in a pod's place: that is made as soon as the old one begins to end."""
+    """Return since when a replacement may exist: it is created as soon as the old pod begins to terminate."""
     return deleted_at(upper.manifest()) if upper.facts.terminating else world.now
 
 
 def _come(told: list[Going], world: World) -> Counter[str]:
-    """Count each owner's pods that were made since its first left and have a node; the API tells whole seconds."""
+    """Return the number of each owner's pods that were created since its first one left, and are bound.
+
+    Times are compared in whole seconds, as in the API.
+    """
     begun: dict[str, datetime] = {}
     for one in told:
         since = one.since.replace(microsecond=0)
@@ -115,14 +118,14 @@ def _come(told: list[Going], world: World) -> Counter[str]:
 
 
 def _owner_since(entry: Entry, begun: dict[str, datetime]) -> str:
-    """Return the owner of a pod that was made since its owner's pods left, "" for another."""
+    """Return the owner of a pod that was created since its owner's pods left, "" for other pods."""
     pod = entry.manifest()
     owner, made = str(controller_of(pod).get("uid") or ""), str(metadata(pod).get("creationTimestamp") or "")
     return owner if owner in begun and made and moment_of(made) >= begun[owner] else ""
 
 
 def _kept(world: World, but: str) -> Iterator[Going]:
-    """Yield what is to be made in the place of each pod that is kept, and leaves or has left."""
+    """Yield the replacement of each backed-up pod that leaves or has left."""
     told = {note.pod for lower in world.lowers.values() for note in told_lately(lower, world)}
     for secret in world.upper.secrets:
         safe = kept_in(secret, world.owner) if secret.name.startswith(PREFIX) else None
@@ -136,7 +139,7 @@ def _kept(world: World, but: str) -> Iterator[Going]:
 
 
 def _left(safe: Kept, told: set[str], but: str, world: World) -> str | None:
-    """Return the virtual node that a pod which is kept leaves, "" where it has left; None where it stays or is made."""
+    """Return the virtual node that a backed-up pod leaves, "" if it has left, None if it stays or is re-created."""
     found = bound(safe.uid, world)
     if found is not None:
         upper, lower = found
@@ -150,7 +153,7 @@ def _left(safe: Kept, told: set[str], but: str, world: World) -> str | None:
 
 
 def _unbound(world: World) -> Iterator[Going]:
-    """Yield the pods that were made in others' places and have no node yet."""
+    """Yield re-created pods that have no node yet."""
     for entry in world.upper.remade:
         if entry.raw and bound(entry.uid, world) is None:
             yield Going(entry, "", "", world.now)

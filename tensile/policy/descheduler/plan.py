@@ -1,6 +1,7 @@
-"""One pass of the descheduler: who leaves which lower cluster now, where there is room for it, and who stays and why.
+"""One pass of the descheduler: which pods leave which lower cluster now and where they fit, and which stay and why.
 
-The whole pass follows from the world, whoever asks: so each lower's queue acts on its own part of one plan.
+The pass is a function of the world alone. So the queue of each lower cluster computes the same plan and acts on its own
+part of it.
 """
 
 from collections.abc import Callable
@@ -21,10 +22,10 @@ _NAMED = 5
 
 
 class Move(NamedTuple):
-    """A pod that leaves the lower `source`: `target` is the virtual node that has room, `node` the real one behind it.
+    """A pod that leaves lower cluster `source`; `target` is the virtual node with room, `node` the lower node there.
 
-    `owner` is the UID of its controller, "" where it has none. `avoided` are virtual nodes that will not do for it now;
-    `others` will do as well as the target, as far as those that leave in the same pass do not come first.
+    `owner` is the UID of its controller, "" for none. `avoided` are the virtual nodes unsuitable now. `others` are as
+    suitable as the target, unless pods that leave in the same pass take the room first.
     """
 
     upper: Entry
@@ -37,7 +38,7 @@ class Move(NamedTuple):
 
 
 class Stay(NamedTuple):
-    """A pod that cannot run in the lower `source` and stays there: a reason in CamelCase, and a sentence."""
+    """A pod that cannot run in lower cluster `source` and stays there: a reason in CamelCase, and a message."""
 
     upper: Entry
     source: str
@@ -46,7 +47,7 @@ class Stay(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """What one pass comes to; `waiting` are those of each lower that leave later, since too many leave now."""
+    """The result of one pass; `waiting` is the number of pods that leave later, because of the limit."""
 
     moves: tuple[Move, ...]
     stays: tuple[Stay, ...]
@@ -54,7 +55,7 @@ class Pass(NamedTuple):
 
 
 def one_pass(world: World) -> Pass:
-    """Return what is to be done now about every pod that cannot run where it is, the one that waits longest first."""
+    """Return what to do now with every pod that cannot run where it is; the pod that has waited longest comes first."""
     lowers = [lower for lower in world.lowers.values() if is_source(lower, world)]
     found = [one for lower in lowers for one in stuck_in(lower, world)]
     found.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
@@ -83,21 +84,21 @@ def one_pass(world: World) -> Pass:
 
 
 def is_ready(upper: Entry, world: World) -> bool:
-    """Report whether a pod may leave at once: a controller makes it again, or it is kept."""
+    """Report whether a pod may be evicted at once: it has a controller, or a backup."""
     kept = kept_of(upper, world) if upper.facts.bare else None
     return not upper.facts.bare or (kept is not None and kept.is_safe)
 
 
 def is_source(lower: LowerWorld, world: World) -> bool:
-    """Report whether a lower's pods are looked at: one that is drained has its pods leave anyway."""
+    """Report whether a lower's pods are considered; those of a drained one leave anyway."""
     return is_open(lower, world) and lower.spec.maintenance != "drain"
 
 
 class _Turn:
-    """How many pods may leave a lower now, and the UIDs of those that were told to within this interval.
+    """How many pods may leave a lower cluster now, and the UIDs of those evicted within this interval.
 
-    `left` has a bound of its own for those that have to be kept before (False): one that cannot be kept, whatever
-    refuses its Secret, takes nobody else's turn.
+    `left` has a separate limit for pods that need a backup first (False), so that a pod whose Secret is refused does
+    not use up the turn of another.
     """
 
     def __init__(self, lower: LowerWorld, world: World) -> None:
@@ -111,10 +112,10 @@ class _Turn:
 
 
 def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground]) -> Move | Stay:
-    """Return where a pod goes, or why it stays; `start` gives the ground as it was before this pass.
+    """Return where a pod goes, or why it stays; `start` returns the targets as they were before this pass.
 
-    What the pass itself has filled is not avoided: where each of those that leave goes is the upper scheduler's choice,
-    so room that was counted on for one may be the other's.
+    Nodes that only this pass has filled are not avoided: the upper scheduler chooses among them, so one pod may get the
+    room that was counted for another.
     """
     pod, source = one.upper.manifest(), world.lowers[one.lower]
     owner = str(controller_of(pod).get("uid") or "")
@@ -133,9 +134,9 @@ def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground
 
 
 def is_safe_move(move: Move, world: World) -> bool:
-    """Report whether a pod without a controller is kept, for where there is room for it now.
+    """Report whether a pod without a controller has a backup that may go to the nodes with room now.
 
-    What it was kept off when it was kept will do, as long as that is where it leaves from and not where it goes.
+    Other nodes avoided by the backup do not matter, if it avoids the source and not the target.
     """
     kept = None if move.owner else kept_of(move.upper, world)
     if kept is None or kept.pod is None:
@@ -145,11 +146,11 @@ def is_safe_move(move: Move, world: World) -> bool:
 
 
 def note_of(move: Move, world: World) -> Note:
-    """Return the note of a move that is made now."""
+    """Return the record of a move that is made now."""
     return Note(move.owner, move.upper.uid, world.now, move.avoided)
 
 
 def listed(told: list[str]) -> str:
-    """Write what is told of several pods as one sentence, that of the first few."""
+    """Return the first messages joined into one, with the number of those omitted."""
     more = len(told) - _NAMED
     return "; ".join(told[:_NAMED]) + (f"; and {more} more" if more > 0 else "")

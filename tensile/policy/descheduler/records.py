@@ -1,13 +1,12 @@
-"""What the descheduler remembers: which pods left which virtual node, written on that Node before they leave.
+"""Records of evictions on Nodes, and backups of bare pods in Secrets.
 
-From these notes follow how many may leave now, and where a pod that is made anew shall not go; an engine that starts
-afterwards, or beside this one, reads the same. They stand on the Node since they are about it and go with it.
+A record is written on the virtual node before its pod is evicted. From the records follow how many pods may leave now,
+and which nodes a re-created pod must avoid; an engine that starts later, or runs beside this one, reads the same. They
+are kept on the Node because they concern it and are deleted with it.
 
-Where a pod without a controller is kept while it moves: in a Secret of ours, beside it in its namespace above.
-
-The Secret is written before the pod is evicted and goes when the one in its place is there, so that whatever happens in
-between, the next engine finds all that it needs. It is a Secret since what a pod says is only for those who may read
-pods; it is in the pod's namespace since it is that namespace's, goes with it, and needs no other place.
+A backup holds a pod without a controller while it moves. It is written before the pod is evicted and deleted once the
+replacement exists, so that after any crash the next engine finds all it needs. It is a Secret because only those who
+may read pods may see a pod's content. It is in the pod's namespace so that it is deleted with that namespace.
 """
 
 from base64 import b64decode, b64encode
@@ -30,13 +29,16 @@ from tensile.reconcile.world import LowerWorld, World
 from tensile.topology import Descheduler
 
 MOST = 1_000
-"""Notes on one Node: without the nodes in them they fit into its annotations several times."""
+"""Maximum of records on one Node: without their lists of nodes they fit into its annotations several times."""
 _MOST_BYTES = 160 * 1024
-"""Of what is written: all annotations of an object may have 256 KiB together."""
+"""Maximum bytes of the records; all annotations of an object together may have 256 KiB."""
+PREFIX = "tensile-pod-"
+_CONTENT = "pod.json"
+_MARK = TRIED.encode()
 
 
 class Note(msgspec.Struct, frozen=True):
-    """One pod that had to leave: UIDs of its controller and of itself, when, and the virtual nodes that will not do."""
+    """One evicted pod: the UIDs of its controller and of the pod, when, and the virtual nodes that are unsuitable."""
 
     owner: str
     pod: str
@@ -44,12 +46,29 @@ class Note(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...] = ()
 
 
-_MARK = TRIED.encode()
 _NOTES = msgspec.json.Decoder(list[Note])
 
 
+class Kept(NamedTuple):
+    """The content of a backup Secret.
+
+    `uid` is the UID of the pod it backs up, `pod` the pod to create in its place, None if it is not readable. `taken`
+    is whether another pod has the name, `withdrawn` since when the pod is to stay after all.
+    """
+
+    uid: str
+    pod: Manifest | None
+    taken: bool = False
+    withdrawn: datetime | None = None
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the pod may leave: the backup is readable and not withdrawn."""
+        return self.pod is not None and self.withdrawn is None
+
+
 def notes_on(node: Manifest) -> list[Note]:
-    """Read the notes on a Node; what is no such note says nothing."""
+    """Return the records on a Node; an empty list if they cannot be decoded."""
     try:
         found = _NOTES.decode(annotations(node).get(TRIED) or "[]")
     except (msgspec.DecodeError, RecursionError):
@@ -58,14 +77,14 @@ def notes_on(node: Manifest) -> list[Note]:
 
 
 def recent(notes: Iterable[Note], now: datetime, within: timedelta) -> list[Note]:
-    """Return the notes that are younger than that; a clock that was put back makes none older."""
+    """Return the records that are younger than `within`; a clock that was set back makes none older."""
     return [note for note in notes if now - note.at < within]
 
 
 def written(notes: Iterable[Note]) -> str:
-    """Write notes as the annotation has them; where that is too much, the oldest without their nodes.
+    """Return records as the annotation's text; if that is too long, the oldest ones without their nodes.
 
-    What limits need is left: who left and when. Which nodes will not do counts in the latest of a controller.
+    Limits need only who left and when; the nodes matter in the latest record of a controller.
     """
     every, cut = list(notes), set[str]()
     over = sum(map(_size, every)) - _MOST_BYTES
@@ -85,12 +104,12 @@ def _size(note: Note) -> int:
 
 
 def kept_for(policy: Descheduler) -> timedelta:
-    """Return for how long a note counts for anything."""
+    """Return how long a record has any effect."""
     return max(policy.cooldown, policy.interval)
 
 
 def nodes_left(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owner: str) -> frozenset[str]:
-    """Return the virtual nodes that pods of a controller (its UID) left within the cooldown."""
+    """Return the virtual nodes from which pods of a controller (its UID) were evicted within the cooldown."""
     return frozenset(
         node.name
         for node in nodes
@@ -99,11 +118,11 @@ def nodes_left(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owner
 
 
 def nodes_tried(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owner: str) -> tuple[str, ...]:
-    """Return the virtual nodes to which a pod of a controller (its UID) shall not go now, sorted.
+    """Return the virtual nodes to which a pod of a controller (its UID) must not go now, sorted.
 
-    Those that its pods left, and those that could not have taken the one that left last either. None while the
-    descheduler is off: nobody would bring the pod away from where it was tried again. Notes are decoded only where the
-    controller is named at all: this is asked for each pod that is created.
+    These are the nodes that its pods left, and those that could not have taken the last evicted one either. Empty while
+    the descheduler is off, because then nothing would move the pod again. This is called for each pod that is created,
+    so records are decoded only on Nodes that mention the controller.
     """
     if not policy.enabled:
         return ()
@@ -117,39 +136,17 @@ def nodes_tried(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owne
 
 
 def node_ref(node: Manifest) -> Ref:
-    """Return which Node that is."""
+    """Return the ref of a Node."""
     return Ref(UPPER, NODE, "", metadata(node)["name"])
 
 
-PREFIX = "tensile-pod-"
-_CONTENT = "pod.json"
-
-
-class Kept(NamedTuple):
-    """What a Secret of ours says.
-
-    `uid` is that of the pod which it is about, `pod` the one to make in its place, None where that cannot be read;
-    `taken` is whether somebody else has its place, `withdrawn` since when the pod is not to leave after all.
-    """
-
-    uid: str
-    pod: Manifest | None
-    taken: bool = False
-    withdrawn: datetime | None = None
-
-    @property
-    def is_safe(self) -> bool:
-        """Whether the pod may leave: it can be made again, and nobody is about to let go of what that needs."""
-        return self.pod is not None and self.withdrawn is None
-
-
 def ref_of(namespace: str, pod_uid: str) -> Ref:
-    """Return which Secret keeps the pod of that UID."""
+    """Return the ref of the Secret that backs up the pod of a UID."""
     return Ref(UPPER, SECRET, namespace, PREFIX + pod_uid)
 
 
 def present(successor: Manifest, pod: Entry, owner: Owner, reason: str) -> Present:
-    """Want the Secret that keeps what is to be made in a pod's place; refused, it holds up nobody else's."""
+    """Return the backup Secret of a pod as desired; if it is refused, later steps still run."""
     ref = ref_of(pod.namespace, pod.uid)
     marks = {"labels": owner.label, "annotations": owner.signed(pod.uid)}
     manifest = {
@@ -164,7 +161,7 @@ def present(successor: Manifest, pod: Entry, owner: Owner, reason: str) -> Prese
 
 
 def kept_of(pod: Entry, world: World) -> Kept | None:
-    """Return what is kept of a pod above, None for nothing; what has another name is not it."""
+    """Return the backup of an upper pod, None for none; a backup of another name counts as unreadable."""
     ref = ref_of(pod.namespace, pod.uid)
     entry = world.upper.secrets.get(ref.namespace, ref.name)
     kept = kept_in(entry, world.owner) if entry is not None else None
@@ -173,7 +170,7 @@ def kept_of(pod: Entry, world: World) -> Kept | None:
 
 
 def kept_in(entry: Entry, owner: Owner) -> Kept | None:
-    """Read such a Secret, None for one that is not ours."""
+    """Return the content of a backup Secret, None for a Secret that is not ours."""
     secret = entry.manifest()
     pod_uid = upper_uid_of(secret)
     if entry.name != PREFIX + pod_uid or not is_ours(secret, owner):
@@ -182,28 +179,8 @@ def kept_in(entry: Entry, owner: Owner) -> Kept | None:
     return Kept(pod_uid, _content(secret, pod_uid), PLACE_TAKEN in notes, _moment(notes.get(WITHDRAWN)))
 
 
-def of_pod(secret: Entry, lower: LowerWorld) -> Iterator[Entry]:
-    """Yield the pod on a lower's node that such a Secret is about, none for another Secret."""
-    if secret.name.startswith(PREFIX):
-        yield from lower.upper_pods.select("uid", secret.name.removeprefix(PREFIX))
-
-
-def noted(entry: Entry, key: str, value: str | None, reason: str) -> Patched:
-    """Want an annotation on such a Secret, None: not any more; unless somebody has written it since it was read."""
-    patch = Patch("merge-patch", {"metadata": {**as_read(entry.manifest()), "annotations": {key: value}}})
-    return Patched(Ref(UPPER, SECRET, entry.namespace, entry.name), patch, reason)
-
-
-def withdrawal(pod: Entry, world: World, reason: str) -> Patched:
-    """Want it noted on the Secret that keeps a pod that nobody may rely on it: it goes after a while."""
-    ref = ref_of(pod.namespace, pod.uid)
-    entry = world.upper.secrets.get(ref.namespace, ref.name)
-    assert entry is not None
-    return noted(entry, WITHDRAWN, timestamp(world.now), reason)
-
-
 def _moment(noted: str | None) -> datetime | None:
-    """Read a moment; what is none says nothing."""
+    """Return a timestamp, None if it is not valid."""
     try:
         return moment_of(noted) if noted else None
     except ValueError:
@@ -211,9 +188,9 @@ def _moment(noted: str | None) -> datetime | None:
 
 
 def _content(secret: Manifest, pod_uid: str) -> Manifest | None:
-    """Read the pod; what is none, or is not in the place that the Secret may speak of, counts as none.
+    """Return the pod of a Secret, None if it is not valid: no pod, or of another namespace or UID than the Secret.
 
-    Whoever may write Secrets there can have written it, and one that cannot be read must not keep others from moving.
+    Anyone who may write Secrets in that namespace can have written it; an unreadable one must not block other pods.
     """
     try:
         pod: Manifest = orjson.loads(b64decode(secret["data"][_CONTENT]))
@@ -223,3 +200,26 @@ def _content(secret: Manifest, pod_uid: str) -> Manifest | None:
         return None
     is_there = metadata(pod).get("namespace") == metadata(secret)["namespace"]
     return pod if is_there and annotations(pod).get(REPLACES) == pod_uid else None
+
+
+def of_pod(secret: Entry, lower: LowerWorld) -> Iterator[Entry]:
+    """Yield the pod on a lower's node that a backup Secret is for, none for other Secrets."""
+    if secret.name.startswith(PREFIX):
+        yield from lower.upper_pods.select("uid", secret.name.removeprefix(PREFIX))
+
+
+def noted(entry: Entry, key: str, value: str | None, reason: str) -> Patched:
+    """Return the patch of an annotation of a backup Secret (None removes it).
+
+    The resourceVersion that was read is its precondition.
+    """
+    patch = Patch("merge-patch", {"metadata": {**as_read(entry.manifest()), "annotations": {key: value}}})
+    return Patched(Ref(UPPER, SECRET, entry.namespace, entry.name), patch, reason)
+
+
+def withdrawal(pod: Entry, world: World, reason: str) -> Patched:
+    """Return the patch that marks a pod's backup as withdrawn: it is not used any more, and deleted after a while."""
+    ref = ref_of(pod.namespace, pod.uid)
+    entry = world.upper.secrets.get(ref.namespace, ref.name)
+    assert entry is not None
+    return noted(entry, WITHDRAWN, timestamp(world.now), reason)

@@ -1,9 +1,9 @@
-"""The rule that makes a pod again which no controller would: it sees through what the Secret that keeps it says.
+"""The rule that re-creates a pod without a controller from its backup Secret.
 
-The old pod leaves and is waited for; then the new one is made, and when it is there the Secret goes. What is due
-follows from the Secrets and the pods alone, so an engine that was killed anywhere is followed by one that goes on from
-there. Nobody's pod is lost: while the new one is refused, or its name is taken, the Secret stays and it is told. A pod
-that somebody deletes while it is kept is not made again, nor does one leave once there is no more reason for it to.
+It waits until the old pod has left, creates the new one, and deletes the Secret once the new pod exists. Each step
+follows from the Secrets and pods alone, so that after a crash at any point another engine continues from there. No pod
+is lost: while the new pod is refused, or its name is taken, the Secret stays and an event says why. A pod that a user
+deletes while it is backed up is not re-created, and a pod does not leave once the reason has gone.
 """
 
 from collections.abc import Iterator
@@ -24,21 +24,24 @@ from tensile.reconcile.world import REMAKING, Key, Problem, World
 STOPPED = "PodPlaceTaken"
 REFUSED = "PodNotMadeAgain"
 _LOOK = 30.0
-"""Seconds between two looks at a pod that has not left yet, or of which something is said."""
+"""Seconds between checks of a pod that has not left yet, or has a problem."""
 _SOON = 2.0
-"""Seconds until it is looked again whether all pods are known: more than what `plan` waits for."""
+"""Seconds until the next check whether all pod caches are synced; longer than `plan` waits."""
 _WITHDRAWN_FOR = timedelta(minutes=2)
-"""For so long a Secret stays that is not wanted any more: longer than an eviction that was sent can be on its way."""
+"""How long a withdrawn Secret stays: longer than an eviction that was sent can be in flight."""
 _NOTHING = Decision()
 
 
 class RemakingRule:
-    """One key for each Secret that keeps a pod, with the first lower: the one that the pod is on may go before it."""
+    """One key per backup Secret, in the queue of the first lower cluster.
+
+    The pod's own lower cluster may leave the topology before the pod is re-created.
+    """
 
     name = REMAKING
 
     def routes(self) -> tuple[Route, ...]:
-        """Note the Secrets, of the pods that they keep, and of those that are made in their place."""
+        """Watch the backup Secrets, the pods that they back up, and the re-created pods."""
         return (
             Route("upper.secrets", _secret),
             Route("upper_pods", _old),
@@ -46,7 +49,7 @@ class RemakingRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield the keys of all of them, in one lower's queue, and those that something is still said of in another."""
+        """Yield the keys of all backups in one lower's queue, and in the others those with a reported problem."""
         yield from [key for key in world.problems if key.rule == REMAKING and key.lower == lower != world.speaker]
         if lower == world.speaker:
             for entry in world.upper.secrets:
@@ -54,7 +57,7 @@ class RemakingRule:
                     yield _key(lower, entry.namespace, entry.name)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Return what is due; nothing where another lower's key says it."""
+        """Return the next step of a backup; nothing if another lower's queue handles it."""
         if key.lower != world.speaker:
             return _NOTHING
         secret = world.upper.secrets.get(key.namespace, key.name)
@@ -62,7 +65,7 @@ class RemakingRule:
         if secret is None or kept is None:
             return _NOTHING
         if not all(lower.upper_pods.synced for lower in world.lowers.values()):
-            return Decision(again=_SOON)  # that a cache is complete by now wakes its own lower alone
+            return Decision(again=_SOON)  # a cache that has synced wakes only the queue of its own lower
         standing = bound(kept.uid, world)
         if standing is not None:
             return _while_it_stands(standing, secret, kept, world)
@@ -74,10 +77,10 @@ def _key(lower: str, namespace: str, name: str) -> Key:
 
 
 def _while_it_stands(standing: Bound, secret: Entry, kept: Kept, world: World) -> Decision:
-    """Keep the pod as long as there is reason for it to leave, which others have it do."""
+    """Keep the backup as long as there is a reason for the pod to leave; other rules evict the pod."""
     pod, lower = standing
     if pod.facts.terminating:
-        # One that was evicted is said to have ended before its object goes: that says nothing of whether it is wanted.
+        # An evicted pod gets a terminal phase before its object is removed: that does not mean it is no longer wanted.
         return _NOTHING if _is_disrupted(pod) else Decision((_done(secret, kept, "somebody deleted the pod"),))
     if pod.facts.terminal:
         return Decision((_done(secret, kept, "the pod that it keeps has ended"),))
@@ -88,19 +91,19 @@ def _while_it_stands(standing: Bound, secret: Entry, kept: Kept, world: World) -
 
 
 def _is_stuck(standing: Bound, world: World) -> bool:
-    """Report whether the descheduler would have the pod leave, which does so in its turn."""
+    """Report whether the descheduler would evict the pod, now or when its turn comes."""
     policy = world.topology.descheduler
     stuck = stuck_in(standing.lower, world) if policy.enabled and not policy.dry_run else ()
     return any(one.upper.uid == standing.pod.uid for one in stuck)
 
 
 def _is_disrupted(pod: Entry) -> bool:
-    """Report whether a pod that ends was made to for its node's sake, by an eviction as a rule, and not by a person."""
+    """Report whether a terminating pod was evicted, by condition DisruptionTarget, rather than deleted by a user."""
     return (conditions_of(pod.manifest()).get(DISRUPTION) or {}).get("status") == "True"
 
 
 def _withdrawn(secret: Entry, kept: Kept, world: World) -> Decision:
-    """Let the Secret go after a while; a pod that is to leave after all is then kept anew, as it is by then."""
+    """Delete the Secret after a while; if the pod has to leave after all, it then gets a new backup."""
     if kept.withdrawn is None:
         return Decision((noted(secret, WITHDRAWN, timestamp(world.now), "the pod may stay"),), again=_LOOK)
     if world.now - kept.withdrawn < _WITHDRAWN_FOR:
@@ -109,7 +112,7 @@ def _withdrawn(secret: Entry, kept: Kept, world: World) -> Decision:
 
 
 def _in_its_place(key: Key, secret: Entry, kept: Kept, world: World) -> Decision:
-    """Make the new pod, and let the Secret go once it is there."""
+    """Create the new pod, and delete the Secret once the pod exists."""
     if kept.pod is None:
         problem = Problem(REFUSED, f"{_named(secret)} does not hold a pod: mend it, or delete it")
         return Decision(problem=problem, again=_LOOK)
@@ -130,7 +133,7 @@ def _in_its_place(key: Key, secret: Entry, kept: Kept, world: World) -> Decision
 
 
 def _refusal(secret: Entry, known: Problem | None) -> Iterator[Told]:
-    """Tell, where the Secret is, what keeps the pod from being made; that its place was taken holds no more."""
+    """Yield an event on the Secret with what prevents the pod's creation; an earlier `STOPPED` no longer applies."""
     if known is not None and known.reason != STOPPED:
         words = f"the pod is kept here and tried again until it is made: {known.message}"
         yield _told(secret, Problem(REFUSED, words))
@@ -155,7 +158,7 @@ def _named(secret: Entry) -> str:
 
 
 def _done(secret: Entry, kept: Kept, reason: str) -> Absent:
-    """Want the Secret gone, as it was when this was decided."""
+    """Return the deletion of the Secret, if it is unchanged since this decision."""
     return Absent(ref_of(secret.namespace, kept.uid), secret.uid, reason, version=str(secret.version))
 
 
@@ -177,7 +180,7 @@ def _new(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _of(world: World, pod: Entry, pod_uid: str) -> Iterator[Key]:
-    """Yield the key of the Secret that keeps the pod of that UID, where there is one."""
+    """Yield the key of the Secret that backs up the pod of a UID, if it exists."""
     name = PREFIX + pod_uid
     if pod_uid and world.upper.secrets.get(pod.namespace, name) is not None:
         yield _key(world.speaker, pod.namespace, name)

@@ -1,7 +1,8 @@
-"""The pod that is made in another's place where no controller would make one: the same, and free to go elsewhere.
+"""The replacement of a pod without a controller: the same pod, free to run on another node.
 
-What the apiserver and its admission put into the old one is left out: much of it is refused when it comes again. The
-rest stays as its author wrote it, with marks that say whose place it has and which nodes it is kept off.
+What the apiserver and its admission plugins added to the old pod is left out, because much of it is refused at
+creation. The rest stays as its author wrote it, with marks for the pod that it replaces and the nodes that it must
+avoid.
 """
 
 from collections.abc import Collection, Iterable
@@ -17,9 +18,9 @@ from tensile.reconcile.pods.scheduling import HOSTNAME, NOT_READY, REQUIRED, UNR
 
 _KEPT_METADATA = ("name", "namespace", "finalizers", "ownerReferences")
 _ADMITTED = frozenset({"nodeName", "priority", "preemptionPolicy", "overhead", "ephemeralContainers"})
-"""Fields of a spec that are given when a pod is created or bound, or afterwards, and are refused in a new one."""
+"""Fields of a spec that are set at creation, at binding or later, and are refused in a new pod."""
 _DOMAINS = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/region"})
-"""Labels that a pod is given with its node."""
+"""Labels that a pod gets with its node."""
 _ADMITTED_SECONDS = 300
 _DIGITS = 9
 _TERMS = ("podAffinity", "podAntiAffinity")
@@ -28,9 +29,9 @@ _POD_TERM = "podAffinityTerm"
 
 
 def digest(raw: bytes) -> Kept:
-    """Keep of a pod that a descheduler made only whose place it has: a UID, "" where it does not say.
+    """Return the UID of the pod that a re-created pod replaces, "" if it does not say, for the cache.
 
-    All of it is kept while it has somebody's place and waits for a node.
+    The pod's bytes are kept as well while it replaces a pod and waits for a node.
     """
     pod = decoded(raw)
     replaces = annotations(pod).get(REPLACES, "")
@@ -39,7 +40,7 @@ def digest(raw: bytes) -> Kept:
 
 
 def successor_of(pod: Manifest, off: Collection[str] = ()) -> Manifest:
-    """Return the pod to create in a stored one's place; `off` are the virtual nodes that it is to be kept off."""
+    """Return the pod to create in place of a stored one; it avoids the virtual nodes `off`."""
     nodes = sorted({*off, *nodes_off(pod)})
     freed = freed_from(pod, nodes_off(pod))
     meta = {field: value for field in _KEPT_METADATA if (value := metadata(pod).get(field))}
@@ -50,31 +51,31 @@ def successor_of(pod: Manifest, off: Collection[str] = ()) -> Manifest:
 
 
 def is_alike(one: Manifest, other: Manifest) -> bool:
-    """Report whether two such pods come to the same, but for what the engine itself adds to a pod that it mirrors."""
+    """Report whether two replacements are equal, except for what the engine adds to a mirrored pod."""
     return _unlapsed(one) == _unlapsed(other)
 
 
 def _unlapsed(pod: Manifest) -> Manifest:
-    """Return a pod without what it tolerates while its node does not answer."""
+    """Return a pod without its tolerations of not-ready and unreachable nodes."""
     left = [one for one in pod["spec"].get("tolerations") or () if one.get("key") not in (NOT_READY, UNREACHABLE)]
     return {**pod, "spec": {**pod["spec"], "tolerations": left}}
 
 
 def nodes_off(pod: Manifest) -> list[str]:
-    """Return the virtual nodes that a pod is kept off for our sake."""
+    """Return the virtual nodes that a pod avoids because of an earlier move."""
     noted = annotations(pod).get(KEPT_OFF, "")
     return noted.split(",") if noted else []
 
 
 def freed_in_time(pod: Manifest, now: datetime, cooldown: timedelta) -> Manifest:
-    """Return a pod without what it was kept off, once that is long ago: there may be room by now."""
+    """Return a pod without the nodes it avoids once the cooldown is over: they may have room by now."""
     made = metadata(pod).get("creationTimestamp")
     is_due = nodes_off(pod) and made and now - moment_of(made) >= cooldown
     return freed_from(pod, nodes_off(pod)) if is_due else pod
 
 
 def freed_from(pod: Manifest, nodes: Collection[str]) -> Manifest:
-    """Return a pod that is not kept off these nodes, the very one where we have not kept it off them."""
+    """Return a pod that no longer avoids these nodes; the same object if it did not avoid them because of us."""
     required = required_of(pod["spec"])
     if not nodes or required is None:
         return pod
@@ -104,7 +105,7 @@ def _without(term: Manifest, requirement: Manifest) -> Manifest:
 
 
 def _marks(pod: Manifest, nodes: list[str]) -> dict[str, str]:
-    """Return the annotations of the new pod: tensile-kube's, and ours."""
+    """Return the annotations added to the new pod: tensile-kube's, and ours."""
     marks = {REPLACES: uid(pod), DESCHEDULE_COUNT: str(_count(annotations(pod).get(DESCHEDULE_COUNT, "")) + 1)}
     if not nodes:
         return marks
@@ -112,12 +113,12 @@ def _marks(pod: Manifest, nodes: list[str]) -> dict[str, str]:
 
 
 def _count(noted: str) -> int:
-    """Read how often a pod was moved; what is no such number, or too large for one, counts for nothing."""
+    """Return how often a pod was moved; 0 for text that is not such a number, or too long."""
     return int(noted) if noted.isdecimal() and len(noted) <= _DIGITS else 0
 
 
 def _spec(spec: Manifest, nodes: list[str]) -> Manifest:
-    """Return the spec as its author wrote it, kept off some nodes."""
+    """Return the spec as its author wrote it, with nodes to avoid."""
     fields = {**spec, **without_token(spec)}
     affinity = _unmerged(spec.get("affinity") or {})
     fields |= {
@@ -129,14 +130,14 @@ def _spec(spec: Manifest, nodes: list[str]) -> Manifest:
 
 
 def _is_admitted(toleration: Manifest) -> bool:
-    """Report whether a toleration is what admission gives to a pod that does not say how long it stays."""
+    """Report whether a toleration is the default one that admission adds for 300 seconds."""
     is_default = toleration.get("operator") == "Exists" and toleration.get("effect") == "NoExecute"
     of_lapse = toleration.get("key") in (NOT_READY, UNREACHABLE)
     return of_lapse and is_default and toleration.get("tolerationSeconds") == _ADMITTED_SECONDS
 
 
 def _unmerged(affinity: Manifest) -> Manifest:
-    """Return an affinity without what the apiserver made of its matchLabelKeys."""
+    """Return an affinity without what the apiserver added for its matchLabelKeys."""
     return {kind: _unmerged_terms(terms) if kind in _TERMS else terms for kind, terms in affinity.items()}
 
 

@@ -1,10 +1,10 @@
-"""The rule that moves pods out of a lower cluster that has no node for them, while another one has.
+"""The rule that evicts pods for which their lower cluster has no node, if another lower cluster has one.
 
-A pod leaves by the Eviction API, with its UID; its controller makes another, which is kept off the nodes that will not
-do. One that has no controller is put into safe keeping first, and made again by the rule that sees that through.
+A pod is evicted by the Eviction API, with its UID. Its controller creates another pod, which is kept off the unsuitable
+nodes. A pod without a controller gets a backup first, and another rule re-creates it from there.
 
-That it leaves is noted on the Node before: whoever comes next, also after a crash in between, counts it, so that no
-more pods leave than the topology allows. A pod that fits nowhere else is told of, once, and stays.
+Evictions are recorded on the Node before they are sent. Another engine, or this one after a crash, counts them, so that
+no more pods leave than the topology allows. A pod that fits in no other lower cluster stays, with one event.
 """
 
 from collections.abc import Iterator
@@ -46,37 +46,37 @@ from tensile.topology.fields import write_duration
 
 NAME = "descheduler"
 _SHORTEST = 2.0
-"""Seconds between two passes at least, however short the interval is; and between two looks at what is not known."""
+"""Minimum seconds between two passes, however short the interval, and between checks for missing data."""
 _MOMENT = 0.05
 
 
 def key_of(lower: str) -> Key:
-    """Return the key of a lower's pods that may have to leave."""
+    """Return the key for the pods of a lower cluster that may have to leave."""
     return Key(NAME, lower, "", "")
 
 
 class DeschedulerRule:
-    """One key for each lower: limits hold for all that leave it together."""
+    """One key per lower cluster: limits apply to all its pods together."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note pods that begin to leave, or are safe now; all else is looked at once in an interval."""
+        """Watch pods that begin to terminate and backup Secrets; everything else is checked once per interval."""
         return (Route("upper_pods", _leaving), Route("upper.secrets", _safe))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield the lower's key, where the descheduler is on or something is still said of it."""
+        """Yield the lower's key if the descheduler is enabled or a problem of the key is still reported."""
         if world.topology.descheduler.enabled or key_of(lower) in world.problems:
             yield key_of(lower)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Return who has to leave the lower now."""
+        """Return the pods to evict from the lower cluster now."""
         policy, lower = world.topology.descheduler, world.lowers[key.lower]
         if not policy.enabled:
             return Decision()
         again = max(policy.interval.total_seconds(), _SHORTEST)
         if not is_source(lower, world):
-            return Decision(again=_SHORTEST)  # what is to be known of it may have begun to come in with this very rule
+            return Decision(again=_SHORTEST)  # the informers that placement needs may have started with this rule
         told = tuple(_left(lower, world))
         stuck = [one.upper for one in stuck_in(lower, world)]
         if not stuck:
@@ -95,7 +95,10 @@ class DeschedulerRule:
 
 
 def _of_the_last_pass(stuck: list[Entry], lower: LowerWorld, world: World) -> Iterator[Wanted]:
-    """Let those leave that are safe by now, for which room was counted in this interval; only for them it is looked."""
+    """Yield evictions of pods that were counted in this interval's pass and have got a backup since.
+
+    The pass is computed again only if there are such pods.
+    """
     told = {note.pod for note in told_lately(lower, world)}
     if any(is_ready(one, world) for one in stuck if one.facts.bare and one.uid not in told):
         safe = [move for move in _moves(one_pass(world), lower) if is_safe_move(move, world)]
@@ -103,7 +106,7 @@ def _of_the_last_pass(stuck: list[Entry], lower: LowerWorld, world: World) -> It
 
 
 def _departures(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[Wanted]:
-    """Let those leave who may, and keep those who have to be kept for that: they leave when they are."""
+    """Yield the evictions that may be sent now, and backups for bare pods, which are evicted once the backup exists."""
     ready = [move for move in moves if move.owner or is_safe_move(move, world)]
     if ready:
         yield from _evictions(ready, lower, world)
@@ -125,9 +128,9 @@ def _stays(found: Pass, lower: LowerWorld) -> list[Stay]:
 
 
 def _rest(lower: LowerWorld, world: World) -> float:
-    """Return how many seconds are left of the interval in which pods left: they have to come somewhere before others go.
+    """Return the seconds left of the interval of the last evictions, 0 if there were none.
 
-    0 where none did.
+    Evicted pods must be bound to a node again before others are evicted.
     """
     last = max((note.at for note in told_lately(lower, world)), default=None)
     interval = world.topology.descheduler.interval
@@ -135,7 +138,7 @@ def _rest(lower: LowerWorld, world: World) -> float:
 
 
 def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[Wanted]:
-    """Note who leaves, then let them."""
+    """Yield the patch that records the evictions on the Node, then the evictions."""
     node = _node(lower, world)
     known = recent(notes_on(node), world.now, kept_for(world.topology.descheduler))
     leaving = {move.upper.uid for move in moves}
@@ -152,13 +155,13 @@ def _reason(move: Move, world: World) -> str:
 
 
 def _noted(node: Manifest, notes: list[Note]) -> Patched:
-    """Write the notes, unless somebody else has written the Node since it was read."""
+    """Return the patch that writes the records, with the Node's resourceVersion as precondition."""
     patch = Patch("merge-patch", {"metadata": {**as_read(node), "annotations": {TRIED: written(notes)}}})
     return Patched(node_ref(node), patch, "pods leave it")
 
 
 def _left(lower: LowerWorld, world: World) -> Iterator[Told]:
-    """Tell of the pods that leave."""
+    """Yield an event for each terminating pod that was evicted in this interval."""
     policy = world.topology.descheduler
     for note in told_lately(lower, world):
         for upper in lower.upper_pods.select("uid", note.pod):
@@ -171,7 +174,7 @@ def _left(lower: LowerWorld, world: World) -> Iterator[Told]:
 
 
 def _deadlocked(stays: list[Stay], lower: LowerWorld) -> Iterator[Told]:
-    """Tell of the pods that fit nowhere, always in the same words, so that they are told of once."""
+    """Yield an event for each pod that fits in no lower cluster; the text is constant, so that it is emitted once."""
     words = f"unschedulable in {lower.name}, and it fits in no other lower cluster: it stays"
     for stay in stays:
         if stay.reason == DEADLOCK:
@@ -179,20 +182,20 @@ def _deadlocked(stays: list[Stay], lower: LowerWorld) -> Iterator[Told]:
 
 
 def _kept(stays: list[Stay]) -> Problem | None:
-    """Return who stays and why."""
+    """Return the problem that lists the pods that stay and why."""
     if not stays:
         return None
     return Problem(stays[0].reason, listed([f"{_name(stay)}: {stay.message}" for stay in stays]))
 
 
 def _rehearsed(moves: list[Move]) -> Problem | None:
-    """Return who would leave."""
+    """Return the problem that lists the pods that would be evicted."""
     told = [f"{_name(move)}: from {move.source} to node {_where(move)}" for move in moves]
     return Problem("DryRun", f"would be evicted: {listed(told)}") if told else None
 
 
 def _where(move: Move) -> str:
-    """Name the node that has room for a pod, the real one behind it, and the nodes that will do as well."""
+    """Return the virtual node with room for a pod, the lower node behind it, and the other suitable virtual nodes."""
     return " or ".join((f"{move.target} ({move.node})", *move.others))
 
 
@@ -220,7 +223,7 @@ def _safe(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _leaving(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Note those that begin to end, having been told to leave: it is said of them."""
+    """Yield the lower's key when an evicted pod begins to terminate, because an event is emitted for it."""
     pod, before = delta.after, delta.before
     begins = pod is not None and pod.facts.terminating and not (before and before.facts.terminating)
     if begins and world.topology.descheduler.enabled and _was_told(delta.entry, world.lowers[lower], world):

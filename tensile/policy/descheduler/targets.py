@@ -1,9 +1,7 @@
-"""Where pods would fit if they left: the virtual nodes above, and the real ones behind each of them.
+"""Candidate pods for eviction, and the virtual nodes and lower nodes where they would fit.
 
-What finds a place here takes it, so that pods which leave together do not count on the same room; and so do those that
-are on their way already.
-
-Which pods wait below for a node that does not come.
+A pod that fits takes the room, so that pods that leave together do not count on the same room. Pods that are already on
+their way take theirs too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,13 +29,14 @@ from tensile.reconcile.world import Key, LowerWorld, World
 if TYPE_CHECKING:
     from tensile.kubelet.pods.placement_context import Placement
 
-
 REASONS = frozenset({"Unschedulable", "SchedulerError"})
-"""Of condition PodScheduled: the scheduler has tried, and found no node. One with a gate has not been tried."""
+"""Reasons of condition PodScheduled=False after the scheduler tried; a pod with a scheduling gate was not tried."""
+_PLACED_BY = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
+_Likeness = bytes
 
 
 class Stuck(NamedTuple):
-    """A pod that has waited for too long: the upper one, its lower's name, and since when."""
+    """A pod unschedulable for too long: the upper pod, its lower cluster's name, and since when."""
 
     upper: Entry
     lower: str
@@ -45,7 +44,7 @@ class Stuck(NamedTuple):
 
 
 def is_open(lower: LowerWorld, world: World) -> bool:
-    """Report whether a lower is one to work with: it answers, all of it is known, and its Node is there and ours."""
+    """Report whether a lower cluster can be used: reachable, all caches synced, and its Node exists and is ours."""
     node = world.upper.nodes.get("", lower.node)
     if node is None or not (lower.in_topology and lower.connected and has_node(lower, world)):
         return False
@@ -53,7 +52,7 @@ def is_open(lower: LowerWorld, world: World) -> bool:
 
 
 def stuck_in(lower: LowerWorld, world: World) -> Iterator[Stuck]:
-    """Yield the pods of a lower that have waited for longer than the topology allows."""
+    """Yield the pods of a lower cluster that have been unschedulable for longer than the topology allows."""
     patience = world.topology.descheduler.pending_longer_than
     for below in lower.pods:
         facts = below.facts
@@ -66,9 +65,9 @@ def stuck_in(lower: LowerWorld, world: World) -> Iterator[Stuck]:
 
 
 def waiting_since(pod: Manifest) -> datetime | None:
-    """Describe since when the lower scheduler finds no node for a pod, None where that is not what it waits for.
+    """Return since when the lower scheduler finds no node for a pod, None if it does not wait for that.
 
-    A pod that no scheduler has looked at waits since it was made.
+    A pod that no scheduler has tried waits since its creation.
     """
     if pod["spec"].get("nodeName"):
         return None
@@ -83,14 +82,10 @@ def _is_alive(upper: Entry, world: World) -> bool:
     return not upper.facts.terminating and lives_below(upper, world.topology.exclude_namespaces)
 
 
-_PLACED_BY = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
-_Likeness = bytes
-
-
 class Ground:
-    """All lowers that can take pods, as they would be; made for one pass, and changed by it.
+    """All lower clusters that can take pods, and their state as pods move; made for one pass, and changed by it.
 
-    The one whose virtual node is `without` is left out, "" for none.
+    The lower cluster of virtual node `without` is left out, "" for none.
     """
 
     def __init__(self, world: World, *, without: str = "") -> None:
@@ -107,10 +102,10 @@ class Ground:
         self._places: dict[tuple[str, str], Placement] = {}
 
     def others(self, upper: Entry, source: str, avoid: frozenset[str]) -> tuple[list[str], dict[str, str]]:
-        """Return the virtual nodes that would take a pod of the node `source`, and why each other one would not.
+        """Return the virtual nodes that would take a pod of node `source`, and for each other one why not.
 
-        Those of `avoid` are none of them. The pod keeps its place meanwhile. For what found no place, those
-        that are alike are not looked at again in this pass: room that comes free in it is for the next.
+        Nodes in `avoid` are excluded. The pod keeps its present node. When a pod fits nowhere, pods that are alike are
+        not examined again in this pass: room that becomes free in it is for the next.
         """
         pod = upper.manifest()
         mine, seeking = pod_of(pod, settled=True), pod_of(_unbound(pod))
@@ -125,16 +120,16 @@ class Ground:
         return [], self._nowhere[alike]
 
     def open_to(self, upper: Entry, source: str) -> list[str]:
-        """Return the virtual nodes to which the upper scheduler may send a pod of the node `source`.
+        """Return the virtual nodes to which the upper scheduler may bind a pod of node `source`.
 
-        It knows no real nodes, so those of them may all be too full.
+        It does not know the lower nodes, which may all be full.
         """
         pod = upper.manifest()
         verdict = self._judged_above(pod_of(pod, settled=True), pod_of(_unbound(pod)), source)
         return [name for name in verdict.fitting if name != source]
 
     def _judged_above(self, mine: Pod, seeking: Pod, source: str) -> Verdict:
-        """Look at every virtual node for a pod that leaves its own."""
+        """Examine every virtual node for a pod that leaves its own."""
         self._above.remove(mine.namespace, mine.name, source)
         verdict = examine(seeking, self._above)
         self._above.add(mine, source)
@@ -143,7 +138,7 @@ class Ground:
     def _looked_at(
         self, pod: Manifest, mine: Pod, seeking: Pod, source: str, avoid: frozenset[str]
     ) -> tuple[list[str], dict[str, str]]:
-        """Look at every virtual node, and at the real ones behind those that would take the pod."""
+        """Examine every virtual node, and the lower nodes behind those that would take the pod."""
         verdict = self._judged_above(mine, seeking, source)
         found: list[str] = []
         refused = {name: str(one) for name, one in verdict.refused.items() if name != source}
@@ -159,7 +154,7 @@ class Ground:
         return found, refused
 
     def move(self, upper: Entry, source: str, target: str) -> str:
-        """Take the room for a pod that moves; returns the real node, by its name, that would have it."""
+        """Take the room for a pod that moves; return the name of the lower node that would run it."""
         pod = upper.manifest()
         self._above.remove(upper.namespace, upper.name, source)
         self._above.add(pod_of(pod, settled=True), target)
@@ -167,7 +162,7 @@ class Ground:
         return _settle(self._projected(pod, lower), self._snapshot(lower))
 
     def _refusal(self, pod: Manifest, lower: LowerWorld) -> str:
-        """Return why no node of a lower does, "" where one does; those that are alike are told the same in this pass."""
+        """Return why no node of a lower cluster fits, "" if one does; reused in this pass for pods that are alike."""
         wanted, snapshot = self._projected(pod, lower), self._snapshot(lower)
         if asks_too_much(wanted, snapshot):
             return TOO_MUCH
@@ -179,14 +174,14 @@ class Ground:
         return self._refused[alike]
 
     def _projected(self, pod: Manifest, lower: LowerWorld) -> Pod:
-        """Read the pod as it would be in a lower."""
+        """Return the pod as it would be in a lower cluster."""
         where = (lower.name, metadata(pod)["namespace"])
         if where not in self._places:
             self._places[where] = placement("", Key("pod", *where, ""), lower, self._world)
         return pod_of(lower_pod(pod, self._places[where]))
 
     def _snapshot(self, lower: LowerWorld) -> Snapshot:
-        """Return a lower with those on their way in it: they come first, the oldest of them first."""
+        """Return a lower cluster with the pods on their way to it placed first, the oldest before the others."""
         if lower.name not in self._below:
             self._below[lower.name] = snapshot = reader.snapshot_now(lower)
             nowhere: set[_Likeness] = set()
@@ -197,7 +192,7 @@ class Ground:
         return self._below[lower.name]
 
     def _arriving(self, lower: LowerWorld) -> list[Pod]:
-        """Return the pods that are bound to the virtual node and to no real one yet."""
+        """Return the pods that are bound to the virtual node but not to a lower node yet."""
         world = self._world
         waiting: list[tuple[str, Pod]] = []
         for upper in lower.upper_pods:
@@ -213,12 +208,12 @@ class Ground:
 
 
 def said_of(refused: Mapping[str, str]) -> str:
-    """Write why no other virtual node takes a pod, as `Ground.others` gives it."""
+    """Return the message for the refusals of `Ground.others`: why no other virtual node takes a pod."""
     return "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other"
 
 
 def _above(world: World, names: Iterable[str]) -> Snapshot:
-    """See the upper cluster as far as these virtual nodes go, with the pods on all of them."""
+    """Return a snapshot of the upper cluster with these virtual nodes and the pods of all virtual nodes."""
     nodes = (world.upper.nodes.get("", name) for name in names)
     pods = (entry for lower in world.lowers.values() for entry in lower.upper_pods if not entry.facts.terminal)
     return snapshot_of(
@@ -229,12 +224,12 @@ def _above(world: World, names: Iterable[str]) -> Snapshot:
 
 
 def _unbound(pod: Manifest) -> Manifest:
-    """Return the pod as it would be made anew."""
+    """Return the pod as it would be created again: without a node."""
     return {**pod, "spec": {field: value for field, value in pod["spec"].items() if field != "nodeName"}}
 
 
 def _settle(pod: Pod, snapshot: Snapshot) -> str:
-    """Put a pod on the first node that it fits on; returns its name, "" for none."""
+    """Put a pod on the first node where it fits; return the node's name, "" for none."""
     node = next(fitting(pod, snapshot), None)
     if node is None:
         return ""
@@ -243,6 +238,6 @@ def _settle(pod: Pod, snapshot: Snapshot) -> str:
 
 
 def _likeness(pod: Pod) -> _Likeness:
-    """Tell pods from each other by what placement looks at: replicas are alike."""
+    """Return what placement compares of a pod; equal for replicas."""
     asked = {field: pod.spec.get(field) for field in _PLACED_BY}
     return SORTED.encode([pod.namespace, pod.labels, pod.requests, pod.ports, asked])

@@ -1,11 +1,11 @@
-"""What the scheduler extender answers: which virtual nodes have a real node for a pod, and which of them is better.
+"""The scheduler extender's answers: which virtual nodes have a lower node for a pod, and which is better.
 
-The upper scheduler asks about one pod at a time and far faster than its decisions become visible, so what was answered
-is promised: room is kept in every cluster that was named, until the pod is seen bound to one of them. It is kept there
-until the pod has its node below, and given back by the others; what nobody comes for lapses.
+The upper scheduler sends one pod at a time, far faster than its bindings become visible. So room is reserved in every
+lower cluster that was named, until the pod is bound to one of them. There it stays reserved until the pod has its lower
+node; the others release it. A reservation that no binding confirms expires.
 
-The scheduler preempts on what it sees, which is the sum. Where that has room and no real node has, it finds nobody who
-would have to go: such pods are wanted, and are seen to by whoever holds the extender (policy/preemptor.py).
+The scheduler preempts by the sum that it sees. If the sum has room but no lower node has, it finds no victims. Such
+pods are recorded in `wants`, and the owner of the extender handles them (`Preemptor` in preemption.py).
 """
 
 from collections import OrderedDict, deque
@@ -22,21 +22,21 @@ from tensile.policy.placement.reader import pod_of
 from tensile.policy.placement.snapshot import Pod
 
 LAPSE = 30.0
-"""Seconds after which a promise is given back that no binding has confirmed."""
+"""Seconds after which a reservation expires that no binding has confirmed."""
 _KEPT = 256
 BEST = 10
-"""The highest score that an extender may give."""
+"""The highest score of an extender."""
 
 Strategy = Literal["spread", "binpack"]
 Below = Callable[[Manifest], Manifest | None]
-"""Gives the pod as it would be in one lower; None where it is none of ours to place."""
+"""Returns the pod as it would be in one lower cluster; None if the pod is not mirrored."""
 
 
 class Site(NamedTuple):
-    """One lower cluster: how pods are there, what is known of it, and whether all of that is known.
+    """One lower cluster: how pods look there, its state, and whether all of that state is known.
 
-    `namespace` gives the namespace below for one above; `above` the virtual node with its `residents`, None while
-    nothing is known of it.
+    `namespace` maps an upper namespace to the lower one. `above` returns the virtual node with its `residents`, None if
+    it is not known.
     """
 
     below: Below
@@ -48,13 +48,13 @@ class Site(NamedTuple):
     above: Callable[[], Above | None] = lambda: None
 
     def name_of(self, upper_pod: Manifest) -> PodName:
-        """Return what an upper pod is called below."""
+        """Return the lower namespace and name of an upper pod."""
         meta = metadata(upper_pod)
         return self.namespace(meta.get("namespace") or "default"), meta["name"]
 
 
 class Want(NamedTuple):
-    """A pod that fits nowhere, and the virtual nodes behind which it would if others went; since when, in seconds."""
+    """A pod that fits nowhere, the virtual nodes where preemption would help, and since when, in seconds."""
 
     pod: Manifest
     names: tuple[str, ...]
@@ -62,7 +62,7 @@ class Want(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why no node behind a virtual one does: whether other pods are the reason, and whether some of them could go."""
+    """Why no lower node fits, whether other pods are the reason, and whether preemption would help."""
 
     why: str
     is_curable: bool
@@ -71,26 +71,27 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Extender:
-    """Answers for the lowers by the names of their virtual nodes; the mapping may change between two questions."""
+    """Answers for lower clusters, by virtual node name; the mapping may change between two requests."""
 
     sites: Mapping[str, Site]
     strategy: Strategy = "spread"
     wants: dict[str, Want] = field(default_factory=dict)
-    """By the pods' UIDs: those for which the scheduler was told of no node, and would find nobody who has to go."""
+    """By UID: pods that got no node, and for which the scheduler would find no victims itself."""
     _prospects: OrderedDict[tuple[str, bytes, int], tuple[tuple[int, int], bool]] = field(default_factory=OrderedDict)
-    """Whether others could go for a kind of pods, and on what that rests."""
+    """Whether preemption could help a kind of pods, with the state of the caches for which that holds."""
 
     def filter(self, question: Mapping[str, Any], now: float) -> dict[str, Any]:
-        """Answer an ExtenderArgs with an ExtenderFilterResult. Nodes that are no lower's always do.
+        """Return the ExtenderFilterResult for an ExtenderArgs; nodes that are not virtual always fit.
 
-        Where other pods would have to go, a node has failed; where that is no help, it is unresolvable.
+        A node is in FailedNodes if other pods are the reason, and in FailedAndUnresolvableNodes if preemption cannot
+        help.
         """
         return deque(self.filtered(question, now), maxlen=1)[0]
 
     def filtered(self, question: Mapping[str, Any], now: float) -> Iterator[dict[str, Any]]:
-        """Answer as `filter` does, with what is known after each node: the last answer counts.
+        """Yield the answer of `filter` as far as it is known after each node; the last one is complete.
 
-        So whoever answers for ten lowers need not do so in one go.
+        So a caller can let other tasks run between two lower clusters.
         """
         pod, names = question["Pod"], question["NodeNames"]
         kept: list[str] = []
@@ -115,14 +116,14 @@ class Extender:
         yield answer
 
     def prioritize(self, question: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Answer an ExtenderArgs with a HostPriorityList: how full each lower is, or how empty."""
+        """Return the HostPriorityList for an ExtenderArgs: how full each lower cluster is, or how empty."""
         pod = question["Pod"]
         return [{"Host": name, "Score": self._score(name, pod)} for name in question["NodeNames"]]
 
     def _promise(self, name: str, upper_pod: Manifest, now: float) -> Refusal | None:
-        """Keep room for a pod in one lower; returns why there is none.
+        """Reserve room for a pod in one lower cluster; return why there is none, None otherwise.
 
-        None is kept for a pod that it takes long to find a node for, and nothing is said: the scheduler below decides.
+        For a pod whose search would take too long nothing is reserved or refused: the lower scheduler decides.
         """
         site = self.sites[name]
         if not site.is_known():
@@ -147,7 +148,7 @@ class Extender:
         return self._refusal(name, upper_pod, pod, why) if is_curable else Refusal(why, is_curable=False)
 
     def _refusal(self, name: str, upper_pod: Manifest, pod: Pod, why: str) -> Refusal:
-        """Return of a pod that others keep from a node whether those that it may have go would do."""
+        """Return the refusal of a pod that other pods keep from a node, with whether preempting them would help."""
         site, priority = self.sites[name], priority_of(upper_pod)
         above = site.above() if priority > site.residents.lowest and may_preempt(upper_pod) else None
         if above is None:
@@ -163,7 +164,7 @@ class Extender:
         return Refusal(why, helps, helps)
 
     def nomination(self, name: str, upper_pod: Manifest) -> Promise | None:
-        """Return what is kept for a pod on whose behalf others go in one lower, None where nothing is."""
+        """Return the reservation of a pod for which others are preempted in one lower cluster, None for none."""
         nominees = self.sites[name].ground.nominees()
         found = nominees.get(self.sites[name].name_of(upper_pod)) if nominees else None
         nominated = (upper_pod.get("status") or {}).get("nominatedNodeName") or name
@@ -171,13 +172,13 @@ class Extender:
         return found if is_its and nominated == name else None
 
     def _give_back(self, name: str, upper_pod: Manifest) -> None:
-        """Keep no room where the pod does not come, unless others are going there on its behalf."""
+        """Release the reservation in a lower that was not named, unless pods are preempted there for this pod."""
         site = self.sites[name]
         if self.nomination(name, upper_pod) is None:
             site.ground.break_promise(site.name_of(upper_pod))
 
     def _score(self, name: str, upper_pod: Manifest) -> int:
-        """Return from 0 to 10 how good a lower is, by the share that is free of what the pod asks for."""
+        """Return the score of a lower cluster, 0 to 10, by its free share of what the pod requests."""
         site = self.sites.get(name)
         manifest = site.below(upper_pod) if site and site.is_known() else None
         if site is None or manifest is None:
@@ -187,7 +188,7 @@ class Extender:
 
 
 def _taken_over(site: Site, pod: Pod, priority: int) -> str:
-    """Find a node where room is kept for nominees of lower priority, which lose it; returns "" for none."""
+    """Return a node that is reserved for nominees of lower priority, which lose it; "" for none."""
     rivals = site.ground.nominees(priority)
     if not rivals:
         return ""
@@ -201,12 +202,12 @@ def _taken_over(site: Site, pod: Pod, priority: int) -> str:
 
 
 def seeking(manifest: Manifest) -> Pod:
-    """Read a pod that looks for a node; without its claims, as nobody follows volumes below."""
+    """Return a pod to find a node for; without its claims, because volumes of lower clusters are not watched."""
     return replace(pod_of(manifest), claims=(), own_claims={})
 
 
 def free_share(pod: Pod, ground: Ground) -> float:
-    """Return how much of a lower is free of the resource that it has least of, among those that a pod asks for."""
+    """Return the free share of a lower cluster in the scarcest resource that a pod requests."""
     offered, used = ground.offered, ground.used
     names = [name for name in pod.requests or ("cpu", "memory") if offered[name] > 0]
     return min((max(0.0, 1 - used[name] / offered[name]) for name in names), default=0.0)

@@ -1,14 +1,13 @@
-"""Who goes for a pod that only real nodes refuse: the answer to a kube-scheduler that asks, and to whoever sees to it.
+"""Preemption for pods that only lower nodes refuse: at the kube-scheduler's request, and on the extender's own account.
 
-A kube-scheduler that preempts offers virtual nodes with the pods that would have to go by the sum. It is told instead
-of those after whose end a real node has room, and of no virtual node behind which there are none. Of several the best
-is told alone, and its room is kept from then on: the next pod would have it, which may be a victim's successor.
+A kube-scheduler that preempts sends virtual nodes with the victims that the sum requires. The answer replaces these
+with the victims after whose end a lower node has room, and omits virtual nodes that have none. Only the best of several
+is returned, and its room is reserved at once; otherwise the next pod, perhaps a victim's successor, would take it.
 
-Preempts for pods that the kube-scheduler finds no victims for: where the sum has room, and no real node has.
-
-It is done as the scheduler does it: the pod is nominated, its victims get the condition DisruptionTarget and are
-deleted, and the scheduler sends the pod once they have gone. First the scheduler has its turn: where it preempts by
-itself, on whatever node, it asks the extender within the same moment.
+If the sum has room but no lower node has, the kube-scheduler finds no victims, and `Preemptor` preempts instead. It
+does so as the scheduler does: it nominates the pod, sets condition DisruptionTarget on the victims and deletes them,
+and the scheduler binds the pod once they are gone. The scheduler has its turn first: if it preempts by itself, on
+whatever node, it calls the extender within `PATIENCE`.
 """
 
 import asyncio
@@ -44,10 +43,16 @@ from tensile.reconcile.desired import Told
 from tensile.reconcile.plan import event
 
 _FIELD = "NodeNameToMetaVictims"
+PATIENCE = 0.5
+"""Seconds within which a scheduler that has found victims by itself calls the extender."""
+_AGAIN = 5.0
+"""Seconds after which a write that a cluster refused is retried."""
+_MEDIA = "strategic-merge-patch"
+_log = structlog.get_logger("tensile.extender")
 
 
 class Best(NamedTuple):
-    """The virtual node on which a pod costs others least, and who goes; `pod` is the one that comes, as below."""
+    """The virtual node with the least costly preemption and its victims; `pod` is the preemptor, as in the lower."""
 
     name: str
     pod: Pod
@@ -55,7 +60,7 @@ class Best(NamedTuple):
 
 
 class Preempting:
-    """Chooses for the pods that an extender is asked about."""
+    """Chooses victims for the pods in requests to an extender."""
 
     def __init__(self, extender: Extender) -> None:
         self._extender = extender
@@ -63,10 +68,11 @@ class Preempting:
     def answer(
         self, question: Mapping[str, Any], budgets: Collection[Budget] | None, now: float
     ) -> Iterator[dict[str, Any]]:
-        """Answer an ExtenderPreemptionArgs with an ExtenderPreemptionResult: the last answer counts.
+        """Yield the ExtenderPreemptionResult for an ExtenderPreemptionArgs; the last one is complete.
 
-        Nodes that are no lower's stay as they are. Without `budgets`, which are not known then, no lower's does. Where
-        others cost less behind a virtual node that is not offered, as its sum has room, none is: they go without this.
+        Nodes that are not virtual are passed through. Without `budgets` (None: not readable) no virtual node is
+        returned. Nor is one if preemption costs less behind a virtual node that is not offered, because its sum has
+        room: the `Preemptor` does that.
         """
         pod, offered = question["Pod"], question[_FIELD]
         told = {name: one for name, one in offered.items() if name not in self._extender.sites}
@@ -91,9 +97,9 @@ class Preempting:
     def best(
         self, pod: Manifest, offered: Mapping[str, Collection[str]], budgets: Collection[Budget]
     ) -> Iterator[Best | None]:
-        """Return the best of some virtual nodes, as far as it is known after each real node: the last one counts.
+        """Yield the best of some virtual nodes, as far as it is known after each lower node; the last one counts.
 
-        `offered` has by virtual node the UIDs of the pods that would have to go by the sum.
+        `offered` maps each virtual node to the UIDs of the victims that the sum requires.
         """
         best = None
         for name, uids in offered.items():
@@ -107,9 +113,9 @@ class Preempting:
                 yield best
 
     def nominate(self, pod: Manifest, best: Best, now: float) -> bool:
-        """Keep the room that others make for a pod; reports whether they are all still there.
+        """Reserve the room that the victims free for a pod; report whether all victims still exist.
 
-        Nominees of lower priority that were to come to that node have to look for another.
+        Nominees of lower priority on that node lose their reservation.
         """
         site = self._extender.sites.get(best.name)
         above = site.above() if site is not None else None
@@ -124,19 +130,19 @@ class Preempting:
         return True
 
     def release(self, pod: Manifest, best: Best) -> None:
-        """Keep that room no longer."""
+        """Release that reservation."""
         site = self._extender.sites.get(best.name)
         if site is not None:
             site.ground.break_promise(site.name_of(pod))
 
     def _is_under_way(self, pod: Manifest, offered: Collection[str]) -> bool:
-        """Report whether others are going for a pod already, where it is not offered to have any go."""
+        """Report whether pods are already preempted for this pod on a virtual node that is not offered."""
         sites = self._extender.sites
         return any(self._extender.nomination(name, pod) is not None for name in sites if name not in offered)
 
 
 def wish_of(pod: Manifest, site: Site) -> Wish | None:
-    """Return what a pod looks for in a lower; None where nobody can say whether it would find it."""
+    """Return the pod as it is in the upper and in a lower cluster; None if a preemption cannot be judged there."""
     manifest = site.below(pod) if site.is_known() and metadata(pod).get("name") else None
     below = seeking(manifest) if manifest is not None else None
     if below is None or asks_too_much(below, site.ground.snapshot):
@@ -145,24 +151,16 @@ def wish_of(pod: Manifest, site: Site) -> Wish | None:
 
 
 def _are_there(choice: Choice, above: Above) -> bool:
-    """Report whether all who are to go are still bound to the virtual node: a scheduler takes no others."""
+    """Report whether all victims are still bound to the virtual node; a scheduler accepts no others."""
     there = (above.residents.get(name) for name in choice.names)
     uids = {one.pod.uid for one in there if one is not None}
     return uids == {one.pod.uid for one in choice.victims}
 
 
-PATIENCE = 0.5
-"""Seconds in which a scheduler that has found victims by itself asks about them."""
-_AGAIN = 5.0
-"""Seconds after which what a cluster refused is tried again."""
-_MEDIA = "strategic-merge-patch"
-_log = structlog.get_logger("tensile.extender")
-
-
 class Preemptor:
-    """Sees to the wants of the extender that `extender` gives (None: there is none); `run` does so until it is ended.
+    """Preempts for the `wants` of the current extender (`extender` returns None without one), while `run` runs.
 
-    `clock` gives monotonic seconds, as the extender is given them; `now` the time of day.
+    `clock` returns monotonic seconds, the same clock as the extender's; `now` returns the time of day.
     """
 
     def __init__(
@@ -181,13 +179,13 @@ class Preemptor:
         self._seldom = Seldom(clock)
 
     def heed(self) -> None:
-        """Look for wants: the extender has answered."""
+        """Wake `run` if there are wants; called after each answer of the extender."""
         extender = self._extender()
         if extender is not None and extender.wants:
             self._wanted.set()
 
     async def budgets(self) -> Collection[Budget] | None:
-        """Return the upper cluster's disruption budgets, None where they cannot be read."""
+        """Return the upper cluster's PodDisruptionBudgets, None if they cannot be read."""
         try:
             found = await self._upper.list(DISRUPTION_BUDGET, Selection(), lambda raw: budget_of(orjson.loads(raw)))
         except ClusterError as error:
@@ -196,7 +194,7 @@ class Preemptor:
         return found.items
 
     async def run(self) -> None:
-        """See to wants, each when it is due."""
+        """Handle wants indefinitely, each when it is due."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -206,7 +204,7 @@ class Preemptor:
                 await self.look()
 
     async def look(self) -> None:
-        """See to the wants that are due now."""
+        """Handle the wants that are due now."""
         extender = self._extender()
         for key, want in tuple(extender.wants.items()) if extender is not None else ():
             if extender is not None and extender.wants.get(key) is want and want.since + PATIENCE <= self._clock():
@@ -214,7 +212,7 @@ class Preemptor:
                 await self._see_to(want, extender)
 
     async def _see_to(self, want: Want, extender: Extender) -> None:
-        """Preempt for a pod, if that helps; what a cluster refuses is tried again, unless the pod is asked about."""
+        """Preempt for a pod, if that helps; retry after an error, unless the scheduler calls again meanwhile."""
         try:
             await self._preempt(want, Preempting(extender))
         except (NotFound, Conflict) as error:
@@ -247,7 +245,7 @@ class Preemptor:
             await self._end(victim, pod, best)
 
     def _may(self, pod: Manifest) -> bool:
-        """Report whether a pod still waits, and nobody goes on its behalf yet."""
+        """Report whether a pod still waits, and no victims are terminating for it yet."""
         extender, status = self._extender(), pod.get("status") or {}
         if extender is None or pod["spec"].get("nodeName") or "deletionTimestamp" in metadata(pod):
             return False
@@ -258,13 +256,13 @@ class Preemptor:
         return may_preempt(pod) and not site.residents.is_awaited(priority_of(pod))
 
     async def _nominate(self, ref: Ref, pod: Manifest, best: Best) -> None:
-        """Say which node the pod waits for, unless anybody has written to it since it was read."""
+        """Set the pod's nominatedNodeName, unless the pod was changed since it was read."""
         if (pod.get("status") or {}).get("nominatedNodeName") != best.name:
             body = {"metadata": as_read(pod), "status": {"nominatedNodeName": best.name}}
             await self._upper.patch(ref, Patch(_MEDIA, body), "status")
 
     async def _end(self, victim: Resident, pod: Manifest, best: Best) -> None:
-        """Say why a pod goes, and delete it, unless it has gone already."""
+        """Set a victim's condition and delete it, unless it is gone already; then emit an event."""
         ref = Ref(UPPER, POD, victim.pod.namespace, victim.pod.name)
         try:
             await self._upper.patch(ref, Patch(_MEDIA, _disrupted(victim, timestamp(self._now()))), "status")
@@ -279,12 +277,12 @@ class Preemptor:
             _log.debug("a preemption is not told of", error=str(error))
 
     def _tell(self, words: str, error: ClusterError) -> None:
-        """Warn, once in a while of the same."""
+        """Log a warning; the same one is rate-limited."""
         self._seldom.tell((words, type(error)), lambda more: _log.warning(words, error=str(error), **more))
 
 
 def _disrupted(victim: Resident, now: str) -> dict[str, Any]:
-    """Return the patch by which a pod is told that it ends, in the words of the kube-scheduler."""
+    """Return the patch that sets a victim's DisruptionTarget condition, with kube-scheduler's reason and message."""
     condition = {
         "type": "DisruptionTarget",
         "status": "True",

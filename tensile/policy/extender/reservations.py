@@ -1,8 +1,9 @@
-"""A lower cluster as it is now, kept up to date change by change, with what has been promised to pods on their way.
+"""The cache of one lower cluster for placement: its nodes and pods, updated by events, and the reservations.
 
-A snapshot of thousands of nodes cannot be made for each question. A change touches one node; what a pod was promised
-counts as if it were there, until it is, or until the promise lapses. The node of a promise is a guess: of pods that are
-alike each may come where another was expected, and then they trade places, since what counts is how many there are.
+A snapshot of thousands of nodes cannot be built for each request, and an event changes only one node. A reservation
+counts like a pod until the pod is there or the reservation expires. Its node is an estimate: a pod may come to the node
+that was reserved for another pod of the same kind. Then the two swap their reservations, because only the number
+counts.
 """
 
 from collections import Counter
@@ -17,12 +18,12 @@ from tensile.policy.placement.snapshot import Node, Pod, Snapshot
 PodName = tuple[str, str]
 """Namespace and name of a pod in the lower cluster."""
 SORTED = msgspec.json.Encoder(order="sorted")
-"""Writes what tells pods apart, also amounts that no number of 64 bits can say: anybody may ask for those."""
+"""Encodes what distinguishes pods; also amounts beyond 64 bits, since any client may request them."""
 _FIELDS = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
 
 
 class Nominee(NamedTuple):
-    """A pod that waits until `victims` (by their names below) have gone; `uid` and `priority` are the pod's above."""
+    """A pod that waits until `victims` (lower names) are gone; `uid` and `priority` are those of the upper pod."""
 
     uid: str
     priority: int
@@ -30,9 +31,9 @@ class Nominee(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """Room on a node that is kept for a pod that is on its way, from a moment in seconds on.
+    """A reservation: room on a node for a pod on its way, since a moment in seconds.
 
-    With a `nominee` others have to make the room first, and the node holds more than it can until they have gone.
+    With a `nominee`, victims must make the room first, and until they are gone the node holds more than its capacity.
     """
 
     pod: Pod
@@ -44,8 +45,8 @@ class Promise(NamedTuple):
 class Ground:
     """One lower cluster.
 
-    `grown` counts what may change the answer for a pod that asks for nothing but what is on a node, other
-    than by taking room; `changed` everything that may for any pod.
+    `grown` counts changes, other than taken room, that may affect a pod whose fit depends on a single node only.
+    `changed` counts all changes that may affect any pod.
     """
 
     def __init__(self) -> None:
@@ -59,10 +60,10 @@ class Ground:
         self._nominees: set[PodName] = set()
         self._there: dict[PodName, Pod] = {}
         self._early: dict[str, set[PodName]] = {}
-        """Pods on nodes that are not known yet: each kind of object is told on a watch of its own."""
+        """Pods on nodes that are not known yet: each kind of object has its own watch."""
 
     def put_node(self, node: Node) -> None:
-        """Take a node as it is now; the pods on it stay."""
+        """Add or replace a node; its pods stay."""
         known = self.snapshot.nodes.get(node.name)
         names = set(known.pods) if known else self._early.pop(node.name, set())
         if known:
@@ -74,7 +75,7 @@ class Ground:
         self._grow()
 
     def remove_node(self, name: str) -> None:
-        """Forget a node; pods that are still on it are kept in mind, in case it comes back."""
+        """Remove a node; pods that are still on it are remembered, in case it comes back."""
         known = self.snapshot.nodes.get(name)
         if known:
             if known.pods:
@@ -83,7 +84,7 @@ class Ground:
             self._grow()
 
     def put_pod(self, pod: Pod) -> None:
-        """Take a pod as it is now, which has its node; what was promised to it is kept no longer."""
+        """Add or replace a pod that has its node; its reservation ends."""
         name = (pod.namespace, pod.name)
         promised = self._traded(name, pod.node)
         if promised and (promised.node, promised.pod.requests) == (pod.node, pod.requests):
@@ -99,7 +100,7 @@ class Ground:
         self._add(pod, pod.node)
 
     def remove_pod(self, name: PodName) -> None:
-        """Forget a pod that was on a node, which makes room."""
+        """Remove a pod that was on a node, which makes room."""
         pod = self._there.pop(name, None)
         if pod is not None:
             self._take(name, pod.node)
@@ -110,23 +111,23 @@ class Ground:
         return name in self._there
 
     def place_of(self, name: PodName) -> str:
-        """Return the node that a pod has, "" where it has none."""
+        """Return the node of a pod, "" if it has none."""
         found = self._there.get(name)
         return found.node if found else ""
 
     def pledged(self, node: str) -> list[PodName]:
-        """Return the pods that are expected on a node and are not there yet."""
+        """Return the pods that have a reservation on a node."""
         place = self.snapshot.nodes.get(node)
         names = place.pods if place else self._early.get(node, ())
         return [name for name in names if name in self.promises]
 
     def nominees(self, below: float = inf) -> dict[PodName, Promise]:
-        """Return what is kept for nominees of a lower priority than `below`."""
+        """Return the reservations of nominees with a lower priority than `below`."""
         found = ((name, self.promises[name]) for name in self._nominees)
         return {name: one for name, one in found if one.nominee is not None and one.nominee.priority < below}
 
     def is_crowded(self, node: str) -> bool:
-        """Report whether more is on a node, or expected there, than it has room for, once all victims there have gone."""
+        """Report whether the pods and reservations of a node exceed its capacity once all victims are gone."""
         place = self.snapshot.nodes.get(node)
         if place is None:
             return True
@@ -138,17 +139,17 @@ class Ground:
         return over or len(place.pods) - len(going) > place.room
 
     def is_ready(self, node: str) -> bool:
-        """Report whether all victims on a node have gone, and there is room for who is expected there."""
+        """Report whether all victims on a node are gone, and there is room for its reservations."""
         place = self.snapshot.nodes.get(node)
         return place is not None and place.pods.keys().isdisjoint(self._victims()) and not self.is_crowded(node)
 
     def put_spaces(self, spaces: Mapping[str, Mapping[str, str]]) -> None:
-        """Take the labels of namespaces as they are now."""
+        """Replace the labels of namespaces."""
         self.snapshot.spaces = spaces
         self._grow()
 
     def promise(self, pod: Pod, node: str, now: float, nominee: Nominee | None = None) -> None:
-        """Keep room on a node for a pod; a promise that was made to it before is taken back."""
+        """Reserve room on a node for a pod; replaces an earlier reservation of that pod."""
         name = (pod.namespace, pod.name)
         if name in self._there:
             return
@@ -159,14 +160,14 @@ class Ground:
         self._add(pod, node)
 
     def confirm(self, name: PodName) -> None:
-        """Keep what was promised to a pod until it has come, or somebody takes it back."""
+        """Keep a pod's reservation until the pod has come or the reservation is released."""
         found = self.promises.get(name)
         if found:
             self._nominees.discard(name)
             self.promises[name] = found._replace(since=inf, nominee=None)
 
     def refresh(self, now: float) -> None:
-        """Keep room for nominees from now on whose victims are ending: how long that takes is for those to say."""
+        """Renew the reservations of nominees whose victims are terminating, however long that takes."""
         for name, one in self.nominees().items():
             assert one.nominee is not None
             victims = (self._there.get(victim) for victim in one.nominee.victims)
@@ -174,7 +175,7 @@ class Ground:
                 self.promises[name] = one._replace(since=now)
 
     def break_promise(self, name: PodName) -> None:
-        """Give room back, where some is kept."""
+        """Release a pod's reservation, if there is one."""
         found = self.promises.pop(name, None)
         self._nominees.discard(name)
         if found:
@@ -182,16 +183,16 @@ class Ground:
             self._grow()
 
     def lapse(self, before: float) -> None:
-        """Give back what was promised before a moment."""
+        """Release the reservations made before a moment."""
         for name in [name for name, one in self.promises.items() if one.since < before]:
             self.break_promise(name)
 
     def _victims(self) -> frozenset[PodName]:
-        """Return who goes for nominees."""
+        """Return the victims of all nominees."""
         return frozenset[PodName]().union(*(one.nominee.victims for one in self.nominees().values() if one.nominee))
 
     def _traded(self, name: PodName, node: str) -> Promise | None:
-        """Give what was promised to a pod that came to a node, where another like it is expected in its place."""
+        """Return the reservation of a pod that came to a node, swapped with that of a like pod expected there."""
         promised = self.promises.get(name)
         if promised is None or promised.node == node:
             return promised
@@ -206,14 +207,14 @@ class Ground:
         return self._move(name, node)
 
     def _move(self, name: PodName, node: str) -> Promise:
-        """Expect a pod, which has no seat, on another node."""
+        """Move the reservation of a pod, which is on no node now, to another node."""
         promise = self.promises[name] = self.promises[name]._replace(node=node)
         self._add(promise.pod, node)
         return promise
 
     def _add(self, pod: Pod, node: str) -> None:
         self.changed += 1
-        self.grown += bool(pod.apart)  # it keeps away pods that no other pod was in the way of
+        self.grown += bool(pod.apart)  # its anti-affinity repels pods that no other pod repelled before
         if node in self.snapshot.nodes:
             self._seat(pod, node)
         else:
@@ -224,7 +225,7 @@ class Ground:
         self._unseat(name, node)
 
     def _dismiss(self, name: PodName, node: str) -> None:
-        """Forget that a pod is on a node that is not known; of one without pods nothing is kept."""
+        """Forget a pod on an unknown node; entries without pods are removed."""
         names = self._early.get(node)
         if names is not None:
             names.discard(name)
@@ -255,7 +256,7 @@ class Ground:
 
 
 def kind_of(pod: Pod) -> bytes:
-    """Return what is the same of pods that look for a node and fit on the same ones."""
+    """Return what is equal for all pods that fit on the same nodes."""
     spec = {field: pod.spec[field] for field in _FIELDS if field in pod.spec}
     kind: list[Any] = [pod.namespace, pod.labels, pod.requests, pod.ports, pod.claims, pod.disks, spec]
     if pod.own_claims:
@@ -264,5 +265,5 @@ def kind_of(pod: Pod) -> bytes:
 
 
 def _counts_as(pod: Pod) -> tuple[object, ...]:
-    """Return what may change of a pod that has its node, as far as it matters to others."""
+    """Return what of a running pod may change and matters to other pods."""
     return pod.uid, pod.node, pod.requests, pod.labels, pod.ending

@@ -1,7 +1,7 @@
-"""Finds a node for a pod in a cluster that changes all the time, without looking at every node each time.
+"""Finds a node for a pod in a cluster that changes constantly, without examining every node each time.
 
-A burst is hundreds of pods that are alike. A node that did not do for one does not do for the next while nothing has
-made room, so the search goes on where the last one stopped; and where none does, that is known until something has.
+In a burst, hundreds of pods are alike. A node that did not fit one does not fit the next until something makes room. So
+a search continues where the last one stopped, and if no node fits, that result is kept until something changes.
 """
 
 from collections import OrderedDict
@@ -15,15 +15,15 @@ from tensile.policy.placement.snapshot import Judge, Node, Pod
 
 _KEPT = 256
 _LOOKED_AT = 8
-"""Kinds that are looked at again at a time, where a node may have come for one of them."""
+"""How many kinds of pods are examined again at a time when a node may have become free for them."""
 
 
 @dataclass(slots=True)
 class _Search:
-    """What is known of pods of one kind: nodes that may do, the next one last, and why none does once that is known.
+    """The search for pods of one kind: nodes left to examine, the next one last, and why none fits, once known.
 
-    `pod` is one of them; `curable` is whether it is other pods that keep it from a node. It holds until the ground's
-    `grown` is another one (`alone`), or its `changed`, where nodes depend on each other.
+    `pod` is one of the kind; `curable` is whether other pods keep it from a node. The result holds until `grown` of the
+    cluster cache changes (`alone`), or `changed` if nodes depend on each other.
     """
 
     pod: Pod
@@ -37,18 +37,18 @@ class _Search:
 
 
 class Seeker:
-    """Searches one ground, and remembers the last few kinds of pods."""
+    """Searches one lower cluster, and remembers the results for the last few kinds of pods."""
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
         self._known: OrderedDict[bytes, _Search] = OrderedDict()
 
     def find(self, pod: Pod) -> tuple[str, str]:
-        """Return a node for a pod and "", or "" and why there is none, as the kube-scheduler would say it."""
+        """Return a node for a pod and "", or "" and why there is none, in kube-scheduler's words."""
         return self.seek(pod)[:2]
 
     def seek(self, pod: Pod) -> tuple[str, str, bool]:
-        """Return the same, and whether it is other pods that keep one that has no node from one of them."""
+        """Return the same, and for a pod without a node whether other pods are the reason."""
         search = self._search(pod)
         known: tuple[str, ...] = ()
         while search.left:
@@ -65,15 +65,15 @@ class Seeker:
         return "", search.why, search.curable
 
     def relieved(self) -> bool:
-        """Report whether there is a node now for a kind of pods that had none when somebody asked last.
+        """Report whether a kind of pods that had no node at its last search has one now.
 
-        Those that were looked at longest ago come first, so that each has its turn however often something changes.
+        The kinds examined longest ago come first, so that each has its turn however often something changes.
         """
         stale = (one for one in self._known.values() if one.why and one.seen != self._count(alone=one.alone))
         return any(self.find(one.pod)[0] for one in tuple(islice(stale, _LOOKED_AT)))
 
     def _search(self, pod: Pod) -> _Search:
-        """Return the search for pods of this kind, begun anew where something has happened that matters to them."""
+        """Return the search for pods of this kind; a new one if a relevant change has happened."""
         kind = kind_of(pod)
         known = self._known.pop(kind, None)
         if known is None or known.seen != self._count(alone=known.alone):
@@ -99,7 +99,7 @@ class Seeker:
 
 
 def first_reasons(node: Node, judges: list[Judge]) -> tuple[str, ...]:
-    """Return the reasons of the first check that a node does not pass."""
+    """Return the reasons of the first check that a node fails, empty if it passes all."""
     for judge in judges:
         reasons = judge(node)
         if reasons:

@@ -1,8 +1,8 @@
-"""The port on which the upper scheduler asks the extender: HTTPS, and only for callers who show who they are.
+"""The extender's port for the upper scheduler: HTTPS with client certificates.
 
-The scheduler waits for each answer, so whatever goes wrong is answered at once, and never as "fits nowhere": one to
-which the extender is ignorable then decides by itself. Whoever may ask may have room kept for pods that nobody made, so
-a certificate of the right authority is not enough: it has to be the scheduler's.
+The scheduler waits for each answer, so every failure is answered at once, and never as "fits nowhere": a scheduler that
+may ignore the extender then decides by itself. A caller can have room reserved for pods that do not exist. So a client
+certificate of the right CA is not enough: it must be the scheduler's.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from tensile.policy.extender.victims import Budget
 from tensile.policy.tls_port import Bounds, Front
 
 SCHEDULER = "system:kube-scheduler"
-"""The user that a kube-scheduler's certificate names."""
+"""The user name in a kube-scheduler's certificate."""
 _LARGEST = 8 << 20
-"""Bytes of a question: a pod of the largest size, and the names of ten thousand nodes."""
+"""Maximum bytes of a request: the largest possible pod, and the names of ten thousand nodes."""
 _GRACE = 1.0
 _ADVICE = {
     errno.EADDRINUSE: "another program listens there: set extender.port in the topology file, or stop that program",
@@ -39,9 +39,9 @@ _NO_QUESTION = (
     "the scheduler's configuration"
 )
 _FIELDS = {"/preempt": ("NodeNameToMetaVictims", dict)}
-"""What a question has to hold, where that is not a list of names of nodes.
+"""The field that a request must have, by path, if it is not the list of node names.
 
-One that has whole nodes in its place is none: its scheduler would take names in the answer for no node at all.
+A request with whole nodes instead is refused: its scheduler would read names in the answer as no nodes at all.
 """
 Budgets = Callable[[], Awaitable[Collection[Budget] | None]]
 _Decide = Callable[[Mapping[str, Any]], Awaitable[Any]]
@@ -49,7 +49,7 @@ _log = structlog.get_logger("tensile.extender")
 
 
 def listening(bind: str, port: int) -> socket.socket:
-    """Take a port (0 for any free one); raises TensileError, saying what to change, when it cannot be had."""
+    """Return a bound socket (port 0 for any free one); raises TensileError, with what to change, on failure."""
     try:
         return net.listening(bind, port)
     except OSError as error:
@@ -58,10 +58,11 @@ def listening(bind: str, port: int) -> socket.socket:
 
 
 class ExtenderPort:
-    """Serves on a port that was taken, from the first `show` to `close`.
+    """Serves on a bound socket, from the first `show` to `close`.
 
-    `callers` are the users who may ask; `clock` gives seconds. `extender` may be another one between two questions.
-    `budgets` gives the disruption budgets of now, None where they cannot be known; `answered` is told of each filter.
+    `callers` are the permitted users; `clock` returns seconds. `extender` may be replaced between two requests.
+    `budgets` returns the current PodDisruptionBudgets, None if they cannot be read; `answered` is called after each
+    filter request.
     """
 
     def __init__(
@@ -89,25 +90,25 @@ class ExtenderPort:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port it listens on."""
         return self._front.port
 
     async def show(self, tls: ssl.SSLContext) -> None:
-        """Serve with this certificate, to those of this authority; connections that are there end, with their answer.
+        """Serve with this certificate, for clients of its CA; open connections are closed after their answer.
 
-        Nobody is served who shows no certificate, whatever the context asks for.
+        A client without a certificate is never served, whatever the context allows.
         """
         tls.verify_mode = ssl.CERT_REQUIRED
         self._front.show(tls)
         await self._front.retire(_GRACE)
 
     async def close(self) -> None:
-        """Stop listening; a question under way has a second to be answered."""
+        """Stop listening; a request in progress has a second to finish."""
         await self._front.deafen()
         await self._front.retire(_GRACE)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer on the paths that there are."""
+        """Route a request by its path."""
         decide = self._ways.get(request.path)
         if decide is None:
             return web.Response(status=HTTPStatus.NOT_FOUND)
@@ -117,7 +118,7 @@ class ExtenderPort:
         return await self._answered(request, decide, lambda question: isinstance(question.get(wanted), kind))
 
     async def _filtered(self, question: Mapping[str, Any]) -> Any:
-        """Filter the nodes; between two lowers others have their turn."""
+        """Filter the nodes; other tasks run between two lower clusters."""
         answer: Any = None
         for answer in self.extender.filtered(question, self._clock()):  # noqa: B007 - the last one counts
             await asyncio.sleep(0)
@@ -125,7 +126,7 @@ class ExtenderPort:
         return answer
 
     async def _preempted(self, question: Mapping[str, Any]) -> Any:
-        """Return who goes; between two real nodes others have their turn."""
+        """Return the victims; other tasks run between two lower nodes."""
         answer: Any = None
         found = await self._budgets() if self._budgets is not None else None
         for answer in Preempting(self.extender).answer(question, found, self._clock()):  # noqa: B007
@@ -138,7 +139,7 @@ class ExtenderPort:
     async def _answered(
         self, request: web.BaseRequest, decide: _Decide, is_whole: Callable[[Mapping[str, Any]], bool]
     ) -> web.Response:
-        """Answer a question; one that is none is refused with words, and a defect costs this answer only."""
+        """Answer a request; a malformed one is refused with a message, and a defect fails this answer only."""
         caller = _caller(request)
         if caller not in self._callers:
             words = f"{caller or 'somebody without a name'} may not ask: only {', '.join(sorted(self._callers))} may"
@@ -156,7 +157,7 @@ class ExtenderPort:
             return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="a defect of tensile\n")
 
     def _refuse(self) -> str:
-        """Return what a question lacks, and tell of it once: the scheduler goes on without an extender that refuses."""
+        """Return what a request lacks, and log it once: the scheduler goes on silently without a refusing extender."""
         if not self._has_refused:
             _log.error("questions of the upper scheduler are refused", why=_NO_QUESTION)
         self._has_refused = True
@@ -164,14 +165,14 @@ class ExtenderPort:
 
 
 def _caller(request: web.BaseRequest) -> str:
-    """Give the user that the caller's certificate names."""
+    """Return the user name in the caller's certificate, "" for none."""
     shown = request.get_extra_info("peercert") or {}
     fields = dict(field for part in shown.get("subject", ()) for field in part)
     return str(fields.get("commonName", ""))
 
 
 def _question(body: bytes) -> dict[str, Any] | None:
-    """Read a question, None for what is none."""
+    """Return a decoded request, None if it is malformed."""
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -1,13 +1,11 @@
-"""Keeps the ground of one lower cluster in step with the caches that tell of it, as it is between two questions.
+"""Keeps the cache of one lower cluster for placement up to date, and projects upper pods into that cluster.
 
-What was promised to a pod is settled here: it stands until the pod has its node below, wherever that is; the others
-give theirs back once the pod is bound to a virtual node. A pod that is bound without having been asked about (by
-another scheduler, or before this program began) has its room kept like the others, before anybody new gets any.
+A reservation is settled here: it stays until the pod has its lower node, wherever that is, and is released in the other
+lower clusters once the pod is bound to a virtual node. A pod that was bound without a request to the extender (by
+another scheduler, or before this process started) gets its room before any new pod.
 
-Pods as they would be in one lower cluster, for whoever asks about many of them before they are sent.
-
-What a pod becomes there depends on the place more than on the pod, and the place changes rarely: it is worked out once
-for each namespace, and anew when something that it rests on has changed.
+What a pod becomes in a lower cluster depends more on its namespace's placement context than on the pod, and that rarely
+changes. So the context is computed once per namespace, and again when an input of it has changed.
 """
 
 from collections.abc import Callable, Collection
@@ -37,24 +35,24 @@ if TYPE_CHECKING:
 
 
 _LOOKED_FOR = 64
-"""Kinds of pods for which there is no room that are looked at in one question."""
+"""Maximum of kinds of pods without room that are examined in one request."""
 Bound = Callable[["Survey", Entry], None]
-"""Is told of each pod that comes to be bound to the lower's virtual node."""
+"""Called for each pod that becomes bound to the lower's virtual node."""
 
 
 class Projector(Protocol):
-    """Gives upper pods as they would be in the lower."""
+    """Projects upper pods into the lower cluster."""
 
     def below(self, upper_pod: Manifest) -> Manifest | None:
-        """Return a pod as it would be there; None where it is none of ours to place."""
+        """Return a pod as it would be there; None for a pod that is not mirrored."""
 
     def place(self, namespace: str) -> object:
-        """Return what that rests on for an upper namespace: the same object for as long as it is the same."""
+        """Return the context for an upper namespace: the same object as long as it is unchanged."""
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A bound pod without room: what it looks for and its kind, as worked out for a place (None: not yet)."""
+    """A bound pod without room: what it looks for and its kind, as computed for a context (None: not yet)."""
 
     upper: Entry
     place: object = None
@@ -63,7 +61,7 @@ class _Waiting:
 
 
 class Survey:
-    """One lower, from now until `close`."""
+    """Tracks one lower cluster, from its creation until `close`."""
 
     def __init__(self, world: "World", lower: "LowerWorld", prospects: Projector, bound: Bound) -> None:
         self.lower = lower
@@ -93,18 +91,18 @@ class Survey:
                 listener(Delta(None, entry))
 
     def close(self) -> None:
-        """Note nothing any more."""
+        """Stop watching the caches."""
         for cache, listener in self._heard:
             cache.unsubscribe(listener)
 
     def release(self, pod: Entry) -> None:
-        """Keep no room for a pod that is bound elsewhere."""
+        """Release the reservation of a pod that is bound elsewhere."""
         self.ground.break_promise(self._name(pod))
 
     def is_relieved(self, now: float) -> bool:
-        """Report whether a pod that was refused would find a node now, in seconds; of each kind that is said once.
+        """Report, once per kind, whether a pod that was refused would find a node; `now` is in monotonic seconds.
 
-        So it is of a nominee for which there is room now: the pods above that made it may be gone since long.
+        A nominee for which there is room now counts as well: its victims may have left the upper cluster long before.
         """
         self.ground.refresh(now)
         self.ground.lapse(now - LAPSE)
@@ -113,7 +111,7 @@ class Survey:
         return self._is_known() and (bool(self._seated - before) or self.seeker.relieved())
 
     def _is_known(self) -> bool:
-        """Report whether everything is known that counts; those that have no room yet get theirs first."""
+        """Report whether all relevant caches are synced; bound pods without a reservation get one first."""
         if not reader.is_known(self.lower):
             return False
         if self._unseated and self._tried != self.ground.grown:
@@ -123,10 +121,10 @@ class Survey:
     def _name(self, upper: Entry) -> PodName:
         return self.lower.namespace(upper.namespace), upper.name
 
-    # What is told.
+    # Events of the caches
 
     def _node(self, delta: Delta) -> None:
-        """Take a node; a heartbeat changes nothing of what is kept of it."""
+        """Update a node; a heartbeat changes none of the fields that are kept."""
         name = delta.entry.name
         if delta.after is None:
             self.ground.remove_node(name)
@@ -149,7 +147,7 @@ class Survey:
         self._put(delta.entry, delta.after.facts if delta.after else None)
 
     def _own(self, delta: Delta) -> None:
-        """Take a pod of ours as far as it has its node."""
+        """Update a mirrored pod that has its node."""
         after = delta.after
         pod = {} if after is None or after.facts.terminal else after.manifest()
         is_there = pod and pod["spec"].get("nodeName")
@@ -165,7 +163,7 @@ class Survey:
         self._spread_out(pod.node)
 
     def _bound(self, delta: Delta) -> None:
-        """Take what becomes of a pod that is bound to the virtual node."""
+        """Update a pod that is bound to the virtual node."""
         before, after = delta.before, delta.after
         self._resides(delta.entry, after)
         is_same = before is not None and after is not None and before.uid == after.uid
@@ -177,20 +175,20 @@ class Survey:
             self._expect(after)
 
     def _resides(self, upper: Entry, now: Entry | None) -> None:
-        """Take a pod as far as it takes anything of the virtual node."""
+        """Update what a pod uses of the virtual node."""
         if now is None or now.facts.terminal:
             self.residents.remove(self._name(upper))
         else:
             self.residents.put(self._name(upper), now.manifest())
 
     def _counts(self, upper: Entry | None) -> bool:
-        """Report whether a pod takes room below, or is going to, as the topology is now."""
+        """Report whether a pod takes room in the lower cluster, or will, under the current topology."""
         return upper is not None and _takes_room(upper, self._world.topology.exclude_namespaces)
 
-    # The virtual node.
+    # Virtual node
 
     def _above(self) -> Above | None:
-        """Return the virtual node as the upper scheduler sees it, None while it has none."""
+        """Return the virtual node as the upper scheduler sees it, None if it does not exist."""
         node = self._world.upper.nodes.get("", self.lower.node)
         if node is None:
             return None
@@ -200,7 +198,7 @@ class Survey:
         )
 
     def _copy_of(self, name: PodName) -> str:
-        """Return the UID of the pod below that mirrors the resident of that name, "" where none does."""
+        """Return the UID of the lower pod that mirrors a resident, "" for none."""
         upper, copy = self._upper(name), self.lower.pods.get(*name)
         is_mirror = upper is not None and copy is not None and mirrors(copy, upper, self._world.owner)
         return copy.uid if copy is not None and is_mirror else ""
@@ -215,14 +213,14 @@ class Survey:
         return self.lower.upper_pods.get(resident.pod.namespace, resident.pod.name) if resident else None
 
     def _labels(self, namespace: str) -> "Labels | None":
-        """Return the labels of an upper namespace."""
+        """Return the labels of an upper namespace, None for an unknown one."""
         found = self._world.upper.namespaces.get("", namespace)
         return labels(found.manifest()) if found is not None else None
 
-    # Promises.
+    # Reservations
 
     def _expect(self, upper: Entry) -> None:
-        """Keep room until a pod has its node."""
+        """Reserve room until a pod has its lower node."""
         name = self._name(upper)
         if name in self.ground.promises:
             self.ground.confirm(name)
@@ -232,10 +230,10 @@ class Survey:
             self._tried = -1
 
     def _seat(self) -> None:
-        """Keep room for those who have none, where there is some; the others are tried again when there may be.
+        """Reserve room for bound pods without a reservation; those without room are tried again after a change.
 
-        What did not do for one of a kind does not do for the next while others only take room. Of so many kinds at a
-        time those that were looked for longest ago come first.
+        If there is no room for one pod of a kind, the others of the kind are skipped. If the number of kinds is
+        limited, those tried longest ago come first.
         """
         full: set[bytes] = set()
         for name, waiting in tuple(self._unseated.items()):
@@ -254,7 +252,7 @@ class Survey:
         self._tried = self.ground.grown
 
     def _worked_out(self, waiting: _Waiting) -> "Pod | None":
-        """Return a pod that waits as it would be below, worked out anew where the place is another one."""
+        """Return a waiting pod as it would be in the lower cluster; computed again if the context has changed."""
         place = self._prospects.place(waiting.upper.namespace)
         if waiting.place is not place:
             manifest = self._prospects.below(waiting.upper.manifest())
@@ -265,7 +263,7 @@ class Survey:
         return waiting.pod
 
     def _spread_out(self, node: str) -> None:
-        """Have those who are expected on a node, where something else has come, expected elsewhere."""
+        """Move reservations from a node that has become too full to other nodes."""
         for name in self.ground.pledged(node) if self.ground.promises else ():
             if not self.ground.is_crowded(node):
                 return
@@ -278,7 +276,7 @@ class Survey:
                 self._unseat(name)
 
     def _unseat(self, name: PodName) -> None:
-        """Note that a pod which is bound has no room."""
+        """Record that a bound pod has no reservation."""
         namespace, pod = name
         for above in self.lower.above(namespace):
             upper = self.lower.upper_pods.get(above, pod)
@@ -287,17 +285,17 @@ class Survey:
 
 
 def _takes_room(upper: Entry, excluded: Collection[str] = ()) -> bool:
-    """Report whether a pod takes room below; with no namespaces `excluded`, whether it did under any topology."""
+    """Report whether a pod takes room in the lower cluster; without `excluded`, under any topology."""
     return lives_below(upper, excluded) and not upper.facts.terminating
 
 
 def _form(node: "Node") -> tuple[object, ...]:
-    """Return what placement compares of a node, apart from its pods."""
+    """Return what placement compares of a node, without its pods."""
     return node.labels, node.taints, node.unschedulable, node.allocatable, node.ready
 
 
 class Prospects:
-    """The pods of one lower."""
+    """Projects pods into one lower cluster."""
 
     def __init__(self, world: World, lower: LowerWorld) -> None:
         self._world = world
@@ -308,14 +306,14 @@ class Prospects:
         self._seen: tuple[object, ...] = ()
 
     def below(self, upper_pod: Manifest) -> Manifest | None:
-        """Return a pod as it would be made below; None where it is one that is not mirrored."""
+        """Return a pod as it would be created in the lower cluster; None for a pod that is not mirrored."""
         namespace = metadata(upper_pod).get("namespace") or "default"
         if namespace in self._world.topology.exclude_namespaces or is_daemon(upper_pod):
             return None
         return lower_pod(upper_pod, self.place(namespace))
 
     def place(self, namespace: str) -> Placement:
-        """Return the place of a namespace's pods: the same object for as long as they would become the same there."""
+        """Return the context of a namespace's pods: the same object as long as pods would be projected equally."""
         self._look()
         known = self._places.get(namespace)
         if known is None or namespace in self._doubted:
@@ -326,7 +324,7 @@ class Prospects:
         return self._places[namespace]
 
     def _look(self) -> None:
-        """See whether something has changed that places rest on."""
+        """Mark contexts for a new computation if an input of them has changed."""
         world, lower = self._world, self._lower
         if self._topology is not world.topology:
             self._topology = world.topology

@@ -1,13 +1,11 @@
-"""The pods that are bound to a virtual node, as far as it matters who of them goes when another one needs the room.
+"""The pods bound to a virtual node, and the choice of victims so that a pod of higher priority fits.
 
-A pod is read once: of what is told of it later, only its start and its end change who is chosen.
+A pod is read once, because later only its start and its end change the choice.
 
-Which pods would have to go so that one of higher priority fits on a real node behind a virtual one.
-
-They are chosen as the kube-scheduler chooses: all of lower priority leave a node, the pod has to fit then, and as many
-as possible are reprieved, first those whose disruption budget would be broken, then the more important ones. A set has
-to do twice, though: below, for one real node, and above, where the virtual node counts as one host. Where none does
-both, there is none, and nobody goes in vain.
+Victims are chosen as in kube-scheduler: all pods of lower priority leave a node, the pod must fit then, and as many as
+possible are reprieved: first those whose disruption budget would be violated, then the more important ones. A set of
+victims must suffice twice, though: in the lower cluster for one node, and in the upper cluster, where the virtual node
+counts as one host. If no set does both, no pod is preempted.
 """
 
 from collections import Counter
@@ -29,12 +27,18 @@ from tensile.policy.placement.snapshot import Judge, Node, Pod
 
 PODS, _WHOLE = "pods", 1000
 _PREEMPTED = ("DisruptionTarget", "True", "PreemptionByScheduler")
+_LOWEST = 1 << 31
+"""kube-scheduler adds this to each priority, so that a sum over more pods is never smaller."""
+_ENOUGH, _SHARE = 100, 10
+"""Candidates after which kube-scheduler stops, and the share (a tenth) of the nodes of a large cluster."""
+_MOST = 1_000_000
+"""Maximum of pods and nodes examined if nodes depend on each other: some hundred milliseconds in total."""
 
 
 class Resident(NamedTuple):
-    """An upper pod that is bound to the virtual node; `pod` is as it is there, `started` a timestamp or "".
+    """An upper pod bound to the virtual node; `pod` is as it is there, `started` a timestamp or "".
 
-    `preempted` is whether a scheduler has it end for another pod, `generation` that of the spec that was read.
+    `preempted` is whether a scheduler preempts it for another pod, `generation` that of the spec that was read.
     """
 
     pod: Pod
@@ -44,90 +48,11 @@ class Resident(NamedTuple):
     generation: int = 0
 
 
-class Residents:
-    """The residents of one virtual node by their names below; `changed` counts what may change who could go."""
-
-    def __init__(self) -> None:
-        self.pods: dict[PodName, Resident] = {}
-        self.changed = 0
-        self.used: Counter[str] = Counter()
-        """What they ask for together, in milli-units, their places included."""
-        self._priorities: Counter[int] = Counter()
-
-    @property
-    def lowest(self) -> float:
-        """The lowest priority that there is."""
-        return min(self._priorities, default=inf)
-
-    def put(self, name: PodName, manifest: Manifest) -> None:
-        """Take a pod as it is now."""
-        known, found = self.pods.get(name), resident_of(manifest, self.pods.get(name))
-        if known == found:
-            return
-        self.remove(name)
-        self.pods[name] = found
-        self._priorities[found.priority] += 1
-        self.used.update(taken_by(found.pod))
-        self.changed += 1
-
-    def remove(self, name: PodName) -> None:
-        """Forget a pod."""
-        known = self.pods.pop(name, None)
-        if known is not None:
-            self._priorities[known.priority] -= 1
-            self.used.subtract(taken_by(known.pod))
-            self._priorities += Counter()
-            self.changed += 1
-
-    def is_awaited(self, priority: int) -> bool:
-        """Report whether a pod of lower priority is ending for another one."""
-        return any(one.preempted and one.pod.ending and one.priority < priority for one in self.pods.values())
-
-
-def taken_by(pod: Pod) -> dict[str, int]:
-    """Return what a pod takes of a node, its place included."""
-    return {**pod.requests, PODS: _WHOLE}
-
-
-def resident_of(manifest: Manifest, known: Resident | None = None) -> Resident:
-    """Read a pod; what is `known` of it already stands where it cannot have changed."""
-    meta, status = metadata(manifest), manifest.get("status") or {}
-    said = ((one["type"], one["status"], one.get("reason")) for one in status.get("conditions") or ())
-    generation = meta.get("generation") or 0
-    read = known.pod if known and _is_same(known, manifest, generation) else pod_of(manifest, settled=True)
-    return Resident(read, priority_of(manifest), status.get("startTime") or "", _PREEMPTED in said, generation)
-
-
-def _is_same(known: Resident, manifest: Manifest, generation: int) -> bool:
-    """Report whether what was read of a pod is what would be read now; pods without a generation are read anew."""
-    ending = bool(metadata(manifest).get("deletionTimestamp"))
-    seen = (known.pod.uid, known.generation, known.pod.ending, known.pod.labels)
-    return bool(generation) and seen == (uid(manifest), generation, ending, labels(manifest))
-
-
-def may_preempt(pod: Manifest) -> bool:
-    """Report whether a pod lets others go at all."""
-    return bool(pod["spec"].get("preemptionPolicy") != "Never")
-
-
-def priority_of(pod: Manifest) -> int:
-    """Return a pod's priority."""
-    return int(pod["spec"].get("priority") or 0)
-
-
-_LOWEST = 1 << 31
-"""What the kube-scheduler adds to each priority, so that more pods never weigh less."""
-_ENOUGH, _SHARE = 100, 10
-"""Candidates after which the kube-scheduler looks at no further node, and the share (a tenth) of a large cluster."""
-_MOST = 1_000_000
-"""Pods and nodes that are looked at where nodes depend on each other: some hundred milliseconds in all."""
-
-
 class Above(NamedTuple):
-    """A virtual node as the kube-scheduler sees it: the node, its pods by their names below, and what they ask for.
+    """A virtual node as kube-scheduler sees it: the node, its pods by their lower names, and their requests.
 
-    `copy_of` gives the UID of the pod below that is the mirror of the resident of that name, "" where there is none;
-    `is_ours` whether a resident is one that is mirrored at all, `space` the labels of an upper namespace.
+    `copy_of` returns the UID of the lower pod that mirrors a resident, "" for none. `is_ours` reports whether a
+    resident is mirrored at all, and `space` returns the labels of an upper namespace.
     """
 
     node: Node
@@ -139,7 +64,7 @@ class Above(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """A pod that looks for a node, as it is `above` and as it would be `below`."""
+    """A pod that looks for a node: the upper pod (`above`), and that pod in the lower cluster (`below`)."""
 
     above: Pod
     below: Pod
@@ -147,7 +72,7 @@ class Wish(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """A PodDisruptionBudget: whose it is, and how many of those may go; `disrupted` are on their way already."""
+    """A PodDisruptionBudget: which pods it covers, and how many may go; `disrupted` are those evicted already."""
 
     namespace: str
     covers: Test
@@ -156,10 +81,10 @@ class Budget(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A real node, and who has to go from it, the most important first. The lowest `cost` is the best choice.
+    """A lower node and its victims, the most important first; the lowest `cost` is the best choice.
 
-    `names` are theirs below, `fresh` are those of them that are not going anyway, `violations` is how many of these no
-    disruption budget allows.
+    `names` are their lower names, `fresh` the victims that are not leaving anyway, and `violations` the number of fresh
+    ones that no disruption budget allows.
     """
 
     node: str
@@ -170,15 +95,86 @@ class Choice(NamedTuple):
     cost: tuple[float, ...]
 
 
+class Residents:
+    """The residents of one virtual node by their lower names; `changed` counts changes that may affect the choice."""
+
+    def __init__(self) -> None:
+        self.pods: dict[PodName, Resident] = {}
+        self.changed = 0
+        self.used: Counter[str] = Counter()
+        """What they request together, in milli-units, including their pod slots."""
+        self._priorities: Counter[int] = Counter()
+
+    @property
+    def lowest(self) -> float:
+        """The lowest priority of all residents, infinity for none."""
+        return min(self._priorities, default=inf)
+
+    def put(self, name: PodName, manifest: Manifest) -> None:
+        """Add or replace a pod."""
+        known, found = self.pods.get(name), resident_of(manifest, self.pods.get(name))
+        if known == found:
+            return
+        self.remove(name)
+        self.pods[name] = found
+        self._priorities[found.priority] += 1
+        self.used.update(taken_by(found.pod))
+        self.changed += 1
+
+    def remove(self, name: PodName) -> None:
+        """Remove a pod."""
+        known = self.pods.pop(name, None)
+        if known is not None:
+            self._priorities[known.priority] -= 1
+            self.used.subtract(taken_by(known.pod))
+            self._priorities += Counter()
+            self.changed += 1
+
+    def is_awaited(self, priority: int) -> bool:
+        """Report whether a pod of lower priority terminates because it was preempted."""
+        return any(one.preempted and one.pod.ending and one.priority < priority for one in self.pods.values())
+
+
+def taken_by(pod: Pod) -> dict[str, int]:
+    """Return what a pod takes of a node, including its pod slot."""
+    return {**pod.requests, PODS: _WHOLE}
+
+
+def resident_of(manifest: Manifest, known: Resident | None = None) -> Resident:
+    """Return a pod as a resident; what is `known` of it is reused if it cannot have changed."""
+    meta, status = metadata(manifest), manifest.get("status") or {}
+    said = ((one["type"], one["status"], one.get("reason")) for one in status.get("conditions") or ())
+    generation = meta.get("generation") or 0
+    read = known.pod if known and _is_same(known, manifest, generation) else pod_of(manifest, settled=True)
+    return Resident(read, priority_of(manifest), status.get("startTime") or "", _PREEMPTED in said, generation)
+
+
+def _is_same(known: Resident, manifest: Manifest, generation: int) -> bool:
+    """Report whether reading a pod again would yield the same; False for pods without a generation."""
+    ending = bool(metadata(manifest).get("deletionTimestamp"))
+    seen = (known.pod.uid, known.generation, known.pod.ending, known.pod.labels)
+    return bool(generation) and seen == (uid(manifest), generation, ending, labels(manifest))
+
+
+def may_preempt(pod: Manifest) -> bool:
+    """Report whether a pod may preempt others."""
+    return bool(pod["spec"].get("preemptionPolicy") != "Never")
+
+
+def priority_of(pod: Manifest) -> int:
+    """Return a pod's priority."""
+    return int(pod["spec"].get("priority") or 0)
+
+
 def is_ahead(nominee: Nominee, wish: Wish) -> bool:
-    """Report whether a nominee is another pod, and one that does not yield to this."""
+    """Report whether a nominee is another pod with the same or a higher priority."""
     return nominee.uid != wish.above.uid and nominee.priority >= wish.priority
 
 
 def counted(wish: Wish, above: Above, uids: Container[str]) -> frozenset[PodName]:
-    """Return those of some residents that a topology spread constraint of a pod counts, above.
+    """Return the residents, among `uids`, that a topology spread constraint of the upper pod counts.
 
-    What is in other domains is not seen here, so how many of them may stay is the kube-scheduler's to say.
+    Other domains are not visible here, so only kube-scheduler can decide how many of them may stay.
     """
     constraints = wish.above.spec.get("topologySpreadConstraints") or ()
     selectors = (one.get("labelSelector") for one in constraints if one.get("whenUnsatisfiable") != "ScheduleAnyway")
@@ -189,7 +185,7 @@ def counted(wish: Wish, above: Above, uids: Container[str]) -> frozenset[PodName
 
 
 def budget_of(manifest: Manifest) -> Budget:
-    """Read a PodDisruptionBudget; without a selector, or with an empty one, it covers no pod."""
+    """Return a PodDisruptionBudget; with no selector or an empty one, it covers no pod."""
     selector, status = manifest["spec"].get("selector"), manifest.get("status") or {}
     covers = label_test(None if is_empty(selector) else selector)
     gone = frozenset(status.get("disruptedPods") or ())
@@ -197,7 +193,7 @@ def budget_of(manifest: Manifest) -> Budget:
 
 
 def is_possible(wish: Wish, ground: Ground, above: Above) -> bool:
-    """Report whether there is a set of pods that would do, without choosing one."""
+    """Report whether there is a sufficient set of victims, without choosing one."""
     search = _Search.begin(wish, ground, above)
     return search is not None and any(search.would_do(node) for node in search.nodes())
 
@@ -205,9 +201,9 @@ def is_possible(wish: Wish, ground: Ground, above: Above) -> bool:
 def choices(
     wish: Wish, ground: Ground, above: Above, budgets: Iterable[Budget], needed: frozenset[PodName] = frozenset()
 ) -> Iterator[Choice | None]:
-    """Return what could be chosen, a real node at a time: None for one that does not do.
+    """Yield the choice for one lower node at a time, None for a node that does not fit.
 
-    `needed` are pods that have to go for a reason that is not seen here.
+    `needed` are pods that must go for a reason that is not visible here.
     """
     search = _Search.begin(wish, ground, above, needed)
     if search is None:
@@ -224,7 +220,7 @@ def choices(
 
 @dataclass(slots=True)
 class _Search:
-    """What is the same for all nodes: who may go, who is going anyway, who has to, and how much room is left above."""
+    """State shared by all nodes: which pods may go, leave anyway or must go, and the room left on the virtual node."""
 
     wish: Wish
     ground: Ground
@@ -234,7 +230,7 @@ class _Search:
     forced: frozenset[PodName]
     left: Counter[str]
     judges: list[Judge] | None
-    """How nodes are judged, where they do not depend on each other."""
+    """The checks of a node, if nodes do not depend on each other."""
     weight: int = 1
     effort: int = 0
 
@@ -242,7 +238,7 @@ class _Search:
     def begin(
         cls, wish: Wish, ground: Ground, above: Above, needed: frozenset[PodName] = frozenset()
     ) -> "_Search | None":
-        """Look at what is the same for all nodes; None where none can do."""
+        """Compute what all nodes share; None if no node can fit."""
         residents = above.residents
         lesser = {name: one for name, one in residents.items() if one.priority < wish.priority and above.is_ours(name)}
         asks = bool(wish.above.ports or wish.above.apart)
@@ -268,7 +264,7 @@ class _Search:
         return None if _is_short(made.left) and _is_short(made._left_without(lesser)) else made
 
     def nodes(self) -> Iterator[Node]:
-        """Return the nodes that may do, as long as that does not take too long."""
+        """Yield the nodes that may fit, until the bound on the effort is reached."""
         judges = self._judges()
         for node in tuple(self.ground.snapshot.nodes.values()):
             if self.effort > _MOST:
@@ -278,7 +274,7 @@ class _Search:
                 yield node
 
     def would_do(self, node: Node) -> bool:
-        """Report whether the pod fits on a node once all have gone that may."""
+        """Report whether the pod fits on a node once all possible victims are gone."""
         there = self._there(node)
         if not (there or self.forced or _is_short(self.left)):
             return False
@@ -286,7 +282,7 @@ class _Search:
             return self._fits(node)
 
     def choice(self, node: Node, budgets: Iterable[Budget]) -> Choice | None:
-        """Return who has to go from a node, None where that does not help."""
+        """Return the victims on a node, None if preemption does not help."""
         there = self._there(node)
         going = {*there, *self.forced}
         if _is_short(self._left_without(going)):
@@ -306,7 +302,7 @@ class _Search:
         return self._made(node, [name for name in ranked if name in going], violating)
 
     def _still_fits(self, node: Node, name: PodName, cleared: "_Cleared") -> bool:
-        """Report whether the pod fits with another one back in its place, where that stays then."""
+        """Report whether the pod fits with another one back on its node; if so, that one stays there."""
         cleared.put_back(name)
         if self._fits(node):
             return True
@@ -322,19 +318,19 @@ class _Search:
         return Choice(node.name, victims, frozenset(names), fresh, violations, (violations, *_cost(fresh)))
 
     def _there(self, node: Node) -> tuple[PodName, ...]:
-        """Return the pods on a node that may go: mirrors of residents, and nothing that only has such a name."""
+        """Return the possible victims on a node: mirrors of residents, not pods that only have such a name."""
         copy_of = self.above.copy_of
         return tuple(name for name, pod in node.pods.items() if name in self.lesser and copy_of(name) == pod.uid)
 
     def _left_without(self, going: Iterable[PodName]) -> Counter[str]:
-        """Return what is left above once these have gone."""
+        """Return the room left on the virtual node once some pods are gone."""
         left = self.left.copy()
         for name in going:
             left.update(taken_by(self.lesser[name].pod))
         return left
 
     def _judges(self) -> list[Judge]:
-        """Return how nodes are judged as pods are now."""
+        """Return the checks of a node for the present pods."""
         self.effort += self.weight
         if self.judges is not None:
             return self.judges
@@ -345,16 +341,16 @@ class _Search:
         return not first_reasons(node, self._judges())
 
     def _importance(self, name: PodName) -> tuple[int, str, list[int], PodName]:
-        """Order pods as the kube-scheduler does: those of higher priority first, then those that have run longest.
+        """Return the sort key of a pod, as in kube-scheduler: by priority, then the longest running first.
 
-        Of those that started in the same second the smaller ones come first, so that fewer have to go.
+        Among pods that started in the same second the smaller ones come first, so that fewer must go.
         """
         one = self.lesser[name]
         size = [one.pod.requests.get(resource, 0) for resource in self.wish.above.requests]
         return -one.priority, one.started or "~", size, name
 
     def _violating(self, ranked: list[PodName], budgets: Iterable[Budget]) -> frozenset[PodName]:
-        """Return those that no disruption budget has left, where all before them in the order go."""
+        """Return the pods that no disruption budget allows to go, if all pods before them in the order go."""
         left = {budget: budget.allowed for budget in budgets}
         found = set()
         for name in ranked:
@@ -369,7 +365,7 @@ class _Search:
 
 
 class _Cleared:
-    """A ground without some pods, and without nominees on a node that yield to a pod; used with `with`."""
+    """A context manager: the cluster cache without some pods, and without a node's nominees that yield to a pod."""
 
     def __init__(self, ground: Ground, names: Iterable[PodName], wish: Wish, node: Node) -> None:
         self._ground = ground
@@ -396,15 +392,15 @@ class _Cleared:
             self._taken[name] = pod, place.name
 
     def put_back(self, name: PodName) -> None:
-        """Put a pod that was taken off its node back there."""
+        """Put a pod that was taken off back on its node."""
         pod, node = self._taken.pop(name)
         self._ground.snapshot.add(pod, node)
 
 
 def _left(wish: Wish, ground: Ground, above: Above) -> Counter[str]:
-    """Return what the virtual node would have left of what a pod asks for, negative where it is short of it.
+    """Return what the virtual node would have left of the requested resources; negative for a shortage.
 
-    Nominees that do not yield count, as they do for the kube-scheduler.
+    Nominees that do not yield count, as in kube-scheduler.
     """
     ahead = [one.pod for one in ground.nominees().values() if one.nominee and is_ahead(one.nominee, wish)]
     left = Counter(
@@ -417,13 +413,13 @@ def _left(wish: Wish, ground: Ground, above: Above) -> Counter[str]:
 
 
 def _is_short(left: Counter[str], pod: Pod | None = None) -> bool:
-    """Report whether more is asked for than there is, or would be if a pod stayed."""
+    """Report whether more is requested than there is, or would be if a pod stayed."""
     amounts = taken_by(pod) if pod is not None else {}
     return any(amount < amounts.get(name, 0) for name, amount in left.items())
 
 
 def _excludes(pod: Pod, other: Pod, above: Above) -> bool:
-    """Report whether two pods cannot be on one virtual node, by host ports or by anti-affinity."""
+    """Report whether two pods cannot share a virtual node, because of host ports or anti-affinity."""
     if any(collide(one, each) for one in pod.ports for each in other.ports):
         return True
     keys, space = above.node.labels, above.space
@@ -433,7 +429,7 @@ def _excludes(pod: Pod, other: Pod, above: Above) -> bool:
 
 
 def _cost(victims: tuple[Resident, ...]) -> tuple[float, ...]:
-    """Return what the kube-scheduler compares, in its order: the least is the best."""
+    """Return what kube-scheduler compares, in its order; the lowest is the best."""
     if not victims:
         return (-inf, 0, 0, -inf)
     highest = max(one.priority for one in victims)
@@ -442,7 +438,7 @@ def _cost(victims: tuple[Resident, ...]) -> tuple[float, ...]:
 
 
 def _moment(started: str) -> float:
-    """Return when a pod started, in seconds; one that has not starts later than any."""
+    """Return when a pod started, in seconds; infinity for a pod that has not started."""
     with suppress(ValueError):
         return moment_of(started).timestamp()
     return inf

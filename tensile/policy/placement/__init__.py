@@ -1,5 +1,5 @@
-"""Whether a pod fits on a lower cluster's real nodes, by the checks that its kube-scheduler makes.
+"""Whether a pod fits on the nodes of a lower cluster, by the checks of its kube-scheduler.
 
-Each check is a file. It looks at the pod once, and gives a function that judges a node, or nothing where the pod asks
-for nothing that it guards: thousands of nodes then cost only what the pod really constrains.
+Each check reads the pod once and returns a function that judges a node, or nothing if the pod requires nothing that the
+check guards. So the cost for thousands of nodes depends only on the pod's real constraints.
 """

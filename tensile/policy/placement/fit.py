@@ -1,12 +1,10 @@
-"""How many pods of a kind a cluster takes, and where: the placement of one, again and again.
+"""How many like pods a cluster takes, and how many several lower clusters take together behind their virtual nodes.
 
-Where nodes do not depend on each other the number of each is worked out; else, as with topology spread, pod by pod,
-each going where most is left, as the kube-scheduler spreads what it has no other wish for.
+If nodes do not depend on each other, the number for each node is computed. Otherwise, as with topology spread, pods are
+placed one by one on the node with most room, as kube-scheduler spreads pods without other preferences.
 
-How many pods of a kind several lower clusters take together, each behind its virtual node.
-
-A pod has to fit twice: above, on the virtual node, and below, on a node of that cluster. What a pod asks of its company
-counts on both sides: pods that share no host are one to a virtual node, since that is a host above.
+A pod must fit twice: on the virtual node in the upper cluster, and on a node in the lower cluster. Pod affinity and
+anti-affinity count in both. Pods that share no host have one pod per virtual node, because that is one host.
 """
 
 from collections import Counter
@@ -18,13 +16,14 @@ from tensile.policy.placement.placement import Placement, examine, fitting, look
 from tensile.policy.placement.snapshot import Node, Pod, Snapshot
 
 MOST = 1_000
-"""Pods that are placed one by one where nobody says how many are wanted."""
+"""Maximum of pods placed one by one if no number is given."""
 ALONE = frozenset({"affinity", "unschedulable", "taints", "ports", "resources"})
-"""Checks that ask only what is on the node itself."""
+"""Checks that depend only on the node itself."""
+_FULL_ABOVE = "its virtual node offers no more"
 
 
 class Filling(NamedTuple):
-    """How many pods each node took; `more` is whether there may be room for more, `rest` what is said of the next."""
+    """How many pods each node took; `more` is whether there may be room for more, `rest` the next pod's result."""
 
     counts: dict[str, int]
     more: bool
@@ -32,14 +31,30 @@ class Filling(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many found a place."""
+        """How many pods fit."""
         return sum(self.counts.values())
 
 
-def fill(pod: Pod, snapshot: Snapshot, most: int | None = None, steps: int = MOST) -> Filling:
-    """Put as many pods like this one into a snapshot as it takes, which changes it.
+class Place(NamedTuple):
+    """One lower cluster: its virtual node's name, the pod in its lower form, and the cluster's snapshot."""
 
-    At most `most`, if given; and `steps`, where they have to be placed one by one.
+    node: str
+    below: Pod
+    ground: Snapshot
+
+
+class Share(NamedTuple):
+    """What one lower cluster takes: the number by node, whether there may be room for more, and why there is not."""
+
+    counts: Mapping[str, int]
+    more: bool
+    why: str
+
+
+def fill(pod: Pod, snapshot: Snapshot, most: int | None = None, steps: int = MOST) -> Filling:
+    """Put as many pods like this one into a snapshot as it takes; the snapshot is changed.
+
+    At most `most`, if given, and at most `steps` if they must be placed one by one.
     """
     alone = looked_at(pod, snapshot) <= ALONE
     bound = steps if most is None else min(most, steps)
@@ -49,12 +64,12 @@ def fill(pod: Pod, snapshot: Snapshot, most: int | None = None, steps: int = MOS
 
 
 def replica(pod: Pod, number: int) -> Pod:
-    """Return one more pod like this, with a name of its own."""
+    """Return another pod like this one, with its own name."""
     return replace(pod, name=f"{pod.name}-{number}")
 
 
 def put(pod: Pod, snapshot: Snapshot) -> str:
-    """Place one pod where most is left; returns the node, "" where it fits on none."""
+    """Place one pod on the node with most room; return the node's name, "" if it fits on none."""
     node = next(iter(roomiest(pod, snapshot)), None)
     if node is None:
         return ""
@@ -63,7 +78,7 @@ def put(pod: Pod, snapshot: Snapshot) -> str:
 
 
 def roomiest(pod: Pod, snapshot: Snapshot) -> list[Node]:
-    """Return the nodes that a pod fits on, first those where most is left."""
+    """Return the nodes that a pod fits on, those with most room first."""
     return sorted(fitting(pod, snapshot), key=lambda one: _left(one, pod), reverse=True)
 
 
@@ -78,7 +93,7 @@ def _one_by_one(pod: Pod, snapshot: Snapshot, most: int) -> Counter[str]:
 
 
 def _at_once(pod: Pod, snapshot: Snapshot, most: int | None) -> Counter[str]:
-    """Work the numbers out, and put so many there."""
+    """Compute the number for each node, and place that many pods."""
     counts: Counter[str] = Counter()
     for node in list(fitting(pod, snapshot)):
         wanted = room(node, pod)
@@ -91,7 +106,7 @@ def _at_once(pod: Pod, snapshot: Snapshot, most: int | None) -> Counter[str]:
 
 
 def room(node: Node, pod: Pod) -> int:
-    """Return for how many pods like this a node has room that takes one, by resources, places and ports."""
+    """Return how many such pods a node has room for, if it takes one: by resources, pod slots and host ports."""
     if pod.ports:
         return 1
     left = (_free(node, name) // amount for name, amount in pod.requests.items())
@@ -103,32 +118,16 @@ def _free(node: Node, name: str) -> int:
 
 
 def _left(node: Node, pod: Pod) -> tuple[float, int]:
-    """Return how much of a node is free, of what is scarcest there; where that is equal, fewer pods are more room."""
+    """Return the free share of a node's scarcest resource, and for equal shares the fewer pods."""
     names = [name for name in (*pod.requests, "cpu", "memory") if node.allocatable.get(name)]
     return min((_free(node, name) / node.allocatable[name] for name in names), default=1.0), -len(node.pods)
 
 
-_FULL_ABOVE = "its virtual node offers no more"
-
-
-class Place(NamedTuple):
-    """One lower: the name of its virtual node, the pod as it is below, and the cluster."""
-
-    node: str
-    below: Pod
-    ground: Snapshot
-
-
-class Share(NamedTuple):
-    """What one lower takes: how many by node, whether there may be room for more, and why there is not."""
-
-    counts: Mapping[str, int]
-    more: bool
-    why: str
-
-
 def spread_out(pod: Pod, upper: Snapshot, places: Mapping[str, Place], steps: int) -> dict[str, Share]:
-    """Put as many pods like this into the lowers as they take, which changes them; one by one at most so many."""
+    """Put as many pods like this one into the lower clusters as they take; at most `steps` one by one.
+
+    The snapshots are changed.
+    """
     alone = looked_at(pod, upper) <= ALONE
     if alone and all(looked_at(place.below, place.ground) <= ALONE for place in places.values()):
         above = examine(pod, upper)
@@ -137,7 +136,7 @@ def spread_out(pod: Pod, upper: Snapshot, places: Mapping[str, Place], steps: in
 
 
 def _alone(pod: Pod, place: Place, upper: Snapshot, above: Placement) -> Share:
-    """Fill one lower, up to what its virtual node offers."""
+    """Fill one lower cluster, up to what its virtual node offers."""
     if place.node not in above.fitting:
         return Share({}, more=False, why=_unsent(place.node, above))
     most = room(upper.nodes[place.node], pod)
@@ -146,7 +145,7 @@ def _alone(pod: Pod, place: Place, upper: Snapshot, above: Placement) -> Share:
 
 
 def _together(pod: Pod, upper: Snapshot, places: Mapping[str, Place], steps: int) -> dict[str, Share]:
-    """Place pod after pod, each where most is left above of what has a node for it below."""
+    """Place pods one by one, each on the virtual node with most room that has a fitting lower node."""
     counts: dict[str, Counter[str]] = {name: Counter() for name in places}
     total = 0
     while total < steps and _one_more(pod, total, upper, places, counts):
@@ -161,7 +160,7 @@ def _together(pod: Pod, upper: Snapshot, places: Mapping[str, Place], steps: int
 def _one_more(
     pod: Pod, number: int, upper: Snapshot, places: Mapping[str, Place], counts: Mapping[str, Counter[str]]
 ) -> bool:
-    """Place one more; says whether it found a place."""
+    """Place one more pod; report whether it fits."""
     behind = {place.node: name for name, place in places.items()}
     wanted = replica(pod, number)
     for node in roomiest(wanted, upper):
@@ -175,7 +174,7 @@ def _one_more(
 
 
 def _why(place: Place, above: Placement, number: int) -> str:
-    """Return why a lower takes no more: what its own nodes say first."""
+    """Return why a lower cluster takes no more pods; the reasons of its own nodes come first."""
     below = examine(replica(place.below, number), place.ground)
     return _unsent(place.node, above) if below.fits else below.message
 

@@ -1,7 +1,4 @@
-"""Checks of what a node is: cordoned, tainted, or not one of those that the pod selects.
-
-Checks of what a node has left: resources, places for pods, and its own ports.
-"""
+"""Checks of single nodes: name, cordon, taints, labels, resources, pod slots and host ports."""
 
 from tensile.objects import Manifest, tolerates
 from tensile.policy.placement.selectors import only_nodes, required_terms, required_test
@@ -13,17 +10,20 @@ UNSCHEDULABLE = "node(s) were unschedulable"
 UNTOLERATED = "node(s) had untolerated taint(s)"
 UNSELECTED = "node(s) didn't match Pod's node affinity/selector"
 UNNAMED = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
-"""Where every term names nodes, the scheduler looks at no other one."""
+"""If every term of the affinity names nodes, the scheduler considers only these."""
+PORTS_TAKEN = "node(s) didn't have free ports for the requested pod ports"
+TOO_MANY = "Too many pods"
+_ALL = "0.0.0.0"  # noqa: S104 - as the API writes all addresses
 
 
 def named(pod: Pod, snapshot: Snapshot) -> Prepared | None:
-    """Judge by name where the pod's affinity names its nodes."""
+    """Check the node's name, if the pod's affinity names its nodes."""
     only = only_nodes(required_terms(pod.spec))
     return None if only is None else failing(UNNAMED, *(snapshot.nodes.keys() - only))
 
 
 def unschedulable(pod: Pod, snapshot: Snapshot) -> Prepared | None:
-    """Judge cordoned nodes."""
+    """Check that the node is not cordoned."""
     cordoned = [node.name for node in snapshot.nodes.values() if node.unschedulable]
     if not cordoned or any(tolerates(one, _CORDON) for one in _tolerations(pod)):
         return None
@@ -31,7 +31,7 @@ def unschedulable(pod: Pod, snapshot: Snapshot) -> Prepared | None:
 
 
 def taints(pod: Pod, snapshot: Snapshot) -> Prepared | None:
-    """Judge by taints: each that keeps pods off has to be tolerated."""
+    """Check that the pod tolerates all taints that repel pods."""
     kinds = {node.taints for node in snapshot.nodes.values() if node.taints}
     found = {kind: taint for kind in kinds if (taint := untolerated(pod, kind))}
     if not found:
@@ -47,21 +47,21 @@ def untolerated(pod: Pod, kind: tuple[Taint, ...]) -> Taint | None:
 
 
 def selected(pod: Pod, _snapshot: Snapshot) -> Prepared | None:
-    """Judge by the pod's nodeSelector and required node affinity."""
+    """Check the pod's nodeSelector and required node affinity."""
     test = required_test(pod.spec)
     if test is None:
         return None
     said, wanted = (UNSELECTED,), pod.spec.get("nodeSelector") or {}
 
     def detail(node: Node) -> str:
-        """Name the labels that the nodeSelector misses."""
+        """Return the labels of the nodeSelector that the node lacks."""
         return ", ".join(f"no {key}={text}" for key, text in wanted.items() if node.labels.get(key) != text)
 
     return Prepared(lambda node: () if test(node.name, node.labels) else said, detail)
 
 
 def asked(pod: Pod) -> int:
-    """Return how much a pod asks of what a node is."""
+    """Return the number of a pod's selector labels, tolerations, affinity terms and expressions."""
     selector: Manifest = pod.spec.get("nodeSelector") or {}
     terms = required_terms(pod.spec) or ()
     expressions = sum(len(term.get(field) or ()) for term in terms for field in ("matchExpressions", "matchFields"))
@@ -73,17 +73,12 @@ def _tolerations(pod: Pod) -> list[Manifest]:
     return found
 
 
-PORTS_TAKEN = "node(s) didn't have free ports for the requested pod ports"
-TOO_MANY = "Too many pods"
-_ALL = "0.0.0.0"  # noqa: S104 - as the API writes all addresses
-
-
 def fits(pod: Pod, _snapshot: Snapshot) -> Prepared:
-    """Judge by requests: everything that is short is said, not only the first."""
+    """Check the requests; all insufficient resources are reported, not only the first."""
     asked = tuple(pod.requests.items())
 
     def judge(node: Node) -> tuple[str, ...]:
-        """Compare with what is left."""
+        """Compare the requests with the free resources."""
         offered, used = node.allocatable.get, node.used.get
         if len(node.pods) < node.room:
             for name, amount in asked:
@@ -96,7 +91,7 @@ def fits(pod: Pod, _snapshot: Snapshot) -> Prepared:
 
 
 def ports(pod: Pod, _snapshot: Snapshot) -> Prepared | None:
-    """Judge by the node's ports that the pods on it have taken."""
+    """Check that the pod's host ports are free."""
     if not pod.ports:
         return None
     wanted, said = pod.ports, (PORTS_TAKEN,)
@@ -104,7 +99,7 @@ def ports(pod: Pod, _snapshot: Snapshot) -> Prepared | None:
 
 
 def _short(node: Node, asked: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
-    """Describe everything that is short."""
+    """Return the reason for each insufficient resource."""
     full = (TOO_MANY,) if len(node.pods) >= node.room else ()
     return (*full, *(f"Insufficient {name}" for name, amount in asked if amount > _left(node, name)))
 
@@ -114,7 +109,7 @@ def _left(node: Node, name: str) -> int:
 
 
 def _detail(node: Node, asked: tuple[tuple[str, int], ...]) -> str:
-    """Return how much is asked and left of what is short."""
+    """Return what is requested and what is left of each insufficient resource."""
     said = [f"{node.room} pods are the most"] if len(node.pods) >= node.room else []
     said += [
         f"{name}: {_written(name, amount)} asked, {_written(name, _left(node, name))} of "
@@ -138,13 +133,13 @@ def _taken(node: Node, wanted: tuple[HostPort, ...]) -> Pod | None:
 
 
 def collide(one: HostPort, other: HostPort) -> bool:
-    """Report whether two ports cannot be on one node: one that is on all addresses is on each."""
+    """Report whether two ports conflict on one node; one on all addresses conflicts with each address."""
     if one.port != other.port or one.protocol != other.protocol:
         return False
     return one.address == other.address or _ALL in (one.address, other.address)
 
 
 def _who(node: Node, wanted: tuple[HostPort, ...]) -> str:
-    """Return who has the port."""
+    """Return the text that names the pod that has the port."""
     pod = _taken(node, wanted)
     return f"taken by {pod.namespace}/{pod.name}" if pod else ""

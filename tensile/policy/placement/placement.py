@@ -1,13 +1,12 @@
-"""Where a pod fits in a lower cluster, and why it does not elsewhere, as that cluster's own kube-scheduler would say.
+"""Where a pod fits in a cluster and why not elsewhere, as that cluster's kube-scheduler would say.
 
-The virtual node sums over all nodes, so the upper scheduler sends it pods that no single node below can hold. These
-checks are those of the kube-scheduler, in its order and in its words: what a user reads here they can look up.
-Preferences are left out, since they never keep a pod from running.
+A virtual node is the sum of its lower nodes, so the upper scheduler sends it pods that no single lower node can hold.
+The checks are those of kube-scheduler, in its order and with its messages, so that users can look them up. Preferences
+are left out, because they never prevent a pod from running.
 
-Which refusals of a node end once other pods have gone, as the plugins of the kube-scheduler tell them apart.
-
-It says Unschedulable of those and UnschedulableAndUnresolvable of the others, and preempts for the first alone: no pod
-has to go for the sake of a node that is cordoned, tainted, too small, or not one of those that are selected.
+`is_curable` tells which refusals end once other pods are gone. kube-scheduler calls these Unschedulable and the others
+UnschedulableAndUnresolvable, and preempts for the first only: no pod must go for a node that is cordoned, tainted, too
+small or not selected.
 """
 
 from collections import Counter
@@ -36,21 +35,37 @@ CHECKS = (
     Check("spread", spread.spread),
     Check("pod affinity", pod_checks.company),
 )
-"""In the kube-scheduler's order: the first check that fails for a node is the one that is told."""
-
-
+"""In kube-scheduler's order: the first check that fails for a node is reported."""
 _FEW = (50, 16, 16)
-"""What a pod may ask of nodes, of its company, and of its spread, however many nodes and pods that is compared with.
+"""Requirements of a pod on nodes, in pod affinity and in topology spread that are accepted for clusters of any size.
 
-It is more than pods are seen to ask; each label and each expression counts.
+Real pods have fewer; each label and each expression counts.
 """
 _MOST = 25_000
-"""Comparisons that are made of what is more than that: some ten milliseconds, in which nothing else is done."""
+"""Maximum of comparisons for a pod with more requirements: about ten milliseconds of blocking work."""
 TOO_MUCH = "it asks for more than is compared with nodes and pods here"
+_SHORT = "Insufficient "
+_FOR_GOOD = frozenset(
+    {
+        node_checks.UNNAMED,
+        node_checks.UNSCHEDULABLE,
+        node_checks.UNTOLERATED,
+        node_checks.UNSELECTED,
+        volume_checks.UNBOUND,
+        volumes.ELSEWHERE,
+        volumes.UNBINDABLE,
+        volumes.NO_SPACE,
+        volumes.MISSING,
+        zones.CONFLICT,
+        spread.UNLABELLED,
+        pod_checks.NOT_NEAR,
+    }
+)
+"""Reasons that hold whatever pods leave the node."""
 
 
 class Refusal(NamedTuple):
-    """Why a node does not do: the name of the check, the scheduler's reasons, and what a person would ask next."""
+    """Why a node does not fit: the name of the check, the scheduler's reasons, and details for a user."""
 
     check: str
     reasons: tuple[str, ...]
@@ -63,7 +78,7 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The nodes that a pod fits on, and why the others do not do; `nowhere` is why none can, whatever it is like."""
+    """The nodes that a pod fits on, and why the others do not; `nowhere` is why no node can fit, whatever its state."""
 
     fitting: tuple[str, ...]
     refused: Mapping[str, Refusal]
@@ -71,12 +86,12 @@ class Placement:
 
     @property
     def fits(self) -> bool:
-        """Whether there is a node for it."""
+        """Whether a node fits."""
         return bool(self.fitting)
 
     @property
     def message(self) -> str:
-        """Return how many nodes do not do, and why, as the kube-scheduler says it."""
+        """Return how many nodes do not fit and why, in kube-scheduler's words."""
         total = len(self.fitting) + len(self.refused)
         if self.nowhere:
             return f"{len(self.fitting)}/{total} nodes are available: {', '.join(self.nowhere.reasons)}."
@@ -84,16 +99,16 @@ class Placement:
 
 
 def message(fitting: int, total: int, refusals: Iterable[tuple[str, ...]]) -> str:
-    """Return how many nodes do, and count why the others do not, as the kube-scheduler says it."""
+    """Return how many nodes fit, with a count for each reason of the others, in kube-scheduler's words."""
     counts = Counter(reason for reasons in refusals for reason in reasons)
     found = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"{fitting}/{total} nodes are available: {found}." if found else f"{fitting}/{total} nodes are available."
 
 
 def asks_too_much(pod: Pod, snapshot: Snapshot) -> bool:
-    """Report whether it would take long to judge every node for a pod.
+    """Report whether it would take too long to judge every node for a pod.
 
-    Who answers for many pods leaves such a one to the scheduler that has to judge it anyway.
+    Callers that answer for many pods leave such a pod to the scheduler, which must judge it anyway.
     """
     things = len(pod.requests) + len(pod.ports) + node_checks.asked(pod)
     rules = (things, pod_checks.affinity_terms(pod), spread.spread_terms(pod))
@@ -117,7 +132,7 @@ def examine(pod: Pod, snapshot: Snapshot) -> Placement:
 
 
 def fitting(pod: Pod, snapshot: Snapshot) -> Iterator[Node]:
-    """Yield the nodes that a pod fits on, one by one: whoever needs only the first stops there."""
+    """Yield the nodes that a pod fits on, lazily, for callers that need only the first."""
     prepared = prepare(pod, snapshot)
     if isinstance(prepared, Refusal):
         return
@@ -131,13 +146,13 @@ def fitting(pod: Pod, snapshot: Snapshot) -> Iterator[Node]:
 
 
 def looked_at(pod: Pod, snapshot: Snapshot) -> frozenset[str]:
-    """Name the checks that have something to judge for a pod."""
+    """Return the names of the checks that apply to a pod."""
     prepared = prepare(pod, snapshot)
     return frozenset({prepared.check} if isinstance(prepared, Refusal) else (name for name, _ in prepared))
 
 
 def prepare(pod: Pod, snapshot: Snapshot) -> list[tuple[str, Prepared]] | Refusal:
-    """Prepare the checks that the pod asks for; a Refusal where no node would do."""
+    """Return the prepared checks that apply to a pod; a Refusal if no node can fit."""
     found = []
     for name, prepare in CHECKS:
         prepared = prepare(pod, snapshot)
@@ -156,30 +171,10 @@ def _judge(node: Node, prepared: list[tuple[str, Prepared]]) -> Refusal | None:
     return None
 
 
-_SHORT = "Insufficient "
-_FOR_GOOD = frozenset(
-    {
-        node_checks.UNNAMED,
-        node_checks.UNSCHEDULABLE,
-        node_checks.UNTOLERATED,
-        node_checks.UNSELECTED,
-        volume_checks.UNBOUND,
-        volumes.ELSEWHERE,
-        volumes.UNBINDABLE,
-        volumes.NO_SPACE,
-        volumes.MISSING,
-        zones.CONFLICT,
-        spread.UNLABELLED,
-        pod_checks.NOT_NEAR,
-    }
-)
-"""Reasons that stand whatever pods leave the node."""
-
-
 def is_curable(pod: Pod, node: Node, reasons: tuple[str, ...]) -> bool:
-    """Report whether a node that does not do for these reasons may do once other pods have gone.
+    """Report whether a node that was refused for these reasons may fit once other pods are gone.
 
-    A resource of which the node has less than the pod asks for, were it empty, is as good as a wrong node.
+    Not if an empty node would still have less of a resource than the pod requests.
     """
     if not _FOR_GOOD.isdisjoint(reasons):
         return False

@@ -1,7 +1,4 @@
-"""Check of the company of pods: who has to be near, and who keeps whom away (inter-pod affinity and anti-affinity).
-
-Check of topology spread constraints: no domain of nodes may have too many of a kind more than another.
-"""
+"""Checks against other pods: inter-pod affinity and anti-affinity, and topology spread constraints."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -15,14 +12,25 @@ from tensile.policy.placement.snapshot import Node, Pod, Prepared, Snapshot, Ter
 NOT_NEAR = "node(s) didn't match pod affinity rules"
 NOT_APART = "node(s) didn't match pod anti-affinity rules"
 KEPT_AWAY = "node(s) didn't satisfy existing pods anti-affinity rules"
+SKEWED = "node(s) didn't match pod topology spread constraints"
+UNLABELLED = f"{SKEWED} (missing required label)"
 _MOST_KINDS = 500
-"""Kinds of pods of one namespace that keep others away."""
+"""Maximum of kinds of pods per namespace whose anti-affinity is considered."""
 Domain = tuple[str, str]
 """A label key of nodes and its value."""
 
 
+class Constraint(NamedTuple):
+    """One constraint, with the number of matching pods in each domain."""
+
+    key: str
+    allowed: int
+    """How many pods the node's domain may have before this pod is added."""
+    counts: dict[str, int]
+
+
 def company(pod: Pod, snapshot: Snapshot) -> Prepared | None:
-    """Judge by the pods that run in the same domain."""
+    """Check pod affinity and anti-affinity against the pods in the node's domains."""
     guarded = _guarded(pod, snapshot)
     if not guarded and not pod.near and not pod.apart:
         return None
@@ -30,7 +38,7 @@ def company(pod: Pod, snapshot: Snapshot) -> Prepared | None:
     is_first = not near and bool(pod.near) and _all_match(pod.near, pod, snapshot)
 
     def judge(node: Node) -> tuple[str, ...]:
-        """Look at the domains that the node is in."""
+        """Check the domains of the node."""
         if not _is_near(pod.near, node, near, is_first=is_first):
             return (NOT_NEAR,)
         if any((term.key, node.labels[term.key]) in apart for term in pod.apart if term.key in node.labels):
@@ -41,15 +49,15 @@ def company(pod: Pod, snapshot: Snapshot) -> Prepared | None:
 
 
 def _is_near(terms: tuple[Term, ...], node: Node, near: frozenset[Domain], *, is_first: bool) -> bool:
-    """Report whether whoever has to be near is, or the pod is the first of its kind."""
+    """Report whether all affinity terms hold in the node's domains, or the pod is the first of its kind."""
     domains = [(term.key, node.labels[term.key]) for term in terms if term.key in node.labels]
     return len(domains) == len(terms) and (is_first or all(domain in near for domain in domains))
 
 
 def _guarded(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
-    """Return the domains that pods which are there keep the pod out of.
+    """Return the domains from which the anti-affinity of existing pods repels the pod.
 
-    Of each namespace so many kinds of pods have a say: nobody's can make all others wait.
+    Only a limited number of kinds of pods per namespace counts, so that no namespace can delay all others.
     """
     space = snapshot.spaces.get(pod.namespace, {})
     every = (guard for guards in snapshot.guarded.values() for guard in islice(guards.values(), _MOST_KINDS))
@@ -58,7 +66,7 @@ def _guarded(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
 
 
 def _near(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
-    """Return the domains in which somebody is that meets all terms: as in Kubernetes, one for all of them."""
+    """Return the domains with a pod that matches all affinity terms; as in Kubernetes, one pod must match all."""
     if not pod.near:
         return frozenset()
     others = _pods(snapshot, pod.near)
@@ -67,7 +75,7 @@ def _near(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
 
 
 def _apart(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
-    """Return the domains in which somebody is that the pod keeps away from."""
+    """Return the domains with a pod that matches an anti-affinity term."""
     if not pod.apart:
         return frozenset()
     others = ((other, node, snapshot.spaces.get(other.namespace)) for other, node in _pods(snapshot, pod.apart))
@@ -81,7 +89,7 @@ def _all_match(terms: tuple[Term, ...], other: Pod, snapshot: Snapshot) -> bool:
 
 
 def _pods(snapshot: Snapshot, terms: tuple[Term, ...]) -> Iterator[tuple[Pod, str]]:
-    """Return the pods that terms may mean, by their namespaces, each with its node."""
+    """Return the pods that terms may match, judged by namespace, each with its node."""
     names = frozenset[str]().union(*(term.namespaces for term in terms))
     if any(term.everywhere for term in terms):
         names |= snapshot.population.keys()
@@ -90,12 +98,12 @@ def _pods(snapshot: Snapshot, terms: tuple[Term, ...]) -> Iterator[tuple[Pod, st
 
 
 def affinity_terms(pod: Pod) -> int:
-    """Return how much a pod asks of another's labels, to be near it or apart."""
+    """Return the number of comparisons in a pod's affinity and anti-affinity terms."""
     return sum(term.weight for term in (*pod.near, *pod.apart))
 
 
 def affinity_cost(pod: Pod, snapshot: Snapshot) -> int:
-    """Return about how many comparisons it takes to find out whom a pod has to be near, and whom apart from."""
+    """Return roughly how many comparisons a pod's affinity and anti-affinity take in a cluster."""
     population = snapshot.population
     return sum(
         term.weight * (population.total() if term.everywhere else sum(population[name] for name in term.namespaces))
@@ -111,21 +119,8 @@ def _domains(found: Iterable[tuple[Term, str]], snapshot: Snapshot) -> Iterator[
             yield term.key, value
 
 
-SKEWED = "node(s) didn't match pod topology spread constraints"
-UNLABELLED = f"{SKEWED} (missing required label)"
-
-
-class Constraint(NamedTuple):
-    """One constraint, with what counts of the pods that are there: how many it allows in each domain."""
-
-    key: str
-    allowed: int
-    """How many may be in the node's domain before the pod comes."""
-    counts: dict[str, int]
-
-
 def spread(pod: Pod, snapshot: Snapshot) -> Prepared | None:
-    """Judge by how many of the pods that a constraint selects are in the node's domain, and in the emptiest one."""
+    """Check the number of matching pods in the node's domain against the domain with the fewest."""
     constraints: list[Manifest] = pod.spec.get("topologySpreadConstraints") or []
     hard = [one for one in constraints if one.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule"]
     if not hard:
@@ -139,7 +134,7 @@ def spread(pod: Pod, snapshot: Snapshot) -> Prepared | None:
     found = [_constraint(one, pod, labelled, own) for one in hard]
 
     def judge(node: Node) -> tuple[str, ...]:
-        """Compare with what each constraint allows, in turn."""
+        """Check each constraint in turn."""
         for key, allowed, counts in found:
             if key not in node.labels:
                 return (UNLABELLED,)
@@ -151,9 +146,9 @@ def spread(pod: Pod, snapshot: Snapshot) -> Prepared | None:
 
 
 def _constraint(constraint: Manifest, pod: Pod, labelled: list[Node], own: Mapping[str, list[Pod]]) -> Constraint:
-    """Count what a constraint is about, on the nodes that it counts: some of those with the labels of all constraints.
+    """Return a constraint with its counts over the eligible nodes that have the labels of all constraints.
 
-    `own` are the pods of the namespace by node; one that is being deleted is as good as gone.
+    `own` are the pods of the namespace by node, without those being deleted.
     """
     selector = with_keys(constraint.get("labelSelector"), pod.labels, constraint.get("matchLabelKeys") or ())
     test = label_test(selector)
@@ -169,7 +164,7 @@ def _constraint(constraint: Manifest, pod: Pod, labelled: list[Node], own: Mappi
 
 
 def _eligible(constraint: Manifest, pod: Pod, nodes: list[Node]) -> list[Node]:
-    """Return the nodes that the pod could be on, as far as a constraint asks for that."""
+    """Return the nodes that a constraint counts: those that the pod could run on, as its policies say."""
     test = required_test(pod.spec)
     if test and constraint.get("nodeAffinityPolicy", "Honor") == "Honor":
         nodes = [node for node in nodes if test(node.name, node.labels)]
@@ -179,18 +174,18 @@ def _eligible(constraint: Manifest, pod: Pod, nodes: list[Node]) -> list[Node]:
 
 
 def spread_terms(pod: Pod) -> int:
-    """Return how much a pod's constraints ask of another's labels."""
+    """Return the number of comparisons in a pod's constraints."""
     constraints: list[Manifest] = pod.spec.get("topologySpreadConstraints") or []
     return sum(1 + comparisons(one.get("labelSelector")) for one in constraints)
 
 
 def spread_cost(pod: Pod, snapshot: Snapshot) -> int:
-    """Return about how many comparisons it takes to count what a pod's constraints are about."""
+    """Return roughly how many comparisons a pod's constraints take in a cluster."""
     return spread_terms(pod) * (len(snapshot.nodes) + snapshot.population[pod.namespace])
 
 
 def _detail(node: Node, constraints: Sequence[Constraint]) -> str:
-    """Return which constraint it is."""
+    """Return the text of the constraint that fails."""
     for key, allowed, counts in constraints:
         if key not in node.labels:
             return f"no label {key}"

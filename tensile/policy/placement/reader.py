@@ -1,11 +1,8 @@
-"""Objects as the API gives them, read into a snapshot.
+"""Reads API objects into a snapshot, and the caches of a lower cluster.
 
-What is read out of an object is read once, when it comes in, and nothing else of it is kept.
-
-Lower clusters as placement sees them, as watches keep them.
-
-Of a node and of a stranger's pod only what placement compares is kept, read out once when it comes: their manifests
-would take ten times the room. Our own pods are kept whole anyway, and are read when a snapshot is made.
+What placement needs of an object is read once, when the object arrives. Of nodes and of pods that are not ours nothing
+else is kept, because their manifests would take ten times the memory. Our own pods are kept whole anyway, and are read
+when a snapshot is made.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,9 +23,9 @@ _WHOLE = 1000
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _LABEL_KEYS = ("matchLabelKeys", "mismatchLabelKeys")
 _MOST_TERMS = 32
-"""Rules of a pod on a node about the company of others."""
+"""Maximum of anti-affinity terms that are kept of a pod on a node."""
 _HEAVIEST = 64
-"""Comparisons that one of them may take."""
+"""Maximum of comparisons that one of these terms may take."""
 _SORTED = msgspec.json.Encoder(order="sorted")
 _DISKS = ("gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd")
 _ENDED = ("Succeeded", "Failed")
@@ -40,7 +37,7 @@ def snapshot_of(
     spaces: Iterable[Manifest] = (),
     storage: Storage | None = None,
 ) -> Snapshot:
-    """Make a snapshot of objects as the API gives them; pods that ended take nothing."""
+    """Return a snapshot of API objects; pods in a terminal phase take no room."""
     found = Snapshot(
         {node.name: node for node in map(node_of, nodes)},
         {metadata(one)["name"]: labels(one) for one in spaces},
@@ -54,7 +51,7 @@ def snapshot_of(
 
 
 def node_of(manifest: Manifest) -> Node:
-    """Read a node."""
+    """Return a node."""
     spec, status = manifest.get("spec") or {}, manifest.get("status") or {}
     taints = (Taint(one["key"], one.get("value") or "", one["effect"]) for one in spec.get("taints") or ())
     return Node(
@@ -68,10 +65,10 @@ def node_of(manifest: Manifest) -> Node:
 
 
 def pod_of(manifest: Manifest, *, settled: bool = False) -> Pod:
-    """Read a pod; of one that has `settled` on its node no spec is kept, nor whom it wants near.
+    """Return a pod; of one that has `settled` on its node, spec and pod affinity are not kept.
 
-    Nor is what would take long to compare of whom it keeps away: every pod that looks for a node is, and whoever may
-    make a pod there could make them all wait.
+    Anti-affinity that is expensive to compare is not kept either then. It is compared with every pod that looks for a
+    node, so anyone who may create a pod could delay all others.
     """
     meta, spec = metadata(manifest), manifest["spec"]
     namespace = meta.get("namespace") or "default"
@@ -101,7 +98,7 @@ def pod_of(manifest: Manifest, *, settled: bool = False) -> Pod:
 
 
 def _rounded(requests: Amounts) -> Amounts:
-    """Leave out the place of the pod and what is nothing; count all but cpu in whole units, as the scheduler does."""
+    """Return requests without the pod's slot and zeros, all but cpu in whole units, as the scheduler counts them."""
     return {
         name: amount if name == "cpu" else -(-amount // _WHOLE) * _WHOLE
         for name, amount in requests.items()
@@ -110,7 +107,7 @@ def _rounded(requests: Amounts) -> Amounts:
 
 
 def _host_ports(spec: Manifest) -> Iterable[HostPort]:
-    """Yield the node's ports that containers and sidecars take."""
+    """Yield the host ports of containers and sidecars."""
     sidecars = [one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"]
     for container in (*sidecars, *spec["containers"]):
         for port in container.get("ports") or ():
@@ -119,7 +116,7 @@ def _host_ports(spec: Manifest) -> Iterable[HostPort]:
 
 
 def _guard(manifest: Manifest) -> bytes:
-    """Return what is the same of pods of one namespace that keep the same others away."""
+    """Return a key that is equal for pods of one namespace that repel the same pods."""
     terms = manifest["spec"]["affinity"]["podAntiAffinity"][_REQUIRED]
     keys = {key for term in terms for field in _LABEL_KEYS for key in term.get(field) or ()}
     carried = labels(manifest)
@@ -127,13 +124,13 @@ def _guard(manifest: Manifest) -> bytes:
 
 
 def _terms(manifest: Manifest, namespace: str, kind: str) -> tuple[Term, ...]:
-    """Read the required rules about the company of pods."""
+    """Return the required terms of pod affinity or anti-affinity."""
     affinity = (manifest["spec"].get("affinity") or {}).get(kind) or {}
     return tuple(_term(one, namespace, labels(manifest)) for one in affinity.get(_REQUIRED) or ())
 
 
 def _term(term: Manifest, namespace: str, own: Labels) -> Term:
-    """Read one of them."""
+    """Return one such term."""
     names, selector = term.get("namespaces") or (), term.get("namespaceSelector")
     pods = with_keys(
         term.get("labelSelector"), own, term.get("matchLabelKeys") or (), term.get("mismatchLabelKeys") or ()
@@ -159,7 +156,7 @@ def storage_of(
     drivers: Iterable[Manifest] = (),
     capacities: Iterable[Manifest] = (),
 ) -> Storage:
-    """Read the storage of a cluster, from lists of objects as the API gives them."""
+    """Return the storage of a cluster from lists of API objects."""
     by_name = {metadata(one)["name"]: one for one in volumes}
     return Storage(
         {(metadata(one)["namespace"], metadata(one)["name"]): one for one in claims},
@@ -173,14 +170,14 @@ def storage_of(
 
 
 def _limits(csi_node: Manifest) -> dict[str, int]:
-    """Return the most volumes of each driver on a node, where it has a limit."""
+    """Return the attach limit of each driver on a node that has one."""
     drivers = csi_node["spec"].get("drivers") or ()
     counts = {one["name"]: (one.get("allocatable") or {}).get("count") for one in drivers}
     return {name: count for name, count in counts.items() if count is not None}
 
 
 def _attached(attachments: Iterable[Manifest], volumes: Mapping[str, Manifest]) -> dict[str, dict[str, str]]:
-    """Return the attached CSI volumes of each node, "DRIVER/HANDLE" with its driver."""
+    """Return the attached CSI volumes of each node: "DRIVER/HANDLE" to driver."""
     found: dict[str, dict[str, str]] = {}
     for spec in (one["spec"] for one in attachments):
         volume = volumes.get((spec.get("source") or {}).get("persistentVolumeName") or "")
@@ -191,25 +188,25 @@ def _attached(attachments: Iterable[Manifest], volumes: Mapping[str, Manifest]) 
 
 
 def digest_node(raw: bytes) -> Kept:
-    """Keep of a lower node what placement compares: a `Node` without pods, which nobody changes."""
+    """Return for the cache what placement compares of a lower node: a `Node` without pods, which is not modified."""
     return Kept(b"", node_of(orjson.loads(raw)))
 
 
 def digest_pod(raw: bytes) -> Kept:
-    """Keep of a lower pod what it takes of its node: a `Pod`, or None for one that takes nothing of any."""
+    """Return for the cache what a lower pod takes of its node: a `Pod`, or None if it takes nothing."""
     pod: Manifest = orjson.loads(raw)
     takes = pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase") not in _ENDED
     return Kept(b"", pod_of(pod, settled=True) if takes else None)
 
 
 def is_known(lower: LowerWorld) -> bool:
-    """Report whether a snapshot of a lower would be whole."""
+    """Report whether all caches for a snapshot of a lower cluster are synced."""
     caches = (*lower.place_caches(), lower.pods, lower.upper_pods, lower.namespaces)
     return all(cache.synced for cache in caches)
 
 
 def snapshot_now(lower: LowerWorld) -> Snapshot:
-    """Make a snapshot of a lower: its nodes with every pod that is bound to one. Claims and volumes are not in it."""
+    """Return a snapshot of a lower cluster: its nodes with all bound pods, but no claims and volumes."""
     nodes: dict[str, Any] = {entry.name: entry.facts.copy() for entry in lower.place_nodes}
     found = Snapshot(nodes, {entry.name: labels(entry.manifest()) for entry in lower.namespaces})
     theirs = (entry.facts for entry in lower.place_pods if entry.facts is not None)
@@ -219,6 +216,6 @@ def snapshot_now(lower: LowerWorld) -> Snapshot:
 
 
 def _bound(entry: Entry) -> Pod | None:
-    """Return a pod of ours that has its node, None for one that takes nothing of any."""
+    """Return a pod of ours that has its node, None for one that takes nothing."""
     pod = {} if entry.facts.terminal else entry.manifest()
     return pod_of(pod, settled=True) if pod and pod["spec"].get("nodeName") else None

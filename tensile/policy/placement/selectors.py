@@ -1,7 +1,7 @@
-"""Selectors of labels and of nodes as functions, as Kubernetes reads them.
+"""Label selectors and node selectors as functions, with the semantics of Kubernetes.
 
-Made once for a pod and used on thousands of nodes and pods. What Kubernetes cannot read matches nothing there, and
-nothing here.
+They are built once for a pod and applied to thousands of nodes and pods. A selector that Kubernetes cannot parse
+matches nothing, here as there.
 """
 
 import re
@@ -11,22 +11,22 @@ from typing import Any
 Labels = Mapping[str, str]
 Test = Callable[[Labels], bool]
 NodeTest = Callable[[str, Labels], bool]
-"""Whether a node of that name with these labels is selected."""
+"""Whether a node with this name and these labels is selected."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _LARGEST = 2**63
 _FEW = 8
-"""Values that are as soon gone through as looked up."""
+"""Up to this number of values a scan is as fast as a lookup."""
 _NAME = "metadata.name"
 
 
 def nothing(_labels: Labels) -> bool:
-    """Select nothing."""
+    """Return False: select nothing."""
     return False
 
 
 def label_test(selector: Mapping[str, Any] | None) -> Test:
-    """Make a function of a LabelSelector: one that is missing selects nothing, an empty one everything."""
+    """Return the function of a LabelSelector: None selects nothing, an empty one everything."""
     if selector is None:
         return nothing
     wanted = dict(selector.get("matchLabels") or {})
@@ -42,16 +42,16 @@ def comparisons(selector: Mapping[str, Any] | None) -> int:
 
 
 def is_empty(selector: Mapping[str, Any] | None) -> bool:
-    """Report whether a LabelSelector is there and asks for nothing."""
+    """Report whether a LabelSelector is present and without requirements."""
     return selector is not None and not selector.get("matchLabels") and not selector.get("matchExpressions")
 
 
 def with_keys(
     selector: Mapping[str, Any] | None, labels: Labels, same: Sequence[str], other: Sequence[str] = ()
 ) -> Mapping[str, Any] | None:
-    """Add to a LabelSelector what matchLabelKeys and mismatchLabelKeys of a pod with these labels stand for.
+    """Return a LabelSelector with matchLabelKeys and mismatchLabelKeys of a pod with these labels added.
 
-    The apiserver writes that into the selector when a pod is made; where it has, saying it again changes nothing.
+    The apiserver adds them when a pod is created; adding them twice changes nothing.
     """
     if selector is None:
         return None
@@ -61,7 +61,7 @@ def with_keys(
 
 
 def requirement_test(requirement: Mapping[str, Any]) -> Test:
-    """Make a function of one requirement on labels."""
+    """Return the function of one label requirement."""
     key: str = requirement["key"]
     values: Collection[str] = requirement.get("values") or []
     if len(values) > _FEW:
@@ -81,13 +81,13 @@ def requirement_test(requirement: Mapping[str, Any]) -> Test:
 
 
 def node_test(terms: Sequence[Mapping[str, Any]]) -> NodeTest:
-    """Make a function of node selector terms: one of them has to hold, and an empty one never does."""
+    """Return the function of node selector terms: one must hold, and an empty one never does."""
     tests = [_term_test(term) for term in terms if term.get("matchExpressions") or term.get("matchFields")]
     return lambda name, labels: any(test(name, labels) for test in tests)
 
 
 def required_test(spec: Mapping[str, Any]) -> NodeTest | None:
-    """Make a function of a pod's nodeSelector and required node affinity; None where it has neither."""
+    """Return the function of a pod's nodeSelector and required node affinity; None if it has neither."""
     wanted = dict(spec.get("nodeSelector") or {})
     required = required_terms(spec)
     if required is None:
@@ -97,14 +97,14 @@ def required_test(spec: Mapping[str, Any]) -> NodeTest | None:
 
 
 def required_terms(spec: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
-    """Return the terms of a pod's required node affinity, None where it has none."""
+    """Return the terms of a pod's required node affinity, None if it has none."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     return None if required is None else required.get("nodeSelectorTerms") or ()
 
 
 def only_nodes(terms: Sequence[Mapping[str, Any]] | None) -> frozenset[str] | None:
-    """Return the only nodes that terms can select where every one of them names some; None where one does not."""
+    """Return the only nodes that terms can select if every term names some; None otherwise."""
     named = [_named(term) for term in terms or ()]
     if not named or any(one is None for one in named):
         return None
@@ -112,21 +112,21 @@ def only_nodes(terms: Sequence[Mapping[str, Any]] | None) -> frozenset[str] | No
 
 
 def _named(term: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the nodes that a term names, None where it names none."""
+    """Return the nodes that a term names, None if it names none."""
     fields = [one for one in term.get("matchFields") or () if one["key"] == _NAME and one.get("operator") == "In"]
     sets = [frozenset(one.get("values") or ()) for one in fields]
     return frozenset.intersection(*sets) if sets else None
 
 
 def _term_test(term: Mapping[str, Any]) -> NodeTest:
-    """Make a function of one term: all that it requires has to hold."""
+    """Return the function of one term: all its requirements must hold."""
     tests = [requirement_test(one) for one in term.get("matchExpressions") or ()]
     fields = [_field_test(one) for one in term.get("matchFields") or ()]
     return lambda name, labels: all(test(labels) for test in tests) and all(test(name) for test in fields)
 
 
 def _field_test(requirement: Mapping[str, Any]) -> Callable[[str], bool]:
-    """Make a function of a requirement on a node's fields; a node without a name (for volumes) meets every one."""
+    """Return the function of a requirement on node fields; a node without a name (for volumes) satisfies all."""
     values: list[str] = requirement.get("values") or []
     operator = requirement.get("operator")
     if len(values) != 1 or operator not in ("In", "NotIn"):
@@ -136,7 +136,7 @@ def _field_test(requirement: Mapping[str, Any]) -> Callable[[str], bool]:
 
 
 def _comparison(key: str, operator: str, limit: str) -> Test:
-    """Make a function that compares numbers; a label that is none is neither greater nor less."""
+    """Return the function of a numeric comparison; a label that is not a number is neither greater nor less."""
     most = _number(limit)
     if most is None:
         return nothing
@@ -150,7 +150,7 @@ def _comparison(key: str, operator: str, limit: str) -> Test:
 
 
 def _number(text: str) -> int | None:
-    """Read a whole number of 64 bits."""
+    """Return a 64-bit integer, None for other text."""
     if not _INTEGER.fullmatch(text):
         return None
     number = int(text)

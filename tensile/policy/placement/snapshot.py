@@ -1,12 +1,7 @@
-"""A lower cluster at one moment, as far as it matters where a pod can run: nodes, the pods on them, and storage.
+"""A cluster at one moment, as far as placement needs it: nodes, the pods on them, and storage; and the type of a check.
 
-Plain values that checks compare. A snapshot may be copied and pods added to the copy, which is how a simulation and a
-reservation ask what would be.
-
-What a check is: it looks at a pod, and says how a node is judged for it.
-
-The same shape as the plugins of the kube-scheduler have (prepare, then filter), so that each can be held against the
-one whose answer it has to give.
+These are plain values. Simulations and reservations add pods to a copy of a snapshot to see what would follow. A check
+has the shape of a kube-scheduler plugin (prepare, then filter), so that each can be compared with its original.
 """
 
 from collections import Counter
@@ -22,7 +17,7 @@ _WHOLE = 1000
 
 
 class Taint(NamedTuple):
-    """A taint that keeps pods off a node."""
+    """A taint that repels pods from a node."""
 
     key: str
     value: str
@@ -33,7 +28,7 @@ class Taint(NamedTuple):
 
 
 class HostPort(NamedTuple):
-    """A port of the node itself that a container takes, on one address of it or ("0.0.0.0") on all."""
+    """A host port of a container, on one address of the node or on all ("0.0.0.0")."""
 
     address: str
     protocol: str
@@ -42,31 +37,31 @@ class HostPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A required rule of a pod about the company of others, within the domain that a node's label `key` names."""
+    """A required term of pod affinity or anti-affinity, within the domain of node label `key`."""
 
     key: str
     namespaces: frozenset[str]
     spaces: Test
-    """Whether it holds for the pods of a namespace with these labels, beside those of `namespaces`."""
+    """Whether it selects, beside `namespaces`, the namespaces with these labels."""
     pods: Test
     weight: int = 1
-    """How many comparisons it takes to say whether it means a pod."""
+    """How many comparisons it takes to match a pod."""
     everywhere: bool = False
-    """Whether it may mean pods of any namespace."""
+    """Whether it may match pods of any namespace."""
 
     def matches(self, pod: "Pod", space_labels: Labels | None) -> bool:
-        """Report whether a pod, in a namespace with these labels (None: nobody knows that one), is one that it means."""
+        """Report whether it matches a pod, in a namespace with these labels (None: unknown)."""
         chosen = pod.namespace in self.namespaces or (space_labels is not None and self.spaces(space_labels))
         return chosen and self.pods(pod.labels)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pod:
-    """What counts of a pod on a node, or of one that looks for a node.
+    """What placement needs of a pod, on a node or looking for one.
 
-    `requests` are milli-units as the scheduler counts them, without a pod's own place. `claims` are the names of claims
-    that its volumes use; those of `own_claims` are made for the pod, by a template. `spec` is its spec, {} for a pod
-    that has its node.
+    `requests` are milli-units as the scheduler counts them, without the pod's slot. `claims` are the names of claims
+    that its volumes use; those of `own_claims` are created for the pod from a template. `spec` is {} for a pod on a
+    node.
     """
 
     namespace: str
@@ -87,7 +82,7 @@ class Pod:
 
 
 class Guard(NamedTuple):
-    """What pods that are alike keep away, and how many of them are on which nodes."""
+    """The anti-affinity terms of pods that are alike, and how many of these pods each node has."""
 
     terms: tuple[Term, ...]
     nodes: Counter[str]
@@ -95,7 +90,7 @@ class Guard(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One node: what it is, and the pods on it. `allocatable` and `used` are milli-units by resource."""
+    """One node and the pods on it. `allocatable` and `used` are milli-units by resource."""
 
     name: str
     labels: Labels
@@ -108,20 +103,20 @@ class Node:
 
     @property
     def room(self) -> int:
-        """How many pods it may have."""
+        """The maximum of pods on it."""
         return self.allocatable.get("pods", 0) // _WHOLE
 
     def copy(self) -> Self:
-        """Return one that may be changed."""
+        """Return a copy that may be changed."""
         return replace(self, used=dict(self.used), pods=dict(self.pods))
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The storage of a cluster, as objects by name (claims by namespace and name), and what CSI nodes say.
+    """The storage of a cluster: objects by name (claims by namespace and name), and the data of CSI nodes.
 
-    `limits` are the most volumes of each driver by node, `attached` each node's attached volumes as "DRIVER/HANDLE"
-    with their driver, `tracked` the drivers whose free capacity counts, `capacities` what is free of it.
+    `limits` are the attach limits of each driver by node, `attached` each node's attached volumes ("DRIVER/HANDLE" to
+    driver). `tracked` are the drivers whose free capacity counts, and `capacities` their CSIStorageCapacity objects.
     """
 
     claims: Mapping[tuple[str, str], Manifest] = field(default_factory=dict)
@@ -135,10 +130,9 @@ class Storage:
 
 @dataclass(slots=True, eq=False)
 class Snapshot:
-    """One cluster. `spaces` are its namespaces' labels, `population` how many pods each has on nodes.
+    """One cluster. `spaces` are the labels of its namespaces, `population` the number of pods on nodes by namespace.
 
-    `guarded` is what keeps other pods away, by the namespace that it is of: the thousand replicas of one application
-    are compared once.
+    `guarded` is the anti-affinity by namespace of its pods: a thousand replicas of one application are compared once.
     """
 
     nodes: dict[str, Node]
@@ -148,7 +142,7 @@ class Snapshot:
     population: Counter[str] = field(default_factory=Counter)
 
     def add(self, pod: Pod, node: str) -> None:
-        """Put a pod on a node, in place of one of its name; nothing where there is no such node."""
+        """Put a pod on a node, replacing one of its name; does nothing if the node is unknown."""
         place = self.nodes.get(node)
         if place is None:
             return
@@ -159,7 +153,7 @@ class Snapshot:
         self._settled(pod, node)
 
     def remove(self, namespace: str, name: str, node: str) -> None:
-        """Take a pod off a node; nothing where it is not there."""
+        """Take a pod off a node; does nothing if it is not there."""
         place = self.nodes.get(node)
         pod = place.pods.pop((namespace, name), None) if place else None
         if place is None or pod is None:
@@ -169,14 +163,14 @@ class Snapshot:
         self._left(pod, node)
 
     def forget(self, node: str) -> Node | None:
-        """Take a node away with the pods on it; give it, None where there is none."""
+        """Remove a node with its pods; return it, None if it is unknown."""
         place = self.nodes.pop(node, None)
         for pod in place.pods.values() if place else ():
             self._left(pod, node)
         return place
 
     def copy(self) -> Self:
-        """Return one that pods may be added to."""
+        """Return a copy to which pods may be added."""
         return replace(
             self,
             nodes={name: node.copy() for name, node in self.nodes.items()},
@@ -188,14 +182,14 @@ class Snapshot:
         )
 
     def _settled(self, pod: Pod, node: str) -> None:
-        """Count a pod that is on a node from now on."""
+        """Count a pod that was put on a node."""
         self.population[pod.namespace] += 1
         if pod.apart:
             guards = self.guarded.setdefault(pod.namespace, {})
             guards.setdefault(pod.guard, Guard(pod.apart, Counter())).nodes[node] += 1
 
     def _left(self, pod: Pod, node: str) -> None:
-        """Count a pod no more."""
+        """Stop counting a pod that was taken off a node."""
         self.population[pod.namespace] -= 1
         if not self.population[pod.namespace]:
             del self.population[pod.namespace]
@@ -213,35 +207,35 @@ class Snapshot:
 
 
 Judge = Callable[[Node], tuple[str, ...]]
-"""Gives the reasons why a node does not do, in the kube-scheduler's words; () where it does."""
+"""Returns the reasons why a node does not fit, in kube-scheduler's words; () if it fits."""
 
 
 def no_detail(_node: Node) -> str:
-    """Add nothing."""
+    """Return ""."""
     return ""
 
 
 class Prepared(NamedTuple):
-    """How nodes are judged for one pod; `detail` says of a node that does not do what a person would ask next."""
+    """A check prepared for one pod; `detail` returns details for a user about a node that does not fit."""
 
     judge: Judge
     detail: Callable[[Node], str] = no_detail
 
 
 class Nowhere(NamedTuple):
-    """Why no node would do, whatever it is like."""
+    """Why no node can fit, whatever its state."""
 
     reason: str
 
 
 class Check(NamedTuple):
-    """One check by its name. `prepare` gives None where the pod asks for nothing that it guards."""
+    """A named check; `prepare` returns None if the pod requires nothing that the check guards."""
 
     name: str
     prepare: Callable[[Pod, Snapshot], Prepared | Nowhere | None]
 
 
 def failing(reason: str, *nodes: str) -> Prepared:
-    """Judge by the name: these nodes do not do."""
+    """Return a check that fails for the named nodes only."""
     names, said = frozenset(nodes), (reason,)
     return Prepared(lambda node: said if node.name in names else ())

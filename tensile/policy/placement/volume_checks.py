@@ -1,12 +1,6 @@
-"""Check of volumes: bound ones have to be reachable from the node, others available or makeable there.
+"""Checks of volumes: claims, reachability and provisioning, attach limits, exclusive disks, and zones.
 
-The claims of a pod's volumes: which there are, which are bound, and why the pod has to wait for one.
-
-Shared by the checks of storage, each of which the kube-scheduler makes in a plugin of its own.
-
-Checks of attaching: how many volumes a driver attaches to one node, and disks that only one pod may have.
-
-Check of zones: a bound volume labelled with a zone or region can only be used from there.
+kube-scheduler makes each of these checks in a plugin of its own; they share the claims of the pod.
 """
 
 from collections import Counter
@@ -19,21 +13,38 @@ from tensile.policy.placement.snapshot import Node, Nowhere, Pod, Prepared, Snap
 from tensile.resources import parse
 
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
+ELSEWHERE = "node(s) didn't match PersistentVolume's node affinity"
+UNBINDABLE = "node(s) didn't find available persistent volumes to bind"
+NO_SPACE = "node(s) did not have enough free storage"
+MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+TOO_MANY = "node(s) exceed max volume count"
+DISK_TAKEN = "node(s) had no available disk"
+CLAIM_TAKEN = (
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+)
+CONFLICT = "node(s) had no available volume zone"
 DELAYED = "WaitForFirstConsumer"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _BOUND = "pv.kubernetes.io/bind-completed"
 _BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
-SELECTED_NODE = "volume.kubernetes.io/selected-node"
+_NO_PROVISIONER = "kubernetes.io/no-provisioner"
+_ONE_POD = "ReadWriteOncePod"
+_BETA = "failure-domain.beta.kubernetes.io/"
+_STABLE = "topology.kubernetes.io/"
+_KEYS = (*(_BETA + name for name in ("zone", "region")), *(_STABLE + name for name in ("zone", "region")))
+Zone = tuple[str, frozenset[str]]
+"""A label key, and its permitted values."""
 
 
 class Claims(NamedTuple):
-    """A pod's claims: those that have their volume, and those that get one when the pod has its node."""
+    """A pod's claims: those that are bound, and those that are bound once the pod has a node."""
 
     bound: tuple[Manifest, ...]
     delayed: tuple[Manifest, ...]
 
 
 def claims_of(pod: Pod, storage: Storage) -> Claims | Nowhere:
-    """Sort a pod's claims; Nowhere says which one it has to wait for wherever it goes."""
+    """Return a pod's claims; Nowhere with the claim that the pod must wait for on any node."""
     found = [(name, claim_of(name, pod, storage)) for name in pod.claims]
     for name, claim in found:
         if flaw := _flaw(name, claim, pod):
@@ -47,7 +58,7 @@ def claims_of(pod: Pod, storage: Storage) -> Claims | Nowhere:
 
 
 def claim_of(name: str, pod: Pod, storage: Storage) -> Manifest | None:
-    """Return a claim of the pod; one made by a template, for a pod that does not exist yet, is as the template says."""
+    """Return a claim of the pod; for a pod that does not exist yet, one from a template is built from that template."""
     found = storage.claims.get((pod.namespace, name))
     if found is None and name in pod.own_claims and not pod.uid:
         template = pod.own_claims[name]["volumeClaimTemplate"]
@@ -56,29 +67,29 @@ def claim_of(name: str, pod: Pod, storage: Storage) -> Manifest | None:
 
 
 def volume_of(claim: Manifest) -> str:
-    """Return the name of the claim's volume, "" where it has none."""
+    """Return the name of the claim's volume, "" for none."""
     return claim["spec"].get("volumeName") or ""
 
 
 def class_of(manifest: Manifest) -> str:
-    """Return the storage class of a claim or a volume, "" where it has none."""
+    """Return the storage class of a claim or a volume, "" for none."""
     beta = annotations(manifest).get(_BETA_CLASS)
     return (manifest["spec"].get("storageClassName") or "") if beta is None else beta
 
 
 def is_bound(claim: Manifest) -> bool:
-    """Report whether a claim has its volume for good."""
+    """Report whether a claim is completely bound to its volume."""
     return bool(volume_of(claim)) and _BOUND in annotations(claim)
 
 
 def is_delayed(claim: Manifest, storage: Storage) -> bool:
-    """Report whether a claim gets its volume only when its pod has a node."""
+    """Report whether a claim is bound only once its pod has a node (WaitForFirstConsumer)."""
     found = storage.classes.get(class_of(claim))
     return found is not None and found.get("volumeBindingMode") == DELAYED
 
 
 def _flaw(name: str, claim: Manifest | None, pod: Pod) -> str:
-    """Return why a pod has to wait for a claim, "" where it has not."""
+    """Return why a pod must wait for a claim, "" if it need not."""
     own = name in pod.own_claims
     if claim is None:
         waiting = f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
@@ -92,15 +103,8 @@ def _flaw(name: str, claim: Manifest | None, pod: Pod) -> str:
     return ""
 
 
-ELSEWHERE = "node(s) didn't match PersistentVolume's node affinity"
-UNBINDABLE = "node(s) didn't find available persistent volumes to bind"
-NO_SPACE = "node(s) did not have enough free storage"
-MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
-_NO_PROVISIONER = "kubernetes.io/no-provisioner"
-
-
 def volumes(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
-    """Judge by the pod's volumes, there and yet to be."""
+    """Check that bound volumes are reachable from the node, and unbound claims can be bound or provisioned there."""
     if not pod.claims:
         return None
     storage = snapshot.storage
@@ -112,7 +116,7 @@ def volumes(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
     offers = {class_of(claim): _offered(class_of(claim), storage) for claim in found.delayed}
 
     def judge(node: Node) -> tuple[str, ...]:
-        """Look at what is there first."""
+        """Check bound volumes first."""
         reasons = _bound_reasons(bound, tests, node)
         return (*reasons, *_delayed_reasons(found, offers, node, storage))
 
@@ -143,7 +147,7 @@ def _delayed_reasons(
 
 
 def _unmakeable(claim: Manifest, node: Node, storage: Storage) -> tuple[str, ...]:
-    """Return why no volume can be made for a claim on the node."""
+    """Return why no volume can be provisioned for a claim on the node."""
     found = storage.classes[class_of(claim)]
     provisioner = found.get("provisioner") or _NO_PROVISIONER
     terms = found.get("allowedTopologies") or ()
@@ -153,13 +157,13 @@ def _unmakeable(claim: Manifest, node: Node, storage: Storage) -> tuple[str, ...
 
 
 def _allows(term: Mapping[str, Any], node_labels: Labels) -> bool:
-    """Report whether a class allows volumes for nodes with these labels."""
+    """Report whether a term of a class's allowedTopologies matches node labels."""
     wanted = term.get("matchLabelExpressions") or ()
     return bool(wanted) and all(requirement_test({**one, "operator": "In"})(node_labels) for one in wanted)
 
 
 def _has_space(claim: Manifest, provisioner: str, node: Node, storage: Storage) -> bool:
-    """Report whether a driver that tells of its free capacity has enough for the node."""
+    """Report whether a driver that publishes its free capacity has enough for the node."""
     if provisioner not in storage.tracked or not _size(claim):
         return True
     return any(
@@ -171,13 +175,13 @@ def _has_space(claim: Manifest, provisioner: str, node: Node, storage: Storage) 
 
 
 def _offered(name: str, storage: Storage) -> list[Manifest]:
-    """Return the volumes of a class that are there and not going."""
+    """Return the volumes of a class that are not being deleted."""
     found = (one for one in storage.volumes.values() if not metadata(one).get("deletionTimestamp"))
     return [one for one in found if class_of(one) == name]
 
 
 def _match(claim: Manifest, offered: Sequence[Manifest], node: Node, taken: set[str]) -> Manifest | None:
-    """Find a volume for a claim: the one that is kept for it, or the smallest that does."""
+    """Return a volume for a claim: the one reserved for it, or the smallest that fits."""
     wanted = claim["spec"]
     fitting = [
         one
@@ -203,7 +207,7 @@ def _match(claim: Manifest, offered: Sequence[Manifest], node: Node, taken: set[
 
 
 def _is_free(volume: Manifest, claim: Manifest) -> bool:
-    """Report whether a volume is kept for nobody else."""
+    """Report whether a volume is not reserved for another claim."""
     kept = volume["spec"].get("claimRef")
     if not kept:
         return True
@@ -212,12 +216,12 @@ def _is_free(volume: Manifest, claim: Manifest) -> bool:
 
 
 def _kind(spec: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what has to be the same in a claim and its volume."""
+    """Return what must be equal in a claim and its volume."""
     return spec.get("volumeMode") or "Filesystem", spec.get("volumeAttributesClassName") or ""
 
 
 def _affinity(volume: Manifest) -> NodeTest:
-    """Make a function of the nodes that a volume can be reached from."""
+    """Return the function that selects the nodes from which a volume is reachable."""
     required = (volume["spec"].get("nodeAffinity") or {}).get("required")
     return node_test(required.get("nodeSelectorTerms") or ()) if required else _anywhere
 
@@ -227,7 +231,7 @@ def _anywhere(_name: str, _labels: Labels) -> bool:
 
 
 def _size(claim: Manifest) -> int:
-    """Return how much a claim asks for, in thousandths of a byte."""
+    """Return the size that a claim requests, in thousandths of a byte."""
     return parse(str(((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage") or 0))
 
 
@@ -235,23 +239,15 @@ def _capacity(volume: Manifest) -> int:
     return parse(str((volume["spec"].get("capacity") or {}).get("storage") or 0))
 
 
-TOO_MANY = "node(s) exceed max volume count"
-DISK_TAKEN = "node(s) had no available disk"
-CLAIM_TAKEN = (
-    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
-)
-_ONE_POD = "ReadWriteOncePod"
-
-
 def limits(pod: Pod, snapshot: Snapshot) -> Prepared | None:
-    """Judge by how many volumes of each driver the node would have."""
+    """Check the number of volumes of each driver that the node would have."""
     storage = snapshot.storage
     wanted = _attachable(pod, storage) if pod.claims and storage.limits else {}
     if not wanted:
         return None
 
     def judge(node: Node) -> tuple[str, ...]:
-        """Count what is attached, and what pods there are waiting for."""
+        """Count attached volumes, and those of pods on the node."""
         most = storage.limits.get(node.name)
         return (TOO_MANY,) if most and _exceeds(wanted, node, most, storage) else ()
 
@@ -259,7 +255,7 @@ def limits(pod: Pod, snapshot: Snapshot) -> Prepared | None:
 
 
 def restricted(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
-    """Judge by disks and claims that cannot be shared."""
+    """Check disks and claims that cannot be shared."""
     storage = snapshot.storage
     mounted = [name for name in pod.claims if name not in pod.own_claims]
     missing = next((name for name in mounted if claim_of(name, pod, storage) is None), None)
@@ -271,7 +267,7 @@ def restricted(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
         return None
 
     def judge(node: Node) -> tuple[str, ...]:
-        """Look at the disks of the pods on the node."""
+        """Check the disks of the pods on the node."""
         if any(_collide(one, other) for there in node.pods.values() for other in there.disks for one in pod.disks):
             return (DISK_TAKEN,)
         return (CLAIM_TAKEN,) if is_taken else ()
@@ -280,7 +276,7 @@ def restricted(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
 
 
 def _exceeds(wanted: dict[str, str], node: Node, limit: Mapping[str, int], storage: Storage) -> bool:
-    """Report whether a driver would have more volumes on the node than it can."""
+    """Report whether a driver would exceed its limit of volumes on the node."""
     there: dict[str, str] = {}
     for pod in node.pods.values():
         there.update(_attachable(pod, storage))
@@ -290,7 +286,7 @@ def _exceeds(wanted: dict[str, str], node: Node, limit: Mapping[str, int], stora
 
 
 def _attachable(pod: Pod, storage: Storage) -> dict[str, str]:
-    """Return the driver of each of a pod's volumes that CSI attaches, by "DRIVER/HANDLE"."""
+    """Return the CSI volumes of a pod: "DRIVER/HANDLE" to driver."""
     found = {}
     for name in pod.claims:
         claim = claim_of(name, pod, storage)
@@ -301,7 +297,7 @@ def _attachable(pod: Pod, storage: Storage) -> dict[str, str]:
 
 
 def _driver(claim: Manifest, pod: Pod, storage: Storage) -> tuple[str, str]:
-    """Return driver and handle of a claim's volume; of one that is yet to be made, a handle that stands for it."""
+    """Return driver and handle of a claim's volume; a placeholder handle for a volume that is not provisioned yet."""
     volume = storage.volumes.get(volume_of(claim))
     if volume is not None:
         source = volume["spec"].get("csi") or {}
@@ -320,7 +316,7 @@ def _modes(claim: Manifest | None) -> list[str]:
 
 
 def _collide(one: Manifest, other: Manifest) -> bool:
-    """Report whether two volumes are one disk that only one of the pods may write to."""
+    """Report whether two volumes are the same disk, which only one of the pods may write to."""
     return any(kind in one and kind in other and same(one[kind], other[kind]) for kind, same in _SAME.items())
 
 
@@ -329,7 +325,7 @@ def _read_only(one: Manifest, other: Manifest) -> bool:
 
 
 def _same_image(one: Manifest, other: Manifest) -> bool:
-    """Report whether two are one image in one pool of a Ceph cluster."""
+    """Report whether two volumes are the same image in the same pool of a Ceph cluster."""
     place = [(each.get("pool") or "rbd", each.get("image")) for each in (one, other)]
     return place[0] == place[1] and not set(one.get("monitors") or ()).isdisjoint(other.get("monitors") or ())
 
@@ -342,16 +338,8 @@ _SAME: dict[str, Callable[[Manifest, Manifest], bool]] = {
 }
 
 
-CONFLICT = "node(s) had no available volume zone"
-_BETA = "failure-domain.beta.kubernetes.io/"
-_STABLE = "topology.kubernetes.io/"
-_KEYS = (*(_BETA + name for name in ("zone", "region")), *(_STABLE + name for name in ("zone", "region")))
-Zone = tuple[str, frozenset[str]]
-"""A label key, and the values of it that do."""
-
-
 def zones(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
-    """Judge by the zones of bound volumes; nodes that are in no zone at all do."""
+    """Check the zones of bound volumes; a node without any zone label passes."""
     names = [name for name in pod.claims if name not in pod.own_claims]
     found: list[Zone] = []
     for claim in (claim_of(name, pod, snapshot.storage) for name in names):
@@ -384,7 +372,7 @@ def _zones(claim: Manifest, storage: Storage) -> Iterable[Zone] | Nowhere:
 
 
 def _is_in(node: Node, key: str, values: frozenset[str]) -> bool:
-    """Report whether a node is in a zone; one with the older label also by the newer one."""
+    """Report whether a node is in a zone; for the beta label, the stable label of the node counts too."""
     return node.labels.get(key, node.labels.get(key.replace(_BETA, _STABLE))) in values
 
 

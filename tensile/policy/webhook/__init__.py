@@ -1,1 +1,1 @@
-"""TODO."""
+"""The admission webhook and policy that prepare upper pods for virtual nodes."""

@@ -1,15 +1,14 @@
-"""What the webhook makes of a pod: what it asks of nodes is put where it can be met.
+"""The mutation of a pod at admission: its requirements on lower nodes move into annotation `clusterSelector`.
 
-A pod that is to run in a lower cluster asks for that cluster's nodes, which the upper scheduler does not know. So what
-is about them goes into an annotation, tensile-kube's `clusterSelector`, and comes back in the lower pod; what chooses
-the virtual node stays. Nothing is decided here that the engine does not decide alike for a pod that no webhook saw.
-What is set is known, so operations are written as they are: jsonpatch would take fifty times as long at least.
+A pod meant for a lower cluster selects that cluster's nodes, which the upper scheduler does not know. Requirements on
+lower nodes move into tensile-kube's annotation and return in the lower pod; those that choose a virtual node stay. The
+engine decides the same for a pod that the webhook did not see.
 
-Which of a pod's requirements on nodes go into the annotation, and which stay for the upper scheduler.
+A node affinity is a list of terms of which one must hold. Splitting each term is correct only if every upper half may
+be combined with every lower half; otherwise halves of different terms would be required together. Then the terms go
+into the annotation whole, and the engine drops those that require another virtual node.
 
-A node affinity is a list of terms of which one has to hold. Taking each term apart is right only where every upper
-half goes with every lower half; else the pod would have to satisfy halves of different terms. Where it is not, the
-terms go into the annotation whole, and the engine leaves out those that ask for another virtual node.
+The JSON Patch is written directly, because the changed fields are known and jsonpatch takes at least 50 times as long.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -46,171 +45,39 @@ from tensile.reconcile.pods.scheduling import (
 )
 from tensile.topology import Topology
 
+FIELDS = ("nodeSelector", "affinity", "tolerations")
+"""The fields of a spec that the webhook may change, and whose content it moves into the annotation."""
+_CONTRADICTION = 2
+"""A pod that is pinned to this many nodes fits none."""
+_ESCAPES = (("&", "\\u0026"), ("<", "\\u003c"), (">", "\\u003e"))
+_FIELDS = ("nodeSelectorTerms", "matchExpressions", "matchFields", "key", "operator", "value", "values", "effect")
+
 
 class _Rank(dict[str, int]):
-    """Where a field stands among others: as in Go's types; those that are not known come last, as they came."""
+    """The position of a field in Go's types; unknown fields come last, in their original order."""
 
     def __missing__(self, _field: str) -> int:
         return len(self)
 
 
-_FIELDS = ("nodeSelectorTerms", "matchExpressions", "matchFields", "key", "operator", "value", "values", "effect")
 _RANK = _Rank({field: rank for rank, field in enumerate((*_FIELDS, "tolerationSeconds"))})
 _Terms = list[Manifest]
+NodeOfClaim = Callable[[str, str], str]
+"""Returns the virtual node selected for a claim, by namespace and name; "" for none."""
+NodesTried = Callable[[str], Iterable[str]]
+"""Returns the virtual nodes to which pods of a controller, by its UID, must not go now."""
 
 
 class Unprepared(TensileError):
-    """Why a pod cannot be prepared: it is to be created as it is, and its author told."""
-
-
-class Moved(NamedTuple):
-    """What becomes of a spec: its nodeSelector and affinity (None for none), and the content of the annotation."""
-
-    node_selector: Manifest | None
-    affinity: Manifest | None
-    selector: Manifest
-
-
-def moved(spec: Manifest, keys: Collection[str], nodes: Collection[str]) -> Moved:
-    """Move what a spec asks of lower nodes; `keys` and `nodes` are what exists above only."""
-    asked: Mapping[str, str] = spec.get("nodeSelector") or {}
-    stays = {key: value for key, value in asked.items() if is_upper_only(key, [value], keys, nodes)}
-    goes = {key: asked[key] for key in sorted(asked.keys() - stays.keys())}
-    required = required_of(spec) or {}
-    above, below = _divided(required.get("nodeSelectorTerms") or [], keys, nodes)
-    tolerations = [_plain(one) for one in spec.get("tolerations") or ()]
-    selector = {"nodeSelector": goes, "affinity": _affinity(required, below), "tolerations": tolerations}
-    return Moved(stays or None, _left(spec, above), {field: value for field, value in selector.items() if value})
-
-
-def merged(first: Manifest, second: Manifest) -> Manifest:
-    """Return a selector that asks for what both ask for; the very first where the second asks for nothing.
-
-    Raises Unprepared where that would be too large.
-    """
-    if not second:
-        return first
-    crossed = _crossed(_required(first), _required(second))
-    node_selector = {**(first.get("nodeSelector") or {}), **(second.get("nodeSelector") or {})}
-    selector = {
-        **first,
-        "nodeSelector": {key: node_selector[key] for key in sorted(node_selector)},
-        "affinity": _over(first.get("affinity") or {}, _affinity({}, crossed)),
-        "tolerations": [*(first.get("tolerations") or ()), *map(_plain, second.get("tolerations") or ())],
-    }
-    return {field: value for field, value in selector.items() if value}
-
-
-def _divided(terms: _Terms, keys: Collection[str], nodes: Collection[str]) -> tuple[_Terms, _Terms]:
-    """Return the terms that stay and those that go; a list without terms asks for nothing."""
-    halves = [split_term(term, keys, nodes) for term in terms]
-    if all(half.below is None or not has_requirements(half.below) for half in halves):
-        return terms, []
-    real = [half for half in halves if half.above or has_requirements(half.below or {})]
-    above = [half.above for half in real if half.above is not None]
-    below = [half.below for half in real if half.below is not None]
-    if not _goes_with_each_other(real):
-        below = [term for term in terms if has_requirements(term)]
-    stays = above if len(above) == len(real) else []
-    return stays, [_plain(term) for term in below] if len(below) == len(real) else []
-
-
-def _goes_with_each_other(halves: list[Split]) -> bool:
-    """Report whether any upper half with any lower half is what was asked: all of one side are the same."""
-    first = halves[0]
-    return all(half.above == first.above for half in halves) or all(half.below == first.below for half in halves)
-
-
-def _left(spec: Manifest, terms: _Terms) -> Manifest | None:
-    """Return the affinity that stays; what came as an empty one goes, and one that was emptied here stays empty.
-
-    That is tensile-kube's form, which means the same.
-    """
-    affinity: Manifest = spec.get("affinity") or {}
-    node: Manifest = affinity.get("nodeAffinity") or {}
-    rest = {field: value for field, value in affinity.items() if field != "nodeAffinity"}
-    if REQUIRED not in node:
-        return {**rest, **({"nodeAffinity": node} if node else {})} or None
-    kept = {field: value for field, value in node.items() if field != REQUIRED}
-    if terms:
-        kept[REQUIRED] = {**(node[REQUIRED] or {}), "nodeSelectorTerms": terms}
-    return {**rest, "nodeAffinity": kept}
-
-
-def _affinity(required: Manifest, terms: _Terms) -> Manifest | None:
-    """Return the affinity of the annotation."""
-    if not terms:
-        return None
-    return {"nodeAffinity": {REQUIRED: _plain({**required, "nodeSelectorTerms": terms})}}
-
-
-def _over(present: Manifest, affinity: Manifest | None) -> Manifest:
-    """Lay the affinity of the annotation over what else is in it."""
-    if affinity is None:
-        return present
-    return {**present, "nodeAffinity": {**(present.get("nodeAffinity") or {}), **affinity["nodeAffinity"]}}
-
-
-def _required(selector: Manifest) -> _Terms:
-    found: _Terms = (required_of(selector) or {}).get("nodeSelectorTerms") or []
-    return found
-
-
-def _crossed(first: _Terms, second: _Terms) -> _Terms:
-    """Return the terms of which one holds where one of each list does; raises Unprepared beyond the bounds.
-
-    Each of one list goes with each of the other, so a few kilobytes could ask for gigabytes: what comes out is measured
-    before it is made.
-    """
-    if not first or not second:
-        return first + second
-    count = len(first) * len(second)
-    if count > MOST:
-        words = f"{len(first):,} node selector terms in annotation clusterSelector times {len(second):,} in the spec"
-        raise Unprepared(f"{words} are {count:,}, at most {MOST:,} are taken")
-    size = len(first) * len(orjson.dumps(second)) + len(second) * len(orjson.dumps(first))
-    if size > LONGEST:
-        words = "node selector terms in annotation clusterSelector times those in the spec"
-        raise Unprepared(f"{words} are about {size:,} bytes, at most {LONGEST:,} are taken")
-    return [_conjunction(one, other) for one in first for other in second]
-
-
-def _conjunction(one: Manifest, other: Manifest) -> Manifest:
-    """Return the term that holds where two hold."""
-    both = {field: [*(one.get(field) or ()), *(other.get(field) or ())] for field in LISTS}
-    return _plain({**one, **other, **both})
-
-
-def _plain(content: Manifest) -> Manifest:
-    """Write content in the order of Go's fields, without what Go leaves out."""
-    kept = ((field, content[field]) for field in sorted(content, key=_RANK.__getitem__))
-    return {field: _items(value) if isinstance(value, list) else value for field, value in kept if value or value == 0}
-
-
-def _items(values: list[object]) -> list[object]:
-    return [_plain(value) if isinstance(value, dict) else value for value in values]
-
-
-FIELDS = ("nodeSelector", "affinity", "tolerations")
-"""Of a spec: what the webhook may change, and takes out of it for the annotation."""
-_CONTRADICTION = 2
-"""Nodes of which a pod is held to each, so that none does."""
-_ESCAPES = (("&", "\\u0026"), ("<", "\\u003c"), (">", "\\u003e"))
-
-NodeOfClaim = Callable[[str, str], str]
-"""Gives the virtual node that was chosen for a claim, by namespace and name; "" for none."""
-
-
-NodesTried = Callable[[str], Iterable[str]]
-"""Gives the virtual nodes that pods of a controller, by its UID, shall not go to now."""
+    """Why a pod cannot be prepared; it is created unchanged, with a warning to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a pod's preparation depends on.
+    """What the mutation of a pod depends on.
 
-    `keys` are those of requirements that choose a virtual node, `nodes` the virtual nodes' names, `taints` theirs, each
-    once. Pods of `excluded` namespaces are left alone.
+    `keys` are the keys of requirements that choose a virtual node, `nodes` the names of the virtual nodes, `taints`
+    their taints without repetition. Pods of `excluded` namespaces are left alone.
     """
 
     keys: frozenset[str]
@@ -219,8 +86,16 @@ class Terms:
     excluded: frozenset[str]
 
 
+class Moved(NamedTuple):
+    """A split spec: the nodeSelector and affinity that stay (None for none), and the content of the annotation."""
+
+    node_selector: Manifest | None
+    affinity: Manifest | None
+    selector: Manifest
+
+
 def terms_of(topology: Topology, own_namespace: str = "") -> Terms:
-    """Return the terms of a topology; `own_namespace` is where the webhook runs, "" where that is no cluster."""
+    """Return the terms of a topology; `own_namespace` is where the webhook runs, "" outside a cluster."""
     return Terms(
         keys=UPPER_ONLY_KEYS | set(topology.webhook.ignore_selector_keys),
         nodes=frozenset(lower.node.name for lower in topology.lowers),
@@ -230,26 +105,26 @@ def terms_of(topology: Topology, own_namespace: str = "") -> Terms:
 
 
 def no_claims(_namespace: str, _name: str) -> str:
-    """Know of no claim."""
+    """Return "": no claim has a selected node."""
     return ""
 
 
 def none_tried(_owner: str) -> tuple[str, ...]:
-    """Know of no node that was tried."""
+    """Return no nodes: none has been tried."""
     return ()
 
 
 def is_prepared_for(pod: Manifest, namespace: str, terms: Terms) -> bool:
-    """Report whether a pod of a namespace is the webhook's business: its author asked for a virtual node.
+    """Report whether a pod is to be prepared: it has the label that opts in, and its namespace is not excluded.
 
-    One that a descheduler made anew is a copy of a pod that was prepared.
+    A pod that the descheduler re-created is a copy of a prepared pod, and is skipped.
     """
     carried = labels(pod)
     return carried.get(VIRTUAL_POD) == "true" and namespace not in terms.excluded and DESCHEDULED not in carried
 
 
 def demand_small(fields: Mapping[str, bytes | msgspec.Raw], most: int = LONGEST) -> None:
-    """Raise Unprepared where fields of a pod are more than `most` bytes of JSON together: before they are decoded."""
+    """Raise Unprepared if fields of a pod exceed `most` bytes of JSON together; called before they are decoded."""
     size = sum(map(len, fields.values()))
     if size > most:
         raise Unprepared(f"{', '.join(fields)} are {size:,} bytes of JSON, at most {most:,} are taken")
@@ -263,10 +138,10 @@ def prepared(
     node_of: NodeOfClaim = no_claims,
     tried: NodesTried = none_tried,
 ) -> Manifest:
-    """Return the pod as it is to be created: the very same one where nothing is to change.
+    """Return the pod as it is to be created; the same object if nothing changes.
 
-    `namespace` is where it is created, where it does not say so itself. What comes out comes out unchanged when it is
-    given again. Raises Unprepared for one that asks for more than can be moved, or in another form.
+    `namespace` is where the pod is created, "" for the namespace that it names itself. Preparing a prepared pod changes
+    nothing. Raises Unprepared for a pod whose requirements are too large or malformed.
     """
     where = namespace or metadata(pod).get("namespace") or "default"
     if not is_prepared_for(pod, where, terms):
@@ -291,9 +166,9 @@ def prepared(
 
 
 def encoded(selector: Manifest) -> str:
-    """Write the annotation as tensile-kube does, byte for byte: Go escapes what could be HTML.
+    """Return the annotation's text, byte for byte as tensile-kube writes it: Go escapes HTML characters.
 
-    Raises Unprepared where nobody would read it.
+    Raises Unprepared if it is longer than readers accept.
     """
     text = orjson.dumps(selector).decode()
     for character, escape in _ESCAPES:
@@ -306,7 +181,7 @@ def encoded(selector: Manifest) -> str:
 
 
 def operations(before: Manifest, after: Manifest) -> list[Manifest]:
-    """Return the JSON patch that makes one of the other, for what `prepared` may change and nothing else."""
+    """Return the JSON Patch from one pod to the other, limited to what `prepared` may change."""
     found: list[Manifest] = []
     text = annotations(after).get(CLUSTER_SELECTOR)
     if text is not None and text != annotations(before).get(CLUSTER_SELECTOR):
@@ -324,7 +199,10 @@ def operations(before: Manifest, after: Manifest) -> list[Manifest]:
 
 
 def _asks(spec: Manifest, pod: Manifest, terms: Terms) -> bool:
-    """Report whether a spec asks for anything; tolerations that we gave a pod that asked for nothing do not count."""
+    """Report whether a spec requires anything of nodes.
+
+    Tolerations that this webhook added to a pod without requirements do not count.
+    """
     asked = {field for field in FIELDS if spec.get(field) is not None}
     ours = [toleration_of(taint) for taint in terms.taints]
     given = spec.get("tolerations") or []
@@ -333,17 +211,17 @@ def _asks(spec: Manifest, pod: Manifest, terms: Terms) -> bool:
 
 
 def _noted(pod: Manifest) -> Manifest | None:
-    """Return what a webhook has put into the annotation of this very pod, None where none has seen it yet.
+    """Return the selector that a webhook wrote into the annotation of this pod, None if no webhook saw the pod yet.
 
-    The annotation alone proves nothing: it comes along when somebody copies a manifest. Unlimited tolerations are what
-    a webhook leaves beside it.
+    The annotation alone proves nothing, because copied manifests carry it. A webhook also leaves unlimited tolerations
+    for not-ready and unreachable nodes.
     """
     unlimited = {one.get("key") for one in pod["spec"].get("tolerations") or () if one.get("tolerationSeconds") is None}
     return cluster_selector(pod) if {NOT_READY, UNREACHABLE} <= unlimited else None
 
 
 def _added(before: Manifest, found: Moved, spec: Manifest, terms: Terms) -> Manifest:
-    """Add to an annotation what others put into the spec since."""
+    """Return the annotation's selector with what was added to the spec since it was written."""
     present = before.get("tolerations") or []
     known = {subject(one) for one in present}
     since = [one for one in for_lower(spec.get("tolerations") or (), terms.taints) if subject(one) not in known]
@@ -352,22 +230,22 @@ def _added(before: Manifest, found: Moved, spec: Manifest, terms: Terms) -> Mani
 
 
 def _kept(spec: Manifest, found: Moved) -> Manifest | None:
-    """Return the affinity of a pod that was prepared before; what the first time left empty stays so."""
+    """Return the affinity of a pod that was prepared before; unchanged (also if empty) unless terms move now."""
     affinity: Manifest | None = found.affinity if "affinity" in found.selector else spec.get("affinity")
     return affinity
 
 
 def _avoided(pod: Manifest, terms: Terms, tried: NodesTried) -> list[Manifest]:
-    """Return the requirement that keeps a pod off the virtual nodes that were tried for its controller, none for none."""
+    """Return the requirement that keeps a pod off the virtual nodes tried for its controller; empty for none."""
     owner = str(controller_of(pod).get("uid") or "")
     nodes = sorted(terms.nodes.intersection(tried(owner))) if owner else []
     return [{"key": HOSTNAME, "operator": "NotIn", "values": nodes}] if nodes else []
 
 
 def _pins(spec: Manifest, namespace: str, terms: Terms, node_of: NodeOfClaim) -> list[Manifest]:
-    """Return the requirements that hold a pod to the virtual nodes that were chosen for its claims, each once.
+    """Return the requirements that pin a pod to the virtual nodes selected for its claims, without repetition.
 
-    No node meets two of them, nor any more: each goes into every term, so more than two only cost.
+    No node satisfies two of them, and each is added to every term, so a third would only add cost.
     """
     claims = [(one.get("persistentVolumeClaim") or {}).get("claimName") for one in spec.get("volumes") or ()]
     chosen = [node_of(namespace, claim) for claim in claims if claim]
@@ -376,7 +254,7 @@ def _pins(spec: Manifest, namespace: str, terms: Terms, node_of: NodeOfClaim) ->
 
 
 def pinned(affinity: Manifest | None, pins: Iterable[Manifest]) -> Manifest | None:
-    """Have each term of a node affinity ask for this too; the scheduler then sees to resources and taints."""
+    """Return an affinity with requirements added to each term; the scheduler still checks resources and taints."""
     for pin in pins:
         present: Manifest = (affinity or {}).get("nodeAffinity") or {}
         required: Manifest = present.get(REQUIRED) or {}
@@ -397,9 +275,133 @@ def _annotated(pod: Manifest, text: str) -> Manifest:
 
 
 def _with(pod: Manifest, **fields: Any) -> Manifest:
-    """Return a pod with other fields in its spec, None for none; the very same pod where they are as they were."""
+    """Return a pod with spec fields replaced (None removes a field); the same object if nothing changes."""
     spec = pod["spec"]
     if all(spec.get(field) == value for field, value in fields.items()):
         return pod
     rest = {field: value for field, value in spec.items() if field not in fields}
     return {**pod, "spec": {**rest, **{field: value for field, value in fields.items() if value is not None}}}
+
+
+def moved(spec: Manifest, keys: Collection[str], nodes: Collection[str]) -> Moved:
+    """Return a spec with its requirements on lower nodes split off.
+
+    `keys` (of requirements) and `nodes` (virtual nodes) are those that exist in the upper cluster only.
+    """
+    asked: Mapping[str, str] = spec.get("nodeSelector") or {}
+    stays = {key: value for key, value in asked.items() if is_upper_only(key, [value], keys, nodes)}
+    goes = {key: asked[key] for key in sorted(asked.keys() - stays.keys())}
+    required = required_of(spec) or {}
+    above, below = _divided(required.get("nodeSelectorTerms") or [], keys, nodes)
+    tolerations = [_plain(one) for one in spec.get("tolerations") or ()]
+    selector = {"nodeSelector": goes, "affinity": _affinity(required, below), "tolerations": tolerations}
+    return Moved(stays or None, _left(spec, above), {field: value for field, value in selector.items() if value})
+
+
+def merged(first: Manifest, second: Manifest) -> Manifest:
+    """Return a selector that requires what both require; `first` itself if `second` is empty.
+
+    Raises Unprepared if the result would be too large.
+    """
+    if not second:
+        return first
+    crossed = _crossed(_required(first), _required(second))
+    node_selector = {**(first.get("nodeSelector") or {}), **(second.get("nodeSelector") or {})}
+    selector = {
+        **first,
+        "nodeSelector": {key: node_selector[key] for key in sorted(node_selector)},
+        "affinity": _over(first.get("affinity") or {}, _affinity({}, crossed)),
+        "tolerations": [*(first.get("tolerations") or ()), *map(_plain, second.get("tolerations") or ())],
+    }
+    return {field: value for field, value in selector.items() if value}
+
+
+def _divided(terms: _Terms, keys: Collection[str], nodes: Collection[str]) -> tuple[_Terms, _Terms]:
+    """Return the terms that stay and the terms that move; an empty list requires nothing."""
+    halves = [split_term(term, keys, nodes) for term in terms]
+    if all(half.below is None or not has_requirements(half.below) for half in halves):
+        return terms, []
+    real = [half for half in halves if half.above or has_requirements(half.below or {})]
+    above = [half.above for half in real if half.above is not None]
+    below = [half.below for half in real if half.below is not None]
+    if not _goes_with_each_other(real):
+        below = [term for term in terms if has_requirements(term)]
+    stays = above if len(above) == len(real) else []
+    return stays, [_plain(term) for term in below] if len(below) == len(real) else []
+
+
+def _goes_with_each_other(halves: list[Split]) -> bool:
+    """Report whether any upper half may be combined with any lower half: all halves of one side are equal."""
+    first = halves[0]
+    return all(half.above == first.above for half in halves) or all(half.below == first.below for half in halves)
+
+
+def _left(spec: Manifest, terms: _Terms) -> Manifest | None:
+    """Return the affinity that stays, None for none.
+
+    An affinity that was empty before is dropped, and a nodeAffinity that becomes empty here stays as `{}`. This is
+    tensile-kube's form and means the same.
+    """
+    affinity: Manifest = spec.get("affinity") or {}
+    node: Manifest = affinity.get("nodeAffinity") or {}
+    rest = {field: value for field, value in affinity.items() if field != "nodeAffinity"}
+    if REQUIRED not in node:
+        return {**rest, **({"nodeAffinity": node} if node else {})} or None
+    kept = {field: value for field, value in node.items() if field != REQUIRED}
+    if terms:
+        kept[REQUIRED] = {**(node[REQUIRED] or {}), "nodeSelectorTerms": terms}
+    return {**rest, "nodeAffinity": kept}
+
+
+def _affinity(required: Manifest, terms: _Terms) -> Manifest | None:
+    """Return the affinity of the annotation, None for none."""
+    if not terms:
+        return None
+    return {"nodeAffinity": {REQUIRED: _plain({**required, "nodeSelectorTerms": terms})}}
+
+
+def _over(present: Manifest, affinity: Manifest | None) -> Manifest:
+    """Return the present affinity of the annotation with the fields of another node affinity replaced."""
+    if affinity is None:
+        return present
+    return {**present, "nodeAffinity": {**(present.get("nodeAffinity") or {}), **affinity["nodeAffinity"]}}
+
+
+def _required(selector: Manifest) -> _Terms:
+    found: _Terms = (required_of(selector) or {}).get("nodeSelectorTerms") or []
+    return found
+
+
+def _crossed(first: _Terms, second: _Terms) -> _Terms:
+    """Return terms of which one holds if one term of each list holds; raises Unprepared beyond the bounds.
+
+    Each term of one list is combined with each of the other, so a few kilobytes could expand to gigabytes: the size is
+    computed before the terms are built.
+    """
+    if not first or not second:
+        return first + second
+    count = len(first) * len(second)
+    if count > MOST:
+        words = f"{len(first):,} node selector terms in annotation clusterSelector times {len(second):,} in the spec"
+        raise Unprepared(f"{words} are {count:,}, at most {MOST:,} are taken")
+    size = len(first) * len(orjson.dumps(second)) + len(second) * len(orjson.dumps(first))
+    if size > LONGEST:
+        words = "node selector terms in annotation clusterSelector times those in the spec"
+        raise Unprepared(f"{words} are about {size:,} bytes, at most {LONGEST:,} are taken")
+    return [_conjunction(one, other) for one in first for other in second]
+
+
+def _conjunction(one: Manifest, other: Manifest) -> Manifest:
+    """Return the term that holds if both terms hold."""
+    both = {field: [*(one.get(field) or ()), *(other.get(field) or ())] for field in LISTS}
+    return _plain({**one, **other, **both})
+
+
+def _plain(content: Manifest) -> Manifest:
+    """Return content with fields in the order of Go's types, without those that Go omits when empty."""
+    kept = ((field, content[field]) for field in sorted(content, key=_RANK.__getitem__))
+    return {field: _items(value) if isinstance(value, list) else value for field, value in kept if value or value == 0}
+
+
+def _items(values: list[object]) -> list[object]:
+    return [_plain(value) if isinstance(value, dict) else value for value in values]

@@ -1,20 +1,13 @@
-"""The MutatingAdmissionPolicy that lets pods stay on a virtual node without a limit, from their creation on.
+"""The MutatingAdmissionPolicy that gives pods of virtual nodes unlimited tolerations, and its registration.
 
-Kubernetes gives every pod tolerations of a node that is not ready or unreachable which end after 300 seconds. A pod on
-a virtual node needs them without an end (reconcile/tolerations.py). The policy takes the end away at admission, so that
-the engine has no reason to write to the pod once it is bound.
+Kubernetes gives every pod tolerations of 300 seconds for not-ready and unreachable nodes, again when a client replaces
+its tolerations. On a virtual node they must have no limit (`tolerations_for_upper` in reconcile/pods/scheduling.py).
+The policy removes it at admission, so that the engine need not patch bound pods. It adds nothing: expressions with
+typed values (`Object.spec.tolerations{...}`) made kube-apiserver 1.36.3 panic at every creation of a pod.
 
-It acts on updates as well: Kubernetes gives a pod its 300 seconds again when somebody writes its tolerations anew.
-
-It only removes `tolerationSeconds`. Expressions that build typed values (`Object.spec.tolerations{...}`) made
-kube-apiserver 1.36.3 panic at every creation of a pod, so none of them adds anything.
-
-Keeps the MutatingAdmissionPolicy of the topology in force registered in the upper cluster.
-
-The engine that leads registers it when it starts and when the topology changes, looks at it again every few minutes,
-and takes it back once the topology has no lower clusters. A program that merely ends leaves it: pods that are created
-until it is back need it as well. Where it cannot be registered (an apiserver before Kubernetes 1.36, a missing right,
-an object of that name that is not ours) the engine works on, and patches each pod after it was bound.
+The leader registers it at start and on edits, checks it every few minutes, and deletes it when the topology has no
+lower clusters. An engine that stops leaves it for pods created meanwhile. If it cannot be registered (apiserver before
+1.36, missing permission, an object of that name that is not ours), the engine patches each pod after it is bound.
 """
 
 import asyncio
@@ -45,34 +38,44 @@ from tensile.reconcile.pods.scheduling import NOT_READY, UNREACHABLE, left_alone
 from tensile.topology import Taint, Topology
 
 _MOST_TOLERATIONS = 32
-"""How many tolerations of a pod are looked at. A pod with more of them is patched by the engine instead."""
+"""How many tolerations of a pod the policy checks; a pod with more is patched by the engine instead."""
 _NODE = "object.spec.?nodeName.orValue('')"
 _WITHOUT_SECONDS = (
     "variables.limited.map(i, JSONPatch{op: 'remove', path: '/spec/tolerations/' + string(i) + '/tolerationSeconds'})"
 )
+_REAL_NODES = Selection(labels="!=".join(VIRTUAL_NODE))
+_log = structlog.get_logger("tensile.admissionpolicy")
+
+
+class Pace(NamedTuple):
+    """Seconds until the next check: usually, after an error, and after a write conflict."""
+
+    usually: float = 300.0
+    after_error: float = 30.0
+    after_conflict: float = 1.0
 
 
 def policy_ref(topology: str) -> Ref:
-    """Return where the policy of a topology of this name stands."""
+    """Return the ref of the policy of a topology."""
     return Ref(UPPER, MUTATING_POLICY, "", f"tensile-{topology}")
 
 
 def binding_ref(topology: str) -> Ref:
-    """Return where the binding stands that makes the policy apply."""
+    """Return the ref of the binding that activates the policy."""
     return Ref(UPPER, MUTATING_POLICY_BINDING, "", f"tensile-{topology}")
 
 
 def has_untainted_node(topology: Topology) -> bool:
-    """Report whether some virtual node takes pods without any toleration."""
+    """Report whether a virtual node accepts pods without any toleration."""
     return any(not taints for taints in _taint_sets(topology))
 
 
 def policy(topology: Topology, owner: Owner | None, *, all_virtual: bool, own_namespace: str = "") -> Manifest:
-    """Return the policy as the API stores it; without an `owner` it carries no marks.
+    """Return the policy as the API stores it; without an `owner` it has no ownership marks.
 
-    `all_virtual` says that the upper cluster has no nodes but virtual ones. Only then does it apply to every pod where
-    a virtual node has no taints: a pod on a real node shall be evicted when that node fails. Pods of `own_namespace`,
-    which the engine runs in, are left alone.
+    `all_virtual` is whether all nodes of the upper cluster are virtual. Only then, if a virtual node has no taints, the
+    policy applies to every pod: a pod on a real node must be evicted when that node fails. Pods of `own_namespace`, in
+    which the engine runs, are left alone.
     """
     elsewhere = {
         "key": "kubernetes.io/metadata.name",
@@ -108,7 +111,7 @@ def policy(topology: Topology, owner: Owner | None, *, all_virtual: bool, own_na
 
 
 def binding(topology: Topology, owner: Owner | None) -> Manifest:
-    """Return the binding of a topology's policy; without an `owner` it carries no marks."""
+    """Return the binding of a topology's policy; without an `owner` it has no ownership marks."""
     return _object(binding_ref(topology.name), owner, {"policyName": policy_ref(topology.name).name})
 
 
@@ -125,7 +128,7 @@ def _condition(topology: Topology, *, all_virtual: bool) -> str:
 
 
 def _may_run(topology: Topology, *, all_virtual: bool) -> str:
-    """Return the expression that is true for pods that a virtual node takes, as far as they say so themselves."""
+    """Return the expression that is true for pods that a virtual node accepts, judged by label and tolerations."""
     ways = [f"object.metadata.?labels[?{_text(VIRTUAL_POD)}].orValue('') == 'true'"]
     for taints in _taint_sets(topology):
         if taints:
@@ -136,7 +139,7 @@ def _may_run(topology: Topology, *, all_virtual: bool) -> str:
 
 
 def _tolerated(taint: Taint) -> str:
-    """Return the expression for: the pod tolerates a taint. It follows tensile/objects.py."""
+    """Return the expression that is true if the pod tolerates a taint, like `tolerates` in tensile/objects.py."""
     equal = f"t.?operator.orValue('') in ['', 'Equal'] && t.?value.orValue('') == {_text(taint.value)}"
     return (
         "object.spec.?tolerations.orValue([]).exists(t, "
@@ -146,7 +149,7 @@ def _tolerated(taint: Taint) -> str:
 
 
 def _limited() -> str:
-    """Return the expression for the places of a pod's tolerations that end."""
+    """Return the expression for the indexes of a pod's not-ready and unreachable tolerations with a limit."""
     keys = f"[{_text(NOT_READY)}, {_text(UNREACHABLE)}]"
     places = ", ".join(map(str, range(_MOST_TOLERATIONS)))
     return (
@@ -156,32 +159,20 @@ def _limited() -> str:
 
 
 def _taint_sets(topology: Topology) -> Iterable[tuple[Taint, ...]]:
-    """Return the taints of each virtual node that keep pods off, every set of them once."""
+    """Return the taints of each virtual node that repel pods, without repeated sets."""
     sets = (tuple(taint for taint in lower.node.taints if taint.effect in HARD) for lower in topology.lowers)
     return dict.fromkeys(sets)
 
 
 def _text(value: str) -> str:
-    """Return a string as a literal of CEL, whose escapes are those of JSON."""
+    """Return a string as a CEL literal, whose escapes are those of JSON."""
     return "'" + json.dumps(value)[1:-1].replace("'", "\\'") + "'"
 
 
-_REAL_NODES = Selection(labels="!=".join(VIRTUAL_NODE))
-_log = structlog.get_logger("tensile.admissionpolicy")
-
-
-class Pace(NamedTuple):
-    """Seconds until the next look: usually, after an error, and after somebody else wrote at the same time."""
-
-    usually: float = 300.0
-    after_error: float = 30.0
-    after_conflict: float = 1.0
-
-
 class PolicyRegistration:
-    """Registers the policy of the topology that `follow` was called with last, while `run` runs.
+    """Keeps the policy of the last topology passed to `follow` registered, while `run` runs.
 
-    `own_namespace` is where this program runs, "" outside a cluster.
+    `own_namespace` is where this process runs, "" outside a cluster.
     """
 
     def __init__(self, upper: Cluster, owner: Owner, own_namespace: str = "", pace: Pace | None = None) -> None:
@@ -199,7 +190,7 @@ class PolicyRegistration:
         self._changed.set()
 
     async def run(self) -> None:
-        """Look for ever, at once when the topology changes."""
+        """Check the registration indefinitely, and at once when the topology changes."""
         while True:
             self._changed.clear()
             rest = await self.look()
@@ -207,7 +198,7 @@ class PolicyRegistration:
                 await asyncio.wait_for(self._changed.wait(), rest)
 
     async def look(self) -> float:
-        """Make what is registered as the topology says; return the seconds until the next look."""
+        """Reconcile the registration with the topology; return the seconds until the next check."""
         topology = self._topology
         try:
             trouble = await (self._register(topology) if topology.lowers else self._take_back(topology))
@@ -220,7 +211,7 @@ class PolicyRegistration:
         return self._pace.usually
 
     async def _register(self, topology: Topology) -> str:
-        """Register policy and binding; return what keeps them from being registered, "" for nothing."""
+        """Register policy and binding; return what prevents it, "" for nothing."""
         all_virtual = has_untainted_node(topology) and await self._has_virtual_nodes_only()
         forms = [
             policy(topology, self._owner, all_virtual=every, own_namespace=self._own_namespace)
@@ -234,9 +225,9 @@ class PolicyRegistration:
         return not found.items
 
     async def _keep(self, ref: Ref, forms: list[Manifest]) -> str:
-        """Make an object of ours be the first of its forms; return why it is not, "" where it is.
+        """Create or patch an object of ours to the first of `forms`; return why that is not possible, "" if it is done.
 
-        One that somebody applied by hand, from `tensile manifests`, is good in any of the forms.
+        An object that a user applied from the output of `tensile manifests` may have any of the forms.
         """
         wanted = forms[0]
         seen = await self._read(ref)
@@ -255,7 +246,7 @@ class PolicyRegistration:
         return ""
 
     async def _take_back(self, topology: Topology) -> str:
-        """Delete what is registered, if it is ours."""
+        """Delete policy and binding if they are ours."""
         for ref in (binding_ref(topology.name), policy_ref(topology.name)):
             seen = await self._read(ref)
             if seen is not None and is_ours(seen, self._owner):
@@ -272,13 +263,13 @@ class PolicyRegistration:
         return found
 
     def _warn(self, trouble: str) -> None:
-        """Log, once, why pods are not given their tolerations at creation."""
+        """Log, once, why pods do not get their tolerations at creation."""
         if trouble and trouble != self._trouble:
             _log.warning("pods are given their tolerations after they are bound, by a patch", why=trouble)
         self._trouble = trouble
 
 
 def _has_spec(seen: Manifest, wanted: Manifest) -> bool:
-    """Report whether an object has a spec; fields that a later Kubernetes adds to it do not count."""
+    """Report whether an object has a spec; fields that a later Kubernetes adds do not count."""
     spec: Manifest = seen.get("spec") or {}
     return {**spec, **wanted["spec"]} == spec

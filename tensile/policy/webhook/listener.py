@@ -1,7 +1,7 @@
-"""The webhook's port, and a call to it as the upper's apiserver would make one.
+"""The webhook's HTTPS port, and a test call to it like those of the upper's apiserver.
 
-Reviews are answered on every path, as tensile-kube's webhook does. Nothing that comes in can do more than get an
-answer: bodies are bounded, and a defect costs the one request.
+Reviews are answered on every path, as in tensile-kube's webhook. A request can do no more than get an answer: bodies
+are bounded, and a defect fails only that request.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from tensile.policy.tls_port import Bounds, Front
 from tensile.policy.webhook.review import VERSIONS, Malformed
 
 _MOST_BYTES = 3 * 1024 * 1024
-"""Of a body: as much as an apiserver takes of a user."""
+"""Maximum bytes of a body: as much as an apiserver accepts from a client."""
 _GRACE = 1.0
 _LEAVING = 1.0
-"""Seconds in which connections that are in use are seen off, before those that are idle are cut."""
+"""Seconds for which connections in use may finish before idle ones are closed."""
 _LOOK = 0.02
 _PATIENCE = 5.0
 _log = structlog.get_logger("tensile.webhook")
@@ -37,9 +37,9 @@ Answer = Callable[[bytes], bytes]
 
 
 class Listening:
-    """The webhook on `bind`:`port` (0 for any free port); `answer` makes a review's answer or raises Malformed.
+    """The webhook's server on `bind`:`port` (0 for any free port).
 
-    `patience` is how many seconds a body may take to come.
+    `answer` returns the response to a review or raises Malformed. A body must arrive within `patience` seconds.
     """
 
     def __init__(self, pair: Pair, answer: Answer, patience: float = _PATIENCE) -> None:
@@ -51,11 +51,11 @@ class Listening:
 
     @property
     def port(self) -> int:
-        """The port that it listens on, once started."""
+        """The port it listens on, 0 before `start`."""
         return self._front.port if self._front else 0
 
     async def start(self, bind: str, port: int) -> None:
-        """Begin to listen; raises TensileError, with what to change, when that is not possible."""
+        """Start listening; raises TensileError, with what to change, if that is not possible."""
         try:
             opened = net.listening(bind, port)
         except OSError as error:
@@ -68,14 +68,14 @@ class Listening:
         self._front.show(self._tls)
 
     def show(self, pair: Pair) -> None:
-        """Show another certificate, from the next connection on."""
+        """Serve another certificate, from the next connection on."""
         show(self._tls, pair)
 
     async def close(self) -> None:
-        """Listen no more; who is connected is answered for a second, and told to ask elsewhere next.
+        """Stop listening; answer on open connections for one more second, and close each after its answer.
 
-        An apiserver keeps its connections, also to an engine that no Service leads to any more. One that is cut while
-        a question is on its way costs that pod its preparation; one that ends with an answer costs nobody anything.
+        An apiserver keeps its connections, also to an engine that is no endpoint of the Service any more. A connection
+        cut during a review leaves that pod unprepared; one that ends with an answer does not.
         """
         self._leaves = True
         if self._front is not None:
@@ -84,9 +84,10 @@ class Listening:
             await self._front.retire(_GRACE)
 
     async def _seen_off(self, front: Front) -> None:
-        """Return when nobody is connected any more; those that ask nothing are cut in the end.
+        """Wait until no client is connected; close the connections that are left after `_LEAVING` seconds.
 
-        At once: aiohttp's own end would leave them open for another while, and swallow what is asked there.
+        They are cut at once, because aiohttp's own shutdown would leave them open longer and drop requests that arrive
+        there.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVING):
@@ -119,13 +120,13 @@ class Listening:
 
 
 class AnotherAnswers(TensileError):
-    """Whoever answers a call shows a certificate that is not trusted."""
+    """The server that answered a call has a certificate that is not trusted."""
 
 
 async def call(url: str, trusted: bytes, times: int = 1) -> None:
-    """Ask a webhook at a URL, trusting these certificates only; raises TensileError with what went wrong.
+    """Call a webhook, trusting only the given certificates; raises TensileError with what went wrong.
 
-    Where an address leads to several engines in turn, it is asked so many `times` until one that is trusted answers.
+    An address may lead to several engines in turn, so it is called up to `times` times until a trusted one answers.
     """
     for _ in range(times - 1):
         with suppress(AnotherAnswers):
@@ -155,7 +156,7 @@ async def _called(url: str, trusted: bytes) -> None:
 
 
 def _question(uid: str) -> bytes:
-    """Ask about a pod that is nobody's."""
+    """Return a review of a pod that does not exist."""
     pod = {"metadata": {"name": "probe", "namespace": "probe"}, "spec": {"containers": []}}
     kind = {"group": "", "version": "v1", "kind": "Pod"}
     request = {"uid": uid, "kind": kind, "operation": "CREATE", "object": pod}
@@ -165,7 +166,7 @@ def _question(uid: str) -> bytes:
 
 
 def _is_answer(said: bytes, uid: str) -> bool:
-    """Report whether that is an answer to our question."""
+    """Report whether a body is the answer to our review."""
     try:
         found = orjson.loads(said)
         return bool(found["response"]["uid"] == uid and found["response"]["allowed"])

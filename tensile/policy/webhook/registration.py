@@ -1,8 +1,8 @@
-"""What the upper's apiserver is told of the webhook: which pods to ask about, where, and whom to trust there.
+"""The MutatingWebhookConfiguration: which pods are sent to the webhook, at which address, and the CA bundle.
 
-Creations must never fail or wait for long because of us, so it is asked only about pods that opted in, for three
-seconds at most, and goes on without an answer. Trust overlaps: a new certificate is published before it is shown, and
-an old one stays until it is shown no more, also where several engines serve one Service.
+Creations of pods must never fail or wait for long because of the webhook. So only pods that opted in are sent, the
+timeout is three seconds, and the failure policy is Ignore. Certificates overlap, also when several engines serve one
+Service: a new certificate is published before it is served, and an old one stays until it is no longer served.
 """
 
 from base64 import b64decode, b64encode
@@ -21,25 +21,25 @@ from tensile.reconcile.pods.scheduling import left_alone
 from tensile.topology import ServiceRef, Topology, Webhook
 
 HOOK = f"pods.{PREFIX.rstrip('/')}"
-"""The name of the one webhook in the configuration."""
+"""The name of the only webhook in the configuration."""
 TIMEOUT_SECONDS = 3
 PATH = "/mutate"
 _PORT = 443
 _OTHERS = 15
-"""Certificates of others, or of engines that are gone, that are kept in the bundle: the newest.
+"""Maximum of certificates of other engines, running or gone, kept in the bundle; the newest are kept.
 
-Nobody can tell whose engine lives. As many as engines that serve one Service, and a good number that are started again
-and again beside them, or an engine that has run for long would be trusted no more until it looks.
+An engine cannot know which others still run. The limit covers the engines that serve one Service plus many restarts;
+with a lower one, a long-running engine would not be trusted until its next check.
 """
 
 
 def ref_of(topology: Topology) -> Ref:
-    """Name a topology's configuration; two topologies in one upper cluster have one each."""
+    """Return the ref of a topology's configuration; two topologies in one upper cluster have one each."""
     return Ref(UPPER, MUTATING_WEBHOOK, "", f"tensile-{topology.name}")
 
 
 def names_of(webhook: Webhook) -> tuple[str, ...]:
-    """Return the names and addresses by which it is called; a serving certificate has to be for the first."""
+    """Return the DNS names or addresses of the webhook; a serving certificate must cover the first."""
     if webhook.service is not None:
         host = f"{webhook.service.name}.{webhook.service.namespace}.svc"
         return host, f"{host}.cluster.local"
@@ -47,17 +47,17 @@ def names_of(webhook: Webhook) -> tuple[str, ...]:
 
 
 def address_of(webhook: Webhook) -> str:
-    """Return the URL at which the apiserver calls it."""
+    """Return the URL at which the apiserver calls the webhook."""
     return webhook.url or f"https://{names_of(webhook)[0]}:{_PORT}{PATH}"
 
 
 def proxied(service: ServiceRef) -> str:
-    """Return the name by which an apiserver passes on what is asked of the Service to one of its pods, by TLS."""
+    """Return the name under which an apiserver proxies requests by TLS to a pod of the Service."""
     return f"https:{service.name}:{_PORT}"
 
 
 def configuration(topology: Topology, owner: Owner, bundle: bytes, own_namespace: str = "") -> Manifest:
-    """Return the configuration, as the API stores it; `bundle` is what to trust, in PEM."""
+    """Return the configuration as the API stores it; `bundle` is the CA bundle in PEM."""
     left = sorted(left_alone(topology, own_namespace))
     elsewhere = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": left}
     hook = {
@@ -94,9 +94,9 @@ def configuration(topology: Topology, owner: Owner, bundle: bytes, own_namespace
 
 
 def change(seen: Manifest, wanted: Manifest) -> Patch | None:
-    """Return the write that makes a configuration of ours as it should be, None where it is; what others added stays.
+    """Return the patch that corrects a configuration of ours, None if it is correct; additions of others stay.
 
-    Some clouds add namespaces of their own to those that are left alone, and again whenever they are taken out.
+    Some clouds add namespaces of their own to the excluded ones, and add them again whenever they are removed.
     """
     marks = metadata(wanted)
     is_marked = marks["labels"].items() <= labels(seen).items()
@@ -110,7 +110,7 @@ def change(seen: Manifest, wanted: Manifest) -> Patch | None:
 
 
 def trusting(seen: Manifest, trusted: bytes) -> Patch | None:
-    """Return the write by which a configuration of ours trusts these certificates, and else stays; None where it does."""
+    """Return the patch that sets only the CA bundle of a configuration of ours, None if it is equal already."""
     if not seen.get("webhooks") or bundle_in(seen) == trusted:
         return None
     hook, *others = seen["webhooks"]
@@ -119,7 +119,7 @@ def trusting(seen: Manifest, trusted: bytes) -> Patch | None:
 
 
 def _laid_over(seen: Manifest, hook: Manifest) -> Manifest:
-    """Lay a hook over what is there: fields that we do not know stay, and so do namespaces that others leave alone."""
+    """Return a webhook entry with ours applied; unknown fields and exclusions added by others stay."""
     ours: list[Manifest] = hook["namespaceSelector"]["matchExpressions"]
     there: Manifest = seen.get("namespaceSelector") or {}
     keys = {one["key"] for one in ours}
@@ -128,7 +128,7 @@ def _laid_over(seen: Manifest, hook: Manifest) -> Manifest:
 
 
 def bundle_in(seen: Manifest) -> bytes:
-    """Return what a configuration trusts, in PEM, b"" for nothing that can be read."""
+    """Return the CA bundle of a configuration in PEM, b"" if it has none or an unreadable one."""
     hooks = seen.get("webhooks") or [{}]
     try:
         return b64decode(hooks[0].get("clientConfig", {}).get("caBundle") or "", validate=True)
@@ -137,10 +137,11 @@ def bundle_in(seen: Manifest) -> bytes:
 
 
 def bundle(mine: Iterable[bytes], present: bytes, dropped: Collection[bytes], now: datetime) -> bytes:
-    """Return what to trust, in PEM: all of `mine`, and of what is `present` the newest that still hold.
+    """Return the CA bundle in PEM: all of `mine`, and the newest of the `present` ones that have not expired.
 
-    `mine` and `dropped` are PEM with any number of certificates; those that are dropped are shown by nobody any more.
-    Where nothing is missing and nothing too much, it is `present` to the byte, so that two engines come to rest.
+    `mine` and `dropped` are PEM with any number of certificates; no engine serves those in `dropped` any more. If the
+    set of certificates does not change, `present` is returned unchanged, so that two engines do not overwrite each
+    other.
     """
     own = list(dict.fromkeys(one for pem in mine for one in certificates_in(pem)))
     gone = {one for pem in dropped for one in certificates_in(pem)} - set(own)
@@ -153,7 +154,7 @@ def bundle(mine: Iterable[bytes], present: bytes, dropped: Collection[bytes], no
 
 
 def certificates_in(pem: bytes) -> list[x509.Certificate]:
-    """Read the certificates of a PEM text, none where it has none."""
+    """Return the certificates of a PEM text, an empty list if it has none."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
@@ -161,7 +162,7 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
 
 
 def _client(webhook: Webhook) -> dict[str, Any]:
-    """Return where the apiserver is to call."""
+    """Return the clientConfig of the webhook without the CA bundle."""
     if webhook.service is None:
         return {"url": address_of(webhook)}
     service = {"namespace": webhook.service.namespace, "name": webhook.service.name, "path": PATH, "port": _PORT}

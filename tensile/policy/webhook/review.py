@@ -1,9 +1,9 @@
-"""A question of the apiserver, and its answer: AdmissionReview in both versions that were ever served.
+"""AdmissionReview requests and their answers, in both versions that Kubernetes has served.
 
-Nothing is refused here. What is no pod, or is nobody's business here, is let pass as it is; what is no question at all
-gets none, and the apiserver's failure policy decides. Whoever may create a pod, or reaches the port, chooses what is to
-be decided about, on the event loop that everything else runs on: so only a few fields are decoded at all, and none
-before its size is known. A pod beyond a bound passes as it is, with a warning for its author.
+No pod is rejected here. An object that is no pod, or that did not opt in, passes unchanged. A body that is no review
+gets no answer, and the apiserver's failure policy decides. The content of a review is chosen by whoever may create a
+pod or reach the port, and is processed on the engine's event loop. So only a few fields are decoded, and none before
+its size is checked. A pod beyond a bound passes unchanged, with a warning for the client.
 """
 
 from base64 import b64encode
@@ -29,29 +29,29 @@ from tensile.policy.webhook.admission import (
 from tensile.reconcile.pods.cluster_selector import cluster_selector_flaw
 
 VERSIONS = ("v1", "v1beta1")
-"""The versions of admission.k8s.io that are spoken, the newer one first."""
+"""The supported versions of admission.k8s.io, the newer one first."""
 _GROUP = "admission.k8s.io"
 _LONGEST_WARNING = 200
 _MOST_BESIDE = 256 * 1024
-"""Bytes of what else is decoded of a pod than its constraints: as much as Kubernetes allows of annotations."""
+"""Maximum bytes of the decoded fields other than constraints: Kubernetes' own limit for annotations."""
 _ABSENT = msgspec.Raw()
 _NULL = b"null"
 _Asked = TypeVar("_Asked")
 
 
 class Malformed(TensileError):
-    """What came is no AdmissionReview that can be answered."""
+    """The body is not an AdmissionReview that can be answered."""
 
 
 class _Kind(msgspec.Struct):
-    """Of what kind the object is."""
+    """The kind of the object."""
 
     kind: str = ""
     group: str = ""
 
 
 class _Metadata(msgspec.Struct, gc=False):
-    """What of a pod's metadata is looked at; what is `Raw` is decoded when its size is known, b"" for nothing."""
+    """The fields of a pod's metadata that are read; `Raw` ones are decoded once their size is known, b"" if absent."""
 
     namespace: str | None = None
     labels: msgspec.Raw = _ABSENT
@@ -60,7 +60,7 @@ class _Metadata(msgspec.Struct, gc=False):
 
 
 class _Spec(msgspec.Struct, gc=False):
-    """What of a pod's spec is looked at; the rest is passed over."""
+    """The fields of a pod's spec that are read; all others are skipped."""
 
     nodeSelector: msgspec.Raw = _ABSENT  # noqa: N815
     affinity: msgspec.Raw = _ABSENT
@@ -69,14 +69,14 @@ class _Spec(msgspec.Struct, gc=False):
 
 
 class _Pod(msgspec.Struct):
-    """The parts of a pod that matter here."""
+    """The fields of a pod that are read."""
 
     metadata: _Metadata
     spec: _Spec
 
 
 class _Anything(msgspec.Struct):
-    """What is asked about, whatever the object is."""
+    """A request about an object of any kind."""
 
     uid: str
     kind: _Kind = msgspec.field(default_factory=_Kind)
@@ -86,13 +86,13 @@ class _Anything(msgspec.Struct):
 
 
 class _NewPod(_Anything):
-    """What is asked about a pod."""
+    """A request about a pod."""
 
     object: _Pod | None = None
 
 
 class _Review(msgspec.Struct, Generic[_Asked]):
-    """The whole question."""
+    """The whole AdmissionReview."""
 
     apiVersion: str  # noqa: N815
     kind: str
@@ -100,19 +100,19 @@ class _Review(msgspec.Struct, Generic[_Asked]):
 
 
 class _Claim(msgspec.Struct, gc=False):
-    """The claim that a volume is of."""
+    """The claim of a volume."""
 
     claimName: str = ""  # noqa: N815
 
 
 class _Volume(msgspec.Struct, gc=False):
-    """One volume, as far as it matters at admission."""
+    """The fields of a volume that are read."""
 
     persistentVolumeClaim: _Claim | None = None  # noqa: N815
 
 
 class _Owner(msgspec.Struct, gc=False):
-    """One owner of a pod, as far as it matters at admission."""
+    """The fields of an owner reference that are read."""
 
     uid: str = ""
     controller: bool | None = None
@@ -127,7 +127,7 @@ _NOT_DECODED = (msgspec.DecodeError, RecursionError)
 
 
 def answer(body: bytes, terms: Terms, node_of: NodeOfClaim = no_claims, tried: NodesTried = none_tried) -> bytes:
-    """Answer a review; raises Malformed for what is none."""
+    """Return the answer to a review; raises Malformed for a body that is not a review."""
     review, flaw = _read(body)
     request = review.request
     response: Manifest = {"uid": request.uid, "allowed": True}
@@ -137,7 +137,7 @@ def answer(body: bytes, terms: Terms, node_of: NodeOfClaim = no_claims, tried: N
 
 
 def _read(body: bytes) -> tuple[_Review[Any], str]:
-    """Decode a question in one pass; what about its object is not as in a pod is returned beside it, "" for nothing."""
+    """Decode a review in one pass; return it with what is malformed in its object, "" for nothing."""
     review: _Review[Any]
     try:
         review, flaw = _PODS.decode(body), ""
@@ -149,7 +149,7 @@ def _read(body: bytes) -> tuple[_Review[Any], str]:
 
 
 def _read_other(body: bytes) -> _Review[_Anything]:
-    """Decode a question about something that is no pod."""
+    """Decode a review of an object that is not a pod."""
     try:
         return _OTHERS.decode(body)
     except _NOT_DECODED as error:
@@ -162,7 +162,7 @@ def _is_new_pod(request: _Anything) -> bool:
 
 
 def _change(request: _NewPod, terms: Terms, node_of: NodeOfClaim, tried: NodesTried) -> Manifest:
-    """Return what the answer says beyond that the pod may pass."""
+    """Return the fields of the response beyond `allowed`: patch and warnings."""
     if request.object is None:
         return {}
     try:
@@ -178,7 +178,7 @@ def _change(request: _NewPod, terms: Terms, node_of: NodeOfClaim, tried: NodesTr
 
 
 def _warned(flaw: str) -> Manifest:
-    """Return what is said of a pod that passes as it is."""
+    """Return the warning for a pod that passes unchanged."""
     return _warning(f"not prepared for virtual nodes: {flaw}")
 
 
@@ -187,9 +187,9 @@ def _warning(words: str) -> Manifest:
 
 
 def _pod(found: _Pod, namespace: str, terms: Terms) -> Manifest | None:
-    """Decode what is looked at of a pod, None for one that is nobody's business here; raises Unprepared beyond a bound.
+    """Decode the relevant fields of a pod, None for a pod that is not to be prepared; raises Unprepared beyond a bound.
 
-    Raises DecodeError or JSONDecodeError for what is not as in a pod.
+    Raises DecodeError or JSONDecodeError for fields that do not have a pod's schema.
     """
     meta, spec = found.metadata, found.spec
     beside = {"labels": meta.labels}
@@ -206,13 +206,13 @@ def _pod(found: _Pod, namespace: str, terms: Terms) -> Manifest | None:
 
 
 def _noted(meta: _Metadata) -> Manifest:
-    """Return a pod's annotations, and of its owners the controller."""
+    """Return a pod's annotations and its controller owner reference."""
     owners = _OWNERS.decode(meta.ownerReferences or _NULL) or ()
     controllers = [{"uid": one.uid, "controller": True} for one in owners if one.controller]
     return {"annotations": _TEXTS.decode(meta.annotations or _NULL), "ownerReferences": controllers}
 
 
 def _claimed(spec: _Spec) -> list[Manifest]:
-    """Return the volumes that are of claims, as far as they matter."""
+    """Return the pod's volumes that use a claim, with the claim's name only."""
     claims = [one.persistentVolumeClaim for one in _VOLUMES.decode(spec.volumes or _NULL) or ()]
     return [{"persistentVolumeClaim": {"claimName": claim.claimName}} for claim in claims if claim]

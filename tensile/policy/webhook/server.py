@@ -1,10 +1,10 @@
-"""The webhook as the topology says: served, known to the upper's apiserver, and with a certificate that it trusts.
+"""Serves the webhook of the active topology: its port, certificate and registration in the upper cluster.
 
-Registered is only what a call to itself, on the apiserver's way, has reached: a webhook that is registered and not
-there costs every creation its patience. What somebody else registered under our name is left as it is. The webhook
-that is not enabled any more is taken back; a program that merely ends leaves it, as it, or another one, comes back.
-Of several engines the one that leads says what is registered: others may have been set up otherwise, and would change
-it to and fro. They only have their certificates trusted there, and register it where nothing is yet.
+The webhook is registered only after a call to its own address, as the apiserver makes it, has succeeded: a registered
+webhook that does not answer delays every creation by the timeout. A configuration of our name that is not ours is left
+as it is. It is deleted when the webhook is disabled, but not when the engine stops, because this or another engine will
+come back. Only the leader writes the configuration, since other engines may be set up differently and would overwrite
+it in turn. The others only add their certificates to its bundle, and register it if it does not exist.
 """
 
 import asyncio
@@ -45,26 +45,26 @@ from tensile.reconcile.ownership import is_ours
 from tensile.topology import Topology, Webhook
 
 LIFE = timedelta(days=30)
-"""Of a certificate of our own making; its key is in memory, so each start makes another one."""
+"""Lifetime of a self-signed certificate; its key is kept in memory, so each start creates a new one."""
 _RENEWED_AT = 0.7
 _UNPUBLISHED = 10.0
-"""Overlaps after which a certificate is shown that could not be published: somebody else may see to that."""
+"""Overlap periods after which an unpublished certificate is served all the same; another engine may publish it."""
 _RETIRED = 3
 _NAMES = 8
-"""Most names in a certificate of our own making."""
+"""Maximum of names in a self-signed certificate."""
 _TAKEN_BACK = 3
-"""How often what is registered is taken back after one edit."""
+"""How often the registration is deleted after one edit of the topology."""
 _TURNS = 8
-"""How often the address is called in a row: of engines that begin together, which share it, none trusts another yet."""
+"""Calls in a row to the address: of engines that share it and start together, none trusts the others yet."""
 _log = structlog.get_logger("tensile.webhook")
 
 
 class Pace(NamedTuple):
-    """Seconds: between two looks at what is registered, of a rest after trouble, and of overlap.
+    """Seconds between checks of the registration, after an error, of overlap, and after a write conflict.
 
-    A certificate that was published is shown after the overlap, when every apiserver has heard of it. One that is
-    shown from the start counts as heard of after `heard`, until which nobody should be sent here. Where another engine
-    wrote at the same time, it is looked at `again`.
+    A published certificate is served after `overlap`, when every apiserver has received it. A certificate served from
+    the start counts as received `heard` seconds after its publication; the engine is not ready before. After a conflict
+    with another engine's write the check is repeated after `again`.
     """
 
     look: float = 10.0
@@ -75,13 +75,13 @@ class Pace(NamedTuple):
 
 
 class NotOurs(TensileError):
-    """What is registered under our name is somebody else's."""
+    """The configuration of our name is not ours."""
 
 
 class _Next(NamedTuple):
-    """The certificate that comes next: since when it is at hand, and since when it is published, if it is.
+    """The next certificate: since when it exists, and since when it is published (None: not yet).
 
-    It is shown so many seconds after that (`overlap`).
+    It is served `overlap` seconds after its publication.
     """
 
     pair: Pair
@@ -91,9 +91,9 @@ class _Next(NamedTuple):
 
 
 class _Own(NamedTuple):
-    """The certificate of our own making, and for which names; it outlasts a move, as apiservers trust it.
+    """The self-signed certificate and its names; it is kept when the address changes, because apiservers trust it.
 
-    One for another address is for the former ones, too, which stay registered until the new one is reached.
+    A certificate for a new address also covers the former ones, which stay registered until the new one is reached.
     """
 
     names: tuple[str, ...]
@@ -101,11 +101,11 @@ class _Own(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """Where the webhook is at home: its upper cluster, whose it is, and what it looks things up in.
+    """The context of the webhook: its upper cluster, the owner, and the caches it reads.
 
-    Paths of the topology are relative to `directory`, and `watcher` watches them; `claims` holds the upper's claims,
-    `nodes` the virtual nodes with the descheduler's notes; `namespace` is where this program runs, "" for in no
-    cluster. `leads` says whether no other engine does.
+    Paths of the topology are relative to `directory`, and `watcher` watches them. `claims` holds the upper's claims,
+    and `nodes` the virtual nodes with the descheduler's records. `namespace` is where this process runs, "" outside a
+    cluster. `leads` reports whether this engine is the leader.
     """
 
     upper: Cluster
@@ -119,10 +119,10 @@ class Hooks(NamedTuple):
 
 
 class WebhookServer:
-    """Serves the webhook of the topology in force, from the first `serve` to `close`.
+    """Serves the webhook of the active topology, from the first `serve` to `close`.
 
-    `run` keeps its certificate and its registration as they should be. `now` gives the time of day, and `clock` seconds
-    of a clock that nobody sets: a time of day that is put back would have it wait anew.
+    `run` maintains its certificate and its registration. `now` returns the time of day, and `clock` the seconds of a
+    monotonic clock: if the time of day is set back, readiness must not be delayed again.
     """
 
     def __init__(
@@ -146,23 +146,24 @@ class WebhookServer:
         self._next: _Next | None = None
         self._retired: list[Pair] = []
         self._is_reached = self._is_asked = False
-        """Whether the address has answered, and whether an apiserver asks at one of them."""
+        """Whether the address has answered, and whether an apiserver calls one of the addresses."""
         self._taken_back = 0
         self._welcome: float | None = None
-        """From when on, by the clock, an apiserver may be sent here, None while that is not known."""
+        """When, by `clock`, an apiserver may call this engine; None while that is not known."""
         self._woken = asyncio.Event()
         self._files: dict[tuple[Path, ...], KeptFiles] = {}
         self._trouble = ""
 
     @property
     def port(self) -> int:
-        """The port that it listens on, 0 for none."""
+        """The port it listens on, 0 for none."""
         return self._listening.port if self._listening else 0
 
     def waits(self) -> str:
-        """Return why no apiserver should be sent here yet, "" when it may: it asks already, and would not trust us.
+        """Return why the engine is not ready for reviews, "" if it is ready.
 
-        Where several engines serve one Service, the others answer until then.
+        An apiserver that calls the webhook already would not trust a new certificate yet. If several engines serve one
+        Service, the others answer until then.
         """
         if self._is_wanted and self._listening is None:
             return "the webhook is not served yet: its port cannot be had"
@@ -171,7 +172,7 @@ class WebhookServer:
         return "the upper's apiserver does not trust the webhook's certificate yet"
 
     async def serve(self, topology: Topology) -> None:
-        """Do from now on as a topology says; raises TensileError, and all is as before, where that is not possible."""
+        """Serve the webhook as a topology says; raises TensileError, with nothing changed, if that is not possible."""
         webhook = topology.webhook
         self._is_wanted = webhook.enabled
         if webhook.enabled and (self._listening is None or _moved(self._served, webhook)):
@@ -182,7 +183,7 @@ class WebhookServer:
         self._woken.set()
 
     async def run(self) -> None:
-        """Look for ever, at once when the topology changes."""
+        """Check certificate and registration indefinitely, and at once when the topology changes."""
         while True:
             self._woken.clear()
             rest = await self.look()
@@ -190,7 +191,7 @@ class WebhookServer:
                 await asyncio.wait_for(self._woken.wait(), rest)
 
     async def look(self) -> float | None:
-        """Look once at certificate and registration; returns the seconds until the next look, None for none."""
+        """Check certificate and registration once; return the seconds until the next check, None for none."""
         topology = self._topology
         try:
             return await (self._looked(topology) if topology.webhook.enabled else self._took_back(topology))
@@ -198,13 +199,13 @@ class WebhookServer:
             return self._pace.again
 
     async def close(self) -> None:
-        """Serve no more; what is registered stays, for the program that comes after this one."""
+        """Stop serving; the registration stays for the next engine."""
         await self._deafen()
 
     async def _listen(self, webhook: Webhook) -> None:
-        """Take the port, or change it; what was listened on before is given up once the new one is had.
+        """Open the port, or move to another one; the former port is closed once the new one is open.
 
-        Where calls come already, the certificate that they trust is shown until another one is trusted.
+        If an apiserver calls already, the certificate that it trusts is served until the next one is trusted.
         """
         pair = self._pair(webhook)
         first = self._shown if self._is_asked else pair
@@ -232,18 +233,18 @@ class WebhookServer:
         return answer(body, self._terms, self._node_of, self._tried)
 
     def _tried(self, owner: str) -> tuple[str, ...]:
-        """Return the virtual nodes that pods of a controller shall not go to now."""
+        """Return the virtual nodes to which pods of a controller must not go now."""
         return nodes_tried(self._home.nodes, self._topology.descheduler, self._now(), owner)
 
     def _node_of(self, namespace: str, name: str) -> str:
-        """Return the node that was chosen for a claim, "" for none."""
+        """Return the node selected for a claim, "" for none."""
         claim = self._home.claims.get(namespace, name)
         return str(claim.facts.selected) if claim else ""
 
-    # The certificate.
+    # Certificate
 
     def _pair(self, webhook: Webhook) -> Pair:
-        """Return the pair of the topology's files, or a new one of our own making; TensileError says what is wrong."""
+        """Return the certificate and key of the topology's files, or a self-signed pair; raises TensileError."""
         if webhook.tls_cert_file is None or webhook.tls_key_file is None:
             names = names_of(webhook) if self._own is None or webhook.is_reachable else self._own.names
             return self._own_pair(names)
@@ -259,7 +260,7 @@ class WebhookServer:
         return pair
 
     def _own_pair(self, names: tuple[str, ...]) -> Pair:
-        """Return the one that there is, where it is for these names, else another one, which takes its place in time."""
+        """Return the self-signed pair if it covers these names and is not due, else a new one that replaces it."""
         own = self._own
         if own is not None and set(names) <= set(own.names) and not self._is_due(own.pair):
             return own.pair
@@ -270,17 +271,17 @@ class WebhookServer:
         return self._own.pair
 
     def _paths(self, webhook: Webhook | None) -> tuple[Path, ...]:
-        """Return the paths of certificate and key, none where the topology names none."""
+        """Return the paths of certificate and key, empty if the topology names none."""
         named = (webhook.tls_cert_file, webhook.tls_key_file) if webhook is not None else ()
         return tuple(self._home.directory / file for file in named if file is not None)
 
     def _forget_files(self, but: Webhook | None = None) -> None:
-        """Watch the files of what was served no more."""
+        """Stop watching the files of other settings than `but`."""
         for paths in self._files.keys() - {self._paths(but)}:
             self._files.pop(paths).close()
 
     def _prepare_next(self, webhook: Webhook) -> None:
-        """Have another certificate at hand when the time has come, or the files say so."""
+        """Prepare the next certificate when the present one is due or the files have changed."""
         newest = self._next.pair if self._next else self._shown
         if webhook.tls_cert_file is None and not self._is_due(newest):
             return
@@ -291,13 +292,13 @@ class WebhookServer:
             self._next = _Next(pair, self._now(), self._pace.overlap)
 
     def _is_due(self, pair: Pair) -> bool:
-        """Report whether a certificate nears its end."""
+        """Report whether a certificate is to be renewed."""
         leaf = certificates_in(pair.certificate)[0]
         begin, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
         return begin + _RENEWED_AT * (end - begin) <= self._now()
 
     def _show_next(self) -> None:
-        """Show the certificate that was published long enough ago, or has waited for that for too long."""
+        """Serve the next certificate if its overlap is over, or if it stayed unpublished for too long."""
         if self._next is None or self._listening is None:
             return
         pair, since, overlap, published = self._next
@@ -311,10 +312,10 @@ class WebhookServer:
         self._shown, self._next = pair, None
         _log.info("the webhook shows another certificate")
 
-    # What is registered.
+    # Registration
 
     async def _looked(self, topology: Topology) -> float:
-        """See to the webhook that is served."""
+        """Update certificate and registration; return the seconds until the next check."""
         try:
             self._prepare_next(topology.webhook)
             if topology.webhook.is_reachable:
@@ -335,7 +336,7 @@ class WebhookServer:
         return min(self._pace.look, self._next.overlap) if self._next else self._pace.look
 
     async def _registered(self, topology: Topology) -> None:
-        """Have the apiserver know the webhook as it is, once a call on its way has come through."""
+        """Register the webhook as it is, once a call to its address has succeeded."""
         upper, ref = self._home.upper, ref_of(topology)
         try:
             seen = await self._seen(topology)
@@ -362,9 +363,9 @@ class WebhookServer:
         _log.info("the webhook is registered", name=ref.name, address=address_of(topology.webhook))
 
     async def _answers(self, topology: Topology, trusted: bytes, *, is_asked: bool) -> bool:
-        """Call the address; False: not before the next certificate is shown, which may be for it. Else raises.
+        """Call the address; False if that must wait for the next certificate, which may be the one for it. Else raises.
 
-        Where nobody asks by the certificate that is shown (`is_asked`), the next one takes its place at once.
+        If no apiserver relies on the present certificate (`is_asked`), the next one replaces it at once.
         """
         address = address_of(topology.webhook)
         if self._next is not None and is_asked:
@@ -379,18 +380,21 @@ class WebhookServer:
         return True
 
     def _welcomes(self, seconds: float = 0.0) -> None:
-        """Note that an apiserver may be sent here from in some seconds on: at once where none asks."""
+        """Be ready in some seconds, unless a time is set already; at once if no apiserver calls yet."""
         if self._welcome is None:
             self._welcome = self._clock() + seconds
 
     def _note_published(self, trusted: bytes) -> None:
-        """Note since when the next certificate is trusted."""
+        """Record since when the next certificate is in the bundle."""
         if self._next is not None and self._next.published is None:
             is_there = set(certificates_in(self._next.pair.certificate)) <= set(certificates_in(trusted))
             self._next = self._next._replace(published=self._now() if is_there else None)
 
     async def _trusted(self, ref: Ref, seen: Manifest | None, trusted: bytes) -> Manifest | None:
-        """Have our certificate trusted at once where the apiserver asks already: it may come to us any moment."""
+        """Add our certificate to an existing configuration at once: an apiserver may call this engine at any moment.
+
+        Returns the configuration as it is afterwards.
+        """
         if seen is None or (patch := trusting(seen, trusted)) is None:
             self._welcomes(0.0 if seen is None else self._pace.heard)
             return seen
@@ -403,7 +407,7 @@ class WebhookServer:
         return changed
 
     async def _stay_trusted(self, topology: Topology) -> None:
-        """Have what is registered still, at an address that the topology has no more, trust what is shown."""
+        """Keep the served certificate trusted in a configuration that is still registered for a former address."""
         seen = await self._seen(topology)
         if seen is not None:
             trusted = bundle(self._mine(), bundle_in(seen), self._dropped(), self._now())
@@ -420,7 +424,7 @@ class WebhookServer:
             raise Conflict(error.message) from None
 
     async def _seen(self, topology: Topology) -> Manifest | None:
-        """Return the configuration that is registered; raises NotOurs."""
+        """Return the registered configuration, None for none; raises NotOurs."""
         ref = ref_of(topology)
         try:
             seen: Manifest = orjson.loads(await self._home.upper.read(ref))
@@ -434,14 +438,15 @@ class WebhookServer:
         return [self._shown.certificate, *([self._next.pair.certificate] if self._next else [])]
 
     def _dropped(self) -> list[bytes]:
-        """Return what is shown no more."""
+        """Return the certificates that are no longer served."""
         return [pair.certificate for pair in self._retired]
 
     async def _took_back(self, topology: Topology) -> float | None:
-        """Take back what is registered, where it is ours.
+        """Delete the registration if it is ours; return the seconds until the next check, None for none.
 
-        A replica that has not heard of it yet may register it once more. One that does so ever again follows another
-        topology: it has its way, or the two would make and delete it for ever.
+        A replica that has not received the edit yet may register it once more. An engine that does so repeatedly
+        follows another topology: its registration is left, because both would otherwise create and delete it
+        indefinitely.
         """
         if not self._home.leads():
             return self._pace.look
@@ -467,7 +472,7 @@ class WebhookServer:
         return None
 
     def _say(self, trouble: str) -> None:
-        """Tell, once, what keeps the webhook from being registered as it is."""
+        """Log, once, what prevents the registration."""
         if trouble != self._trouble:
             _log.warning("the webhook is served, and cannot be registered as it is", why=trouble)
         self._trouble = trouble
@@ -482,6 +487,6 @@ def _content(field: str, path: Path, kept: KeptFiles) -> bytes:
 
 
 def _moved(served: Webhook | None, wanted: Webhook) -> bool:
-    """Report whether it is to be served otherwise: elsewhere, under other names, with another certificate."""
+    """Report whether address, names or certificate files of the webhook have changed."""
     fields = ("bind", "port", "service", "url", "tls_cert_file", "tls_key_file")
     return any(getattr(served, field) != getattr(wanted, field) for field in fields)

@@ -1,9 +1,9 @@
-"""A cluster in memory: what the engine's requests would make of a real one, without sending any.
+"""An in-memory cluster, which processes the engine's requests without sending them.
 
-`plan` runs the very loop of `run` against rehearsals until nothing is left to do, and prints what they were asked for;
-the tests of rules and loop use them as their clusters. So one has to answer as an apiserver does: with the same errors,
-the same preconditions, the same bookkeeping. What it does not have is defaults, validation, and controllers but three
-that the engine waits for: a namespace gets its account, and pods and claims come to their end.
+`plan` runs the loop of `run` on such clusters until nothing is left to do, and prints their requests. The tests of
+rules and loop use them too. So they answer as an apiserver does: with the same errors, preconditions and managedFields.
+They have no defaults and no validation, and only the controllers that the engine waits for: a namespace gets its
+default ServiceAccount, and deleted pods and claims disappear.
 """
 
 from collections import defaultdict
@@ -40,9 +40,9 @@ from tensile.reconcile.dryrun.semantics import (
 )
 
 SOMEBODY = "somebody-else"
-"""The field manager of what `place` and `alter` write."""
+"""The field manager of writes by `place` and `alter`."""
 _FIRST_VERSION = 1 << 62
-"""Beyond any real resourceVersion, so that caches take what is rehearsed for newer than what they hold."""
+"""Greater than any real resourceVersion, so that caches treat each object of a dry run as newer than theirs."""
 _TOKEN_SECONDS = 3600
 _UIDS = UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
 _STAYS = ("uid", "creationTimestamp", "generation")
@@ -50,7 +50,7 @@ _Name = tuple[str, str]
 
 
 class _Envelope(msgspec.Struct, frozen=True):
-    """Just enough of an object to file it."""
+    """The part of an object that is needed to store it."""
 
     metadata: Meta
 
@@ -59,32 +59,32 @@ _ENVELOPES = msgspec.json.Decoder(_Envelope)
 
 
 class _Follower(NamedTuple):
-    """A cache that is told of one kind, and of which objects of it."""
+    """A cache that receives the events of one kind, and its selection."""
 
     cache: Cache
     selects: Callable[[Manifest], bool]
 
     def stored(self, raw: bytes, manifest: Manifest) -> None:
-        """Tell of an object as it is now; one that is not selected any more goes from the cache."""
+        """Apply the present state of an object. One that is not selected any more is removed."""
         if self.selects(manifest):
             self.cache.put(raw)
         else:
             self.gone(raw, manifest)
 
     def gone(self, raw: bytes, manifest: Manifest) -> None:
-        """Tell that an object is gone, where the cache knew it."""
+        """Apply the deletion of an object if the cache has it."""
         meta = metadata(manifest)
         if self.cache.get(meta.get("namespace", ""), meta["name"]) is not None:
             self.cache.remove(raw)
 
 
 class Rehearsal:
-    """A cluster in memory; `name` as in `Cluster`.
+    """An in-memory cluster. `name` as in `Cluster`.
 
-    `behind` is the real cluster that it stands for: read, never written, and asked about what is not held here. With
-    `ends_pods` a deleted pod goes at once, as if its kubelet took no time, and a claim as if nothing used it; otherwise
-    a pod stays until a grace of 0, and a claim or volume is protected.
-    `version` is what the cluster says it is, `now` gives the time in UTC.
+    `behind` is the real cluster that it stands for. That is read for what is not held here, and never written. With
+    `ends_pods` a deleted pod disappears at once, as if its kubelet took no time, and a claim as if it were not in use.
+    Otherwise a pod stays until a grace period of 0, and claims and volumes are protected. `version` is its Kubernetes
+    version, `now` returns UTC.
     """
 
     def __init__(
@@ -112,23 +112,23 @@ class Rehearsal:
         return self._name
 
     def follow(self, kind: Kind, cache: Cache, selects: Callable[[Manifest], bool]) -> None:
-        """Tell a cache, from now on, of every object of a kind that is selected, before the write's answer is given."""
+        """Send every later change of selected objects of a kind to a cache, before the response to the write."""
         self._followers[kind].append(_Follower(cache, selects))
 
     def hold(self, kind: Kind, raw: bytes) -> None:
-        """Take an object, just as it is, to be there from the start; caches are not told."""
+        """Add an initial object unchanged, without events to caches."""
         meta = _ENVELOPES.decode(raw).metadata
         self._held[kind][(meta.namespace, meta.name)] = raw
 
     def find(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """Return an object that is held, None for one that is not."""
+        """Return an object that is held, None if it is not."""
         raw = self._held[kind].get((namespace, name))
         return None if raw is None else _decoded(raw)
 
     def place(self, kind: Kind, manifest: Manifest) -> Manifest:
-        """Have somebody else put an object there, whatever stood under its name, and give it as stored.
+        """Create or replace an object as another client would, and return it as stored.
 
-        A UID, times and managedFields of its own are kept, else made; an object that is there keeps its UID.
+        Its own UID, times and managedFields are kept, else generated. An existing object keeps its UID.
         """
         given = metadata(manifest)
         ref = Ref(self._name, kind, given.get("namespace", ""), given["name"])
@@ -144,7 +144,7 @@ class Rehearsal:
         return _decoded(self._keep(ref, stored))
 
     def alter(self, ref: Ref, change: Callable[[Manifest], None]) -> Manifest:
-        """Have somebody else change an object in place, and give it as it is then. Raises NotFound."""
+        """Change an object as another client would, and return it as stored. Raises NotFound."""
         with self._told("alter", ref):
             before = self._object(ref)
             after = deepcopy(before)
@@ -152,35 +152,35 @@ class Rehearsal:
             return _decoded(self._revise(ref, before, tidied(ref.kind, after), SOMEBODY))
 
     def vanish(self, ref: Ref) -> None:
-        """Have an object go, whatever keeps it. Raises NotFound."""
+        """Remove an object, whatever its finalizers. Raises NotFound."""
         with self._told("vanish", ref):
             self._drop(ref, self._object(ref))
 
     async def read(self, ref: Ref) -> bytes:
-        """Return the object as it is held, else as it is in the real cluster."""
+        """Return the object as held, else as in the real cluster."""
         with self._told("read", ref):
             return await self._fetched(ref)
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
-        """Return what is held of a selection: equality of labels, labels that are there or not, and some fields."""
+        """Return the objects of a selection: equality and existence of labels, and some fields."""
         with self._told("list", Ref(self._name, kind, selection.namespace, "")):
             held = {**await self._beyond(kind, selection), **self._held[kind]}
             chosen = [raw for _, raw in sorted(held.items()) if is_selected(_decoded(raw), selection)]
         return Listing([read(raw) for raw in chosen], str(self._count))
 
     async def kinds(self) -> tuple[Kind, ...]:
-        """Return the namespaced kinds of what is held, and those of the real cluster."""
+        """Return the namespaced kinds of held objects, and those of the real cluster."""
         held = [kind for kind, found in self._held.items() if kind.namespaced and found]
         real = () if self._behind is None else await self._behind.kinds()
         return tuple(dict.fromkeys((*real, *held)))
 
     def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:  # noqa: ARG002
-        """Refuse: caches hear of a rehearsal by `follow`, at once, and nothing needs a watch of it."""
+        """Raise Denied: caches receive events by `follow`, at once, so that no watch is needed."""
         with self._told("watch", Ref(self._name, kind, selection.namespace, "")):
             raise _refused("a rehearsal is not watched: have a cache follow it", HTTPStatus.METHOD_NOT_ALLOWED)
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
-        """Store a new object, and give it."""
+        """Store a new object and return it."""
         with self._told("create", ref):
             _check_place(ref, metadata(body))
             await self._admit(ref, body)
@@ -191,7 +191,7 @@ class Rehearsal:
             return self._keep(ref, created(ref, body, self._fabricated(), self._author(FIELD_MANAGER)))
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
-        """Answer as if a token had been issued: it is no token, and the times are right."""
+        """Return an answered TokenRequest with an empty token and the right times."""
         with self._told("create", account, "token"):
             await self._fetched(account)
             spec = {"expirationSeconds": _TOKEN_SECONDS, **(request.get("spec") or {})}
@@ -200,7 +200,7 @@ class Rehearsal:
             return orjson.dumps({**request, "spec": spec, "status": status})
 
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
-        """Change an object, or a subresource of it, and give it as stored; what changes nothing writes nothing."""
+        """Patch an object, or a subresource of it, and return it as stored. Without a change nothing is written."""
         with self._told("patch", ref, subresource):
             check_way(ref.kind, subresource)
             before = _decoded(await self._fetched(ref))
@@ -210,9 +210,9 @@ class Rehearsal:
             return self._revise(ref, before, after, FIELD_MANAGER, subresource)
 
     async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
-        """Delete the object of that UID, and give what a real cluster answers: the object, or a v1 Status.
+        """Delete the object of that UID, and return the response of a real cluster: the object, or a v1 Status.
 
-        A pod that goes at once is told of as ending before it is told of as gone.
+        A pod that disappears at once is reported as terminating first.
         """
         with self._told("delete", ref):
             before = _decoded(await self._fetched(ref))
@@ -233,7 +233,7 @@ class Rehearsal:
             return last if ref.kind in (POD, SERVICE_ACCOUNT) else _success(ref, uid)
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
-        """Delete a pod that says why: whether a budget allows it is for the moment in which it is asked in earnest."""
+        """Set the condition of an eviction on a pod and delete it. Only a real eviction checks disruption budgets."""
         with self._told("evict", ref):
             before = _decoded(await self._fetched(ref))
             if metadata(before)["uid"] == uid:
@@ -241,16 +241,16 @@ class Rehearsal:
         await Rehearsal.delete(self, ref, uid=uid)
 
     async def version(self) -> str:
-        """Return the version that it was made with."""
+        """Return the version that it was created with."""
         return self._release
 
     def endpoint(self) -> Endpoint:
-        """Refuse: there is nothing to connect to."""
+        """Raise Denied: there is nothing to connect to."""
         raise Denied("a rehearsal has no streams", cluster=self._name, doing="connect", reason="Forbidden")
 
     @contextmanager
     def _told(self, verb: str, ref: Ref, subresource: str = "") -> Iterator[None]:
-        """Complete an error with where it happened and at what."""
+        """Add cluster and request to an error."""
         try:
             yield
         except ClusterError as error:
@@ -266,14 +266,14 @@ class Rehearsal:
         return found
 
     async def _beyond(self, kind: Kind, selection: Selection) -> dict[_Name, bytes]:
-        """Return what the real cluster has of a selection and has not gone here."""
+        """Return the selected objects of the real cluster, without those deleted here."""
         listed = [] if self._behind is None else (await self._behind.list(kind, selection)).items
         metas = [(_ENVELOPES.decode(raw).metadata, raw) for raw in listed]
         found = {(meta.namespace, meta.name): raw for meta, raw in metas}
         return {place: raw for place, raw in found.items() if (kind, place) not in self._gone}
 
     async def _sought(self, ref: Ref) -> bytes | None:
-        """Return an object that is held, or that the real cluster has and that has not gone here; None: neither."""
+        """Return an object that is held, or that the real cluster has and that was not deleted here, else None."""
         place = (ref.namespace, ref.name)
         if self._behind is not None and place not in self._held[ref.kind] and (ref.kind, place) not in self._gone:
             try:
@@ -292,7 +292,7 @@ class Rehearsal:
         return raw
 
     async def _admit(self, ref: Ref, body: Manifest) -> None:
-        """Refuse objects of a namespace that is not there or is ending, and pods whose account is missing."""
+        """Refuse objects in a missing or terminating namespace, and pods without their ServiceAccount."""
         if not ref.namespace:
             return
         space = _decoded(await self._fetched(Ref(self._name, NAMESPACE, "", ref.namespace)))
@@ -305,7 +305,7 @@ class Rehearsal:
             raise _refused(message, HTTPStatus.FORBIDDEN)
 
     def _revise(self, ref: Ref, before: Manifest, after: Manifest, manager: str, subresource: str = "") -> bytes:
-        """Store a change, if it is one; an object that only waited for it goes."""
+        """Store a change, if there is one. An object that only waited for it is removed."""
         if after == tidied(ref.kind, before):
             return self._held[ref.kind][(ref.namespace, ref.name)]
         stored = booked(before, after, self._author(manager), subresource)
@@ -315,7 +315,7 @@ class Rehearsal:
         return self._keep(ref, stored)
 
     def _keep(self, ref: Ref, manifest: Manifest) -> bytes:
-        """Store an object under a new resourceVersion, tell who follows, and let a namespace have its account."""
+        """Store an object with a new resourceVersion, send its event, and create a namespace's ServiceAccount."""
         stored = self._numbered(manifest)
         raw = orjson.dumps(stored)
         self._held[ref.kind][(ref.namespace, ref.name)] = raw
@@ -326,7 +326,7 @@ class Rehearsal:
         return raw
 
     def _drop(self, ref: Ref, manifest: Manifest) -> bytes:
-        """Forget an object, tell who follows, and give it as it was last, under a new resourceVersion."""
+        """Remove an object, send its event, and return its last state with a new resourceVersion."""
         last = self._numbered(manifest)
         raw = orjson.dumps(last)
         place = (ref.namespace, ref.name)
@@ -337,40 +337,40 @@ class Rehearsal:
         return raw
 
     def _numbered(self, manifest: Manifest) -> Manifest:
-        """Return an object the next resourceVersion."""
+        """Return the object with the next resourceVersion."""
         self._count += 1
         return {**manifest, "metadata": {**metadata(manifest), "resourceVersion": str(self._count)}}
 
     def _fabricated(self) -> str:
-        """Make a UID that no other object has, in this cluster or another."""
+        """Return a UID that is unique over all clusters."""
         return str(uuid5(_UIDS, f"{self._name}/{self._count}"))
 
     def _author(self, manager: str) -> Author:
-        """Return who writes now."""
+        """Return the author of a write now."""
         return Author(manager, timestamp(self._now()))
 
 
 def _decoded(raw: bytes) -> Manifest:
-    """Decode an object; a new one at each call."""
+    """Decode an object, a new one at each call."""
     found: Manifest = orjson.loads(raw)
     return found
 
 
 def _resource(kind: Kind) -> str:
-    """Name a kind as the API's messages do."""
+    """Format a kind as in the API's messages."""
     group, slash, _ = kind.api.partition("/")
     return f"{kind.plural}.{group}" if slash else kind.plural
 
 
 def _check_place(ref: Ref, meta: Manifest) -> None:
-    """Refuse a new object that is not for the place that the request names."""
+    """Raise Denied if a new object has another name or namespace than the request."""
     place = (meta.get("name") or ref.name, meta.get("namespace") or ref.namespace)
     if place != (ref.name, ref.namespace) and ref.kind.namespaced:
         raise Denied("the object is not the one that the request names", status=400, reason="BadRequest")
 
 
 def _check_form(meta: Manifest) -> None:
-    """Refuse a new object without a name, or with a version; a real cluster finds that when all else is in order."""
+    """Refuse a new object without a name or with a resourceVersion. A real cluster checks that last."""
     if not meta.get("name"):
         raise Denied("metadata.name: Required value", status=422, reason="Invalid", causes=("FieldValueRequired",))
     if meta.get("resourceVersion"):
@@ -378,18 +378,18 @@ def _check_form(meta: Manifest) -> None:
 
 
 def _missing(kind: Kind, name: str) -> NotFound:
-    """Describe that there is no such object."""
+    """Return the error for an object that does not exist."""
     return NotFound(f'{_resource(kind)} "{name}" not found', status=HTTPStatus.NOT_FOUND, reason="NotFound")
 
 
 def _refused(message: str, status: HTTPStatus, *causes: str) -> Denied:
-    """Describe no."""
+    """Return the error for a refused request."""
     reason = "Forbidden" if status == HTTPStatus.FORBIDDEN else "MethodNotAllowed"
     return Denied(message, status=status, reason=reason, causes=causes)
 
 
 def _success(ref: Ref, uid: str) -> bytes:
-    """Return the Status that answers for most kinds that are deleted at once."""
+    """Return the Status that most kinds answer when they are deleted at once."""
     details = {"name": ref.name, "kind": ref.kind.plural, "uid": uid}
     status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
     return orjson.dumps(status)

@@ -1,12 +1,10 @@
-"""What an apiserver makes of an object and a PATCH body, for the three media types that the engine sends.
+"""The result of a PATCH on an object, for the three media types that the engine sends, and of selectors.
 
-A rehearsal has to end where the real cluster would, so this follows Kubernetes where it departs from what one would
-think: a JSON patch may replace a key that is not there, and a list that merges comes out in the patch's
-order. Lists merge by the key that the API's types name; container statuses, taints and tolerations are replaced whole.
+A dry run must end in the state of the real cluster, so this module follows Kubernetes also where it is unexpected. A
+JSON patch may replace a missing key, and a merged list has the order of the patch. Lists are merged by the key in the
+API's types. Container statuses, taints and tolerations are replaced as a whole.
 
-Which objects a label or field selector picks, as far as the engine asks for any.
-
-Read as the API reads them: comma means and, a label that is missing is unequal to every value.
+Selectors are read as in the API: a comma means and, and a missing label differs from every value.
 """
 
 from http import HTTPStatus
@@ -30,11 +28,13 @@ _MERGED_BY = {
     "podIPs": "ip",
 }
 
+_FIELDS = ("metadata.name", "metadata.namespace", "spec.nodeName", "status.phase", "type", "involvedObject.uid")
+
 
 def patched(manifest: Manifest, patch: Patch) -> Manifest:
-    """Return the object that the patch asks for; `manifest` stays as it is.
+    """Return the patched object. `manifest` is not changed.
 
-    Raises Denied where Kubernetes refuses the body (400, 422), and for server-side apply, which is not rehearsed.
+    Raises Denied if Kubernetes refuses the body (400, 422), and for server-side apply, which is not supported.
     """
     match patch.media:
         case "json-patch":
@@ -52,7 +52,7 @@ def patched(manifest: Manifest, patch: Patch) -> Manifest:
 
 
 def _operated(manifest: Manifest, operations: Any) -> Manifest:
-    """Carry out RFC 6902 operations one after the other, as leniently as Kubernetes does."""
+    """Apply RFC 6902 operations one by one, as leniently as Kubernetes."""
     if not isinstance(operations, list):
         raise Denied("a JSON patch is a list of operations", status=HTTPStatus.BAD_REQUEST, reason="BadRequest")
     found = manifest
@@ -65,7 +65,7 @@ def _operated(manifest: Manifest, operations: Any) -> Manifest:
 
 
 def _lenient(manifest: Manifest, operation: Manifest) -> Manifest:
-    """Describe an operation that replaces a key which is not there so that it can be carried out."""
+    """Convert the replacement of a missing key to an addition."""
     place, key = jsonpatch.JsonPointer(operation["path"]).to_last(manifest)
     if operation["op"] == "replace" and isinstance(place, dict) and key is not None and key not in place:
         return {**operation, "op": "add"}
@@ -73,7 +73,7 @@ def _lenient(manifest: Manifest, operation: Manifest) -> Manifest:
 
 
 def _merged(seen: Any, patch: Any) -> Any:
-    """Merge by RFC 7386: maps merge, null takes away, anything else replaces."""
+    """Merge by RFC 7386: maps are merged, null removes, anything else replaces."""
     if not isinstance(patch, dict):
         return patch
     found = dict(seen) if isinstance(seen, dict) else {}
@@ -86,7 +86,7 @@ def _merged(seen: Any, patch: Any) -> Any:
 
 
 def _laid_over(seen: Manifest, patch: Manifest) -> Manifest:
-    """Merge maps by Kubernetes' strategic rules."""
+    """Merge maps by Kubernetes' strategic merge."""
     found = {} if patch.get(_DIRECTIVE) == "replace" else dict(seen)
     for field, value in patch.items():
         if field == _DIRECTIVE:
@@ -99,7 +99,7 @@ def _laid_over(seen: Manifest, patch: Manifest) -> Manifest:
 
 
 def _value(field: str, seen: Any, value: Any) -> Any:
-    """Return what becomes of one field."""
+    """Return the merged value of one field."""
     if isinstance(value, dict):
         return _laid_over(seen if isinstance(seen, dict) else {}, value)
     if isinstance(value, list) and field in _MERGED_BY:
@@ -108,7 +108,7 @@ def _value(field: str, seen: Any, value: Any) -> Any:
 
 
 def _list(seen: list[Manifest], patch: list[Manifest], key: str) -> list[Manifest]:
-    """Merge two lists whose elements are told apart by `key`."""
+    """Merge two lists whose elements are identified by `key`."""
     fresh = [one for one in patch if _DIRECTIVE not in one]
     if any(one.get(_DIRECTIVE) == "replace" for one in patch):
         return fresh
@@ -120,7 +120,7 @@ def _list(seen: list[Manifest], patch: list[Manifest], key: str) -> list[Manifes
 
 
 def _ordered(known: list[str], changed: list[str]) -> list[str]:
-    """Return the names of `changed` in their order, with the other known ones where they stood before those."""
+    """Return the names of `changed` in their order, with the other known ones before those that they preceded."""
     place = {name: number for number, name in enumerate(known)}
     others = [name for name in known if name not in changed]
     found: list[str] = []
@@ -131,11 +131,8 @@ def _ordered(known: list[str], changed: list[str]) -> list[str]:
     return found + others
 
 
-_FIELDS = ("metadata.name", "metadata.namespace", "spec.nodeName", "status.phase", "type", "involvedObject.uid")
-
-
 def is_selected(manifest: Manifest, selection: Selection) -> bool:
-    """Report whether an object is in the selection. Raises Denied for a selector that is not understood."""
+    """Report whether a selection contains an object. Raises Denied for an unsupported selector."""
     if selection.namespace and metadata(manifest).get("namespace") != selection.namespace:
         return False
     fields = {path: _at(manifest, path) for path in _FIELDS}
@@ -151,7 +148,7 @@ def _terms(selector: str) -> list[str]:
 
 
 def _holds(term: str, carried: dict[str, str]) -> bool:
-    """Report whether one term of a label selector holds."""
+    """Report whether one term of a label selector matches."""
     if "=" in term:
         key, wanted, equal = _comparison(term)
         return (carried.get(key) == wanted) == equal
@@ -159,7 +156,7 @@ def _holds(term: str, carried: dict[str, str]) -> bool:
 
 
 def _equals(term: str, fields: dict[str, str]) -> bool:
-    """Report whether one term of a field selector holds."""
+    """Report whether one term of a field selector matches."""
     key, wanted, equal = _comparison(term)
     if key not in fields:
         raise _denied(term)
@@ -167,13 +164,13 @@ def _equals(term: str, fields: dict[str, str]) -> bool:
 
 
 def _comparison(term: str) -> tuple[str, str, bool]:
-    """Split "KEY=VALUE", "KEY==VALUE" or "KEY!=VALUE" into key, value, and whether they are to be equal."""
+    """Split "KEY=VALUE", "KEY==VALUE" or "KEY!=VALUE" into key, value, and whether they must be equal."""
     key, _, value = term.partition("=")
     return key.rstrip("!").strip(), value.removeprefix("=").strip(), not key.endswith("!")
 
 
 def _at(manifest: Manifest, path: str) -> str:
-    """Return a field by its dotted path, "" where there is none."""
+    """Return a field by its dotted path, "" if there is none."""
     found: Any = manifest
     for part in path.split("."):
         found = found.get(part, "") if isinstance(found, dict) else ""
@@ -181,5 +178,5 @@ def _at(manifest: Manifest, path: str) -> str:
 
 
 def _denied(selector: str) -> Denied:
-    """Describe that a selector is not understood."""
+    """Return the error for an unsupported selector."""
     return Denied(f"the selector {selector!r} is not supported", status=HTTPStatus.BAD_REQUEST, reason="BadRequest")

@@ -1,8 +1,8 @@
-"""What an apiserver itself adds to an object, keeps from a writer, and decides when the object is deleted.
+"""What an apiserver does with written and deleted objects, apart from defaults and validation.
 
-Plain functions on manifests, as Kubernetes does it: which part of an object a subresource lets through, whose labels
-and annotations are noted as whose, and whether a deleted object goes at once or only begins to end. Defaults and
-validation are left out: nothing decides by them.
+These are plain functions on manifests: which fields a subresource can change, which manager owns labels and
+annotations, and whether a deleted object disappears at once or terminates first. No decision depends on defaults and
+validation.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ _DEFAULT_GRACE = 30
 _OF_PODS = frozenset({"ephemeralcontainers", "resize"})
 _WITH_STATUS = frozenset({POD, NODE, NAMESPACE, CLAIM, VOLUME})
 _PROTECTION = {CLAIM: "kubernetes.io/pvc-protection", VOLUME: "kubernetes.io/pv-protection"}
-"""Finalizers that admission adds, and that a controller takes away once the object is not in use."""
+"""Finalizers that admission adds, and that a controller removes once the object is not in use."""
 _SERVERS = (
     "name",
     "namespace",
@@ -51,14 +51,14 @@ _LISTS = ("containers", "initContainers")
 
 
 class Author(NamedTuple):
-    """Who writes, by the API's field manager, and when, in RFC 3339."""
+    """The writer, by field manager, and the time in RFC 3339."""
 
     manager: str
     moment: str
 
 
 def created(ref: Ref, body: Manifest, uid: str, author: Author) -> Manifest:
-    """Return a new object as it is stored, but for its resourceVersion."""
+    """Return a new object as it is stored, without its resourceVersion."""
     given = {field: value for field, value in metadata(body).items() if field not in _SERVERS}
     place = {"name": ref.name} | ({"namespace": ref.namespace} if ref.namespace else {})
     meta: Manifest = {**given, **place, "uid": uid, "creationTimestamp": author.moment}
@@ -75,7 +75,7 @@ def created(ref: Ref, body: Manifest, uid: str, author: Author) -> Manifest:
 
 
 def tidied(kind: Kind, manifest: Manifest) -> Manifest:
-    """Return the object without what is empty in it, and a namespace with the label of its name."""
+    """Return the object without empty fields, and a namespace with the label of its name."""
     meta = dict(metadata(manifest))
     if kind == NAMESPACE:
         meta["labels"] = {**(meta.get("labels") or {}), NAMESPACE_NAME: meta["name"]}
@@ -84,13 +84,13 @@ def tidied(kind: Kind, manifest: Manifest) -> Manifest:
 
 
 def _without_empty(fields: Manifest, named: Iterable[str]) -> Manifest:
-    """Leave out the named fields that hold nothing."""
+    """Remove those of the named fields that are empty."""
     empty = {field for field in named if not fields.get(field)}
     return {field: value for field, value in fields.items() if field not in empty}
 
 
 def fence(seen: Manifest, asked: Manifest) -> None:
-    """Raise the Conflict with which Kubernetes meets a write of another object, or of an older one."""
+    """Raise the Conflict of Kubernetes for a write to another object, or to an older version."""
     before, after = metadata(seen), metadata(asked)
     if after.get("resourceVersion") not in (None, "", before["resourceVersion"]):
         message = f"{before['name']} has been modified; apply the change to the latest version and try again"
@@ -102,14 +102,14 @@ def fence(seen: Manifest, asked: Manifest) -> None:
 
 
 def check_way(kind: Kind, subresource: str) -> None:
-    """Raise NotFound for a subresource that the kind does not have, as is found out before anything else."""
+    """Raise NotFound for a subresource that the kind does not have. Kubernetes checks that first."""
     has_status = kind in _WITH_STATUS and subresource == "status"
     if subresource and not has_status and not (kind == POD and subresource in _OF_PODS):
         raise NotFound("the server could not find the requested resource", status=404, reason="NotFound")
 
 
 def revised(kind: Kind, seen: Manifest, asked: Manifest, subresource: str = "") -> Manifest:
-    """Return what a write by way of `subresource` ("" for the object) lets through of the object asked for."""
+    """Return the stored result of a write through `subresource` ("" for the object itself)."""
     kept = {field: metadata(seen)[field] for field in _SERVERS if field in metadata(seen)}
     given = {field: value for field, value in metadata(asked).items() if field not in _SERVERS}
     asked = {**asked, "metadata": {**given, **kept}}
@@ -117,7 +117,7 @@ def revised(kind: Kind, seen: Manifest, asked: Manifest, subresource: str = "") 
 
 
 def _let_through(kind: Kind, seen: Manifest, asked: Manifest, subresource: str) -> Manifest:
-    """Take from `asked` what the way of writing may change."""
+    """Apply only what the subresource may change."""
     match subresource:
         case "":
             return _with(asked, seen, "status") if kind in _WITH_STATUS else asked
@@ -130,13 +130,13 @@ def _let_through(kind: Kind, seen: Manifest, asked: Manifest, subresource: str) 
 
 
 def _with(fields: Manifest, others: Manifest, name: str) -> Manifest:
-    """Return `fields` with one field as it is, or is not, in `others`."""
+    """Return `fields` with one field as in `others`, present or missing."""
     found = {field: value for field, value in fields.items() if field != name}
     return {**found, name: others[name]} if name in others else found
 
 
 def _resized(seen: Manifest, asked: Manifest) -> Manifest:
-    """Return the pod's spec with the resources asked for, the pod's own and its containers'."""
+    """Return the pod's spec with the requested resources, its own and its containers'."""
     found = _with(seen, asked, "resources")
     for field in _LISTS:
         wanted = {one["name"]: one for one in asked.get(field) or ()}
@@ -146,10 +146,10 @@ def _resized(seen: Manifest, asked: Manifest) -> Manifest:
 
 
 def booked(seen: Manifest, manifest: Manifest, author: Author, subresource: str = "") -> Manifest:
-    """Note in managedFields who wrote which labels and annotations, and count a pod's generation.
+    """Record the owners of labels and annotations in managedFields, and increment a pod's generation.
 
-    As Kubernetes keeps books of an update: what was written is its writer's alone, what is gone is nobody's, and a
-    value that stays the same stays whose it was. Other fields are not booked.
+    As for an update in Kubernetes, the writer alone owns what it changed, removed keys have no owner, and unchanged
+    values keep their owner. Other fields are not recorded.
     """
     before, after = metadata(seen), dict(metadata(manifest))
     books = deepcopy(before.get("managedFields") or [])
@@ -165,7 +165,7 @@ def booked(seen: Manifest, manifest: Manifest, author: Author, subresource: str 
 def _book(
     books: list[Manifest], section: str, old: dict[str, str], new: dict[str, str], by: tuple[Author, str]
 ) -> None:
-    """Note one section of metadata."""
+    """Record one section of metadata."""
     written = [key for key, value in new.items() if old.get(key) != value]
     for book in books:
         owned = book.get("fieldsV1", {}).get("f:metadata", {}).get(f"f:{section}", {})
@@ -178,7 +178,7 @@ def _book(
 
 
 def _book_of(books: list[Manifest], author: Author, subresource: str) -> Manifest:
-    """Find the writer's book, or begin one."""
+    """Return the writer's entry in managedFields, a new one if needed."""
     for book in books:
         if (book["manager"], book.get("subresource", "")) == (author.manager, subresource):
             book["time"] = author.moment
@@ -189,9 +189,9 @@ def _book_of(books: list[Manifest], author: Author, subresource: str) -> Manifes
 
 
 def marked(kind: Kind, manifest: Manifest, grace: int | None, now: datetime) -> Manifest:
-    """Return the object as a delete request leaves it, were it to stay; the very same where that changes nothing.
+    """Return the object as a delete request leaves it if it stays, the same object if nothing changes.
 
-    A grace period is a bound pod's alone and can only be shortened; a namespace waits to be emptied.
+    Only a bound pod has a grace period, which can only be shortened. A namespace stays until it is empty.
     """
     meta = metadata(manifest)
     if "deletionTimestamp" in meta:
@@ -205,7 +205,7 @@ def marked(kind: Kind, manifest: Manifest, grace: int | None, now: datetime) -> 
 
 
 def _grace(pod: Manifest, asked: int | None) -> int:
-    """Return the seconds that a pod gets: none when it runs nowhere, a second for a negative number."""
+    """Return the grace period of a pod in seconds: 0 if it runs on no node, 1 for a negative number."""
     spec = pod.get("spec") or {}
     if not spec.get("nodeName") or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return 0
@@ -214,7 +214,7 @@ def _grace(pod: Manifest, asked: int | None) -> int:
 
 
 def _with_grace(manifest: Manifest, grace: int, now: datetime) -> Manifest:
-    """Mark an object as ending after so many seconds."""
+    """Mark an object as terminating, with a grace period in seconds."""
     meta = metadata(manifest)
     end = timestamp(later(now, grace))
     generation = {"generation": meta["generation"] + 1} if "generation" in meta else {}
@@ -223,7 +223,7 @@ def _with_grace(manifest: Manifest, grace: int, now: datetime) -> Manifest:
 
 
 def _shortened(manifest: Manifest, grace: int | None) -> Manifest:
-    """Return an object that is ending already with a shorter grace period, if that is one."""
+    """Return a terminating object with the new grace period, if that is shorter."""
     meta = metadata(manifest)
     known = meta.get("deletionGracePeriodSeconds")
     grace = 1 if grace is not None and grace < 0 else grace
@@ -235,7 +235,7 @@ def _shortened(manifest: Manifest, grace: int | None) -> Manifest:
 
 
 def disrupted(pod: Manifest, now: datetime) -> Manifest:
-    """Return a pod that says that it was evicted."""
+    """Return a pod with the condition that it was evicted."""
     status = pod.get("status") or {}
     others = [one for one in status.get("conditions") or () if one["type"] != "DisruptionTarget"]
     said = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
@@ -244,7 +244,7 @@ def disrupted(pod: Manifest, now: datetime) -> Manifest:
 
 
 def unprotected(kind: Kind, manifest: Manifest) -> Manifest:
-    """Return an object without what protects it while it is in use, as a controller leaves it when it is not."""
+    """Return an object without the finalizer that protects it while in use, as its controller would."""
     meta = metadata(manifest)
     kept = [one for one in meta.get("finalizers") or () if one != _PROTECTION.get(kind)]
     rest = {field: value for field, value in meta.items() if field != "finalizers"}
@@ -252,7 +252,7 @@ def unprotected(kind: Kind, manifest: Manifest) -> Manifest:
 
 
 def goes(kind: Kind, manifest: Manifest) -> bool:
-    """Report whether a delete request removes the object that it has marked so."""
+    """Report whether a delete request removes the object that `marked` returned."""
     meta = metadata(manifest)
     if meta.get("finalizers") or kind == NAMESPACE:
         return False
@@ -260,7 +260,7 @@ def goes(kind: Kind, manifest: Manifest) -> bool:
 
 
 def released(manifest: Manifest) -> bool:
-    """Report whether an object that a write has left without finalizers was only waiting for that."""
+    """Report whether a terminating object only waited for its finalizers, which a write has removed."""
     meta = metadata(manifest)
     ending = "deletionTimestamp" in meta and meta.get("deletionGracePeriodSeconds") == 0
     return ending and not meta.get("finalizers")

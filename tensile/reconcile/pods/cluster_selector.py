@@ -1,8 +1,8 @@
 """The annotation in which the webhook keeps a pod's constraints on lower nodes.
 
-Its form is tensile-kube's: JSON with nodeSelector, affinity and tolerations as in a pod's spec. Anybody who may create
-a pod can write it, so its size and shape are checked before it is walked; a text of another shape counts as none and is
-said. It is decoded once, and what was checked is what is used: two decoders do not agree on every text.
+Its format is tensile-kube's: JSON with nodeSelector, affinity and tolerations as in a pod's spec. Anyone who may create
+a pod can write it, so its size and types are checked before it is used. A text of another form counts as missing and is
+reported. It is decoded once, and the checked value is used: two decoders do not agree on every text.
 """
 
 from collections.abc import Iterable
@@ -15,17 +15,17 @@ from tensile.names import CLUSTER_SELECTOR
 from tensile.objects import Manifest, annotations
 
 LONGEST = 32 * 1024
-"""Characters of the annotation: hundreds of requirements. Kubernetes allows eight times as many."""
+"""The most characters of the annotation: hundreds of requirements. Kubernetes allows eight times as many."""
 MOST = 1_000
-"""Items of a list: terms, requirements and tolerations. Each is looked at whenever something is decided about a pod."""
+"""The most items of a list: terms, requirements and tolerations. Each is evaluated for every decision about a pod."""
 _DEEPEST = 32
-"""Objects and lists within each other: a pod's affinity has eleven, and what is written again may have 254."""
+"""The most levels of nesting: a pod's affinity has eleven, and the encoder allows 254."""
 _MANY = msgspec.Meta(max_length=MOST)
 _SECONDS = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
 
 
 class _Requirement(msgspec.Struct, gc=False):
-    """One expression, on nodes or on labels."""
+    """One expression on nodes or labels."""
 
     key: str
     operator: str = ""
@@ -36,41 +36,41 @@ _Requirements = Annotated[list[_Requirement], _MANY]
 
 
 class _NodeTerm(msgspec.Struct):
-    """What one kind of node has to be like."""
+    """The requirements of one node selector term."""
 
     matchExpressions: _Requirements | None = None  # noqa: N815 - the API's spelling, here and below
     matchFields: _Requirements | None = None  # noqa: N815
 
 
 class _NodeSelector(msgspec.Struct):
-    """Kinds of nodes, of which one will do."""
+    """Node selector terms, of which one has to match."""
 
     nodeSelectorTerms: Annotated[list[_NodeTerm], _MANY] | None = None  # noqa: N815
 
 
 class _Preference(msgspec.Struct):
-    """A kind of node that is preferred."""
+    """A preferred node selector term."""
 
     preference: _NodeTerm | None = None
     weight: int = 0
 
 
 class _NodeAffinity(msgspec.Struct):
-    """What is asked of nodes."""
+    """Node affinity."""
 
     requiredDuringSchedulingIgnoredDuringExecution: _NodeSelector | None = None  # noqa: N815
     preferredDuringSchedulingIgnoredDuringExecution: Annotated[list[_Preference], _MANY] | None = None  # noqa: N815
 
 
 class _LabelSelector(msgspec.Struct):
-    """What is asked of labels."""
+    """A label selector."""
 
     matchLabels: dict[str, str] | None = None  # noqa: N815
     matchExpressions: _Requirements | None = None  # noqa: N815
 
 
 class _PodTerm(msgspec.Struct):
-    """What company of pods is asked for, and in what domain."""
+    """A pod affinity term: which pods, and in which topology domain."""
 
     topologyKey: str = ""  # noqa: N815
     labelSelector: _LabelSelector | None = None  # noqa: N815
@@ -81,14 +81,14 @@ class _PodTerm(msgspec.Struct):
 
 
 class _WeightedPodTerm(msgspec.Struct):
-    """What company is preferred."""
+    """A preferred pod affinity term."""
 
     podAffinityTerm: _PodTerm  # noqa: N815
     weight: int = 0
 
 
 class _PodAffinity(msgspec.Struct):
-    """What is asked of the company of pods."""
+    """Pod affinity or anti-affinity."""
 
     requiredDuringSchedulingIgnoredDuringExecution: Annotated[list[_PodTerm], _MANY] | None = None  # noqa: N815
     preferredDuringSchedulingIgnoredDuringExecution: Annotated[list[_WeightedPodTerm], _MANY] | None = None  # noqa: N815
@@ -121,19 +121,19 @@ class _ClusterSelector(msgspec.Struct):
 
 
 def cluster_selector(upper_pod: Manifest) -> Manifest | None:
-    """Read what the webhook moved into the pod's annotation; None when there is none, or it cannot be read."""
+    """Return the constraints in the pod's annotation, None if it is missing or invalid."""
     text = annotations(upper_pod).get(CLUSTER_SELECTOR)
     return _read(text)[0] if text else None
 
 
 def cluster_selector_flaw(upper_pod: Manifest) -> str:
-    """Return what is wrong with the pod's annotation, "" when nothing is."""
+    """Return what is wrong with the pod's annotation, "" for nothing."""
     text = annotations(upper_pod).get(CLUSTER_SELECTOR)
     return _read(text)[1] if text else ""
 
 
 def selector_flaw(selector: Any) -> str:
-    """Return what about decoded constraints is not as in a pod's spec, or is beyond a bound; "" for nothing."""
+    """Return what is wrong with decoded constraints, by type or size, "" for nothing."""
     try:
         msgspec.convert(selector, _ClusterSelector)
     except msgspec.ValidationError as error:
@@ -142,7 +142,7 @@ def selector_flaw(selector: Any) -> str:
 
 
 def _read(text: str) -> tuple[Manifest | None, str]:
-    """Decode the annotation; return what it says and "", or None and what is wrong with it."""
+    """Decode the annotation. Return its content and "", or None and what is wrong with it."""
     if len(text) > LONGEST:
         return None, f"it has {len(text):,} characters, of which at most {LONGEST:,} are read"
     try:
@@ -154,7 +154,7 @@ def _read(text: str) -> tuple[Manifest | None, str]:
 
 
 def _is_flat(found: Any) -> bool:
-    """Report whether a decoded value can be walked and encoded again: both end at some depth."""
+    """Report whether a decoded value is within the limit of nesting, so that it can be walked and encoded again."""
     level: Iterable[Any] = (found,)
     for _ in range(_DEEPEST):
         level = [inner for one in level for inner in _inner(one) if isinstance(inner, dict | list)]

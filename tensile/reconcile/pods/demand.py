@@ -1,7 +1,7 @@
-"""What a pod asks of a node, counted as the kube-scheduler counts it.
+"""The resource requests of a pod, counted as the kube-scheduler does.
 
-The two have to agree to the milli-unit: what is free below is what the lower scheduler will still give away, and it
-knows init containers, sidecars, overhead, pod-level resources and resizes that are under way.
+Both have to agree to the milli-unit: free capacity is what the lower scheduler can still assign. It takes into account
+init containers, sidecars, overhead, pod-level resources and resizes in progress.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,10 +13,10 @@ from tensile.names import LEGACY, OWNER, UPPER_UID, VIRTUAL_POD
 from tensile.resources import add, parse_all
 
 Amounts = dict[str, int]
-"""Milli-units by resource name; whole things such as bytes, GPUs and pods count a thousand each."""
+"""Milli-units by resource name. Whole units such as bytes, GPUs and pods count a thousand each."""
 
 Quantities = Mapping[str, str | int | float]
-"""Quantities by resource name, as they stand in the API's JSON."""
+"""Quantities by resource name, as in the API's JSON."""
 
 _ONE_POD = {"pods": 1000}
 
@@ -31,7 +31,7 @@ class _Resources(msgspec.Struct, gc=False):
 
 
 class _Container(msgspec.Struct, gc=False):
-    """What counts of a container."""
+    """The relevant fields of a container."""
 
     name: str = ""
     resources: _Resources | None = None
@@ -39,7 +39,7 @@ class _Container(msgspec.Struct, gc=False):
 
 
 class _Spec(msgspec.Struct, gc=False):
-    """What counts of a spec."""
+    """The relevant fields of a spec."""
 
     nodeName: str = ""  # noqa: N815
     containers: list[_Container] = []
@@ -49,7 +49,7 @@ class _Spec(msgspec.Struct, gc=False):
 
 
 class _ContainerStatus(msgspec.Struct, gc=False):
-    """What counts of a container's status."""
+    """The relevant fields of a container's status."""
 
     name: str = ""
     resources: _Resources | None = None
@@ -57,14 +57,14 @@ class _ContainerStatus(msgspec.Struct, gc=False):
 
 
 class _Condition(msgspec.Struct, gc=False):
-    """What counts of a condition."""
+    """The relevant fields of a condition."""
 
     type: str = ""
     reason: str | None = None
 
 
 class _Status(msgspec.Struct, gc=False):
-    """What counts of a status."""
+    """The relevant fields of a status."""
 
     phase: str = ""
     containerStatuses: list[_ContainerStatus] | None = None  # noqa: N815
@@ -75,7 +75,7 @@ class _Status(msgspec.Struct, gc=False):
 
 
 class _Metadata(msgspec.Struct, gc=False):
-    """What counts of metadata."""
+    """The relevant fields of metadata."""
 
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
@@ -83,7 +83,7 @@ class _Metadata(msgspec.Struct, gc=False):
 
 
 class _Pod(msgspec.Struct, gc=False):
-    """What counts of a pod: everything else is passed over undecoded."""
+    """The relevant fields of a pod. Others are not decoded."""
 
     spec: _Spec
     status: _Status = msgspec.field(default_factory=_Status)
@@ -91,10 +91,10 @@ class _Pod(msgspec.Struct, gc=False):
 
 
 class PodDemand(msgspec.Struct, frozen=True, gc=False):
-    """What a pod takes of its cluster: from which node ("" while unscheduled), whether it has ended, and how much.
+    """What a pod takes of its cluster: its node ("" while unscheduled), whether it has ended, and its requests.
 
-    `mark` is the value of the owner label and `made_for` the UID of the upper pod that its annotation names, "" without
-    one; `ending` is whether it is being deleted.
+    `mark` is the value of the owner label, and `made_for` the UID of the upper pod in its annotation, "" for none.
+    `ending`: it is being deleted.
     """
 
     node: str
@@ -109,12 +109,12 @@ _PODS = msgspec.json.Decoder(_Pod)
 
 
 def pod_requests(pod: Mapping[str, object]) -> Amounts:
-    """Count what a decoded pod requests, one of "pods" included."""
+    """Return the requests of a decoded pod, including one of "pods"."""
     return _requests(msgspec.convert(pod, _Pod))
 
 
 def pod_demand(raw: bytes) -> Kept:
-    """Digest a pod that is only counted: a `PodDemand`, and no bytes, but of one that may have lost its owner."""
+    """Transform a pod that is only counted to a `PodDemand`. Bytes are kept only if it may have lost its owner."""
     pod = _PODS.decode(raw)
     ended = pod.status.phase in ("Succeeded", "Failed")
     labels, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
@@ -126,7 +126,7 @@ def pod_demand(raw: bytes) -> Kept:
 
 
 def _requests(pod: _Pod) -> Amounts:
-    """Count a pod."""
+    """Return the requests of a pod."""
     total = _of_containers(pod)
     if pod.spec.resources is not None and pod.spec.resources.requests:
         total |= _of_pod_level(pod, pod.spec.resources.requests)
@@ -134,10 +134,10 @@ def _requests(pod: _Pod) -> Amounts:
 
 
 def _of_containers(pod: _Pod) -> Amounts:
-    """Count what all containers need at the worst moment.
+    """Return the peak requests of all containers.
 
-    Init containers run one after another beside the sidecars started before them; then everything else runs at once.
-    Sums grow in place: a pod may have thousands of containers and resources.
+    Init containers run one after another beside the sidecars started before them, then all other containers run
+    together. Sums are computed in place, as a pod may have thousands of containers and resources.
     """
     statuses, infeasible = _statuses(pod), _is_infeasible(pod)
     running: Amounts = {}
@@ -165,7 +165,7 @@ def _grow(total: Amounts, more: Mapping[str, int]) -> None:
 
 
 def _of_container(container: _Container, status: _ContainerStatus | None, *, infeasible: bool) -> Amounts:
-    """Count a container that runs on: while it is resized, the larger of what it has and what it shall have."""
+    """Return the requests of a running container: the larger of present and desired resources during a resize."""
     if status is None or status.resources is None:
         return _specified(container)
     present = (_amounts(status.resources.requests), _amounts(status.allocatedResources))
@@ -173,7 +173,7 @@ def _of_container(container: _Container, status: _ContainerStatus | None, *, inf
 
 
 def _of_pod_level(pod: _Pod, specified: Quantities) -> Amounts:
-    """Count resources given for the pod as a whole, which stand in for the sum over its containers."""
+    """Return the pod-level requests, which replace the sum over its containers."""
     effective = _amounts(specified)
     if pod.status.resources is not None:
         present = (_amounts(pod.status.resources.requests), _amounts(pod.status.allocatedResources))
@@ -183,7 +183,7 @@ def _of_pod_level(pod: _Pod, specified: Quantities) -> Amounts:
 
 
 def _statuses(pod: _Pod) -> dict[str, _ContainerStatus]:
-    """Return the status of each container by its name; of several with one name the first counts."""
+    """Return the status of each container by its name, the first one for duplicates."""
     lists = (pod.status.initContainerStatuses or (), pod.status.containerStatuses or ())
     found: dict[str, _ContainerStatus] = {}
     for one in (one for entries in lists for one in entries):
@@ -192,17 +192,17 @@ def _statuses(pod: _Pod) -> dict[str, _ContainerStatus]:
 
 
 def _is_infeasible(pod: _Pod) -> bool:
-    """Report whether the node has refused a resize for good, so that the pod stays as it is."""
+    """Report whether the node has refused a resize as infeasible, so that the present resources stay."""
     return any(one.type == "PodResizePending" and one.reason == "Infeasible" for one in pod.status.conditions or ())
 
 
 def _specified(container: _Container) -> Amounts:
-    """Return what a container's spec requests."""
+    """Return the requests in a container's spec."""
     return _amounts(container.resources.requests if container.resources else None)
 
 
 def _amounts(quantities: Quantities | None) -> Amounts:
-    """Read a list of resources as the API writes it."""
+    """Parse a resource list of the API."""
     return parse_all(quantities or {})
 
 

@@ -1,6 +1,6 @@
-"""What the engine asks about a pod so often that it is taken out once, when the pod comes.
+"""The facts and indexes of pods that decisions need often, extracted once when a pod arrives.
 
-With these, most events are decided without decoding the pod again, and the caches' indexes need nothing else.
+With them, most events are handled without decoding the pod again, and the indexes of the caches need nothing else.
 """
 
 from collections.abc import Collection, Iterator
@@ -23,12 +23,12 @@ _NOBODY_ASKED = ("DeletionByTaintManager", "DeletionByPodGC")
 
 
 class PodFacts(msgspec.Struct, frozen=True, gc=False):
-    """One pod of either side.
+    """The facts of one pod, upper or lower.
 
-    `owner` and `upper_uid` are our marks ("" above, and where somebody else wrote them). `unasked` is whether
-    Kubernetes itself ended it because of its node, `ran` whether containers of it have been seen, `daemon` whether a
-    DaemonSet put it there that did not ask for it to be mirrored. `shown` is a hash of what the two sides' status have
-    alike when they are in step. `bare` is whether no controller would make it again, `scheduled` whether it has a node.
+    `owner` and `upper_uid` are our marks, "" on upper pods and if we did not write them. `unasked`: Kubernetes itself
+    deleted it because of its node. `ran`: containers of it have been seen. `daemon`: it belongs to a DaemonSet that did
+    not request mirroring. `shown` is a hash of the status fields that are equal on both sides once they are synced.
+    `bare`: no controller would recreate it. `scheduled`: it has a node.
     """
 
     owner: str
@@ -45,14 +45,14 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def stays_out(self) -> bool:
-        """Whether it never lived below, nor will, and is there as long as the node: a DaemonSet's that did not ask."""
+        """Whether it belongs to a DaemonSet that did not request mirroring, and never ran in a lower cluster."""
         return self.daemon and not self.ran
 
 
 def digest_above(raw: bytes) -> Kept:
-    """Keep an upper pod and its facts, without the book-keeping of who wrote what.
+    """Keep an upper pod and its facts, without managedFields.
 
-    So no mark of ours counts on it, whoever wrote that: an upper pod is known by its own UID alone.
+    So our marks never count on it, whoever wrote them: an upper pod is identified by its own UID alone.
     """
     pod: Manifest = orjson.loads(raw)
     pod["metadata"].pop("managedFields", None)
@@ -60,7 +60,7 @@ def digest_above(raw: bytes) -> Kept:
 
 
 def digest_below(raw: bytes) -> Kept:
-    """Keep a lower pod and its facts, with the book-keeping that is asked later: our metadata, and the others' spec."""
+    """Keep a lower pod and its facts, with the managedFields needed later: our metadata, and other writers' spec."""
     pod: Manifest = orjson.loads(raw)
     books = pod["metadata"].pop("managedFields", None)
     if books:
@@ -75,7 +75,7 @@ def _thinned(book: Manifest) -> Manifest:
 
 
 def facts_of(pod: Manifest) -> PodFacts:
-    """Take the facts out of a decoded pod."""
+    """Return the facts of a decoded pod."""
     status: dict[str, Any] = pod.get("status") or {}
     phase = status.get("phase", "Pending")
     upper_uid = upper_uid_of(pod)
@@ -95,7 +95,7 @@ def facts_of(pod: Manifest) -> PodFacts:
 
 
 def _shown(status: dict[str, Any]) -> int:
-    """Return a number for what people look at first: whether it runs, is ready, was restarted."""
+    """Return a hash of what people look at first: whether it runs, is ready, was restarted."""
     containers = status.get("containerStatuses") or ()
     ready = [one["status"] for one in status.get("conditions") or () if one["type"] == "Ready"]
     states = [(one.get("ready"), one.get("restartCount"), *(one.get("state") or ())) for one in containers]
@@ -103,7 +103,7 @@ def _shown(status: dict[str, Any]) -> int:
 
 
 def differ(upper_pod: Entry | None, lower_pod: Entry | None) -> bool:
-    """Report whether two pods look different at first sight; that they look alike is no promise."""
+    """Report whether two pods have visible differences. False does not prove that they are equal."""
     if upper_pod is None or lower_pod is None:
         return True
     return bool(upper_pod.facts.shown != lower_pod.facts.shown)
@@ -111,12 +111,12 @@ def differ(upper_pod: Entry | None, lower_pod: Entry | None) -> bool:
 
 @lru_cache(maxsize=1024)
 def _shared(found: frozenset[Reference]) -> frozenset[Reference]:
-    """Return the first of all that are alike: the pods of one template refer to the same."""
+    """Return the first of equal sets: the pods of one template have the same references."""
     return found
 
 
 def lives_below(upper_pod: Entry, excluded: Collection[str]) -> bool:
-    """Report whether an upper pod needs anything below: not one that ended, or that is not mirrored at all.
+    """Report whether an upper pod needs a lower copy: not if it has ended, or is not mirrored at all.
 
     `excluded` are the namespaces whose pods are not mirrored.
     """
@@ -125,10 +125,10 @@ def lives_below(upper_pod: Entry, excluded: Collection[str]) -> bool:
 
 
 def was_deleted(departure: Departure, upper_uid: str) -> bool:
-    """Report whether the upper pod of that UID is known to have been deleted by somebody.
+    """Report whether the upper pod of that UID is known to have been deleted on request.
 
-    Kubernetes deletes pods itself for their node's sake; and what a read or a write found missing, though nobody was
-    seen to delete it, may have gone with the history of its store.
+    Kubernetes itself deletes pods because of their node. And what a read or a write only found missing may have
+    disappeared with the history of its store.
     """
     facts = departure.facts
     if departure.uid != upper_uid or facts is None or facts.unasked:
@@ -137,10 +137,10 @@ def was_deleted(departure: Departure, upper_uid: str) -> bool:
 
 
 def is_gone_below(upper: Entry, lower: LowerWorld) -> bool:
-    """Report whether the pod below that was made for an upper one is certainly gone, if there ever was one.
+    """Report whether the lower copy of an upper pod is certainly deleted, if there ever was one.
 
-    That its name was empty says too little: what was seen to leave it may have been for an older pod, and what another
-    engine made there since is not told of yet.
+    An empty name is no proof. The last deletion may have been that of an older pod's copy, and the watch may not have
+    delivered yet what another engine created since.
     """
     namespace = lower.namespace(upper.namespace)
     departure = lower.pods.departed(namespace, upper.name)
@@ -150,13 +150,13 @@ def is_gone_below(upper: Entry, lower: LowerWorld) -> bool:
 
 
 def by_life(entry: Entry) -> Iterator[str]:
-    """Index by namespace the pods that need anything where they run: not those that ended, or are not mirrored."""
+    """Index by namespace the pods that need objects in their cluster: not those that ended, or are not mirrored."""
     if not (entry.facts.terminal or entry.facts.daemon):
         yield entry.namespace
 
 
 def by_reference(entry: Entry) -> Iterator[tuple[str, str, str]]:
-    """Index pods by (kind, namespace, name) of what they refer to."""
+    """Index pods by (kind, namespace, name) of the objects that they refer to."""
     for reference in entry.facts.references:
         yield (reference.kind, entry.namespace, reference.name)
 
@@ -172,12 +172,12 @@ def by_uid(entry: Entry) -> Iterator[str]:
 
 
 def ours_by_namespace(entry: Entry) -> Iterator[str]:
-    """Index by namespace the lower pods that carry both of our marks."""
+    """Index by namespace the lower pods that have both of our marks."""
     return by_namespace(entry) if entry.facts.owner else iter(())
 
 
 def ours_by_reference(entry: Entry) -> Iterator[tuple[str, str, str]]:
-    """Index as above what lower pods with both of our marks refer to."""
+    """Index by reference the lower pods that have both of our marks."""
     return by_reference(entry) if entry.facts.owner else iter(())
 
 
@@ -191,12 +191,12 @@ def is_mirror(lower_pod: Entry, owner: Owner) -> bool:
 
 
 def mirrors(lower_pod: Entry, upper_pod: Entry, owner: Owner) -> bool:
-    """Report whether a lower pod is this owner's, and for that very upper pod."""
+    """Report whether a lower pod is this owner's, and the copy of this upper pod."""
     return is_mirror(lower_pod, owner) and bool(lower_pod.facts.upper_uid == upper_pod.uid)
 
 
 def is_daemon(pod: Manifest) -> bool:
-    """Report whether a DaemonSet put an upper pod on its node, without having asked for it to be mirrored."""
+    """Report whether an upper pod belongs to a DaemonSet, without the label that requests mirroring."""
     return controller_of(pod).get("kind") == "DaemonSet" and labels(pod).get(VIRTUAL_POD) != "true"
 
 

@@ -1,7 +1,7 @@
-"""What a pod has to look like that no apiserver has checked: each value of its kind, by the API's own description.
+"""Check a pod from a file against the API's schema, without an apiserver.
 
-Whoever types a pod mistypes it, and is told each place of it. Fields that the description does not know are let pass,
-as an apiserver does that is asked nothing else.
+Hand-written pods contain mistakes, and each is reported with its position. Unknown fields pass, as they do in an
+apiserver by default.
 """
 
 import math
@@ -30,7 +30,7 @@ _LEAVES = {
     "IntOrString": ("port", "write a number, or a name as text"),
     "Quantity": ("quantity", "write one such as 500m, 2 or 1Gi"),
 }
-"""What a value of a kind is, and what to do where it is something else."""
+"""What a value of a kind is, and what to do if it is not."""
 
 _TYPES: Mapping[str, Any] = {
     "string": str,
@@ -46,13 +46,13 @@ Found = tuple[Path, str]
 
 @cache
 def forms() -> Mapping[str, Mapping[str, str]]:
-    """Return the fields of each type and their kinds, such as "[]Container"; one that is required ends in "!"."""
+    """Return the fields of each type and their kinds, such as "[]Container". A required field ends in "!"."""
     found: dict[str, dict[str, str]] = orjson.loads(File(__file__).with_name("pod_fields.json").read_bytes())
     return {**found, "Pod": _POD}
 
 
 def composed(data: bytes, name: str) -> Node:
-    """Read a pod's file as a tree; raises TensileError, with the place in the file `name`, for what is no YAML."""
+    """Parse a pod's file to a tree. Raises TensileError, with positions in the file `name`, for invalid YAML."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -65,14 +65,14 @@ def composed(data: bytes, name: str) -> Node:
 
 
 def stored(node: Node) -> Any:
-    """Return data as an apiserver keeps it: fields that are null are not there."""
+    """Return data as an apiserver stores it, without null fields."""
     if isinstance(node.value, dict):
         return {key: stored(one) for key, one in node.value.items() if one.value is not None}
     return [stored(one) for one in node.value] if isinstance(node.value, list) else node.value
 
 
 def demand(root: Node, found: Iterable[Found], name: str) -> None:
-    """Raise TensileError for what was found wrong in a tree, each with its place in the file `name`."""
+    """Raise TensileError for the errors found in a tree, each with its position in the file `name`."""
     problems = dict.fromkeys(Problem(locate(root, path), path, words) for path, words in found)
     if problems:
         inorder = sorted(problems, key=lambda one: one.position)
@@ -80,7 +80,7 @@ def demand(root: Node, found: Iterable[Found], name: str) -> None:
 
 
 def is_pod(found: Any) -> bool:
-    """Report whether decoded data has a pod's form, as an apiserver keeps it, and can be encoded again."""
+    """Report whether decoded data has the form of a stored pod, and can be encoded again."""
     try:
         orjson.dumps(found)
         msgspec.convert(found, _type_of("Pod"))
@@ -91,7 +91,7 @@ def is_pod(found: Any) -> bool:
 
 @cache
 def _type_of(kind: str) -> Any:
-    """Return the type of a kind of value, for a decoder that says quickly what `flaws` says at length."""
+    """Return the type of a kind for a decoder, which checks fast what `flaws` explains."""
     if kind.startswith(_LIST):
         return list[_type_of(kind.removeprefix(_LIST))]  # type: ignore[misc]
     if kind.startswith(_MAP):
@@ -103,14 +103,14 @@ def _type_of(kind: str) -> Any:
 
 
 def _field(name: str, kind: str) -> Any:
-    """Return a field of a type: one that is not required may be left out, and none is null."""
+    """Return a field of a type. An optional field may be omitted, but not be null."""
     if kind.endswith(_REQUIRED):
         return name, _type_of(kind.removesuffix(_REQUIRED))
     return name, _type_of(kind) | msgspec.UnsetType, msgspec.UNSET
 
 
 def flaws(node: Node, kind: str, path: Path = ()) -> Iterator[Found]:
-    """Find what is not of a kind in a value, which is at a path; null is nothing, as in Kubernetes."""
+    """Yield the errors in a value of a kind at a path. Null is no value, as in Kubernetes."""
     value = node.value
     if value is None:
         return
@@ -153,7 +153,7 @@ def _in_mapping(node: Node, fields: Mapping[str, str], path: Path) -> Iterator[F
 
 
 def _present(node: Node, kind: str, path: Path) -> Iterator[Found]:
-    """Look at a value that cannot be left out where it is."""
+    """Check a value that must not be null."""
     if node.value is None:
         yield path, "nothing stands here; write a value, or take it out"
     else:
@@ -161,7 +161,7 @@ def _present(node: Node, kind: str, path: Path) -> Iterator[Found]:
 
 
 def _is_leaf(value: Any, kind: str) -> bool:
-    """Report whether a value is of a kind without parts; of one that is not known everything is."""
+    """Report whether a value matches a scalar kind. Every value matches an unknown kind."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     match kind:
         case "string" | "Time":
@@ -178,7 +178,7 @@ def _is_leaf(value: Any, kind: str) -> bool:
 
 
 def _said(value: Any, kind: str) -> str:
-    """Return what a value is not, and what would be right."""
+    """Return what is wrong with a value, and what would be right."""
     if kind == "boolean":
         return f"{show(value)} is neither true nor false; write one of them, without quotes"
     noun, advice = _LEAVES[kind]
@@ -186,7 +186,7 @@ def _said(value: Any, kind: str) -> str:
 
 
 def _numbers(node: Node, path: Path) -> Iterator[Found]:
-    """Find the numbers that JSON, or an apiserver, cannot hold."""
+    """Yield the numbers that JSON, or an apiserver, cannot represent."""
     if isinstance(node.value, dict):
         for key, one in node.value.items():
             yield from _numbers(one, (*path, key))

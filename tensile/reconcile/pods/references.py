@@ -1,7 +1,7 @@
-"""Which objects a pod cannot start without, and how they are copied to where it runs.
+"""The objects that a pod needs to start, and their copies for its lower cluster.
 
-One walker for every place in a pod's spec where a name of another object can stand: a place that is forgotten shows
-only when some pod hangs in ContainerCreating below. Secrets stay references; nothing is ever read out of one here.
+One walker covers every field of a pod's spec that can name another object: a missed one only shows when a lower pod
+hangs in ContainerCreating. Secrets stay references. Their content is never read here.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,14 +11,14 @@ from tensile.names import Owner
 from tensile.objects import CLAIM, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Manifest, annotations, labels, uid
 
 PUBLISHED_BELOW = frozenset({"kube-root-ca.crt", "openshift-service-ca.crt"})
-"""ConfigMaps that a cluster's own controllers keep in each namespace: pods below use the lower's."""
+"""ConfigMaps that a cluster's own controllers keep in each namespace: lower pods use those of their cluster."""
 
 NEVER_COPIED = frozenset({"kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"})
 """Types of Secrets that are credentials of the upper cluster itself."""
 
 _TOKEN_VOLUME, _OLD_TOKEN_VOLUME = "kube-api-access-", "default-token-"
 _ADMISSION = frozenset({"token", "kube-root-ca.crt", "namespace"})
-"""What admission's volume is made of."""
+"""The sources of the volume that admission adds."""
 _USUAL = [
     {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
     {"configMap": {"items": [{"key": "ca.crt", "path": "ca.crt"}], "name": "kube-root-ca.crt"}},
@@ -28,7 +28,8 @@ _USUAL = [
         }
     },
 ]
-"""The sources that admission writes since Kubernetes 1.21: nearly every pod has them, so they are compared first."""
+"""The sources that admission has written since Kubernetes 1.21. Nearly every pod has them, so they are compared
+first."""
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _KEPT = ("apiVersion", "kind", "data", "binaryData", "immutable", "type")
@@ -43,7 +44,7 @@ _SECRET_REFS = ("secretRef", "nodePublishSecretRef")
 
 
 class Reference(NamedTuple):
-    """One object of the pod's own namespace that it refers to; `optional` where it starts without it.
+    """One object of the pod's namespace that it refers to. `optional`: the pod starts without it.
 
     `kind` is the kind's name: "ConfigMap", "Secret", "PersistentVolumeClaim" or "ServiceAccount".
     """
@@ -54,11 +55,11 @@ class Reference(NamedTuple):
 
 
 def references(pod: Manifest) -> frozenset[Reference]:
-    """Return every ConfigMap, Secret, claim and service account that a pod refers to, each once.
+    """Return every ConfigMap, Secret, claim and ServiceAccount that a pod refers to, each once.
 
-    An object needed in one place and optional in another is needed. Missing image pull secrets do not keep Kubernetes
-    from starting a pod, so they are optional. Not in it: what each cluster publishes itself, and the volume that
-    admission adds for the service account's token.
+    An object required in one field and optional in another is required. Kubernetes starts pods without missing image
+    pull secrets, so they are optional. Left out are the ConfigMaps that each cluster publishes, and the volume that
+    admission adds for the ServiceAccount's token.
     """
     found: dict[tuple[str, str], bool] = {}
     for kind, name, optional in _mentions(pod["spec"]):
@@ -68,11 +69,11 @@ def references(pod: Manifest) -> frozenset[Reference]:
 
 
 def is_token_volume(volume: Manifest) -> bool:
-    """Return whether admission added this volume to carry a service account's token.
+    """Report whether admission added this volume for a ServiceAccount token.
 
-    Its name proves nothing, since a pod's author may choose it. So every source has to be one that admission writes:
-    a volume that brings anything else along is an ordinary one. The second form is that of clusters before 1.21, where
-    the token is in a Secret; such a volume never goes down as it is.
+    Its name is no proof, as a pod's author may choose it. So every source has to be one that admission writes: a volume
+    with any other source is an ordinary one. The second form is that of clusters before 1.21, with the token in a
+    Secret. Such a volume is never copied unchanged.
     """
     name = str(volume.get("name", ""))
     if name.startswith(_TOKEN_VOLUME) and volume.keys() == {"name", "projected"}:
@@ -88,7 +89,7 @@ def is_token_volume(volume: Manifest) -> bool:
 
 
 def _form_of(source: Manifest) -> str:
-    """Return which of admission's sources one is: "token", "namespace" or a published ConfigMap; "" for any other."""
+    """Return which of admission's sources it is: "token", "namespace" or a published ConfigMap, "" for any other."""
     match source:
         case {"serviceAccountToken": {"path": "token", **rest}} if len(source) == 1:
             return "token" if rest.keys() <= {"expirationSeconds"} else ""
@@ -100,15 +101,15 @@ def _form_of(source: Manifest) -> str:
 
 
 def never_copied(upper_object: Manifest) -> str:
-    """Return why an object may not exist in another cluster; "" when it may."""
+    """Return why an object must not exist in another cluster, "" if it may."""
     kind = upper_object.get("type")
     return f"a Secret of type {kind} is a credential of the upper cluster" if kind in NEVER_COPIED else ""
 
 
 def copy_of(upper_object: Manifest, owner: Owner, namespace: str) -> Manifest:
-    """Return the lower copy of a ConfigMap or Secret, marked as the owner's; shares the content, changes nothing.
+    """Return the lower copy of a ConfigMap or Secret with the owner's marks. It shares the content with the original.
 
-    It says its kind where the upper object does: one out of a list does not.
+    It has apiVersion and kind only if the upper object does: objects from a list do not.
     """
     kept = {key: value for key, value in annotations(upper_object).items() if key != _LAST_APPLIED}
     made = {
@@ -121,7 +122,7 @@ def copy_of(upper_object: Manifest, owner: Owner, namespace: str) -> Manifest:
 
 
 def _mentions(spec: Manifest) -> Iterator[Reference]:
-    """Walk a spec and give every mention, the same object as often as it is named."""
+    """Yield every reference in a spec, including duplicates."""
     yield Reference(
         SERVICE_ACCOUNT.name, spec.get("serviceAccountName") or spec.get("serviceAccount") or "", optional=False
     )
@@ -136,7 +137,7 @@ def _mentions(spec: Manifest) -> Iterator[Reference]:
 
 
 def _in_environment(container: Manifest) -> Iterator[Reference]:
-    """Walk the environment of a container."""
+    """Yield the references in the environment of a container."""
     for variable in container.get("env") or ():
         source = variable.get("valueFrom") or {}
         yield from _keyed(CONFIG_MAP.name, source.get("configMapKeyRef"))
@@ -147,7 +148,7 @@ def _in_environment(container: Manifest) -> Iterator[Reference]:
 
 
 def _in_volume(volume: Manifest) -> Iterator[Reference]:
-    """Walk a volume, whatever its source is."""
+    """Yield the references in a volume of any type."""
     for form, source in volume.items():
         if not isinstance(source, dict):
             continue
@@ -163,14 +164,14 @@ def _in_volume(volume: Manifest) -> Iterator[Reference]:
 
 
 def _projected(sources: Iterable[Manifest]) -> Iterator[Reference]:
-    """Walk the sources of a projected volume."""
+    """Yield the references in a projected volume."""
     for source in sources:
         yield from _keyed(CONFIG_MAP.name, source.get("configMap"))
         yield from _keyed(SECRET.name, source.get("secret"))
 
 
 def _cloned(claim: Manifest) -> Iterator[Reference]:
-    """Find the claims that a generic ephemeral volume is filled from."""
+    """Yield the claims that a generic ephemeral volume is cloned from."""
     for field in ("dataSource", "dataSourceRef"):
         source = claim.get(field) or {}
         if source.get("kind") == CLAIM.name and not source.get("apiGroup") and not source.get("namespace"):
@@ -178,6 +179,6 @@ def _cloned(claim: Manifest) -> Iterator[Reference]:
 
 
 def _keyed(kind: str, source: Mapping[str, Any] | None, field: str = "name") -> Iterator[Reference]:
-    """Yield the object that a source names in a field, none where there is no source."""
+    """Yield the object that a source names in a field, none without a source."""
     if source:
         yield Reference(kind, source.get(field) or "", optional=bool(source.get("optional")))

@@ -1,7 +1,7 @@
-"""What `plan` prints: the steps that came through a rehearsal, told object by object.
+"""The output of `plan`: the steps that succeeded in a dry run, object by object.
 
-A recorder listens to the loop; what it heard is folded into one change for each object; that is written out for people
-or for programs. Values of Secrets are taken out in the fold, so that nothing that is written out can show one.
+A recorder observes the loop. Its steps are folded into one change per object, which is formatted for people or
+programs. The values of Secrets are removed in the fold, so that no output can show one.
 """
 
 from tensile.reconcile.report.changes import (

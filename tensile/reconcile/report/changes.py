@@ -1,24 +1,12 @@
-"""A preview as plain data: one change for each object, cluster by cluster, and what stands in the way of more.
+"""From the recorded steps of a dry run to a preview: one change per object, cluster by cluster, and the problems.
 
-Nothing in it holds a Secret's value, so whatever is written out of it cannot show one.
+Only the first and last state of an object count. An object that is created and patched counts as created, one that is
+created and deleted as no change, and one that is deleted and created again as replaced. A step that was refused is not
+recorded: what blocks it is a problem in the world.
 
-From the steps for one object to one change.
-
-What counts is where the object begins and where it ends: one that is made and then changed is made, one that is made
-and taken away again is nothing at all, and one that is taken away and made anew under its name is replaced.
-
-From all that was recorded to a preview: object by object, cluster by cluster, in an order that a person likes.
-
-The order depends on nothing but the names, so two plans of one state are the same text.
-
-Keeps what the loop did in a rehearsal, for as long as the rehearsal lasts.
-
-A step that was refused is not kept: what stands in its way is a problem, and those are the world's to tell.
-
-One patch as RFC 6902 operations, and what an object is after it.
-
-Preconditions (UID and resourceVersion) are left out: they say which object is meant, not what changes. Bodies that
-merge are told by what they do to the object at hand, since "replace the list" would be untrue of a list that merges.
+Preconditions (UID and resourceVersion) are left out, as they identify the object. Merge patches are described by their
+effect on the object at hand, since "replace the list" would be wrong for a list that is merged. The order depends on
+names only, so two plans of one state are the same text. No Secret's value is in a preview, so no output can show one.
 """
 
 import re
@@ -45,14 +33,23 @@ from tensile.reconcile.world import Key, Problem, World
 
 Action = Literal["create", "update", "delete", "replace"]
 
+_FENCES = ("uid", "resourceVersion")
+_POINTERS = tuple(f"/metadata/{name}" for name in _FENCES)
+
+_RANKS = {NAMESPACE.name: 0, CONFIG_MAP.name: 1, SECRET.name: 2, POD.name: 4, NODE.name: 5}
+_OTHER_RANK = 3
+_DIGITS = re.compile(r"([0-9]+)")
+
+Before = Callable[[Ref], Manifest | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happens to one object, and why.
+    """The change of one object, and its reason.
 
-    `operations` lead from the object as it is to the object as it will be (RFC 6902; the path "" is all of it).
-    `differences` say the same field by field, `manifest` is the object as it will be, where it is made. `moving` says
-    where a pod goes that leaves for another node.
+    `operations` lead from the present object to the future one (RFC 6902; the path "" is the whole object).
+    `differences` are the same by field. `manifest` is the future object if it is created. `moving` is where an evicted
+    pod goes.
     """
 
     ref: Ref
@@ -66,10 +63,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Everything that would change: the clusters in their order, the upper one (`objects.UPPER`) first.
+    """All changes, by cluster, with the upper one (`objects.UPPER`) first.
 
-    Every cluster is there, also one in which nothing changes. `problems` are what stands in the way of more.
-    `unreached` says by name why a lower is out of reach: nothing is planned for it.
+    Every cluster is included, even without changes. `problems` are what blocks further changes. `unreached` holds by
+    name why a lower cannot be reached: nothing is planned for it.
     """
 
     topology: str
@@ -79,16 +76,43 @@ class Preview:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """All changes of all clusters, in their order; empty where a plan has nothing to do."""
+        """All changes of all clusters, in order. Empty for a plan without changes."""
         return tuple(change for changes in self.clusters.values() for change in changes)
 
 
 class Counts(NamedTuple):
-    """How many objects are made, changed and taken away; one that is replaced is made and taken away."""
+    """How many objects are created, changed and deleted. One that is replaced counts as created and deleted."""
 
     add: int = 0
     change: int = 0
     delete: int = 0
+
+
+class Recorded(NamedTuple):
+    """A step that succeeded, and its key."""
+
+    key: Key
+    step: Step
+
+
+class Recorder:
+    """Observes a loop. `recorded` are the shown steps in order, `broken` the bugs in rules."""
+
+    def __init__(self) -> None:
+        self.recorded: list[Recorded] = []
+        self.broken: list[tuple[Key, Exception]] = []
+
+    def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
+        """Record a step that succeeded and that a person decides about."""
+        if error is None and step.shown:
+            self.recorded.append(Recorded(key, step))
+
+    def stuck(self, key: Key, problem: Problem) -> None:
+        """Record nothing: the world holds the problems that are left at the end."""
+
+    def broke(self, key: Key, error: Exception) -> None:
+        """Record a bug: a plan made with it is not reliable."""
+        self.broken.append((key, error))
 
 
 def count(changes: Iterable[Change]) -> Counts:
@@ -96,33 +120,6 @@ def count(changes: Iterable[Change]) -> Counts:
     actions = [change.action for change in changes]
     replaced = actions.count("replace")
     return Counts(actions.count("create") + replaced, actions.count("update"), actions.count("delete") + replaced)
-
-
-class Recorded(NamedTuple):
-    """A step that came through, and the key that it was for."""
-
-    key: Key
-    step: Step
-
-
-class Recorder:
-    """Listens to a loop: `recorded` are the shown steps in their order, `broken` the rules' defects."""
-
-    def __init__(self) -> None:
-        self.recorded: list[Recorded] = []
-        self.broken: list[tuple[Key, Exception]] = []
-
-    def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
-        """Keep a step that came through and that a person decides about."""
-        if error is None and step.shown:
-            self.recorded.append(Recorded(key, step))
-
-    def stuck(self, key: Key, problem: Problem) -> None:
-        """Keep nothing: whether the key got rid of it is known at the end only, to the world."""
-
-    def broke(self, key: Key, error: Exception) -> None:
-        """Keep a defect: a plan that was made with it is not to be trusted."""
-        self.broken.append((key, error))
 
 
 def subject(key: Key) -> str:
@@ -133,7 +130,7 @@ def subject(key: Key) -> str:
 
 
 def defects(broken: Iterable[tuple[Key, Exception]]) -> str:
-    """Return in one line for each key why there is no plan; "" when nothing broke."""
+    """Return one line per key that says why there is no plan, "" without bugs."""
     last = dict(broken)
     return "\n".join(
         f"{subject(key)} on {key.lower}: no plan can be made: {type(error).__name__}: {error}; "
@@ -142,12 +139,8 @@ def defects(broken: Iterable[tuple[Key, Exception]]) -> str:
     )
 
 
-_FENCES = ("uid", "resourceVersion")
-_POINTERS = tuple(f"/metadata/{name}" for name in _FENCES)
-
-
 def after(state: Manifest, step: Step) -> Manifest | None:
-    """Return the object as a patch leaves it, None when that cannot be said."""
+    """Return the object after a patch, None if that is unknown."""
     if step.patch is None:
         return None
     try:
@@ -157,7 +150,7 @@ def after(state: Manifest, step: Step) -> Manifest | None:
 
 
 def operations(step: Step, state: Manifest | None, then: Manifest | None) -> list[Operation]:
-    """Return a patch as operations; `state` is the object before, `then` after it, None where it is not known."""
+    """Return a patch as operations. `state` is the object before it, `then` after it, None if unknown."""
     if step.patch is not None and step.patch.media != "json-patch" and state is not None and then is not None:
         return between(state, then)
     return [operation for operation in step.operations if operation["path"] not in _POINTERS]
@@ -171,9 +164,9 @@ def _unfenced(patch: Patch) -> Patch:
 
 
 def fold(ref: Ref, steps: Sequence[Step], seen: Manifest | None) -> Change | None:
-    """Fold the steps for one object, at least one; None when they come to nothing.
+    """Fold the steps for one object, at least one. Return None if they have no effect.
 
-    `seen` is the object before the first step, None when there was none, or when it is not known.
+    `seen` is the object before the first step, None if it did not exist or is unknown.
     """
     turns = [place for place, step in enumerate(steps) if step.verb in ("create", "delete")]
     if not turns:
@@ -186,7 +179,7 @@ def fold(ref: Ref, steps: Sequence[Step], seen: Manifest | None) -> Change | Non
 
 
 def _made(steps: Sequence[Step]) -> Manifest:
-    """Return what a creation and the patches after it come to."""
+    """Return the result of a creation and later patches."""
     made = steps[0].body or {}
     for step in steps[1:]:
         made = after(made, step) or made
@@ -212,7 +205,7 @@ def _replaced(ref: Ref, steps: Sequence[Step], made: Manifest, seen: Manifest | 
 
 
 def _updated(ref: Ref, steps: Sequence[Step], seen: Manifest | None) -> Change | None:
-    """Join patches; without what was seen before, only the values afterwards are known."""
+    """Join patches. Without the previous object, only the new values are known."""
     joined: list[Operation] = []
     state = seen
     for step in steps:
@@ -232,23 +225,16 @@ def _moving(steps: Sequence[Step]) -> Moving | None:
 
 
 def _reason(steps: Sequence[Step], *verbs: str) -> str:
-    """Return the reason of the first step of the first verb that there is one of.
+    """Return the reason of the first step with the first verb that occurs.
 
-    An object that goes by itself, when its last finalizer does, is replaced without having been deleted.
+    An object that disappears by itself, with its last finalizer, is replaced without a deletion.
     """
     return next(step.reason for verb in verbs for step in steps if step.verb == verb)
 
 
 def _alleged(joined: Iterable[Operation]) -> tuple[Difference, ...]:
-    """Return what operations say of themselves."""
+    """Return the differences that the operations themselves state."""
     return tuple(Difference(tuple(parts(one["path"])), None, one.get("value")) for one in joined if one["path"])
-
-
-Before = Callable[[Ref], Manifest | None]
-
-_RANKS = {NAMESPACE.name: 0, CONFIG_MAP.name: 1, SECRET.name: 2, POD.name: 4, NODE.name: 5}
-_OTHER_RANK = 3
-_DIGITS = re.compile(r"([0-9]+)")
 
 
 def preview(
@@ -262,9 +248,9 @@ def preview(
 ) -> Preview:
     """Fold recorded steps into one change for each object.
 
-    `before` gives an object as it was observed before the first step, None when there was none. `topology` is the
-    topology's name, `lowers` the names of its lowers in the file's order; one that left the file comes after them.
-    `unreached` says why some of them could not be looked at.
+    `before` returns an object as observed before the first step, None for none. `topology` is the topology's name,
+    `lowers` the names of its lowers in the file's order. Lowers that left the file follow them. `unreached` holds why
+    some of them could not be read.
     """
     steps: dict[Ref, list[Step]] = {}
     for one in recorded:
@@ -280,7 +266,7 @@ def preview(
 
 
 def observed(world: World) -> Before:
-    """Look objects up in a world's caches: in one that does not change while a copy of it is rehearsed on."""
+    """Return a lookup in a world's caches. The world must not change while the dry run uses a copy of it."""
 
     def find(ref: Ref) -> Manifest | None:
         above = ref.cluster == UPPER and ref.kind == POD
@@ -297,7 +283,7 @@ def _of(cluster: str, changes: Iterable[Change]) -> tuple[Change, ...]:
 
 
 def _order(ref: Ref) -> tuple[Any, ...]:
-    """Put namespaces first, then configuration, pods, nodes."""
+    """Sort namespaces first, then configuration, pods and nodes."""
     return (_RANKS.get(ref.kind.name, _OTHER_RANK), ref.kind.name, _counted(ref.namespace), _counted(ref.name))
 
 
@@ -306,5 +292,5 @@ def _key_order(key: Key) -> tuple[Any, ...]:
 
 
 def _counted(name: str) -> list[tuple[int, str]]:
-    """Sort names as a person counts: web-2 before web-10."""
+    """Split a name for natural sorting: web-2 before web-10."""
     return [(int(part) if part.isdecimal() else -1, part) for part in _DIGITS.split(name) if part]

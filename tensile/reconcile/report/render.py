@@ -1,12 +1,10 @@
-"""A preview for people: on a terminal, in a log, in a pull request.
+"""Format a preview: as text for people, as Markdown for pull requests, as JSON for programs.
 
-One line for each object says what, where and why; below it stands what changes. Where many objects of one cluster
-change in the same way they are told once: what matters in a long plan is the one line that is different.
+In the text, one line per object has the action, the object and the reason, followed by its fields. Many equal changes
+in one cluster are shown once, so that a different one stands out in a long plan.
 
-A preview for programs: JSON with a version of its own, so that a pipeline can gate on it for years.
-
-`formatVersion` counts as semantic versions do: a new field raises the second number, anything that breaks a reader the
-first.
+The JSON has a semantic `formatVersion`, so that pipelines can rely on it: a new field raises the second number, an
+incompatible change the first.
 """
 
 import re
@@ -22,24 +20,26 @@ from tensile.reconcile.report.values import listed, summary, told
 from tensile.reconcile.world import Key, Problem
 from tensile.text import harmless
 
+FORMAT = "1.2"
+
 _MARKS: dict[Action, str] = {"create": "+", "update": "~", "delete": "-", "replace": "-/+"}
 _COLOURS = {"+": "32", "~": "33", "-": "31", "-/+": "35", "!": "1;31", "": "1"}
 _ALONE = 10
-"""Up to so many equal changes are told one by one."""
+"""The most equal changes that are shown one by one."""
 _NAMED = 3
 _FIELDS = 20
 _INDENT = "    "
 
 
 class _Line(NamedTuple):
-    """A line that may be coloured: its mark ("" for a heading, " " for what stands below) and the rest."""
+    """A line with its mark, which may be coloured: "" for a heading, " " for details."""
 
     mark: str
     text: str
 
 
 def as_text(found: Preview, *, colour: bool) -> str:
-    """Write a preview as lines, without a newline at the end; `colour` adds a terminal's colours.
+    """Format a preview as lines, without a newline at the end. `colour` adds terminal colours.
 
     The last line is always `Plan: 3 to add, 1 to change, 0 to delete (...)`.
     """
@@ -56,14 +56,14 @@ def as_text(found: Preview, *, colour: bool) -> str:
 
 
 def as_markdown(found: Preview) -> str:
-    """Write a preview as a block that a forge shows in colours, with the summary as its last line."""
+    """Format a preview as a diff block, which code forges colour, followed by the summary."""
     body, _, last = as_text(found, colour=False).rpartition("\n\n")
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", body)), default=0))
     return f"{fence}diff\n{body}\n{fence}\n\n{last}"
 
 
 def summary_line(found: Preview) -> str:
-    """Return the closing line: all counts, those of each cluster with changes, and which lowers are out of reach."""
+    """Return the last line: all counts, those of each cluster with changes, and the lowers that cannot be reached."""
     whole = count(found.changes)
     parts = [f"{title(name)}: {_counted(count(changes))}" for name, changes in found.clusters.items() if changes]
     counts = f"{whole.add} to add, {whole.change} to change, {whole.delete} to delete"
@@ -72,7 +72,7 @@ def summary_line(found: Preview) -> str:
 
 
 def title(cluster: str) -> str:
-    """Return the name by which people know a cluster."""
+    """Return the name of a cluster for people."""
     return "upper" if cluster == UPPER else cluster
 
 
@@ -107,7 +107,7 @@ def _cluster(name: str, changes: Sequence[Change]) -> list[_Line]:
 
 
 def _alike(changes: Sequence[Change]) -> Iterator[list[Change]]:
-    """Yield changes one by one, those that are equal and many together, in the place of their first."""
+    """Yield changes one by one, but many equal ones together, at the position of the first."""
     likenesses = [_likeness(change) for change in changes]
     groups: dict[bytes, list[Change]] = {}
     for change, likeness in zip(changes, likenesses, strict=True):
@@ -121,7 +121,7 @@ def _alike(changes: Sequence[Change]) -> Iterator[list[Change]]:
 
 
 def _likeness(change: Change) -> bytes:
-    """Return what two changes have in common that may be told as one: everything but the name."""
+    """Return what two changes need in common to be shown as one: everything but the name."""
     fields = [list(one) for one in change.differences]
     alike = [list(change.ref.kind), change.action, change.reason, fields, _details(change)]
     return orjson.dumps(alike, option=orjson.OPT_SORT_KEYS)
@@ -144,7 +144,7 @@ def _where(change: Change) -> str:
 
 
 def _details(change: Change) -> list[str]:
-    """Return the lines below a change: its fields, or what matters of an object that is made."""
+    """Return the lines below a change: its fields, or a summary of a new object."""
     if change.action == "create":
         return summary(change.ref.kind, change.manifest or {})
     lines = [line for one in change.differences[:_FIELDS] for line in told(one)]
@@ -153,7 +153,7 @@ def _details(change: Change) -> list[str]:
 
 
 def _problems(problems: Iterable[tuple[Key, Problem]]) -> Iterator[_Line]:
-    """Yield a line for each problem; one that many keys of a lower share is told once."""
+    """Yield a line for each problem. One that many keys of a lower share is shown once."""
     groups: dict[tuple[str, str, Problem], list[Key]] = {}
     for key, problem in problems:
         groups.setdefault((key.rule, key.lower, problem), []).append(key)
@@ -167,11 +167,8 @@ def _problems(problems: Iterable[tuple[Key, Problem]]) -> Iterator[_Line]:
             yield from (_Line("!", f"{harmless(subject(key))} {why}") for key in keys)
 
 
-FORMAT = "1.2"
-
-
 def as_json(found: Preview) -> bytes:
-    """Write a preview as JSON (UTF-8, two spaces deep, in the order of the text), without a newline at the end."""
+    """Format a preview as JSON (UTF-8, indented by two spaces, in the order of the text), without a final newline."""
     document = {
         "formatVersion": FORMAT,
         "topology": found.topology,
@@ -199,7 +196,7 @@ def _change(change: Change) -> dict[str, Any]:
 
 
 def _move(moving: Moving) -> dict[str, Any]:
-    """Return where a pod goes: from one virtual node to another, and the real node that has room behind the first."""
+    """Return where a pod moves: between virtual nodes, and the real node that has capacity for it."""
     return {"from": moving.source, "to": moving.targets, "node": moving.node}
 
 

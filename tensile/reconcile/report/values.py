@@ -1,16 +1,11 @@
-"""Which fields of an object differ, as a person would name them.
+"""The differences between two objects by field, as short lines for people, without control characters or secrets.
 
-Elements of lists are told by what names them ("spec.containers[web].image"), not by their place: a taint put in front
-changes one line, not all of them. deepdiff takes four hundred times as long, which a plan of 1,000 pods cannot afford.
+List elements are identified by name ("spec.containers[web].image"), not by index: a taint added in front changes one
+line, not all of them. deepdiff takes four hundred times as long, which is too slow for a plan of 1,000 pods.
 
-One value, or one change of a value, in few enough characters for a line that a person reads, and harmless there.
-
-What matters of an object that is going to be made, in two or three lines: never the whole body.
-
-Takes the values out of Secrets, wherever an object or an operation on one carries them.
-
-Names of keys stay, since a person has to see what changes. `kubectl apply` keeps the whole object, values included,
-in an annotation, so that goes as well.
+A new object is summarized in two or three lines. Values of Secrets are removed from objects and operations. Their keys
+stay, as a person has to see what changes. `kubectl apply` stores the whole object, with values, in an annotation, so
+that is removed too.
 """
 
 import json
@@ -23,13 +18,31 @@ from tensile.objects import CLAIM, CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, VOL
 from tensile.reconcile.diff import Operation, parts
 from tensile.text import harmless
 
+REDACTED = "(redacted)"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+Path = tuple[str, ...]
+
 _STAMPS = ("lastHeartbeatTime", "lastTransitionTime")
 _OPENED = (1, 2)
-"""Depths at which a section that is missing on one side is told key by key: "data", "metadata.labels"."""
+"""Depths at which a section that one side lacks is compared key by key: "data", "metadata.labels"."""
+
+_ROOTS = (("data",), ("stringData",))
+_ANNOTATION = ("metadata", "annotations", LAST_APPLIED)
+
+_LONGEST = 100
+_LEAD = 20
+_LINES_SHOWN = 12
+_LINES_COMPARED = 1000
+
+_MOST = 12
+_OWN_NAME = "kubernetes.io/metadata.name"
+"""The label that Kubernetes sets on each namespace."""
+_PAYLOADS = ("data", "binaryData", "stringData")
 
 
 class Difference(NamedTuple):
-    """One field: its path, and its value before and after; None where there is none."""
+    """One field: its path, and its value before and after, None for none."""
 
     path: tuple[str, ...]
     old: Any
@@ -37,22 +50,22 @@ class Difference(NamedTuple):
 
     @property
     def field(self) -> str:
-        """The path in words: "metadata.labels.app", "spec.taints[key:NoSchedule].value"."""
+        """The path as text: "metadata.labels.app", "spec.taints[key:NoSchedule].value"."""
         return "".join(part if part.startswith("[") else f".{part}" for part in self.path).removeprefix(".")
 
 
 def differences(old: Manifest, new: Manifest) -> tuple[Difference, ...]:
-    """Return the fields in which two forms of an object differ, by path; times of conditions and notes do not count."""
+    """Return the fields in which two objects differ. Times of conditions and bookkeeping annotations do not count."""
     return tuple(one for one in _walk(old, new, ()) if not _is_beside(one.path))
 
 
 def _is_beside(path: tuple[str, ...]) -> bool:
-    """Report whether a field is no news to a person: the time of a condition, or a note about what else was written."""
+    """Report whether a field is of no interest: the time of a condition, or a bookkeeping annotation."""
     return path[-1] in BOOKKEEPING or (path[0] == "status" and path[-1] in _STAMPS)
 
 
 def written(manifest: Manifest) -> Manifest:
-    """Return the part of an object that its author writes: no status, no book-keeping of the API."""
+    """Return the part of an object that its author writes: no status, no managed metadata."""
     kept = {name: content for name, content in manifest.items() if name not in ("status", "metadata")}
     meta = {name: metadata(manifest)[name] for name in ("labels", "annotations") if name in metadata(manifest)}
     return {**kept, "metadata": meta}
@@ -72,7 +85,7 @@ def _walk(old: Any, new: Any, path: tuple[str, ...]) -> Iterator[Difference]:
 
 
 def _members(value: Any, path: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return what a value consists of, by name; None when it is to be told as a whole."""
+    """Return the parts of a value by name, None if it is compared as a whole."""
     if value is None and len(path) in _OPENED:
         return {}
     if isinstance(value, dict):
@@ -84,22 +97,14 @@ def _members(value: Any, path: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _name(element: Manifest) -> str:
-    """Return what tells an element of a list apart: its name, its type, or a taint's key and effect."""
+    """Return what identifies an element of a list: its name, its type, or a taint's key and effect."""
     if "effect" in element or "operator" in element:
         return f"{element.get('key', '*')}:{element.get('effect', '*')}"
     return str(element.get("name") or element.get("type") or "")
 
 
-REDACTED = "(redacted)"
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-_ROOTS = (("data",), ("stringData",))
-_ANNOTATION = ("metadata", "annotations", LAST_APPLIED)
-
-Path = tuple[str, ...]
-
-
 def redacted(kind: Kind, value: Any, path: Path = ()) -> Any:
-    """Return what stands at `path` in an object of that kind, with "(redacted)" for each value of a Secret."""
+    """Return the value at `path` in an object of that kind, with "(redacted)" for each value of a Secret."""
     return _redacted(value, path) if kind.name == SECRET.name else value
 
 
@@ -111,7 +116,7 @@ def redacted_operation(kind: Kind, operation: Operation) -> Operation:
 
 
 def redacted_differences(kind: Kind, found: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Return differences of an object of that kind, of a Secret by key and without values."""
+    """Return the differences of an object of that kind, for a Secret by key and without values."""
     if kind.name != SECRET.name:
         return tuple(found)
     return tuple(
@@ -137,21 +142,15 @@ def _is_value(path: Path) -> bool:
     return (len(path) > 1 and path[:1] in _ROOTS) or path[: len(_ANNOTATION)] == _ANNOTATION
 
 
-_LONGEST = 100
-_LEAD = 20
-_LINES_SHOWN = 12
-_LINES_COMPARED = 1000
-
-
 def listed(names: Iterable[str], most: int) -> str:
-    """Join names, of more than `most` the first ones and how many more there are."""
+    """Join names: the first `most`, and the number of the others."""
     known = list(names)
     more = f" and {len(known) - most} more" if len(known) > most else ""
     return harmless(", ".join(known[:most])) + more
 
 
 def told(one: Difference) -> list[str]:
-    """Return what happens to a field: one line, with further lines below it for a small change of a text."""
+    """Return the change of a field: one line, followed by more lines for a small change of a text."""
     field = harmless(one.field)
     if REDACTED in (one.old, one.new):
         return [f"{field}: {_hidden(one)}"]
@@ -165,7 +164,7 @@ def told(one: Difference) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """Write a value as JSON, a text of several lines as their number; what is too long is cut."""
+    """Format a value as JSON, truncated. For a text of several lines, return their number."""
     if isinstance(value, str) and "\n" in value:
         return f"{len(value.splitlines())} lines"
     return _cut(_dumped(value), 0)
@@ -182,7 +181,7 @@ def _dumped(value: Any) -> str:
 
 
 def _pair(old: str, new: str) -> str:
-    """Write two values; where they are too long, from a little before the place where they part."""
+    """Format two values. If they are too long, begin shortly before they differ."""
     same = next((place for place, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
     start = max(0, same - _LEAD) if max(len(old), len(new)) > _LONGEST else 0
     return f"{_cut(old, start)} -> {_cut(new, start)}"
@@ -196,7 +195,7 @@ def _cut(text: str, start: int) -> str:
 
 
 def _text(field: str, old: Sequence[str], new: Sequence[str]) -> list[str]:
-    """Show a small difference of two texts line by line, and count the lines of a large one."""
+    """Return a small difference of two texts line by line, only the number of lines for a large one."""
     if len(old) + len(new) > _LINES_COMPARED:
         return [f"{field}: {len(old)} lines -> {len(new)} lines"]
     lines = list(unified_diff(old, new, n=1, lineterm=""))[2:]
@@ -205,14 +204,8 @@ def _text(field: str, old: Sequence[str], new: Sequence[str]) -> list[str]:
     return [head, *(f"  {_cut(harmless(line), 0)}" for line in lines)] if len(lines) <= _LINES_SHOWN else [head]
 
 
-_MOST = 12
-_OWN_NAME = "kubernetes.io/metadata.name"
-"""The label that Kubernetes gives to each namespace."""
-_PAYLOADS = ("data", "binaryData", "stringData")
-
-
 def summary(kind: Kind, manifest: Manifest) -> list[str]:
-    """Return the lines for an object; none for a kind that has no more to tell than its name."""
+    """Return the summary of an object, no lines for a kind whose name says enough."""
     about = _ABOUT.get(kind.name)
     return [f"{title}: {text}" for title, text in about(manifest) if text] if about else []
 
@@ -259,7 +252,7 @@ def _volume(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _labels(manifest: Manifest) -> Iterator[str]:
-    """Return the labels that say more than the name and that it is ours, as kubectl writes them."""
+    """Return the labels as kubectl writes them, without those that only repeat the name or the owner."""
     found = sorted(labels(manifest).items())
     return (f"{key}={value}" for key, value in found if key != _OWN_NAME and not key.startswith(PREFIX))
 

@@ -1,8 +1,8 @@
-"""The rule for claims below that never had a volume and whose upper claim is missing, though nobody saw it deleted.
+"""The rule for lower claims that never had a volume and whose upper claim is missing without a seen deletion.
 
-They hold no data, yet what is missing above may come back, so each is read at quorum first, and all of one lower are
-decided in one plan, which the guard can hold back. A claim with a volume stays, whatever is missing above: only its
-placeholder's reclaim policy ends it.
+They hold no data, yet a missing upper claim may come back. So each is read at quorum first, and all of one lower are
+decided in one plan, which the guard can hold. A claim with a volume stays, whatever is missing in the upper cluster:
+only its placeholder's reclaim policy deletes it.
 """
 
 from collections.abc import Iterator
@@ -23,12 +23,12 @@ def key_of(lower: str) -> Key:
 
 
 class ClaimOrphanRule:
-    """One key for each lower that looks after storage."""
+    """The rule with one key for each lower that has the controller PV."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note claims that go above, and of those below that have none above."""
+        """Watch upper claims that are deleted, and lower ones that have no upper one."""
         return (
             Route("upper.PersistentVolumeClaim", _above, delay=_COLLECT),
             Route("PersistentVolumeClaim", _below, delay=_COLLECT),
@@ -40,7 +40,7 @@ class ClaimOrphanRule:
             yield key_of(lower)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Want what is certainly an orphan gone, and what is not certain confirmed."""
+        """Return deletions of certain orphans and quorum reads of uncertain ones."""
         lower = world.lowers[key.lower]
         if not can_tell(lower, world) or lower.silent:
             return Decision()
@@ -64,14 +64,14 @@ def _orphan(copy: Entry, lower: LowerWorld, world: World) -> Iterator[Absent | C
 
 
 def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Note a claim that goes while there is one below."""
+    """Yield the key when an upper claim that has a copy is deleted."""
     here, entry = world.lowers[lower], delta.entry
     if delta.after is None and here.more[CLAIM].get(here.namespace(entry.namespace), entry.name) is not None:
         yield key_of(lower)
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Note a claim that has none above."""
+    """Yield the key when a lower claim has no upper one."""
     here, after = world.lowers[lower], delta.after
     for namespace in here.above(after.namespace) if after else ():
         if world.upper.more[CLAIM].get(namespace, delta.entry.name) is None:

@@ -1,8 +1,8 @@
-"""The rule for claims: in the lower cluster where a claim lives stands a claim of ours that holds its data.
+"""The rule for claims: a claim has one copy, which holds its data, in the lower cluster where its volume is.
 
-It is made once and never made again: one that somebody deleted below took its data with it, and an empty volume in its
-place would pass for them. It goes only when the upper cluster asked for that: with its volume, by the reclaim policy
-(`provisioning.py` decides that), or before it ever had one.
+The copy is created once and never again. If it was deleted in the lower cluster, its data are gone, and an empty volume
+in its place would be taken for them. It is deleted only when the upper cluster requests that: with its volume, by the
+reclaim policy (`volume_rule.py` decides), or before it ever had a volume.
 """
 
 from collections.abc import Iterable, Iterator
@@ -67,7 +67,7 @@ _DECIDED = frozenset(
         "NamespaceExcluded",
     }
 )
-"""Problems that are found out here, at each look; any other is what a cluster said to the last try."""
+"""Problems that are found in each decision; any other is a cluster's answer to the last write."""
 _ABOVE_ONLY = (
     "pv.kubernetes.io/",
     "volume.kubernetes.io/",
@@ -82,16 +82,16 @@ def key_of(lower: str, namespace: str, name: str) -> Key:
 
 
 def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Reference]) -> list[Key]:
-    """Return the keys of the claims that a pod has to wait for: those that are not below yet.
+    """Return the keys of the claims that a pod has to wait for: those without a copy in the lower cluster yet.
 
-    Where storage is not looked after that is all of them: a claim of that name below would be another's.
+    Without the controller PV, that is all of them: a lower claim of that name is another's.
     """
     named = {reference.name for reference in wanted if reference.kind == CLAIM.name}
     return sorted(key_of(lower.name, namespace, name) for name in named if not _is_there(world, lower, namespace, name))
 
 
 def lower_claim(claim: Manifest, owner: Owner, namespace: str, storage_class: str | None) -> Manifest:
-    """Return the lower cluster's claim for an upper one: what is asked for, nothing of what the upper made of it."""
+    """Return the lower claim for an upper one: what it requests, without what the upper cluster added to it."""
     spec = {field: claim["spec"][field] for field in _SPEC if field in claim["spec"]}
     if storage_class is not None:
         spec["storageClassName"] = storage_class
@@ -110,12 +110,12 @@ def lower_claim(claim: Manifest, owner: Owner, namespace: str, storage_class: st
 
 
 class ClaimRule:
-    """One key for each claim that a pod on the virtual node uses, or that is to be made there, or has a copy there."""
+    """The rule with one key for each claim that a virtual node's pod uses, that is to be created there or is copied."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note claims on both sides, of the volumes that say where they live, and of pods that use them."""
+        """Watch claims on both sides, volumes that say where they are, and pods that use them."""
         return (
             Route("upper.PersistentVolumeClaim", _above),
             Route("upper.PersistentVolume", _volume),
@@ -135,7 +135,7 @@ class ClaimRule:
         yield from sorted(key_of(lower, namespace, name) for namespace, name in found)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Return what should be below for one claim."""
+        """Return what should exist in the lower cluster for one claim."""
         lower = world.lowers[key.lower]
         if not is_enabled(lower):
             return Decision(problem=_not_mirrored(key, lower))
@@ -154,7 +154,7 @@ class ClaimRule:
 
 
 def _without_original(key: Key, lower: LowerWorld, world: World) -> Decision:
-    """Decide about what is left of a claim that is not in the upper cluster."""
+    """Return the decision about a claim that the upper cluster does not have, and about its copy."""
     namespace = lower.namespace(key.namespace)
     copy = lower.more[CLAIM].get(namespace, key.name) if lower.upper_namespace(namespace) else None
     if copy is not None and is_copy(copy, world.owner):
@@ -163,7 +163,7 @@ def _without_original(key: Key, lower: LowerWorld, world: World) -> Decision:
 
 
 def _not_its(key: Key, found: Entry, claim: Entry, world: World) -> Decision:
-    """Decide about a lower claim with our marks that is not the copy of the upper claim whose place it has."""
+    """Decide about a lower claim with our marks that is not the copy of the upper claim of that name."""
     lower = world.lowers[key.lower]
     if found.facts.upper_uid != claim.uid:
         return _left_over(key, found, claim, world)
@@ -178,7 +178,7 @@ def _not_its(key: Key, found: Entry, claim: Entry, world: World) -> Decision:
 
 
 def _here(key: Key, claim: Entry, found: Entry | None, copy: Entry | None, world: World) -> Decision:
-    """Have the claim below, and tell above what became of it; `found` is what stands at its place."""
+    """Create or update the copy, and report its state on the upper claim; `found` exists under its name."""
     lower = world.lowers[key.lower]
     if claim.facts.passing or not has_node(lower, world) or (found is None and claim.facts.terminating):
         return Decision()
@@ -205,21 +205,21 @@ def _here(key: Key, claim: Entry, found: Entry | None, copy: Entry | None, world
 
 
 def _is_unnoted(claim: Entry, lower: LowerWorld) -> bool:
-    """Report whether nothing above tells where a claim is about to be made: neither a scheduler nor we."""
+    """Report whether nothing on the upper claim says where it will be created: neither a scheduler nor we."""
     return not is_selected(claim) and not claim.facts.volume and claim.facts.chosen != lower.name
 
 
 def _left_in(claim: Entry, lower: LowerWorld, world: World) -> LowerWorld | None:
-    """Find another lower that still has a copy of a claim, which may be getting its volume, or is noted as its home.
+    """Return another lower that still has a copy of a claim, which may get its volume, or is noted as its home.
 
-    That one's key takes the note back; so it does not while it is making the copy.
+    That lower's own key removes the note, and so never while it is creating the copy.
     """
     others = (other for other in world.lowers.values() if other.name != lower.name)
     return next((one for one in others if _may_be_in(claim, one) or copy_in(one, claim, world)), None)
 
 
 def _may_be_in(claim: Entry, lower: LowerWorld) -> bool:
-    """Report whether a claim is noted to be made in a lower; where storage is not looked after any more, a read tells."""
+    """Report whether a claim is noted to be created in a lower; without controller PV there, a read decides."""
     if claim.facts.chosen != lower.name:
         return False
     found = lower.more[CLAIM].is_gone(lower.namespace(claim.namespace), claim.name, claim.uid)
@@ -227,7 +227,7 @@ def _may_be_in(claim: Entry, lower: LowerWorld) -> bool:
 
 
 def _after(key: Key, claim: Entry, other: LowerWorld) -> Decision:
-    """Wait for another lower to be done with a claim, and say so where that may take long: two copies, two volumes."""
+    """Wait for another lower to release a claim, and report it if that may take long: two copies are two volumes."""
     where = f"claim {claim.namespace}/{claim.name} has to go in lower cluster {other.name} first"
     waits = (key_of(other.name, key.namespace, key.name),)
     if other.silent:
@@ -241,7 +241,7 @@ def _after(key: Key, claim: Entry, other: LowerWorld) -> Decision:
 
 
 def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
-    """Return why somebody's claim below is not taken over, None where it may be or nobody asks for that."""
+    """Return why a foreign lower claim is not adopted, None where it may be or adoption is not enabled."""
     if not adopts(world, wanted.ref.cluster):
         return None
     why = unfit(found.manifest(), wanted.manifest)
@@ -251,7 +251,7 @@ def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
 
 
 def _unfilled(key: Key, claim: Manifest, lower: LowerWorld, world: World) -> Problem | None:
-    """Return why a claim cannot be filled below from what it names, None where it can, or is to be empty."""
+    """Return why the copy cannot be filled from the claim's data source, None where it can or there is none."""
     where, foreign = f"claim {key.namespace}/{key.name}", foreign_source(claim["spec"])
     if foreign:
         return Problem("ClaimNotMirrored", f"{where} is to be filled from {foreign}")
@@ -263,7 +263,7 @@ def _unfilled(key: Key, claim: Manifest, lower: LowerWorld, world: World) -> Pro
 
 
 def _not_mirrored(key: Key, lower: LowerWorld) -> Problem | None:
-    """Describe that storage is not looked after in a lower, where a pod needs it."""
+    """Return the problem that a lower does not have the controller PV, if a pod needs it."""
     if not lower.upper_pods.select("reference", (CLAIM.name, key.namespace, key.name)):
         return None
     words = f"claim {key.namespace}/{key.name}: lower cluster {lower.name} has no controller PV"
@@ -271,7 +271,7 @@ def _not_mirrored(key: Key, lower: LowerWorld) -> Problem | None:
 
 
 def _lost(copy: Entry | None, lower: LowerWorld) -> Problem | None:
-    """Describe that the volume of a lower claim is gone, which Kubernetes says there alone."""
+    """Return the problem that a lower claim has lost its volume, which Kubernetes reports only there."""
     if copy is None or not copy.facts.lost:
         return None
     words = f"claim {copy.namespace}/{copy.name} in lower cluster {lower.name} has lost its volume, and the data"
@@ -279,7 +279,7 @@ def _lost(copy: Entry | None, lower: LowerWorld) -> Problem | None:
 
 
 def _wanted(claim: Manifest, lower: LowerWorld, owner: Owner, *, grows: bool) -> Present:
-    """Want the claim below; its size follows once it is bound, as Kubernetes has it."""
+    """Return the copy as it should be; its size is updated once it is bound, as Kubernetes requires."""
     name = class_of(claim)
     storage_class = name if name is None else mapped(lower.spec.storage_classes, name)
     meta = claim["metadata"]
@@ -290,7 +290,7 @@ def _wanted(claim: Manifest, lower: LowerWorld, owner: Owner, *, grows: bool) ->
 
 
 def _refused(key: Key, world: World) -> Problem | None:
-    """Return what the lower cluster said to the last try."""
+    """Return the lower cluster's answer to the last attempt."""
     problem = world.problems.get(key)
     return None if problem is None or problem.reason in _DECIDED else problem
 
@@ -301,7 +301,7 @@ def _is_waited_for(claim: Entry, lower: LowerWorld, world: World) -> bool:
 
 
 def _vanished(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decision:
-    """Describe that the data of a claim are gone below, once that is certain."""
+    """Report that the data of a claim are gone in the lower cluster, once that is certain."""
     ref = Ref(lower.name, CLAIM, lower.namespace(key.namespace), key.name)
     if lower.more[CLAIM].departed(ref.namespace, ref.name) is None:
         return Decision((Confirmed(ref, claim.uid, "its volume above says that it holds the data"),))
@@ -313,7 +313,7 @@ def _vanished(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decisi
 
 
 def _elsewhere(key: Key, claim: Entry, copy: Entry | None, world: World) -> Decision:
-    """Return why pods here cannot use a claim, and take back a copy that came to nothing."""
+    """Return why pods in this lower cluster cannot use a claim, and delete an unused copy."""
     lower, place = world.lowers[key.lower], home(claim, world)
     if copy is not None:
         told = _told_here(key, claim, world)
@@ -327,15 +327,15 @@ def _elsewhere(key: Key, claim: Entry, copy: Entry | None, world: World) -> Deci
 
 
 def _is_unheard(claim: Entry, world: World) -> bool:
-    """Report whether a claim has a volume of which nothing is known yet: it may be the placeholder that we just made.
+    """Report whether a claim has a volume that is not known yet: it may be the placeholder that we just created.
 
-    Claims and volumes are told of on two watches, and the answer to our own write may be read after both.
+    Claims and volumes arrive on two watches, and the response to our own write may be read after both.
     """
     return bool(claim.facts.volume) and world.upper.more[VOLUME].get("", claim.facts.volume) is None
 
 
 def _told_here(key: Key, claim: Entry, world: World) -> Decision:
-    """Tell the pods here, if there are any, why they cannot use a claim that lives elsewhere."""
+    """Return why the pods in this lower cluster, if any, cannot use a claim that lives elsewhere."""
     lower, place = world.lowers[key.lower], home(claim, world)
     if not users(lower, claim, world.topology.exclude_namespaces):
         return Decision()
@@ -344,7 +344,7 @@ def _told_here(key: Key, claim: Entry, world: World) -> Decision:
 
 
 def _far(claim: Entry, lower: str) -> Problem | None:
-    """Describe that a claim's volume is in another cluster; it may be none of ours that a scheduler chose."""
+    """Return the problem that a claim's volume is in another cluster; the chosen node may be none of ours."""
     where = f"claim {claim.namespace}/{claim.name}"
     if lower:
         return Problem("ClaimElsewhere", f"{where} has its volume in lower cluster {lower}, not here")
@@ -354,7 +354,7 @@ def _far(claim: Entry, lower: str) -> Problem | None:
 
 
 def _unused(copy: Entry, lower: LowerWorld) -> tuple[Wanted, ...]:
-    """Take back the copy of a claim that is to live elsewhere, or nowhere yet: one to which nobody can have written."""
+    """Return the deletion of a copy that is not to live here any more, if nothing can have written to it."""
     mounted = lower.pods.select("reference", (CLAIM.name, copy.namespace, copy.name))
     if mounted or copy.facts.terminating or may_hold_data(copy):
         return ()
@@ -362,7 +362,7 @@ def _unused(copy: Entry, lower: LowerWorld) -> tuple[Wanted, ...]:
 
 
 def _left_over(key: Key, copy: Entry, claim: Entry | None, world: World) -> Decision:
-    """Decide about a copy whose upper claim is gone: with data in it, that is not decided here."""
+    """Return the decision about a copy whose upper claim is gone; if it may hold data, it is not decided here."""
     lower = world.lowers[key.lower]
     named = world.upper.more[VOLUME].select("lower_claim", copy.uid)
     if copy.facts.terminating or any(volume.facts.released and volume.facts.deletes for volume in named):
@@ -381,7 +381,7 @@ def _was_deleted(key: Key, copy: Entry, world: World) -> bool:
 
 
 def _in_the_way(key: Key, claim: Entry, volume: str, world: World) -> Decision:
-    """Return why a claim waits for another of its name to go, whose data may have to be kept."""
+    """Return why a claim waits until another one of its name is deleted, whose data may have to be kept."""
     lower = world.lowers[key.lower]
     if home(claim, world).lower != lower.name:
         return _told_here(key, claim, world)
@@ -394,14 +394,14 @@ def _in_the_way(key: Key, claim: Entry, volume: str, world: World) -> Decision:
 
 
 def _needed(key: Key, world: World) -> Problem | None:
-    """Describe that a claim does not exist, where a pod needs it."""
+    """Return the problem that a claim does not exist, if a pod needs it."""
     pods = world.lowers[key.lower].upper_pods.select("reference", (CLAIM.name, key.namespace, key.name))
     words = f"{CLAIM.name} {key.namespace}/{key.name}: it does not exist"
     return Problem(f"{CLAIM.name}NotFound", words) if pods else None
 
 
 def _is_there(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
-    """Report whether a pod finds below what it is to find there."""
+    """Report whether a pod finds its claim in the lower cluster."""
     claim = world.upper.more[CLAIM].get(namespace, name)
     if claim is None or copy_in(lower, claim, world) is None:
         return False
@@ -415,7 +415,7 @@ def _named(pod: Entry | None) -> frozenset[str]:
 
 
 def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """A claim above concerns the lower whose node is chosen for it, which has a copy, or pods that use it."""
+    """Yield an upper claim's key if this lower's node is chosen for it, or a copy or its pods are in this lower."""
     entry, here = delta.entry, world.lowers[lower]
     chosen = any(one is not None and one.facts.selected == here.node for one in delta)
     copied = here.more[CLAIM].get(here.namespace(entry.namespace), entry.name) is not None
@@ -424,7 +424,7 @@ def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _volume(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """A volume concerns the claim that has it, wherever somebody asks for that."""
+    """Yield the key of the claim that has a volume, under the same conditions."""
     for entry in delta:
         claim = world.upper.more[CLAIM].get(*entry.facts.claim) if entry is not None else None
         if claim is not None:
@@ -437,7 +437,7 @@ def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _user(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Claims that a pod begins or ceases to use, or may cease to need: one that has ended needs nothing."""
+    """Yield the keys of claims that a pod begins or ceases to use; a pod that has ended needs none any more."""
     before, after = delta
     ended = before is not None and after is not None and before.facts.terminal != after.facts.terminal
     names = _named(delta.entry) if ended else _named(before) ^ _named(after)
@@ -445,7 +445,7 @@ def _user(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _user_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """A pod that goes below may have been the last that kept a claim."""
+    """Yield the keys of a deleted lower pod's claims: it may have been the last that kept them."""
     if delta.after is None:
         for namespace in world.lowers[lower].above(delta.entry.namespace):
             yield from (key_of(lower, namespace, name) for name in sorted(_named(delta.entry)))

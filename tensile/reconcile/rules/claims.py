@@ -1,20 +1,10 @@
-"""Claims for storage on both sides, and in which lower cluster the volume of each is, or is to be.
+"""Claims on both sides: their facts, the lower cluster where each one's volume is or will be, writes to upper claims.
 
-A volume exists in one cluster only, so every claim has one home. Four things can say which, and the first that speaks
-decides: the volume that the claim is bound to, a copy below that has a volume already (there may be data in it), the
-node that the upper scheduler chose, and, where that scheduler takes no notice of volumes, the pod that came to use it
-first.
-
-What a claim is to be filled from: another claim above, or nothing.
-
-A source is named, and the lower cluster would take what it has under that name: the data of somebody whose claim or
-snapshot it is. A claim of the same namespace is safe where its copy below is ours. Snapshots, and whatever else may be
-a source, are not mirrored, so one of that name below is never the one above.
-
-What the upper cluster's users are told of a claim: its size and its growth from below, and what stands in the way.
-
-Kubernetes' own controllers above bind claims to volumes; sizes, and the conditions that speak of resizing, are for
-whoever resizes, which here is the lower cluster.
+A volume exists in one cluster only, so every claim has one home. The first of these that is known determines it:
+- the volume that the claim is bound to;
+- a copy that has a volume already (it may hold data);
+- the node that the upper scheduler chose;
+- where that scheduler ignores volumes, the pod that used the claim first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -51,15 +41,22 @@ _PROVISIONERS = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubern
 _BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 _OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
 _CONTROLLER = "PV"
+_FIELDS = ("dataSource", "dataSourceRef")
+PROVISIONING_FAILED = "ProvisioningFailed"
+"""The event reason that Kubernetes' provisioners use."""
+_COPIED = ("capacity", "allocatedResources", "allocatedResourceStatuses")
+_FENCE = ("uid", "resourceVersion")
+_RESIZING = ("Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError")
 
 
 class ClaimFacts(msgspec.Struct, frozen=True, gc=False):
     """One claim of either side.
 
-    `owner` and `upper_uid` are our marks ("" above, and where somebody else wrote them). `selected` is the node that a
-    scheduler chose, `chosen` the lower that we did, `provisioner` who is to make the volume, `volume` the one that it
-    has or asks for: each "" for none. `prebound` is whether its author named the volume, and not the controller that
-    binds claims. `passing` is whether it belongs to a pod and goes with it, as a generic ephemeral volume does.
+    `owner` and `upper_uid` are our marks ("" in the upper cluster, and where we did not write them). `selected` is the
+    node that a scheduler chose, `chosen` the lower that we chose. `provisioner` is who is to create the volume,
+    `volume` the one that it has or requests; each is "" for none. `prebound` is whether its author named the volume,
+    and not the controller that binds claims. `passing` is whether it belongs to a pod and is deleted with it, as for a
+    generic ephemeral volume.
     """
 
     owner: str
@@ -84,12 +81,12 @@ class Home(NamedTuple):
 
 
 def digest(raw: bytes) -> Kept:
-    """Keep a claim with its facts."""
+    """Transform a claim: its bytes and facts."""
     return Kept(raw, facts_of(orjson.loads(raw)))
 
 
 def facts_of(claim: Manifest) -> ClaimFacts:
-    """Take the facts out of a decoded claim."""
+    """Return the facts of a decoded claim."""
     spec, phase, notes = claim.get("spec") or {}, (claim.get("status") or {}).get("phase"), annotations(claim)
     upper_uid = upper_uid_of(claim)
     return ClaimFacts(
@@ -109,14 +106,14 @@ def facts_of(claim: Manifest) -> ClaimFacts:
 
 
 def _is_prebound(claim: Manifest) -> bool:
-    """Report whether a claim's author named its volume: we never do, and the controller notes it where it does."""
+    """Report whether a claim's author named its volume: we never do, and the controller marks it when it does."""
     if not (claim.get("spec") or {}).get("volumeName"):
         return False
     return _BOUND_BY_CONTROLLER not in annotations(claim) or we_wrote(claim, ("f:spec", "f:volumeName"))
 
 
 def class_of(claim: Manifest) -> str | None:
-    """Return the name of a claim's storage class, None where it asks for none in particular."""
+    """Return the name of a claim's storage class, None where it does not name one."""
     found: str | None = annotations(claim).get(_OLD_CLASS, (claim.get("spec") or {}).get("storageClassName"))
     return found
 
@@ -134,27 +131,27 @@ INDEXES = {"node": _by_node, "uid": _by_uid}
 
 
 def is_enabled(lower: LowerWorld) -> bool:
-    """Report whether storage is looked after in a lower."""
+    """Report whether a lower has the controller PV."""
     return _CONTROLLER in lower.spec.controllers
 
 
 def can_tell(lower: LowerWorld, world: World) -> bool:
-    """Report whether all that decisions about storage rest on is known."""
+    """Report whether all that decisions about storage rest on has been listed."""
     above, below = world.upper.more, lower.more
     known = all(cache.synced for cache in (above[CLAIM], above[VOLUME], below[CLAIM], below[VOLUME]))
     return is_enabled(lower) and known and lower.settled
 
 
 def is_copy(claim: Entry, owner: Owner) -> bool:
-    """Report whether a claim below is this owner's."""
+    """Report whether a lower claim is this owner's."""
     return bool(claim.facts.owner == owner.mark)
 
 
 def copy_in(lower: LowerWorld, claim: Entry, world: World) -> Entry | None:
     """Return the copy of an upper claim in a lower cluster, None where there is none.
 
-    Once a placeholder of ours names the lower claim that holds the data, that is the copy, whatever is written on it.
-    Before that it is what stands at the claim's place with our marks, if it could have been made for it.
+    Once a placeholder of ours names the lower claim that holds the data, that is the copy, whatever its marks say.
+    Before that, it is the claim under the upper claim's name with our marks, if it could have been made for it.
     """
     found = standing_in(lower, claim)
     named = held_by(claim, lower, world)
@@ -165,7 +162,7 @@ def copy_in(lower: LowerWorld, claim: Entry, world: World) -> Entry | None:
 
 
 def standing_in(lower: LowerWorld, claim: Entry) -> Entry | None:
-    """Return the lower claim with our label at the place of an upper one, whatever else is written on it."""
+    """Return the lower claim under an upper claim's name that has our label, whatever else is written on it."""
     namespace = lower.namespace(claim.namespace)
     return lower.more[CLAIM].get(namespace, claim.name) if lower.upper_namespace(namespace) else None
 
@@ -188,9 +185,9 @@ def misfit(found: Entry, claim: Entry, lower: LowerWorld) -> str:
 
 
 def unfit(seen: Manifest, wanted: Manifest) -> str:
-    """Return why a claim below that is somebody's cannot serve in place of the one that is wanted, "" where it can.
+    """Return why a foreign lower claim cannot serve in place of the wanted one, "" where it can.
 
-    What it lacks cannot be given to it, and it may hold other data than the claim above is to have.
+    What it lacks cannot be added, and it may hold other data than the upper claim is to have.
     """
     has, asked = seen["spec"], wanted["spec"]
     for field in ("accessModes", "storageClassName", "volumeMode"):
@@ -201,12 +198,12 @@ def unfit(seen: Manifest, wanted: Manifest) -> str:
 
 
 def may_hold_data(copy: Entry) -> bool:
-    """Report whether a claim below has a volume, is about to have it, or had one."""
+    """Report whether a lower claim has a volume, is about to have it, or had one."""
     return bool(copy.facts.bound or copy.facts.lost or copy.facts.volume)
 
 
 def without_volume(copy: Entry, lower: LowerWorld, reason: str, *, asked: bool = True, lost: bool = False) -> Absent:
-    """Want a claim below gone that has no volume as far as we know: should it get one meanwhile, it stays."""
+    """Return the deletion of a lower claim without a known volume; if it gets one meanwhile, it stays."""
     ref = Ref(lower.name, CLAIM, copy.namespace, copy.name)
     return Absent(ref, copy.uid, reason, asked=asked, lost=lost, version=str(copy.version))
 
@@ -232,7 +229,7 @@ def is_selected(claim: Entry) -> bool:
 
 
 def selected_in(world: World, lower: LowerWorld, upper_namespace: str) -> bool:
-    """Report whether claims of a namespace are to be made in a lower before any pod is bound there."""
+    """Report whether claims of a namespace are to be created in a lower before any pod is bound there."""
     concerns = is_enabled(lower) and upper_namespace not in world.topology.exclude_namespaces
     chosen = world.upper.more[CLAIM].select("node", lower.node) if concerns else ()
     return any(claim.namespace == upper_namespace and is_selected(claim) for claim in chosen)
@@ -246,7 +243,7 @@ def users(lower: LowerWorld, claim: Entry, excluded: Iterable[str]) -> list[Entr
 
 
 def mapped(classes: Mapping[str, str], name: str) -> str:
-    """Return the lower name of a storage class: its own, unless the topology maps it."""
+    """Return the lower name of a storage class: the same, unless the topology maps it."""
     return classes.get(name, name)
 
 
@@ -268,7 +265,7 @@ def _holder(claim: Entry, world: World) -> str:
 
 
 def _of_user(claim: Entry, world: World) -> Home:
-    """Return the lower that has a copy in use, or for all that is known has one, else that of the oldest pod."""
+    """Return the lower with a copy in use, or that may have one while its claims are unknown, else the oldest pod's."""
     using = {lower.name: users(lower, claim, world.topology.exclude_namespaces) for lower in world.lowers.values()}
     for lower in world.lowers.values():
         if using[lower.name] and copy_in(lower, claim, world) is not None:
@@ -281,13 +278,13 @@ def _of_user(claim: Entry, world: World) -> Home:
 
 
 def _unknown(claim: Entry, lower: LowerWorld) -> Problem:
-    """Describe that a claim was made, or about to be, in a lower that has not been heard since we started."""
+    """Return the problem that a claim may be in a lower that has not answered since the engine started."""
     where = f"claim {claim.namespace}/{claim.name}"
     return Problem("LowerUnreachable", f"{where} may have its volume in lower cluster {lower.name}, which is silent")
 
 
 def _first(claim: Entry, lower: LowerWorld) -> Home:
-    """Report whether a claim that a pod is the first to use can be made where that pod is."""
+    """Return the home of a claim that a pod is the first to use: the pod's lower, if the claim can be created there."""
     facts = claim.facts
     if facts.provisioner in ("", PROVISIONER) or facts.storage_class in lower.spec.storage_classes:
         return Home(lower.name) if is_enabled(lower) else Home()
@@ -300,11 +297,13 @@ def _age(pod: Entry) -> tuple[str, str]:
     return (metadata(pod.manifest()).get("creationTimestamp", ""), pod.uid)
 
 
-_FIELDS = ("dataSource", "dataSourceRef")
-
-
 def foreign_source(spec: Manifest) -> str:
-    """Return the source in a claim's spec that no copy of ours can stand for, in words; "" for none."""
+    """Return the description of a data source in a claim's spec that has no copy of ours, "" for none.
+
+    The lower cluster would fill the claim from its own object of that name, which may be another tenant's data. A claim
+    of the same namespace is safe if its copy is ours. Snapshots and all other sources are not mirrored, so a lower
+    object of that name is never the upper one.
+    """
     for source in _sources(spec):
         if not _is_claim(source):
             where = f" of namespace {source['namespace']}" if source.get("namespace") else ""
@@ -314,7 +313,7 @@ def foreign_source(spec: Manifest) -> str:
 
 
 def source_claims(spec: Manifest) -> frozenset[str]:
-    """Return the names of the claims that a claim is to be a clone of; both fields name the same one as a rule."""
+    """Return the names of the claims that a claim is to be cloned from; usually both fields name the same one."""
     return frozenset(str(source.get("name", "")) for source in _sources(spec) if _is_claim(source))
 
 
@@ -328,17 +327,11 @@ def _is_claim(source: Manifest) -> bool:
     return source.get("kind") == CLAIM.name and not source.get("apiGroup") and not source.get("namespace")
 
 
-PROVISIONING_FAILED = "ProvisioningFailed"
-"""The reason that Kubernetes' provisioners give."""
-_COPIED = ("capacity", "allocatedResources", "allocatedResourceStatuses")
-_FENCE = ("uid", "resourceVersion")
-_RESIZING = ("Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError")
-
-
 def told_above(claim: Manifest, copy: Entry | None, problem: Problem | None, now: datetime) -> tuple[Wanted, ...]:
-    """Have the upper claim's status say what is below, and a problem with an event beside it; nothing where it does.
+    """Return the patch of the upper claim's status: the lower claim's sizes and resizing, and a problem with its event.
 
-    `copy` is the lower claim, None where there is none.
+    It is empty without changes. `copy` is the lower claim, None where there is none. Kubernetes' upper controllers bind
+    claims to volumes; sizes and the conditions of resizing belong to who resizes, which is the lower cluster.
     """
     seen: Manifest = claim.get("status") or {}
     below = copy.manifest() if copy is not None and copy.facts.bound else {}
@@ -356,7 +349,7 @@ def told_above(claim: Manifest, copy: Entry | None, problem: Problem | None, now
 
 
 def given_up(claim: Manifest, problem: Problem) -> tuple[Wanted, ...]:
-    """Let the upper scheduler choose another node for a claim, as provisioners do that cannot make a volume."""
+    """Return the patch that lets the upper scheduler choose another node, as provisioners do on failure."""
     meta = metadata(claim)
     fence = [{"op": "replace", "path": f"/metadata/{field}", "value": meta[field]} for field in _FENCE]
     taken = {"op": "remove", "path": f"/metadata/annotations/{SELECTED_NODE.replace('/', '~1')}"}
@@ -366,12 +359,12 @@ def given_up(claim: Manifest, problem: Problem) -> tuple[Wanted, ...]:
 
 
 def settled(claim: Manifest, lower: str) -> Wanted:
-    """Note on a claim in which lower it is about to be made, so that whoever comes after us makes it nowhere else."""
+    """Return the note on a claim in which lower it will be created, so that no later engine creates it elsewhere."""
     return _noted(claim, lower, f"its volume is to be in lower cluster {lower}")
 
 
 def unsettled(claim: Manifest, lower: str) -> Wanted:
-    """Take back the note that a claim is about to be made in a lower: it is not there, and will not be made there."""
+    """Return the removal of that note: the claim is not in that lower, and will not be created there."""
     return _noted(claim, None, f"its volume is not to be in lower cluster {lower} any more")
 
 
@@ -382,7 +375,7 @@ def _noted(claim: Manifest, lower: str | None, reason: str) -> Wanted:
 
 
 def pinned(claim: Manifest, node: str) -> tuple[Wanted, ...]:
-    """Have a bound claim name the node where its volume is: a scheduler that minds no volumes is told by that."""
+    """Return the patch that names a bound claim's node, for a scheduler that ignores volumes."""
     notes, meta = annotations(claim), metadata(claim)
     if SELECTED_NODE in notes or not notes:
         return ()
@@ -393,7 +386,7 @@ def pinned(claim: Manifest, node: str) -> tuple[Wanted, ...]:
 
 
 def _sizes(seen: Manifest, below: Manifest) -> dict[str, Any]:
-    """Return the fields that speak of sizes; a map that loses keys says so with nulls."""
+    """Return the fields with sizes; keys to remove from a map are null."""
     found: dict[str, Any] = {}
     for field in _COPIED:
         old, new = seen.get(field) or {}, below.get(field) or {}
@@ -403,14 +396,14 @@ def _sizes(seen: Manifest, below: Manifest) -> dict[str, Any]:
 
 
 def _conditions(seen: list[Manifest], below: Manifest | None, problem: Problem | None, now: str) -> list[Manifest]:
-    """Return all conditions as they should be: the lower's word on resizing, ours on problems, others' as they are."""
+    """Return all conditions as they should be: the lower's on resizing, ours on problems, others' unchanged."""
     kept = [one for one in seen if one["type"] != MIRRORED and (below is None or one["type"] not in _RESIZING)]
     sizing = [one for one in (below or {}).get("conditions") or () if one["type"] in _RESIZING]
     return _in_order(seen, [*kept, *sizing, *([_complaint(seen, problem, now)] if problem else [])])
 
 
 def _in_order(seen: list[Manifest], wanted: list[Manifest]) -> list[Manifest]:
-    """Keep the order in which the conditions stand, so that an equal list is equal."""
+    """Return conditions in their present order, so that equal lists compare equal."""
     places = {one["type"]: place for place, one in enumerate(seen)}
     return sorted(wanted, key=lambda one: places.get(one["type"], len(places)))
 

@@ -1,26 +1,10 @@
-"""The rule for ConfigMaps and Secrets that pods refer to: below before the pod, kept in step, gone with the last one.
+"""The rule for ConfigMaps and Secrets that pods refer to: created before the pod, updated, deleted after the last one.
 
-A copy is made and kept in step for upper pods alone (`ownership.py`): a lower pod that names a Secret may be anyone's.
-A lower pod of ours keeps the copy that is there from deletion, as it is: what the guard keeps running must keep its
-configuration. What a pod's account pulls images with counts as referred to. Lower Secrets that hold tokens of the upper
-cluster are copies of nothing, and not looked at here. A name that pods can do without, and that the upper cluster does
-not have, is held by an empty object (`holding.py`).
-
-Names that pods refer to and that the upper cluster does not have: an empty object of ours holds them below.
-
-Kubernetes starts a pod whose `optional` ConfigMap, Secret or pull secret does not exist, and gives it the object once
-there is one. Below, that name may be another's: a pod could be bound to read what exists in the lower cluster alone, a
-token of an account there for one. So the name is taken before the pod is made, by an empty ConfigMap or Secret with our
-marks and no upper UID. To a kubelet that is the same as none: no variables, no files, no credential to pull with.
-
-Two other ways were weighed. A look at the name when the pod is made says nothing of an object that somebody makes there
-later, which the kubelet would bring into the pod. And a reference that is left out of the lower pod never comes back,
-since a pod cannot be changed: a pull secret that is made a moment after its pods would be missing for good. The price
-is an object for each such name, which is bounded, and one write before the first pod that names it.
-
-A name stays held while a pod that goes on below refers to it, also where its original was deleted above: the pod would
-read whatever comes to stand there next. Where the name is taken already, the pod waits with `NameConflict`: nothing is
-adopted for a name that the upper cluster does not have.
+Copies are created and updated for upper pods only (`copies.py`), because anyone may create a lower pod that names a
+Secret. A lower pod of ours only keeps an existing copy from deletion, as it is: what the guard keeps running must keep
+its configuration. The pull secrets of a pod's account count as references. Lower Secrets with tokens of the upper
+cluster are not copies and are ignored. A name that pods can do without, and that the upper cluster does not have, is
+held by an empty object, see `held`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,55 +22,17 @@ from tensile.reconcile.pods.references import Reference, copy_of, never_copied
 from tensile.reconcile.rules import namespaces, service_accounts
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
-LIMIT = 1_000
-"""Names of one kind that are held in a namespace of a lower: no tenant has another fill the lower's store for it."""
-LOOK_AGAIN = 60.0
-"""Seconds until it is looked again whether there is room for one more."""
-_TOLD = 5
-"""Pods that are told of a name which was taken while they ran."""
-_HELD_SECTIONS = ("metadata.labels", "metadata.annotations", "data", "binaryData")
-
-
-def is_name_held(copy: Entry) -> bool:
-    """Return whether a ConfigMap or Secret of ours below stands for none above."""
-    return bool(copy.facts.upper_uid == NO_ORIGINAL)
-
-
-def held(ref: Ref, owner: Owner) -> Present:
-    """Return the empty object that holds a name; what stood there for an earlier upper object is replaced."""
-    manifest: Manifest = {
-        "apiVersion": ref.kind.api,
-        "kind": ref.kind.name,
-        "metadata": {
-            "name": ref.name,
-            "namespace": ref.namespace,
-            "labels": owner.label,
-            "annotations": owner.signed(NO_ORIGINAL),
-        },
-    } | ({"type": "Opaque"} if ref.kind == SECRET else {})
-    reason = "holds the name: pods refer to it, and the upper cluster has none"
-    return Present(ref, manifest, reason, sections=_HELD_SECTIONS, replaceable=True)
-
-
-def too_many(ref: Ref, names: int) -> Problem | None:
-    """Return why a name is not held beside `names` others of its kind and namespace, None where it may be."""
-    if names < LIMIT:
-        return None
-    words = f"pods of it refer to more than {LIMIT} {ref.kind.name}s that the upper cluster does not have"
-    advice = "make those, or take the optional references out"
-    return Problem("TooManyNamesHeld", f"namespace {ref.namespace} of lower cluster {ref.cluster}: {words}: {advice}")
-
-
-def exposed(pods: Iterable[Entry], problem: Problem) -> Iterator[Told]:
-    """Tell pods that run already that a name they refer to is another's below."""
-    for pod in islice(pods, _TOLD if problem.reason == REASON else 0):
-        ref = Ref(UPPER, POD, pod.namespace, pod.name)
-        yield Told(ref, pod.uid, problem.reason, f"the pod may read what is not its own, delete it: {problem.message}")
-
-
 NAME = "dependency"
 KINDS = {CONFIG_MAP.name: CONFIG_MAP, SECRET.name: SECRET}
 _SECTIONS = ("metadata.labels", "metadata.annotations", "data", "binaryData", "immutable")
+
+LIMIT = 1_000
+"""Maximum names of one kind held in a lower namespace, so that no tenant can fill the lower's store."""
+LOOK_AGAIN = 60.0
+"""Seconds until the next check whether there is room for one more."""
+_TOLD = 5
+"""Maximum pods that get an event about a name that was taken while they ran."""
+_HELD_SECTIONS = ("metadata.labels", "metadata.annotations", "data", "binaryData")
 
 
 def key_of(lower: str, namespace: str, kind: str, name: str) -> Key:
@@ -95,9 +41,9 @@ def key_of(lower: str, namespace: str, kind: str, name: str) -> Key:
 
 
 def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Reference]) -> list[Key]:
-    """Return the keys of the objects that a pod has to wait for: those it names, or has its images pulled with.
+    """Return the keys of the objects that a pod has to wait for: those it names, and its account's pull secrets.
 
-    An optional one has to be below, too, or its name has to be held.
+    An optional object has to exist in the lower cluster too, or its name has to be held.
     """
     wanted = tuple(wanted)
     if lower.spec.service_accounts.identity != "none":
@@ -112,12 +58,12 @@ def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Re
 
 
 class DependencyRule:
-    """One key for each ConfigMap and Secret that a pod on the virtual node refers to, or that has a copy below."""
+    """The rule with one key for each ConfigMap and Secret that a virtual node's pod refers to, or that has a copy."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note the originals, the copies, and of pods on both sides that begin or cease to refer to them."""
+        """Watch the originals, the copies, and pods on both sides that begin or cease to refer to them."""
         return (
             Route("upper.config_maps", _original(CONFIG_MAP)),
             Route("upper.secrets", _original(SECRET)),
@@ -144,7 +90,7 @@ class DependencyRule:
         yield from sorted(found)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Want the copy while something refers to it."""
+        """Return the copy while something refers to it."""
         lower = world.lowers[key.lower]
         kind_name, _, name = key.name.partition("/")
         kind = KINDS[kind_name]
@@ -168,6 +114,58 @@ class DependencyRule:
         return _kept(world, ref, original, copy, key)
 
 
+def is_name_held(copy: Entry) -> bool:
+    """Report whether a lower ConfigMap or Secret of ours only holds its name."""
+    return bool(copy.facts.upper_uid == NO_ORIGINAL)
+
+
+def held(ref: Ref, owner: Owner) -> Present:
+    """Return the empty object that holds a name; a copy made there for an earlier upper object is replaced.
+
+    Kubernetes starts a pod whose `optional` ConfigMap, Secret or pull secret does not exist, and gives it the object
+    once it exists. In the lower cluster that name may be another's: a pod could be bound to read what exists only
+    there, such as an account's token. So before the pod is created, the name is taken by an empty object with our marks
+    and no upper UID. To a kubelet that is the same as no object: no variables, no files, no pull credential.
+
+    Two alternatives were rejected. A check at the pod's creation misses an object that is created later, which the
+    kubelet would give to the pod. A reference left out of the lower pod can never be added, since a pod cannot be
+    changed. A pull secret created a moment after its pods would be missing permanently. The price is one object for
+    each such name, which is bounded, and one write before the first pod that names it.
+
+    A name stays held while a lower pod refers to it, even after its upper object was deleted: the pod would read
+    whatever is created there next. Where the name is taken already, the pod waits with `NameConflict`: nothing is
+    adopted for a name that the upper cluster does not have.
+    """
+    manifest: Manifest = {
+        "apiVersion": ref.kind.api,
+        "kind": ref.kind.name,
+        "metadata": {
+            "name": ref.name,
+            "namespace": ref.namespace,
+            "labels": owner.label,
+            "annotations": owner.signed(NO_ORIGINAL),
+        },
+    } | ({"type": "Opaque"} if ref.kind == SECRET else {})
+    reason = "holds the name: pods refer to it, and the upper cluster has none"
+    return Present(ref, manifest, reason, sections=_HELD_SECTIONS, replaceable=True)
+
+
+def too_many(ref: Ref, names: int) -> Problem | None:
+    """Return why a name is not held beside `names` others of its kind and namespace, None where it may be."""
+    if names < LIMIT:
+        return None
+    words = f"pods of it refer to more than {LIMIT} {ref.kind.name}s that the upper cluster does not have"
+    advice = "make those, or take the optional references out"
+    return Problem("TooManyNamesHeld", f"namespace {ref.namespace} of lower cluster {ref.cluster}: {words}: {advice}")
+
+
+def exposed(pods: Iterable[Entry], problem: Problem) -> Iterator[Told]:
+    """Yield events for running pods that a name they refer to is another's in the lower cluster."""
+    for pod in islice(pods, _TOLD if problem.reason == REASON else 0):
+        ref = Ref(UPPER, POD, pod.namespace, pod.name)
+        yield Told(ref, pod.uid, problem.reason, f"the pod may read what is not its own, delete it: {problem.message}")
+
+
 def _kept(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key) -> Decision:
     lower = world.lowers[key.lower]
     if not has_node(lower, world) or (copy is None and not _may_be_made(world, lower, original, ref.kind)):
@@ -185,7 +183,7 @@ def _kept(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key)
 
 
 def _unasked(world: World, ref: Ref, copy: Entry | None, originals: Cache, key: Key) -> Decision:
-    """End a copy that no upper pod asks for; one that a lower pod of ours keeps goes only with its original."""
+    """Delete a copy that no upper pod needs; one that a lower pod of ours keeps is deleted only with its original."""
     lower = world.lowers[key.lower]
     if copy is None or not service_accounts.known(world, lower):
         return Decision()
@@ -196,7 +194,7 @@ def _unasked(world: World, ref: Ref, copy: Entry | None, originals: Cache, key: 
 
 
 def _held(world: World, ref: Ref, copy: Entry | None, key: Key, decision: Decision) -> Decision:
-    """Hold a name that has nothing to copy, besides what is decided, where pods go on without it."""
+    """Hold a name without an object to copy, in addition to `decision`, if pods run without the object."""
     lower, copies = world.lowers[key.lower], world.lowers[key.lower].below(ref.kind)
     assert copies is not None
     if decision.wanted or not has_node(lower, world) or not _is_to_be_held(world, ref, copy, key):
@@ -208,13 +206,13 @@ def _held(world: World, ref: Ref, copy: Entry | None, key: Key, decision: Decisi
         return Decision(problem=problem, again=LOOK_AGAIN)
     taken = world.problems.get(key)
     told = exposed(_running(world, ref, key), taken) if taken is not None else ()
-    # What is told to pods that need the object comes when the name is held: others wait for that alone.
+    # The problem of pods that need the object is reported once the name is held: others wait for that alone.
     problem = None if copy is None else decision.problem
     return Decision((*told, held(ref, world.owner)), problem=problem)
 
 
 def _is_to_be_held(world: World, ref: Ref, copy: Entry | None, key: Key) -> bool:
-    """Return whether pods go on without an object, unless a copy of it stands there that may yet be needed."""
+    """Report whether pods run without an object, unless a copy of it exists that may still be needed."""
     originals, lower = world.upper.cache(ref.kind), world.lowers[key.lower]
     is_missing = originals is not None and originals.get(key.namespace, ref.name) is None
     if is_missing and copy is not None and copy.facts.owner == world.owner.mark and not is_name_held(copy):
@@ -228,7 +226,7 @@ def _is_to_be_held(world: World, ref: Ref, copy: Entry | None, key: Key) -> bool
 
 
 def _running(world: World, ref: Ref, key: Key) -> Iterator[Entry]:
-    """Return the pods above whose lower pod refers to a name: it would read whatever comes to stand there."""
+    """Yield the upper pods whose lower pod refers to a name: it would read whatever is created there next."""
     lower = world.lowers[key.lower]
     mentions = {Reference(ref.kind.name, ref.name, optional) for optional in (False, True)}
     for pod in ownership.asking(lower, world, ref.kind.name, key.namespace, ref.name):
@@ -238,7 +236,7 @@ def _running(world: World, ref: Ref, key: Key) -> Iterator[Entry]:
 
 
 def _said(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key) -> Iterator[Told]:
-    """Tell on the object above that a change of it is refused: pods run on with what they have, and say nothing."""
+    """Yield an event on the upper object that a change of it is refused: its pods run on without a sign of that."""
     problem = world.problems.get(key)
     if problem is None or copy is None or is_name_held(copy):
         return
@@ -249,7 +247,7 @@ def _said(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key)
 
 
 def _without_original(world: World, ref: Ref, copy: Entry | None, originals: Cache, key: Key) -> Decision:
-    """Follow a deletion that was seen; keep the copy of an original that is merely not there."""
+    """Delete the copy if its original was seen deleted; keep it if the original is merely missing."""
     problem = _needed(world, world.lowers[key.lower], key, Problem(f"{ref.kind.name}NotFound", "it does not exist"))
     if copy is None or not _is_deleted(originals, key.namespace, copy):
         return Decision(problem=problem)
@@ -257,7 +255,7 @@ def _without_original(world: World, ref: Ref, copy: Entry | None, originals: Cac
 
 
 def _is_deleted(originals: Cache, namespace: str, copy: Entry) -> bool:
-    """Report whether the original of a copy was seen deleted, and is not there again."""
+    """Report whether the original of a copy was seen deleted, and does not exist again."""
     departed = originals.departed(namespace, copy.name)
     return departed is not None and departed.seen and originals.is_gone(namespace, copy.name, copy.facts.upper_uid)
 
@@ -284,7 +282,7 @@ def _is_there(world: World, lower: LowerWorld, namespace: str, reference: Refere
 
 
 def _is_asked(world: World, lower: LowerWorld, namespace: str, kind: Kind, name: str) -> bool:
-    """Report whether upper pods ask for an object, by naming it or by the account that they run as."""
+    """Report whether upper pods need an object, by naming it or by the account that they run as."""
     return any(True for _ in _askers(world, lower, namespace, kind, name))
 
 
@@ -293,7 +291,7 @@ def _may_be_made(world: World, lower: LowerWorld, original: Entry, kind: Kind) -
 
 
 def _askers(world: World, lower: LowerWorld, namespace: str, kind: Kind, name: str) -> Iterator[Entry]:
-    """Return the upper pods that ask for an object."""
+    """Yield the upper pods that need an object."""
     yield from ownership.asking(lower, world, kind.name, namespace, name)
     for account in service_accounts.pulling(world, namespace, name) if kind == SECRET else ():
         yield from service_accounts.asking(world, lower, namespace, account)
@@ -345,7 +343,7 @@ def _of_copy(lower: LowerWorld, kind: Kind, copy: Entry) -> Iterator[Key]:
 
 
 def _referrer(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Yield what a pod above begins or ceases to need; one that goes on needing the same concerns nothing."""
+    """Yield what an upper pod begins or ceases to need; a change that leaves its needs the same is ignored."""
     excluded = world.topology.exclude_namespaces
     needs = [_references(entry) if entry and lives_below(entry, excluded) else frozenset() for entry in delta]
     entry = delta.entry
@@ -355,7 +353,7 @@ def _referrer(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _referrer_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Yield what a pod below begins or ceases to refer to; one that ended refers to it until it goes."""
+    """Yield what a lower pod begins or ceases to refer to; a pod that ended refers to it until it is deleted."""
     changed = _references(delta.before) ^ _references(delta.after)
     for namespace in world.lowers[lower].above(delta.entry.namespace):
         yield from _keys_of(lower, namespace, changed)
@@ -364,13 +362,13 @@ def _referrer_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _by_account(world: World, lower: str, pod: Entry) -> Iterator[Key]:
-    """Yield the Secrets that images are pulled with for the sake of the account that a pod above runs as."""
+    """Yield the keys of the pull secrets of the account that an upper pod runs as."""
     for secret in service_accounts.secrets_of(world, pod.namespace, pod.facts.references):
         yield key_of(lower, pod.namespace, SECRET.name, secret)
 
 
 def _of_account(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Yield the Secrets that an account above begins or ceases to pull images with, where its pods run."""
+    """Yield the pull secrets that an upper account gains or loses, if its pods run in this lower cluster."""
     entry = delta.entry
     if not service_accounts.is_used(world, world.lowers[lower], entry.namespace, entry.name):
         return

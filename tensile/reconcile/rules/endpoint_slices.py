@@ -1,9 +1,9 @@
-"""The rule for EndpointSlices: one below for each one above, of a Service that was made below.
+"""The rule for EndpointSlices: one lower slice for each upper slice of a Service that has a copy there.
 
-Who answers to a Service, and whether they are ready, is the upper cluster's to say: its slices come down unchanged, but
-for the nodes and zones in them. Where the Service below is not ours, there is no slice either: it would send the
-traffic of a stranger's Service to our pods. Endpoints come and go all day long, so a change of them is no step that a
-person decides about, and what is as it should be is not decoded.
+The upper cluster decides who answers to a Service, and whether they are ready: its slices are copied unchanged but for
+their nodes and zones. If the lower Service is not ours, there is no slice either: it would send a foreign Service's
+traffic to our pods. Endpoints change all the time, so a change of them is no step that a plan shows, and a slice that
+is as it should be is not decoded.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _SECTIONS = ("metadata.labels", "metadata.annotations", "metadata.ownerReference
 
 
 class Source(NamedTuple):
-    """What a slice below is made from: a slice above, or the alias; `entry` is None for the latter."""
+    """What a lower slice is made from: an upper slice, or the alias; `entry` is None for the latter."""
 
     service: str
     service_uid: str
@@ -47,12 +47,12 @@ class Source(NamedTuple):
 
 
 class SliceRule:
-    """One key for each slice of a namespace with pods, and for each that was made below."""
+    """The rule with one key for each slice of a namespace with pods, and for each lower copy."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note slices on both sides, and of Services below, without which there are none."""
+        """Watch slices on both sides, and lower Services, without which there are none."""
         return (
             Route("upper.EndpointSlice", _above),
             Route("EndpointSlice", _below),
@@ -60,7 +60,7 @@ class SliceRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield a key for each slice that is below, or belongs there."""
+        """Yield a key for each slice that is in the lower cluster, or belongs there."""
         here, above = world.lowers[lower], world.upper.more[ENDPOINT_SLICE]
         found = {
             slice_key(lower, namespace, name)
@@ -71,7 +71,7 @@ class SliceRule:
         yield from sorted(found)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Want the slice below while it is above and its Service is below."""
+        """Return the lower slice while its upper slice and its lower Service exist."""
         lower = world.lowers[key.lower]
         if not is_known(lower, world):
             return Decision()
@@ -91,7 +91,7 @@ class SliceRule:
 
 
 def source_of(world: World, key: Key) -> Source | None:
-    """Find what a slice is made from; None for one that is of no Service that goes down."""
+    """Return what a slice is made from; None if it is of no Service that is copied."""
     entry = world.upper.more[ENDPOINT_SLICE].get(key.namespace, key.name)
     if entry is not None:
         name, digest = entry.facts.service, entry.facts.print
@@ -105,13 +105,13 @@ def source_of(world: World, key: Key) -> Source | None:
 
 
 def is_held(copy: Entry, lower: LowerWorld, world: World) -> bool:
-    """Report whether the Service of a slice below is there, and ours."""
+    """Report whether the Service of a lower slice exists and is ours."""
     holder = lower.more[SERVICE].get(copy.namespace, copy.facts.service)
     return holder is not None and bool(holder.facts.owner == world.owner.mark)
 
 
 def _kept(world: World, key: Key, copy: Entry | None, source: Source, holder: Entry) -> Decision:
-    """Make the slice, or lay over it what differs."""
+    """Create the slice, or patch what differs."""
     ref = Ref(key.lower, ENDPOINT_SLICE, holder.namespace, key.name)
     is_made = copy is not None and is_made_for(copy, world.owner, source.uid)
     if copy is not None and is_made and (copy.facts.print, copy.facts.holder) == (source.print, holder.uid):
@@ -134,7 +134,7 @@ def _kept(world: World, key: Key, copy: Entry | None, source: Source, holder: En
 
 
 def _said(world: World, key: Key, source: Source) -> list[Wanted]:
-    """Tell on the Service above what keeps its endpoints from being below."""
+    """Return an event on the upper Service about what keeps its endpoints from the lower cluster."""
     problem = world.problems.get(key)
     if problem is None or source.entry is None:
         return []
@@ -143,7 +143,7 @@ def _said(world: World, key: Key, source: Source) -> list[Wanted]:
 
 
 def _without_service(world: World, key: Key, copy: Entry | None, source: Source | None) -> Decision:
-    """Take the slice away where its Service is not below; where it is about to be, wait for it."""
+    """Delete the slice if its Service is not in the lower cluster; wait for a Service that will be created."""
     lower = world.lowers[key.lower]
     if copy is not None:
         ref = Ref(lower.name, ENDPOINT_SLICE, copy.namespace, copy.name)
@@ -154,7 +154,7 @@ def _without_service(world: World, key: Key, copy: Entry | None, source: Source 
 
 
 def _gone(world: World, key: Key, ref: Ref, copy: Entry | None) -> Decision:
-    """Follow a deletion that was seen, and an alias that is none any more; the rest has to be looked into."""
+    """Delete the copy of a slice that was seen deleted, is of another Service now, or was a former alias."""
     departed = world.upper.more[ENDPOINT_SLICE].departed(key.namespace, key.name)
     if copy is None:
         return Decision()
@@ -200,7 +200,7 @@ def _of_copy(lower: LowerWorld, copy: Entry) -> Iterator[Key]:
 
 
 def _of_service(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Yield every slice of a Service below, on either side, when that comes, goes, or becomes another."""
+    """Yield the keys of a lower Service's slices on both sides when it appears, changes or is deleted."""
     if delta.before and delta.after and (delta.before.uid, delta.before.facts) == (delta.after.uid, delta.after.facts):
         return
     here, entry = world.lowers[lower], delta.entry

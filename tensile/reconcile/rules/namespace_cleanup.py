@@ -1,8 +1,8 @@
-"""The rule for namespaces below that nobody needs any more: what we made goes when the one above has gone.
+"""The rule that deletes lower namespaces of ours once their upper namespace is gone.
 
-Deleting a namespace deletes what is in it, so it takes three certainties: it is ours, the one above is gone (read at
-quorum, where nobody saw it go), and it is empty, which is looked at just before. One that holds anything else stays,
-and is told of. All of one lower are decided in one plan, which the guard can hold back.
+Deleting a namespace deletes all that is in it, so three things must be certain. It is ours; the upper one is gone (read
+at quorum if its deletion was not seen); and it is empty, which is checked just before. A namespace that holds anything
+else stays and is reported. All of one lower are decided in one plan, which the guard can hold.
 """
 
 from collections.abc import Iterator
@@ -24,12 +24,12 @@ def key_of(lower: str) -> Key:
 
 
 class VacancyRule:
-    """One key for each lower."""
+    """The rule with one key for each lower."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note namespaces on both sides, and of what leaves one below."""
+        """Watch namespaces on both sides, and objects whose deletion may leave a lower one empty."""
         kinds = watches.followed(watches.FOLLOWS, above=False).values()
         more = tuple(follow.kind.name for follow in kinds if follow.ours and follow.kind.namespaced)
         leaving = tuple(Route(cache, _left, delay=_COLLECT) for cache in (*_OURS, *more))
@@ -41,7 +41,7 @@ class VacancyRule:
         yield key_of(world.lowers[lower].name)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Want what is ours, empty and not needed gone; nothing from incomplete caches."""
+        """Return deletions of namespaces that are ours, empty and not needed; nothing from incomplete caches."""
         lower = world.lowers[key.lower]
         if not (lower.settled and world.upper.namespaces.synced) or lower.silent:
             return Decision()
@@ -53,7 +53,7 @@ class VacancyRule:
 
 
 def _is_needed(space: Entry, lower: LowerWorld, world: World) -> bool:
-    """Report whether one of our namespaces has its other half above, and is called after it."""
+    """Report whether a namespace of ours has its upper namespace, and is named after it."""
     name = _above(space)
     return world.upper.namespaces.get("", name) is not None and lower.namespace(name) == space.name
 
@@ -63,7 +63,7 @@ def _above(space: Entry) -> str:
 
 
 def _wanted(space: Entry, lower: LowerWorld, world: World) -> Absent | Confirmed:
-    """Return what a vacant namespace asks for: follow a deletion above that was seen; have one confirmed that was not."""
+    """Return the deletion of a vacant namespace, or a quorum read if its upper one was not seen deleted."""
     name = _above(space)
     if world.upper.namespaces.get("", name) is not None:
         return _absent(space, lower, "namespaces are called otherwise now", asked=False)
@@ -81,19 +81,19 @@ def _absent(space: Entry, lower: LowerWorld, reason: str, *, asked: bool, lost: 
 
 
 def _used(lower: LowerWorld) -> frozenset[str]:
-    """Return the namespaces below in which there is something that we know of."""
+    """Return the lower namespaces with any object in our caches."""
     caches = (lower.pods, lower.config_maps, lower.secrets, *lower.more.values())
     return frozenset(entry.namespace for cache in caches for entry in cache)
 
 
 def _space(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """A namespace that goes, or is another one now."""
+    """Yield the key when a namespace appears, is deleted or changes its marks."""
     if delta.before is None or delta.after is None or delta.before.facts != delta.after.facts:
         yield key_of(world.lowers[lower].name)
 
 
 def _left(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """What goes may leave its namespace empty, which matters where that is ours."""
+    """Yield the key when an object is deleted, if that may leave a namespace of ours empty."""
     here = world.lowers[lower]
     if delta.after is None and here.namespaces.get("", delta.entry.namespace) is not None:
         yield key_of(here.name)

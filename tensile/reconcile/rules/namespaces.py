@@ -1,8 +1,8 @@
-"""The rule for namespaces below: made when a pod needs one that is missing.
+"""The rule for lower namespaces: created when a pod needs one that is missing.
 
-They come with the Pod Security labels of the namespace above, or a namespace made bare would allow what the upper's
-forbids. One that is there already is used as it is, whoever made it; only what we made is kept in step. With a prefix
-it is the other way round: such a name is meant for one owner alone, so somebody else's namespace of it is a conflict.
+They get the Pod Security labels of the upper namespace; without these they would allow what the upper namespace
+forbids. An existing namespace is used as it is, whoever created it; only our own are kept in sync. With `mapping:
+prefix` a name is meant for one owner alone, so another's namespace of that name is a conflict.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,11 +22,11 @@ from tensile.reconcile.world import Key, LowerWorld, Problem, World
 NAME = "namespace"
 _POD_SECURITY = "pod-security.kubernetes.io/"
 _NAME_LABEL = "kubernetes.io/metadata.name"
-"""Every namespace gets it from the apiserver, which books it to whoever made the namespace: so it is ours to keep."""
+"""The apiserver sets this label on every namespace and credits its creator with it, so it is ours to keep."""
 
 
 class SpaceFacts(msgspec.Struct, frozen=True, gc=False):
-    """Of a namespace: whether it is `ending`, and the marks that an engine like this one wrote, "" without.
+    """Facts of a namespace: whether it is `ending`, and the marks that an engine like this one wrote, "" without.
 
     `mark` is its owner's, `upper_uid` and `above` are UID and name of the upper namespace that it was made for.
     """
@@ -38,7 +38,7 @@ class SpaceFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 def digest(raw: bytes) -> Kept:
-    """Keep a namespace, and its `SpaceFacts`."""
+    """Transform a namespace: its bytes and its `SpaceFacts`."""
     space = decoded(raw)
     ending = "deletionTimestamp" in metadata(space)
     written, noted = our_keys(space, "annotations"), annotations(space)
@@ -49,15 +49,15 @@ def digest(raw: bytes) -> Kept:
 
 
 def key_of(lower: str, upper_namespace: str) -> Key:
-    """Return the key of the namespace below that belongs to one above."""
+    """Return the key of the lower namespace that belongs to an upper one."""
     return Key(NAME, lower, "", upper_namespace)
 
 
 def ready(lower: LowerWorld, upper_namespace: str) -> str:
-    """Return the UID of the namespace below when pods can be made in it, else "".
+    """Return the UID of the lower namespace when pods can be created in it, else "".
 
-    Kubernetes refuses a pod until the namespace's ServiceAccount `default` exists. Where the engine's own account is,
-    nothing is made: a pod there could be given the engine's credential.
+    Kubernetes refuses a pod until the namespace's ServiceAccount `default` exists. Nothing is created in the namespace
+    of the engine's own account: a pod there could be given the engine's credential.
     """
     if lower.is_own(upper_namespace):
         return ""
@@ -69,19 +69,19 @@ def ready(lower: LowerWorld, upper_namespace: str) -> str:
 
 
 def is_for(below: Entry, lower: LowerWorld, upper_namespace: str) -> bool:
-    """Report whether a namespace below may be used for one above: any, or with a prefix only the one made for it."""
+    """Report whether a lower namespace may be used for an upper one: any, or with a prefix only the one made for it."""
     if lower.naming is None:
         return True
     return (below.facts.mark, below.facts.above) == (lower.naming.mark, upper_namespace)
 
 
 class NamespaceRule:
-    """One key for each upper namespace that has pods on the virtual node."""
+    """The rule with one key for each upper namespace that has pods on the virtual node."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note namespaces on both sides, and of accounts below, which come after their namespace."""
+        """Watch namespaces on both sides, and lower accounts, which are created after their namespace."""
         return (
             Route("namespaces", _below),
             Route("accounts", _account_below),
@@ -94,7 +94,7 @@ class NamespaceRule:
             yield key_of(lower, namespace)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Make the namespace while a pod above needs it; keep the labels of one that is ours."""
+        """Create the namespace while an upper pod needs it; keep the labels of a namespace that is ours."""
         lower = world.lowers[key.lower]
         name = lower.namespace(key.name)
         above, below = world.upper.namespaces.get("", key.name), lower.namespaces.get("", name)
@@ -118,7 +118,7 @@ class NamespaceRule:
 
 
 def _is_only_used(below: Entry, above: Entry, lower: LowerWorld, world: World) -> bool:
-    """Report whether a namespace is somebody else's and stays so, and pods run in it all the same."""
+    """Report whether a namespace is foreign and stays so, although pods run in it."""
     if lower.naming is not None or is_ours(below.manifest(), world.owner):
         return False
     ref = Ref(lower.name, NAMESPACE, "", below.name)
@@ -128,8 +128,8 @@ def _is_only_used(below: Entry, above: Entry, lower: LowerWorld, world: World) -
 def _obstacle(below: Entry, above: Entry, lower: LowerWorld, world: World) -> Problem | None:
     """Return why a namespace with a prefixed name cannot be used, None where it is ours for that upper one, or may be.
 
-    It is for one owner alone. One that is marked otherwise is taken over only where our own Node notes that it is of a
-    topology which this one goes on from: a mark on the namespace alone proves nothing.
+    It is for one owner alone. A namespace with other marks is adopted only if our own Node notes the topology that made
+    it as the one that this topology continues. A mark on the namespace alone proves nothing.
     """
     naming, facts, ref = lower.naming, below.facts, Ref(lower.name, NAMESPACE, "", below.name)
     assert naming is not None, "only a prefixed name can be meant for somebody else"
@@ -146,7 +146,7 @@ def _obstacle(below: Entry, above: Entry, lower: LowerWorld, world: World) -> Pr
 
 
 def _own(key: Key, lower: LowerWorld) -> Problem:
-    """Describe that a namespace is the engine's own."""
+    """Return the problem that a namespace is the engine's own."""
     name = lower.namespace(key.name)
     where = f"{name} of {lower.name}" if name == lower.account else f"{key.name} of the upper cluster"
     return Problem(
@@ -155,7 +155,7 @@ def _own(key: Key, lower: LowerWorld) -> Problem:
 
 
 def _needed(lower: LowerWorld, upper_namespace: str, world: World) -> bool:
-    """Report whether a pod above has to run in it, or waits for its volume; while the Node is not ours, none does."""
+    """Report whether an upper pod has to run in it, or waits for its volume; false while the Node is not ours."""
     if lower.namespaces.get("", lower.namespace(upper_namespace)) is None and not has_node(lower, world):
         return False
     pods = lower.upper_pods.select("namespace", upper_namespace)
@@ -195,7 +195,7 @@ def _account_below(world: World, lower: str, delta: Delta) -> Iterable[Key]:
 
 
 def _named(lower: LowerWorld, namespace: str) -> Iterable[Key]:
-    """Return the key of the upper namespace that a lower one is named after, whoever made the lower one."""
+    """Yield the key of the upper namespace that a lower one is named after, whoever created the lower one."""
     above = lower.named(namespace)
     if above:
         yield key_of(lower.name, above)

@@ -22,7 +22,7 @@ _TOLD = (
 
 
 class PolicyRule:
-    """One key for each NetworkPolicy and lower cluster in which pods of its namespace run."""
+    """The rule with one key for each NetworkPolicy and lower cluster in which pods of its namespace run."""
 
     name = NAME
 
@@ -31,7 +31,7 @@ class PolicyRule:
         return (Route("upper.policies", _changed), Route("upper_pods", _pods_came))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Return the keys of all policies whose namespace has pods in the lower."""
+        """Yield the keys of all policies whose namespace has pods in the lower."""
         here = world.lowers[lower]
         yield from (
             key_of(lower, one.namespace, one.name)
@@ -40,7 +40,7 @@ class PolicyRule:
         )
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Want one event on the policy for each lower."""
+        """Return one event on the policy for each lower."""
         entry = world.upper.policies.get(key.namespace, key.name)
         if entry is None or not is_inhabited(world.lowers[key.lower], key.namespace, world):
             return Decision()

@@ -1,8 +1,8 @@
-"""The rule for Services and slices below whose upper half is missing though nobody was seen to delete it.
+"""The rule for lower Services and slices whose upper object is missing without a seen deletion.
 
-It may have been deleted while the engine was down, or be missing from a wrong or restored cluster, and without it the
-pods below lose their way to each other. So each is read at quorum first, and all of one lower are decided in one plan,
-which the guard can hold back as a whole.
+It may have been deleted while the engine was down, or be missing from a wrong or restored cluster, and without its copy
+the lower pods cannot reach each other. So each is read at quorum first, and all of one lower are decided in one plan,
+which the guard can hold as a whole.
 """
 
 from collections.abc import Iterator
@@ -24,12 +24,12 @@ def key_of(lower: str) -> Key:
 
 
 class StrayRule:
-    """One key for each lower."""
+    """The rule with one key for each lower."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note Services and slices that go above, or come below without their other half."""
+        """Watch upper Services and slices that are deleted, and lower ones that appear without an upper one."""
         return (
             Route("upper.Service", _above(SERVICE), delay=_COLLECT),
             Route("upper.EndpointSlice", _above(ENDPOINT_SLICE), delay=_COLLECT),
@@ -42,7 +42,7 @@ class StrayRule:
         yield key_of(world.lowers[lower].name)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Want what is certainly gone above gone below, and what is not certain confirmed."""
+        """Return deletions of copies whose upper object is certainly gone, and quorum reads of uncertain ones."""
         lower = world.lowers[key.lower]
         if not is_known(lower, world) or lower.silent:
             return Decision()
@@ -52,7 +52,7 @@ class StrayRule:
 
 
 def _strays(kind: Kind, lower: LowerWorld, world: World) -> Iterator[Absent | Confirmed]:
-    """Find what is ours below and has nothing above; what its own rule ends anyway is left to that."""
+    """Yield the steps for copies without an upper object; copies that their own rule deletes anyway are left to it."""
     originals = world.upper.more[kind]
     for copy in lower.more[kind]:
         above = Ref(UPPER, kind, lower.upper_namespace(copy.namespace), copy.name)
@@ -69,7 +69,7 @@ def _strays(kind: Kind, lower: LowerWorld, world: World) -> Iterator[Absent | Co
 
 
 def _is_left(kind: Kind, copy: Entry, namespace: str, lower: LowerWorld, world: World) -> bool:
-    """Report whether a copy is ours, would stay if it had its other half, and is not the alias."""
+    """Report whether a copy is ours, would stay if its upper object existed, and is not the alias."""
     if copy.facts.owner != world.owner.mark or is_made_for(copy, world.owner, world.owner.upper):
         return False
     stays = is_exposed(lower, namespace, world) or is_kept(lower, namespace)
@@ -78,7 +78,7 @@ def _is_left(kind: Kind, copy: Entry, namespace: str, lower: LowerWorld, world: 
 
 def _above(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        """Note one that goes, or comes back, and is below."""
+        """Yield the key when an upper object that has a copy is deleted or created."""
         entry, here = delta.entry, world.lowers[lower]
         is_below = here.more[kind].get(here.namespace(entry.namespace), entry.name) is not None
         if is_below and (delta.before is None or delta.after is None):
@@ -89,7 +89,7 @@ def _above(kind: Kind) -> Keys:
 
 def _below(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        """Note one that comes without its other half."""
+        """Yield the key when a copy appears without an upper object."""
         after, here = delta.after, world.lowers[lower]
         for namespace in here.above(after.namespace) if after else ():
             if world.upper.more[kind].get(namespace, delta.entry.name) is None:

@@ -1,10 +1,10 @@
-"""The rule for the rights of accounts that pods run as: Roles and RoleBindings, as far as accounts are ours below.
+"""The rule for rights of accounts that pods run as: Roles and RoleBindings of accounts that have a copy of ours.
 
-A binding goes down with those of its subjects alone that are accounts with a copy of ours: a user or group of the same
-name is somebody else below, and the account `default` serves other pods too. A ClusterRole is taken by its name where
-the lower cluster has it. Whether we may grant what a role says is for its apiserver to decide; pods run meanwhile, so a
-refusal is told in events and tried again less and less often. A right that somebody deleted above ends below at once;
-of one that is merely missing there, `rightorphans.py` decides within the guard.
+A binding is copied only with those of its subjects that are accounts with a copy of ours. A user or group of the same
+name is another subject in the lower cluster, and the account `default` serves other pods too. A ClusterRole is referred
+to by name if the lower cluster has it. The lower apiserver decides whether we may grant a role. Pods run meanwhile, so
+a refusal is reported in events and retried with back-off. A right that was seen deleted is deleted at once; for a right
+that is merely missing, `rbac_orphans.py` decides within the guard.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,19 +36,22 @@ _KINDS = {kind.name: kind for kind in (ROLE, ROLE_BINDING)}
 _SECTIONS = ("metadata.labels", "metadata.annotations", "rules", "subjects")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _TOLD_AT_MOST = 5
-"""Pods of one account that are told of a refusal: whoever looks for the reason looks at one of them."""
+"""Maximum pods of one account that get an event about a refusal: one is enough to find the reason."""
 
 
 class Binding(NamedTuple):
-    """The facts of a RoleBinding: its role's kind and name, and the accounts, as (namespace, name), that get it."""
+    """The facts of a RoleBinding: its role's kind and name, and its accounts, as (namespace, name)."""
 
     kind: str
     role: str
     accounts: tuple[tuple[str, str], ...]
 
 
+_Accounts = tuple[tuple[str, str], ...]
+
+
 def digest(raw: bytes) -> Kept:
-    """Keep a RoleBinding with its facts."""
+    """Transform a RoleBinding: its bytes and facts."""
     manifest = decoded(raw)
     role = manifest.get("roleRef") or {}
     found = (
@@ -60,7 +63,7 @@ def digest(raw: bytes) -> Kept:
 
 
 def existence(_raw: bytes) -> Kept:
-    """Keep of a ClusterRole only that it is there."""
+    """Transform a ClusterRole to nothing but its existence."""
     return Kept(b"", None)
 
 
@@ -81,12 +84,12 @@ def key_of(lower: str, namespace: str, kind: Kind, name: str) -> Key:
 
 
 class RightsRule:
-    """One key for each RoleBinding that gives rights to a mirrored account, each Role in one, and each copy."""
+    """The rule with one key for each RoleBinding of a mirrored account, each Role in one, and each copy."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note roles and bindings on both sides, and of accounts that come to be ours below or cease to."""
+        """Watch roles and bindings on both sides, and accounts that become or cease to be ours in the lower cluster."""
         return (
             Route("upper.Role", _original(ROLE)),
             Route("upper.RoleBinding", _binding),
@@ -98,7 +101,7 @@ class RightsRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield the keys of every binding that concerns an account of ours, its role, and every copy."""
+        """Yield the keys of every binding of an account of ours, its role, and every copy."""
         here = world.lowers[lower]
         found = {key for entry in here.more[SERVICE_ACCOUNT] for key in _of_account(world, here, entry)}
         for kind in _KINDS.values():
@@ -106,7 +109,7 @@ class RightsRule:
         yield from sorted(found)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Want the copy while an account of ours has rights by it."""
+        """Return the copy while an account of ours has rights by it."""
         lower = world.lowers[key.lower]
         kind_name, _, name = key.name.partition("/")
         kind = _KINDS[kind_name]
@@ -128,17 +131,14 @@ class RightsRule:
 
 
 def is_known(world: World, lower: LowerWorld) -> bool:
-    """Report whether all that rights rest on is known: an account that is not listed yet would seem to have none."""
+    """Report whether all that rights rest on is listed: an account that is not listed yet would seem to have none."""
     above = (world.upper.more[kind] for kind in (ROLE, ROLE_BINDING))
     below = (lower.more[kind] for kind in (ROLE, ROLE_BINDING, CLUSTER_ROLE))
     return service_accounts.known(world, lower) and all(cache.synced for cache in (*above, *below))
 
 
-_Accounts = tuple[tuple[str, str], ...]
-
-
 def _users(world: World, lower: LowerWorld, kind: Kind, namespace: str, name: str) -> _Accounts:
-    """Return the accounts, by their upper names, that have rights by a role or binding and are ours below."""
+    """Return the accounts, by upper name, that have rights by a role or binding and a copy of ours."""
     bindings = world.upper.more[ROLE_BINDING]
     if kind == ROLE:
         entries = bindings.select("role", (ROLE.name, namespace, name))
@@ -160,7 +160,7 @@ def _is_ours(world: World, lower: LowerWorld, account: tuple[str, str]) -> bool:
 
 
 def _is_granted_yet(world: World, lower: LowerWorld, role: Ref) -> bool:
-    """Report whether a binding that is merely missing above grants a role below; the role goes when that has gone."""
+    """Report whether a lower binding whose original is merely missing grants a role; the role is deleted after it."""
     missing = (
         one.manifest()
         for one in lower.more[ROLE_BINDING]
@@ -171,14 +171,14 @@ def _is_granted_yet(world: World, lower: LowerWorld, role: Ref) -> bool:
 
 
 def _is_merely_missing(world: World, lower: LowerWorld, copy: Entry) -> bool:
-    """Report whether a binding below has none above, though nobody was seen to delete that."""
+    """Report whether a lower binding has no upper one, though that was not seen deleted."""
     originals, place = world.upper.more[ROLE_BINDING], (lower.upper_namespace(copy.namespace), copy.name)
     departed = originals.departed(*place)
     return bool(place[0]) and originals.get(*place) is None and not (departed is not None and departed.seen)
 
 
 def _without_original(world: World, ref: Ref, copy: Entry | None, departed: Departure | None) -> Decision:
-    """Follow a deletion that was seen; one that is merely missing is not decided here."""
+    """Delete the copy if its original was seen deleted; if that is merely missing, nothing is decided here."""
     if copy is None or departed is None or not departed.seen:
         return Decision()
     return _end(world, ref, copy) if is_of(copy.manifest(), world.owner, departed.uid) else Decision()
@@ -199,16 +199,16 @@ def _kept(world: World, lower: LowerWorld, ref: Ref, original: Entry, users: _Ac
 
 
 def _is_spared(upper_namespace: str, role: Entry, world: World) -> bool:
-    """Report whether a role below is ours, and the one above merely missing: it may be back in a moment."""
+    """Report whether a lower role is ours and its upper role merely missing: it may soon be back."""
     departed = world.upper.more[ROLE].departed(upper_namespace, role.name)
     return is_ours(role.manifest(), world.owner) and not (departed is not None and departed.seen)
 
 
 def _obstacle(world: World, lower: LowerWorld, binding: Entry) -> Decision | None:
-    """Return what keeps a binding from being below as it should be.
+    """Return what keeps a binding from being in the lower cluster as it should be, None for nothing.
 
-    A role that is not below cannot be granted. Nor is one that is somebody's by now: a binding that is left would give
-    our accounts what that one says.
+    A role that the lower cluster lacks cannot be granted. Nor can one that is foreign by now: a remaining binding would
+    give our accounts the rights of that role.
     """
     facts: Binding = binding.facts
     ref = Ref(lower.name, ROLE_BINDING, lower.namespace(binding.namespace), binding.name)
@@ -233,7 +233,7 @@ def _obstacle(world: World, lower: LowerWorld, binding: Entry) -> Decision | Non
 
 
 def _grants(seen: Manifest, facts: Binding) -> bool:
-    """Report whether a binding below is to the role that the one above is to."""
+    """Report whether a lower binding refers to the same role as the upper one."""
     role = seen.get("roleRef") or {}
     return (role.get("kind"), role.get("name")) == (facts.kind, facts.role)
 
@@ -253,7 +253,7 @@ def _copy_of(original: Entry, ref: Ref, users: _Accounts, lower: LowerWorld, wor
 
 
 def _content(binding: Manifest, users: _Accounts, lower: LowerWorld) -> Manifest:
-    """Return a binding's role, and of its subjects the accounts that are ours below."""
+    """Return a binding's role, and those of its subjects that are accounts of ours in the lower cluster."""
     subjects = [
         {"kind": SERVICE_ACCOUNT.name, "namespace": lower.namespace(namespace), "name": name}
         for namespace, name in users
@@ -262,7 +262,7 @@ def _content(binding: Manifest, users: _Accounts, lower: LowerWorld) -> Manifest
 
 
 def _told(problem: Problem | None, lower: LowerWorld, original: Entry, kind: Kind, users: _Accounts) -> Iterator[Told]:
-    """Tell of a refusal: on the object above, and on some of the pods that lack the rights."""
+    """Yield events about a refusal: on the upper object, and on some of the pods that lack the rights."""
     if problem is None:
         return
     message = (
@@ -288,7 +288,7 @@ def _of_binding(lower: str, entry: Entry) -> Iterator[Key]:
 
 
 def _of_account(world: World, lower: LowerWorld, account: Entry) -> Iterator[Key]:
-    """Yield the keys of what concerns an account, by its copy below."""
+    """Yield the keys of the bindings and roles of an account, by its copy."""
     for namespace in lower.above(account.namespace):
         for entry in world.upper.more[ROLE_BINDING].select("account", (namespace, account.name)):
             yield from _of_binding(lower.name, entry)
@@ -301,7 +301,7 @@ def _below(lower: LowerWorld, kind: Kind, entry: Entry) -> Iterator[Key]:
 
 def _original(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        """Yield a role's key where some account has rights by it, or a copy is below."""
+        """Yield a role's key if an account has rights by it, or a copy exists."""
         here, entry = world.lowers[lower], delta.entry
         used = _users(world, here, kind, entry.namespace, entry.name)
         if used or here.more[kind].get(here.namespace(entry.namespace), entry.name) is not None:
@@ -311,7 +311,7 @@ def _original(kind: Kind) -> Keys:
 
 
 def _binding(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Yield a binding's key and its role's, where it returns rights to an account of ours, or did, or has a copy."""
+    """Yield the keys of a binding and its role, if it gives or gave rights to an account of ours, or has a copy."""
     here = world.lowers[lower]
     for entry in (one for one in delta if one is not None):
         used = any(_is_ours(world, here, one) for one in entry.facts.accounts)
@@ -328,7 +328,7 @@ def _copy(kind: Kind) -> Keys:
 
 
 def _binding_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Yield the key of a binding's copy, and when it goes that of its role, which may have stayed for its sake."""
+    """Yield the key of a binding's copy, and on its deletion that of its role, which may have stayed for it."""
     here, entry = world.lowers[lower], delta.entry
     for key in _below(here, ROLE_BINDING, entry):
         yield key
@@ -346,7 +346,7 @@ def _cluster_role(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _user(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Return what concerns the accounts that a pod is the first to ask for: their rights may be kept as they were."""
+    """Yield the keys of the rights of accounts that a pod is the first to need: they may not be up to date."""
     here = world.lowers[lower]
     if delta.before is not None or delta.after is None or "RBAC" not in here.spec.controllers:
         return
@@ -358,6 +358,6 @@ def _user(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _account(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Note an account that comes, goes, or changes: it may have become ours."""
+    """Yield the keys of the rights of an account that appears, changes or is deleted: it may have become ours."""
     if delta.before is None or delta.after is None or delta.before.version != delta.after.version:
         yield from _of_account(world, world.lowers[lower], delta.entry)

@@ -1,8 +1,8 @@
-"""The rule for Roles and RoleBindings below whose upper half is missing though nobody was seen to delete it.
+"""The rule for lower Roles and RoleBindings whose upper object is missing without a seen deletion.
 
-A right that was revoked while no engine ran must not stay, yet one that is missing from a wrong or restored cluster was
-not revoked, and pods need it. So each is read at quorum first, and all of one lower are decided in one plan, which the
-guard can hold back as a whole.
+A right that was revoked while no engine ran must not stay. Yet a right that is missing from a wrong or restored cluster
+was not revoked, and pods need it. So each is read at quorum first, and all of one lower are decided in one plan, which
+the guard can hold as a whole.
 """
 
 from collections.abc import Iterator
@@ -25,12 +25,12 @@ def key_of(lower: str) -> Key:
 
 
 class RightsOrphanRule:
-    """One key for each lower."""
+    """The rule with one key for each lower."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note roles and bindings that go above, and of those below that have none above."""
+        """Watch upper roles and bindings that are deleted, and lower ones that have no upper one."""
         above = tuple(Route(f"upper.{kind.name}", _above(kind), delay=_COLLECT) for kind in _KINDS)
         return (*above, *(Route(kind.name, _below(kind), delay=_COLLECT) for kind in _KINDS))
 
@@ -39,7 +39,7 @@ class RightsOrphanRule:
         yield key_of(world.lowers[lower].name)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Want what is certainly gone above gone below, and what is not certain confirmed."""
+        """Return deletions of copies whose upper object is certainly gone, and quorum reads of uncertain ones."""
         lower = world.lowers[key.lower]
         if not (is_known(world, lower) and lower.settled) or lower.silent:
             return Decision()
@@ -49,7 +49,7 @@ class RightsOrphanRule:
 
 
 def _orphan(kind: Kind, copy: Entry, lower: LowerWorld, world: World) -> Iterator[Absent | Confirmed]:
-    """Yield of a copy without its other half that it has to go; one seen deleted is the rule for rights'."""
+    """Yield the step for a copy without an upper object; the rule for rights decides if that was seen deleted."""
     above = Ref(UPPER, kind, lower.upper_namespace(copy.namespace), copy.name)
     originals, manifest = world.upper.more[kind], copy.manifest()
     is_stray = not above.namespace
@@ -66,7 +66,7 @@ def _orphan(kind: Kind, copy: Entry, lower: LowerWorld, world: World) -> Iterato
 
 def _above(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        """Note one that goes, or comes back, and is below."""
+        """Yield the key when an upper object that has a copy is deleted or created."""
         entry, here = delta.entry, world.lowers[lower]
         is_below = here.more[kind].get(here.namespace(entry.namespace), entry.name) is not None
         if is_below and (delta.before is None or delta.after is None):
@@ -77,7 +77,7 @@ def _above(kind: Kind) -> Keys:
 
 def _below(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        """Note one that comes without its other half."""
+        """Yield the key when a copy appears without an upper object."""
         after, here = delta.after, world.lowers[lower]
         for namespace in here.above(after.namespace) if after else ():
             if world.upper.more[kind].get(namespace, delta.entry.name) is None:

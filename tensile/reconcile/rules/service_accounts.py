@@ -1,9 +1,9 @@
-"""The rule for ServiceAccounts that pods run as: below before the pod, kept in step, gone with the last of its pods.
+"""The rule for ServiceAccounts that pods run as: created before the pod, updated, deleted after the last of its pods.
 
-An account below is another one than the account above, with the lower cluster's own tokens; what they share is the
-name, by which a pod finds the rights that it has there. So a foreign account of that name is never used: it would lend
-its rights. The account `default` is each cluster's own and has no copy. Upper pods ask for an account; a lower pod of
-ours that runs as one keeps it from deletion, as it is (`ownership.py`).
+A lower account is another account than the upper one, with the lower cluster's own tokens. They share the name, by
+which a pod gets its rights in the lower cluster. So a foreign account of that name is never used: it would lend its
+rights. The account `default` is each cluster's own and has no copy. Upper pods request an account; a lower pod of ours
+that runs as one only keeps it from deletion, as it is (`copies.py`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,22 +20,25 @@ from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "account"
 DEFAULT = "default"
-"""The account that every cluster makes in every namespace."""
+"""The account that every cluster creates in every namespace."""
 _SECTIONS = ("metadata.labels", "metadata.annotations", "imagePullSecrets", "automountServiceAccountToken")
 _LEFT_ABOVE = frozenset({"kubectl.kubernetes.io/last-applied-configuration", "kubernetes.io/enforce-mountable-secrets"})
-"""Annotations that do not go down. The second has pods refused that mount Secrets which the account does not list: it
-was heeded above, and the list is not copied."""
+"""Annotations that are not copied.
+
+With the second, pods that mount Secrets which the account does not list are refused; the upper cluster has enforced it,
+and the list is not copied.
+"""
 
 
 def digest(raw: bytes) -> Kept:
-    """Keep an account; its facts are the names of its image pull secrets. Most have none, and are not decoded."""
+    """Transform an account: its bytes and the names of its pull secrets. Most have none, and are not decoded."""
     if b"imagePullSecrets" not in raw:
         return Kept(raw, ())
     return Kept(raw, tuple(one["name"] for one in _pulls(decoded(raw)) if one.get("name")))
 
 
 def by_pull_secret(entry: Entry) -> Iterator[tuple[str, str]]:
-    """Index accounts by (namespace, name) of the Secrets that images are pulled with for their pods."""
+    """Index accounts by (namespace, name) of their pull secrets."""
     for name in entry.facts:
         yield (entry.namespace, name)
 
@@ -49,13 +52,13 @@ def key_of(lower: str, namespace: str, name: str) -> Key:
 
 
 def known(world: World, lower: LowerWorld) -> bool:
-    """Report whether the accounts on both sides are known, where there is a matter of them."""
+    """Report whether the accounts on both sides are listed, or do not matter."""
     caches = (world.upper.more[SERVICE_ACCOUNT], lower.more[SERVICE_ACCOUNT])
     return "ServiceAccount" not in lower.spec.controllers or all(cache.synced for cache in caches)
 
 
 def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Reference]) -> list[Key]:
-    """Return the keys of the accounts among what a pod refers to that it has to wait for: not below yet."""
+    """Return the keys of the accounts that a pod has to wait for: those it refers to that have no copy yet."""
     if lower.spec.service_accounts.identity == "none":
         return []
     names = (one.name for one in wanted if one.kind == SERVICE_ACCOUNT.name and one.name != DEFAULT)
@@ -63,7 +66,7 @@ def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Re
 
 
 def copied(world: World, lower: LowerWorld, namespace: str, name: str) -> Entry | None:
-    """Return the copy of an account as it is below, None where there is none of the account that is above now."""
+    """Return the copy of an account, None where there is none of the present upper account."""
     above = world.upper.more[SERVICE_ACCOUNT].get(namespace, name)
     copy = lower.more[SERVICE_ACCOUNT].get(lower.namespace(namespace), name)
     is_there = above is not None and copy is not None and is_of(copy.manifest(), world.owner, above.uid)
@@ -71,7 +74,7 @@ def copied(world: World, lower: LowerWorld, namespace: str, name: str) -> Entry 
 
 
 def standing(world: World, lower: LowerWorld, namespace: str, name: str) -> Entry | None:
-    """Return the copy of an account that is above, or merely missing there: nobody was seen to delete it."""
+    """Return the copy of an account that exists in the upper cluster, or is missing there without a seen deletion."""
     originals = world.upper.more[SERVICE_ACCOUNT]
     if originals.get(namespace, name) is not None:
         return copied(world, lower, namespace, name)
@@ -88,7 +91,7 @@ def pulling(world: World, namespace: str, secret: str) -> list[str]:
 
 
 def secrets_of(world: World, namespace: str, wanted: Iterable[Reference]) -> Iterator[str]:
-    """Yield the names of the Secrets that images are pulled with for the accounts among what a pod refers to."""
+    """Yield the names of the pull secrets of the accounts among what a pod refers to."""
     for one in wanted:
         above = world.upper.more[SERVICE_ACCOUNT].get(namespace, one.name) if one.kind == SERVICE_ACCOUNT.name else None
         if above is not None and one.name != DEFAULT:
@@ -96,28 +99,28 @@ def secrets_of(world: World, namespace: str, wanted: Iterable[Reference]) -> Ite
 
 
 def asking(world: World, lower: LowerWorld, namespace: str, name: str) -> Iterator[Entry]:
-    """Return the upper pods that ask for the copy of an account, by its upper namespace and name."""
+    """Yield the upper pods that need the copy of an account, by its upper namespace and name."""
     if lower.spec.service_accounts.identity != "none":
         yield from ownership.asking(lower, world, SERVICE_ACCOUNT.name, namespace, name)
 
 
 def is_asked(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
-    """Report whether an upper pod asks for the copy of an account."""
+    """Report whether an upper pod needs the copy of an account."""
     return any(True for _ in asking(world, lower, namespace, name))
 
 
 def is_used(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
-    """Report whether an upper pod asks for the copy of an account, or a lower pod of ours keeps it."""
+    """Report whether an upper pod needs the copy of an account, or a lower pod of ours keeps it."""
     return is_asked(world, lower, namespace, name) or ownership.keeps(lower, SERVICE_ACCOUNT.name, namespace, name)
 
 
 class AccountRule:
-    """One key for each account but `default` that a pod on the virtual node runs as, or that has a copy below."""
+    """The rule with one key for each account but `default` that a virtual node's pod runs as, or that has a copy."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note accounts on both sides, and of pods on both sides that come to run as one or cease to."""
+        """Watch accounts on both sides, and pods on both sides that begin or cease to run as one."""
         return (
             Route("upper.ServiceAccount", _original),
             Route("ServiceAccount", _copy),
@@ -126,14 +129,14 @@ class AccountRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield the keys of everything that pods run as and of every copy."""
+        """Yield the keys of all accounts that pods run as and of every copy."""
         here = world.lowers[lower]
         found = {key for entry in here.upper_pods for key in _keys_of(lower, entry.namespace, named(entry))}
         found |= {key for entry in here.more[SERVICE_ACCOUNT] for key in _below(here, entry)}
         yield from sorted(found)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Want the copy while a pod needs it."""
+        """Return the copy while a pod needs it."""
         lower = world.lowers[key.lower]
         originals, copies = world.upper.more[SERVICE_ACCOUNT], lower.more[SERVICE_ACCOUNT]
         if not (originals.synced and copies.synced and lower.settled):
@@ -160,7 +163,7 @@ def _kept(world: World, lower: LowerWorld, ref: Ref, original: Entry, copy: Entr
 
 
 def _copy_of(original: Entry, copy: Entry | None, ref: Ref, world: World) -> Manifest:
-    """Return the copy: the account's name, what images are pulled with, and whether pods get a token unasked."""
+    """Return the copy: the account's name, its pull secrets, and whether pods get a token by default."""
     above = original.manifest()
     kept = {key: value for key, value in annotations(above).items() if key not in _LEFT_ABOVE}
     pulls = _pulls(above)
@@ -180,9 +183,9 @@ def _copy_of(original: Entry, copy: Entry | None, ref: Ref, world: World) -> Man
 
 
 def _others(copy: Entry | None, namespace: str, world: World) -> list[Manifest]:
-    """Return the pull secrets that somebody below added to a copy: those that are no Secret above are not our business.
+    """Return the pull secrets that others added to a copy: those that are no upper Secret are not ours to remove.
 
-    Some clusters add one to every account, and would add it again for ever.
+    Some clusters add one to every account, and would add it again indefinitely.
     """
     pulls = _pulls(copy.manifest()) if copy is not None else []
     return [one for one in pulls if world.upper.secrets.get(namespace, one.get("name", "")) is None]
@@ -193,7 +196,7 @@ def _pulls(account: Manifest) -> list[Manifest]:
 
 
 def _without_original(world: World, ref: Ref, copy: Entry | None, originals: Cache, key: Key) -> Decision:
-    """Follow a deletion that was seen; keep the copy of an original that is merely not there."""
+    """Delete the copy if its original was seen deleted; keep it if the original is merely missing."""
     problem = Problem("ServiceAccountNotFound", f"ServiceAccount {key.namespace}/{key.name}: it does not exist")
     departed = originals.departed(key.namespace, key.name)
     if departed is None or not departed.seen or copy is None:
@@ -228,21 +231,21 @@ def _below(lower: LowerWorld, entry: Entry) -> Iterator[Key]:
 
 
 def _user(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Yield what a pod above begins or ceases to run as."""
+    """Yield the accounts that an upper pod begins or ceases to run as."""
     excluded = world.topology.exclude_namespaces
     names = [named(entry) if entry and lives_below(entry, excluded) else frozenset() for entry in delta]
     yield from _keys_of(lower, delta.entry.namespace, names[0] ^ names[1])
 
 
 def _user_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Yield what a pod below begins or ceases to run as; one that ended runs as it until it goes."""
+    """Yield the accounts that a lower pod begins or ceases to run as; a pod that ended counts until it is deleted."""
     names = [named(entry) if entry else frozenset() for entry in delta]
     for namespace in world.lowers[lower].above(delta.entry.namespace):
         yield from _keys_of(lower, namespace, names[0] ^ names[1])
 
 
 def named(pod: Entry) -> frozenset[str]:
-    """Return the name of the account that a pod runs as, none where that is `default`."""
+    """Return the name of the account that a pod runs as, an empty set for `default`."""
     return frozenset(
         one.name for one in pod.facts.references if one.kind == SERVICE_ACCOUNT.name and one.name != DEFAULT
     )

@@ -1,13 +1,11 @@
-"""Whose Services a lower cluster gets: those of the namespaces that have pods there.
+"""Which Services a lower cluster gets, and what is cached of Services and EndpointSlices on either side.
 
-A Service is of use to its neighbours only, and names in other namespaces stay the lower's own. Services are made and
-kept in step for the pods of their namespace that are bound here. Those that are there outlast the last of them as long
-as a lower pod of ours is in the namespace, as they are: whatever still runs there still calls its Services.
+A Service is useful only to pods of its namespace, and names in other namespaces stay the lower's own. Services are
+created and updated for the pods of their namespace that are bound to this lower. After the last of them they stay
+unchanged while a lower pod of ours is in the namespace, since it still calls its Services.
 
-What is kept of Services and EndpointSlices on either side, and taken out of them when they come.
-
-Endpoints change as often as pods do. A slice below says by its facts alone whether it is as the one above: a short
-print of what both should share, so that most looks at one decode nothing. Of objects above only that much is kept.
+Endpoints change as often as pods do. The facts of a lower slice hold a hash of what it shares with its upper slice, so
+that most decisions about a slice decode nothing. Of upper objects only these shared fields are kept.
 """
 
 from collections.abc import Iterator
@@ -27,6 +25,33 @@ KUBE_SYSTEM = "kube-system"
 SERVICE_RULE = "service"
 SLICE_RULE = "slice"
 _CONTROLLER = "Service"
+SERVICE_NAME = "kubernetes.io/service-name"
+MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+MANAGER = "tensile-kube.io"
+"""The manager of our slices: Kubernetes' own controllers ignore slices with another manager than themselves."""
+_KEPT_META = ("name", "namespace", "uid", "resourceVersion")
+KEPT_ENDPOINT = ("addresses", "conditions", "hostname")
+_PRINT_BYTES = 16
+
+
+class ServiceFacts(msgspec.Struct, frozen=True, gc=False):
+    """The marks of a lower Service, "" where we did not write them."""
+
+    owner: str = ""
+    upper_uid: str = ""
+
+
+class SliceFacts(msgspec.Struct, frozen=True, gc=False):
+    """Facts of a slice: its Service, and a hash of its content.
+
+    For a lower slice also the marks, as in ServiceFacts, and the UID of the Service that owns it there.
+    """
+
+    service: str
+    print: bytes
+    owner: str = ""
+    upper_uid: str = ""
+    holder: str = ""
 
 
 def service_key(lower: str, namespace: str, name: str) -> Key:
@@ -60,12 +85,12 @@ def is_exposed(lower: LowerWorld, namespace: str, world: World) -> bool:
 
 
 def is_kept(lower: LowerWorld, namespace: str) -> bool:
-    """Report whether the Services of an upper namespace that are in a lower stay there as they are."""
+    """Report whether the existing lower Services of an upper namespace stay as they are."""
     return is_enabled(lower) and namespace != KUBE_SYSTEM and copies.keeps_namespace(lower, namespace)
 
 
 def exposed(lower: LowerWorld, world: World) -> Iterator[str]:
-    """Return the upper namespaces whose Services belong in a lower, in order."""
+    """Yield the upper namespaces whose Services belong in a lower, in order."""
     found = set(map(str, lower.upper_pods.values("living")))
     yield from sorted(name for name in found | {KUBE_SYSTEM} if is_exposed(lower, name, world))
 
@@ -89,7 +114,7 @@ def ended_below(lower: LowerWorld, delta: Delta) -> str:
 
 
 def is_made_for(entry: Entry | None, owner: Owner, upper_uid: str) -> bool:
-    """Report whether a Service or slice below is this owner's and was made for the upper object of that UID."""
+    """Report whether a lower Service or slice is this owner's and was made for the upper object of that UID."""
     return entry is not None and entry.facts.owner == owner.mark and entry.facts.upper_uid == upper_uid
 
 
@@ -102,55 +127,26 @@ def _if_count(cache: Cache, index: str, delta: Delta, count: int) -> str:
     return namespace if cache.count(index, namespace) == count else ""
 
 
-SERVICE_NAME = "kubernetes.io/service-name"
-MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
-MANAGER = "tensile-kube.io"
-"""Who manages our slices: Kubernetes' own controllers leave alone what has another name than theirs."""
-_KEPT_META = ("name", "namespace", "uid", "resourceVersion")
-KEPT_ENDPOINT = ("addresses", "conditions", "hostname")
-_PRINT_BYTES = 16
-
-
-class ServiceFacts(msgspec.Struct, frozen=True, gc=False):
-    """Whose a Service below is: our marks, "" where somebody else wrote them."""
-
-    owner: str = ""
-    upper_uid: str = ""
-
-
-class SliceFacts(msgspec.Struct, frozen=True, gc=False):
-    """One slice: the Service that it is of, and a print of its content.
-
-    The rest says of one below whose it is, as in ServiceFacts, and the UID of the Service that holds it there.
-    """
-
-    service: str
-    print: bytes
-    owner: str = ""
-    upper_uid: str = ""
-    holder: str = ""
-
-
 def upper_service(raw: bytes) -> Kept:
-    """Keep of a Service above its name, labels and spec."""
+    """Transform an upper Service to its name, labels and spec."""
     found: Manifest = orjson.loads(raw)
     return Kept(packed({"metadata": _meta(found, labels(found)), "spec": found.get("spec") or {}}), None)
 
 
 def lower_service(raw: bytes) -> Kept:
-    """Keep a Service below, and whose it is."""
+    """Transform a lower Service: its bytes and marks."""
     found: Manifest = orjson.loads(raw)
     return Kept(packed(found), ServiceFacts(*_marks(found)), found)
 
 
 def upper_slice(raw: bytes) -> Kept:
-    """Keep of a slice above what one below should have."""
+    """Transform an upper slice to the fields that its copy should have."""
     found = shared(orjson.loads(raw))
     return Kept(packed(found), SliceFacts(_service_of(found), print_of(found)))
 
 
 def lower_slice(raw: bytes) -> Kept:
-    """Keep a slice below, and what tells whether it is as it should be."""
+    """Transform a lower slice: its bytes, and the facts that show whether it is as it should be."""
     found: Manifest = orjson.loads(raw)
     holders = [one["uid"] for one in metadata(found).get("ownerReferences") or ()]
     holder = holders[0] if len(holders) == 1 else ""
@@ -158,9 +154,9 @@ def lower_slice(raw: bytes) -> Kept:
 
 
 def shared(upper: Manifest) -> Manifest:
-    """Return of a slice above what holds in every cluster: not on which nodes and in which zones its endpoints are.
+    """Return the fields of an upper slice that hold in every cluster, without nodes and zones of its endpoints.
 
-    Kubernetes leaves a slice that it does not manage alone; the label that says who does is ours.
+    Kubernetes ignores a slice that it does not manage; the label that names the manager is ours.
     """
     given = {**labels(upper), MANAGED_BY: MANAGER}
     given.pop(OWNER, None)
@@ -173,7 +169,7 @@ def shared(upper: Manifest) -> Manifest:
 
 
 def print_of(found: Manifest) -> bytes:
-    """Return a print of a slice's labels but the owner's, and of its content."""
+    """Return a hash of a slice's content and of its labels without the owner's."""
     given = {key: value for key, value in labels(found).items() if key != OWNER}
     content = (given, found.get("addressType"), found.get("endpoints") or [], found.get("ports") or [])
     return blake2b(orjson.dumps(content, option=orjson.OPT_SORT_KEYS), digest_size=_PRINT_BYTES).digest()

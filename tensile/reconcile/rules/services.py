@@ -1,21 +1,10 @@
-"""The rule for Services: below for each one above whose namespace has pods there, and gone with it.
+"""The rule for Services: one in the lower cluster for each upper one whose namespace has pods there, and the alias.
 
-The Service below has no selector, so that Kubernetes leaves its endpoints alone; they are the rule for slices'. A name
-that is taken is said on the Service above, and the Service below that has it is not touched.
-
-The Service below for one above: what of its spec holds in another cluster, field by field.
-
-What a cluster gives out itself (cluster IPs, node ports, load balancers) is that cluster's; what says where traffic
-stays (zones, nodes) would be untrue below. There is no selector: the endpoints are those above, wherever they run, and
-Kubernetes would make its own of the pods that happen to be below. Annotations are left above, because who reads a
-Service's (load balancers, DNS, meshes) acts on it there already.
-
-The Service by which pods below find the upper cluster's apiserver.
-
-Every cluster has a Service `kubernetes` of its own, so this one has another name. An IP address becomes the endpoint
-of a slice; a DNS name cannot stand in one, so the Service is then another name for it. An address that means another
-machine everywhere, such as 127.0.0.1, leads nowhere, and there is no such Service. The upper's certificate has to be
-valid for the name that a client uses: the alias is a convenience.
+The lower Service has no selector: its endpoints are the upper ones, wherever they run, and belong to the rule for
+slices. For a selector, Kubernetes would make endpoints of the pods that are in the lower cluster. What a cluster
+assigns itself (cluster IPs, node ports, load balancers) is not copied, nor what keeps traffic local (zones, nodes),
+which would be wrong there. Annotations are not copied, because their readers (load balancers, DNS, meshes) already act
+on them in the upper cluster. A name conflict is reported on the upper Service; the Service that has the name stays.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -49,6 +38,11 @@ from tensile.reconcile.rules.service_index import (
 )
 from tensile.reconcile.world import Key, LowerWorld, Problem, UpperServer, World
 
+NAME = SERVICE_RULE
+PAUSE = 5.0
+"""Seconds for which Services stay after the last pod of their namespace: often the next one comes soon."""
+_API_SERVER = ("default", "kubernetes")
+
 Verdict = Literal["keep", "drop", "map"]
 
 SPEC: Mapping[str, Verdict] = {
@@ -73,7 +67,7 @@ SPEC: Mapping[str, Verdict] = {
     "trafficDistribution": "drop",
     "type": "map",
 }
-"""What becomes of each field of ServiceSpec; one that is not here is dropped."""
+"""What happens to each field of ServiceSpec; a field that is not listed is dropped."""
 
 EXTERNAL_NAME = "ExternalName"
 _CLUSTER_IP = "ClusterIP"
@@ -81,153 +75,18 @@ _HEADLESS = "None"
 _ALLOCATED = frozenset({"clusterIP", "clusterIPs", "ipFamilies", "healthCheckNodePort"})
 """Fields that the cluster fills in, or that cannot change: they are not compared."""
 _COMPARED = tuple(sorted(f"spec.{field}" for field in SPEC if field not in _ALLOCATED))
-
-
-def sections(wanted: Manifest) -> tuple[str, ...]:
-    """Return what of a Service below is kept in step: what was dropped goes again, should somebody set it there."""
-    headless = ("spec.clusterIP",) if is_headless(wanted) else ()
-    return ("metadata.labels", "metadata.annotations", *headless, *_COMPARED)
-
-
-def is_headless(service: Manifest) -> bool:
-    """Report whether a Service has no address of its own."""
-    return bool(service["spec"].get("clusterIP") == _HEADLESS)
-
-
-def lower_service(upper: Manifest, owner: Owner, namespace: str, families: Collection[str]) -> Manifest:
-    """Return the Service below; `families` ("IPv4", "IPv6") are those that the lower cluster is known to have."""
-    meta = {"name": metadata(upper)["name"], "namespace": namespace, "labels": labels(upper)}
-    return marked(meta, uid(upper), _spec(upper["spec"], families), owner)
-
-
-def marked(meta: Manifest, upper_uid: str, spec: Manifest, owner: Owner) -> Manifest:
-    """Return a Service with our marks; `meta` has its name, namespace and labels."""
-    ours = {
-        "labels": meta["labels"] | owner.label,
-        "annotations": owner.signed(upper_uid),
-    }
-    return {"apiVersion": SERVICE.api, "kind": SERVICE.name, "metadata": {**meta, **ours}, "spec": spec}
-
-
-def cannot_become(seen: Manifest, wanted: Manifest) -> str:
-    """Return why a Service below has to be made anew to be as wanted, "" where it can be changed.
-
-    Slices that Kubernetes made for a selector stay when that goes, and go with the Service.
-    """
-    if seen["spec"].get("selector"):
-        return "somebody gave it a selector, by which Kubernetes makes endpoints of its own"
-    named = EXTERNAL_NAME in (seen["spec"].get("type"), wanted["spec"]["type"])
-    if not named and is_headless(seen) != is_headless(wanted):
-        return "it is headless in one cluster only, which cannot be changed"
-    return ""
-
-
-def _spec(upper: Manifest, families: Collection[str]) -> Manifest:
-    kept: Manifest = {field: upper[field] for field, verdict in SPEC.items() if verdict == "keep" and field in upper}
-    if upper.get("ports"):
-        kept["ports"] = [
-            {field: value for field, value in one.items() if field != "nodePort"} for one in upper["ports"]
-        ]
-    if upper.get("type") == EXTERNAL_NAME:
-        return {"type": EXTERNAL_NAME, **kept}
-    kept |= {"type": _CLUSTER_IP, "internalTrafficPolicy": "Cluster"}
-    if upper.get("clusterIP") != _HEADLESS:
-        return {**kept, **_stacks(upper, families)}
-    stacks: Manifest = {field: upper[field] for field in ("ipFamilyPolicy", "ipFamilies") if field in upper}
-    return {**kept, "clusterIP": _HEADLESS, **stacks}
-
-
-def _stacks(upper: Manifest, families: Collection[str]) -> Manifest:
-    """Ask for the same address families where the lower cluster has them, else for what it has."""
-    wanted = upper.get("ipFamilies") or []
-    policy = "SingleStack" if upper.get("ipFamilyPolicy", "SingleStack") == "SingleStack" else "PreferDualStack"
-    known = {"ipFamilies": wanted} if wanted and set(wanted) <= set(families) else {}
-    return {"ipFamilyPolicy": policy, **known}
-
-
 _HTTPS = 443
 _PORT_NAME = "https"
 _LOCAL_NAME = "localhost"
 
 
-def server_of(advertised: str | None, address: tuple[str, int] | None) -> UpperServer | None:
-    """Return where pods below reach the upper's apiserver: as advertised, else at the `address` that we use, if any.
-
-    `advertised` is a URL, https://HOST:PORT.
-    """
-    if advertised is not None:
-        parts = urlsplit(advertised)
-        return UpperServer(parts.hostname or "", parts.port or _HTTPS)
-    return None if address is None else UpperServer(*address)
-
-
-def form(server: UpperServer) -> str:
-    """Return how a server is told below: "IPv4" or "IPv6" as an endpoint, "name", or "" where it cannot be."""
-    try:
-        address = ip_address(server.host)
-    except ValueError:
-        is_local = server.host == _LOCAL_NAME or server.host.endswith(f".{_LOCAL_NAME}")
-        return "" if is_local or not server.host else "name"
-    if address.is_loopback or address.is_unspecified or address.is_link_local or address.is_multicast:
-        return ""
-    return f"IPv{address.version}"
-
-
-def alias_service(server: UpperServer, name: str, owner: Owner, namespace: str) -> Manifest | None:
-    """Return the Service below, marked as made for the upper cluster itself; None where there can be none."""
-    kind = form(server)
-    port = {"name": _PORT_NAME, "protocol": "TCP"}
-    if not kind:
-        return None
-    if kind == "name":
-        spec: Manifest = {"type": EXTERNAL_NAME, "externalName": server.host.lower(), "sessionAffinity": "None"}
-        spec["ports"] = [{**port, "port": server.port, "targetPort": server.port}]
-    else:
-        spec = {"type": "ClusterIP", "internalTrafficPolicy": "Cluster", "sessionAffinity": "None"}
-        spec |= {"ipFamilyPolicy": "PreferDualStack"}
-        spec["ports"] = [{**port, "port": _HTTPS, "targetPort": server.port}]
-    return marked({"name": name, "namespace": namespace, "labels": {}}, owner.upper, spec, owner)
-
-
-def alias_slice(server: UpperServer, name: str) -> Manifest | None:
-    """Return the slice with the server as its endpoint, as one above would be kept; None where there can be none."""
-    kind = form(server)
-    if kind in ("", "name"):
-        return None
-    return {
-        "metadata": {"name": name, "labels": {SERVICE_NAME: name, MANAGED_BY: MANAGER}},
-        "addressType": kind,
-        "endpoints": [{"addresses": [server.host], "conditions": {"ready": True}}],
-        "ports": [{"name": _PORT_NAME, "protocol": "TCP", "port": server.port}],
-    }
-
-
-def marked_slice(found: Manifest, upper_uid: str, owner: Owner, namespace: str, holder: Manifest) -> Manifest:
-    """Return the slice below for what is kept of one above; it goes with `holder`, the Service below."""
-    meta = {
-        "name": found["metadata"]["name"],
-        "namespace": namespace,
-        "labels": found["metadata"]["labels"] | owner.label,
-        "annotations": owner.signed(upper_uid),
-        "ownerReferences": [holder],
-    }
-    content = {field: found[field] for field in ("addressType", "endpoints", "ports")}
-    return {"apiVersion": ENDPOINT_SLICE.api, "kind": ENDPOINT_SLICE.name, "metadata": meta, **content}
-
-
-NAME = SERVICE_RULE
-PAUSE = 5.0
-"""Seconds for which Services outlast the last pod of their namespace: often the next one is about to come."""
-_API_SERVER = ("default", "kubernetes")
-
-
 class ServiceRule:
-    """One key for each Service of a namespace with pods, and for each that was made below."""
+    """The rule with one key for each Service of a namespace with pods, and for each lower copy."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note Services on both sides, of the first and the last pod of a namespace, and of the node."""
+        """Watch Services on both sides, the first and the last pod of a namespace, and the node."""
         return (
             Route("upper.Service", _above),
             Route("Service", _below),
@@ -238,14 +97,14 @@ class ServiceRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield a key for each Service that is below, or belongs there."""
+        """Yield a key for each Service that is in the lower cluster, or belongs there."""
         here = world.lowers[lower]
         found = {key for namespace in exposed(here, world) for key in _of_namespace(world, lower, namespace)}
         found |= {key for one in here.more[SERVICE] for key in _of_copy(here, one)}
         yield from sorted(found)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Want the Service below while its namespace has pods there, and it exists above or is the alias."""
+        """Return the lower Service while its namespace has pods there, and its original or alias exists."""
         lower = world.lowers[key.lower]
         if not is_known(lower, world):
             return Decision()
@@ -260,12 +119,12 @@ class ServiceRule:
 
 
 def original(world: World, namespace: str, name: str) -> Entry | None:
-    """Return the Service above that has a copy below; the apiserver's own has none."""
+    """Return the upper Service to copy; the apiserver's own is never copied."""
     return None if (namespace, name) == _API_SERVER else world.upper.more[SERVICE].get(namespace, name)
 
 
 def is_alias(world: World, namespace: str, name: str) -> bool:
-    """Report whether a name is the alias' in a namespace: not where the upper cluster has a Service of that name."""
+    """Report whether a name is the alias in a namespace; an upper Service of that name has priority."""
     return (
         name == world.topology.services.upper_alias
         and namespace != KUBE_SYSTEM
@@ -274,14 +133,14 @@ def is_alias(world: World, namespace: str, name: str) -> bool:
 
 
 def _unasked(world: World, key: Key, ref: Ref, copy: Entry | None) -> Decision:
-    """End a Service that no upper pod asks for; one that a lower pod of ours keeps goes only with its original."""
+    """Delete a Service that no upper pod needs; if a lower pod of ours keeps it, only with its original."""
     if not is_kept(world.lowers[key.lower], key.namespace):
         return _end(world, ref, copy, "no pod of its namespace is here any more")
     return Decision() if original(world, key.namespace, key.name) is not None else _gone(world, key, ref, copy)
 
 
 def _wanted(world: World, key: Key, namespace: str) -> Manifest | None:
-    """Return the Service as it should be below, None where there should be none."""
+    """Return the Service as it should be in the lower cluster, None where there should be none."""
     above = original(world, key.namespace, key.name)
     if above is not None:
         families = frozenset[str]().union(*(node.facts.families for node in world.lowers[key.lower].nodes))
@@ -312,13 +171,13 @@ def _may_be_made(lower: LowerWorld, namespace: str) -> bool:
 
 
 def _refused(ref: Ref, copy: Entry, obstacle: str, manifest: Manifest, world: World) -> Problem:
-    """Return why somebody's Service is not taken over: it would have to be made anew, and would lose its address."""
+    """Return why a foreign Service is not adopted: it would have to be recreated, and would lose its address."""
     upper_uid = annotations(manifest)[UPPER_UID]
     return claim(ref, copy.manifest(), upper_uid, world, ref.cluster) or conflict(ref, obstacle)
 
 
 def _said(world: World, key: Key) -> list[Wanted]:
-    """Tell on the Service above what stands in its way below."""
+    """Return an event on the upper Service about the problem in the lower cluster."""
     problem, above = world.problems.get(key), original(world, key.namespace, key.name)
     if problem is None or above is None:
         return []
@@ -326,7 +185,7 @@ def _said(world: World, key: Key) -> list[Wanted]:
 
 
 def _gone(world: World, key: Key, ref: Ref, copy: Entry | None) -> Decision:
-    """Follow a deletion that was seen, and an alias that has another name now; the rest has to be looked into."""
+    """Delete the copy of a Service seen deleted, or a former alias; the orphan rule decides about the rest."""
     departed = world.upper.more[SERVICE].departed(key.namespace, key.name)
     if copy is None:
         return Decision()
@@ -388,8 +247,141 @@ def _last_pod_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _node(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Note the node when it comes, or becomes ours: without it nothing was made."""
+    """Yield the keys of all Services when the node appears or becomes ours: without it nothing is created."""
     here = world.lowers[lower]
     if node_begins(here, delta):
         for namespace in exposed(here, world):
             yield from _of_namespace(world, lower, namespace)
+
+
+def sections(wanted: Manifest) -> tuple[str, ...]:
+    """Return the sections of a lower Service to keep in sync: fields we drop are removed again if set there."""
+    headless = ("spec.clusterIP",) if is_headless(wanted) else ()
+    return ("metadata.labels", "metadata.annotations", *headless, *_COMPARED)
+
+
+def is_headless(service: Manifest) -> bool:
+    """Report whether a Service has no address of its own."""
+    return bool(service["spec"].get("clusterIP") == _HEADLESS)
+
+
+def lower_service(upper: Manifest, owner: Owner, namespace: str, families: Collection[str]) -> Manifest:
+    """Return the lower Service; `families` ("IPv4", "IPv6") are those that the lower cluster is known to have."""
+    meta = {"name": metadata(upper)["name"], "namespace": namespace, "labels": labels(upper)}
+    return marked(meta, uid(upper), _spec(upper["spec"], families), owner)
+
+
+def marked(meta: Manifest, upper_uid: str, spec: Manifest, owner: Owner) -> Manifest:
+    """Return a Service with our marks; `meta` has its name, namespace and labels."""
+    ours = {
+        "labels": meta["labels"] | owner.label,
+        "annotations": owner.signed(upper_uid),
+    }
+    return {"apiVersion": SERVICE.api, "kind": SERVICE.name, "metadata": {**meta, **ours}, "spec": spec}
+
+
+def cannot_become(seen: Manifest, wanted: Manifest) -> str:
+    """Return why a lower Service must be recreated to be as wanted, "" where it can be changed.
+
+    Slices that Kubernetes made for a selector remain when the selector is removed, and are deleted with the Service.
+    """
+    if seen["spec"].get("selector"):
+        return "somebody gave it a selector, by which Kubernetes makes endpoints of its own"
+    named = EXTERNAL_NAME in (seen["spec"].get("type"), wanted["spec"]["type"])
+    if not named and is_headless(seen) != is_headless(wanted):
+        return "it is headless in one cluster only, which cannot be changed"
+    return ""
+
+
+def _spec(upper: Manifest, families: Collection[str]) -> Manifest:
+    kept: Manifest = {field: upper[field] for field, verdict in SPEC.items() if verdict == "keep" and field in upper}
+    if upper.get("ports"):
+        kept["ports"] = [
+            {field: value for field, value in one.items() if field != "nodePort"} for one in upper["ports"]
+        ]
+    if upper.get("type") == EXTERNAL_NAME:
+        return {"type": EXTERNAL_NAME, **kept}
+    kept |= {"type": _CLUSTER_IP, "internalTrafficPolicy": "Cluster"}
+    if upper.get("clusterIP") != _HEADLESS:
+        return {**kept, **_stacks(upper, families)}
+    stacks: Manifest = {field: upper[field] for field in ("ipFamilyPolicy", "ipFamilies") if field in upper}
+    return {**kept, "clusterIP": _HEADLESS, **stacks}
+
+
+def _stacks(upper: Manifest, families: Collection[str]) -> Manifest:
+    """Return the IP family policy, and the upper Service's families if the lower cluster has them."""
+    wanted = upper.get("ipFamilies") or []
+    policy = "SingleStack" if upper.get("ipFamilyPolicy", "SingleStack") == "SingleStack" else "PreferDualStack"
+    known = {"ipFamilies": wanted} if wanted and set(wanted) <= set(families) else {}
+    return {"ipFamilyPolicy": policy, **known}
+
+
+def server_of(advertised: str | None, address: tuple[str, int] | None) -> UpperServer | None:
+    """Return where lower pods reach the upper apiserver: as advertised, else at the `address` that we use, if any.
+
+    `advertised` is a URL, https://HOST:PORT.
+    """
+    if advertised is not None:
+        parts = urlsplit(advertised)
+        return UpperServer(parts.hostname or "", parts.port or _HTTPS)
+    return None if address is None else UpperServer(*address)
+
+
+def form(server: UpperServer) -> str:
+    """Return how a server can be represented: "IPv4" or "IPv6" as an endpoint, "name", or "" where it cannot."""
+    try:
+        address = ip_address(server.host)
+    except ValueError:
+        is_local = server.host == _LOCAL_NAME or server.host.endswith(f".{_LOCAL_NAME}")
+        return "" if is_local or not server.host else "name"
+    if address.is_loopback or address.is_unspecified or address.is_link_local or address.is_multicast:
+        return ""
+    return f"IPv{address.version}"
+
+
+def alias_service(server: UpperServer, name: str, owner: Owner, namespace: str) -> Manifest | None:
+    """Return the Service by which lower pods find the upper apiserver, marked as the upper cluster's, or None.
+
+    Every cluster has its own Service `kubernetes`, so the alias has another name. An IP address becomes the endpoint of
+    a slice; a slice cannot hold a DNS name, so the Service is then an ExternalName. For an address that is another
+    machine everywhere, such as 127.0.0.1, there is no alias. The upper's certificate must be valid for the name that a
+    client uses: the alias is a convenience.
+    """
+    kind = form(server)
+    port = {"name": _PORT_NAME, "protocol": "TCP"}
+    if not kind:
+        return None
+    if kind == "name":
+        spec: Manifest = {"type": EXTERNAL_NAME, "externalName": server.host.lower(), "sessionAffinity": "None"}
+        spec["ports"] = [{**port, "port": server.port, "targetPort": server.port}]
+    else:
+        spec = {"type": "ClusterIP", "internalTrafficPolicy": "Cluster", "sessionAffinity": "None"}
+        spec |= {"ipFamilyPolicy": "PreferDualStack"}
+        spec["ports"] = [{**port, "port": _HTTPS, "targetPort": server.port}]
+    return marked({"name": name, "namespace": namespace, "labels": {}}, owner.upper, spec, owner)
+
+
+def alias_slice(server: UpperServer, name: str) -> Manifest | None:
+    """Return the slice with the server as its endpoint, in the form of a cached upper slice; None for no endpoint."""
+    kind = form(server)
+    if kind in ("", "name"):
+        return None
+    return {
+        "metadata": {"name": name, "labels": {SERVICE_NAME: name, MANAGED_BY: MANAGER}},
+        "addressType": kind,
+        "endpoints": [{"addresses": [server.host], "conditions": {"ready": True}}],
+        "ports": [{"name": _PORT_NAME, "protocol": "TCP", "port": server.port}],
+    }
+
+
+def marked_slice(found: Manifest, upper_uid: str, owner: Owner, namespace: str, holder: Manifest) -> Manifest:
+    """Return the lower slice for what is kept of an upper one; it is owned by `holder`, the lower Service."""
+    meta = {
+        "name": found["metadata"]["name"],
+        "namespace": namespace,
+        "labels": found["metadata"]["labels"] | owner.label,
+        "annotations": owner.signed(upper_uid),
+        "ownerReferences": [holder],
+    }
+    content = {field: found[field] for field in ("addressType", "endpoints", "ports")}
+    return {"apiVersion": ENDPOINT_SLICE.api, "kind": ENDPOINT_SLICE.name, "metadata": meta, **content}

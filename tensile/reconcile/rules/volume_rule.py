@@ -1,9 +1,9 @@
-"""The rule for volumes above: one placeholder for each claim that a lower cluster serves, from its first to its last.
+"""The rule for upper volumes: one placeholder for each claim that a lower cluster serves, from creation to reclaim.
 
-A stock scheduler above waits for a volume before it binds the pod, so its placeholder comes as soon as the lower
-cluster has taken the claim. One that takes no notice of volumes has bound the pod already, so the placeholder comes
-with the lower's volume. Data go when the upper cluster says so, in this order: the claim is gone and the policy is
-Delete, then the lower claim goes by its UID, then the placeholder. With Retain nothing goes.
+A stock upper scheduler waits for a volume before it binds the pod, so the placeholder is created as soon as the lower
+cluster has accepted the claim. A scheduler that ignores volumes has bound the pod already, so the placeholder is
+created with the lower volume. Data are deleted when the upper cluster requests it: the claim is gone and the policy is
+Delete. Then the lower claim is deleted by its UID, and after it the placeholder. With Retain nothing is deleted.
 """
 
 from collections.abc import Iterator
@@ -23,17 +23,17 @@ _SECTIONS = ("metadata.annotations", "spec.capacity")
 
 
 def key_of(lower: str, name: str) -> Key:
-    """Return the key of a volume above that stands for one of a lower."""
+    """Return the key of an upper volume that represents one of a lower."""
     return Key(NAME, lower, "", name)
 
 
 class VolumeRule:
-    """One key for each placeholder of a lower, there already or to be made."""
+    """The rule with one key for each placeholder of a lower, existing or to be created."""
 
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Note volumes and claims on both sides, and of the node, without which nothing is made."""
+        """Watch volumes and claims on both sides, and the node, without which nothing is created."""
         return (
             Route("upper.PersistentVolumeClaim", _claim_above),
             Route("upper.PersistentVolume", _above),
@@ -54,7 +54,7 @@ class VolumeRule:
         yield from sorted(key_of(lower, name) for name in found)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Return what should be of one placeholder."""
+        """Return what one placeholder should be."""
         lower = world.lowers[key.lower]
         if not can_tell(lower, world) or not world.upper.more[STORAGE_CLASS].synced:
             return Decision()
@@ -67,9 +67,9 @@ class VolumeRule:
 
 
 def _new(key: Key, foreign: Entry | None, lower: LowerWorld, world: World) -> Decision:
-    """Make the placeholder of a claim that lives here, once there is something that it stands for.
+    """Create the placeholder of a claim that lives in this lower, once there is something that it can represent.
 
-    A lower claim that is going is nothing to stand for: bound to that, the claim above could never be used again.
+    A lower claim that is being deleted does not count: bound to that, the upper claim could never be used again.
     """
     found = world.upper.more[CLAIM].select("uid", claim_uid_of(key.name))
     claim = found[0] if found else None
@@ -92,14 +92,14 @@ def _new(key: Key, foreign: Entry | None, lower: LowerWorld, world: World) -> De
 
 
 def _told(key: Key, claim: Entry, world: World) -> Iterator[Told]:
-    """Tell on the claim what keeps its volume from being made."""
+    """Yield an event on the claim about what keeps its volume from being created."""
     problem = world.problems.get(key)
     if problem is not None:
         yield Told(Ref(UPPER, CLAIM, claim.namespace, claim.name), claim.uid, problem.reason, problem.message)
 
 
 def _left_by_another(key: Key, claim: Entry, volume: Entry | None, lower: LowerWorld, world: World) -> Decision:
-    """Take over the placeholder that an engine which is gone made for a claim, where that is asked for."""
+    """Adopt the placeholder that a former engine made for a claim, if adoption is enabled."""
     ref = Ref(UPPER, VOLUME, "", key.name)
     if claim.facts.volume != key.name or not adopts(world, lower.name):
         return Decision()
@@ -115,7 +115,7 @@ def _left_by_another(key: Key, claim: Entry, volume: Entry | None, lower: LowerW
 
 
 def _placeholder(claim: Entry, copy: Entry | None, lower: LowerWorld, world: World) -> Present:
-    """Want the placeholder of a claim, of the size that is there below, else of the one that is asked for."""
+    """Return the placeholder of a claim, with the size of the lower claim, else the requested one."""
     manifest = claim.manifest()
     size = _size_below(copy) or manifest["spec"]["resources"]["requests"]["storage"]
     volume = below(lower, copy)
@@ -126,9 +126,9 @@ def _placeholder(claim: Entry, copy: Entry | None, lower: LowerWorld, world: Wor
 
 
 def _policy(claim: Entry, volume: Entry | None, world: World) -> str:
-    """Return the upper class's reclaim policy; without one, the lower volume's own, and nothing is lost in doubt.
+    """Return the upper class's reclaim policy; without a class, the lower volume's own, in doubt Retain.
 
-    The placeholder of an ephemeral volume stands for nothing that could be lost.
+    The placeholder of an ephemeral volume represents nothing that could be lost.
     """
     if claim.facts.passing:
         return "Delete"
@@ -139,7 +139,7 @@ def _policy(claim: Entry, volume: Entry | None, world: World) -> str:
 
 
 def _kept(volume: Entry, lower: LowerWorld) -> Decision:
-    """Keep what a placeholder tells of the lower claim and its volume in step."""
+    """Update a placeholder's annotations and capacity from the lower claim and its volume."""
     copy = _holder(volume, lower)
     if copy is None:
         return Decision()
@@ -162,7 +162,7 @@ def _holder(volume: Entry, lower: LowerWorld) -> Entry | None:
 
 
 def _reclaimed(volume: Entry, lower: LowerWorld, world: World) -> Decision:
-    """Follow the reclaim policy of a placeholder whose claim is gone."""
+    """Apply the reclaim policy of a placeholder whose claim is gone."""
     facts = volume.facts
     holder = world.upper.more[CLAIM].get(*facts.claim)
     if not facts.deletes or (holder is not None and holder.uid == facts.claim_uid):
@@ -174,7 +174,7 @@ def _reclaimed(volume: Entry, lower: LowerWorld, world: World) -> Decision:
 
 
 def _data_go(volume: Entry, gone: Absent, lower: LowerWorld, world: World) -> Decision:
-    """Have the lower claim go by its UID, and then the placeholder."""
+    """Delete the lower claim by its UID, and then the placeholder."""
     facts = volume.facts
     namespace, name = lower.namespace(facts.claim[0]), facts.claim[1]
     ref = Ref(lower.name, CLAIM, namespace, name)
@@ -189,14 +189,14 @@ def _data_go(volume: Entry, gone: Absent, lower: LowerWorld, world: World) -> De
 
 
 def _size_below(copy: Entry | None) -> str:
-    """Return the size of a lower claim that has its volume, "" for another."""
+    """Return the size of a lower claim that has its volume, else ""."""
     if copy is None or not copy.facts.bound:
         return ""
     return str((copy.manifest()["status"].get("capacity") or {}).get("storage", ""))
 
 
 def _claim_above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """A claim concerns its placeholder where its node is chosen, it is copied, or its volume stands for one there."""
+    """Yield a claim's placeholders if this lower's node is chosen for it, or its copy or volume is in this lower."""
     here, entry = world.lowers[lower], delta.entry
     chosen = any(one is not None and one.facts.selected == here.node for one in delta)
     if chosen or copy_in(here, entry, world) is not None:
@@ -212,14 +212,14 @@ def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _claim_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """A lower claim concerns the placeholders that name it, and the one that it is yet to have."""
+    """Yield the placeholders that name a lower claim, and the one that it does not have yet."""
     yield from _standing_for(world, lower, delta.entry.uid)
     if is_copy(delta.entry, world.owner):
         yield key_of(lower, name_of(delta.entry.facts.upper_uid))
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """A lower volume concerns the placeholders of the claim that has it, and the one that this claim is yet to have."""
+    """Yield the placeholders of the claim that has a lower volume, and the one that this claim does not have yet."""
     holder = delta.entry.facts.claim_uid
     yield from _standing_for(world, lower, holder)
     for copy in world.lowers[lower].more[CLAIM].select("uid", holder):

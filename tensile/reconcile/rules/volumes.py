@@ -1,8 +1,8 @@
-"""Volumes on both sides: what stands for a lower cluster's volume above, and what is known of the real one.
+"""Volumes on both sides: placeholders in the upper cluster, and facts of the lower volumes that they represent.
 
-A scheduler binds a pod only once its claims have volumes, and a lower cluster often makes a volume only for a pod that
-is there. So the upper cluster gets a placeholder: a volume that exists on one virtual node and holds nothing itself.
-What it stands for is written in its annotations, because Kubernetes lets nobody change a volume's source.
+A scheduler binds a pod only once its claims have volumes, and a lower cluster often creates a volume only for an
+existing pod. So the upper cluster gets a placeholder: a volume on one virtual node that holds no data itself. What it
+represents is written in its annotations, because Kubernetes does not allow a volume's source to change.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tensile.reconcile.world import LowerWorld
 
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 SOURCE = {"path": "/tensile-placeholder"}
-"""A path that exists nowhere: a volume needs a source, and a local one is the only kind that no controller touches."""
+"""A path that does not exist: a volume needs a source, and `local` is the only kind that no controller touches."""
 _PREFIX = "pvc-"
 _NO_SOURCES = frozenset(
     {
@@ -39,9 +39,9 @@ _NO_SOURCES = frozenset(
 class VolumeFacts(msgspec.Struct, frozen=True, gc=False):
     """One volume of the upper cluster.
 
-    `owner` is our mark and `lower` the lower cluster that it stands for ("" where it is not ours), `lower_claim` the
-    UID of the claim there that holds the data, "" for none. `claim` and `claim_uid` are of the upper claim that has it.
-    `released` is whether that claim is gone, `deletes` whether the data are to go with it.
+    `owner` is our mark and `lower` the lower cluster that it is for ("" where it is not ours). `lower_claim` is the UID
+    of the lower claim that holds the data, "" for none. `claim` and `claim_uid` are of the upper claim that has it.
+    `released` is whether that claim is gone, `deletes` whether the data are to be deleted with it.
     """
 
     owner: str
@@ -74,7 +74,7 @@ def claim_uid_of(name: str) -> str:
 
 
 def digest(raw: bytes) -> Kept:
-    """Keep a volume of the upper cluster with its facts."""
+    """Transform a volume of the upper cluster: its bytes and facts."""
     volume: Manifest = orjson.loads(raw)
     spec, notes, upper_uid = volume.get("spec") or {}, annotations(volume), upper_uid_of(volume)
     holder = spec.get("claimRef") or {}
@@ -93,14 +93,14 @@ def digest(raw: bytes) -> Kept:
 
 
 def digest_below(raw: bytes) -> Kept:
-    """Keep of a volume of a lower cluster what is told above; it is never ours to change."""
+    """Transform a volume of a lower cluster to the facts that are reported upwards; it is never ours to change."""
     spec = orjson.loads(raw).get("spec") or {}
     holder = (spec.get("claimRef") or {}).get("uid", "")
     return Kept(b"", LowerVolume(holder, _source(spec), spec.get("persistentVolumeReclaimPolicy", "Retain")))
 
 
 def _source(spec: Manifest) -> str:
-    """Name the kind of a volume's source, and the driver of one that has a driver."""
+    """Return the kind of a volume's source, with its driver if it has one."""
     found = next((field for field in sorted(spec) if field not in _NO_SOURCES), "")
     driver = spec[found].get("driver") if found and isinstance(spec[found], dict) else ""
     return f"{found} {driver}" if driver else found
@@ -125,7 +125,7 @@ def below(lower: LowerWorld, claim: Entry | None) -> Entry | None:
 
 
 def placeholder(claim: Manifest, lower: LowerWorld, owner: Owner, policy: str, size: str) -> Manifest:
-    """Return the volume that stands above for the one that an upper claim gets in a lower cluster."""
+    """Return the upper volume that represents the volume of an upper claim in a lower cluster."""
     meta, spec = metadata(claim), claim["spec"]
     kept = {field: spec[field] for field in ("accessModes", "volumeMode", "volumeAttributesClassName") if field in spec}
     holder = {field: meta[field] for field in ("namespace", "name", "uid")}
@@ -156,7 +156,7 @@ def marks(owner: Owner, lower: LowerWorld, claim_uid: str) -> dict[str, str]:
 
 
 def facts_below(copy: Entry | None, volume: Entry | None) -> dict[str, str]:
-    """Return the annotations that tell of the lower claim, and of the volume that it has."""
+    """Return the annotations with the lower claim, and the volume that it has."""
     found = {LOWER_CLAIM_UID: copy.uid} if copy is not None else {}
     if volume is not None:
         found |= {LOWER_VOLUME: volume.name, LOWER_VOLUME_SOURCE: volume.facts.source}

@@ -1,7 +1,7 @@
-"""`tensile demo`: clusters, engine and a workload for as long as it takes to look at them.
+"""`tensile demo`: runs clusters, the engine and a workload, and leads a user through them.
 
-The tour is data (tour.py, files.py); the other modules carry it out. Nothing here reaches into the engine: it runs as
-a process of its own, started as a person would start it, and is seen through kubectl alone.
+The tour is data (script.py); the other modules run it. The demo never calls the engine: it starts it as a process, as a
+user would, and observes it through kubectl alone.
 """
 
 from tensile.sandbox.demo.guide import Wishes, demo

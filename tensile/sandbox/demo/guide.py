@@ -1,7 +1,7 @@
-"""Leads through the tour: starts what it needs, shows it, and leaves nothing.
+"""Leads through the tour: starts the sandbox and the engine, runs the commands, and leaves nothing behind.
 
-Everything that is started carries the sandbox's identity and every file is on its list, so whatever ends the demo,
-SIGKILL included, the sandbox's guard can end and remove all of it.
+Every process carries the sandbox's identity and every file is in its list. So whatever ends the demo, even SIGKILL, the
+sandbox's guard can end and delete all of it.
 """
 
 import os
@@ -38,11 +38,11 @@ TOPOLOGY_FILE = "topology.yaml"
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a person asked for.
+    """The options of the demo.
 
     Attributes:
         engine_log: show the engine's log at the end.
-        log_level, log_format: of that log.
+        log_level, log_format: the options of that log.
     """
 
     engine_log: bool = False
@@ -51,13 +51,13 @@ class Wishes:
 
 
 def demo(wishes: Wishes) -> int:
-    """Show the tour on standard output; on a terminal stay until Ctrl-C afterwards.
+    """Run the tour on stdout; on a terminal, stay until Ctrl-C afterwards.
 
     Returns:
-        0, or 130 when it was interrupted before its end.
+        0, or 130 if it was interrupted before its end.
 
     Raises:
-        TensileError: something failed; nothing is left then either.
+        TensileError: a step failed; nothing is left then either.
     """
     screen = Screen(sys.stdout, colour=takes_colour(sys.stdout))
     begun = time.monotonic()
@@ -73,7 +73,7 @@ def demo(wishes: Wishes) -> int:
 
 @contextmanager
 def _place() -> Iterator[Path]:
-    """Name a directory for the sandbox; after the block nothing runs and nothing is there."""
+    """Yield a directory for the sandbox; afterwards no process runs and the directory is gone."""
     directory = Path(tempfile.gettempdir()).resolve() / f"tensile-demo-{secrets.token_hex(4)}"
     try:
         yield directory
@@ -85,7 +85,7 @@ def _place() -> Iterator[Path]:
 
 
 def _visit(screen: Screen, directory: Path, wishes: Wishes) -> None:
-    """Start everything, show it, and end it in order."""
+    """Start everything, run the tour, and end everything in order."""
     with ExitStack() as ending:
         screen.words("Starting an upper cluster and two lowers: real control planes, as processes of this machine.")
         sandbox = Sandbox.start(directory, progress=_progress)
@@ -101,7 +101,7 @@ def _visit(screen: Screen, directory: Path, wishes: Wishes) -> None:
 
 
 def _write_files(sandbox: Sandbox) -> None:
-    """Write what the tour needs beside the sandbox's files."""
+    """Write the tour's files to the sandbox's directory."""
     sandbox.adopt(*NAMES)
     topology = (sandbox.directory / TOPOLOGY_FILE).read_text()
     (sandbox.directory / EDITED_FILE).write_text(edited(topology))
@@ -109,7 +109,7 @@ def _write_files(sandbox: Sandbox) -> None:
 
 
 def _variables(sandbox: Sandbox) -> dict[str, str]:
-    """Return the environment of everything that the demo runs: nothing is read from or written to a person's files."""
+    """Return the environment of all commands of the demo: they neither read nor write the user's own configuration."""
     return {
         **os.environ,
         "KUBECONFIG": "upper.kubeconfig",
@@ -121,7 +121,7 @@ def _variables(sandbox: Sandbox) -> dict[str, str]:
 
 
 def _start_engine(screen: Screen, directory: Path, variables: dict[str, str], wishes: Wishes) -> Engine:
-    """Start the engine, as the commands that are shown would."""
+    """Show the commands that start the engine, and start it the same way."""
     screen.command(f"cd {directory}")
     screen.command("export KUBECONFIG=upper.kubeconfig")
     screen.command(f"tensile run -f {TOPOLOGY_FILE} 2> {LOG_FILE} &")
@@ -131,7 +131,7 @@ def _start_engine(screen: Screen, directory: Path, variables: dict[str, str], wi
 
 
 def _show(screen: Screen, sandbox: Sandbox, engine: Engine, variables: dict[str, str]) -> None:
-    """Go through the scenes, and stay on a terminal; what goes wrong is told with the end of the engine's log."""
+    """Run the scenes, and stay on a terminal; an error is raised with the end of the engine's log."""
     programs = {"kubectl": sandbox.kubectl_command()[:1], "tensile": TENSILE}
     shell = Shell(screen, sandbox.directory, programs, variables, engine.check)
     try:
@@ -148,7 +148,7 @@ def _show(screen: Screen, sandbox: Sandbox, engine: Engine, variables: dict[str,
 
 
 def _stay(screen: Screen, sandbox: Sandbox, engine: Engine) -> None:
-    """Say what to try, and wait for Ctrl-C, which ends the demo as it should."""
+    """Print what to try, and wait for Ctrl-C, which ends the demo without an error."""
     kubectl = "kubectl" if shutil.which("kubectl") else sandbox.kubectl_command()[0]
     with suppress(KeyboardInterrupt):
         screen.title("Your turn")
@@ -165,7 +165,7 @@ def _stay(screen: Screen, sandbox: Sandbox, engine: Engine) -> None:
 
 
 def _end_in_peace() -> None:
-    """Note no more interrupts, and tell what happens."""
+    """Ignore further interrupts, and print that the demo ends."""
     ignore()
     _progress("ending the engine and the clusters")
 
@@ -176,6 +176,6 @@ def _show_log(screen: Screen, engine: Engine) -> None:
 
 
 def _progress(line: str) -> None:
-    """Tell what takes its time, where somebody watches."""
+    """Print progress, on a terminal only."""
     if sys.stderr.isatty():
         sys.stderr.write(f"{line}\n")

@@ -1,22 +1,14 @@
-"""The engine as the demo sees it: `tensile run` in a process of its own, which writes its log to a file.
+"""Runs the tour: its output, its commands, the engine's process, and the signals that end the demo.
 
-It has a session of its own, so that Ctrl-C in a terminal reaches the demo alone, which then ends it in order.
+The engine is `tensile run` in a process of its own, with its log in a file. It has its own session, so that Ctrl-C in a
+terminal reaches the demo only, which then ends the engine in order. While a command runs, the engine is checked:
+otherwise the command could wait for a dead engine.
 
-Runs the tour's commands: each is shown as it is written, then run, and its output goes where the words go.
+Every command is printed before it runs, and output is flushed first, since commands write to the same stream.
 
-Meanwhile the engine is looked after: a command that waits for what a dead engine should do would wait for nothing.
-
-What a person sees of the demo: titles, words, and command lines as in a terminal.
-
-Every word is written out before a command starts, because commands write to the same place themselves.
-
-The signals that end the demo: the first one interrupts, the others are too late to matter.
-
-Cleaning up takes a few seconds, and people press Ctrl-C twice: a second interrupt in the middle of it would leave half
-of the clusters running. Nor may the first one be lost: Python swallows what is raised while it clears an object away,
-as imports do all the time; it is raised again then.
-
-What ends a demo early.
+The first signal interrupts, later ones are ignored: cleanup takes a few seconds, people press Ctrl-C twice, and a
+second interrupt would leave half of the clusters running. The first one must not get lost either: Python swallows
+exceptions that are raised while an object is finalised, for example during imports, so it is raised again then.
 """
 
 import shlex
@@ -35,26 +27,37 @@ from typing import Self, TextIO
 from tensile.errors import TensileError
 from tensile.sandbox.demo.script import Command
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_AGAIN = 0.05
+"""The delay in seconds after which a swallowed interrupt is raised again."""
+STOP_LIMIT = 10.0
+LAST = 15
+LIMIT = 90.0
+PAUSE = 0.1
 _BOLD, _PROMPT, _END = "\x1b[1m", "\x1b[36m", "\x1b[0m"
 
 
+class DemoError(TensileError):
+    """The tour cannot continue; the message contains the command, and what to do."""
+
+
 class Screen:
-    """Writes to a stream, in colour if asked to."""
+    """Writes to a stream, in colour if requested."""
 
     def __init__(self, stream: TextIO, *, colour: bool) -> None:
         self.stream = stream
         self._colour = colour
 
     def title(self, text: str) -> None:
-        """Begin a new stop of the tour."""
+        """Print the title of a scene."""
         self._write(f"\n{self._in(_BOLD, f'# {text}')}")
 
     def words(self, text: str) -> None:
-        """Say something, in the lines that the text has."""
+        """Print a text with its line breaks."""
         self._write(text)
 
     def command(self, line: str) -> None:
-        """Show a command line; what the command prints comes below it."""
+        """Print a command line; the command's output follows it."""
         self._write(f"\n{self._in(_PROMPT, f'$ {line}')}")
 
     def _in(self, style: str, text: str) -> str:
@@ -65,58 +68,8 @@ class Screen:
         self.stream.flush()
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_AGAIN = 0.05
-"""Seconds after which an interrupt that was swallowed is raised again."""
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Let the first of SIGNALS raise KeyboardInterrupt inside the block, and ignore those after it.
-
-    A SIGHUP that is ignored already, as `nohup` does it, stays ignored.
-    """
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        ignore()
-        raise KeyboardInterrupt
-
-    def swallowed(what: "sys.UnraisableHookArgs") -> None:
-        if issubclass(what.exc_type, KeyboardInterrupt):
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
-        else:
-            told_before(what)
-
-    told_before, sys.unraisablehook = sys.unraisablehook, swallowed
-    hears_hangup = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-    before = {number: signal.signal(number, interrupt) for number in SIGNALS if hears_hangup or number != signal.SIGHUP}
-    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        yield
-    finally:
-        sys.unraisablehook = told_before
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def ignore() -> None:
-    """Ignore SIGNALS from now on, until the block of `interruptible` ends, and what is still to be raised again."""
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-
-
-class DemoError(TensileError):
-    """The tour cannot go on; the text says at which command, and what to do."""
-
-
-STOP_LIMIT = 10.0
-LAST = 15
-
-
 class Engine:
-    """A running engine; made by `start`."""
+    """A running engine; created by `start`."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self._process = process
@@ -124,7 +77,7 @@ class Engine:
 
     @classmethod
     def start(cls, command: Sequence[str], directory: Path, variables: Mapping[str, str], log: Path) -> Self:
-        """Start it in a directory; what it prints goes to the log."""
+        """Start the engine in a directory; its output goes to the log."""
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
@@ -138,18 +91,18 @@ class Engine:
         return cls(process, log)
 
     def check(self) -> None:
-        """Raise DemoError when it has ended."""
+        """Raise DemoError if the engine has ended."""
         code = self._process.poll()
         if code is not None:
             raise DemoError(f"demo: the engine ended by itself, with {code}")
 
     def wait(self) -> None:
-        """Wait until it ends, and raise DemoError then."""
+        """Wait until the engine ends, and raise DemoError then."""
         self._process.wait()
         self.check()
 
     def stop(self, limit: float = STOP_LIMIT) -> None:
-        """Ask it to end, and end it when it does not within `limit` seconds."""
+        """Terminate the engine, and kill it if it does not end within `limit` seconds."""
         self._process.terminate()
         try:
             self._process.wait(limit)
@@ -163,21 +116,17 @@ class Engine:
             return "".join(deque(lines, LAST)).rstrip()
 
 
-LIMIT = 90.0
-PAUSE = 0.1
-
-
 @dataclass(frozen=True)
 class Shell:
-    """A place to run commands in.
+    """Runs commands in a directory.
 
     Attributes:
-        screen: where commands and what they print are shown.
-        directory: in which they run.
-        programs: what the first word of a line stands for; others are looked up as usual.
+        screen: where commands and their output are printed.
+        directory: the working directory.
+        programs: the commands that replace the first word of a line; other words are looked up in $PATH.
         variables: the environment.
-        look_after: called all the while; raises what ends the command.
-        limit: seconds that a command may take.
+        look_after: called while a command runs; raises an error to end the command.
+        limit: the timeout of a command in seconds.
     """
 
     screen: Screen
@@ -188,10 +137,10 @@ class Shell:
     limit: float = LIMIT
 
     def run(self, command: Command) -> None:
-        """Show a command and run it to its end.
+        """Print a command and run it to its end.
 
         Raises:
-            DemoError: it cannot be started, takes too long, or ends with a code that it should not end with.
+            DemoError: it cannot be started, times out, or ends with an unexpected exit code.
         """
         self.screen.command(command.line)
         code = self._ended(command.line)
@@ -200,7 +149,7 @@ class Shell:
             raise DemoError(f"demo: `{command.line}` ended with {code}, not with {wanted}; what it said is above")
 
     def _ended(self, line: str) -> int:
-        """Run to the end; give the exit code."""
+        """Run a command line to its end and return the exit code."""
         first, *others = shlex.split(line)
         arguments = [*self.programs.get(first, (first,)), *others]
         try:
@@ -227,3 +176,40 @@ class Shell:
             except subprocess.TimeoutExpired:
                 self.look_after()
         raise DemoError(f"demo: `{line}` took more than {self.limit:.0f} s; is the machine busy? Try again")
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Make the first of SIGNALS raise KeyboardInterrupt inside the block, and ignore those after it.
+
+    A SIGHUP that is already ignored, as with `nohup`, stays ignored.
+    """
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        ignore()
+        raise KeyboardInterrupt
+
+    def swallowed(what: "sys.UnraisableHookArgs") -> None:
+        if issubclass(what.exc_type, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+        else:
+            told_before(what)
+
+    told_before, sys.unraisablehook = sys.unraisablehook, swallowed
+    hears_hangup = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    before = {number: signal.signal(number, interrupt) for number in SIGNALS if hears_hangup or number != signal.SIGHUP}
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = told_before
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def ignore() -> None:
+    """Ignore SIGNALS until the block of `interruptible` ends, and cancel an interrupt that would be raised again."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

@@ -1,38 +1,43 @@
-"""The tour: what is said and which commands are run, in order.
+"""The tour as data: its texts, commands and files, in order.
 
-It is data, so that what is printed is what is run, letter by letter, and a test can read all of it. Every command works
-in a terminal as it stands, in the demo's directory and with KUBECONFIG set to the upper cluster's kubeconfig. Whoever
-waits for something does it by a command with a time-out.
+It is data so that the printed commands are exactly those that run, and a test can read all of it. Every command works
+in a terminal as printed, in the demo's directory and with KUBECONFIG set to the upper cluster's kubeconfig. Every
+command that waits has a timeout.
 
-The files that the tour uses: the workload, and the topology after the edit.
-
-Both are written beside the sandbox's topology.yaml under the names that the tour's commands have.
+The workload and the edited topology are written to the sandbox's directory under the names that the commands use.
 """
 
 from typing import NamedTuple
 
+WORKLOAD_FILE = "workload.yaml"
+EDITED_FILE = "edited.yaml"
+LOG_FILE = "engine.log"
+CACHE_FOLDER = "kubectl-cache"
+NAMES = (WORKLOAD_FILE, EDITED_FILE, LOG_FILE, CACHE_FOLDER)
+"""All files that the demo adds to the sandbox's directory."""
+CHANGES = (2,)
+"""The exit code of a plan with changes."""
+_LOWER = "- name: lower-b\n"
+_EDIT = "  maintenance: cordon\n  node:\n    labels: {zone: north}\n"
+
 
 class Command(NamedTuple):
-    """A command line, and the exit codes that it may end with."""
+    """A command line, and its expected exit codes."""
 
     line: str
     codes: tuple[int, ...] = (0,)
 
 
 class Scene(NamedTuple):
-    """One stop of the tour: its title, what to look at (lines of at most 120 characters), and the commands."""
+    """One step of the tour: its title, a text (lines of at most 120 characters), and the commands."""
 
     title: str
     words: str
     commands: tuple[Command, ...]
 
 
-CHANGES = (2,)
-"""The exit code of a plan that holds changes."""
-
-
 def _commands(text: str) -> tuple[Command, ...]:
-    """Return the commands of a text, one for each line, all of which have to succeed."""
+    """Return the commands of a text, one per line; each must exit with 0."""
     return tuple(Command(line) for line in text.strip().splitlines())
 
 
@@ -112,16 +117,7 @@ tensile plan -f topology.yaml
 )
 
 TOUR = (NODES, WORKLOAD_SCENE, LOWERS, STREAMS, EDIT, RELOAD, DELETION)
-"""All stops, in order; at the end nothing of the workload runs, and there is nothing to change."""
-
-
-WORKLOAD_FILE = "workload.yaml"
-EDITED_FILE = "edited.yaml"
-LOG_FILE = "engine.log"
-CACHE_FOLDER = "kubectl-cache"
-NAMES = (WORKLOAD_FILE, EDITED_FILE, LOG_FILE, CACHE_FOLDER)
-"""Everything that the demo puts into the sandbox's directory."""
-
+"""All scenes, in order; at the end the workload is deleted, and the plan has no changes."""
 WORKLOAD = """\
 apiVersion: v1
 kind: Namespace
@@ -196,13 +192,10 @@ spec:
       - name: greet
         image: greet:1
 """
-"""What the tour creates in the upper cluster."""
-
-_LOWER = "- name: lower-b\n"
-_EDIT = "  maintenance: cordon\n  node:\n    labels: {zone: north}\n"
+"""The objects that the tour creates in the upper cluster."""
 
 
 def edited(topology: str) -> str:
-    """Return the text of the sandbox's topology file with a cordon and a label for lower-b."""
+    """Return the sandbox's topology file with a cordon and a label for lower-b."""
     assert topology.count(_LOWER) == 1
     return topology.replace(_LOWER, _LOWER + _EDIT)
