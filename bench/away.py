@@ -61,7 +61,7 @@ def draw(seed: int, rounds: int, lowers: list[str]) -> list[Absence]:
 
 
 def left(found: Snapshot) -> dict[str, str]:
-    """Return what the engine still has to do, by what tells one from the other; a pod that is not Ready is a kubelet's."""
+    """Return what the engine still has to do, by a name for each; a pod that is not Ready is up to the kubelet."""
     wrong = [f"{name_of(pod)} is not gone" for pod in found.upper if "deletionTimestamp" in pod["metadata"]]
     wrong += oracles.not_once_below(found.upper, found.lowers) + oracles.orphans(found.upper, found.lowers)
     return {words: words for words in wrong} | oracles.unlike(found.upper, found.lowers)

@@ -73,7 +73,7 @@ async def crash(trial: Trial, lives: list[Round], quiet: float) -> dict[str, Any
     await until(trial.start_engine().has_started, "the engine has started", STARTED)
     await trial.settled(standing(lives))
     recovered = round(time.monotonic() - begin, 2)
-    silence = await trial.quiet(quiet)
+    silence = await trial.wait_idle(quiet)
     found = await trial.snapshot()
     broken = [*found.unsettled(), *judge(trial, found, deleted)]
     broken += [words for name, kept in silence.items() for words in oracles.not_quiet(kept, quiet, name)]
@@ -106,7 +106,7 @@ def writes(trial: Trial) -> dict[str, int]:
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
     """Run as the command line asks."""
     async with Trial(sandbox) as trial:
-        return await crash(trial, draw(given.seed, given.pods, given.rounds, "crash"), given.quiet)
+        return await crash(trial, draw(given.seed, given.pods, given.rounds, "crash"), given.wait_idle)
 
 
 if __name__ == "__main__":

@@ -324,7 +324,7 @@ def busiest(moments: Sequence[float], window: float = MINUTE) -> int:
 
 
 def most(seconds: float) -> int:
-    """Return how many tries a pod may have in a trial that holds so long: one more soon, and then one in five seconds."""
+    """Return how many tries a pod may have in so many seconds: one more soon, and then one in five seconds."""
     return min(MOST_A_MINUTE, 2 + int(seconds / SAID_IN))
 
 

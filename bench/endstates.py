@@ -34,7 +34,7 @@ _RANDOM = re.compile(rb"kube-api-access-[a-z0-9]{5}")
 
 
 def state_of(objects: Objects, renamed: Mapping[str, str]) -> State:
-    """Return the comparable form of what is there; `renamed` are names that differ from run to run, with others for them.
+    """Return the comparable form of what exists; `renamed` replaces names that differ from run to run.
 
     Args:
         objects: of all clusters.

@@ -253,7 +253,7 @@ async def scenario(sandbox: Sandbox, given: argparse.Namespace) -> dict[str, Any
 
 
 def together(before: Iterable[dict[str, Any]], now: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return one result of earlier runs and new ones: the new ones stand for earlier ones of the same deed and moment."""
+    """Return one result of earlier and new runs: new ones replace earlier ones of the same deed and moment."""
     deeds = [deed.name for deed in DEEDS]
     newest = {(one["deed"], one["moment"]): one for one in (*before, *now) if one["deed"] in deeds}
     runs = sorted(newest.values(), key=lambda one: (deeds.index(one["deed"]), MOMENTS.index(one["moment"])))

@@ -20,14 +20,14 @@ import orjson
 
 from bench.makespan import percentile
 from bench.reporting import RESULTS, keep, verdict
-from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.names import owner_of
-from tensile.policy.extender.extender import Extender, Site
-from tensile.policy.extender.preemption import Preempting
-from tensile.policy.extender.reservations import Ground, PodName
-from tensile.policy.extender.search import Seeker
-from tensile.policy.extender.victims import Above, Residents
+from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender
+from tensile.policy.extender.preemption import VictimSelector
+from tensile.policy.extender.reservations import NodeCache, PodName
+from tensile.policy.extender.search import NodeFinder
+from tensile.policy.extender.victims import Residents, VirtualNodeView
 from tensile.policy.placement.reader import node_of, pod_of
 
 NAME = "extender"
@@ -47,9 +47,9 @@ def pod(name: str, cpu: str, **spec: Any) -> Manifest:
     return {"metadata": meta, "spec": {"containers": [container], "tolerations": tolerations, **spec}}
 
 
-def site(name: str, nodes: int) -> Site:
+def site(name: str, nodes: int) -> LowerCandidate:
     """Make a lower whose nodes have room for two small pods each."""
-    ground, residents = Ground(), Residents()
+    ground, residents = NodeCache(), Residents()
     for number in range(nodes):
         room = {"cpu": str(_CPU), "memory": "64Gi", "pods": "110"}
         labels = {"kubernetes.io/hostname": f"n{number}"}
@@ -68,18 +68,18 @@ def site(name: str, nodes: int) -> Site:
         """Return the UID of a lower pod; here it is the pod's name."""
         return known[1]
 
-    place = Placement(owner_of("upper", "demo"), name, "default", "uid", virtual_nodes=frozenset({name}))
-    return Site(
+    place = LowerContext(owner_of("upper", "demo"), name, "default", "uid", virtual_nodes=frozenset({name}))
+    return LowerCandidate(
         partial(lower_pod, place=place),
         ground,
-        Seeker(ground),
+        NodeFinder(ground),
         lambda: True,
         residents=residents,
-        above=lambda: Above(virtual, residents.pods, residents.used, copy_of, lambda _: True, lambda _: None),
+        above=lambda: VirtualNodeView(virtual, residents.pods, residents.used, copy_of, lambda _: True, lambda _: None),
     )
 
 
-def asked(extender: Extender, wanted: Manifest, names: list[str]) -> tuple[float, list[str]]:
+def asked(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -> tuple[float, list[str]]:
     """Ask about one pod; returns the milliseconds, and the nodes that are left."""
     question = orjson.dumps({"Pod": wanted, "Nodes": None, "NodeNames": names})
     begin = time.perf_counter()
@@ -91,12 +91,12 @@ def asked(extender: Extender, wanted: Manifest, names: list[str]) -> tuple[float
     return (time.perf_counter() - begin) * 1000, answer["NodeNames"]
 
 
-def preempted(extender: Extender, wanted: Manifest, names: list[str]) -> float:
+def preempted(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -> float:
     """Ask who has to go for one pod; returns the milliseconds."""
     victims = {name: {"Pods": [{"UID": "r0-0"}], "NumPDBViolations": 0} for name in names}
     question = orjson.dumps({"Pod": wanted, "NodeNameToMetaVictims": victims})
     begin = time.perf_counter()
-    *_, answer = Preempting(extender).answer(orjson.loads(question), (), 0.0)
+    *_, answer = VictimSelector(extender).answer(orjson.loads(question), (), 0.0)
     orjson.dumps(answer)
     assert answer["NodeNameToMetaVictims"], "there are victims"
     return (time.perf_counter() - begin) * 1000
@@ -105,7 +105,7 @@ def preempted(extender: Extender, wanted: Manifest, names: list[str]) -> float:
 def measured(given: argparse.Namespace) -> dict[str, Any]:
     """Go through the kinds of questions; returns milliseconds and what is broken."""
     names = [f"lower-{number}" for number in range(given.lowers)]
-    extender = Extender({name: site(name, given.nodes) for name in names})
+    extender = SchedulerExtender({name: site(name, given.nodes) for name in names})
     gc.collect()
     gc.freeze()
     burst, unplaced = [], 0
@@ -114,7 +114,7 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
         burst.append(took)
         unplaced += not left
         for name in left[1:]:
-            extender.sites[name].ground.break_promise(("default", f"p{number}"))
+            extender.sites[name].ground.forget(("default", f"p{number}"))
     nowhere = [asked(extender, pod(f"big{number}", "3"), names)[0] for number in range(given.pods)]
     kinds = [
         asked(extender, pod(f"kind{number}", "3", nodeSelector={"kind": str(number)}), names)[0] for number in range(50)

@@ -171,7 +171,7 @@ class Rig:
         return [one for one in self.journal.since(start) if one.asked.resource != "leases"]
 
     async def silence(self, start: int, seconds: float, limit: float = LIMIT) -> int:
-        """Return when nothing was written for so long after the first `start` writes; returns how many there are then."""
+        """Wait until nothing was written for so long after the first `start` writes; return how many there are then."""
         end = asyncio.get_running_loop().time() + limit
         known = start
         while True:

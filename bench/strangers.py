@@ -120,9 +120,9 @@ class Field(Trial):
         for path in paths:
             await self.upper.remove(path)
         for path in paths:
-            await until(lambda path=path: self.is_gone(self.upper, path), f"{path} is gone", LONGEST)
+            await until(lambda path=path: self.is_deleted(self.upper, path), f"{path} is gone", LONGEST)
 
-    async def is_gone(self, site: Site, path: str) -> bool:
+    async def is_deleted(self, site: Site, path: str) -> bool:
         """Report whether there is no object of that path."""
         try:
             await site.call("GET", path)
@@ -175,7 +175,7 @@ async def stand_in_the_way(field: Field, given: Sequence[Case]) -> None:
         await field.site(place.cluster).remove(f"{place.path}?gracePeriodSeconds=0")
     for place in map(field.place, early):
         site, path = field.site(place.cluster), place.path
-        await until(lambda site=site, path=path: field.is_gone(site, path), f"{path} is gone", LONGEST)
+        await until(lambda site=site, path=path: field.is_deleted(site, path), f"{path} is gone", LONGEST)
     await field.ask([case for case in given if case not in early])
     for case in given:
         await field.put(case)

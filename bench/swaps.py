@@ -21,7 +21,7 @@ from bench import oracles
 from bench.sites import MERGE, PODS, Manifest, Refused, Site, patiently, until, until_gone
 from bench.trial import Trial
 from bench.workload import pod
-from tensile.sandbox.credentials import ADMINISTRATORS, Authority, Pair, authority
+from tensile.sandbox.credentials import ADMINISTRATORS, Authority, CertificatePair, authority
 
 ACCOUNT = "bench-engine"
 HOME = "kube-system"
@@ -114,7 +114,7 @@ class TokenEnds:
         await self._site.remove(f"{SECRETS}/{ACCOUNT}-{self._number}")
 
     async def mend(self) -> None:
-        """Give another token."""
+        """Issue another token."""
         self.mended = put(self._file, await self._token())
 
     async def end(self) -> None:
@@ -169,7 +169,7 @@ class CertificateRotated:
         """Go back to the first kubeconfig."""
         self._kubeconfig.write()
 
-    def _put(self, pair: Pair) -> float:
+    def _put(self, pair: CertificatePair) -> float:
         put(self._files[0], pair.certificate)
         return put(self._files[1], pair.key)
 
@@ -226,12 +226,12 @@ class SecretRotated:
 
         await until(is_open, "the engine has gone over", RECOVERED_IN)
 
-    async def _write(self, pair: Pair) -> float:
+    async def _write(self, pair: CertificatePair) -> float:
         data, begin = self._data(pair), time.time()
         await self._trial.upper.call("PATCH", f"{SECRETS}/{ACCOUNT}", {"data": data}, media=MERGE)
         return begin
 
-    def _data(self, pair: Pair) -> dict[str, str]:
+    def _data(self, pair: CertificatePair) -> dict[str, str]:
         inline = (b64encode(one).decode() for one in (pair.certificate, pair.key))
         user = dict(zip(("client-certificate-data", "client-key-data"), inline, strict=True))
         return {"kubeconfig": b64encode(self._kubeconfig.edited(user).encode()).decode()}
@@ -242,19 +242,19 @@ class Signers:
 
     def __init__(self, trial: Trial, cluster: str) -> None:
         pki, now = trial.sandbox.clusters[cluster].audit_log.parent / "pki", datetime.now(UTC)
-        pair = Pair((pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes())
+        pair = CertificatePair((pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes())
         key = load_pem_private_key(pair.key, None)
         assert isinstance(key, EllipticCurvePrivateKey)
         self._signer = Authority(pair, load_pem_x509_certificate(pair.certificate).subject, key, now)
         self._stranger = authority(f"{cluster}-ca", now)
         self._number = 0
 
-    def good(self) -> Pair:
+    def good(self) -> CertificatePair:
         """Return a certificate that the cluster accepts."""
         self._number += 1
         return self._signer.issue(f"{ACCOUNT}-{self._number}", (ADMINISTRATORS,))
 
-    def bad(self) -> Pair:
+    def bad(self) -> CertificatePair:
         """Return a certificate of another CA with the same name."""
         return self._stranger.issue(ACCOUNT, (ADMINISTRATORS,))
 

@@ -129,7 +129,7 @@ class Trial:
         """Return what a cluster was asked for since the trial began."""
         return audit.read(self._site(cluster).audit_log, self._begin[cluster])
 
-    async def quiet(self, seconds: float, limit: float = LIMIT) -> dict[str, list[audit.Record]]:
+    async def wait_idle(self, seconds: float, limit: float = LIMIT) -> dict[str, list[audit.Record]]:
         """Wait until nothing but heartbeats was written for a moment; give what was in the seconds after it."""
         positions: dict[str, int] = {}
 

@@ -212,7 +212,7 @@ async def turn(slots: Slots, victim: Child, chance: Random, number: int, *, thro
 
 
 async def noise(rig: Rig, quiet: float) -> list[Write]:
-    """Wait until nothing was written for so many seconds, but not for ever; returns what was written in the last of them.
+    """Wait until nothing was written for so many seconds, or a limit; return what was written in the last of them.
 
     What a node is, the two see otherwise: each has its own address.
     """

@@ -34,10 +34,10 @@ from bench.reporting import RESULTS, keep, verdict
 from bench.rig import LOWERS, Rig
 from bench.sites import MERGE, PODS, NotInTime, Refused, until
 from tensile.engine.engine import Engine
-from tensile.engine.lower import Ways
+from tensile.engine.lower import ClusterAccess
 from tensile.errors import ClusterError
 from tensile.kube.fleet import Fleet
-from tensile.kube.limits import Pace
+from tensile.kube.limits import InformerTimings
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Key, Problem
 from tensile.sandbox.layout import UPPER
@@ -45,7 +45,7 @@ from tensile.sandbox.sandbox import Sandbox
 from tensile.topology import parse
 
 LOWER = LOWERS[0]
-PACE = Pace(shortest=3, longest=3, audit=4.0)
+PACE = InformerTimings(shortest=3, longest=3, audit=4.0)
 DEADLINE = PACE.shortest + 10.0 + 30.0
 """Seconds after which a watch that says nothing, not even its end, is given up, and a call after it as well."""
 HOLD = 2.0
@@ -125,13 +125,13 @@ class Heard:
     def __init__(self) -> None:
         self.defects: list[str] = []
 
-    def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
+    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
         """Pass over a step."""
 
-    def stuck(self, key: Key, problem: Problem) -> None:
+    def on_blocked(self, key: Key, problem: Problem) -> None:
         """Pass over a problem."""
 
-    def broke(self, key: Key, error: Exception) -> None:
+    def on_rule_error(self, key: Key, error: Exception) -> None:
         """Keep a defect."""
         self.defects.append(f"{key}: {error!r}")
 
@@ -270,7 +270,7 @@ async def laid_out(sandbox: Sandbox, directory: Path, namespaces: int) -> AsyncI
     heard = Heard()
     async with Rig(sandbox, directory) as rig:
         topology = parse((directory / "topology.yaml").read_text(), name="topology.yaml")
-        engine = Engine(topology, Ways(directory), heard, Fleet(chance=random.random, pace=PACE))
+        engine = Engine(topology, ClusterAccess(directory), heard, Fleet(chance=random.random, pace=PACE))
         field = Field(rig, namespaces)
         following = [asyncio.create_task(field.follow(cluster)) for cluster in (UPPER, *LOWERS)]
         try:

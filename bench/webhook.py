@@ -28,7 +28,7 @@ from bench.makespan import percentile
 from bench.reporting import RESULTS, keep, verdict
 from bench.sites import PODS, Manifest, Refused, Site, until
 from tensile.names import VIRTUAL_POD
-from tensile.policy.webhook.admission import Terms
+from tensile.policy.webhook.admission import MutationTerms
 from tensile.policy.webhook.review import answer
 from tensile.reconcile.pods.scheduling import REQUIRED, UPPER_ONLY_KEYS
 from tensile.sandbox.layout import UPPER
@@ -44,7 +44,9 @@ BARS = {"cpu_us": 100.0, "worst_ms": 20.0, "added_p50_ms": 3.0, "added_p99_ms": 
 CROSSED = ((1, 200), (5, 190), (10, 20), (20, 20), (200, 200), (400, 400))
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 TAINT = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
-TERMS = Terms(UPPER_ONLY_KEYS | {"clusterID"}, frozenset({"lower-a", "lower-b"}), (TAINT,), frozenset({"kube-system"}))
+TERMS = MutationTerms(
+    UPPER_ONLY_KEYS | {"clusterID"}, frozenset({"lower-a", "lower-b"}), (TAINT,), frozenset({"kube-system"})
+)
 
 
 def pod(name: str, *, opted: bool) -> Manifest:

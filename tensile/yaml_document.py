@@ -67,7 +67,7 @@ class Position(NamedTuple):
 
 
 @dataclass(slots=True)
-class Node:
+class YAMLNode:
     """One value of a document and its position.
 
     `value` is a scalar (str, int, float, bool, None), a list of nodes, or a dict of nodes by key. `keys` holds the
@@ -80,7 +80,7 @@ class Node:
     size: int = 1
     height: int = 1
 
-    def grow(self, content: "Node") -> None:
+    def grow(self, content: "YAMLNode") -> None:
         """Count a node that was added inside this one."""
         self.size += content.size
         self.height = max(self.height, content.height + 1)
@@ -94,10 +94,10 @@ class Flaw(NamedTuple):
     text: str
 
 
-class Document(NamedTuple):
+class YAMLDocument(NamedTuple):
     """A parsed text and its errors. `root` is None when it could not be read to its end."""
 
-    root: Node | None
+    root: YAMLNode | None
     flaws: tuple[Flaw, ...]
 
 
@@ -119,7 +119,7 @@ def scalar(text: str) -> Any:
     return float(text.replace(".", "")) if _NOT_FINITE.fullmatch(text) else text
 
 
-def plain(node: Node) -> Any:
+def plain(node: YAMLNode) -> Any:
     """Return the data without positions: dicts, tuples for lists, and scalars."""
     if isinstance(node.value, dict):
         return {key: plain(content) for key, content in node.value.items()}
@@ -128,7 +128,7 @@ def plain(node: Node) -> Any:
     return node.value
 
 
-def _inside(node: Node, step: str | int) -> tuple[Position, Node] | None:
+def _inside(node: YAMLNode, step: str | int) -> tuple[Position, YAMLNode] | None:
     """Return the position and node one step down (the position of a mapping's key or of a list item), None for none."""
     if isinstance(node.value, dict) and isinstance(step, str) and step in node.value:
         return node.keys[step], node.value[step]
@@ -137,7 +137,7 @@ def _inside(node: Node, step: str | int) -> tuple[Position, Node] | None:
     return None
 
 
-def locate(root: Node, path: Path, *, key: bool = False) -> Position:
+def locate(root: YAMLNode, path: Path, *, key: bool = False) -> Position:
     """Return the position of a path, or of its nearest existing parent.
 
     A value on the same line as its key is located itself, any other value by its key. `key` always locates the key.
@@ -151,7 +151,7 @@ def locate(root: Node, path: Path, *, key: bool = False) -> Position:
     return node.start if not key and node.start.line == here.line else here
 
 
-def find(root: Node, path: Path) -> Node | None:
+def find(root: YAMLNode, path: Path) -> YAMLNode | None:
     """Return the node at a path, None when the document has none."""
     node = root
     for step in path:
@@ -193,7 +193,7 @@ _TOP = Position(1, 1)
 class _Frame:
     """A mapping or list that is being read. `key` is the key of the next value, `drop` discards that value."""
 
-    node: Node
+    node: YAMLNode
     anchor: str | None
     is_mapping: bool
     key: str | None = None
@@ -220,9 +220,9 @@ class _Composer:
 
     what: str
     frames: list[_Frame] = field(default_factory=list)
-    anchors: dict[str, Node | None] = field(default_factory=dict)
+    anchors: dict[str, YAMLNode | None] = field(default_factory=dict)
     flaws: list[Flaw] = field(default_factory=list)
-    root: Node | None = None
+    root: YAMLNode | None = None
     nodes: int = 0
     aliases: int = 0
     documents: int = 0
@@ -283,10 +283,10 @@ class _Composer:
         value = scalar(event.value) if is_plain and event.tag is None else event.value
         frame = self.frames[-1] if self.frames else None
         if frame and frame.is_mapping and not frame.has_key:
-            self.set_anchor(event.anchor, Node(start, value))
+            self.set_anchor(event.anchor, YAMLNode(start, value))
             self.key(frame, event.value, start, is_text=isinstance(value, str), is_plain=is_plain)
         else:
-            self.add(Node(start, value), event.anchor, start)
+            self.add(YAMLNode(start, value), event.anchor, start)
 
     def key(self, frame: _Frame, text: str, start: Position, *, is_text: bool, is_plain: bool) -> None:
         """Process the key of a mapping."""
@@ -301,7 +301,7 @@ class _Composer:
         elif not is_text:
             self.flaw(start, "a key that is not text; put it in quotes")
 
-    def set_anchor(self, anchor: str | None, node: Node | None) -> None:
+    def set_anchor(self, anchor: str | None, node: YAMLNode | None) -> None:
         """Store a node under its anchor; None while it is still being read."""
         if anchor:
             self.anchors[anchor] = node
@@ -312,7 +312,7 @@ class _Composer:
         self.refuse_tag(event.tag, start)
         self.set_anchor(event.anchor, None)
         is_mapping = isinstance(event, yaml.MappingStartEvent)
-        node = Node(start, {}, {}) if is_mapping else Node(start, [])
+        node = YAMLNode(start, {}, {}) if is_mapping else YAMLNode(start, [])
         self.frames.append(_Frame(node, event.anchor, is_mapping))
 
     def close(self) -> None:
@@ -333,7 +333,7 @@ class _Composer:
         self.count(start, node.size, node.height)
         self.add(node, None, start)
 
-    def add(self, node: Node, anchor: str | None, start: Position) -> None:
+    def add(self, node: YAMLNode, anchor: str | None, start: Position) -> None:
         """Add a value: as the root, to a list, or under the current key."""
         self.set_anchor(anchor, node)
         if not self.frames:
@@ -485,7 +485,7 @@ def _read(text: str, composer: _Composer, loader: Any) -> None:
         raise _syntax(text, error) from None
 
 
-def compose(text: str, *, what: str = "topology", loader: Any = _LOADER) -> Document:
+def compose(text: str, *, what: str = "topology", loader: Any = _LOADER) -> YAMLDocument:
     """Parse one document. It never raises for the text's content, but returns its errors in the order found.
 
     A byte order mark at the start is ignored. An empty text has a root of null. `what` names the kind of document in
@@ -493,18 +493,18 @@ def compose(text: str, *, what: str = "topology", loader: Any = _LOADER) -> Docu
     """
     text = text.removeprefix("\ufeff")
     if len(text.encode(errors="replace")) > MAX_BYTES:
-        return Document(None, (Flaw(_TOP, (), f"larger than {MAX_BYTES} bytes; make it smaller"),))
+        return YAMLDocument(None, (Flaw(_TOP, (), f"larger than {MAX_BYTES} bytes; make it smaller"),))
     text = _without_pairs(text)
     flaws = _forbidden(text)
     if flaws:
-        return Document(None, flaws)
+        return YAMLDocument(None, flaws)
     composer = _Composer(what)
     try:
         _read(text, composer, loader)
     except _Stop as stop:
         last = Flaw(stop.position, composer.path(stop.position), stop.text)
-        return Document(None, (*composer.flaws, last))
-    return Document(composer.root or Node(_TOP, None), tuple(composer.flaws))
+        return YAMLDocument(None, (*composer.flaws, last))
+    return YAMLDocument(composer.root or YAMLNode(_TOP, None), tuple(composer.flaws))
 
 
 class FullDumper(yaml.SafeDumper):

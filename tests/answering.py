@@ -77,7 +77,7 @@ class Answering:
         return await self._answer(Asked("delete", ref, (uid, grace, version) if version else (uid, grace)), STATUS)
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
-        """Say that the pod is ending."""
+        """Mark the pod as ending."""
         await self._answer(Asked("evict", ref, uid), STATUS)
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:

@@ -1,101 +1,103 @@
-"""The house limits: how long files and functions may be, and where `async def` may stand.
+"""The rules of the source tree that ruff, mypy and import-linter cannot check. Run by `make check`.
 
-Lines are counted without blanks, comments and docstrings. Run by `make check`; prints what it measured.
+A reader finds a file by its name and a class by its name alone, so names are checked for what they must not be; and a
+decision can be replayed only while nothing in it waits, so the modules that `.importlinter` calls pure have no
+`async def`.
 """
 
 import ast
-import io
-import statistics
+import configparser
 import sys
-import tokenize
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FILE_LIMIT, FILE_MEDIAN, FUNCTION_MEDIAN, FUNCTION_P90, TEST_RATIO = 400, 150, 8, 25, 1.5
-BANNED = {
-    "util",
-    "utils",
-    "common",
-    "helper",
-    "helpers",
-    "base",
-    "misc",
-    "manager",
-    "handler",
-    "processor",
-    "core",
-    "types",
-}
-EDGES = {
-    "app", "cluster", "clusters", "doctor/contact", "doctor/gathering", "doctor/questions", "election", "extending",
-    "filewatch", "followed", "hookport", "inforce", "inspection/reading", "joined", "kube/access", "kube/aio",
-    "kube/client", "kube/fleet", "kube/informer", "kube/limits", "kube/paging", "kube/pluginrun", "kube/secretfile",
-    "kube/rest", "kube/share", "kube/tail", "kube/wire",
-    "kube/transport", "kubelet/api/authentication", "kubelet/api/authority", "kubelet/api/authorization",
-    "kubelet/api/certs", "kubelet/api/dialogue", "kubelet/api/enrolment", "kubelet/api/exec", "kubelet/api/listener",
-    "kubelet/api/logs", "kubelet/api/lower", "kubelet/api/meter", "kubelet/api/pipe", "kubelet/api/presence",
-    "kubelet/api/server", "kubelet/api/service", "kubelet/api/use", "kubelet/api/wire", "kubelet/eventmirror",
-    "kubelet/heartbeat", "marking", "nodeports", "oneshot", "planning", "policy/extenderport", "policy/front",
-    "policy/listening", "policy/policyregistration", "policy/preemptor", "policy/webhook",
-    "reconcile/apply", "reconcile/issuing", "reconcile/loop",
-    "reconcile/mapsource", "reconcile/reading", "reconcile/rehearsal", "reconcile/source", "reconcile/vacancy",
-    "reconcile/workqueue", "running", "status/inquiry", "status/keeper", "supervision", "telemetry/server", "trials",
-    "door", "accepting", "kubelet/api/reviews", "kube/dialing",
+MOST_FOLDERS, MOST_LOOSE, MOST_FILES = 10, 7, 240
+"""How many folders and modules stand directly in tensile/, and how many files are in it: more, and nobody finds one."""
+BANNED_MODULES = {
+    "base", "common", "core", "handler", "helper", "helpers", "manager", "misc", "processor", "types", "util", "utils",
 }  # fmt: skip
+"""Names that say nothing about what a module holds."""
+BANNED_OPENINGS = ("Give", "Gives", "Hear", "Hears", "Say", "Says")
+"""First words of docstrings for which Python has others: Return, Report whether, Watch, Describe."""
+
+Trees = Mapping[Path, ast.Module]
 
 
-def code_lines(source: str, tree: ast.Module) -> set[int]:
-    """Return the numbers of the lines that hold code."""
-    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    found: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in skipped:
-            found.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            found -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return found
+def parsed(folder: Path) -> Trees:
+    """Return the syntax tree of each Python file in a folder, by its path from the root."""
+    return {path.relative_to(ROOT): ast.parse(path.read_text()) for path in sorted(folder.rglob("*.py"))}
 
 
-def measure(folder: Path) -> tuple[dict[Path, int], list[int], list[str]]:
-    """Return lines by file, lines of each function, and the files with an `async def`."""
-    files: dict[Path, int] = {}
-    functions: list[int] = []
-    edges: list[str] = []
-    for path in sorted(folder.rglob("*.py")):
-        source = path.read_text()
-        tree = ast.parse(source)
-        lines = code_lines(source, tree)
-        files[path] = len(lines)
+def broken_layout(trees: Trees) -> Iterator[str]:
+    """Yield what is too many, and modules with a name that says nothing."""
+    folders = {path.parts[1] for path in trees if len(path.parts) > 2}
+    loose = [path for path in trees if len(path.parts) == 2 and path.stem != "__init__"]
+    for what, count, most in (
+        ("folders", len(folders), MOST_FOLDERS),
+        ("loose modules", len(loose), MOST_LOOSE),
+        ("files", len(trees), MOST_FILES),
+    ):
+        if count > most:
+            yield f"tensile/ has {count} {what}, at most {most} are allowed"
+    yield from (f"{path}: a module name that says nothing" for path in trees if path.stem in BANNED_MODULES)
+
+
+def pure_modules() -> tuple[tuple[str, ...], set[str]]:
+    """Return the packages and modules that `.importlinter` calls pure, and the modules in them that are not."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / ".importlinter")
+    contract = config["importlinter:contract:pure"]
+    edges = {line.split(" -> ")[0] for line in contract["ignore_imports"].split("\n") if line}
+    return tuple(contract["source_modules"].split()), edges
+
+
+def broken_purity(trees: Trees) -> Iterator[str]:
+    """Yield the functions of pure modules that wait."""
+    pure, edges = pure_modules()
+    for path, tree in trees.items():
+        module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+        if module in edges or not any(module == one or module.startswith(f"{one}.") for one in pure):
+            continue
+        yield from (
+            f"{path}:{node.lineno}: async def in a pure module (see .importlinter)"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.AsyncFunctionDef) and not _is_declared_only(node)
+        )
+
+
+def _is_declared_only(function: ast.AsyncFunctionDef) -> bool:
+    """Report whether a function has no body beside its docstring and `...`, as a method of a protocol."""
+    return all(isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) for line in function.body)
+
+
+def broken_words(trees: Trees) -> Iterator[str]:
+    """Yield docstrings that begin with a banned word."""
+    for path, tree in trees.items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                functions.append(sum(node.lineno <= line <= (node.end_lineno or 0) for line in lines))
-            if isinstance(node, ast.AsyncFunctionDef):
-                edges.append(str(path.relative_to(folder).with_suffix("")))
-    return files, functions, edges
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                words = (ast.get_docstring(node) or "").split(maxsplit=1)
+                if words and words[0] in BANNED_OPENINGS:
+                    yield f"{path}:{getattr(node, 'lineno', 1)}: a docstring begins with {words[0]!r}"
+
+
+def reused_names(trees: Trees) -> Iterator[str]:
+    """Yield the public classes that share their name with another one."""
+    places = defaultdict(list)
+    for path, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(f"{path}:{node.lineno}")
+    yield from (f"two classes are called {name}: {', '.join(at)}" for name, at in sorted(places.items()) if len(at) > 1)
 
 
 def main() -> int:
-    """Print the figures and what breaks a limit; give the exit code."""
-    files, functions, edges = measure(ROOT / "tensile")
-    tests, _, _ = measure(ROOT / "tests")
-    ratio = sum(tests.values()) / sum(files.values())
-    median, p90 = statistics.median(functions), statistics.quantiles(functions, n=10)[8]
-    print(  # noqa: T201 - this is the program's output
-        f"files: median {statistics.median(files.values()):.0f}, longest {max(files.values())}; functions: median "
-        f"{median:.0f}, p90 {p90:.0f}; lines {sum(files.values())}, tests {sum(tests.values())}, ratio {ratio:.2f}"
-    )
-    broken = [f"{path}: {lines} lines" for path, lines in {**files, **tests}.items() if lines > FILE_LIMIT]
-    broken += [f"{path}: banned name" for path in files if path.stem in BANNED]
-    broken += [f"{name}: async def outside the edges" for name in sorted(set(edges) - EDGES)]
-    limits = [
-        ("file median", statistics.median(files.values()) <= FILE_MEDIAN),
-        ("function median", median <= FUNCTION_MEDIAN),
-        ("function p90", p90 <= FUNCTION_P90),
-        ("test lines per line of code", ratio >= TEST_RATIO),
-    ]
-    broken += [f"limit broken: {name}" for name, kept in limits if not kept]
-    print("\n".join(broken), file=sys.stderr, end="\n" if broken else "")  # noqa: T201
+    """Print what breaks a rule, and return the exit code."""
+    trees = parsed(ROOT / "tensile")
+    everything = {**trees, **parsed(ROOT / "tests"), **parsed(ROOT / "bench")}
+    broken = [*broken_layout(trees), *broken_purity(trees), *reused_names(trees), *broken_words(everything)]
+    print("\n".join(broken), file=sys.stderr, end="\n" if broken else "")  # noqa: T201 - this is the program's output
     return bool(broken)
 
 

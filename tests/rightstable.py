@@ -8,8 +8,8 @@ from pathlib import Path
 
 import orjson
 
-from tensile.engine.configmap_source import Place
-from tensile.engine.permissions import Right, lower_rights, upper_rights
+from tensile.engine.configmap_source import ConfigMapKey
+from tensile.engine.permissions import Permission, lower_rights, upper_rights
 from tensile.topology import Topology, parse
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "doctor.md"
@@ -26,7 +26,7 @@ EVERYTHING = {
     "extender": {"enabled": True},
 }
 """A topology that asks for all there is."""
-PLACE = Place("that of the topology's ConfigMap", "topology")
+PLACE = ConfigMapKey("that of the topology's ConfigMap", "topology")
 
 
 def topology() -> Topology:
@@ -41,11 +41,11 @@ def table() -> str:
     return "\n".join([*_side("upper cluster", above), "", *_side("lower clusters", _below(whole))])
 
 
-def _below(whole: Topology) -> list[Right]:
+def _below(whole: Topology) -> list[Permission]:
     return lower_rights(whole.lowers[0])
 
 
-def _side(title: str, rights: list[Right]) -> Iterator[str]:
+def _side(title: str, rights: list[Permission]) -> Iterator[str]:
     yield f"| {title} | verbs | for |"
     yield "|---|---|---|"
     for right in rights:

@@ -16,24 +16,24 @@ from worldkit import NOW, world, written
 from tensile.engine.caches import bound_feed, lower_feeds, lower_world, rules, upper_feeds
 from tensile.errors import ClusterError, Denied, Throttled, Unreachable
 from tensile.kube.cluster import Patch, Selection
-from tensile.kube.fleet import Feed
+from tensile.kube.fleet import InformerSpec
 from tensile.kube.store import Cache
 from tensile.kubelet.node.rule import NodeRule
 from tensile.kubelet.node.rule import key_of as node_key
 from tensile.objects import NODE, POD, UPPER, Kind, Manifest, Ref, uid
 from tensile.reconcile.desired import Present
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.plan import Step
-from tensile.reconcile.world import Key, Naming, Problem, World
+from tensile.reconcile.world import Key, NamespaceNaming, Problem, World
 from tensile.topology import Topology
 
 _SOON = 1.0
 _ROUNDS = 60
 
 
-class Weather(Rehearsal):
+class Weather(DryRunCluster):
     """A rehearsal with moods: `down`, `denied` writes by (verb, kind), and `failing`: down after so many writes more.
 
     The last of these writes is done, and its answer lost. `watched` hears of what is about to be made or deleted.
@@ -172,15 +172,15 @@ class Script:
     def __init__(self) -> None:
         self.lines: list[Said] = []
 
-    def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
+    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
         """Note a step."""
         self.lines.append(Said(key, step=step, error=error))
 
-    def stuck(self, key: Key, problem: Problem) -> None:
+    def on_blocked(self, key: Key, problem: Problem) -> None:
         """Note a problem."""
         self.lines.append(Said(key, problem=problem))
 
-    def broke(self, key: Key, error: Exception) -> None:
+    def on_rule_error(self, key: Key, error: Exception) -> None:
         """Let the test fail."""
         raise AssertionError(key) from error
 
@@ -241,7 +241,7 @@ class Stage:
         self.ears = self._attached()
         for name in self.clusters:
             if name == unread:
-                self.distrust(name)
+                self.mark_stale(name)
             else:
                 self.relist(name)
         self._hush()
@@ -255,20 +255,20 @@ class Stage:
         self.ears += fresh
         for feed, ear in fresh:
             self._list(feed, ear)
-        self.wake()
+        self.enqueue_all()
 
     def quieten(self, lower: str, seconds: float) -> None:
         """Let a lower not have answered for so long (0: it answers), as its health check would notice."""
         self.clusters[lower].down = seconds > 0
         self.silent[lower] = seconds
         self._hush()
-        self.wake(lower)
+        self.enqueue_all(lower)
 
-    def wake(self, *lowers: str) -> None:
+    def enqueue_all(self, *lowers: str) -> None:
         """Have everything looked at again."""
         for name in lowers or tuple(self.world.lowers):
             if self.loop is not None:
-                self.loop.wake(name)
+                self.loop.enqueue_all(name)
 
     def relist(self, cluster: str | None = None, kind: Kind | None = None) -> None:
         """Have caches take lists instead of the watch's word; what was missed in between stays unseen."""
@@ -276,11 +276,11 @@ class Stage:
             if cluster in (None, feed.cluster) and kind in (None, feed.kind):
                 self._list(feed, ear)
 
-    def distrust(self, cluster: str) -> None:
+    def mark_stale(self, cluster: str) -> None:
         """Have a cluster's caches be known to be incomplete."""
         for feed, _ in self.ears:
             if feed.cluster == cluster:
-                feed.cache.distrust()
+                feed.cache.mark_stale()
 
     def slip(self, ref: Ref, *, relist: bool = True) -> None:
         """Have an object go unseen: no watch tells of it, only the next list lacks it."""
@@ -336,8 +336,8 @@ class Stage:
         if self.loop is None:
             return
         for _ in range(_ROUNDS):
-            await self.loop.quiet()
-            if not self.loop.hasten(_SOON):
+            await self.loop.wait_idle()
+            if not self.loop.expedite(_SOON):
                 return
         raise AssertionError([(one.key, one.step and one.step.reason, one.error) for one in self.script.lines[-6:]])
 
@@ -354,7 +354,7 @@ class Stage:
         """Have somebody else delete an object, whatever the weather."""
         seen = self.find(ref)
         assert seen is not None
-        await Rehearsal.delete(self.clusters[ref.cluster], ref, uid=uid(seen), grace=grace)
+        await DryRunCluster.delete(self.clusters[ref.cluster], ref, uid=uid(seen), grace=grace)
 
     async def listed(self, cluster: str, kind: Kind = POD) -> list[Manifest]:
         """Return every object of a kind that a cluster has."""
@@ -365,13 +365,13 @@ class Stage:
         """Make a world of empty caches that have had their first list, as the engine itself makes them."""
         made = world(*self._given[0], more=self._given[1], now=self.now())
         for name, plain in made.lowers.items():
-            made.lowers[name] = lower = lower_world(plain.spec, Naming(made.topology.name, made.owner.mark))
+            made.lowers[name] = lower = lower_world(plain.spec, NamespaceNaming(made.topology.name, made.owner.mark))
             lower.version = plain.version
             for cache in (*lower.caches(), *lower.more.values(), *lower.place_caches()):
                 cache.replace((), 1)
         return made
 
-    def _attached(self, known: Collection[int] = ()) -> list[tuple[Feed, Ear]]:
+    def _attached(self, known: Collection[int] = ()) -> list[tuple[InformerSpec, Ear]]:
         """Have every cache fed, but for those known by their `id`."""
         found = []
         for feed in (one for one in _feeds(self.world) if id(one.cache) not in known):
@@ -380,7 +380,9 @@ class Stage:
             found.append((feed, ear))
         return found
 
-    def _list(self, feed: Feed, ear: Ear, lacking: tuple[str, str] | None = None, *, rewound: bool = False) -> None:
+    def _list(
+        self, feed: InformerSpec, ear: Ear, lacking: tuple[str, str] | None = None, *, rewound: bool = False
+    ) -> None:
         held = self.clusters[feed.cluster]._held[feed.kind]
         found = [raw for place, raw in held.items() if place != lacking]
         raws = [raw for raw in found if is_selected(orjson.loads(raw), feed.selection)]
@@ -395,15 +397,15 @@ class Stage:
 
     def _hush(self) -> None:
         for name, seconds in self.silent.items():
-            self.world.lowers[name].silent = seconds
+            self.world.lowers[name].unreachable_seconds = seconds
 
 
-def _feeds(of: World) -> Iterator[Feed]:
+def _feeds(of: World) -> Iterator[InformerSpec]:
     yield from upper_feeds(of.upper, of.owner, of.topology.enabled)
     for lower in of.lowers.values():
         yield bound_feed(lower)
         yield from lower_feeds(lower, of.owner, places=of.topology.places)
 
 
-def _picks(feed: Feed, manifest: Manifest) -> bool:
+def _picks(feed: InformerSpec, manifest: Manifest) -> bool:
     return is_selected(manifest, feed.selection)

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kube.limits import Allowances
+from tensile.kube.limits import KeyedTokenBuckets
 
 
-def allowances(limit: int = 100) -> Allowances[str]:
+def allowances(limit: int = 100) -> KeyedTokenBuckets[str]:
     """Make buckets of three tokens, one of which comes back every ten seconds."""
-    return Allowances(3, 10.0, limit)
+    return KeyedTokenBuckets(3, 10.0, limit)
 
 
 def test_a_burst_passes_and_the_rest_comes_at_the_rate() -> None:
@@ -25,7 +25,7 @@ def test_a_burst_passes_and_the_rest_comes_at_the_rate() -> None:
 @pytest.mark.parametrize("seconds", [0.1, 0.3, 1 / 3])
 def test_a_burst_is_whole_at_any_rate(seconds: float) -> None:
     """However its parts of a second add up."""
-    found: Allowances[str] = Allowances(100, seconds, 10)
+    found: KeyedTokenBuckets[str] = KeyedTokenBuckets(100, seconds, 10)
     assert [found.take("a", 1234.567) for _ in range(110)].count(True) == 100
 
 

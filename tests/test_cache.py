@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kube.store import Cache, Delta, Departure, Digest, Entry, Kept, forget_decoded, keep_all
+from tensile.kube.store import Cache, Delta, Entry, Tombstone, Transform, Transformed, forget_decoded, keep_all
 
 
 def raw(name: str, version: int, uid: str = "", **more: object) -> bytes:
@@ -16,9 +16,9 @@ def raw(name: str, version: int, uid: str = "", **more: object) -> bytes:
     return orjson.dumps({"metadata": meta, **more})
 
 
-def facts(bytes_: bytes) -> Kept:
+def facts(bytes_: bytes) -> Transformed:
     """Keep what an object says about its node, and no bytes."""
-    return Kept(b"", orjson.loads(bytes_).get("node"))
+    return Transformed(b"", orjson.loads(bytes_).get("node"))
 
 
 def node(entry: Entry) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def test_a_new_cache_knows_nothing() -> None:
     cache = Cache()
     assert (cache.synced, cache.version, len(cache)) == (False, 0, 0)
     assert cache.get("ns", "a") is None
-    assert cache.departed("ns", "a") is None
+    assert cache.tombstone("ns", "a") is None
 
 
 def test_a_list_fills_it() -> None:
@@ -80,7 +80,7 @@ def test_what_a_list_lacks_is_gone_but_did_not_depart() -> None:
     told = heard(cache)
     cache.replace([raw("b", 6)], 30)
     assert names(cache) == ["b"]
-    assert cache.departed("ns", "a") is None
+    assert cache.tombstone("ns", "a") is None
     assert told == [("uid-a", "")]
 
 
@@ -94,7 +94,7 @@ def test_a_list_tells_only_what_changed() -> None:
 
 
 @pytest.mark.parametrize("digest", [keep_all, facts], ids=["bytes", "facts alone"])
-def test_an_object_that_is_only_renumbered_tells_nothing(digest: Digest) -> None:
+def test_an_object_that_is_only_renumbered_tells_nothing(digest: Transform) -> None:
     """Its new resourceVersion is in the cache, for writes that name it; listeners are called for other changes only."""
     cache = Cache(digest)
     cache.replace([raw("a", 5, node="one")], 5)
@@ -110,8 +110,8 @@ def test_an_object_that_is_only_renumbered_tells_nothing(digest: Digest) -> None
 def test_a_list_does_not_undo_what_was_written_after_it() -> None:
     """A list that compares takes a while; an answer to a write may overtake it, and the watch will tell the rest."""
     cache = filled(raw("changed", 5), raw("old", 6))
-    cache.absorb(raw("made", 31))
-    cache.absorb(raw("changed", 32))
+    cache.apply_response(raw("made", 31))
+    cache.apply_response(raw("changed", 32))
     told = heard(cache)
     cache.replace([raw("changed", 5)], 30)
     assert sorted((entry.name, entry.version) for entry in cache) == [("changed", 32), ("made", 31)]
@@ -123,8 +123,8 @@ def test_a_list_does_not_undo_what_was_written_after_it() -> None:
 def test_after_distrust_a_list_is_all_that_counts() -> None:
     """The versions of a history that is not there any more say nothing."""
     cache = filled(raw("a", 5))
-    cache.absorb(raw("b", 700))
-    cache.distrust()
+    cache.apply_response(raw("b", 700))
+    cache.mark_stale()
     cache.replace([raw("a", 5)], 600)
     assert names(cache) == ["a"]
 
@@ -132,7 +132,7 @@ def test_after_distrust_a_list_is_all_that_counts() -> None:
 def test_a_list_takes_over_a_rewound_history() -> None:
     """After a restore versions are lower than before, and still what is true."""
     cache = filled(raw("a", 500), version=600)
-    cache.distrust()
+    cache.mark_stale()
     assert not cache.synced
     assert names(cache) == ["a"]
     cache.replace([raw("a", 90)], 100)
@@ -167,14 +167,14 @@ def test_a_successor_is_heard_of_with_its_predecessor() -> None:
 def test_a_predecessors_late_news_do_not_displace_the_successor() -> None:
     """The answer to our create is here before the watch has told the end of the object that stood there before."""
     cache = filled(raw("a", 5, uid="one"))
-    cache.absorb(raw("a", 25, uid="two"))
+    cache.apply_response(raw("a", 25, uid="two"))
     told = heard(cache)
     cache.put(raw("a", 23, uid="one", deleting=True))
     cache.remove(raw("a", 24, uid="one"))
     entry = cache.get("ns", "a")
     assert entry is not None
     assert entry.uid == "two"
-    assert cache.departed("ns", "a") is None
+    assert cache.tombstone("ns", "a") is None
     assert told == []
 
 
@@ -185,7 +185,7 @@ def test_a_deletion_that_was_seen_is_a_departure() -> None:
     told = heard(cache)
     cache.remove(raw("a", 25, node="n2"))
     assert names(cache) == []
-    assert cache.departed("ns", "a") == Departure("uid-a", "n2")
+    assert cache.tombstone("ns", "a") == Tombstone("uid-a", "n2")
     assert cache.version == 25
     assert told == [("uid-a", "")]
 
@@ -195,7 +195,7 @@ def test_a_deletion_of_something_unknown_is_a_departure_too() -> None:
     cache = filled()
     told = heard(cache)
     cache.remove(raw("a", 25))
-    assert cache.departed("ns", "a") == Departure("uid-a", None)
+    assert cache.tombstone("ns", "a") == Tombstone("uid-a", None)
     assert told == []
 
 
@@ -204,14 +204,14 @@ def test_a_name_that_is_taken_again_is_not_departed() -> None:
     cache = filled(raw("a", 5))
     cache.remove(raw("a", 25))
     cache.put(raw("a", 26, uid="two"))
-    assert cache.departed("ns", "a") is None
+    assert cache.tombstone("ns", "a") is None
 
 
 def test_an_answer_to_a_write_is_known_at_once() -> None:
     """The next decision sees what was written, for new objects and changed ones, without the watch."""
     cache = filled(raw("a", 5), version=10)
-    cache.absorb(raw("a", 11, x=1))
-    cache.absorb(raw("b", 12))
+    cache.apply_response(raw("a", 11, x=1))
+    cache.apply_response(raw("b", 12))
     assert names(cache) == ["a", "b"]
     assert cache.version == 10
 
@@ -221,10 +221,10 @@ def test_an_answer_that_the_watch_has_overtaken_is_passed_over() -> None:
     cache = filled(version=10)
     cache.put(raw("a", 11))
     cache.remove(raw("a", 12))
-    cache.absorb(raw("a", 11))
+    cache.apply_response(raw("a", 11))
     assert names(cache) == []
     cache.put(raw("b", 14))
-    cache.absorb(raw("b", 13))
+    cache.apply_response(raw("b", 13))
     entry = cache.get("ns", "b")
     assert entry is not None
     assert entry.version == 14
@@ -234,7 +234,7 @@ def test_an_answer_that_the_watch_has_overtaken_is_passed_over() -> None:
 def test_an_answer_that_is_no_stored_object_is_not_filed(version: str) -> None:
     """Reviews and other answers without a resourceVersion are nobody's state."""
     cache = filled()
-    cache.absorb(orjson.dumps({"metadata": {"name": "a", "resourceVersion": version}}))
+    cache.apply_response(orjson.dumps({"metadata": {"name": "a", "resourceVersion": version}}))
     assert names(cache) == []
 
 
@@ -245,8 +245,8 @@ def test_a_read_at_quorum_can_confirm_an_absence() -> None:
     told = heard(cache)
     cache.confirm_absent("ns", "a")
     cache.confirm_absent("ns", "never")
-    assert cache.departed("ns", "a") == Departure("uid-a", "n1", seen=False)
-    assert cache.departed("ns", "never") == Departure("", None, seen=False)
+    assert cache.tombstone("ns", "a") == Tombstone("uid-a", "n1", seen=False)
+    assert cache.tombstone("ns", "never") == Tombstone("", None, seen=False)
     assert told == [("uid-a", "")]
 
 
@@ -257,7 +257,7 @@ def test_an_absence_is_not_confirmed_against_newer_news() -> None:
     cache.put(raw("a", 25, uid="two"))
     cache.confirm_absent("ns", "a", since)
     assert names(cache) == ["a"]
-    assert cache.departed("ns", "a") is None
+    assert cache.tombstone("ns", "a") is None
     cache.confirm_absent("ns", "a", 25)
     assert names(cache) == []
 
@@ -281,7 +281,7 @@ def test_an_object_can_come_back_into_a_selection() -> None:
         assert names(cache) == []
     cache.put(raw("a", 13))
     assert names(cache) == ["a"]
-    assert cache.departed("ns", "a") is None
+    assert cache.tombstone("ns", "a") is None
     copy = cache.copy()
     copy.remove(raw("a", 14))
     copy.copy().put(raw("a", 14))
@@ -294,12 +294,12 @@ def test_what_left_the_selection_is_admitted_as_it_left() -> None:
     """A read finds it at the very version that the watch gave its leaving; an older answer says nothing of it."""
     cache = filled(raw("a", 5))
     cache.remove(raw("a", 12))
-    cache.admit(raw("a", 11))
+    cache.add_unselected(raw("a", 11))
     assert names(cache) == []
-    cache.admit(raw("a", 12))
+    cache.add_unselected(raw("a", 12))
     entry = cache.get("ns", "a")
     assert entry is not None
-    assert (entry.version, cache.departed("ns", "a")) == (12, None)
+    assert (entry.version, cache.tombstone("ns", "a")) == (12, None)
     cache.put(raw("a", 13, node="x"))
     assert names(cache) == ["a"]
 
@@ -309,9 +309,9 @@ def test_what_is_gone_for_good_is_not_admitted(is_gone: Callable[..., None]) -> 
     """The answer to a read was on its way when the object went: no version brings it back, but another object does."""
     cache = filled(raw("a", 5))
     is_gone(cache, "ns", "a")
-    cache.admit(raw("a", 12))
+    cache.add_unselected(raw("a", 12))
     assert names(cache) == []
-    cache.admit(raw("a", 12, uid="another"))
+    cache.add_unselected(raw("a", 12, uid="another"))
     assert names(cache) == ["a"]
 
 
@@ -319,7 +319,7 @@ def test_what_the_watch_has_told_since_a_read_counts_more() -> None:
     """An answer that was overtaken would stand there until the next change."""
     cache = filled(raw("a", 5))
     cache.put(raw("a", 14, node="new"))
-    cache.admit(raw("a", 12, node="old"))
+    cache.add_unselected(raw("a", 12, node="old"))
     entry = cache.get("ns", "a")
     assert entry is not None
     assert (entry.version, entry.manifest()["node"]) == (14, "new")
@@ -330,28 +330,28 @@ def test_a_confirmation_does_not_forget_what_was_seen_to_go() -> None:
     cache = filled(raw("a", 5))
     cache.remove(raw("a", 12))
     cache.confirm_absent("ns", "a")
-    assert cache.departed("ns", "a") == Departure("uid-a", None)
+    assert cache.tombstone("ns", "a") == Tombstone("uid-a", None)
 
 
 def test_an_echo_is_not_digested_again() -> None:
     """What the watch tells of a write that was absorbed costs no digest."""
     digested: list[bytes] = []
 
-    def digest(bytes_: bytes) -> Kept:
+    def digest(bytes_: bytes) -> Transformed:
         """Count, and keep everything."""
         digested.append(bytes_)
-        return Kept(bytes_, None)
+        return Transformed(bytes_, None)
 
     cache = Cache(digest)
     cache.replace([], 10)
-    cache.absorb(raw("a", 11))
+    cache.apply_response(raw("a", 11))
     cache.put(raw("a", 11))
     assert (len(digested), cache.version) == (1, 11)
 
 
-def decoding(bytes_: bytes) -> Kept:
+def decoding(bytes_: bytes) -> Transformed:
     """Decode an object, and keep all of it."""
-    return Kept(bytes_, None, orjson.loads(bytes_))
+    return Transformed(bytes_, None, orjson.loads(bytes_))
 
 
 def test_what_a_digest_has_decoded_is_filed_by_that() -> None:
@@ -362,9 +362,9 @@ def test_what_a_digest_has_decoded_is_filed_by_that() -> None:
 
 def test_what_comes_alone_stays_decoded_and_what_is_listed_does_not() -> None:
     """Something is decided about the one next; of a list there may be thousands."""
-    made: list[Kept] = []
+    made: list[Transformed] = []
 
-    def digest(bytes_: bytes) -> Kept:
+    def digest(bytes_: bytes) -> Transformed:
         """Decode, and note what came of it."""
         made.append(decoding(bytes_))
         return made[-1]
@@ -373,7 +373,7 @@ def test_what_comes_alone_stays_decoded_and_what_is_listed_does_not() -> None:
     cache = Cache(digest)
     cache.replace([raw("a", 5)], 10)
     cache.put(raw("b", 11))
-    cache.absorb(raw("c", 12))
+    cache.apply_response(raw("c", 12))
     found = [entry.manifest() for entry in cache]
     assert found == [one.manifest for one in made]
     assert [one is known.manifest for one, known in zip(found, made, strict=True)] == [False, True, True]
@@ -385,7 +385,7 @@ def test_a_cache_tells_when_it_becomes_complete() -> None:
     cache.on_sync(lambda: told.append(len(cache)))
     cache.replace([raw("a", 5)], 10)
     cache.replace([raw("a", 5), raw("b", 6)], 11)
-    cache.distrust()
+    cache.mark_stale()
     cache.replace([raw("a", 5), raw("b", 6)], 12)
     assert told == [1, 2]
 
@@ -397,11 +397,11 @@ def test_a_copy_goes_its_own_way() -> None:
     cache.confirm_absent("ns", "b")
     told = heard(cache)
     copy = cache.copy()
-    assert (names(copy), copy.synced, copy.version, copy.departed("ns", "b")) == (
+    assert (names(copy), copy.synced, copy.version, copy.tombstone("ns", "b")) == (
         ["a"],
         True,
         10,
-        cache.departed("ns", "b"),
+        cache.tombstone("ns", "b"),
     )
     assert [entry.name for entry in copy.select("node", "n1")] == ["a"]
     copy.put(raw("c", 12))
@@ -414,9 +414,9 @@ def test_departures_are_kept_up_to_a_bound() -> None:
     cache = filled()
     for number in range(20_001):
         cache.confirm_absent("ns", f"p{number}")
-    assert cache.departed("ns", "p0") is None
-    assert cache.departed("ns", "p1") is not None
-    assert cache.departed("ns", "p20000") is not None
+    assert cache.tombstone("ns", "p0") is None
+    assert cache.tombstone("ns", "p1") is not None
+    assert cache.tombstone("ns", "p20000") is not None
 
 
 def test_a_departure_that_is_told_again_is_young_again() -> None:
@@ -426,8 +426,8 @@ def test_a_departure_that_is_told_again_is_young_again() -> None:
         cache.confirm_absent("ns", f"p{number}")
     cache.confirm_absent("ns", "p0")
     cache.confirm_absent("ns", "more")
-    assert cache.departed("ns", "p0") is not None
-    assert cache.departed("ns", "p1") is None
+    assert cache.tombstone("ns", "p0") is not None
+    assert cache.tombstone("ns", "p1") is None
 
 
 def test_an_index_follows_its_objects() -> None:
@@ -482,7 +482,7 @@ def test_answers_absorbed_at_any_time_change_no_end(steps: list[tuple[str, str]]
     for at, (verb, body) in enumerate(told):
         for early in data.draw(st.lists(st.sampled_from(told[: at + 2]), max_size=2)):
             if early[0] == "put":
-                eager.absorb(early[1])
+                eager.apply_response(early[1])
         getattr(plain, verb)(body)
         getattr(eager, verb)(body)
     assert sorted((e.name, e.uid, e.version) for e in eager) == sorted((e.name, e.uid, e.version) for e in plain)

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from tensile.errors import Malformed
-from tensile.kube.store import Cache, Kept, Tally
+from tensile.kube.store import Cache, CacheTotals, Transformed
 
 
 def thing(name: str, version: int, **more: object) -> bytes:
@@ -15,12 +15,12 @@ def thing(name: str, version: int, **more: object) -> bytes:
     return orjson.dumps({"metadata": meta, **more})
 
 
-@pytest.mark.parametrize("take", [Cache.put, Cache.absorb, Cache.admit, Cache.remove, Cache.read])
+@pytest.mark.parametrize("take", [Cache.put, Cache.apply_response, Cache.add_unselected, Cache.remove, Cache.read])
 def test_whatever_cannot_be_read_is_malformed(take: Callable[[Cache, bytes], object]) -> None:
     """No other error comes out of a cache, and nothing of the object gets into it."""
 
-    def digest(raw: bytes) -> Kept:
-        return Kept(raw, orjson.loads(raw)["spec"]["deep"])
+    def digest(raw: bytes) -> Transformed:
+        return Transformed(raw, orjson.loads(raw)["spec"]["deep"])
 
     cache = Cache(digest)
     for raw in (b"{", b"5", b'{"metadata":{"name":"a","resourceVersion":"7"},"spec":5}'):
@@ -43,12 +43,12 @@ def test_the_last_words_of_what_went_have_a_bound_in_bytes() -> None:
 
 def test_what_is_known_to_be_gone_has_a_bound_in_bytes() -> None:
     """Where what is kept is counted: the facts of what went are kept too."""
-    cache = Cache(lambda raw: Kept(b"", raw.decode()))
-    cache.tally = Tally()
+    cache = Cache(lambda raw: Transformed(b"", raw.decode()))
+    cache.tally = CacheTotals()
     for number in range(60):
         cache.put(thing(f"big-{number}", number + 1, data="x" * 200_000))
         cache.remove(thing(f"big-{number}", number + 100, data="x" * 200_000))
-    gone = [number for number in range(60) if cache.departed("default", f"big-{number}")]
+    gone = [number for number in range(60) if cache.tombstone("default", f"big-{number}")]
     assert gone == list(range(60 - len(gone), 60))
     assert 1 <= len(gone) < 20
     assert (cache.tally.objects, cache.tally.content) == (0, 0)

@@ -2,7 +2,7 @@
 
 import orjson
 
-from tensile.kube.store import Cache, Delta, Departure, Kept
+from tensile.kube.store import Cache, Delta, Tombstone, Transformed
 
 
 def raw(name: str, version: int, uid: str = "", phase: str = "Running") -> bytes:
@@ -11,9 +11,9 @@ def raw(name: str, version: int, uid: str = "", phase: str = "Running") -> bytes
     return orjson.dumps({"metadata": meta, "phase": phase})
 
 
-def phase_of(given: bytes) -> Kept:
+def phase_of(given: bytes) -> Transformed:
     """Keep an object, and its phase as a fact."""
-    return Kept(given, orjson.loads(given)["phase"])
+    return Transformed(given, orjson.loads(given)["phase"])
 
 
 def filled(*, remembers: int = 0) -> tuple[Cache, list[Delta]]:
@@ -28,13 +28,13 @@ def test_what_the_watch_saw_go_was_seen() -> None:
     """So was what went by our own deletion; what a read finds missing was not."""
     cache, _ = filled()
     cache.remove(raw("a", 6))
-    assert cache.departed("ns", "a") == Departure("uid-a", "Running", seen=True)
+    assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Running", seen=True)
     cache, _ = filled()
     cache.confirm_deleted("ns", "a", "uid-a")
-    assert cache.departed("ns", "a") == Departure("uid-a", "Running", seen=True)
+    assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Running", seen=True)
     cache, _ = filled()
     cache.confirm_absent("ns", "a")
-    assert cache.departed("ns", "a") == Departure("uid-a", "Running", seen=False)
+    assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Running", seen=False)
 
 
 def test_a_deletion_of_ours_takes_its_own_object_only() -> None:
@@ -54,7 +54,7 @@ def test_the_watch_makes_certain_what_a_read_found_and_says_so() -> None:
     cache.confirm_absent("ns", "a")
     told.clear()
     cache.remove(raw("a", 6, phase="Failed"))
-    assert cache.departed("ns", "a") == Departure("uid-a", "Failed", seen=True)
+    assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Failed", seen=True)
     ((before, after),) = told
     assert (before and before.facts, after) == ("Failed", None)
 
@@ -78,8 +78,8 @@ def test_a_doubt_takes_the_certainty_and_nothing_else() -> None:
     cache, told = filled()
     cache.remove(raw("a", 6))
     told.clear()
-    cache.doubt("ns", "a")
-    assert cache.departed("ns", "a") is None
+    cache.invalidate("ns", "a")
+    assert cache.tombstone("ns", "a") is None
     cache.put(raw("a", 5))
     assert cache.get("ns", "a") is None
     assert told == []
@@ -89,56 +89,56 @@ def test_a_doubt_ends_with_the_next_certainty() -> None:
     """A read that finds nothing, or an object that comes and goes."""
     cache, _ = filled()
     cache.remove(raw("a", 6))
-    cache.doubt("ns", "a")
+    cache.invalidate("ns", "a")
     cache.confirm_absent("ns", "a")
-    assert cache.departed("ns", "a") == Departure("uid-a", "Running", seen=True)
-    cache.doubt("ns", "a")
+    assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Running", seen=True)
+    cache.invalidate("ns", "a")
     cache.put(raw("a", 7, uid="second"))
     cache.remove(raw("a", 8, uid="second"))
-    assert cache.departed("ns", "a") == Departure("second", "Running", seen=True)
+    assert cache.tombstone("ns", "a") == Tombstone("second", "Running", seen=True)
 
 
 def test_a_doubt_about_a_name_that_is_taken_changes_nothing() -> None:
     """Once that object goes, its going counts."""
     cache, _ = filled()
-    cache.doubt("ns", "a")
+    cache.invalidate("ns", "a")
     assert cache.get("ns", "a") is not None
     cache.remove(raw("a", 6))
-    assert cache.departed("ns", "a") is not None
+    assert cache.tombstone("ns", "a") is not None
 
 
 def test_a_copy_doubts_the_same() -> None:
     """And its doubts are its own from then on."""
     cache, _ = filled(remembers=1)
     cache.remove(raw("a", 6))
-    cache.doubt("ns", "a")
+    cache.invalidate("ns", "a")
     copy = cache.copy()
-    assert copy.departed("ns", "a") is None
+    assert copy.tombstone("ns", "a") is None
     assert copy.last("ns", "a") == cache.last("ns", "a") != b""
     copy.confirm_absent("ns", "a")
-    assert cache.departed("ns", "a") is None
+    assert cache.tombstone("ns", "a") is None
 
 
 def test_an_object_is_gone_for_good_whatever_has_its_name() -> None:
     """Its going was seen, or another came after it; that a name is empty says nothing of any other object."""
     cache, _ = filled()
-    assert not cache.is_gone("ns", "a", "uid-a")
+    assert not cache.is_deleted("ns", "a", "uid-a")
     cache.put(raw("a", 6, uid="second"))
-    assert cache.is_gone("ns", "a", "uid-a")
+    assert cache.is_deleted("ns", "a", "uid-a")
     cache.remove(raw("a", 7, uid="second"))
-    assert cache.is_gone("ns", "a", "second")
-    assert not cache.is_gone("ns", "a", "third")
+    assert cache.is_deleted("ns", "a", "second")
+    assert not cache.is_deleted("ns", "a", "third")
     cache.put(raw("a", 8, uid="third"))
-    assert [cache.is_gone("ns", "a", uid) for uid in ("second", "third")] == [True, False]
+    assert [cache.is_deleted("ns", "a", uid) for uid in ("second", "third")] == [True, False]
 
 
 def test_an_object_that_left_and_came_back_is_not_gone() -> None:
     """Somebody took our label off it, and put it back."""
     cache, _ = filled()
     cache.remove(raw("a", 6))
-    assert cache.is_gone("ns", "a", "uid-a")
+    assert cache.is_deleted("ns", "a", "uid-a")
     cache.put(raw("a", 7))
-    assert not cache.is_gone("ns", "a", "uid-a")
+    assert not cache.is_deleted("ns", "a", "uid-a")
 
 
 def test_what_a_read_looked_for_and_did_not_find_is_gone() -> None:
@@ -146,34 +146,34 @@ def test_what_a_read_looked_for_and_did_not_find_is_gone() -> None:
     cache, _ = filled()
     cache.put(raw("a", 30))
     cache.confirm_absent("ns", "a", 20, sought="made for this")
-    assert not cache.is_gone("ns", "a", "made for this")
+    assert not cache.is_deleted("ns", "a", "made for this")
     cache.confirm_absent("ns", "a", 30, sought="made for this")
     cache.confirm_absent("ns", "a", 30, sought="and this")
     cache.confirm_absent("ns", "a")
-    assert [cache.is_gone("ns", "a", uid) for uid in ("made for this", "and this", "")] == [True, True, False]
-    assert cache.copy().is_gone("ns", "a", "and this")
+    assert [cache.is_deleted("ns", "a", uid) for uid in ("made for this", "and this", "")] == [True, True, False]
+    assert cache.copy().is_deleted("ns", "a", "and this")
 
 
 def test_a_doubt_and_a_new_object_are_about_what_was_not_found_too() -> None:
     """It may be what comes there now."""
     cache, _ = filled()
     cache.confirm_absent("ns", "a", sought="one")
-    cache.doubt("ns", "a")
-    assert not cache.is_gone("ns", "a", "one")
+    cache.invalidate("ns", "a")
+    assert not cache.is_deleted("ns", "a", "one")
     cache.confirm_absent("ns", "a", sought="one")
     cache.put(raw("a", 7, uid="next"))
-    assert not cache.is_gone("ns", "a", "one")
+    assert not cache.is_deleted("ns", "a", "one")
 
 
 def test_of_one_name_the_latest_that_are_gone_are_remembered() -> None:
     """A name can be used for ever."""
     cache, _ = filled()
     for number in range(20):
-        cache.note_gone("ns", "a", f"uid-{number}")
-        cache.note_gone("ns", "a", "uid-0")
-    assert cache.is_gone("ns", "a", "uid-19")
-    assert cache.is_gone("ns", "a", "uid-0")
-    assert not cache.is_gone("ns", "a", "uid-2")
+        cache.mark_deleted("ns", "a", f"uid-{number}")
+        cache.mark_deleted("ns", "a", "uid-0")
+    assert cache.is_deleted("ns", "a", "uid-19")
+    assert cache.is_deleted("ns", "a", "uid-0")
+    assert not cache.is_deleted("ns", "a", "uid-2")
 
 
 def test_last_words_are_those_of_the_watch() -> None:
@@ -210,7 +210,7 @@ def test_what_a_restored_store_lacks_is_lost_until_something_is_known_of_it() ->
     assert (cache.is_lost("ns", "a"), cache.is_lost("ns", "other")) == (True, False)
     cache.confirm_absent("ns", "a")
     assert cache.is_lost("ns", "a")
-    assert cache.departed("ns", "a") == Departure("", None, seen=False)
+    assert cache.tombstone("ns", "a") == Tombstone("", None, seen=False)
     assert cache.copy().is_lost("ns", "a")
     cache.put(raw("a", 4, uid="next"))
     assert not cache.is_lost("ns", "a")

@@ -4,7 +4,7 @@ import pytest
 from worldkit import OWNER_HERE, A, B, marked, opened, put, thing, twin, upper_pod, world
 
 from tensile.engine.lower import left_behind
-from tensile.engine.transitions import Course, Deed, course, left, put_off
+from tensile.engine.transitions import Action, Transition, defer, plan_transition, removed_lowers
 from tensile.names import LOWER
 from tensile.objects import VOLUME
 from tensile.reconcile.world import LowerWorld, World
@@ -22,10 +22,10 @@ def edited(*lowers: str) -> Topology:
     return parse(f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers:\n{items}")
 
 
-def said(of: World, *lowers: str) -> list[Course]:
+def said(of: World, *lowers: str) -> list[Transition]:
     """Return what is to be done about each lower of a topology."""
     wanted = edited(*lowers)
-    return [course(spec, wanted, of) for spec in wanted.lowers]
+    return [plan_transition(spec, wanted, of) for spec in wanted.lowers]
 
 
 def deeds(of: World, *lowers: str) -> list[str]:
@@ -40,7 +40,7 @@ def waits(of: World, *lowers: str) -> list[str]:
 
 def leaving(of: World, *lowers: str) -> list[str]:
     """Name those that have left."""
-    return [lower.name for lower in left(edited(*lowers), of)]
+    return [lower.name for lower in removed_lowers(edited(*lowers), of)]
 
 
 def busy(of: World, name: str = A) -> World:
@@ -69,7 +69,7 @@ def test_at_the_start_every_lower_joins() -> None:
     """Nothing is before them, and nothing waits."""
     here = world()
     here.lowers.clear()
-    assert said(here, FIRST, SECOND) == [Course(Deed.JOIN, spec) for spec in edited(FIRST, SECOND).lowers]
+    assert said(here, FIRST, SECOND) == [Transition(Action.JOIN, spec) for spec in edited(FIRST, SECOND).lowers]
 
 
 def test_what_did_not_change_goes_on() -> None:
@@ -114,7 +114,7 @@ def test_a_lower_that_is_renamed_goes_on_under_its_new_name() -> None:
     """With its node and the pods on it: it is the same cluster."""
     here = busy(world())
     (found, _) = said(here, RENAMED, SECOND)
-    assert (found.deed, found.before, found.spec.name) == (Deed.JOIN, here.lowers[A], "lower-z")
+    assert (found.deed, found.before, found.spec.name) == (Action.JOIN, here.lowers[A], "lower-z")
     assert (waits(here, RENAMED, SECOND), leaving(here, RENAMED, SECOND)) == ([], [])
 
 
@@ -124,7 +124,7 @@ def test_a_lower_that_never_met_its_cluster_makes_way_for_the_name_that_it_shoul
     here.lowers["lower-z"] = opened(edited("name: lower-z, kubeconfig: k/0").lowers[0])
     here.lowers["lower-z"].met = False
     here.lowers[A].in_topology = False
-    here.lowers["lower-z"].pods.distrust()
+    here.lowers["lower-z"].pods.mark_stale()
     assert deeds(here, RENAMED, SECOND) == [f"LEAVE {A}", f"KEEP {B}"]
     assert said(here, RENAMED, SECOND)[0].before is here.lowers["lower-z"]
     assert waits(here, RENAMED, SECOND) == [f"lowers[lower-z].node.name: lower-z -> {A}: once node lower-z is gone"]
@@ -137,7 +137,7 @@ def test_where_no_cluster_was_met_no_pods_can_be_mirrored(*, met: bool) -> None:
     """One that has answered once has to be read before its node goes by another name."""
     here = world()
     here.lowers[A].met = met
-    here.lowers[A].pods.distrust()
+    here.lowers[A].pods.mark_stale()
     fields = f"{FIRST}, node: {{name: other}}"
     words = "not before it is known that no pods are mirrored" if met else f"once node {A} is gone"
     assert waits(here, fields, SECOND) == [f"lowers[{A}].node.name: {A} -> other: {words}"]
@@ -173,7 +173,7 @@ def test_a_lower_whose_name_is_on_volumes_keeps_it() -> None:
 def test_as_long_as_volumes_are_not_known_they_may_be_there() -> None:
     """Where nobody looks after storage there are none to lose sight of."""
     here = busy(world())
-    here.upper.more[VOLUME].distrust()
+    here.upper.more[VOLUME].mark_stale()
     assert deeds(here, RENAMED, SECOND)[0] == f"WAIT {A}"
     here.lowers[A].spec = edited(f"{FIRST}, controllers: []").lowers[0]
     assert deeds(here, f"{RENAMED}, controllers: []", SECOND)[0] == f"JOIN {A}"
@@ -193,7 +193,7 @@ def test_a_lower_takes_the_place_of_what_was_left_behind() -> None:
     here = world()
     found = stray(here, "pool")
     (_, _, pool) = said(here, FIRST, SECOND, "name: pool, kubeconfig: p")
-    assert (pool.deed, pool.before, pool.waits) == (Deed.JOIN, found, ())
+    assert (pool.deed, pool.before, pool.waits) == (Action.JOIN, found, ())
     assert leaving(here, FIRST, SECOND) == ["(pool)"]
 
 
@@ -221,7 +221,7 @@ def test_a_node_with_pods_keeps_its_name_and_gets_the_other_fields() -> None:
     here = busy(world())
     edit = f"{FIRST}, node: {{name: north, taints: []}}, maintenance: drain, qps: 7"
     (found, _) = said(here, edit, SECOND)
-    assert (found.deed, found.spec.node.name, found.spec.node.taints) == (Deed.JOIN, A, ())
+    assert (found.deed, found.spec.node.name, found.spec.node.taints) == (Action.JOIN, A, ())
     assert (found.spec.maintenance, found.spec.qps) == ("drain", 7)
     assert found.waits == (f"lowers[{A}].node.name: {A} -> north: {MIRRORED}",)
 
@@ -231,7 +231,7 @@ def test_a_mapping_waits_for_the_last_pod_too() -> None:
     here = busy(world())
     edit = f"{FIRST}, node: {{name: north}}, maintenance: cordon, namespaces: {{mapping: prefix}}"
     (found, _) = said(here, edit, SECOND)
-    assert (found.deed, found.spec.maintenance) == (Deed.KEEP, "cordon")
+    assert (found.deed, found.spec.maintenance) == (Action.KEEP, "cordon")
     assert found.waits == (
         f"lowers[{A}].namespaces.mapping: same -> prefix: {MIRRORED}",
         f"lowers[{A}].node.name: {A} -> north: {MIRRORED}",
@@ -242,7 +242,7 @@ def test_a_mapping_waits_for_the_last_pod_too() -> None:
 def test_pods_may_be_where_nobody_has_looked(cache: str) -> None:
     """An engine that has just started knows of none, and neither does one whose lower is away."""
     here = world()
-    getattr(here.lowers[A], cache).distrust()
+    getattr(here.lowers[A], cache).mark_stale()
     edit = (f"{FIRST}, node: {{name: north}}, namespaces: {{mapping: prefix}}", SECOND)
     assert deeds(here, *edit)[0] == f"KEEP {A}"
     assert [words.rpartition(": ")[2] for words in waits(here, *edit)] == [
@@ -321,8 +321,8 @@ def test_a_connection_that_is_kept_keeps_what_it_was_made_of() -> None:
     here = busy(world())
     edit = f"{FIRST.replace('k/0', 'typo')}, qps: 7, maintenance: cordon, node: {{name: north, labels: {{x: y}}}}"
     (found, _) = said(here, edit, SECOND)
-    kept = put_off(found, "typo: no such file")
-    assert (kept.deed, kept.before) == (Deed.KEEP, here.lowers[A])
+    kept = defer(found, "typo: no such file")
+    assert (kept.deed, kept.before) == (Action.KEEP, here.lowers[A])
     assert (kept.spec.kubeconfig, kept.spec.qps, kept.spec.maintenance) == ("k/0", 500, "cordon")
     assert (kept.spec.node.name, kept.spec.node.labels["x"]) == (A, "y")
     words = "typo: no such file; the last good connection is kept"
@@ -337,7 +337,7 @@ def test_a_lower_whose_credentials_come_from_elsewhere_is_told_by_the_files_keys
     """As the file writes them."""
     here = world()
     (found, _) = said(here, f"name: {A}, kubeconfigSecret: {{namespace: n, name: s}}", SECOND)
-    (words,) = put_off(found, "no such Secret").waits
+    (words,) = defer(found, "no such Secret").waits
     assert words.startswith(f"lowers[{A}].kubeconfig, kubeconfigSecret: no such Secret; ")
 
 
@@ -345,6 +345,6 @@ def test_a_renamed_lower_keeps_its_name_with_its_connection() -> None:
     """It is told under the name that the file has, and goes on to be in the topology."""
     here = busy(world())
     (found, _) = said(here, f"{RENAMED}, maintenance: cordon", SECOND)
-    kept = put_off(found, "k/0: no such file")
-    assert (kept.spec.name, kept.spec.maintenance, kept.deed) == (A, "cordon", Deed.KEEP)
+    kept = defer(found, "k/0: no such file")
+    assert (kept.spec.name, kept.spec.maintenance, kept.deed) == (A, "cordon", Action.KEEP)
     assert kept.waits == ("lowers[lower-z].name: k/0: no such file; the last good connection is kept",)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensile.kube.net import EACH, OWN, Parts, parts, shortage
+from tensile.kube.net import EACH, OWN, DescriptorShares, parts, shortage
 
 
 @pytest.mark.parametrize(("lowers", "most"), [(24, None), (0, OWN), (5, OWN + 5 * EACH), (1000, 1 << 20)])
@@ -30,7 +30,7 @@ def test_with_enough_nobody_is_kept_short(most: int | None) -> None:
 
 def test_with_just_as_many_as_are_needed_each_has_its_least() -> None:
     """A lower is followed and called, and some streams go."""
-    assert parts(8, OWN + 8 * EACH) == parts(8, 0) == Parts(calls=3, upper_calls=7, streams=8, waiting=8)
+    assert parts(8, OWN + 8 * EACH) == parts(8, 0) == DescriptorShares(calls=3, upper_calls=7, streams=8, waiting=8)
 
 
 @pytest.mark.parametrize("lowers", [0, 1, 2, 7, 24, 37])

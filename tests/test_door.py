@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from virtualtime import clock, in_virtual_time
 
-from tensile.kube.listener_limits import Door, Guest, Patience, Silence, origin_of
+from tensile.kube.listener_limits import ClientConnection, ClientTimeouts, ConnectionLimiter, IdleTime, origin_of
 
-PATIENCE = Patience()
+PATIENCE = ClientTimeouts()
 ROOM = 4
 STRANGER, OTHER, FRIEND = "10.0.0.1", "10.0.0.2", "10.0.0.9"
 
@@ -16,15 +16,15 @@ class Ground:
     """A door with some room, and the guests in it by the order of their coming."""
 
     def __init__(self, *hosts: str) -> None:
-        self.door = Door(ROOM, PATIENCE)
-        self.dropped: list[Guest] = []
+        self.door = ConnectionLimiter(ROOM, PATIENCE)
+        self.dropped: list[ClientConnection] = []
         self._hosts = hosts
 
-    async def full(self) -> list[Guest]:
+    async def full(self) -> list[ClientConnection]:
         """Let in who is to be there, and give them."""
         return [await self.come(host) for host in self._hosts]
 
-    async def come(self, host: str) -> Guest:
+    async def come(self, host: str) -> ClientConnection:
         """Let somebody in at once."""
         guest = await self.door.enter(host)
         assert guest is not None
@@ -94,7 +94,7 @@ async def test_a_friend_waits_for_who_is_silent_only_shortly(heard: bool, second
     await ground.befriend(FRIEND)
     guests = await ground.full()
     for guest in guests:
-        guest.silence = lambda: Silence(clock(), heard=heard)
+        guest.silence = lambda: IdleTime(clock(), heard=heard)
     await ground.come(FRIEND)
     assert ground.dropped == [guests[0]]
     assert seconds <= clock() <= seconds + 0.05

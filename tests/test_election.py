@@ -10,12 +10,12 @@ from stagekit import Weather
 from virtualtime import clock, in_virtual_time
 from worldkit import OWNER_HERE as OWNER
 
-from tensile.engine.leader_election import Election, Pace, kept_by, lease_ref, new, warn_of_leader
+from tensile.engine.leader_election import Election, LeaseTimings, kept_by, lease_ref, new, warn_of_leader
 from tensile.errors import Denied
 from tensile.kube.cluster import Patch
 from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, Ref, metadata, uid
 
-PACE = Pace()
+PACE = LeaseTimings()
 REF = lease_ref("demo")
 BEGIN = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 SKEW = timedelta(hours=1)
@@ -87,7 +87,7 @@ class Ground:
 @asynccontextmanager
 async def leading(engine: Election) -> AsyncIterator[asyncio.Task[str]]:
     """Have an engine win, and keep the lease; what ended that is the task's result."""
-    await engine.won()
+    await engine.acquired()
     task = asyncio.create_task(engine.lost())
     try:
         yield task
@@ -100,7 +100,7 @@ async def leading(engine: Election) -> AsyncIterator[asyncio.Task[str]]:
 async def test_the_first_engine_leads_at_once() -> None:
     """It makes the lease, which is marked as ours and says who leads, since when and for how long."""
     ground = Ground()
-    await ground.engine().won()
+    await ground.engine().acquired()
     assert clock() == 0
     spec = ground.lease["spec"]
     assert (ground.holder, spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("engine-1", 15, 0)
@@ -115,7 +115,7 @@ async def test_another_waits_for_as_long_as_the_lease_is_renewed() -> None:
     async with leading(ground.engine()):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(3600):
-                await ground.engine().won()
+                await ground.engine().acquired()
         assert ground.holder == "engine-1"
 
 
@@ -125,9 +125,9 @@ async def test_a_lease_that_is_given_back_is_taken_at_the_next_look() -> None:
     ground = Ground()
     first, second = ground.engine(), ground.engine()
     async with leading(first):
-        waiting = asyncio.create_task(second.won())
+        waiting = asyncio.create_task(second.acquired())
         await asyncio.sleep(5)
-    await first.resign()
+    await first.release_lease()
     gone = clock()
     await waiting
     assert clock() - gone <= PACE.look
@@ -142,7 +142,7 @@ async def test_a_lease_is_given_back_after_a_renewal_whose_answer_was_lost() -> 
     engine = ground.engine()
     async with leading(engine):
         await ground.write({"spec": {"renewTime": "2026-03-01T13:00:01.000000Z"}})
-    await engine.resign()
+    await engine.release_lease()
     assert ground.holder == ""
 
 
@@ -151,7 +151,7 @@ async def test_a_lease_whose_holder_is_gone_is_taken_when_it_has_run_out() -> No
     """Fifteen seconds after the last renewal that was seen, not earlier, and two later at the most."""
     ground = Ground()
     async with leading(ground.engine()):
-        waiting = asyncio.create_task(ground.engine().won())
+        waiting = asyncio.create_task(ground.engine().acquired())
         await asyncio.sleep(5)
     gone = clock()
     await waiting
@@ -190,7 +190,7 @@ async def test_a_lease_counts_from_when_it_was_asked_for() -> None:
     ground = Ground()
     ground.upper.takes = 8
     engine = ground.engine()
-    await engine.won()
+    await engine.acquired()
     ground.upper.down = True
     await engine.lost()
     assert clock() == PACE.gives_up
@@ -228,13 +228,13 @@ async def test_who_is_stopped_before_it_hears_that_it_leads_gives_the_lease_back
     ground = Ground()
     ground.upper.takes = 5
     engine = ground.engine()
-    winning = asyncio.create_task(engine.won())
+    winning = asyncio.create_task(engine.acquired())
     await asyncio.sleep(1)
     winning.cancel()
     await asyncio.gather(winning, return_exceptions=True)
     assert ground.holder == "engine-1"
     ground.upper.takes = 0.0
-    await engine.resign()
+    await engine.release_lease()
     assert ground.holder == ""
 
 
@@ -244,12 +244,12 @@ async def test_who_asked_for_a_lease_in_vain_takes_it_from_nobody() -> None:
     ground = Ground()
     ground.upper.takes = 5
     engine = ground.engine()
-    winning = asyncio.create_task(engine.won())
+    winning = asyncio.create_task(engine.acquired())
     await asyncio.sleep(1)
     winning.cancel()
     await asyncio.gather(winning, return_exceptions=True)
     await ground.write({"spec": {"holderIdentity": "another"}})
-    await engine.resign()
+    await engine.release_lease()
     assert ground.holder == "another"
 
 
@@ -263,7 +263,7 @@ async def test_a_leader_whose_lease_somebody_else_holds_leads_no_more() -> None:
         assert await ended == "another holds it"
     assert not engine.leads
     assert clock() <= PACE.look
-    await engine.resign()
+    await engine.release_lease()
     assert ground.holder == "another"
 
 
@@ -307,7 +307,7 @@ async def test_nothing_that_is_forged_in_a_lease_makes_two_lead(spec: Manifest) 
     async with leading(ground.engine()) as ended:
         await asyncio.sleep(PACE.look / 2)
         second = ground.engine()
-        waiting = asyncio.create_task(second.won())
+        waiting = asyncio.create_task(second.acquired())
         for _ in range(100):
             await ground.write({"spec": spec})
             await asyncio.sleep(0.5)
@@ -322,7 +322,7 @@ async def test_nothing_that_is_forged_in_a_lease_keeps_it_for_ever(spec: Manifes
     ground = Ground()
     async with leading(ground.engine()):
         await ground.write({"spec": spec})
-    waiting = asyncio.create_task(ground.engine().won())
+    waiting = asyncio.create_task(ground.engine().acquired())
     async with asyncio.timeout(62):
         await waiting
     assert ground.holder == "engine-2"
@@ -336,7 +336,7 @@ async def test_a_lease_that_is_deleted_while_somebody_holds_it_is_not_made_at_on
     ground.upper.takes = 3
     async with leading(ground.engine()) as ended:
         second = ground.engine()
-        waiting = asyncio.create_task(second.won())
+        waiting = asyncio.create_task(second.acquired())
         await asyncio.sleep(5)
         await ground.upper.delete(REF, uid=uid(ground.lease))
         gone = clock()
@@ -352,7 +352,7 @@ async def test_of_two_that_come_at_once_one_leads() -> None:
     """Whoever is later finds the lease made, or changed, and waits."""
     ground = Ground()
     engines = [ground.engine(), ground.engine()]
-    tasks = [asyncio.create_task(engine.won()) for engine in engines]
+    tasks = [asyncio.create_task(engine.acquired()) for engine in engines]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     assert [engine.leads for engine in engines].count(True) == 1
     for task in tasks:
@@ -367,7 +367,7 @@ async def test_a_lease_that_is_not_ours_is_left_alone(capsys: pytest.CaptureFixt
     ground.upper.writes.clear()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(60):
-            await ground.engine().won()
+            await ground.engine().acquired()
     assert not ground.upper.writes
     said = capsys.readouterr().out
     assert said.count("is not ours, and stays as it is: delete it, or give the topology another name") == 1
@@ -380,7 +380,7 @@ async def test_who_may_not_have_a_lease_is_told(capsys: pytest.CaptureFixture[st
     ground.upper.denied["create", LEASE.name] = "leases is forbidden"
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(60):
-            await ground.engine().won()
+            await ground.engine().acquired()
     said = [line for line in capsys.readouterr().out.splitlines() if "waiting to lead" in line]
     assert len(said) == 1
     assert "warning" in said[0]
@@ -392,7 +392,7 @@ async def test_an_engine_waits_for_an_upper_cluster_that_is_away() -> None:
     """And leads within two seconds when it answers."""
     ground = Ground()
     ground.upper.down = True
-    waiting = asyncio.create_task(ground.engine().won())
+    waiting = asyncio.create_task(ground.engine().acquired())
     await asyncio.sleep(60)
     assert not waiting.done()
     ground.upper.down = False
@@ -406,10 +406,10 @@ async def test_who_never_led_gives_nothing_back() -> None:
     ground = Ground()
     async with leading(ground.engine()):
         second = ground.engine()
-        waiting = asyncio.create_task(second.won())
+        waiting = asyncio.create_task(second.acquired())
         await asyncio.sleep(5)
         waiting.cancel()
-        await second.resign()
+        await second.release_lease()
         assert ground.holder == "engine-1"
 
 
@@ -450,13 +450,13 @@ async def test_an_engine_that_takes_no_turns_tells_of_one_that_leads(capsys: pyt
     """As a warning: by its name, with the lease, and what to do; of a leader that is gone nothing is told."""
     ground = Ground()
     engine = ground.engine()
-    await engine.won()
+    await engine.acquired()
     await warn_of_leader(ground.upper, REF, BEGIN + SKEW)
     (said,) = [line for line in capsys.readouterr().out.splitlines() if "drives too" in line]
     for words in ("warning", "engine-1", "kube-system/tensile-demo", "run with --leader-elect, to stand by"):
         assert words in said
     await warn_of_leader(ground.upper, REF, BEGIN + SKEW + timedelta(seconds=PACE.holds))
-    await engine.resign()
+    await engine.release_lease()
     await warn_of_leader(ground.upper, REF, BEGIN + SKEW)
     assert "drives too" not in capsys.readouterr().out
 
@@ -466,7 +466,7 @@ async def test_an_engine_that_cannot_see_who_leads_goes_on(capsys: pytest.Captur
     """Without a lease, without the right to look at it, and without an answer: it needs none of that to drive."""
     ground = Ground()
     await warn_of_leader(ground.upper, REF, BEGIN)
-    await ground.engine().won()
+    await ground.engine().acquired()
     capsys.readouterr()
     ground.upper.hidden = True
     await warn_of_leader(ground.upper, REF, BEGIN)

@@ -18,12 +18,12 @@ from worldkit import (
 )
 
 from tensile.engine.caches import bound_feed, lower_feeds, lower_world, upper_feeds, upper_world
-from tensile.kube.fleet import Feed
+from tensile.kube.fleet import InformerSpec
 from tensile.objects import CONFIG_MAP, NODE, POD, SECRET, UPPER, Manifest
 from tensile.reconcile import watches
 from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.pods.index import PodFacts
-from tensile.reconcile.rules.namespaces import SpaceFacts
+from tensile.reconcile.rules.namespaces import NamespaceFacts
 from tensile.reconcile.world import LowerWorld
 
 LOWER_KINDS = ["Pod", "Pod", "Namespace", "ServiceAccount", "ConfigMap", "Secret", "Node"]
@@ -34,7 +34,7 @@ def lower() -> LowerWorld:
     return lower_world(topology("name: lower-a, controllers: []").lowers[0])
 
 
-def takers(feeds: list[Feed], kind: str, manifest: Manifest) -> list[Feed]:
+def takers(feeds: list[InformerSpec], kind: str, manifest: Manifest) -> list[InformerSpec]:
     """Return the feeds that pick an object."""
     return [feed for feed in feeds if feed.kind.name == kind and is_selected(manifest, feed.selection)]
 
@@ -146,7 +146,7 @@ def test_strangers_are_kept_as_facts_and_what_is_ours_whole() -> None:
     assert (foreign.raw, bool(foreign.facts)) == (b"", True)
     assert default is not None
     assert (default.raw, default.facts) == (b"", None)
-    assert [entry.facts for entry in here.namespaces] == [SpaceFacts()]
+    assert [entry.facts for entry in here.namespaces] == [NamespaceFacts()]
 
 
 def test_the_last_words_of_a_lower_pod_are_kept() -> None:
@@ -167,7 +167,7 @@ def stored(manifest: Manifest, version: int = 5) -> bytes:
 def test_without_a_controller_its_kinds_are_not_followed() -> None:
     """They cost nothing and need no rights; with it, they are followed on their side."""
     for controller in watches.FOLLOWS:
-        above, below = (set(watches.followed((controller,), above=side)) for side in (True, False))
+        above, below = (set(watches.watched_kinds((controller,), above=side)) for side in (True, False))
         spec = topology(f"name: lower-a, controllers: [{controller}]").lowers[0]
         upper, here = upper_world(), lower_world(spec)
         fed = {feed.kind for feed in upper_feeds(upper, OWNER_HERE, (controller,))}
@@ -179,6 +179,6 @@ def test_without_a_controller_its_kinds_are_not_followed() -> None:
 def test_what_a_controller_follows_has_a_cache_of_its_own() -> None:
     """One for each kind and side, out of sync until it is fed."""
     here, upper = lower(), upper_world()
-    assert set(here.more) == set(watches.followed(watches.FOLLOWS, above=False))
-    assert set(upper.more) == set(watches.followed(watches.FOLLOWS, above=True))
+    assert set(here.more) == set(watches.watched_kinds(watches.FOLLOWS, above=False))
+    assert set(upper.more) == set(watches.watched_kinds(watches.FOLLOWS, above=True))
     assert not any(cache.synced for cache in (*here.more.values(), *upper.more.values()))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tensile.kube.files import Mounts, Trail, find_trail, read_mounts
+from tensile.kube.files import Mounts, ResolvedPath, read_mounts, resolve_path
 
 NOTHING = Mounts({}, frozenset())
 MOUNTINFO = r"""
@@ -35,8 +35,8 @@ def test_every_step_counts(home: Path) -> None:
     file = home / "a" / "b" / "f"
     file.parent.mkdir(parents=True)
     file.write_text("")
-    trail = find_trail(file, NOTHING)
-    assert trail == Trail(frozenset(above(file) - {"/"}), frozenset(above(file.parent)), str(file), "")
+    trail = resolve_path(file, NOTHING)
+    assert trail == ResolvedPath(frozenset(above(file) - {"/"}), frozenset(above(file.parent)), str(file), "")
 
 
 def test_symlinks_count_and_what_they_lead_to(home: Path) -> None:
@@ -46,7 +46,7 @@ def test_symlinks_count_and_what_they_lead_to(home: Path) -> None:
     (home / "real" / "f").write_text("")
     (home / "links" / "up").symlink_to("../real/./f")
     (home / "entry").symlink_to(home / "links" / "up")
-    trail = find_trail(home / "entry", NOTHING)
+    trail = resolve_path(home / "entry", NOTHING)
     steps = [home / "entry", home / "links", home / "links" / "up", home / "real", home / "real" / "f"]
     assert trail.end == str(home / "real" / "f")
     assert trail.names >= {str(step) for step in steps}
@@ -58,7 +58,7 @@ def test_a_way_that_ends_early_is_watched_up_to_there(home: Path, path: str) -> 
     """Where the next step may come one day."""
     (home / "file").write_text("")
     (home / "loop").symlink_to("loop")
-    trail = find_trail(home / path, NOTHING)
+    trail = resolve_path(home / path, NOTHING)
     assert (trail.end, trail.dark) == ("", "")
     assert trail.targets == above(home)
     assert str(home / path.partition("/")[0]) in trail.names
@@ -71,7 +71,7 @@ def test_a_file_that_others_can_write_to_elsewhere_is_watched_itself(home: Path)
     os.link(home / "linked", home / "other")
     mounts = Mounts({}, frozenset({str(home / "mounted")}))
     alone = {
-        name for name in ("linked", "mounted", "plain") if str(home / name) in find_trail(home / name, mounts).targets
+        name for name in ("linked", "mounted", "plain") if str(home / name) in resolve_path(home / name, mounts).targets
     }
     assert alone == {"linked", "mounted"}
 
@@ -89,4 +89,4 @@ def test_nothing_is_told_of_a_network_file_system(home: Path) -> None:
     (home / "f").write_text("")
     device = home.stat().st_dev
     mounts = Mounts({f"{os.major(device)}:{os.minor(device)}": "nfs4"}, frozenset())
-    assert find_trail(home / "f", mounts).dark == f"{home}: others write to a file system of type nfs4"
+    assert resolve_path(home / "f", mounts).dark == f"{home}: others write to a file system of type nfs4"

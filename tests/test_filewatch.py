@@ -15,7 +15,7 @@ import pytest
 from filekit import PATIENCE, heard
 from structlog.testing import capture_logs
 
-from tensile.kube.file_watch import FileWatcher, KeptFiles, Notifier, Watched, notifier, watched
+from tensile.kube.file_watch import FileCache, FileStates, FileWatcher, Notifier, notifier, watched
 
 
 class Ears:
@@ -191,7 +191,7 @@ def test_every_change_is_seen(file: Path, change: str) -> None:
 
 def test_no_files_never_change() -> None:
     """What was read from no file has nothing to be looked at."""
-    assert Watched().again() == Watched()
+    assert FileStates().again() == FileStates()
     assert watched(["a\0b"]).again() == watched(["a\0b"])
 
 
@@ -418,7 +418,7 @@ async def test_files_are_read_once_and_again_when_they_changed(file: Path) -> No
     told: list[str] = []
     other = file.with_name("other")
     async with ears(FileWatcher()) as here:
-        kept = KeptFiles(here.watcher, (file, other), lambda: told.append("changed"))
+        kept = FileCache(here.watcher, (file, other), lambda: told.append("changed"))
         assert kept.read(file) == b"first"
         with pytest.raises(FileNotFoundError, match="other"):
             kept.read(other)

@@ -11,7 +11,7 @@ from virtualtime import in_virtual_time
 from worldkit import topology
 
 from bench.spareports import spare_ports
-from tensile.engine.servers import InForce
+from tensile.engine.servers import ReloadableServer
 from tensile.errors import TensileError
 from tensile.kube import net
 from tensile.topology import Topology
@@ -79,10 +79,10 @@ def placed(telemetry: int, webhook: int = 0, bind: str = HOST) -> Topology:
 
 
 @asynccontextmanager
-async def opened(first: Topology, section: str = "telemetry") -> AsyncIterator[tuple[InForce, Listener]]:
+async def opened(first: Topology, section: str = "telemetry") -> AsyncIterator[tuple[ReloadableServer, Listener]]:
     """Return a part that is served; at the end it is not any more."""
     listener = Listener(section)
-    part = InForce(section, listener)
+    part = ReloadableServer(section, listener)
     await part.open(first)
     try:
         yield part, listener
@@ -127,7 +127,7 @@ async def test_two_that_change_places_make_way_for_each_other() -> None:
     first, second = placed(one, other), placed(other, one)
     async with opened(first) as (telemetry, its), opened(first, "webhook") as (webhook, hooks):
         for part in (telemetry, webhook):
-            await part.make_way(second)
+            await part.release_port(second)
         for part in (telemetry, webhook):
             await part.follow(second)
         assert (its.port, hooks.port) == (other, one)
@@ -140,7 +140,7 @@ async def test_who_made_way_and_finds_its_port_taken_waits() -> None:
     one, other = spare_ports(2)
     async with opened(placed(one, other)) as (telemetry, its):
         with socket.create_server((HOST, other)), capture_logs() as said:
-            await telemetry.make_way(placed(other, one))
+            await telemetry.release_port(placed(other, one))
             await telemetry.follow(placed(other, one))
             assert its.port == 0
             assert [found["meanwhile"] for found in said] == ["not served"]
@@ -154,7 +154,7 @@ async def test_who_keeps_its_port_makes_no_way() -> None:
     one, other, new = spare_ports(3)
     async with opened(placed(one, other)) as (telemetry, its):
         held = its.held
-        await telemetry.make_way(placed(one, new))
+        await telemetry.release_port(placed(one, new))
         await telemetry.follow(placed(one, new))
         assert its.held is held
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from worldkit import raised, thing, world
 
-from tensile.engine.lower import Ways, left_behind
+from tensile.engine.lower import ClusterAccess, left_behind
 from tensile.names import KUBELET_PORT
 from tensile.objects import Manifest
 from tensile.topology import Upper
@@ -41,7 +41,7 @@ def test_without_a_kubeconfig_the_upper_cluster_is_the_one_around_us(
 ) -> None:
     """Whether the file names one or the command line."""
     upper = Upper() if written is None else Upper(kubeconfig=written)
-    assert Ways(Path(), upper_kubeconfig=given).is_inside(upper) == inside
+    assert ClusterAccess(Path(), upper_kubeconfig=given).is_inside(upper) == inside
 
 
 def test_what_the_engine_makes_can_be_left_behind() -> None:

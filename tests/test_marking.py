@@ -9,7 +9,7 @@ import pytest
 from stagekit import Weather
 from virtualtime import clock, in_virtual_time
 
-from tensile.engine.leader_election import LeadMark, own_pod
+from tensile.engine.leader_election import LeaderLabel, own_pod
 from tensile.errors import Conflict
 from tensile.kube.cluster import Listing, Patch, Read, Selection
 from tensile.names import LEADS
@@ -94,9 +94,9 @@ def mark_of(upper: Weather, name: str) -> str | None:
 
 
 @asynccontextmanager
-async def opened(upper: Weather, name: str = "a") -> AsyncIterator[LeadMark]:
+async def opened(upper: Weather, name: str = "a") -> AsyncIterator[LeaderLabel]:
     """Have the mark of a pod's engine looked after, and come to rest."""
-    mark = LeadMark(upper, ref(name), "demo")
+    mark = LeaderLabel(upper, ref(name), "demo")
     mark.open()
     await asyncio.sleep(0.1)
     try:
@@ -220,7 +220,7 @@ async def test_a_mark_that_was_given_meanwhile_stays() -> None:
     """An engine that was paused between its look and its write leads no more by then, and the other one does."""
     upper = ground(pod("a"), pod("b", leads="demo"))
     upper.touched.append("b")
-    mark = LeadMark(upper, ref("a"), "demo")
+    mark = LeaderLabel(upper, ref("a"), "demo")
     mark.leads = True
     with pytest.raises(Conflict):
         await mark.settle()
@@ -257,7 +257,7 @@ async def test_an_end_waits_a_second_at_the_most() -> None:
 async def test_without_a_pod_nothing_is_done() -> None:
     """On a machine of its own an engine has none."""
     upper = ground(pod("a"))
-    mark = LeadMark(upper, None, "demo")
+    mark = LeaderLabel(upper, None, "demo")
     mark.open()
     mark.lead()
     await mark.settle()

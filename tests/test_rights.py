@@ -7,8 +7,8 @@ import pytest
 from rightstable import DOCUMENT, rewritten, table
 from rightstable import topology as whole
 
-from tensile.engine.configmap_source import Place
-from tensile.engine.permissions import ALL_KINDS, READ, WRITTEN, Right, lower_rights, upper_rights
+from tensile.engine.configmap_source import ConfigMapKey
+from tensile.engine.permissions import ALL_KINDS, READ, WRITTEN, Permission, lower_rights, upper_rights
 from tensile.objects import CLAIM, POD, SECRET, STORAGE_CLASS, Kind
 from tensile.reconcile.watches import FOLLOWS
 from tensile.topology import Topology, parse
@@ -28,17 +28,17 @@ def topology(**fields: Any) -> Topology:
     return parse(orjson.dumps(file).decode(), name="topology.yaml")
 
 
-def verbs(rights: list[Right], resource: str, group: str = "") -> set[str]:
+def verbs(rights: list[Permission], resource: str, group: str = "") -> set[str]:
     """Return the verbs that a resource is listed with."""
     return {verb for one in rights if (one.resource, one.group) == (resource, group) for verb in one.verbs}
 
 
-def above(**fields: Any) -> list[Right]:
+def above(**fields: Any) -> list[Permission]:
     """Return the rights in the upper cluster."""
     return upper_rights(topology(**fields))
 
 
-def below(**fields: Any) -> list[Right]:
+def below(**fields: Any) -> list[Permission]:
     """Return the rights in the lower cluster."""
     return lower_rights(topology(**fields).lowers[0])
 
@@ -159,10 +159,10 @@ def test_pods_above_are_made_and_secrets_written_only_where_pods_are_moved() -> 
 
 def test_rights_in_one_namespace_are_no_rights_elsewhere() -> None:
     """Leases of nodes, and the status beside the topology's ConfigMap."""
-    rights = upper_rights(topology(), place=Place("ops", "mine"))
+    rights = upper_rights(topology(), place=ConfigMapKey("ops", "mine"))
     leases = [one for one in rights if one.resource == "leases"]
     assert [(one.namespace, one.verbs) for one in leases] == [("kube-node-lease", ("get", "create", "patch"))]
-    taking_turns = upper_rights(topology(), place=Place("ops", "mine"), takes_turns=True)
+    taking_turns = upper_rights(topology(), place=ConfigMapKey("ops", "mine"), takes_turns=True)
     assert {one.namespace for one in taking_turns if one.resource == "leases"} == {"kube-node-lease", "kube-system"}
     maps = {(one.namespace, one.name): set(one.verbs) for one in rights if one.resource == "configmaps"}
     assert maps == {("", ""): set(READ), ("ops", ""): {"create"}, ("ops", "mine-status"): {"patch"}}
@@ -184,14 +184,17 @@ def test_what_is_for_one_object_is_for_no_other() -> None:
 
 def test_how_a_right_is_written_in_a_role() -> None:
     """By group and resource, with the subresource behind it."""
-    assert (Right(POD, ("get",), "", "log").group, Right(POD, ("get",), "", "log").resource) == ("", "pods/log")
-    assert (Right(STORAGE_CLASS, (), "").group, Right(CLAIM, (), "").group) == ("storage.k8s.io", "")
-    assert (Right(ALL_KINDS, (), "").group, Right(ALL_KINDS, (), "").resource) == ("*", "*")
-    assert Right(Kind("a.example/v1", "X", "xs", namespaced=True), (), "").group == "a.example"
+    assert (Permission(POD, ("get",), "", "log").group, Permission(POD, ("get",), "", "log").resource) == (
+        "",
+        "pods/log",
+    )
+    assert (Permission(STORAGE_CLASS, (), "").group, Permission(CLAIM, (), "").group) == ("storage.k8s.io", "")
+    assert (Permission(ALL_KINDS, (), "").group, Permission(ALL_KINDS, (), "").resource) == ("*", "*")
+    assert Permission(Kind("a.example/v1", "X", "xs", namespaced=True), (), "").group == "a.example"
 
 
 def test_the_documentation_lists_just_these() -> None:
     """It is written from the list (tests/rightstable.py), so a change of a right is a change there."""
     assert rewritten(DOCUMENT.read_text()) == DOCUMENT.read_text()
-    above_all = upper_rights(whole(), place=Place("x", "y"), takes_turns=True)
+    above_all = upper_rights(whole(), place=ConfigMapKey("x", "y"), takes_turns=True)
     assert table().count("\n| `") == len(above_all) + len(lower_rights(whole().lowers[0]))

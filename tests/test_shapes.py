@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensile.errors import Malformed
-from tensile.kube.store import Cache, Kept, keep_all
+from tensile.kube.store import Cache, Transformed, keep_all
 from tensile.names import FIELD_MANAGER
 from tensile.objects import CONFIG_MAP, NAMESPACE, POD, SECRET, SERVICE, Kind
 from tensile.reconcile.pods.index import digest_below
@@ -151,7 +151,7 @@ def test_content_is_of_one_form(kind: Kind, more: dict[str, Any]) -> None:
 
 def test_what_is_not_kept_is_not_looked_at() -> None:
     """Of a stranger's pod only facts are kept; whoever read them out has looked at their types."""
-    strict = checked(POD, lambda raw: Kept(b"", len(raw)))
+    strict = checked(POD, lambda raw: Transformed(b"", len(raw)))
     assert strict(b'{"metadata":5}').facts == 14
 
 

@@ -19,7 +19,7 @@ from tensile.kube.net import listening, place
 from tensile.kube.tls import self_signed
 from tensile.kubelet.api.server import open_port
 from tensile.policy.extender.server import listening as extender_port
-from tensile.policy.webhook.listener import Listening
+from tensile.policy.webhook.listener import WebhookListener
 
 V4, V6 = "127.0.0.1", "::1"
 LATER = 65_000
@@ -68,7 +68,7 @@ async def extender(bind: str, port: int) -> AsyncIterator[int]:
 @asynccontextmanager
 async def webhook(bind: str, port: int) -> AsyncIterator[int]:
     """Listen for the upper apiserver."""
-    served = Listening(self_signed("x", V4, [V4], datetime.now(UTC), timedelta(days=1)), bytes)
+    served = WebhookListener(self_signed("x", V4, [V4], datetime.now(UTC), timedelta(days=1)), bytes)
     await served.start(bind, port)
     yield served.port
     await served.close()

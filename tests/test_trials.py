@@ -8,7 +8,7 @@ from papers import kubeconfig
 from virtualtime import in_virtual_time
 from worldkit import A, B, topology
 
-from tensile.engine.clusters import PATIENCE, RETRY, Trials
+from tensile.engine.clusters import PATIENCE, RETRY, CredentialChecks
 from tensile.errors import AccessError
 from tensile.kube.credentials import Access, from_kubeconfig
 from tensile.kube.file_watch import FileWatcher
@@ -44,8 +44,8 @@ class Desk:
 async def test_what_can_be_read_is_not_objected_to() -> None:
     """And is read anew the next time: files change."""
     desk = Desk()
-    trials = Trials(desk.read, FileWatcher())
-    assert [await trials.objection(FIRST), await trials.objection(FIRST)] == ["", ""]
+    trials = CredentialChecks(desk.read, FileWatcher())
+    assert [await trials.error(FIRST), await trials.error(FIRST)] == ["", ""]
     assert desk.asked == ["k/0", "k/0"]
 
 
@@ -54,16 +54,16 @@ async def test_what_cannot_be_read_is_said_and_tried_again_in_time() -> None:
     """However often somebody asks in between; once it can be read that is known."""
     desk = Desk()
     desk.wrong[A] = "k/0: no such file"
-    trials = Trials(desk.read, FileWatcher())
+    trials = CredentialChecks(desk.read, FileWatcher())
     for _ in range(4):
-        assert await trials.objection(FIRST) == "k/0: no such file"
+        assert await trials.error(FIRST) == "k/0: no such file"
         await asyncio.sleep(RETRY / 5)
     assert len(desk.asked) == 1
     desk.wrong.clear()
     for _ in range(2):
-        assert await trials.objection(FIRST) == "k/0: no such file"
+        assert await trials.error(FIRST) == "k/0: no such file"
         await asyncio.sleep(RETRY / 5)
-    assert await trials.objection(FIRST) == ""
+    assert await trials.error(FIRST) == ""
 
 
 @in_virtual_time
@@ -71,12 +71,12 @@ async def test_a_slow_reading_holds_up_nobody_for_long() -> None:
     """Only the first question waits for it at all, and a later one is told how it ended."""
     desk = Desk()
     desk.seconds = 25.0
-    trials, clock = Trials(desk.read, FileWatcher()), asyncio.get_running_loop().time
-    assert (await trials.objection(FIRST), clock()) == (READING, PATIENCE)
+    trials, clock = CredentialChecks(desk.read, FileWatcher()), asyncio.get_running_loop().time
+    assert (await trials.error(FIRST), clock()) == (READING, PATIENCE)
     for second in range(1, 25):
-        assert (await trials.objection(FIRST), clock()) == (READING, second)
+        assert (await trials.error(FIRST), clock()) == (READING, second)
         await asyncio.sleep(1.0)
-    assert (await trials.objection(FIRST), desk.asked) == ("", ["k/0"])
+    assert (await trials.error(FIRST), desk.asked) == ("", ["k/0"])
 
 
 @in_virtual_time
@@ -84,13 +84,13 @@ async def test_a_slow_reading_that_fails_is_told_before_there_is_another() -> No
     """It rests for as long as a quick one does."""
     desk = Desk()
     desk.seconds, desk.wrong[A] = 25.0, "the exec plugin failed"
-    trials = Trials(desk.read, FileWatcher())
-    assert await trials.objection(FIRST) == READING
+    trials = CredentialChecks(desk.read, FileWatcher())
+    assert await trials.error(FIRST) == READING
     await asyncio.sleep(desk.seconds)
-    assert (await trials.objection(FIRST), len(desk.asked)) == (desk.wrong[A], 1)
+    assert (await trials.error(FIRST), len(desk.asked)) == (desk.wrong[A], 1)
     await asyncio.sleep(RETRY)
     for _ in range(20):
-        assert await trials.objection(FIRST) == desk.wrong[A]
+        assert await trials.error(FIRST) == desk.wrong[A]
         await asyncio.sleep(1.0)
     assert len(desk.asked) == 2
 
@@ -105,12 +105,12 @@ async def test_a_reading_for_which_descriptors_are_short_is_repeated() -> None:
         if shortages:
             raise OSError(24, "Too many open files")
 
-    trials = Trials(read, FileWatcher())
-    assert await trials.objection(FIRST) == shortages.pop()
+    trials = CredentialChecks(read, FileWatcher())
+    assert await trials.error(FIRST) == shortages.pop()
     await asyncio.sleep(RETRY)
-    await trials.objection(FIRST)
+    await trials.error(FIRST)
     await asyncio.sleep(0.1)
-    assert await trials.objection(FIRST) == ""
+    assert await trials.error(FIRST) == ""
 
 
 @in_virtual_time
@@ -118,14 +118,14 @@ async def test_other_credentials_are_another_reading() -> None:
     """What was read of those before does not count any more, and a reading of them that is under way is given up."""
     desk = Desk()
     desk.wrong[A] = "wrong"
-    trials = Trials(desk.read, FileWatcher())
-    assert await trials.objection(FIRST) == "wrong"
+    trials = CredentialChecks(desk.read, FileWatcher())
+    assert await trials.error(FIRST) == "wrong"
     desk.wrong.clear()
-    assert await trials.objection(FIRST.model_copy(update={"context": "other"})) == ""
+    assert await trials.error(FIRST.model_copy(update={"context": "other"})) == ""
     desk.seconds = 25.0
-    assert await trials.objection(FIRST) == READING
+    assert await trials.error(FIRST) == READING
     desk.seconds = 0.0
-    assert await trials.objection(FIRST.model_copy(update={"kubeconfig": "right"})) == ""
+    assert await trials.error(FIRST.model_copy(update={"kubeconfig": "right"})) == ""
     assert (desk.asked[-1], desk.given_up) == ("right", [A])
 
 
@@ -134,9 +134,9 @@ async def test_what_does_not_concern_the_way_is_no_other_reading() -> None:
     """An edit beside it does not begin anew what takes long."""
     desk = Desk()
     desk.seconds = 25.0
-    trials = Trials(desk.read, FileWatcher())
+    trials = CredentialChecks(desk.read, FileWatcher())
     for qps in (1, 2, 3):
-        assert await trials.objection(FIRST.model_copy(update={"qps": qps})) == READING
+        assert await trials.error(FIRST.model_copy(update={"qps": qps})) == READING
     assert (len(desk.asked), desk.given_up) == (1, [])
 
 
@@ -145,10 +145,10 @@ async def test_lowers_are_read_beside_each_other() -> None:
     """One that hangs says nothing of another."""
     desk = Desk()
     desk.seconds = 25.0
-    trials = Trials(desk.read, FileWatcher())
-    assert await trials.objection(FIRST) == READING
+    trials = CredentialChecks(desk.read, FileWatcher())
+    assert await trials.error(FIRST) == READING
     desk.seconds = 0.0
-    assert await trials.objection(SECOND) == ""
+    assert await trials.error(SECOND) == ""
 
 
 async def test_files_that_cannot_be_used_are_read_again_when_they_change(tmp_path: Path) -> None:
@@ -163,16 +163,16 @@ async def test_files_that_cannot_be_used_are_read_again_when_they_change(tmp_pat
         return await from_kubeconfig(tmp_path / (spec.kubeconfig or ""))
 
     watcher = FileWatcher()
-    trials = Trials(access, watcher)
+    trials = CredentialChecks(access, watcher)
     for name, content, words in (("later", text, "later: cannot be read"), ("token", "t", "token: cannot be read")):
         before = len(read)
         for _ in range(3):
-            assert words in await trials.objection(spec)
+            assert words in await trials.error(spec)
         async with heard(watcher, tmp_path / name):
             assert len(read) == max(before, 1)
             (tmp_path / name).write_text(content)
         await asyncio.wait({trial.task for trial in trials._trials.values()})
-    assert await trials.objection(spec) == ""
+    assert await trials.error(spec) == ""
     assert len(read) == 3
     await trials.close()
     await watcher.close()
@@ -183,8 +183,8 @@ async def test_at_the_end_nothing_is_read_any_more() -> None:
     """What is under way is given up."""
     desk = Desk()
     desk.seconds = 25.0
-    trials = Trials(desk.read, FileWatcher())
-    await trials.objection(FIRST)
-    await trials.objection(SECOND)
+    trials = CredentialChecks(desk.read, FileWatcher())
+    await trials.error(FIRST)
+    await trials.error(SECOND)
     await trials.close()
     assert desk.given_up == [A, B]

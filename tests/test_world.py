@@ -71,7 +71,7 @@ def test_a_lower_is_settled_without_what_placement_needs() -> None:
     """Those are followed only where somebody asks for placement; a copy has its own of them too."""
     lower = world().lowers[A]
     for cache in lower.place_caches():
-        cache.distrust()
+        cache.mark_stale()
     assert lower.settled
     assert not any(one in list(lower.place_caches()) for one in lower.copy().place_caches())
 
@@ -81,7 +81,7 @@ def test_a_lower_is_settled_when_every_cache_is_complete() -> None:
     lower = world().lowers[A]
     assert lower.settled
     for cache in lower.caches():
-        cache.distrust()
+        cache.mark_stale()
         assert not lower.settled
         cache.replace((), 5)
     assert lower.settled
@@ -93,7 +93,7 @@ def test_a_lower_is_empty_when_it_certainly_has_no_pods(side: str) -> None:
     lower = world().lowers[A]
     assert lower.is_empty
     cache = getattr(lower, side)
-    cache.distrust()
+    cache.mark_stale()
     assert not lower.is_empty
     cache.replace((), 5)
     put(cache, upper_pod())
@@ -118,7 +118,7 @@ def test_of_a_lower_left_behind_only_the_upper_side_can_be_known() -> None:
     """Nobody can reach the other any more."""
     lower = world().lowers[A]
     lower.connected = False
-    lower.pods.distrust()
+    lower.pods.mark_stale()
     assert lower.is_empty
     put(lower.upper_pods, upper_pod())
     assert not lower.is_empty
@@ -142,12 +142,12 @@ def test_a_copy_of_a_world_goes_its_own_way() -> None:
     here = world()
     put(here.upper.config_maps, config_map())
     put(here.lowers[A].upper_pods, upper_pod())
-    here.lowers[A].silent = 60.0
+    here.lowers[A].unreachable_seconds = 60.0
     here.problems[Key("pod", A, "default", "web")] = Problem("Denied", "no room")
     made = here.copy()
     assert made.upper.config_maps.get("default", "settings") is not None
     assert len(made.lowers[A].upper_pods) == 1
-    assert made.lowers[A].silent == 60.0
+    assert made.lowers[A].unreachable_seconds == 60.0
     assert made.problems == {}
     assert (made.topology, made.owner, made.node_address) == (here.topology, here.owner, here.node_address)
     for name in ("upper", *here.lowers):

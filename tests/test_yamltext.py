@@ -12,8 +12,8 @@ from tensile.yaml_document import (
     MAX_DEPTH,
     MAX_ENTRIES,
     MAX_NODES,
-    Node,
     Position,
+    YAMLNode,
     advise,
     compose,
     find,
@@ -38,7 +38,7 @@ b:
 """
 
 
-def read(text: str) -> Node:
+def read(text: str) -> YAMLNode:
     """Read a text without flaws."""
     document = compose(text)
     assert not document.flaws

@@ -17,7 +17,7 @@ from tensile.kubelet.node.capacity import node_offer
 from tensile.kubelet.node.rule import NodeRule
 from tensile.kubelet.node.rule import key_of as node_key
 from tensile.kubelet.pods import service_account, unbound
-from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
 from tensile.objects import Kind, Manifest, annotations, labels, metadata, uid
@@ -29,7 +29,7 @@ from tensile.reconcile.plan import Plan, plan
 from tensile.reconcile.pods import index
 from tensile.reconcile.pods.demand import pod_demand
 from tensile.reconcile.rules import namespaces
-from tensile.reconcile.world import Key, LowerWorld, Naming, UpperWorld, World
+from tensile.reconcile.world import Key, LowerWorld, NamespaceNaming, UpperWorld, World
 from tensile.topology import Lower, Topology, parse
 
 OWNER_HERE = owner_of("11111111-upper", "demo")
@@ -79,7 +79,7 @@ def opened(spec: Lower) -> LowerWorld:
         version="v1.36.3",
         mark=OWNER_HERE.mark,
         more=synced(watches.caches(above=False)),
-        naming=Naming("demo", OWNER_HERE.mark) if spec.namespaces.mapping == "prefix" else None,
+        naming=NamespaceNaming("demo", OWNER_HERE.mark) if spec.namespaces.mapping == "prefix" else None,
         place_nodes=filled(reader.digest_node),
         place_pods=filled(reader.digest_pod),
     )
@@ -175,7 +175,7 @@ def upper_pod(name: str = "web", spec: Manifest | None = None, status: Manifest 
 def twin(of: Manifest, status: Manifest | None = None, node: str = A, **meta: Any) -> Manifest:
     """Make the lower pod of an upper pod as the engine would; its UID is "below-" and the upper pod's."""
     namespace = metadata(of)["namespace"]
-    made = lower_pod(of, Placement(OWNER_HERE, node, namespace, f"below-{namespace}"))
+    made = lower_pod(of, LowerContext(OWNER_HERE, node, namespace, f"below-{namespace}"))
     more = {"uid": f"below-{uid(of)}", **meta}
     made = {**made, "metadata": {**made["metadata"], **more}, "status": {"phase": "Pending"} | (status or {})}
     return written(made)

@@ -7,7 +7,7 @@ nothing is fetched from any. An image that is not made here is not there; a test
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tensile.sandbox.real_node import Entry, Image, busybox_layer, layer, packed
+from tensile.sandbox.real_node import Image, LayerEntry, busybox_layer, layer, packed
 
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PAGES = "usr/share/nginx/html"
@@ -55,10 +55,10 @@ def _images(files: Files) -> dict[str, tuple[tuple[bytes, ...], Mapping[str, Any
     which passes on every variable.
     """
     base = busybox_layer(files.busybox, files.applets)
-    shell = layer({"usr/local/bin/sh": Entry(files.shell, 0o755), "etc/group": Entry(GROUPS)})
+    shell = layer({"usr/local/bin/sh": LayerEntry(files.shell, 0o755), "etc/group": LayerEntry(GROUPS)})
     agnhost = _agnhost(files)
-    nnp = layer({"usr/local/bin/nnp": Entry(files.nnp, 0o4755)})
-    pages = layer({f"{PAGES}/index.html": Entry(b"welcome\n")})
+    nnp = layer({"usr/local/bin/nnp": LayerEntry(files.nnp, 0o4755)})
+    pages = layer({f"{PAGES}/index.html": LayerEntry(b"welcome\n")})
     runs = {"Env": [PATH], "WorkingDir": "/"}
     serves = {**runs, "Cmd": ["httpd", "-f", "-p", "80", "-h", f"/{PAGES}"]}
     of_agnhost = {**runs, "Entrypoint": ["/agnhost"]}
@@ -79,18 +79,18 @@ def _agnhost(files: Files) -> bytes:
     """Return the files of agnhost's image that lie over busybox; of the certificate tests make a page."""
     return layer(
         {
-            "agnhost": Entry(files.agnhost, 0o755),
-            "agnhost-2": Entry(mode=0o777, link="agnhost"),
-            "bin/curl": Entry(CURL, 0o755),
-            "etc/passwd": Entry(USERS),
-            "etc/group": Entry(GROUPS),
-            "localhost.crt": Entry(files.certificate),
-            "localhost.key": Entry(files.key),
-            "uploads": Entry(mode=0o755, folder=True),
+            "agnhost": LayerEntry(files.agnhost, 0o755),
+            "agnhost-2": LayerEntry(mode=0o777, link="agnhost"),
+            "bin/curl": LayerEntry(CURL, 0o755),
+            "etc/passwd": LayerEntry(USERS),
+            "etc/group": LayerEntry(GROUPS),
+            "localhost.crt": LayerEntry(files.certificate),
+            "localhost.key": LayerEntry(files.key),
+            "uploads": LayerEntry(mode=0o755, folder=True),
         }
     )
 
 
 def _data(animal: str) -> bytes:
     """Return what the two images of the update demo tell apart."""
-    return layer({"data.json": Entry(f'{{"image": "{animal}.jpg"}}\n'.encode())})
+    return layer({"data.json": LayerEntry(f'{{"image": "{animal}.jpg"}}\n'.encode())})

@@ -74,7 +74,7 @@ async def something_else_listens(stage: Stage) -> None:
     """It greets whoever comes, in no TLS."""
 
     async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Say something, and hang up."""
+        """Send a few bytes and hang up."""
         with suppress(OSError):
             writer.write(b"220 welcome\r\n")
             await writer.drain()

@@ -6,7 +6,7 @@ from datetime import timedelta
 from bench.diagnoses.setup import setup
 from bench.diagnoses.stage import BINDINGS, LOWERS, A, B, Stage
 from bench.sites import Manifest, until
-from tensile.engine.permissions import Right, lower_rights, upper_rights
+from tensile.engine.permissions import Permission, lower_rights, upper_rights
 from tensile.kubelet.api.csr import request_for
 from tensile.sandbox.layout import LOOPBACK, UPPER
 from tensile.topology import Topology, parse
@@ -25,7 +25,7 @@ _PROBE = ("192.0.2.1", 9)
 # Rights.
 
 
-def rule(right: Right) -> Manifest:
+def rule(right: Permission) -> Manifest:
     """Write a right as a rule of a role."""
     group = right.group
     return {"apiGroups": [group], "resources": [right.resource], "verbs": list(right.verbs)}

@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from tensile.sandbox.credentials import Authority, Pair
+from tensile.sandbox.credentials import Authority, CertificatePair
 from tensile.sandbox.layout import LOOPBACK
 
 
@@ -26,7 +26,7 @@ class User(NamedTuple):
 
 def signer_of(pki: Path) -> Authority:
     """Return a cluster's certificate authority; `pki` is its folder of keys."""
-    pair = Pair((pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes())
+    pair = CertificatePair((pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes())
     key = load_pem_private_key(pair.key, None)
     assert isinstance(key, EllipticCurvePrivateKey)
     return Authority(pair, x509.load_pem_x509_certificate(pair.certificate).subject, key, datetime.now(UTC))
@@ -66,7 +66,7 @@ class Keys:
             self._known[user] = context
         return self._known[user]
 
-    def _written(self, stem: str, pair: Pair) -> tuple[Path, Path]:
+    def _written(self, stem: str, pair: CertificatePair) -> tuple[Path, Path]:
         paths = self._directory / f"{stem}.crt", self._directory / f"{stem}.key"
         for path, content in zip(paths, (pair.certificate, pair.key), strict=True):
             path.write_bytes(content)

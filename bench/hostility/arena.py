@@ -43,7 +43,7 @@ from tensile.objects import (
     moment_of,
     uid,
 )
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.dryrun.patch import patched
 
 TEAM = "team"
@@ -52,7 +52,7 @@ _CLUSTERS = (UPPER, *LOWERS)
 _LOOK = 0.5
 
 
-class Issuing(Rehearsal):
+class Issuing(DryRunCluster):
     """A cluster in memory whose tokens tell for which pod they are, so that they are known wherever they turn up."""
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
@@ -91,7 +91,7 @@ class Kubelets(Nature):
             return True
         left = _seconds_to(metadata(pod)["deletionTimestamp"])
         if left > 0:
-            asyncio.get_running_loop().call_later(left, self.wake)
+            asyncio.get_running_loop().call_later(left, self.enqueue_all)
         return left <= 0
 
     def _running(self, pod: Manifest) -> Manifest:
@@ -110,7 +110,7 @@ class Kubelets(Nature):
 
 
 class Ear:
-    """Hears of events of a lower cluster, as long as an engine is there, and passes them on."""
+    """Watches events of a lower cluster while an engine runs, and passes them on."""
 
     def __init__(self, heard: Callable[[WatchEvent], None]) -> None:
         self.heard: Callable[[WatchEvent], None] | None = heard

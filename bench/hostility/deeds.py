@@ -113,7 +113,7 @@ class Play:
             await self._put_honest(metadata(pod)["namespace"], metadata(pod)["name"], choices)
 
     async def _change(self, choices: Choices) -> None:
-        """Give an object another content."""
+        """Change the content of an object."""
         namespace, (kind, name) = choices.pick(self._setting.honest), choices.pick(honest.ORIGINALS)
         ref = Ref(UPPER, kind, namespace, name)
         if self._hands.find(ref) is not None:
@@ -127,7 +127,7 @@ class Play:
             await self._hands.delete(Ref(UPPER, kind, namespace, name), found, HONEST)
 
     async def _relabel(self, choices: Choices) -> None:
-        """Give a pod another label."""
+        """Change a label of a pod."""
         pod = _one_of(choices, self._honest_pods())
         if pod is not None:
             ref = _ref(UPPER, POD, pod)

@@ -57,7 +57,7 @@ def compared(version: str, real: Answers, virtual: Answers) -> dict[str, Any]:
 
 
 def rounds(sandbox: Sandbox, versions: dict[str, str], scratch: Path) -> dict[str, dict[str, Any]]:
-    """Give everything to the real node, then with an engine to the virtual one; returns the comparisons by version."""
+    """Run every command on the real node, then on the virtual one; return the comparisons by version."""
     real = {version: given(Side(sandbox, LOWER, scratch), path) for version, path in versions.items()}
     put_within_reach(sandbox)
     child = engine(sandbox, sandbox.directory / "engine.log")

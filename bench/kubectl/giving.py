@@ -1,4 +1,4 @@
-"""Gives one command and takes down what it says: with pipes, on a terminal, or as a port-forward that is used."""
+"""Runs one command and records its output: with pipes, on a terminal, or as a port-forward that is used."""
 
 import os
 import pty
@@ -54,7 +54,7 @@ class Hand(NamedTuple):
         return _piped(command, variables, step)
 
     def wait(self, step: Step) -> None:
-        """Give a command again and again until its answer is the one that is waited for."""
+        """Run a command again and again until it answers as expected."""
         end = time.monotonic() + PATIENCE
         while not re.search(step.until, (told := self.give(step)).out):
             if time.monotonic() > end:

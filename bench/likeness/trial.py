@@ -29,7 +29,7 @@ from tensile.objects import (
     metadata,
     uid,
 )
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.dryrun.patch import is_selected
 
 FOLLOWED = (CONFIG_MAP, SECRET, POD, SERVICE_ACCOUNT, LEASE, EVENT)
@@ -49,7 +49,7 @@ class Result(NamedTuple):
 
 async def trial(real: Cluster, seed: int, count: int) -> Result:
     """Make so many requests of a real cluster and of a rehearsal that is made for it."""
-    rehearsal = Rehearsal(real.name, ends_pods=False, now=lambda: datetime.now(UTC))
+    rehearsal = DryRunCluster(real.name, ends_pods=False, now=lambda: datetime.now(UTC))
     name = f"alike-{uuid4().hex[:8]}"
     sides = [Side(cluster, name, name) for cluster in (rehearsal, real)]
     async with prepared(sides[0]), prepared(sides[1]):
@@ -124,7 +124,7 @@ async def prepared(side: Side) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        if not isinstance(cluster, Rehearsal):
+        if not isinstance(cluster, DryRunCluster):
             await _cleared(cluster, side.namespace)
 
 

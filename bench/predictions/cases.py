@@ -12,7 +12,7 @@ from typing import Any
 from bench.predictions.stage import BUDGETS, A, B, C, Stage
 from bench.sites import NODES, PODS
 from tensile.names import TRIED
-from tensile.policy.descheduler.records import Note, written
+from tensile.policy.descheduler.records import EvictionRecord, written
 
 SSD = {"disk": "ssd"}
 Scene = Callable[[Stage], Awaitable[None]]
@@ -24,7 +24,7 @@ class Case:
 
     scene: Scene
     moves: int
-    stuck: int = 0
+    on_blocked: int = 0
     policy: Mapping[str, Any] = field(default_factory=dict)
     drained: str = ""
     """The lower that is drained; "" where the descheduler is at work."""
@@ -260,7 +260,7 @@ async def _running(stage: Stage, replicas: int, slots: int) -> None:
 
 
 async def _ssd(stage: Stage, lower: str, slots: int) -> None:
-    """Give a lower a node with that label and so much room."""
+    """Add a node with that label and so much room to a lower cluster."""
     await stage.label(lower, 1, **SSD)
     await stage.offer(lower, slots)
 
@@ -268,7 +268,7 @@ async def _ssd(stage: Stage, lower: str, slots: int) -> None:
 async def _left(stage: Stage, owner: str, lower: str) -> None:
     """Note that a pod of an owner left a lower a minute ago, as the engine does."""
     node = f"{NODES}/{lower}"
-    note = Note(owner, "long-gone", datetime.now(UTC) - timedelta(minutes=2), (lower,))
+    note = EvictionRecord(owner, "long-gone", datetime.now(UTC) - timedelta(minutes=2), (lower,))
     await stage.edit(stage.upper, node, {"metadata": {"annotations": {TRIED: written([note])}}})
 
 

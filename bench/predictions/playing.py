@@ -41,9 +41,9 @@ async def _compared(stage: Stage, case: Case) -> dict[str, Any]:
     found = differences(said, before, after, loose=case.loose)
     if seen != stuck:
         found.append(f"{sorted(stuck)} were said to fit nowhere else, and {sorted(seen)} did not")
-    if (len(said), len(stuck)) != (case.moves, case.stuck):
+    if (len(said), len(stuck)) != (case.moves, case.on_blocked):
         found.append(
-            f"{len(said)} were said to leave and {len(stuck)} to fit nowhere: {case.moves}, {case.stuck} should"
+            f"{len(said)} were said to leave and {len(stuck)} to fit nowhere: {case.moves}, {case.on_blocked} should"
         )
     happened = {**_went(before, after), "fits_nowhere": sorted(seen)}
     return {"said": {"moves": _told(said), "fits_nowhere": sorted(stuck)}, "happened": happened, "differences": found}

@@ -271,7 +271,7 @@ class Play:
         """Have pods of a lower cluster take their time to end, or not any more."""
         nature = self.stage.natures[LOWERS[number % 2]]
         nature.lingers = not nature.lingers
-        nature.wake()
+        nature.enqueue_all()
 
     def _edit_file(self, number: int) -> None:
         """Edit the topology file."""

@@ -285,7 +285,7 @@ class Model:
                     yield f"claim {name} is left for nobody"
 
     def _is_to_go(self, copy: Manifest) -> bool:
-        """Report whether the upper cluster has asked to delete the data of a claim: by the volume that stands for it."""
+        """Report whether the upper cluster asked to delete the data of a claim, by its placeholder volume."""
         assert self._stage is not None
         volume = self._stage.find(Ref(UPPER, VOLUME, "", f"pvc-{upper_uid_of(copy)}"))
         return volume is not None and volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"

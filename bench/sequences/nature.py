@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import orjson
 
 from tensile.objects import CLAIM, NAMESPACE, POD, UPPER, VOLUME, Kind, Manifest, Ref, annotations, metadata, uid
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 
 MOMENT = 0.06
 GIVES_AT_ONCE = "goes"
@@ -48,7 +48,7 @@ class Record:
 class Nature:
     """Kubernetes in one cluster. While it `lingers`, pods that are deleted take their time to end."""
 
-    def __init__(self, cluster: Rehearsal, heard: Heard) -> None:
+    def __init__(self, cluster: DryRunCluster, heard: Heard) -> None:
         self.lingers = False
         self._cluster = cluster
         self._heard = heard
@@ -58,14 +58,14 @@ class Nature:
         for kind, record in self._records.items():
             cluster.follow(kind, record, lambda _manifest: True)
 
-    def wake(self) -> None:
+    def enqueue_all(self) -> None:
         """Look at everything in a moment."""
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(MOMENT, self._look)
 
     def _changed(self, kind: Kind, what: str, manifest: Manifest) -> None:
         self._heard(kind, what, manifest)
-        self.wake()
+        self.enqueue_all()
 
     def _look(self) -> None:
         self._due = None

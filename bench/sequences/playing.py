@@ -28,7 +28,7 @@ def in_no_time(work: Callable[[], Coroutine[Any, Any, list[str]]]) -> list[str]:
 
 
 def staged() -> tuple[Stage, Model, Play]:
-    """Give a stage, what has to be on it, and somebody to do things there."""
+    """Return a stage, the model of what has to be on it, and a player."""
     model = Model(OWNER.mark)
     stage = Stage(model.look)
     model.attach(stage)

@@ -14,14 +14,14 @@ from bench.sequences.model import LOWERS, SPACE
 from bench.sequences.nature import Nature
 from bench.sequences.wires import LATENCY, Line, Way
 from tensile.engine.caches import bound_feed, lower_feeds, lower_world, rules, upper_feeds, upper_world
-from tensile.kube.fleet import Feed
+from tensile.kube.fleet import InformerSpec
 from tensile.names import OWNER as OWNER_LABEL
 from tensile.names import owner_of
 from tensile.objects import NAMESPACE, NODE, POD, STORAGE_CLASS, UPPER, Kind, Manifest, Ref, labels
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.plan import Step
-from tensile.reconcile.world import Key, Naming, Problem, World
+from tensile.reconcile.world import Key, NamespaceNaming, Problem, World
 from tensile.topology import Topology, parse
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Stage:
         *,
         topologies: tuple[Topology, ...] = TOPOLOGIES,
         spaces: tuple[str, ...] = (SPACE,),
-        cluster: type[Rehearsal] = Rehearsal,
+        cluster: type[DryRunCluster] = DryRunCluster,
         nature: type[Nature] = Nature,
     ) -> None:
         self.sights: list[Sight] = []
@@ -100,9 +100,9 @@ class Stage:
         """Start an engine that knows nothing but what it is told from now on."""
         self._world = World(self.topology, OWNER, upper_world(), self.now(), "10.0.0.1")
         for spec in self.topology.lowers:
-            naming = Naming(self.topology.name, OWNER.mark)
+            naming = NamespaceNaming(self.topology.name, OWNER.mark)
             lower = self._world.lowers[spec.name] = lower_world(spec, naming, self._world.upper.namespaces)
-            lower.version, lower.silent = _VERSION, self._silent[spec.name]
+            lower.version, lower.unreachable_seconds = _VERSION, self._silent[spec.name]
         for feed in (*upper_feeds(self._world.upper, OWNER, self.topology.enabled), *self._lower_feeds(self._world)):
             await self._follow(feed)
         ways: dict[str, Cluster] = dict(self.ways)
@@ -159,7 +159,7 @@ class Stage:
             way.faults.clear()
         for nature in self.natures.values():
             nature.lingers = False
-            nature.wake()
+            nature.enqueue_all()
         for cluster in CLUSTERS:
             await self.come_back(cluster)
         for line in self.lines:
@@ -171,7 +171,7 @@ class Stage:
         """Let time pass, and then return when the engine has nothing to do at this moment."""
         await asyncio.sleep(seconds)
         assert self._loop is not None
-        await self._loop.quiet()
+        await self._loop.wait_idle()
 
     async def calm(self, rounds: int = 12) -> None:
         """Return when nothing was written for three rounds, or after so many."""
@@ -194,16 +194,16 @@ class Stage:
 
     # What the loop tells its observer.
 
-    def stepped(self, key: Key, step: Step, _error: Exception | None) -> None:
+    def on_step(self, key: Key, step: Step, _error: Exception | None) -> None:
         """Count steps."""
         self._steps += 1
         if self._steps > _STEPS:
             raise RuntimeError(f"{self._steps} steps, now {key}: {step.verb} {step.ref}")
 
-    def stuck(self, key: Key, problem: Problem) -> None:
+    def on_blocked(self, key: Key, problem: Problem) -> None:
         """Pass over a problem."""
 
-    def broke(self, key: Key, error: Exception) -> None:
+    def on_rule_error(self, key: Key, error: Exception) -> None:
         """Keep a defect."""
         self.defects.append(f"{key}: {error!r}")
 
@@ -216,10 +216,10 @@ class Stage:
         for name in LOWERS:
             self.clusters[name].place(NODE, _node())
 
-    def _lower_feeds(self, world: World) -> list[Feed]:
+    def _lower_feeds(self, world: World) -> list[InformerSpec]:
         return [feed for lower in world.lowers.values() for feed in (bound_feed(lower), *lower_feeds(lower, OWNER))]
 
-    async def _follow(self, feed: Feed) -> None:
+    async def _follow(self, feed: InformerSpec) -> None:
         """Have a cache be fed; where the cluster does not answer, it has no list until it comes back."""
         line = Line(feed)
         cluster = self.clusters[feed.cluster]
@@ -235,13 +235,13 @@ class Stage:
 
     def _hush(self, lower: str, seconds: float) -> None:
         assert self._world is not None
-        self._silent[lower] = self._world.lowers[lower].silent = seconds
+        self._silent[lower] = self._world.lowers[lower].unreachable_seconds = seconds
         self._wake(lower)
 
     def _wake(self, *lowers: str) -> None:
         for name in lowers or LOWERS:
             if self._loop is not None:
-                self._loop.wake(name)
+                self._loop.enqueue_all(name)
 
     def _sighting(self, cluster: str) -> Callable[[Kind, str, Manifest], None]:
         def heard(kind: Kind, what: str, manifest: Manifest) -> None:

@@ -15,9 +15,9 @@ import orjson
 
 from tensile.errors import ClusterError, Conflict, Denied, Throttled, Unreachable
 from tensile.kube.cluster import Patch, Selection
-from tensile.kube.fleet import Feed
+from tensile.kube.fleet import InformerSpec
 from tensile.objects import Kind, Manifest, Ref
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.dryrun.patch import is_selected
 
 Fault = Literal["dropped", "lost", "late", "slow", "conflict", "throttled", "denied"]
@@ -31,7 +31,7 @@ _REPEATED = 4
 class Line:
     """One watch: passes what a cluster tells on to a cache of the engine's."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: InformerSpec) -> None:
         self.feed = feed
         self.is_held = False
         self.is_deaf = False
@@ -70,7 +70,7 @@ class Line:
         for telling in () if self.is_held else tuple(self._past):
             telling()
 
-    async def list(self, cluster: Rehearsal) -> None:
+    async def list(self, cluster: DryRunCluster) -> None:
         """Begin anew with a list: what was missed, or waits, is not told any more."""
         listing = await cluster.list(self.feed.kind, self.feed.selection)
         self.is_held = self.is_deaf = False
@@ -98,7 +98,7 @@ class Way:
     creates that arrived, or will, after they were given up.
     """
 
-    def __init__(self, real: Rehearsal, look: Callable[[str, Ref, Any], None], done: list[str]) -> None:
+    def __init__(self, real: DryRunCluster, look: Callable[[str, Ref, Any], None], done: list[str]) -> None:
         self.faults: deque[Fault] = deque()
         self.is_down = False
         self.done = done

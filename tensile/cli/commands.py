@@ -104,7 +104,7 @@ def run(
 
     _configure_logs(log_level or "info", log_format)
     found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
-    manner = running.Manner(only, leader_elect, probes)
+    manner = running.RunOptions(only, leader_elect, probes)
     if found is not None:
         running.run_map(*found, manner=manner)
         return
@@ -245,11 +245,11 @@ def explain_pod(
 ) -> None:
     """Explain where a pod runs and why, or why it is pending, with the result of every check on every node."""
     from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
-    from tensile.engine.lower import Ways  # noqa: PLC0415
+    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
     topology, directory = topology_of(file)
-    typer.echo(commands.explain(topology, Ways(directory, allow_exec_plugins), name, output))
+    typer.echo(commands.explain(topology, ClusterAccess(directory, allow_exec_plugins), name, output))
 
 
 @app.command()
@@ -277,7 +277,7 @@ def simulate(
 ) -> None:
     """Show how many pods of a template fit, and where. Exits with 2 when fewer fit than are requested."""
     from tensile.diagnostics import commands, podfile  # noqa: PLC0415 - see the module's docstring
-    from tensile.engine.lower import Ways  # noqa: PLC0415
+    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
     if pod is None and not without and save is None:
@@ -286,7 +286,7 @@ def simulate(
     name, data = ("", b"") if pod is None else pod_in(pod, topology_file)
     wanted = None if pod is None else podfile.template(data, name)
     topology, directory = topology_of(topology_file, "--topology")
-    picture = commands.pictured(topology, Ways(directory, allow_exec_plugins), snapshot)
+    picture = commands.pictured(topology, ClusterAccess(directory, allow_exec_plugins), snapshot)
     if save is not None:
         save.write_bytes(picture.to_bytes())
     text, enough = commands.simulate(picture, wanted, case, output)
@@ -347,13 +347,13 @@ def doctor(
     Exits with 1 if a check fails.
     """
     from tensile.diagnostics.doctor import run as commands  # noqa: PLC0415 - see the module's docstring
-    from tensile.engine.lower import Ways  # noqa: PLC0415
+    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
     found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
     if found is None:
         topology, directory = topology_of(file)
-        ways = Ways(directory, allow_exec_plugins)
+        ways = ClusterAccess(directory, allow_exec_plugins)
         text, is_well = commands.examine(topology, ways, output, colour=takes_colour(sys.stdout))
     else:
         text, is_well = commands.examine_map(*found, output, colour=takes_colour(sys.stdout))
@@ -391,7 +391,7 @@ def manifests(
     if directory == "":
         raise TensileError("--dir: empty: name a directory, or leave the option away")
     name, data = read(file)
-    wishes = write.Wishes(namespace, image)
+    wishes = write.RenderOptions(namespace, image)
     found = write.rendering(data, name, wishes, for_lower=lower is not None)
     lines = list(found.told)
     if directory is None:
@@ -411,12 +411,12 @@ def demo(
     _version: Version = False,
 ) -> None:
     """Start a sandbox, the engine and a workload, and show them at work. Leaves nothing behind."""
-    from tensile.sandbox.demo.guide import Wishes  # noqa: PLC0415 - see the module's docstring
+    from tensile.sandbox.demo.guide import DemoOptions  # noqa: PLC0415 - see the module's docstring
     from tensile.sandbox.demo.guide import demo as shown  # noqa: PLC0415
 
     _configure_logs(log_level or "info", log_format)
     raise typer.Exit(
-        shown(Wishes(engine_log=engine_log, log_level=log_level or "info", log_format=log_format or "text"))
+        shown(DemoOptions(engine_log=engine_log, log_level=log_level or "info", log_format=log_format or "text"))
     )
 
 

@@ -12,17 +12,17 @@ import orjson
 from tensile import yaml_document
 from tensile.errors import TensileError
 from tensile.kubelet.node.rule import own_labels
-from tensile.kubelet.pods.placement_context import Placement, same_name
+from tensile.kubelet.pods.placement_context import LowerContext, same_name
 from tensile.kubelet.pods.projection import lower_pod, notes
 from tensile.kubelet.pods.rule import excluded
 from tensile.names import Owner, prefixed
 from tensile.objects import POD, Manifest, metadata
-from tensile.policy.webhook.admission import FIELDS, Unprepared, demand_small, prepared, terms_of
+from tensile.policy.webhook.admission import FIELDS, CannotMutate, demand_small, prepared, terms_of
 from tensile.reconcile.pods.pod_schema import Found, composed, demand, flaws, stored
 from tensile.reconcile.pods.scheduling import meets, taints_of
 from tensile.reconcile.rules.services import server_of
 from tensile.topology import Lower, Topology, parse
-from tensile.yaml_document import Node, find
+from tensile.yaml_document import YAMLNode, find
 
 OUTPUTS = ("yaml", "json")
 _LATER = "set-when-created"
@@ -75,7 +75,7 @@ def _mutated(pod: Manifest, topology: Topology) -> tuple[Manifest, tuple[str, ..
     try:
         demand_small({field: orjson.dumps(spec[field]) if field in spec else b"" for field in FIELDS})
         return prepared(pod, terms_of(topology)), ()
-    except Unprepared as error:
+    except CannotMutate as error:
         return pod, (f"not prepared for virtual nodes: {error}",)
 
 
@@ -102,7 +102,7 @@ def written(found: Mutation, output: str) -> str:
     return yaml_document.document(document).rstrip("\n")
 
 
-def _nameless(root: Node) -> Iterator[Found]:
+def _nameless(root: YAMLNode) -> Iterator[Found]:
     """Yield a problem if a pod has neither `name` nor `generateName`."""
     names = (find(root, ("metadata", field)) for field in ("name", "generateName"))
     if not any(name.value for name in names if name):
@@ -131,7 +131,7 @@ def _lower_of(pod: Manifest, topology: Topology) -> tuple[Lower, tuple[str, ...]
     return first, (f"{why}: the lower pod is shown as it would be in {first.name}",)
 
 
-def _place(lower: Lower, topology: Topology, namespace: str) -> Placement:
+def _place(lower: Lower, topology: Topology, namespace: str) -> LowerContext:
     """Return the context of the pod in the lower cluster, as far as the topology alone defines it.
 
     A label that the topology sets on the virtual node is assumed to be missing on the lower nodes, unless it is a
@@ -143,7 +143,7 @@ def _place(lower: Lower, topology: Topology, namespace: str) -> Placement:
         return prefixed(topology.name, upper_namespace)
 
     namespace_of = below if lower.namespaces.mapping == "prefix" else same_name
-    return Placement(
+    return LowerContext(
         Owner(_LATER, topology.name, _LATER),
         lower.node.name,
         namespace_of(namespace),

@@ -16,8 +16,8 @@ import tensile
 from tensile.errors import TensileError
 
 if TYPE_CHECKING:
-    from tensile.engine.configmap_source import Place
-    from tensile.engine.lower import Ways
+    from tensile.engine.configmap_source import ConfigMapKey
+    from tensile.engine.lower import ClusterAccess
     from tensile.topology import Topology
 
 STANDARD_INPUT = "standard input"
@@ -187,13 +187,13 @@ def map_of(
     context: str | None,
     *,
     allow_exec_plugins: bool,
-) -> "tuple[Place, Ways] | None":
+) -> "tuple[ConfigMapKey, ClusterAccess] | None":
     """Return the ConfigMap of the topology and the credentials of its cluster; None if the topology is in a file.
 
     Raises TensileError for options that do not go together.
     """
-    from tensile.engine.configmap_source import KEY, Place  # noqa: PLC0415
-    from tensile.engine.lower import Ways  # noqa: PLC0415 - see the module's docstring
+    from tensile.engine.configmap_source import KEY, ConfigMapKey  # noqa: PLC0415
+    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415 - see the module's docstring
 
     given = {"--key": key, "--kubeconfig": kubeconfig, "--context": context}
     if configmap is None:
@@ -210,5 +210,7 @@ def map_of(
         raise TensileError(f"--configmap {configmap!r}: write NAMESPACE/NAME")
     if context is not None and kubeconfig is None:
         raise TensileError("--context: goes with --kubeconfig")
-    ways = Ways(Path.cwd(), allow_exec_plugins, kubeconfig, context, instead="name a kubeconfig with --kubeconfig")
-    return Place(namespace, name, key or KEY), ways
+    ways = ClusterAccess(
+        Path.cwd(), allow_exec_plugins, kubeconfig, context, instead="name a kubeconfig with --kubeconfig"
+    )
+    return ConfigMapKey(namespace, name, key or KEY), ways

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensile.engine.clusters import Clusters
-from tensile.engine.logging import Narration
-from tensile.engine.lower import Ways
+from tensile.engine.logging import LoggingObserver
+from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics
-from tensile.engine.oneshot import Problems, Progress, Unreached, converge, opened, rehearse
+from tensile.engine.oneshot import ClusterTimeout, Problems, Progress, converge, opened, rehearse
 from tensile.errors import ClusterError, TensileError
-from tensile.policy.descheduler.drain_report import Departure, departures
+from tensile.policy.descheduler.drain_report import Eviction, evictions
 from tensile.policy.descheduler.drain_report import as_json as as_departures_json
 from tensile.policy.descheduler.drain_report import as_text as as_departures_text
 from tensile.reconcile.plan import Step
@@ -35,21 +35,21 @@ from tensile.topology import Topology
 class _Applying(Recorder):
     """A recorder that also logs every step: `apply` takes time, and people watch it."""
 
-    def __init__(self, narration: Narration) -> None:
+    def __init__(self, narration: LoggingObserver) -> None:
         super().__init__()
         self._narration = narration
 
-    def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
+    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
         """Record and log a step."""
-        super().stepped(key, step, error)
-        self._narration.stepped(key, step, error)
+        super().on_step(key, step, error)
+        self._narration.on_step(key, step, error)
 
-    def stuck(self, key: Key, problem: Problem) -> None:
+    def on_blocked(self, key: Key, problem: Problem) -> None:
         """Log a key whose reconciliation is blocked."""
-        self._narration.stuck(key, problem)
+        self._narration.on_blocked(key, problem)
 
 
-class Planned(NamedTuple):
+class PlanText(NamedTuple):
     """A plan as text, whether it has changes, and the lower clusters that it leaves out ("": none).
 
     `unreached` gives the causes when the text is JSON; a text for people contains them itself.
@@ -68,20 +68,20 @@ def plan(
     colour: bool,
     allow_exec_plugins: bool,
     progress: Progress | None = None,
-) -> Planned:
+) -> PlanText:
     """Return what would change, as "text", "json" or "markdown".
 
     Raises TensileError when the upper cluster is unreachable, for another output format, and for a bug in a rule.
     """
     if output not in ("text", "json", "markdown"):
         raise TensileError(f"output {output!r}: take one of text, json, markdown")
-    found = asyncio.run(_plan(topology, Ways(directory, allow_exec_plugins), progress))
+    found = asyncio.run(_plan(topology, ClusterAccess(directory, allow_exec_plugins), progress))
     forms = {"json": lambda: as_json(found).decode(), "markdown": lambda: as_markdown(found)}
     text = forms.get(output, lambda: as_text(found, colour=colour))()
     away = _unreached(found.unreached)
     if found.unreached and output != "json":
         away = f"not planned: {', '.join(found.unreached)}: the plan says why"
-    return Planned(text, bool(found.changes), away)
+    return PlanText(text, bool(found.changes), away)
 
 
 def apply(topology: Topology, directory: Path, *, forced: bool, allow_exec_plugins: bool) -> str:
@@ -89,7 +89,7 @@ def apply(topology: Topology, directory: Path, *, forced: bool, allow_exec_plugi
 
     Raises TensileError when an object is blocked or a lower cluster is unreachable.
     """
-    return asyncio.run(_apply(topology, Ways(directory, allow_exec_plugins), forced=forced))
+    return asyncio.run(_apply(topology, ClusterAccess(directory, allow_exec_plugins), forced=forced))
 
 
 def drain_plan(
@@ -102,12 +102,12 @@ def drain_plan(
     names = [spec.name for spec in topology.lowers]
     if lower not in names:
         raise TensileError(f"drain {lower}: no lower cluster of that name; there are {', '.join(names) or 'none'}")
-    found = asyncio.run(_departures(topology, Ways(directory, allow_exec_plugins), lower))
+    found = asyncio.run(_departures(topology, ClusterAccess(directory, allow_exec_plugins), lower))
     text = as_departures_json(lower, found) if output == "json" else as_departures_text(lower, found)
     return text, any(one.leaves for one in found)
 
 
-async def _departures(topology: Topology, ways: Ways, lower: str) -> list[Departure]:
+async def _departures(topology: Topology, ways: ClusterAccess, lower: str) -> list[Eviction]:
     """Return every pod on the node of a lower cluster, and where it would go in a drain.
 
     The descheduler is enabled for this, so that its informers run: they supply the free capacity of every cluster.
@@ -115,17 +115,17 @@ async def _departures(topology: Topology, ways: Ways, lower: str) -> list[Depart
     watching = topology.descheduler.model_copy(update={"enabled": True})
     async with opened(topology.model_copy(update={"descheduler": watching}), ways) as (clusters, unreached):
         if unreached:  # without all clusters it is unknown where pods would fit
-            raise Unreached(_unreached(unreached))
-        return departures(clusters.world, lower)
+            raise ClusterTimeout(_unreached(unreached))
+        return evictions(clusters.world, lower)
 
 
-async def _plan(topology: Topology, ways: Ways, progress: Progress | None) -> Preview:
+async def _plan(topology: Topology, ways: ClusterAccess, progress: Progress | None) -> Preview:
     recorder = Recorder()
     return await _recorded(topology, ways, recorder, lambda clusters: rehearse(clusters, recorder), progress)
 
 
-async def _apply(topology: Topology, ways: Ways, *, forced: bool) -> str:
-    recorder = _Applying(Narration(Metrics(), time.monotonic))
+async def _apply(topology: Topology, ways: ClusterAccess, *, forced: bool) -> str:
+    recorder = _Applying(LoggingObserver(Metrics(), time.monotonic))
     work = partial(converge, observer=recorder, forced=forced)
     done = await _recorded(topology, ways, recorder, work)
     if done.problems or done.unreached:
@@ -136,7 +136,7 @@ async def _apply(topology: Topology, ways: Ways, *, forced: bool) -> str:
 
 async def _recorded(
     topology: Topology,
-    ways: Ways,
+    ways: ClusterAccess,
     recorder: Recorder,
     work: Callable[[Clusters], Awaitable[Problems]],
     progress: Progress | None = None,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from tensile.topology import Lower, Problem, Topology, TopologyErrors, parse
+from tensile.topology import Lower, Topology, TopologyErrors, TopologyProblem, parse
 from tensile.topology.validation import get, low, lowers
 from tensile.yaml_document import Path, compose, document, flow, locate, plain, show_path
 
@@ -34,7 +34,7 @@ _IN_FILES: dict[Path, str] = {
 }
 
 
-class Turned(NamedTuple):
+class ConvertedTopology(NamedTuple):
     """A converted topology: its text for a ConfigMap, the parsed model, and a description of each change."""
 
     text: str
@@ -56,7 +56,7 @@ class _Change(NamedTuple):
         return f"{show_path(self.path)}: {done}: {self.why}"
 
 
-def turned(text: str, name: str, namespace: str, *, for_lower: bool = False) -> Turned:
+def turned(text: str, name: str, namespace: str, *, for_lower: bool = False) -> ConvertedTopology:
     """Convert the text of a topology file; `name` is the file's name, `namespace` the engine's namespace.
 
     With `for_lower` only a lower cluster's part is needed, so certificates of the engine's servers do not matter.
@@ -68,7 +68,7 @@ def turned(text: str, name: str, namespace: str, *, for_lower: bool = False) -> 
     data = plain(root)
     found = [*(_shared if for_lower else _faults)(data, topology, namespace)]
     if found:
-        problems = [Problem(locate(root, path), path, words) for path, words in found]
+        problems = [TopologyProblem(locate(root, path), path, words) for path, words in found]
         raise TopologyErrors(name, tuple(sorted(problems, key=lambda one: one.position)))
     changes = [*_changes(data, topology, namespace)]
     words = [change.said() for change in changes if change.path[0] == "lowers" or not for_lower]
@@ -78,7 +78,7 @@ def turned(text: str, name: str, namespace: str, *, for_lower: bool = False) -> 
         text, whole = _written(text, data, changes)
         if not (whole or for_lower):
             words.append("comments are left out: the file is written in a way that could not be kept")
-    return Turned(text, parse(text, name=name, configmap_mode=True), tuple(words))
+    return ConvertedTopology(text, parse(text, name=name, configmap_mode=True), tuple(words))
 
 
 def _faults(data: Any, topology: Topology, namespace: str) -> Iterator[tuple[Path, str]]:

@@ -6,8 +6,8 @@ cluster, even topologies of one name from different upper clusters, as long as e
 
 from collections.abc import Iterable, Iterator
 
-from tensile.engine.configmap_source import Place
-from tensile.engine.permissions import Right, lower_rights, upper_rights
+from tensile.engine.configmap_source import ConfigMapKey
+from tensile.engine.permissions import Permission, lower_rights, upper_rights
 from tensile.objects import Manifest
 from tensile.topology import Lower, Topology
 
@@ -26,7 +26,7 @@ def upper_roles(topology: Topology, *, namespace: str, configmap: str = CONFIGMA
         namespace: the namespace of the engine, its account and the topology's ConfigMap.
         configmap: the name of that ConfigMap.
     """
-    rights = upper_rights(topology, place=Place(namespace, configmap), takes_turns=True)
+    rights = upper_rights(topology, place=ConfigMapKey(namespace, configmap), takes_turns=True)
     return [_account(topology.name, namespace), *_roles(rights, topology.name, namespace)]
 
 
@@ -52,7 +52,7 @@ def role_name(topology: str, namespace: str) -> str:
     return f"{ACCOUNT}:{namespace}:{topology}"
 
 
-def rules(rights: Iterable[Right]) -> list[Manifest]:
+def rules(rights: Iterable[Permission]) -> list[Manifest]:
     """Return the RBAC rules of rights in one namespace, or of cluster-wide rights, in the order of the rights.
 
     Resources of one API group with the same verbs share a rule; a right on one named object has its own rule.
@@ -73,9 +73,9 @@ def _account(topology: str, namespace: str) -> Manifest:
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta}
 
 
-def _roles(rights: Iterable[Right], topology: str, namespace: str) -> Iterator[Manifest]:
+def _roles(rights: Iterable[Permission], topology: str, namespace: str) -> Iterator[Manifest]:
     """Yield a ClusterRole and its binding, and a Role and its binding for each namespace with rights of its own."""
-    by_place: dict[str, list[Right]] = {}
+    by_place: dict[str, list[Permission]] = {}
     for right in rights:
         by_place.setdefault(right.namespace, []).append(right)
     for place, found in by_place.items():

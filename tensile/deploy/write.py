@@ -24,7 +24,7 @@ NAMESPACE = "tensile"
 _TAKEN = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 
-class Wishes(NamedTuple):
+class RenderOptions(NamedTuple):
     """The options beside the topology; `image` None: the default image of this version."""
 
     namespace: str
@@ -38,7 +38,7 @@ class Rendering(NamedTuple):
     told: tuple[str, ...]
 
 
-def rendering(data: bytes, name: str, wishes: Wishes, *, for_lower: bool = False) -> Rendering:
+def rendering(data: bytes, name: str, wishes: RenderOptions, *, for_lower: bool = False) -> Rendering:
     """Return the set-up for a topology file; `name` is the file's name.
 
     With `for_lower` only the manifests of a lower cluster are needed. Raises TensileError for invalid options, and for
@@ -50,7 +50,7 @@ def rendering(data: bytes, name: str, wishes: Wishes, *, for_lower: bool = False
     return Rendering(setup, tuple(f"{name}: {words}" for words in found.words))
 
 
-def _check(wishes: Wishes) -> None:
+def _check(wishes: RenderOptions) -> None:
     """Raise TensileError for an invalid option, and for a namespace that others use.
 
     Pod Security of the engine's namespace would apply to the pods of others too.
@@ -65,13 +65,13 @@ def _check(wishes: Wishes) -> None:
         raise TensileError(f"--image {wishes.image!r}: no name of an image: write one such as {default_image()}")
 
 
-def printed(setup: Setup, lower: str | None, given: str | None, wishes: Wishes) -> str:
+def printed(setup: Setup, lower: str | None, given: str | None, wishes: RenderOptions) -> str:
     """Return the manifests of the upper cluster, or those of the lower cluster `lower`; `given` is the value of -f."""
     command = _command(given, wishes)
     return upper_stream(setup, command) if lower is None else lower_stream(setup, lower, command)
 
 
-def _command(given: str | None, wishes: Wishes) -> str:
+def _command(given: str | None, wishes: RenderOptions) -> str:
     """Return the command line to print the manifests of another cluster.
 
     Standard input becomes the placeholder FILE.

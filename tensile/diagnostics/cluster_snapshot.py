@@ -39,7 +39,7 @@ from tensile.policy.placement.snapshot import Snapshot
 from tensile.reconcile import namespace_mapping
 from tensile.reconcile.rules.claim_rule import lower_claim
 from tensile.reconcile.rules.claims import class_of, mapped
-from tensile.reconcile.world import Key, LowerWorld, Naming, World
+from tensile.reconcile.world import Key, LowerWorld, NamespaceNaming, World
 from tensile.topology import Lower, Topology
 
 KINDS = (
@@ -98,7 +98,7 @@ _FORMAT = 1
 _POD_RULE = "pod"
 
 
-class Sight(msgspec.Struct, forbid_unknown_fields=True):
+class ClusterSnapshot(msgspec.Struct, forbid_unknown_fields=True):
     """One cluster: its objects by the plural of their kind, or why it could not be read (`trouble`; "": it could).
 
     `unread` lists the kinds that could not be read, with the errors.
@@ -132,17 +132,19 @@ class Sight(msgspec.Struct, forbid_unknown_fields=True):
         )
 
 
-class Asked(NamedTuple):
+class UpperPod(NamedTuple):
     """A pod of the upper cluster, and its events."""
 
     pod: Manifest
     events: list[Manifest]
 
 
-class Picture:
+class FleetSnapshot:
     """A snapshot of all clusters; `lowers` are those of the topology, in its order."""
 
-    def __init__(self, topology: Topology, upper_uid: str, upper: Sight, lowers: list[Sight], now: datetime) -> None:
+    def __init__(
+        self, topology: Topology, upper_uid: str, upper: ClusterSnapshot, lowers: list[ClusterSnapshot], now: datetime
+    ) -> None:
         self.topology = topology
         self.upper_uid = upper_uid
         self.upper = upper
@@ -183,11 +185,11 @@ class Picture:
 
     def to_bytes(self) -> bytes:
         """Return the snapshot as the content of a file."""
-        kept = Kept(_FORMAT, self.topology.name, self.upper_uid, self.upper, list(self.lowers.values()))
+        kept = SnapshotFile(_FORMAT, self.topology.name, self.upper_uid, self.upper, list(self.lowers.values()))
         return orjson.dumps(msgspec.to_builtins(kept))
 
     def _lower(self, spec: Lower) -> LowerWorld:
-        lower = lower_world(spec, Naming(self.topology.name, self.owner.mark))
+        lower = lower_world(spec, NamespaceNaming(self.topology.name, self.owner.mark))
         lower.nodes.replace([orjson.dumps(node) for node in self.lowers[spec.name].all(NODE)], 1)
         namespace_mapping.follow_note(lower, self.world)
         return lower
@@ -211,14 +213,14 @@ class Picture:
         ]
 
 
-class Kept(msgspec.Struct, forbid_unknown_fields=True):
+class SnapshotFile(msgspec.Struct, forbid_unknown_fields=True):
     """The format of the file."""
 
     formatVersion: int  # noqa: N815 - as in other documents of this project
     topology: str
     upperUID: str  # noqa: N815
-    upper: Sight
-    lowers: list[Sight]
+    upper: ClusterSnapshot
+    lowers: list[ClusterSnapshot]
 
 
 class _Meta(msgspec.Struct):
@@ -268,13 +270,13 @@ class _Specified(_Object):
 _FORMS = {POD: _Pod, VOLUME: _Specified, CSI_NODE: _Specified}
 
 
-def picture_of(data: bytes, topology: Topology, now: datetime, name: str) -> Picture:
+def picture_of(data: bytes, topology: Topology, now: datetime, name: str) -> FleetSnapshot:
     """Return the snapshot in a file.
 
     Raises TensileError, with the file's name, if it is invalid, or of another format or topology.
     """
     try:
-        found = msgspec.json.decode(data, type=Kept)
+        found = msgspec.json.decode(data, type=SnapshotFile)
     except msgspec.MsgspecError as error:
         raise TensileError(f"{name}: not a snapshot of `tensile simulate --save`: {error}") from None
     if found.formatVersion != _FORMAT:
@@ -285,14 +287,14 @@ def picture_of(data: bytes, topology: Topology, now: datetime, name: str) -> Pic
         )
     if flaw := next((flaw for sight in (found.upper, *found.lowers) for flaw in _flaws(sight)), ""):
         raise TensileError(f"{name}: not as `tensile simulate --save` writes it: {flaw}: save a new one")
-    return Picture(topology, found.upperUID, found.upper, found.lowers, now)
+    return FleetSnapshot(topology, found.upperUID, found.upper, found.lowers, now)
 
 
-def _unseen(name: str) -> Sight:
-    return Sight(name, trouble="nothing is known of it")
+def _unseen(name: str) -> ClusterSnapshot:
+    return ClusterSnapshot(name, trouble="nothing is known of it")
 
 
-def _flaws(sight: Sight) -> Iterator[str]:
+def _flaws(sight: ClusterSnapshot) -> Iterator[str]:
     """Yield each object that lacks a field which it has in every cluster: a user may have edited the file."""
     for kind in KINDS:
         for place, one in enumerate(sight.all(kind)):

@@ -9,8 +9,8 @@ from datetime import datetime
 
 import orjson
 
-from tensile.diagnostics.cluster_snapshot import KINDS, NEEDED, Asked, Picture, Sight, kept
-from tensile.engine.lower import Ways
+from tensile.diagnostics.cluster_snapshot import KINDS, NEEDED, ClusterSnapshot, FleetSnapshot, UpperPod, kept
+from tensile.engine.lower import ClusterAccess
 from tensile.errors import ClusterError, NotFound, TensileError
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Cluster, Selection
@@ -23,14 +23,14 @@ PATIENCE = 20.0
 """The timeout in seconds for reading one cluster."""
 
 
-def looked(topology: Topology, ways: Ways, now: Callable[[], datetime]) -> Picture:
+def looked(topology: Topology, ways: ClusterAccess, now: Callable[[], datetime]) -> FleetSnapshot:
     """Return a snapshot of all clusters; raises TensileError if the upper cluster is unreachable."""
     return asyncio.run(_looked(topology, ways, now, None))[0]
 
 
 def looked_at(
-    topology: Topology, ways: Ways, now: Callable[[], datetime], namespace: str, name: str
-) -> tuple[Picture, Asked]:
+    topology: Topology, ways: ClusterAccess, now: Callable[[], datetime], namespace: str, name: str
+) -> tuple[FleetSnapshot, UpperPod]:
     """Return a snapshot of all clusters, and one pod with its events; raises TensileError if the pod does not exist."""
     picture, asked = asyncio.run(_looked(topology, ways, now, Ref(UPPER, POD, namespace, name)))
     if asked is None:
@@ -42,8 +42,8 @@ def looked_at(
 
 
 async def _looked(
-    topology: Topology, ways: Ways, now: Callable[[], datetime], pod: Ref | None
-) -> tuple[Picture, Asked | None]:
+    topology: Topology, ways: ClusterAccess, now: Callable[[], datetime], pod: Ref | None
+) -> tuple[FleetSnapshot, UpperPod | None]:
     """Read the upper cluster first, since its Secrets may hold the kubeconfigs of lower clusters."""
     upper = HttpCluster(UPPER, await ways.upper_access(topology.upper))
     try:
@@ -58,17 +58,17 @@ async def _looked(
         await upper.close()
     if sight.trouble:
         raise TensileError(sight.trouble)
-    return Picture(topology, upper_uid, sight, lowers, now()), asked
+    return FleetSnapshot(topology, upper_uid, sight, lowers, now()), asked
 
 
-async def _asked(upper: Cluster, ref: Ref) -> Asked | None:
+async def _asked(upper: Cluster, ref: Ref) -> UpperPod | None:
     try:
         pod: Manifest = orjson.loads(await upper.read(ref))
     except NotFound:
         return None
     selection = Selection(ref.namespace, fields=f"involvedObject.uid={uid(pod)}")
     events = await upper.list(EVENT, selection, orjson.loads)
-    return Asked(pod, events.items)
+    return UpperPod(pod, events.items)
 
 
 async def _secrets(upper: Cluster, topology: Topology) -> Cache:
@@ -80,20 +80,20 @@ async def _secrets(upper: Cluster, topology: Topology) -> Cache:
     return found
 
 
-async def _lower(spec: Lower, ways: Ways, secrets: Cache) -> Sight:
+async def _lower(spec: Lower, ways: ClusterAccess, secrets: Cache) -> ClusterSnapshot:
     try:
         cluster = HttpCluster(spec.name, await ways.lower_access(spec, secrets))
     except TensileError as error:
-        return Sight(spec.name, trouble=str(error))
+        return ClusterSnapshot(spec.name, trouble=str(error))
     try:
         return await _sight(cluster)
     finally:
         await cluster.close()
 
 
-async def _sight(cluster: Cluster) -> Sight:
+async def _sight(cluster: Cluster) -> ClusterSnapshot:
     """Return one cluster, with all objects that placement reads."""
-    sight = Sight(cluster.name)
+    sight = ClusterSnapshot(cluster.name)
     try:
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*(_listed(cluster, kind, sight) for kind in KINDS))
@@ -104,7 +104,7 @@ async def _sight(cluster: Cluster) -> Sight:
     return sight
 
 
-async def _listed(cluster: Cluster, kind: Kind, sight: Sight) -> None:
+async def _listed(cluster: Cluster, kind: Kind, sight: ClusterSnapshot) -> None:
     try:
         found = await cluster.list(kind, Selection(), lambda raw: kept(kind, orjson.loads(raw)))
     except ClusterError as error:

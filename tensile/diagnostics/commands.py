@@ -6,19 +6,17 @@ from pathlib import Path
 
 import orjson
 
-from tensile.diagnostics import explain as explaintext
-from tensile.diagnostics import simulate as simulationtext
-from tensile.diagnostics.cluster_snapshot import Picture, picture_of
+from tensile.diagnostics.cluster_snapshot import FleetSnapshot, picture_of
 from tensile.diagnostics.collect import looked, looked_at
-from tensile.diagnostics.explain import explained
+from tensile.diagnostics.explain import explained, explanation_text
 from tensile.diagnostics.podfile import Template
-from tensile.diagnostics.simulate import Addition, Case, simulated
-from tensile.engine.lower import Ways
+from tensile.diagnostics.simulate import Addition, Case, simulated, simulation_text
+from tensile.engine.lower import ClusterAccess
 from tensile.errors import TensileError
 from tensile.topology import Topology
 
 
-def explain(topology: Topology, ways: Ways, pod: str, output: str) -> str:
+def explain(topology: Topology, ways: ClusterAccess, pod: str, output: str) -> str:
     """Return why a pod is in its current state, as "text" or "json".
 
     Raises TensileError if the pod does not exist or the upper cluster is unreachable.
@@ -27,20 +25,20 @@ def explain(topology: Topology, ways: Ways, pod: str, output: str) -> str:
     if not namespace or not name or "/" in name:
         raise TensileError(f"explain pod {pod!r}: write NAMESPACE/NAME")
     document = explained(*looked_at(topology, ways, _now, namespace, name))
-    return as_json(document) if output == "json" else explaintext.as_text(document)
+    return as_json(document) if output == "json" else explanation_text(document)
 
 
-def pictured(topology: Topology, ways: Ways, snapshot: Path | None) -> Picture:
+def pictured(topology: Topology, ways: ClusterAccess, snapshot: Path | None) -> FleetSnapshot:
     """Return a snapshot of the clusters as they are now, or the one that was saved in a file."""
     if snapshot is None:
         return looked(topology, ways, _now)
     return picture_of(snapshot.read_bytes(), topology, _now(), str(snapshot))
 
 
-def simulate(picture: Picture, template: Template | None, case: Case, output: str) -> tuple[str, bool]:
+def simulate(picture: FleetSnapshot, template: Template | None, case: Case, output: str) -> tuple[str, bool]:
     """Return a simulation as "text" or "json", and whether all pods fit: those requested and those of lost lowers."""
     document = simulated(picture, template, case)
-    text = as_json(document) if output == "json" else simulationtext.as_text(document)
+    text = as_json(document) if output == "json" else simulation_text(document)
     asked = document["asked"] or 0
     return text, (document["fits"] is None or document["fits"] >= asked) and all(
         one["lower"] for one in document["moved"]

@@ -7,12 +7,12 @@ and the lower containers in one sentence, and lists for reference what every nod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tensile.diagnostics.cluster_snapshot import Asked, Picture
+from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperPod
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.kubelet.pods.rule import excluded
-from tensile.names import MIRRORED, UPPER_UID
-from tensile.objects import POD, QUOTA, Manifest, annotations, metadata, uid
-from tensile.policy.placement.placement import Placement, Refusal, examine
+from tensile.names import MIRRORED, OWNER, UPPER_UID
+from tensile.objects import POD, QUOTA, Manifest, annotations, labels, metadata, uid
+from tensile.policy.placement.placement import NodeRefusal, Placement, examine
 from tensile.policy.placement.reader import pod_of
 from tensile.policy.placement.snapshot import Pod
 from tensile.resources import is_binary, parse_all, render
@@ -31,7 +31,7 @@ Document = dict[str, Any]
 Cells = tuple[str, ...]
 
 
-def explained(picture: Picture, asked: Asked) -> Document:
+def explained(picture: FleetSnapshot, asked: UpperPod) -> Document:
     """Return the document: `formatVersion`, `pod`, `why`, `lowers` (each with `above`, `below`, `quota`), `events`."""
     pod = asked.pod
     above = examine(pod_of(pod), picture.upper.snapshot(uid(pod)))
@@ -51,7 +51,7 @@ def explained(picture: Picture, asked: Asked) -> Document:
     return document | {"why": verdict(pod, lowers, picture.topology.exclude_namespaces)}
 
 
-def _lower(spec: Lower, picture: Picture, pod: Manifest, above: Placement) -> Document:
+def _lower(spec: Lower, picture: FleetSnapshot, pod: Manifest, above: Placement) -> Document:
     """Return the row of one lower: whether the upper scheduler may choose it, and where the pod would run then."""
     sight = picture.lowers[spec.name]
     row: Document = {"name": spec.name, "node": spec.node.name, "above": _above(spec.node.name, above)}
@@ -72,10 +72,18 @@ def _lower(spec: Lower, picture: Picture, pod: Manifest, above: Placement) -> Do
     return row
 
 
-def _copy(pod: Manifest, picture: Picture, lower: str) -> Manifest | None:
-    """Return the lower pod of an upper pod, None if there is none."""
-    found = (one for one in picture.lowers[lower].all(POD) if annotations(one).get(UPPER_UID) == uid(pod))
-    return next(found, None)
+def _copy(pod: Manifest, picture: FleetSnapshot, lower: str) -> Manifest | None:
+    """Return the lower pod of an upper pod: the one of its name there, with our marks; None if there is none.
+
+    Marks alone do not identify it: whoever may create a pod in the lower cluster can write them.
+    """
+    meta = metadata(pod)
+    place = (picture.namespace_below(lower, meta["namespace"]), meta["name"])
+    for one in picture.lowers[lower].all(POD):
+        is_marked = labels(one).get(OWNER) == picture.owner.mark and annotations(one).get(UPPER_UID) == uid(pod)
+        if is_marked and (metadata(one)["namespace"], metadata(one)["name"]) == place:
+            return one
+    return None
 
 
 def _above(node: str, above: Placement) -> Document:
@@ -101,7 +109,7 @@ def _below(found: Placement) -> Document:
     return {"fits": len(found.fitting), "nodes": sorted(nodes, key=_name), "message": found.message, "nowhere": nowhere}
 
 
-def _told(refusal: Refusal) -> Document:
+def _told(refusal: NodeRefusal) -> Document:
     return {"check": refusal.check, "reasons": list(refusal.reasons), "detail": refusal.detail}
 
 
@@ -277,7 +285,7 @@ def _words(name: str, asked: int, hard: int, used: int) -> str:
     return f"{name}: {render(asked, binary=binary)} asked, {left} of {render(hard, binary=binary)} left"
 
 
-def as_text(document: Row) -> str:
+def explanation_text(document: Row) -> str:
     """Return an explanation as text, without a trailing newline: one sentence, one table, the latest events."""
     pod = document["pod"]
     where = f"on {pod['node']}" if pod["node"] else "on no node"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 from tensile.errors import TensileError
 from tensile.objects import Manifest, metadata
 from tensile.reconcile.pods.pod_schema import Found, composed, demand, flaws, stored
-from tensile.yaml_document import Node, Path, find, locate, show_path
+from tensile.yaml_document import Path, YAMLNode, find, locate, show_path
 
 _COUNTS = ("replicas", "parallelism")
 _WORKLOAD: tuple[Path, Path] = (("spec",), ("spec", "template"))
@@ -44,7 +44,7 @@ def template(data: bytes, name: str) -> Template:
     return _read(found, _at(found, owner) if body else {}, _at(found, body))
 
 
-def _flaws(root: Node, owner: Path, body: Path) -> Iterator[Found]:
+def _flaws(root: YAMLNode, owner: Path, body: Path) -> Iterator[Found]:
     """Yield each field that does not match the schema of a pod, or of an object with a pod template."""
     metas = {("metadata",), (*body, "metadata")}
     for path, kind in (*((meta, "ObjectMeta") for meta in metas), ((*body, "spec"), "PodSpec")):

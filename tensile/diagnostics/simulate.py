@@ -11,16 +11,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tensile.diagnostics.cluster_snapshot import Picture
+from tensile.diagnostics.cluster_snapshot import FleetSnapshot
 from tensile.diagnostics.podfile import Template
 from tensile.errors import TensileError
 from tensile.kubelet.pods.rule import excluded
 from tensile.objects import NODE, POD, Manifest, metadata
-from tensile.policy.placement.fit import MOST, Place, Share, put, spread_out
+from tensile.policy.placement.fit import MOST, ClusterShare, ClusterSpace, put, spread_out
 from tensile.policy.placement.placement import examine
 from tensile.policy.placement.reader import pod_of
 from tensile.policy.placement.snapshot import Node, Snapshot
-from tensile.policy.webhook.admission import Unprepared, is_prepared_for, prepared, terms_of
+from tensile.policy.webhook.admission import CannotMutate, is_prepared_for, prepared, terms_of
 from tensile.reconcile.pods.scheduling import lacking_for, tolerations_for_upper
 from tensile.resources import add
 from tensile.text import aligned, joined
@@ -54,7 +54,7 @@ class Case(NamedTuple):
     added: tuple[Addition, ...] = ()
 
 
-def simulated(picture: Picture, template: Template | None, case: Case) -> Document:
+def simulated(picture: FleetSnapshot, template: Template | None, case: Case) -> Document:
     """Return the result: the total `fits`, a row for each lower, and where the pods of lost lowers go.
 
     Raises TensileError for a lower or a node that does not exist.
@@ -74,7 +74,7 @@ def simulated(picture: Picture, template: Template | None, case: Case) -> Docume
     rows = [_row(name, picture, case) for name in picture.lowers]
     if pod:
         places = {
-            name: Place(picture.world.lowers[name].node, pod_of(picture.below(pod, name)), ground)
+            name: ClusterSpace(picture.world.lowers[name].node, pod_of(picture.below(pod, name)), ground)
             for name, ground in grounds.items()
         }
         found = spread_out(pod_of(pod), upper, places, max(MOST, wanted or 0))
@@ -84,7 +84,7 @@ def simulated(picture: Picture, template: Template | None, case: Case) -> Docume
     return {"formatVersion": FORMAT, "pod": shown, "asked": wanted, "fits": fits, "lowers": rows, "moved": moved}
 
 
-def _check(picture: Picture, case: Case) -> None:
+def _check(picture: FleetSnapshot, case: Case) -> None:
     """Raise TensileError for a lower or a node that does not exist."""
     known = ", ".join(picture.lowers) or "none"
     for name in (*case.lost, *(one.lower for one in case.added)):
@@ -117,7 +117,7 @@ def _first(snapshot: Snapshot) -> Node:
     return next((node for node in nodes if not node.unschedulable and not node.taints), nodes[0])
 
 
-def _upper(picture: Picture, grounds: Mapping[str, Snapshot], case: Case) -> Snapshot:
+def _upper(picture: FleetSnapshot, grounds: Mapping[str, Snapshot], case: Case) -> Snapshot:
     """Return a snapshot of the upper cluster without the nodes of lost lowers.
 
     New lower nodes are added to the allocatable resources of their virtual node.
@@ -133,7 +133,7 @@ def _upper(picture: Picture, grounds: Mapping[str, Snapshot], case: Case) -> Sna
     return upper
 
 
-def _displaced(picture: Picture, lost: Collection[str]) -> list[Manifest]:
+def _displaced(picture: FleetSnapshot, lost: Collection[str]) -> list[Manifest]:
     """Return the pods that lose their lower, largest first, since large pods are the hardest to place."""
     nodes = {picture.world.lowers[name].node for name in lost}
     spaces = picture.topology.exclude_namespaces
@@ -147,7 +147,7 @@ def _displaced(picture: Picture, lost: Collection[str]) -> list[Manifest]:
     return sorted(found, key=lambda one: sum(pod_of(one).requests.values()), reverse=True)
 
 
-def _move(pod: Manifest, picture: Picture, upper: Snapshot, grounds: Mapping[str, Snapshot]) -> Document:
+def _move(pod: Manifest, picture: FleetSnapshot, upper: Snapshot, grounds: Mapping[str, Snapshot]) -> Document:
     """Return where a pod of a lost lower goes, among the lowers whose virtual node the upper scheduler may choose."""
     wanted, meta = pod_of(pod), metadata(pod)
     told: Document = {"namespace": meta["namespace"], "name": meta["name"], "lower": "", "node": "", "why": ""}
@@ -166,14 +166,14 @@ def _move(pod: Manifest, picture: Picture, upper: Snapshot, grounds: Mapping[str
     return told | {"why": "; ".join(refusals) or "no other lower cluster is left"}
 
 
-def _row(name: str, picture: Picture, case: Case) -> Document:
+def _row(name: str, picture: FleetSnapshot, case: Case) -> Document:
     """Return the row of one lower, without the number of pods that fit."""
     sight = picture.lowers[name]
     row: Document = {"name": name, "lost": name in case.lost, "trouble": sight.trouble, "unread": sorted(sight.unread)}
     return row | {"fits": 0, "more": False, "why": "", "nodes": []}
 
 
-def _filled(found: Share) -> Document:
+def _filled(found: ClusterShare) -> Document:
     nodes = [{"name": name, "fits": count} for name, count in sorted(found.counts.items())]
     return {"fits": sum(found.counts.values()), "more": found.more, "why": found.why, "nodes": nodes}
 
@@ -186,7 +186,7 @@ def admitted(pod: Manifest, topology: Topology) -> Manifest:
     if topology.webhook.enabled and topology.webhook.is_reachable:
         try:
             return prepared(pod, terms)
-        except Unprepared:
+        except CannotMutate:
             pass  # it is created unchanged, as if there were no webhook
     spec = pod["spec"]
     if not lacking_for(spec.get("tolerations") or (), terms.taints):
@@ -194,7 +194,7 @@ def admitted(pod: Manifest, topology: Topology) -> Manifest:
     return {**pod, "spec": {**spec, "tolerations": tolerations_for_upper(pod, terms.taints)}}
 
 
-def as_text(document: Row) -> str:
+def simulation_text(document: Row) -> str:
     """Return a simulation as text, without a trailing newline: a table of lowers, the lost pods, and a summary."""
     lines = []
     if document["pod"]:

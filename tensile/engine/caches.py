@@ -8,15 +8,15 @@ cost the memory of their requests, not of their manifests.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tensile.kube.cluster import Selection
-from tensile.kube.fleet import Feed
-from tensile.kube.store import Cache, Kept
+from tensile.kube.fleet import InformerSpec
+from tensile.kube.store import Cache, Transformed
 from tensile.kubelet.node.capacity import node_offer
 from tensile.kubelet.node.rule import NodeRule
 from tensile.kubelet.pods import service_account, unbound
 from tensile.kubelet.pods.orphans import OrphanRule
 from tensile.kubelet.pods.rule import PodRule
 from tensile.kubelet.pods.token_rule import TokenRule
-from tensile.kubelet.pods.unbound import WaitingRule
+from tensile.kubelet.pods.unbound import UnboundPodRule
 from tensile.names import DESCHEDULED, OWNER, VIRTUAL_NODE, VIRTUAL_POD, Owner
 from tensile.objects import (
     CONFIG_MAP,
@@ -32,8 +32,8 @@ from tensile.objects import (
 )
 from tensile.policy.descheduler import replacement
 from tensile.policy.descheduler.drain import DrainRule
-from tensile.policy.descheduler.drain_bare_pods import ClearingRule
-from tensile.policy.descheduler.recreate import RemakingRule
+from tensile.policy.descheduler.drain_bare_pods import BarePodDrainRule
+from tensile.policy.descheduler.recreate import RecreateRule
 from tensile.policy.descheduler.rule import DeschedulerRule
 from tensile.policy.placement import reader
 from tensile.reconcile import ownership, watches
@@ -44,19 +44,19 @@ from tensile.reconcile.pods.index import INDEXES_ABOVE, INDEXES_BELOW, digest_ab
 from tensile.reconcile.rules import namespaces
 from tensile.reconcile.rules.claim_orphans import ClaimOrphanRule
 from tensile.reconcile.rules.claim_rule import ClaimRule
-from tensile.reconcile.rules.config import DependencyRule
-from tensile.reconcile.rules.endpoint_slices import SliceRule
-from tensile.reconcile.rules.namespace_cleanup import VacancyRule
+from tensile.reconcile.rules.config import ConfigRule
+from tensile.reconcile.rules.endpoint_slices import EndpointSliceRule
+from tensile.reconcile.rules.namespace_cleanup import NamespaceCleanupRule
 from tensile.reconcile.rules.namespaces import NamespaceRule
-from tensile.reconcile.rules.network_policies import PolicyRule
-from tensile.reconcile.rules.orphans import StrayRule
-from tensile.reconcile.rules.rbac import RightsRule
-from tensile.reconcile.rules.rbac_orphans import RightsOrphanRule
-from tensile.reconcile.rules.service_accounts import AccountRule
+from tensile.reconcile.rules.network_policies import NetworkPolicyRule
+from tensile.reconcile.rules.orphans import ServiceOrphanRule
+from tensile.reconcile.rules.rbac import RBACRule
+from tensile.reconcile.rules.rbac_orphans import RBACOrphanRule
+from tensile.reconcile.rules.service_accounts import ServiceAccountRule
 from tensile.reconcile.rules.services import ServiceRule
 from tensile.reconcile.rules.volume_rule import VolumeRule
 from tensile.reconcile.schemas import checked
-from tensile.reconcile.world import LowerWorld, Naming, UpperWorld
+from tensile.reconcile.world import LowerWorld, NamespaceNaming, UpperWorld
 from tensile.topology import Controller, Lower
 
 _SECRETS = Selection(fields="type!=helm.sh/release.v1")
@@ -84,23 +84,23 @@ def upper_world() -> UpperWorld:
     )
 
 
-def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controller]) -> list[Feed]:
+def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controller]) -> list[InformerSpec]:
     """Return the informers of these caches, for the controllers that are enabled for any lower."""
     return [
         *_controllers_feeds(UPPER, upper.more, owner, controllers, above=True),
         node_feed(upper.nodes),
-        Feed(UPPER, NAMESPACE, Selection(), upper.namespaces),
-        Feed(UPPER, CONFIG_MAP, Selection(), upper.config_maps),
-        Feed(UPPER, SECRET, _SECRETS, upper.secrets),
-        Feed(UPPER, POD, _WAITING, upper.waiting, every=_WAIT),
-        Feed(UPPER, POD, _REMADE, upper.remade),
-        Feed(UPPER, NETWORK_POLICY, Selection(), upper.policies, spare=True),
+        InformerSpec(UPPER, NAMESPACE, Selection(), upper.namespaces),
+        InformerSpec(UPPER, CONFIG_MAP, Selection(), upper.config_maps),
+        InformerSpec(UPPER, SECRET, _SECRETS, upper.secrets),
+        InformerSpec(UPPER, POD, _WAITING, upper.waiting, every=_WAIT),
+        InformerSpec(UPPER, POD, _REMADE, upper.remade),
+        InformerSpec(UPPER, NETWORK_POLICY, Selection(), upper.policies, spare=True),
     ]
 
 
-def node_feed(nodes: Cache) -> Feed:
+def node_feed(nodes: Cache) -> InformerSpec:
     """Return the informer of the virtual nodes."""
-    return Feed(UPPER, NODE, Selection(labels="=".join(VIRTUAL_NODE)), nodes)
+    return InformerSpec(UPPER, NODE, Selection(labels="=".join(VIRTUAL_NODE)), nodes)
 
 
 def place_caches() -> tuple[Cache, Cache]:
@@ -108,7 +108,9 @@ def place_caches() -> tuple[Cache, Cache]:
     return Cache(reader.digest_node), Cache(reader.digest_pod)
 
 
-def lower_world(spec: Lower, naming: Naming | None = None, upper_namespaces: Cache | None = None) -> LowerWorld:
+def lower_world(
+    spec: Lower, naming: NamespaceNaming | None = None, upper_namespaces: Cache | None = None
+) -> LowerWorld:
     """Return the empty caches of one lower cluster and of the upper pods bound to its node.
 
     `naming` is used for `mapping: prefix`; `upper_namespaces` are the namespaces of the upper cluster.
@@ -138,53 +140,53 @@ def bound_to(node: str) -> Callable[[Manifest], bool]:
     return lambda pod: bool((pod.get("spec") or {}).get("nodeName") == node)
 
 
-def bound_feed(lower: LowerWorld) -> Feed:
+def bound_feed(lower: LowerWorld) -> InformerSpec:
     """Return the informer of the upper pods that are bound to the lower's node."""
-    return Feed(UPPER, POD, Selection(fields=f"spec.nodeName={lower.node}"), lower.upper_pods)
+    return InformerSpec(UPPER, POD, Selection(fields=f"spec.nodeName={lower.node}"), lower.upper_pods)
 
 
-def lower_feeds(lower: LowerWorld, owner: Owner, *, places: bool = False) -> list[Feed]:
+def lower_feeds(lower: LowerWorld, owner: Owner, *, places: bool = False) -> list[InformerSpec]:
     """Return the informers of a lower cluster, with `places` also those of placement."""
     ours = Selection(labels=f"{OWNER}={owner.mark}")
     theirs = Selection(labels=f"{OWNER}!={owner.mark}")
     return [
-        Feed(lower.name, POD, ours, lower.pods),
-        Feed(lower.name, POD, theirs, lower.foreign_pods),
-        Feed(lower.name, NAMESPACE, Selection(), lower.namespaces),
-        Feed(lower.name, SERVICE_ACCOUNT, Selection(fields="metadata.name=default"), lower.accounts),
-        Feed(lower.name, CONFIG_MAP, ours, lower.config_maps),
-        Feed(lower.name, SECRET, ours, lower.secrets),
-        Feed(lower.name, NODE, Selection(), lower.nodes),
+        InformerSpec(lower.name, POD, ours, lower.pods),
+        InformerSpec(lower.name, POD, theirs, lower.foreign_pods),
+        InformerSpec(lower.name, NAMESPACE, Selection(), lower.namespaces),
+        InformerSpec(lower.name, SERVICE_ACCOUNT, Selection(fields="metadata.name=default"), lower.accounts),
+        InformerSpec(lower.name, CONFIG_MAP, ours, lower.config_maps),
+        InformerSpec(lower.name, SECRET, ours, lower.secrets),
+        InformerSpec(lower.name, NODE, Selection(), lower.nodes),
         *_controllers_feeds(lower.name, lower.more, owner, lower.spec.controllers, above=False),
         *(_place_feeds(lower, theirs) if places else ()),
     ]
 
 
-def _place_feeds(lower: LowerWorld, theirs: Selection) -> tuple[Feed, ...]:
+def _place_feeds(lower: LowerWorld, theirs: Selection) -> tuple[InformerSpec, ...]:
     """Return the informers of placement: second watches of nodes and pods, opened only if placement is used."""
-    nodes = Feed(lower.name, NODE, Selection(), lower.place_nodes)
-    return nodes, Feed(lower.name, POD, theirs, lower.place_pods)
+    nodes = InformerSpec(lower.name, NODE, Selection(), lower.place_nodes)
+    return nodes, InformerSpec(lower.name, POD, theirs, lower.place_pods)
 
 
 def _controllers_feeds(
     cluster: str, caches: Mapping[Kind, Cache], owner: Owner, controllers: Iterable[Controller], *, above: bool
-) -> Iterator[Feed]:
+) -> Iterator[InformerSpec]:
     """Yield the informers of the enabled controllers."""
-    for kind, follow in watches.followed(controllers, above=above).items():
-        yield Feed(cluster, kind, follow.selection(owner), caches[kind])
+    for kind, follow in watches.watched_kinds(controllers, above=above).items():
+        yield InformerSpec(cluster, kind, follow.selection(owner), caches[kind])
 
 
-def _existence(_raw: bytes) -> Kept:
+def _existence(_raw: bytes) -> Transformed:
     """Keep nothing of an object but its existence."""
-    return Kept(b"", None)
+    return Transformed(b"", None)
 
 
 def rules() -> tuple[Rule, ...]:
     """Return all rules, in the order in which their keys are listed."""
-    spaces = (NamespaceRule(), VacancyRule())
-    identities = (AccountRule(), RightsRule(), RightsOrphanRule(), TokenRule())
-    services = (ServiceRule(), SliceRule(), StrayRule(), PolicyRule())
+    spaces = (NamespaceRule(), NamespaceCleanupRule())
+    identities = (ServiceAccountRule(), RBACRule(), RBACOrphanRule(), TokenRule())
+    services = (ServiceRule(), EndpointSliceRule(), ServiceOrphanRule(), NetworkPolicyRule())
     storage = (ClaimRule(), VolumeRule(), ClaimOrphanRule())
-    pods = (PodRule(), OrphanRule(), WaitingRule(), DrainRule(), DeschedulerRule())
-    bare = (ClearingRule(), RemakingRule())
-    return (NodeRule(), *spaces, DependencyRule(), *identities, *services, *storage, *pods, *bare)
+    pods = (PodRule(), OrphanRule(), UnboundPodRule(), DrainRule(), DeschedulerRule())
+    bare = (BarePodDrainRule(), RecreateRule())
+    return (NodeRule(), *spaces, ConfigRule(), *identities, *services, *storage, *pods, *bare)

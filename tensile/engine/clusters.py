@@ -20,13 +20,13 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tensile.engine.caches import lower_feeds, place_caches, upper_feeds, upper_world
-from tensile.engine.lower import Joined, Ways, left_behind
+from tensile.engine.lower import ClusterAccess, LowerConnection, left_behind
 from tensile.errors import TensileError
 from tensile.kube.cluster import Cluster
-from tensile.kube.credentials import NoAccess, account_namespace
-from tensile.kube.file_watch import FileWatch, FileWatcher, Watched
+from tensile.kube.credentials import CredentialsUnavailable, account_namespace
+from tensile.kube.file_watch import FileStates, FileWatch, FileWatcher
 from tensile.kube.fleet import Fleet
-from tensile.kube.health import Objection
+from tensile.kube.health import AccessProblem
 from tensile.kube.net import parts, soft_limit
 from tensile.names import LOWER_UID, owner_of
 from tensile.objects import UPPER, annotations
@@ -76,7 +76,7 @@ class Clusters:
     def __init__(
         self,
         fleet: Fleet,
-        ways: Ways,
+        ways: ClusterAccess,
         wake: Callable[[str], None],
         *,
         beat: bool,
@@ -84,7 +84,7 @@ class Clusters:
     ) -> None:
         self.fleet = fleet
         self.connections = Connections(fleet)
-        self.joined: dict[str, Joined] = {}
+        self.joined: dict[str, LowerConnection] = {}
         self.ways = ways
         self._wake = wake
         self._beat = beat
@@ -137,12 +137,12 @@ class Clusters:
                 await self.fleet.leave(lower.name, cache)
             lower.place_nodes, lower.place_pods = place_caches()
 
-    def join(self, spec: Lower, *, connect: bool = True, remaps: bool = False) -> Joined:
+    def join(self, spec: Lower, *, connect: bool = True, remaps: bool = False) -> LowerConnection:
         """Join a lower, whether it responds or not; without `connect`, one that was left behind.
 
         One that `remaps` is empty, and takes the namespace mapping that its topology wants.
         """
-        joined = Joined(self.world, self.fleet, self.ways, utc_now, self._wake)
+        joined = LowerConnection(self.world, self.fleet, self.ways, utc_now, self._wake)
         self.joined[spec.name] = joined
         joined.begin(spec, beat=self._beat, connect=connect, remaps=remaps, busy=self._busy)
         return joined
@@ -153,7 +153,7 @@ class Clusters:
         nodes = [entry.manifest() for entry in self.world.upper.nodes if entry.name not in known]
         return [left_behind(node) for node in nodes if is_ours(node, self.world.owner)]
 
-    def _claimed(self, name: str, identity: str) -> Objection | None:
+    def _claimed(self, name: str, identity: str) -> AccessProblem | None:
         """Return why a cluster must not be used as this lower: one that left the topology still has pods there.
 
         The Node of that lower records the cluster's identity, whichever engine joined it.
@@ -169,7 +169,7 @@ class Clusters:
             if annotations(node).get(LOWER_UID) != identity or not is_ours(node, world.owner):
                 continue
             what = f"the cluster of node {entry.name}, which is in the topology no more and has pods there"
-            return Objection(what, f"to go on with them, write node: {{name: {entry.name}}} for lower {name}")
+            return AccessProblem(what, f"to go on with them, write node: {{name: {entry.name}}} for lower {name}")
         return None
 
     async def leave(self, name: str) -> None:
@@ -215,7 +215,7 @@ class _Outcome(NamedTuple):
 
     words: str
     at: float
-    files: Watched | None = None
+    files: FileStates | None = None
 
 
 class _Trial(NamedTuple):
@@ -230,7 +230,7 @@ class _Trial(NamedTuple):
         return self.task.done() and self.task.result().files is None and now >= self.task.result().at + RETRY
 
 
-class Trials:
+class CredentialChecks:
     """Readings of credentials, by lower; `read` reads those of one lower, and raises TensileError if it cannot."""
 
     def __init__(self, read: Callable[[Lower], Awaitable[object]], watcher: FileWatcher) -> None:
@@ -239,7 +239,7 @@ class Trials:
         self._trials: dict[str, _Trial] = {}
         self._watches: dict[str, FileWatch] = {}
 
-    async def objection(self, spec: Lower) -> str:
+    async def error(self, spec: Lower) -> str:
         """Return why the credentials of a lower cannot be read, "" if they can.
 
         The first reading is awaited for at most PATIENCE. While a reading is repeated, the last result counts: the
@@ -293,7 +293,7 @@ class Trials:
     async def _outcome(self, spec: Lower) -> _Outcome:
         try:
             await self._read(spec)
-        except NoAccess as error:
+        except CredentialsUnavailable as error:
             return _Outcome(str(error), _now(), None if error.asked else error.files)
         except (TensileError, OSError) as error:  # descriptors may be short for a while
             return _Outcome(str(error), _now())

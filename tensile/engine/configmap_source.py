@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import sha256
 from typing import NamedTuple
 
-from tensile.engine.file_source import Judge, Reading, Text
+from tensile.engine.file_source import TopologyText, TopologyUpdate, TopologyValidator
 from tensile.errors import TensileError
 from tensile.kube.store import Cache
 from tensile.objects import Manifest, metadata
@@ -23,7 +23,7 @@ KEY = "topology.yaml"
 _MOST_NAMED = 10
 
 
-class Place(NamedTuple):
+class ConfigMapKey(NamedTuple):
     """The location of a topology: a ConfigMap of the upper cluster and a key in it."""
 
     namespace: str
@@ -39,10 +39,10 @@ class Place(NamedTuple):
         return f"configmap/{self.namespace}/{self.name}/{self.key}"
 
 
-class Document(NamedTuple):
+class ConfigMapText(NamedTuple):
     """The content of a ConfigMap: the topology's text and its identification, or why there is none."""
 
-    text: Text
+    text: TopologyText
     data: bytes = b""
     trouble: str = ""
 
@@ -52,33 +52,35 @@ class Document(NamedTuple):
         return not self.text.uid
 
 
-def document(manifest: Manifest | None, place: Place) -> Document:
+def document(manifest: Manifest | None, place: ConfigMapKey) -> ConfigMapText:
     """Return the topology's text in a ConfigMap (None: the ConfigMap does not exist)."""
     if manifest is None:
         trouble = f"configmap/{place}: there is no such ConfigMap in the upper cluster: create it"
-        return Document(Text(), trouble=trouble)
+        return ConfigMapText(TopologyText(), trouble=trouble)
     meta = metadata(manifest)
-    known = Text(version=str(meta["resourceVersion"]), uid=str(meta["uid"]))
+    known = TopologyText(version=str(meta["resourceVersion"]), uid=str(meta["uid"]))
     data = _value(manifest, place.key)
     if data is None:
-        return Document(known, trouble=_no_key(manifest, place))
-    return Document(known._replace(size=len(data), sha256=sha256(data).hexdigest()), data)
+        return ConfigMapText(known, trouble=_no_key(manifest, place))
+    return ConfigMapText(known._replace(size=len(data), sha256=sha256(data).hexdigest()), data)
 
 
-def read(found: Document, place: Place) -> Topology:
+def read(found: ConfigMapText, place: ConfigMapKey) -> Topology:
     """Return the parsed topology; raises TensileError with every error in it, or with why there is none."""
     if found.trouble:
         raise TensileError(found.trouble)
     return parse(decode(found.data, name=place.file), name=place.file, configmap_mode=True)
 
 
-async def follow(cache: Cache, place: Place, changed: asyncio.Event, first: Topology) -> AsyncGenerator[Reading, None]:
+async def follow(
+    cache: Cache, place: ConfigMapKey, changed: asyncio.Event, first: Topology
+) -> AsyncGenerator[TopologyUpdate, None]:
     """Yield each state of the ConfigMap, compared with `first` and later with the last good state.
 
     `changed` is set whenever the cache changes; states that pass while one is processed are skipped. Absence counts
     only once the cache is synced. Never ends by itself.
     """
-    judge, seen = Judge(first, place.file), None
+    judge, seen = TopologyValidator(first, place.file), None
     while True:
         changed.clear()
         entry = cache.get(place.namespace, place.name)
@@ -98,7 +100,7 @@ def _value(manifest: Manifest, key: str) -> bytes | None:
     return None if encoded is None else base64.b64decode(encoded)
 
 
-def _no_key(manifest: Manifest, place: Place) -> str:
+def _no_key(manifest: Manifest, place: ConfigMapKey) -> str:
     keys = sorted({**(manifest.get("data") or {}), **(manifest.get("binaryData") or {})})
     known = ", ".join(keys[:_MOST_NAMED]) + (", ..." if len(keys) > _MOST_NAMED else "")
     return (

@@ -13,19 +13,19 @@ import random
 import structlog
 
 from tensile.engine.caches import rules
-from tensile.engine.clusters import Clusters, Trials, node_address, utc_now
-from tensile.engine.extender_server import Extending
-from tensile.engine.kubelet_server import NodePorts, seats_of
-from tensile.engine.lower import Joined, Ways
-from tensile.engine.servers import HookPort, InForce, own_namespace
-from tensile.engine.transitions import Course, Deed, course, has_to_map, left, put_off
+from tensile.engine.clusters import Clusters, CredentialChecks, node_address, utc_now
+from tensile.engine.extender_server import ExtenderServer
+from tensile.engine.kubelet_server import KubeletServers, endpoints_of
+from tensile.engine.lower import ClusterAccess, LowerConnection
+from tensile.engine.servers import ReloadableServer, WebhookPort, own_namespace
+from tensile.engine.transitions import Action, Transition, defer, has_to_map, plan_transition, removed_lowers
 from tensile.kube.fleet import Fleet
 from tensile.kube.net import supervised
 from tensile.kubelet.api.pods import MirroredPods
 from tensile.kubelet.node import rule
 from tensile.objects import CLAIM, UPPER
 from tensile.policy.webhook.admission_policy import PolicyRegistration
-from tensile.policy.webhook.server import Hooks
+from tensile.policy.webhook.server import WebhookContext
 from tensile.reconcile.backoff import LONGEST_REST
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.ownership import has_node
@@ -42,13 +42,13 @@ class Engine:
     """Runs the clusters of a topology until it is stopped; used inside one event loop."""
 
     loop: Loop
-    ports: NodePorts
-    hook: HookPort
-    extender: Extending
+    ports: KubeletServers
+    hook: WebhookPort
+    extender: ExtenderServer
     admission: PolicyRegistration
-    trials: Trials
+    trials: CredentialChecks
 
-    def __init__(self, topology: Topology, ways: Ways, observer: Observer, fleet: Fleet) -> None:
+    def __init__(self, topology: Topology, ways: ClusterAccess, observer: Observer, fleet: Fleet) -> None:
         self.topology = topology
         self._ways = ways
         self._observer = observer
@@ -60,7 +60,7 @@ class Engine:
         self._leads = True
         self._changing = asyncio.Lock()
         self._put_off: tuple[str, ...] = ()
-        self._parts: tuple[InForce, ...] = ()
+        self._parts: tuple[ReloadableServer, ...] = ()
 
     @property
     def pending(self) -> tuple[str, ...]:
@@ -70,10 +70,10 @@ class Engine:
     @property
     def is_running(self) -> bool:
         """Whether `start` or `stand_by` has succeeded."""
-        return self._stands_by or self.drives
+        return self._stands_by or self.is_leader
 
     @property
-    def drives(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether `drive` has succeeded, so that this engine leads."""
         return bool(self._tasks)
 
@@ -83,9 +83,9 @@ class Engine:
         Raises TensileError for bad credentials or a port in use.
         """
         await self._open()
-        await self.drive()
+        await self.lead()
 
-    async def stand_by(self) -> None:
+    async def standby(self) -> None:
         """Start like `start`, but without what would conflict with another engine that leads."""
         self._leads = False
         await self._open()
@@ -94,25 +94,28 @@ class Engine:
     async def _open(self) -> None:
         await self.clusters.open_upper(self.topology)
         self.ports = self._ports(self.topology)
-        await self.ports.open(seats_of(self.topology, {}, self._pods))
+        await self.ports.open(endpoints_of(self.topology, {}, self._pods))
         world = await self.clusters.make_world(self.topology, self._address(self.topology))
         _say_without_alias(world)
-        self.hook = HookPort(self._home_of_webhook(world), self.clusters.fleet)
-        self.extender = Extending(
+        self.hook = WebhookPort(self._home_of_webhook(world), self.clusters.fleet)
+        self.extender = ExtenderServer(
             world, self.clusters.connections[UPPER], self._ways.directory, self.clusters.fleet.watcher
         )
-        self._hooked, self._extended = InForce("webhook", self.hook), InForce("extender", self.extender)
+        self._hooked, self._extended = (
+            ReloadableServer("webhook", self.hook),
+            ReloadableServer("extender", self.extender),
+        )
         self._parts = (self._hooked, self._extended)
         self.admission = PolicyRegistration(self.clusters.connections[UPPER], world.owner, own_namespace())
         await self._hooked.open(self.topology)
         timing = Timing(utc_now, random.random)
-        self.trials = Trials(
+        self.trials = CredentialChecks(
             lambda spec: self._ways.lower_access(spec, world.upper.secrets), self.clusters.fleet.watcher
         )
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
         await self._serve()
 
-    async def drive(self) -> None:
+    async def lead(self) -> None:
         """Join the lower clusters and begin to lead.
 
         Raises TensileError if the extender's port is in use when the engine starts; a standby that takes over waits for
@@ -164,16 +167,16 @@ class Engine:
         before, self.topology = self.topology, topology
         self.clusters.world.topology = topology
         for part in self._parts:
-            await part.make_way(topology)
+            await part.release_port(topology)
         if _shown(topology) != _shown(before):
             await self._renew_ports()
         await self._serve()
         await self._hooked.follow(topology)
-        if self.drives:
+        if self.is_leader:
             self.admission.follow(topology)
             await self._bring_lowers()
         self.clusters.follow_controllers()
-        if self.drives:
+        if self.is_leader:
             await self._extended.follow(topology)
         await self.clusters.leave_places()
         for name in tuple(self._opened) if concerns_all(before, topology) else ():
@@ -181,7 +184,7 @@ class Engine:
 
     async def _bring_lowers(self) -> None:
         """Join, change, delay or remove lower clusters as the active topology says."""
-        for lower in left(self.topology, self.clusters.world):
+        for lower in removed_lowers(self.topology, self.clusters.world):
             lower.in_topology = False
         found = [await self._brought(spec) for spec in self.topology.lowers]
         before, self._put_off = self._put_off, tuple(words for one in found for words in one.waits)
@@ -189,50 +192,52 @@ class Engine:
             if words not in before:
                 _log.warning("not in force yet", change=words)
 
-    async def _brought(self, spec: Lower) -> Course:
+    async def _brought(self, spec: Lower) -> Transition:
         """Apply the transition of one lower of the topology, and return it.
 
         An open connection is kept as long as the credentials of its replacement cannot be read.
         """
-        found = course(spec, self.topology, self.clusters.world)
+        found = plan_transition(spec, self.topology, self.clusters.world)
         if self._cuts(found):
-            objection = await self.trials.objection(spec)
-            found = course(spec, self.topology, self.clusters.world)
+            objection = await self.trials.error(spec)
+            found = plan_transition(spec, self.topology, self.clusters.world)
             if objection and self._cuts(found):
-                found = put_off(found, objection)
+                found = defer(found, objection)
         await self._take(found)
         return found
 
-    def _cuts(self, found: Course) -> bool:
+    def _cuts(self, found: Transition) -> bool:
         """Report whether an open connection would be closed and replaced by another one to the same lower."""
-        return found.deed is Deed.JOIN and found.before is not None and found.before.name in self.clusters.fleet.names()
+        return (
+            found.deed is Action.JOIN and found.before is not None and found.before.name in self.clusters.fleet.names()
+        )
 
-    async def _take(self, found: Course) -> None:
+    async def _take(self, found: Transition) -> None:
         before = self.clusters.joined[found.before.name] if found.before is not None else None
         match found.deed, before:
-            case Deed.JOIN, _:
+            case Action.JOIN, _:
                 if found.remaps and before is not None and self._is_busy(before.lower.name):
                     return  # objects in flight would be looked up under other names: the next look tries again
                 if before is not None:
                     await self._leave(before.lower.name)
                 await self._join(found.spec, remaps=found.remaps)
-            case Deed.KEEP, Joined():
+            case Action.KEEP, LowerConnection():
                 before.stay(found.objection)
                 self._change(before.lower, found.spec)
-            case Deed.LEAVE, Joined():
+            case Action.LEAVE, LowerConnection():
                 before.lower.in_topology = False
                 self._wake(before.lower.name)
 
-    def _home_of_webhook(self, world: World) -> Hooks:
+    def _home_of_webhook(self, world: World) -> WebhookContext:
         upper, claims = self.clusters.connections[UPPER], world.upper.more[CLAIM]
         nodes, home = world.upper.nodes, self._ways.directory
         watcher = self.clusters.fleet.watcher
-        return Hooks(upper, world.owner, home, claims, nodes, watcher, own_namespace(), lambda: self._leads)
+        return WebhookContext(upper, world.owner, home, claims, nodes, watcher, own_namespace(), lambda: self._leads)
 
-    def _ports(self, topology: Topology) -> NodePorts:
+    def _ports(self, topology: Topology) -> KubeletServers:
         upper = self.clusters.connections[UPPER]
         directory, watcher = self._ways.directory, self.clusters.fleet.watcher
-        return NodePorts(topology, directory, upper, self._address(topology), watcher)
+        return KubeletServers(topology, directory, upper, self._address(topology), watcher)
 
     def _address(self, topology: Topology) -> str:
         return node_address(topology, self.clusters.upper_address)
@@ -267,7 +272,7 @@ class Engine:
     async def _serve(self) -> None:
         """Serve every virtual node that can be served now, and set the port on its Node."""
         joined = self.clusters.joined
-        await self.ports.arrange(seats_of(self.topology, joined, self._pods))
+        await self.ports.arrange(endpoints_of(self.topology, joined, self._pods))
         for lower in (one.lower for one in joined.values() if one.lower.connected):
             port = self.ports.port(lower.node)
             if lower.port != port:
@@ -286,7 +291,7 @@ class Engine:
     async def _look(self) -> None:
         self._greet()
         for name in self.extender.relieved():
-            self.loop.wake(name, rule.NAME)
+            self.loop.enqueue_all(name, rule.NAME)
         for stray in self.clusters.strays():
             await self._join(stray, connect=False)
         for name, joined in tuple(self.clusters.joined.items()):
@@ -308,10 +313,10 @@ class Engine:
         fleet = self.clusters.fleet
         silent = {name for name in fleet.names() if fleet.silent(name)}
         if self._silent - silent:
-            self.loop.hasten(LONGEST_REST)
+            self.loop.expedite(LONGEST_REST)
         self._silent = silent
 
-    def _has_gone(self, joined: Joined) -> bool:
+    def _has_gone(self, joined: LowerConnection) -> bool:
         """Report whether a lower that left has no pods and no Node any more, and its objects have been deleted."""
         lower, nodes = joined.lower, self.clusters.world.upper.nodes
         gone = nodes.synced and not has_node(lower, self.clusters.world)
@@ -322,7 +327,7 @@ class Engine:
 
     def _wake(self, name: str) -> None:
         if name in self._opened:
-            self.loop.wake(name)
+            self.loop.enqueue_all(name)
 
 
 def _shown(topology: Topology) -> Kubelet:

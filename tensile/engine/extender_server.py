@@ -18,16 +18,16 @@ import structlog
 
 from tensile.engine.kubelet_server import authority_of, files_of, kept_files
 from tensile.kube.cluster import Cluster
-from tensile.kube.file_watch import FileWatcher, KeptFiles
+from tensile.kube.file_watch import FileCache, FileWatcher
 from tensile.kube.net import supervised
 from tensile.kube.store import Entry
-from tensile.kubelet.api.client_ca import ClientAuthority
-from tensile.kubelet.api.serving_certificate import Serving
+from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.serving_certificate import ServingCertificate
 from tensile.objects import timestamp
-from tensile.policy.extender.extender import Extender, Site, Want
-from tensile.policy.extender.preemption import Preemptor
+from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, UnschedulablePod
+from tensile.policy.extender.preemption import PreemptionController
 from tensile.policy.extender.server import ExtenderPort, listening
-from tensile.policy.extender.tracker import Prospects, Survey
+from tensile.policy.extender.tracker import ClusterTracker, PodProjector
 from tensile.reconcile.world import World
 from tensile.topology import Extender as Section
 from tensile.topology import Kubelet, Topology
@@ -46,16 +46,16 @@ class _Papers(NamedTuple):
     """Serving certificate and client CA for one section of the topology; both are reloaded when they change."""
 
     section: Kubelet
-    serving: Serving
-    authority: ClientAuthority
-    files: KeptFiles
+    serving: ServingCertificate
+    authority: ClientCA
+    files: FileCache
 
     async def tls(self) -> ssl.SSLContext:
         """Return the present TLS context; raises TensileError if there has been no valid certificate yet."""
         return self.serving.context(_WHO, await self.authority.pem())
 
 
-class Extending:
+class ExtenderServer:
     """Serves the extender if the active topology enables it, from the first `open` to `close`.
 
     Paths of the topology are relative to `directory`, and `watcher` watches them. `upper` is the cluster that publishes
@@ -79,10 +79,12 @@ class Extending:
         self._directory = directory
         self._watcher = watcher
         self._touched = asyncio.Event()
-        self._surveys: dict[str, Survey] = {}
-        self._sites: dict[str, Site] = {}
-        self._wants: dict[str, Want] = {}
-        self._preemptor = Preemptor(upper, lambda: self._port.extender if self._port else None, clock=clock, now=now)
+        self._surveys: dict[str, ClusterTracker] = {}
+        self._sites: dict[str, LowerCandidate] = {}
+        self._wants: dict[str, UnschedulablePod] = {}
+        self._preemptor = PreemptionController(
+            upper, lambda: self._port.extender if self._port else None, clock=clock, now=now
+        )
         self._port: ExtenderPort | None = None
         self._section: Section
         self._papers: _Papers | None = None
@@ -122,7 +124,7 @@ class Extending:
                 self._surveys.pop(name).close()
         for name, lower in lowers.items():
             if name not in self._surveys:
-                self._surveys[name] = Survey(self._world, lower, Prospects(self._world, lower), self._bound)
+                self._surveys[name] = ClusterTracker(self._world, lower, PodProjector(self._world, lower), self._bound)
         self._sites.clear()
         self._sites.update({survey.lower.node: survey.site for survey in self._surveys.values()})
 
@@ -165,7 +167,9 @@ class Extending:
         known = self._latest
         if known is None or (known.section, known.serving.address) != (kubelet, address):
             kept = kept_files(topology, self._directory, self._watcher, self._touched.set)
-            serving = Serving(_log, address, files_of(topology, self._directory), advice=_ADVICE, read=kept.read)
+            serving = ServingCertificate(
+                _log, address, files_of(topology, self._directory), advice=_ADVICE, read=kept.read
+            )
             authority = authority_of(topology, self._directory, self._upper, _log, kept.read)
             if known is not None and known is not self._papers:
                 known.files.close()
@@ -175,7 +179,7 @@ class Extending:
 
     async def _listen(self, section: Section, tls: ssl.SSLContext) -> None:
         """Open the port, or move to another one; the former port is closed once the new one is open."""
-        extender = Extender(self._sites, section.strategy, self._wants)
+        extender = SchedulerExtender(self._sites, section.strategy, self._wants)
         before = self._port
         if before is not None and (self._section.bind, self._section.port) == (section.bind, section.port):
             before.extender = extender
@@ -203,7 +207,7 @@ class Extending:
             self._touched.clear()
             await self.look()
 
-    def _bound(self, survey: Survey, pod: Entry) -> None:
+    def _bound(self, survey: ClusterTracker, pod: Entry) -> None:
         """Release the reservations of a pod in all other lowers once it is bound to one's node."""
         for other in self._surveys.values():
             if other is not survey:

@@ -21,7 +21,7 @@ import structlog
 
 from tensile.errors import TensileError
 from tensile.kube.file_watch import FileWatcher, watched
-from tensile.topology import Problem, Topology, TopologyErrors, decode, parse
+from tensile.topology import Topology, TopologyErrors, TopologyProblem, decode, parse
 from tensile.yaml_document import MAX_BYTES, Position
 
 SETTLE = 0.1
@@ -33,7 +33,7 @@ _log = structlog.get_logger("tensile.engine.file_source")
 Sleep = Callable[[float], Awaitable[None]]
 
 
-class Text(NamedTuple):
+class TopologyText(NamedTuple):
     """Identifies a text: its size in bytes and its sha256 in hex ("" if there is no text).
 
     `version` and `uid` are those of the ConfigMap that holds it, "" for a file.
@@ -45,22 +45,22 @@ class Text(NamedTuple):
     uid: str = ""
 
 
-class Reading(NamedTuple):
+class TopologyUpdate(NamedTuple):
     """The result of a text: its topology, or the error for which it is rejected.
 
     `changed` is whether the topology differs in meaning from the last good one.
     """
 
-    text: Text
+    text: TopologyText
     topology: Topology | None = None
     error: TensileError | None = None
     changed: bool = False
 
 
-class Whole(NamedTuple):
+class GoodTopology(NamedTuple):
     """A good file: its result and its bytes."""
 
-    reading: Reading
+    reading: TopologyUpdate
     data: bytes
 
 
@@ -70,12 +70,12 @@ class _Look(NamedTuple):
     data: bytes
     trouble: str
 
-    def text(self) -> Text:
+    def text(self) -> TopologyText:
         """Return what identifies this content."""
-        return Text(len(self.data), "" if self.trouble else sha256(self.data).hexdigest())
+        return TopologyText(len(self.data), "" if self.trouble else sha256(self.data).hexdigest())
 
 
-class Judge:
+class TopologyValidator:
     """Validates each state and compares it with the last good one, `good`; `name` is its source, for the log."""
 
     def __init__(self, good: Topology, name: str) -> None:
@@ -83,36 +83,36 @@ class Judge:
         self._name = name
         self._doubted = False
 
-    async def judge(self, text: Text, parse: Callable[[], Topology]) -> Reading:
+    async def judge(self, text: TopologyText, parse: Callable[[], Topology]) -> TopologyUpdate:
         """Return the result of a state; `parse` raises TensileError for a bad one."""
         try:
             topology = await parsed(text, parse)
         except TensileError as error:
             self._doubted = True
-            return Reading(text, error=error)
+            return TopologyUpdate(text, error=error)
         if self._doubted:
             _log.info("topology is valid again", file=self._name)
             self._doubted = False
         changed = topology != self.good
         self.good = topology
-        return Reading(text, topology, changed=changed)
+        return TopologyUpdate(text, topology, changed=changed)
 
 
-async def parsed(text: Text, parse: Callable[[], Topology]) -> Topology:
+async def parsed(text: TopologyText, parse: Callable[[], Topology]) -> Topology:
     """Return the parsed text; a large one is parsed in a thread, because it would block the event loop."""
     return await asyncio.to_thread(parse) if text.size > _LARGE else parse()
 
 
-async def read(path: Path) -> Whole:
+async def read(path: Path) -> GoodTopology:
     """Read the file once; raises TensileError with every error in it, or with why it cannot be read."""
     found = _look(path)
     topology = await parsed(found.text(), lambda: _parse(path, found))
-    return Whole(Reading(found.text(), topology, changed=True), found.data)
+    return GoodTopology(TopologyUpdate(found.text(), topology, changed=True), found.data)
 
 
 async def follow(
     path: Path, first: Topology, watcher: FileWatcher, *, whole: bytes = b"", sleep: Sleep = asyncio.sleep
-) -> AsyncGenerator[Reading, None]:
+) -> AsyncGenerator[TopologyUpdate, None]:
     """Yield each state of the file from now on, compared with `first` and later with the last good state.
 
     `whole` are the bytes of `first`, if known. Never ends by itself; close it or cancel the task that awaits it.
@@ -133,7 +133,7 @@ class _Following:
     def __init__(self, path: Path, first: Topology, whole: bytes, sleep: Sleep) -> None:
         self._path = path
         self._sleep = sleep
-        self._judge = Judge(first, str(path))
+        self._judge = TopologyValidator(first, str(path))
         self._whole = whole
         self._seen: _Look | None = None
 
@@ -143,7 +143,7 @@ class _Following:
         changed, self._seen = found != self._seen, found
         return changed
 
-    async def judge(self) -> Reading:
+    async def judge(self) -> TopologyUpdate:
         """Return the result of the file as it was last read."""
         found = self._seen or _look(self._path)
         reading = await self._judge.judge(found.text(), lambda: self._parse(found))
@@ -197,4 +197,4 @@ def _cut_off(path: Path, data: bytes) -> TopologyErrors:
     line = data[data.rfind(b"\n") + 1 :].decode(errors="replace")
     place = Position(data.count(b"\n") + 1, len(line) + 1)
     words = "ends in the middle of what was in force; write the file whole, with a newline at its end"
-    return TopologyErrors(str(path), (Problem(place, (), words),))
+    return TopologyErrors(str(path), (TopologyProblem(place, (), words),))

@@ -4,8 +4,8 @@ Liveness is only that the event loop runs. A restart cures nothing else, and an 
 cluster is unreachable would neglect the other clusters meanwhile. Everything else is readiness. Probes can have a
 server of their own, which starts before there is a topology and does not depend on one.
 
-Any client may call the port, so the cost is bounded: connections are limited by a `Door`, and generating a response
-takes at most a tenth of the time.
+Any client may call the port, so the cost is bounded: a `ConnectionLimiter` limits connections, and generating
+responses takes at most a tenth of the time.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from aiohttp import web
 
 from tensile.engine.metrics import CONTENT_TYPE, Metrics
 from tensile.kube import net
-from tensile.kube.listener_limits import Door, Guest, Patience
+from tensile.kube.listener_limits import ClientConnection, ClientTimeouts, ConnectionLimiter
 from tensile.kube.net import accept, take_over
 
 _GRACE = 1.0
@@ -31,7 +31,7 @@ _SPARING = 10
 _READ = ("GET", "HEAD")
 _log = structlog.get_logger("tensile.telemetry")
 
-Answer = Callable[[], web.Response]
+MakeResponse = Callable[[], web.Response]
 """Returns the response to a GET of a path."""
 
 
@@ -59,7 +59,7 @@ class ProbeServer:
         """The port it listens on, once started."""
         return self._listening.port if self._listening else self._port
 
-    def answers(self) -> dict[str, Answer]:
+    def answers(self) -> dict[str, MakeResponse]:
         """Return the handlers by path."""
         return {"/healthz": _healthz, "/readyz": self._readyz}
 
@@ -108,7 +108,7 @@ class TelemetryServer(ProbeServer):
         self._metrics = _Sparing(metrics.text)
         self._status = _Sparing(status)
 
-    def answers(self) -> dict[str, Answer]:
+    def answers(self) -> dict[str, MakeResponse]:
         """Return the handlers by path."""
         return {**super().answers(), "/metrics": self._serve_metrics, "/status": self._serve_status}
 
@@ -122,13 +122,15 @@ class TelemetryServer(ProbeServer):
 class _Listening(web.Server):
     """Answers GET requests on a bound socket, from its creation to `close`."""
 
-    def __init__(self, opened: socket.socket, answers: Mapping[str, Answer]) -> None:
+    def __init__(self, opened: socket.socket, answers: Mapping[str, MakeResponse]) -> None:
         super().__init__(self._answered, access_log=None)
         self.port = int(opened.getsockname()[1])
         self._answers = answers
-        self._guests: dict[object, Guest] = {}
+        self._guests: dict[object, ClientConnection] = {}
         self._serving: set[asyncio.Task[None]] = set()
-        self._accepting = asyncio.create_task(accept(opened, Door(ROOM, Patience()), self._serve, _failed))
+        self._accepting = asyncio.create_task(
+            accept(opened, ConnectionLimiter(ROOM, ClientTimeouts()), self._serve, _failed)
+        )
         self._accepting.add_done_callback(lambda _: opened.close())
 
     async def close(self) -> None:
@@ -145,18 +147,18 @@ class _Listening(web.Server):
         super().connection_lost(handler, exc)
         self._guests.pop(handler).leave()
 
-    def _serve(self, connection: socket.socket, guest: Guest) -> None:
+    def _serve(self, connection: socket.socket, guest: ClientConnection) -> None:
         task = asyncio.create_task(self._take_over(connection, guest))
         guest.drop = task.cancel
         self._serving.add(task)
         task.add_done_callback(partial(self._taken_over, guest))
 
-    def _taken_over(self, guest: Guest, task: asyncio.Task[None]) -> None:
+    def _taken_over(self, guest: ClientConnection, task: asyncio.Task[None]) -> None:
         self._serving.discard(task)
         if task.cancelled() or task.exception():
             guest.leave()
 
-    async def _take_over(self, connection: socket.socket, guest: Guest) -> None:
+    async def _take_over(self, connection: socket.socket, guest: ClientConnection) -> None:
         """Pass a connection to aiohttp."""
 
         def protocol() -> web.RequestHandler:

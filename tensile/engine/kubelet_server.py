@@ -11,40 +11,40 @@ import structlog
 
 from tensile.errors import TensileError
 from tensile.kube.cluster import Cluster
-from tensile.kube.file_watch import FileWatcher, KeptFiles
+from tensile.kube.file_watch import FileCache, FileWatcher
 from tensile.kube.files import read_regular
 from tensile.kube.net import parts, soft_limit, supervised
 from tensile.kubelet.api.auth import Authenticator, Authorizer
 from tensile.kubelet.api.client_ca import CALLERS as _CALLERS_CA
 from tensile.kubelet.api.client_ca import CALLERS_KEY as _CALLERS_KEY
-from tensile.kubelet.api.client_ca import ClientAuthority
-from tensile.kubelet.api.connection import Limits
-from tensile.kubelet.api.csr import Enrolment
-from tensile.kubelet.api.pods import Log, NoPods, Pods
-from tensile.kubelet.api.server import KubeletServer, Seat
-from tensile.kubelet.api.service import Gate
-from tensile.kubelet.api.serving_certificate import Read, Serving, ServingFiles
-from tensile.kubelet.stats.collector import Meter
+from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.connection import ConnectionLimits
+from tensile.kubelet.api.csr import CertificateRequester
+from tensile.kubelet.api.pods import EmptyPodLister, Log, PodLister
+from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
+from tensile.kubelet.api.service import RequestAuth
+from tensile.kubelet.api.serving_certificate import ReadFile, ServingCertificate, ServingFiles
+from tensile.kubelet.stats.collector import StatsCollector
 from tensile.reconcile.world import LowerWorld
 from tensile.topology import Topology
 
 _log = structlog.get_logger("tensile.kubelet")
 
 
-def _limits(lowers: int) -> Limits:
+def _limits(lowers: int) -> ConnectionLimits:
     """Return the limits of streams, which leave the engine the descriptors that so many lower clusters need."""
-    part, usual = parts(lowers, soft_limit()), Limits()
+    part, usual = parts(lowers, soft_limit()), ConnectionLimits()
     return usual._replace(streams=min(usual.streams, part.streams), waiting=min(usual.waiting, part.waiting))
 
 
-class Served(Protocol):
+class ServedLower(Protocol):
     """A joined lower cluster, as far as serving its virtual node needs it."""
 
     lower: LowerWorld
-    meter: Meter
+    meter: StatsCollector
 
 
-class NodePorts:
+class KubeletServers:
     """The kubelet API of all virtual nodes; one port each.
 
     Certificates are requested as soon as the nodes are served, by a standby too, so that they can be approved before
@@ -55,22 +55,22 @@ class NodePorts:
         files = files_of(topology, directory)
         self._files = kept_files(topology, directory, watcher)
         authority = authority_of(topology, directory, upper, _log, self._files.read)
-        serving = Serving(_log, address, files, read=self._files.read)
+        serving = ServingCertificate(_log, address, files, read=self._files.read)
         self._server = KubeletServer(
-            Gate(serving, authority, Authenticator(upper, _log), Authorizer(upper, _log)),
+            RequestAuth(serving, authority, Authenticator(upper, _log), Authorizer(upper, _log)),
             _log,
             _limits(len(topology.lowers)),
         )
-        self._enrolment = None if files else Enrolment(upper, serving, _log)
+        self._enrolment = None if files else CertificateRequester(upper, serving, _log)
         self._enrolling: dict[str, asyncio.Task[None]] = {}
         self._troubles: dict[str, tuple[str, int]] = {}
 
-    async def open(self, seats: Mapping[str, Seat]) -> None:
+    async def open(self, seats: Mapping[str, NodeEndpoint]) -> None:
         """Open every port; raises TensileError for one that cannot be opened."""
         for error in (await self._server.arrange(seats)).values():
             raise error
 
-    async def arrange(self, seats: Mapping[str, Seat]) -> None:
+    async def arrange(self, seats: Mapping[str, NodeEndpoint]) -> None:
         """Serve these nodes and no others, and request certificates if no files are given.
 
         A node that cannot be served on its port is logged, once for each reason and substitute port; the next call
@@ -119,7 +119,9 @@ class NodePorts:
             self._enrolling[node] = supervised(f"certificate of {node}", work)
 
 
-def seats_of(topology: Topology, joined: Mapping[str, Served], pods: Callable[[LowerWorld], Pods]) -> dict[str, Seat]:
+def endpoints_of(
+    topology: Topology, joined: Mapping[str, ServedLower], pods: Callable[[LowerWorld], PodLister]
+) -> dict[str, NodeEndpoint]:
     """Return the endpoints of the virtual nodes as the topology says, also for lowers that are not joined yet.
 
     A node that left the topology keeps its port until it is empty: its pods stay reachable, and the next owner of the
@@ -128,11 +130,11 @@ def seats_of(topology: Topology, joined: Mapping[str, Served], pods: Callable[[L
     bind = topology.kubelet.bind
     ports = {spec.name: spec.node.kubelet_port for spec in topology.lowers}
     alone = [spec.node for spec in topology.lowers if spec.name not in joined]
-    found = {node.name: Seat((bind, node.kubelet_port), NoPods()) for node in alone}
+    found = {node.name: NodeEndpoint((bind, node.kubelet_port), EmptyPodLister()) for node in alone}
     for name, one in joined.items():
         if one.lower.connected:
             port = ports.get(name) or one.lower.port or one.lower.spec.node.kubelet_port
-            found[one.lower.node] = Seat((bind, port), pods(one.lower), one.meter)
+            found[one.lower.node] = NodeEndpoint((bind, port), pods(one.lower), one.meter)
     return found
 
 
@@ -144,14 +146,14 @@ def files_of(topology: Topology, directory: Path) -> ServingFiles | None:
 
 def kept_files(
     topology: Topology, directory: Path, watcher: FileWatcher, hear: Callable[[], None] = lambda: None
-) -> KeptFiles:
+) -> FileCache:
     """Return the watched files of the kubelet API; `hear` is called when they may have changed."""
     kubelet = topology.kubelet
     named = (kubelet.tls_cert_file, kubelet.tls_key_file, kubelet.client_ca_file)
-    return KeptFiles(watcher, [directory / file for file in named if file], hear, read=read_regular)
+    return FileCache(watcher, [directory / file for file in named if file], hear, read=read_regular)
 
 
-def authority_of(topology: Topology, directory: Path, upper: Cluster, log: Log, read: Read) -> ClientAuthority:
+def authority_of(topology: Topology, directory: Path, upper: Cluster, log: Log, read: ReadFile) -> ClientCA:
     """Return the client CA: from a file, or as published by the upper cluster."""
     file = topology.kubelet.client_ca_file
 
@@ -162,7 +164,7 @@ def authority_of(topology: Topology, directory: Path, upper: Cluster, log: Log, 
             raise TensileError(f"it has no {_CALLERS_KEY}: the apiserver runs without --client-ca-file")
         return found
 
-    return ClientAuthority(log, directory / file if file else None, None if file else callers, read=read)
+    return ClientCA(log, directory / file if file else None, None if file else callers, read=read)
 
 
 async def _ended(task: asyncio.Task[None] | None) -> None:

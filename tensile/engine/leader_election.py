@@ -54,7 +54,7 @@ _LABEL_PARTING = 1.0
 _log = structlog.get_logger("tensile.engine.leader_election")
 
 
-class Pace(NamedTuple):
+class LeaseTimings(NamedTuple):
     """Seconds: a lease's duration, after how long without renewal its holder gives up, and between two attempts.
 
     A renewal waits `answer` seconds for its response, so that one that hangs does not take the time of the next. The
@@ -77,12 +77,12 @@ def holder(lease: Manifest | None) -> str:
     return str(_spec(lease).get("holderIdentity") or "")
 
 
-def is_free(lease: Manifest | None, unchanged: float, pace: Pace) -> bool:
+def is_free(lease: Manifest | None, unchanged: float, pace: LeaseTimings) -> bool:
     """Report whether a lease may be acquired that has been seen unchanged for so many seconds."""
     return not holder(lease) or unchanged >= held_for(lease, pace)
 
 
-def held_for(lease: Manifest | None, pace: Pace) -> float:
+def held_for(lease: Manifest | None, pace: LeaseTimings) -> float:
     """Return for how many seconds a lease is valid: at least our own duration, and at most a few times that.
 
     Its holder renews it in time for what it wrote itself, and another client may have written something else since.
@@ -101,10 +101,10 @@ def kept_by(lease: Manifest, now: datetime) -> str:
     if not spec.get("renewTime"):
         return ""
     age = (now - datetime.fromisoformat(spec["renewTime"])).total_seconds()
-    return "" if is_free(lease, age, Pace()) else holder(lease)
+    return "" if is_free(lease, age, LeaseTimings()) else holder(lease)
 
 
-def new(ref: Ref, identity: str, owner: Owner, now: datetime, pace: Pace) -> Manifest:
+def new(ref: Ref, identity: str, owner: Owner, now: datetime, pace: LeaseTimings) -> Manifest:
     """Return the lease that an engine creates if there is none."""
     meta = {
         "name": ref.name,
@@ -116,14 +116,14 @@ def new(ref: Ref, identity: str, owner: Owner, now: datetime, pace: Pace) -> Man
     return {"apiVersion": LEASE.api, "kind": LEASE.name, "metadata": meta, "spec": spec}
 
 
-def taken(lease: Manifest, identity: str, now: datetime, pace: Pace) -> Patch:
+def taken(lease: Manifest, identity: str, now: datetime, pace: LeaseTimings) -> Patch:
     """Return the patch by which an engine acquires a lease; it fails if another engine was faster."""
     transitions = min(int(_spec(lease).get("leaseTransitions") or 0) + 1, _MOST_TRANSITIONS)
     times = {**_terms(now, pace), "acquireTime": now.strftime(_MICRO)}
     return _written(lease, {**times, "holderIdentity": identity, "leaseTransitions": transitions})
 
 
-def renewed(lease: Manifest, now: datetime, pace: Pace) -> Patch:
+def renewed(lease: Manifest, now: datetime, pace: LeaseTimings) -> Patch:
     """Return the patch by which the holder renews a lease."""
     return _written(lease, _terms(now, pace))
 
@@ -133,7 +133,7 @@ def given_back(lease: Manifest) -> Patch:
     return _written(lease, {"holderIdentity": ""})
 
 
-def _terms(now: datetime, pace: Pace) -> dict[str, Any]:
+def _terms(now: datetime, pace: LeaseTimings) -> dict[str, Any]:
     return {"leaseDurationSeconds": int(pace.holds), "renewTime": now.strftime(_MICRO)}
 
 
@@ -175,7 +175,7 @@ class Election:
         identity: str,
         now: Callable[[], datetime],
         *,
-        pace: Pace | None = None,
+        pace: LeaseTimings | None = None,
     ) -> None:
         self.leads = False
         self._asks = False
@@ -185,7 +185,7 @@ class Election:
         self._owner = owner
         self._identity = identity
         self._now = now
-        self._pace = pace or Pace()
+        self._pace = pace or LeaseTimings()
         self._lease: Manifest | None = None
         self._since = 0.0
         self._gone: float | None = None
@@ -194,7 +194,7 @@ class Election:
         """When the write was sent by which the lease is held: no other engine can have seen it change earlier."""
         self._said = ""
 
-    async def won(self) -> None:
+    async def acquired(self) -> None:
         """Return when this engine leads; each reason to wait is logged once."""
         while True:
             self.leads = await self._tried()
@@ -209,7 +209,7 @@ class Election:
         self.leads = False
         return why
 
-    async def resign(self) -> None:
+    async def release_lease(self) -> None:
         """Release the lease if this engine still holds it; called when the engine has stopped all writes."""
         if not (self.leads or self._asks):
             return
@@ -354,7 +354,7 @@ def unmarked(pod: Manifest) -> Patch:
     return Patch("merge-patch", {"metadata": {**as_read(pod), "labels": {LEADS: None}}})
 
 
-class LeadMark:
+class LeaderLabel:
     """The label on one engine's pod, from `open` to `close`; does nothing without a pod (None).
 
     The pod is labelled as the leader of this topology once `lead` was called.

@@ -30,7 +30,7 @@ from tensile.errors import (
     described,
     raised_at,
 )
-from tensile.kube.limits import Seldom
+from tensile.kube.limits import LogThrottle
 from tensile.objects import Ref
 from tensile.reconcile.diff import fields
 from tensile.reconcile.plan import Step
@@ -168,15 +168,15 @@ def _field(value: Any) -> str:
     return value if isinstance(value, str) and _BARE(value) else json.dumps(value, ensure_ascii=False)
 
 
-class Narration:
+class LoggingObserver:
     """Logs and counts what the loop does; `clock` returns monotonic seconds, `log` is the logger."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float], log: Any = None) -> None:
         self._metrics = metrics
         self._log = log or structlog.get_logger("tensile.reconcile").bind()
-        self._seldom = Seldom(clock)
+        self._seldom = LogThrottle(clock)
 
-    def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
+    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
         """Count a step; log it if a person would want to know, and an error that is logged nowhere else.
 
         A denial is logged with its key, which is then blocked. The other errors of `_ROUTINE` only tell the loop to
@@ -194,17 +194,17 @@ class Narration:
     def _told(self, step: Step) -> None:
         """Log a step that succeeded."""
         what = f"{step.ref.kind.name} {_PAST[step.verb]}"
-        if step.shown and step.verb != "confirm":
+        if step.in_plan and step.verb != "confirm":
             self._log.info(what, **_place(step.ref), because=step.reason, **_more(step))
         else:
             self._log.debug(what, **_place(step.ref), because=step.reason)
 
-    def stuck(self, key: Key, problem: Problem) -> None:
+    def on_blocked(self, key: Key, problem: Problem) -> None:
         """Log that a key is blocked, and why: once for each reason, and again with another message after a while."""
         said = {**_names(key), "reason": problem.reason, "error": problem.message}
         self._warn((key, problem.reason), "cannot go on", **said)
 
-    def broke(self, key: Key, error: Exception) -> None:
+    def on_rule_error(self, key: Key, error: Exception) -> None:
         """Log a defect: the error, its line and the key; the traceback at level debug only."""
         self._metrics.defect(key.rule)
         sort = key.rule, type(error), raised_at(error)
@@ -236,4 +236,4 @@ def _more(step: Step) -> dict[str, Any]:
     if step.verb == "patch":
         touched = fields(list(step.operations))
         return {"fields": touched[:_MOST_FIELDS] + (["..."] if len(touched) > _MOST_FIELDS else [])}
-    return {} if step.asked else {"unasked": True}
+    return {} if step.requested else {"unasked": True}

@@ -23,8 +23,8 @@ from tensile.kube.credentials import (
     NAME_ONE,
     Access,
     AccessError,
-    KeptKubeconfig,
-    NoAccess,
+    CredentialsUnavailable,
+    SecretKubeconfig,
     account_namespace,
     from_kubeconfig,
     in_cluster,
@@ -37,12 +37,12 @@ from tensile.kubelet.node.status import SILENT_AFTER
 from tensile.kubelet.pods.event_mirror import EventMirror
 from tensile.kubelet.pods.events import OF_CLAIMS, OF_PODS
 from tensile.kubelet.pods.rule import UNREACHABLE_AFTER
-from tensile.kubelet.stats.collector import Meter
+from tensile.kubelet.stats.collector import StatsCollector
 from tensile.names import KUBELET_PORT, LOWER_UID
 from tensile.objects import EVENT, UPPER, Manifest, annotations, uid
 from tensile.reconcile import namespace_mapping
 from tensile.reconcile.ownership import is_ours
-from tensile.reconcile.world import LowerWorld, Naming, World, mapping_note
+from tensile.reconcile.world import LowerWorld, NamespaceNaming, World, mapping_note
 from tensile.topology import Lower, Upper, parse
 
 _RETRY = 5.0
@@ -52,7 +52,7 @@ _LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
 _log = structlog.get_logger("tensile.lower")
 
 
-class Ways(NamedTuple):
+class ClusterAccess(NamedTuple):
     """How to access clusters; paths are relative to `directory`.
 
     `upper_kubeconfig` and `upper_context`, if given, are used instead of the topology's. `instead` is advice for a
@@ -90,10 +90,10 @@ class Ways(NamedTuple):
         return await from_kubeconfig(path, context, allow_exec_plugins=self.allow_exec_plugins)
 
 
-def kept(spec: Lower, secrets: Cache) -> KeptKubeconfig | None:
+def kept(spec: Lower, secrets: Cache) -> SecretKubeconfig | None:
     """Return the kubeconfig that a lower has in a Secret, None for one in a file; `secrets` are the upper's."""
     ref = spec.kubeconfig_secret
-    return None if ref is None else KeptKubeconfig(secrets, ref, spec.context)
+    return None if ref is None else SecretKubeconfig(secrets, ref, spec.context)
 
 
 def left_behind(node: Manifest) -> Lower:
@@ -108,11 +108,11 @@ def left_behind(node: Manifest) -> Lower:
     return topology.lowers[0].model_copy(update={"name": f"({name})"})
 
 
-class Joined:
+class LowerConnection:
     """One lower cluster; `wake` enqueues all of its keys."""
 
     def __init__(
-        self, world: World, fleet: Fleet, ways: Ways, now: Callable[[], datetime], wake: Callable[[str], None]
+        self, world: World, fleet: Fleet, ways: ClusterAccess, now: Callable[[], datetime], wake: Callable[[str], None]
     ) -> None:
         self._world = world
         self._fleet = fleet
@@ -122,13 +122,13 @@ class Joined:
         self._tasks: list[asyncio.Task[None]] = []
         self.events: EventMirror | None = None
         self._since = asyncio.get_running_loop().time()
-        self._kept: KeptKubeconfig | None = None
+        self._kept: SecretKubeconfig | None = None
         self._secret_changed = asyncio.Event()
         self._heeds_secret = False
         self._objection = ""
         self._access_known: Access | None = None
         self.lower: LowerWorld
-        self.meter: Meter
+        self.meter: StatsCollector
 
     def begin(
         self,
@@ -145,17 +145,17 @@ class Joined:
         namespace mapping recorded on its Node. With `busy`, which reports whether a lower has other work, events of its
         pods are mirrored upward.
         """
-        naming = Naming(self._world.topology.name, self._world.owner.mark)
+        naming = NamespaceNaming(self._world.topology.name, self._world.owner.mark)
         self.lower = self._world.lowers[spec.name] = lower_world(spec, naming, self._world.upper.namespaces)
         self.lower.connected = self.lower.in_topology = connect
         self.lower.mapping_known = remaps or not connect
-        self.lower.tried = False
+        self.lower.was_attempted = False
         self.lower.met = False
         self._note_met()
         for cache in (self.lower.upper_pods, self.lower.pods, self.lower.namespaces):
             cache.on_sync(self._learn_mapping)
         self.lower.upper_account = self._world.upper.account
-        self.meter = Meter(self.lower, self._world.owner, self._cluster, _log)
+        self.meter = StatsCollector(self.lower, self._world.owner, self._cluster, _log)
         self._kept = kept(spec, self._world.upper.secrets)
         self._fleet.follow(bound_feed(self.lower))
         self._tasks = [supervised(f"connection to {spec.name}", self._connect)] if connect else []
@@ -211,15 +211,15 @@ class Joined:
         self._note_met()
         self._learn_mapping()
         if lower.name in self._fleet.names():
-            lower.silent = self._fleet.silent(lower.name)
-            lower.tried = self._fleet.tried(lower.name) > UNREACHABLE_AFTER
-            lower.refusal = self._fleet.complaint(lower.name)
+            lower.unreachable_seconds = self._fleet.silent(lower.name)
+            lower.was_attempted = self._fleet.tried(lower.name) > UNREACHABLE_AFTER
+            lower.refusal = self._fleet.credential_error(lower.name)
             health = self._fleet.health(lower.name)
             lower.is_wrong, lower.is_shared, lower.is_excessive = health.wrong, health.shared, health.excessive
             lower.denied = self._fleet.denied(lower.name)
             self._recognise(self._fleet.cluster(lower.name).access)
         else:
-            lower.silent = asyncio.get_running_loop().time() - self._since
+            lower.unreachable_seconds = asyncio.get_running_loop().time() - self._since
         return _seen(lower) != before
 
     async def _connect(self) -> None:
@@ -300,7 +300,7 @@ class Joined:
     async def _worth_another_try(self, refused: TensileError) -> None:
         """Wait until rejected credentials may have changed; for a fixed time if no event reports that."""
         changed = asyncio.Event()
-        if isinstance(refused, NoAccess) and not refused.asked:
+        if isinstance(refused, CredentialsUnavailable) and not refused.asked:
             with self._fleet.watcher.watch(refused.files, changed.set):
                 await changed.wait()
         elif isinstance(refused, AccessError) and self._kept is not None:
@@ -329,7 +329,7 @@ class Joined:
             return await self._kept.access()
         return await self._ways.lower_access(self.lower.spec, self._world.upper.secrets)
 
-    async def _keep_credentials(self, found: KeptKubeconfig) -> None:
+    async def _keep_credentials(self, found: SecretKubeconfig) -> None:
         """Replace the connection to the same cluster when the Secret with its kubeconfig changes.
 
         The caches are kept. A bad Secret is only reported.
@@ -377,8 +377,22 @@ class Joined:
 
 def _seen(lower: LowerWorld) -> tuple[object, ...]:
     """Return what decisions depend on in a lower's connection state."""
-    said = lower.refusal, lower.denied, lower.is_withheld, lower.is_wrong, lower.is_shared, lower.tried, lower.account
-    return *said, lower.met, lower.mapping_known, lower.is_excessive, *(lower.silent > limit for limit in _LIMITS)
+    said = (
+        lower.refusal,
+        lower.denied,
+        lower.is_withheld,
+        lower.is_wrong,
+        lower.is_shared,
+        lower.was_attempted,
+        lower.account,
+    )
+    return (
+        *said,
+        lower.met,
+        lower.mapping_known,
+        lower.is_excessive,
+        *(lower.unreachable_seconds > limit for limit in _LIMITS),
+    )
 
 
 def _beat_lost(node: str, error: ClusterError | None) -> None:

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 import tensile
 from tensile.engine.engine import Engine
-from tensile.engine.status.report import Row, are_known, rows
+from tensile.engine.status.report import LowerRow, are_known, rows
 from tensile.objects import UPPER
 from tensile.reconcile.copies import strays
 
@@ -26,12 +26,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Series = tuple[str, ...]
 """The label values of one time series of a metric."""
 
-Observe = Callable[[str, str, str], None]
+ObserveRequest = Callable[[str, str, str], None]
 """Called for each write: its verb, the kind's name, and "ok" or the error's name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
+class MetricReadings:
     """What is read at each scrape, on the event loop's thread.
 
     `depth` is the number of keys waiting or in progress, by lower. `silent` is for how many seconds a lower has not
@@ -50,7 +50,7 @@ class Readings:
     strays: Callable[[], Mapping[str, int]] = dict
 
 
-class Family(NamedTuple):
+class MetricFamily(NamedTuple):
     """A metric: its name, its help text, and its labels."""
 
     name: str
@@ -58,40 +58,42 @@ class Family(NamedTuple):
     labels: Series
 
 
-_STEPS = Family(
+_STEPS = MetricFamily(
     "tensile_steps_total",
     "Steps that were carried out, by what came of it: ok, or the name of the error.",
     ("cluster", "verb", "kind", "result"),
 )
-_WRITES = Family(
+_WRITES = MetricFamily(
     "tensile_writes_total",
     "Writes that were sent, leases and reviews included, by what came of it: ok, or the name of the error.",
     ("cluster", "verb", "kind", "result"),
 )
-_RELOADS = Family("tensile_topology_reloads_total", "Changes of the topology file: accepted or refused.", ("result",))
-_DEFECTS = Family("tensile_defects_total", "Failures of a rule that are mistakes in this program.", ("rule",))
-_EVENTS = Family(
+_RELOADS = MetricFamily(
+    "tensile_topology_reloads_total", "Changes of the topology file: accepted or refused.", ("result",)
+)
+_DEFECTS = MetricFamily("tensile_defects_total", "Failures of a rule that are mistakes in this program.", ("rule",))
+_EVENTS = MetricFamily(
     "tensile_events_total",
     "Events of lower pods: copied, dropped (no room, or beyond a rate) or failed (refused by the upper cluster).",
     ("lower", "result"),
 )
-_SKIPPED = Family(
+_SKIPPED = MetricFamily(
     "tensile_objects_skipped_total",
     "Objects that were left out since they are malformed, or were not asked for.",
     ("cluster", "kind"),
 )
-_DEPTH = Family("tensile_queue_depth", "Keys that wait or are worked on.", ("lower",))
-_SILENT = Family("tensile_lower_silent_seconds", "Time for which a lower cluster has not answered.", ("lower",))
-_PROBLEMS = Family(
+_DEPTH = MetricFamily("tensile_queue_depth", "Keys that wait or are worked on.", ("lower",))
+_SILENT = MetricFamily("tensile_lower_silent_seconds", "Time for which a lower cluster has not answered.", ("lower",))
+_PROBLEMS = MetricFamily(
     "tensile_problems", "Upper objects that cannot be processed at present, by reason.", ("lower", "reason")
 )
-_STRAYS = Family(
+_STRAYS = MetricFamily(
     "tensile_strays",
     "Pods, ConfigMaps and Secrets of a lower cluster that carry the engine's mark where no upper object has its place.",
     ("lower",),
 )
-_LEADS = Family("tensile_leads", "1 while this engine drives the clusters, 0 while it stands by.", ())
-_BUILD = Family("tensile_build_info", "Always 1; the version is in the label.", ("version",))
+_LEADS = MetricFamily("tensile_leads", "1 while this engine drives the clusters, 0 while it stands by.", ())
+_BUILD = MetricFamily("tensile_build_info", "Always 1; the version is in the label.", ("version",))
 FAMILIES = (
     *(_STEPS, _WRITES, _RELOADS, _DEFECTS, _EVENTS, _SKIPPED),
     *(_DEPTH, _SILENT, _PROBLEMS, _STRAYS, _LEADS, _BUILD),
@@ -103,9 +105,9 @@ FAMILIES = (
 class Metrics(Collector):
     """All metrics of one engine; `readings` may be set later."""
 
-    readings: Readings = field(default_factory=Readings)
+    readings: MetricReadings = field(default_factory=MetricReadings)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-    _counts: dict[Family, Counter[Series]] = field(
+    _counts: dict[MetricFamily, Counter[Series]] = field(
         default_factory=lambda: {family: Counter() for family in (_STEPS, _WRITES, _RELOADS, _DEFECTS)}
     )
 
@@ -121,7 +123,7 @@ class Metrics(Collector):
         """Count a step of the loop in a cluster ("" for the upper)."""
         self._counts[_STEPS][cluster or "upper", verb, kind, result] += 1
 
-    def observe(self, cluster: str) -> Observe:
+    def observe(self, cluster: str) -> ObserveRequest:
         """Return the function that counts a cluster's writes ("" for the upper)."""
         counts, name = self._counts[_WRITES], cluster or "upper"
 
@@ -162,7 +164,7 @@ class Metrics(Collector):
         yield _gauge(_BUILD, {(tensile.__version__,): 1})
 
 
-def _counter(family: Family, counts: Mapping[Any, int]) -> CounterMetricFamily:
+def _counter(family: MetricFamily, counts: Mapping[Any, int]) -> CounterMetricFamily:
     """Return a counter family with its series."""
     counter = CounterMetricFamily(family.name, family.meaning, labels=family.labels)
     for series, count in counts.items():
@@ -170,7 +172,7 @@ def _counter(family: Family, counts: Mapping[Any, int]) -> CounterMetricFamily:
     return counter
 
 
-def _gauge(family: Family, values: Mapping[Series, float]) -> Metric:
+def _gauge(family: MetricFamily, values: Mapping[Series, float]) -> Metric:
     """Return a gauge family with its series."""
     gauge = GaugeMetricFamily(family.name, family.meaning, labels=family.labels)
     for series, value in values.items():
@@ -178,7 +180,7 @@ def _gauge(family: Family, values: Mapping[Series, float]) -> Metric:
     return gauge
 
 
-def readings(engine: Engine) -> Readings:
+def readings(engine: Engine) -> MetricReadings:
     """Return the functions that read an engine at each scrape."""
 
     def problems() -> list[tuple[str, str]]:
@@ -186,25 +188,25 @@ def readings(engine: Engine) -> Readings:
         world = engine.clusters.world if engine.is_running else None
         return [(key.lower, problem.reason) for key, problem in world.problems.items()] if world else []
 
-    return Readings(
+    return MetricReadings(
         depth=lambda: engine.loop.depth if engine.is_running else {},
-        silent=lambda: {name: joined.lower.silent for name, joined in engine.clusters.joined.items()},
+        silent=lambda: {name: joined.lower.unreachable_seconds for name, joined in engine.clusters.joined.items()},
         problems=problems,
         events=lambda: _events(engine),
         skipped=lambda: engine.clusters.fleet.skipped() if engine.is_running else {},
-        leads=lambda: engine.drives,
+        leads=lambda: engine.is_leader,
         strays=lambda: _strays(engine),
     )
 
 
-def lowers(engine: Engine) -> Callable[[], list[Row] | None]:
+def lowers(engine: Engine) -> Callable[[], list[LowerRow] | None]:
     """Return a function that returns the state of each lower, None until all are known after a start."""
     known = False
 
-    def now() -> list[Row] | None:
+    def now() -> list[LowerRow] | None:
         """Return the present rows."""
         nonlocal known
-        known = known or (engine.drives and are_known(engine.clusters.world))
+        known = known or (engine.is_leader and are_known(engine.clusters.world))
         if not known:
             return None
         fleet = engine.clusters.fleet
@@ -221,7 +223,7 @@ def _events(engine: Engine) -> dict[tuple[str, str], int]:
 
 def _strays(engine: Engine) -> dict[str, int]:
     """Return the number of strays of each lower."""
-    owner = engine.clusters.world.owner if engine.drives else None
+    owner = engine.clusters.world.owner if engine.is_leader else None
     joined = engine.clusters.joined.items() if owner else ()
     return {name: strays(one.lower, owner) for name, one in joined if owner}
 

@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 from tensile.engine.caches import bound_feed, lower_feeds, rules, upper_feeds
 from tensile.engine.clusters import Clusters, Connections, address_in_use, node_address, utc_now
-from tensile.engine.lower import Ways
+from tensile.engine.lower import ClusterAccess
 from tensile.errors import TensileError
 from tensile.kube import net
 from tensile.kube.cluster import Cluster
-from tensile.kube.fleet import Feed, Fleet
+from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.health import ADVICE, NOT_CONTACTED
 from tensile.kube.store import Cache
 from tensile.objects import UPPER
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.world import Key, Problem, World
@@ -42,11 +42,11 @@ Progress = Callable[[str], None]
 Problems = dict[Key, Problem]
 
 
-class Unreached(TensileError):
+class ClusterTimeout(TensileError):
     """A cluster did not respond in time."""
 
 
-class Opened(NamedTuple):
+class OpenedClusters(NamedTuple):
     """The clusters of a topology; `unreached` maps the lowers that are skipped to the reason."""
 
     clusters: Clusters
@@ -54,7 +54,9 @@ class Opened(NamedTuple):
 
 
 @asynccontextmanager
-async def opened(topology: Topology, ways: Ways, progress: Progress | None = None) -> AsyncIterator[Opened]:
+async def opened(
+    topology: Topology, ways: ClusterAccess, progress: Progress | None = None
+) -> AsyncIterator[OpenedClusters]:
     """Open the clusters of a topology and list everything in those that respond.
 
     `progress` is called for what takes more than a second. Raises Unreached if the upper cluster does not respond:
@@ -66,7 +68,7 @@ async def opened(topology: Topology, ways: Ways, progress: Progress | None = Non
     try:
         await clusters.open_upper(topology)
         unreached = await _fill(clusters, topology, progress or (lambda _line: None))
-        yield Opened(clusters, unreached)
+        yield OpenedClusters(clusters, unreached)
     finally:
         await clusters.close()
 
@@ -79,8 +81,8 @@ async def rehearse(clusters: Clusters, observer: Observer) -> Problems:
         rehearsals[feed.cluster].follow(feed.kind, feed.cache, partial(_picks, feed))
     loop = _loop(world, rehearsals, observer)
     while True:
-        await loop.quiet()
-        if not loop.hasten(_SOON):
+        await loop.wait_idle()
+        if not loop.expedite(_SOON):
             break
     problems = dict(world.problems)
     await _close(loop, world)
@@ -96,7 +98,7 @@ async def converge(clusters: Clusters, observer: Observer, *, forced: bool) -> P
             await _until_calm(loop)
         return dict(world.problems)
     except TimeoutError:
-        raise Unreached(f"the clusters did not come to rest in {_LONGEST:g} s: {loop.depth}") from None
+        raise ClusterTimeout(f"the clusters did not come to rest in {_LONGEST:g} s: {loop.depth}") from None
     finally:
         await _close(loop, world)
 
@@ -125,7 +127,7 @@ async def _upper(clusters: Clusters, end: float, wait: Awaitable[object]) -> Non
         async with asyncio.timeout_at(end):
             await wait
     except TimeoutError:
-        raise Unreached(f"upper: {_why(clusters, UPPER)}") from None
+        raise ClusterTimeout(f"upper: {_why(clusters, UPPER)}") from None
 
 
 def _join(clusters: Clusters, topology: Topology, unreached: Container[str]) -> None:
@@ -222,13 +224,13 @@ async def _until_calm(loop: Loop) -> None:
     """Wait until no key is in progress, due soon, or waiting for another key that may still succeed."""
     calm = 0
     while calm < 1 / _PAUSE:
-        await loop.quiet()
+        await loop.wait_idle()
         await asyncio.sleep(_PAUSE)
-        calm = 0 if loop.hasten(_PAUSE) or any(loop.depth.values()) or loop.waiting else calm + 1
+        calm = 0 if loop.expedite(_PAUSE) or any(loop.depth.values()) or loop.waiting else calm + 1
 
 
-def _rehearsal(name: str, world: World, connections: Connections) -> Rehearsal:
-    rehearsal = Rehearsal(name, behind=connections.get(name), ends_pods=name != UPPER, now=utc_now)
+def _rehearsal(name: str, world: World, connections: Connections) -> DryRunCluster:
+    rehearsal = DryRunCluster(name, behind=connections.get(name), ends_pods=name != UPPER, now=utc_now)
     for feed in _feeds(world):
         for entry in feed.cache if feed.cluster == name else ():
             if entry.raw:
@@ -236,12 +238,12 @@ def _rehearsal(name: str, world: World, connections: Connections) -> Rehearsal:
     return rehearsal
 
 
-def _feeds(world: World) -> Iterator[Feed]:
+def _feeds(world: World) -> Iterator[InformerSpec]:
     yield from upper_feeds(world.upper, world.owner, world.topology.enabled)
     for lower in world.lowers.values():
         yield bound_feed(lower)
         yield from lower_feeds(lower, world.owner, places=world.topology.places)
 
 
-def _picks(feed: Feed, manifest: dict[str, object]) -> bool:
+def _picks(feed: InformerSpec, manifest: dict[str, object]) -> bool:
     return is_selected(manifest, feed.selection)

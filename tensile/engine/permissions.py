@@ -8,7 +8,7 @@ objects of its own are written too, the others are only read.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tensile.engine.configmap_source import Place
+from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.leader_election import lease_ref
 from tensile.kubelet.stats.usage import NODE_METRICS, POD_METRICS
 from tensile.names import LEASE_NAMESPACE, STATUS_SUFFIX
@@ -34,7 +34,7 @@ from tensile.objects import (
 )
 from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
 from tensile.policy.webhook.registration import ref_of
-from tensile.reconcile.watches import FOLLOWS, Follow
+from tensile.reconcile.watches import FOLLOWS, WatchedKind
 from tensile.topology import Controller, Lower, Topology
 
 FOLLOWED = ("list", "watch")
@@ -52,7 +52,7 @@ _EVICTED = "evictions by descheduler and maintenance: drain"
 """Always granted: it is less than deleting pods, and a user who must drain a cluster has no time to change roles."""
 
 
-class Right(NamedTuple):
+class Permission(NamedTuple):
     """Verbs on a resource, or on its `subresource`, and their purpose.
 
     They apply in one `namespace` ("": all), and to the object of one `name` ("": all). If `lost` is set, the engine
@@ -79,41 +79,41 @@ class Right(NamedTuple):
 
 
 _ABOVE = (
-    Right(NODE, (*READ, *WRITTEN), "virtual nodes"),
-    Right(NODE, ("patch",), "virtual nodes", "status"),
-    Right(LEASE, ("get", "create", "patch"), "heartbeats of virtual nodes", namespace=LEASE_NAMESPACE),
-    Right(POD, (*READ, "patch", "delete"), "pods that are bound to virtual nodes"),
-    Right(POD, ("patch",), "pods that are bound to virtual nodes", "status"),
-    Right(NAMESPACE, READ, "namespaces of mirrored pods, and which cluster it is"),
-    Right(CONFIG_MAP, READ, "what pods refer to, and the authority of callers of the kubelet API"),
-    Right(SECRET, FOLLOWED, "what pods refer to"),
-    Right(EVENT, ("get", "create", "patch"), "events of pods"),
-    Right(
+    Permission(NODE, (*READ, *WRITTEN), "virtual nodes"),
+    Permission(NODE, ("patch",), "virtual nodes", "status"),
+    Permission(LEASE, ("get", "create", "patch"), "heartbeats of virtual nodes", namespace=LEASE_NAMESPACE),
+    Permission(POD, (*READ, "patch", "delete"), "pods that are bound to virtual nodes"),
+    Permission(POD, ("patch",), "pods that are bound to virtual nodes", "status"),
+    Permission(NAMESPACE, READ, "namespaces of mirrored pods, and which cluster it is"),
+    Permission(CONFIG_MAP, READ, "what pods refer to, and the authority of callers of the kubelet API"),
+    Permission(SECRET, FOLLOWED, "what pods refer to"),
+    Permission(EVENT, ("get", "create", "patch"), "events of pods"),
+    Permission(
         NETWORK_POLICY,
         FOLLOWED,
         "events on NetworkPolicies, which are not mirrored",
         lost="the events on NetworkPolicies that do not apply to mirrored pods",
     ),
-    Right(TOKEN_REVIEW, ("create",), "who calls the kubelet API"),
-    Right(ACCESS_REVIEW, ("create",), "who may call the kubelet API"),
+    Permission(TOKEN_REVIEW, ("create",), "who calls the kubelet API"),
+    Permission(ACCESS_REVIEW, ("create",), "who may call the kubelet API"),
 )
 _BELOW = (
-    Right(POD, (*READ, *WRITTEN), "mirrored pods"),
-    Right(POD, ("get",), "kubectl logs", "log"),
-    Right(POD, _STREAMED, "kubectl exec and cp", "exec"),
-    Right(POD, _STREAMED, "kubectl attach", "attach"),
-    Right(POD, _STREAMED, "kubectl port-forward", "portforward"),
-    Right(POD, ("patch",), "changed resources of pods that run", "resize"),
-    Right(POD, ("patch",), "kubectl debug", "ephemeralcontainers"),
-    Right(NAMESPACE, (*READ, *WRITTEN), "namespaces of mirrored pods, and which cluster it is"),
-    Right(CONFIG_MAP, (*READ, *WRITTEN), "what pods refer to"),
-    Right(SECRET, (*READ, *WRITTEN), "what pods refer to"),
-    Right(SERVICE_ACCOUNT, READ, "when pods can be made in a namespace"),
-    Right(NODE, FOLLOWED, "capacity of the virtual node"),
-    Right(EVENT, FOLLOWED, "events of pods"),
-    Right(NODE_METRICS, ("list",), "kubectl top", lost="kubectl top and autoscaling by use"),
-    Right(POD_METRICS, ("list",), "kubectl top", lost="kubectl top and autoscaling by use"),
-    Right(
+    Permission(POD, (*READ, *WRITTEN), "mirrored pods"),
+    Permission(POD, ("get",), "kubectl logs", "log"),
+    Permission(POD, _STREAMED, "kubectl exec and cp", "exec"),
+    Permission(POD, _STREAMED, "kubectl attach", "attach"),
+    Permission(POD, _STREAMED, "kubectl port-forward", "portforward"),
+    Permission(POD, ("patch",), "changed resources of pods that run", "resize"),
+    Permission(POD, ("patch",), "kubectl debug", "ephemeralcontainers"),
+    Permission(NAMESPACE, (*READ, *WRITTEN), "namespaces of mirrored pods, and which cluster it is"),
+    Permission(CONFIG_MAP, (*READ, *WRITTEN), "what pods refer to"),
+    Permission(SECRET, (*READ, *WRITTEN), "what pods refer to"),
+    Permission(SERVICE_ACCOUNT, READ, "when pods can be made in a namespace"),
+    Permission(NODE, FOLLOWED, "capacity of the virtual node"),
+    Permission(EVENT, FOLLOWED, "events of pods"),
+    Permission(NODE_METRICS, ("list",), "kubectl top", lost="kubectl top and autoscaling by use"),
+    Permission(POD_METRICS, ("list",), "kubectl top", lost="kubectl top and autoscaling by use"),
+    Permission(
         ALL_KINDS,
         ("list",),
         "whether a namespace is empty before it is deleted",
@@ -122,23 +122,25 @@ _BELOW = (
 )
 
 
-def upper_rights(topology: Topology, *, place: Place | None = None, takes_turns: bool = False) -> list[Right]:
+def upper_rights(
+    topology: Topology, *, place: ConfigMapKey | None = None, takes_turns: bool = False
+) -> list[Permission]:
     """Return the permissions of a topology's engine in the upper cluster.
 
     `place` is the ConfigMap with the topology, None for a file; `takes_turns` is whether it uses leader election.
     """
     found = [*_ABOVE, *_controllers(topology.enabled, above=True), *_preempting(topology)]
     if topology.kubelet.tls_cert_file is None:
-        found.append(Right(SIGNING_REQUEST, ("create", "get"), "serving certificates of virtual nodes"))
+        found.append(Permission(SIGNING_REQUEST, ("create", "get"), "serving certificates of virtual nodes"))
     if "PV" in topology.enabled:
-        found.append(Right(CLAIM, ("patch",), "controller PV"))
-        found.append(Right(CLAIM, ("patch",), "controller PV", "status"))
+        found.append(Permission(CLAIM, ("patch",), "controller PV"))
+        found.append(Permission(CLAIM, ("patch",), "controller PV", "status"))
     if any(lower.service_accounts.identity == "upper" for lower in topology.lowers):
-        found.append(Right(SERVICE_ACCOUNT, ("create",), "serviceAccounts.identity: upper", "token"))
+        found.append(Permission(SERVICE_ACCOUNT, ("create",), "serviceAccounts.identity: upper", "token"))
     lost = "" if topology.evicts else f"{_EVICTED}, once an edit asks for it"
-    found.append(Right(POD, ("create",), _EVICTED, "eviction", lost=lost))
+    found.append(Permission(POD, ("create",), _EVICTED, "eviction", lost=lost))
     if topology.evicts:
-        found += [Right(POD, ("create",), _BARE), Right(SECRET, ("get", *WRITTEN), _BARE)]
+        found += [Permission(POD, ("create",), _BARE), Permission(SECRET, ("get", *WRITTEN), _BARE)]
     found += _admission(topology)
     if place is not None:
         status = Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
@@ -148,59 +150,59 @@ def upper_rights(topology: Topology, *, place: Place | None = None, takes_turns:
     return _joined(found)
 
 
-def lower_rights(lower: Lower) -> list[Right]:
+def lower_rights(lower: Lower) -> list[Permission]:
     """Return the permissions of the engine in a lower cluster."""
     return _joined([*_BELOW, *_controllers(lower.controllers, above=False)])
 
 
-def _one(ref: Ref, verbs: tuple[str, ...], purpose: str, lost: str = "") -> Iterator[Right]:
+def _one(ref: Ref, verbs: tuple[str, ...], purpose: str, lost: str = "") -> Iterator[Permission]:
     """Yield permissions on a single object where roles can express that: at `create` no name is known yet."""
-    basis = Right(ref.kind, (), purpose, namespace=ref.namespace, lost=lost)
+    basis = Permission(ref.kind, (), purpose, namespace=ref.namespace, lost=lost)
     yield basis._replace(verbs=("create",))
     yield basis._replace(verbs=tuple(verb for verb in verbs if verb != "create"), name=ref.name)
 
 
-def _admission(topology: Topology) -> Iterator[Right]:
+def _admission(topology: Topology) -> Iterator[Permission]:
     """Yield the permissions for admission of pods: the webhook, and the MutatingAdmissionPolicy."""
     if topology.webhook.enabled:
         yield from _one(ref_of(topology), ("get", *WRITTEN), "registration of the webhook")
-        yield Right(CLAIM, FOLLOWED, "the webhook, which keeps pods with their volumes")
+        yield Permission(CLAIM, FOLLOWED, "the webhook, which keeps pods with their volumes")
     else:
         yield _taken_back(ref_of(topology))
     for ref in (policy_ref(topology.name), binding_ref(topology.name)):
         yield from _one(ref, ("get", *WRITTEN), _AT_CREATION, lost=_AT_CREATION_LOST)
 
 
-def _preempting(topology: Topology) -> Iterator[Right]:
+def _preempting(topology: Topology) -> Iterator[Permission]:
     """Yield the permission to read disruption budgets; deleting victims needs no further one."""
     if topology.extender.enabled:
-        yield Right(DISRUPTION_BUDGET, ("list",), _PREEMPTED, lost=_PREEMPTED)
+        yield Permission(DISRUPTION_BUDGET, ("list",), _PREEMPTED, lost=_PREEMPTED)
 
 
-def _taken_back(ref: Ref) -> Right:
+def _taken_back(ref: Ref) -> Permission:
     """Return the permission to delete a registration from when the webhook was enabled; else it would remain."""
     lost = "a registration from when webhook.enabled was true, with pods that wait for nobody's answer"
-    return Right(ref.kind, ("get", "delete"), "webhook.enabled: false takes it back", name=ref.name, lost=lost)
+    return Permission(ref.kind, ("get", "delete"), "webhook.enabled: false takes it back", name=ref.name, lost=lost)
 
 
-def _controllers(controllers: Iterable[Controller], *, above: bool) -> Iterator[Right]:
+def _controllers(controllers: Iterable[Controller], *, above: bool) -> Iterator[Permission]:
     """Yield the permissions of controllers on one side."""
     for controller in sorted(controllers):
         for follow in FOLLOWS[controller]:
             if follow.above == above:
-                yield Right(follow.kind, _verbs(follow), f"controller {controller}")
+                yield Permission(follow.kind, _verbs(follow), f"controller {controller}")
 
 
-def _verbs(follow: Follow) -> tuple[str, ...]:
+def _verbs(follow: WatchedKind) -> tuple[str, ...]:
     """Return the verbs for a kind: ours are written, and upper originals are read again before copies are deleted."""
     if follow.ours:
         return (*READ, *WRITTEN)
     return READ if follow.above and follow.kind not in (STORAGE_CLASS, SERVICE_ACCOUNT) else FOLLOWED
 
 
-def _joined(rights: Iterable[Right]) -> list[Right]:
+def _joined(rights: Iterable[Permission]) -> list[Permission]:
     """Merge the verbs on each resource, with the first purpose, in the order of the resources."""
-    found: dict[tuple[Kind, str, str, str], Right] = {}
+    found: dict[tuple[Kind, str, str, str], Permission] = {}
     for right in rights:
         key = (right.kind, right.subresource, right.namespace, right.name)
         known = found.get(key)

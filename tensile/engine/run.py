@@ -28,18 +28,18 @@ import structlog
 import uvloop
 
 from tensile.engine.clusters import utc_now
-from tensile.engine.configmap_source import Place
+from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.engine import Engine
-from tensile.engine.file_source import Reading
+from tensile.engine.file_source import TopologyUpdate
 from tensile.engine.health import ProbeServer, TelemetryServer
-from tensile.engine.leader_election import Election, LeadMark, lease_ref, own_pod, warn_of_leader
-from tensile.engine.logging import Narration
-from tensile.engine.lower import Ways
+from tensile.engine.leader_election import Election, LeaderLabel, lease_ref, own_pod, warn_of_leader
+from tensile.engine.logging import LoggingObserver
+from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics, lowers, missing, readings
-from tensile.engine.servers import InForce, WebhookAlone, own_namespace
-from tensile.engine.sources import Followed, FollowedFile, FollowedMap
+from tensile.engine.servers import ReloadableServer, WebhookAlone, own_namespace
+from tensile.engine.sources import ConfigMapSource, FileSource, TopologySource
 from tensile.engine.status.query import engine_at
-from tensile.engine.status.report import Standing
+from tensile.engine.status.report import EngineStatus
 from tensile.errors import PortTaken, TensileError
 from tensile.kube import net
 from tensile.kube.file_watch import FileWatcher
@@ -67,7 +67,7 @@ _log = structlog.get_logger("tensile.run")
 T = TypeVar("T")
 
 
-class Manner(NamedTuple):
+class RunOptions(NamedTuple):
     """How to run: `only` one part ("webhook"); with `elect`, with leader election among engines of one topology.
 
     If `elect` is None, leader election is used inside a cluster, where a Deployment has replicas and rolling updates.
@@ -84,21 +84,21 @@ class Manner(NamedTuple):
         return bool(own_namespace()) if self.elect is None else self.elect
 
 
-class _Around(NamedTuple):
+class _RunContext(NamedTuple):
     """The context of the engine: its topology source, its status, its access to clusters, and when to stop.
 
     `watcher` watches all files; `elects` is whether this engine waits until no other one of its topology leads.
     """
 
-    followed: Followed
-    standing: Standing
-    ways: Ways
+    followed: TopologySource
+    standing: EngineStatus
+    ways: ClusterAccess
     watcher: FileWatcher
     elects: bool
     stop: asyncio.Event
 
 
-class Running(Protocol):
+class RunningPart(Protocol):
     """Something that runs as a topology says."""
 
     @property
@@ -111,26 +111,28 @@ class Running(Protocol):
         ...
 
 
-def run(path: Path, *, allow_exec_plugins: bool = False, manner: Manner) -> None:
+def run(path: Path, *, allow_exec_plugins: bool = False, manner: RunOptions) -> None:
     """Run on a topology file until SIGTERM or SIGINT; raises TensileError if it cannot start or lost the lease."""
-    ways, watcher = Ways(path.parent, allow_exec_plugins), FileWatcher()
-    uvloop.run(_run(FollowedFile(path, watcher), Standing(utc_now), ways, watcher, manner))
+    ways, watcher = ClusterAccess(path.parent, allow_exec_plugins), FileWatcher()
+    uvloop.run(_run(FileSource(path, watcher), EngineStatus(utc_now), ways, watcher, manner))
 
 
-def run_map(place: Place, ways: Ways, *, manner: Manner) -> None:
+def run_map(place: ConfigMapKey, ways: ClusterAccess, *, manner: RunOptions) -> None:
     """Run on a topology in a ConfigMap of the upper cluster until SIGTERM or SIGINT; raises TensileError like `run`."""
 
     async def run() -> None:
         """Run with a status ConfigMap beside the topology's."""
-        standing, watcher = Standing(utc_now), FileWatcher()
-        await _run(FollowedMap(place, ways, standing, watcher), standing, ways, watcher, manner)
+        standing, watcher = EngineStatus(utc_now), FileWatcher()
+        await _run(ConfigMapSource(place, ways, standing, watcher), standing, ways, watcher, manner)
 
     uvloop.run(run())
 
 
-async def _run(followed: Followed, standing: Standing, ways: Ways, watcher: FileWatcher, manner: Manner) -> None:
+async def _run(
+    followed: TopologySource, standing: EngineStatus, ways: ClusterAccess, watcher: FileWatcher, manner: RunOptions
+) -> None:
     net.raise_limit()
-    around = _Around(followed, standing, ways, watcher, manner.elects, _stopped_by_signal())
+    around = _RunContext(followed, standing, ways, watcher, manner.elects, _stopped_by_signal())
     async with AsyncExitStack() as ending:
         ending.push_async_callback(watcher.close)
         ending.push_async_callback(followed.close)
@@ -146,22 +148,22 @@ async def _run(followed: Followed, standing: Standing, ways: Ways, watcher: File
     _log.info("stopped", topology=standing.topology)
 
 
-def _waits(standing: Standing) -> str:
+def _waits(standing: EngineStatus) -> str:
     """Return why the process is not ready, "" if it is."""
     return standing.waits() if standing.topology else "there is no topology yet"
 
 
-async def _run_engine(topology: Topology, around: _Around) -> None:
+async def _run_engine(topology: Topology, around: _RunContext) -> None:
     metrics = Metrics()
     engine = Engine(
         topology,
         around.ways,
-        Narration(metrics, time.monotonic),
+        LoggingObserver(metrics, time.monotonic),
         Fleet(chance=random.random, observe=metrics.observe, watcher=around.watcher),
     )
     metrics.readings = readings(engine)
     around.standing.lowers, around.standing.waits = lowers(engine), partial(missing, engine)
-    telemetry = InForce("telemetry", _Telemetry(partial(missing, engine), metrics, around.standing))
+    telemetry = ReloadableServer("telemetry", _Telemetry(partial(missing, engine), metrics, around.standing))
     around.standing.pending = lambda: (*engine.pending, *telemetry.pending)
     await _open_telemetry(telemetry, topology)
     async with AsyncExitStack() as ending:
@@ -169,16 +171,16 @@ async def _run_engine(topology: Topology, around: _Around) -> None:
         election = await _candidate(engine, around, ending) if around.elects else None
         ending.push_async_callback(engine.stop)
         keep_large_apart()
-        await _unless(around.stop, engine.start() if election is None else engine.stand_by())
+        await _unless(around.stop, engine.start() if election is None else engine.standby())
         if engine.is_running:
-            mark = LeadMark(engine.clusters.connections[UPPER], own_pod(os.environ), topology.name)
+            mark = LeaderLabel(engine.clusters.connections[UPPER], own_pod(os.environ), topology.name)
             ending.push_async_callback(mark.close)
             mark.open()
             following = _follow(around, engine, metrics, telemetry)
             await _unless(around.stop, _side_by_side(_lead(engine, around, election, mark), following))
 
 
-async def _open_telemetry(telemetry: InForce, topology: Topology) -> None:
+async def _open_telemetry(telemetry: ReloadableServer, topology: Topology) -> None:
     """Serve telemetry; raises TensileError, which names the engine that has the port, if one has."""
     try:
         await telemetry.open(topology)
@@ -191,37 +193,37 @@ async def _open_telemetry(telemetry: InForce, topology: Topology) -> None:
         raise PortTaken(f"{found} {topology.telemetry.port}: {advice}") from error
 
 
-async def _candidate(engine: Engine, around: _Around, ending: AsyncExitStack) -> Election:
+async def _candidate(engine: Engine, around: _RunContext, ending: AsyncExitStack) -> Election:
     """Return the engine's part in the election; the lease has a connection of its own, which nothing else can block."""
     fleet = Fleet(chance=random.random, patience=_PROBING, watcher=around.watcher)
     ending.push_async_callback(fleet.close_all)
     upper = fleet.open(UPPER, await around.ways.upper_access(engine.topology.upper), connections=2)
     ref, identity = lease_ref(engine.topology.name), f"{socket.gethostname()}_{uuid4()}"
     election = Election(upper, ref, lambda: engine.clusters.world.owner, identity, utc_now)
-    ending.push_async_callback(election.resign)
+    ending.push_async_callback(election.release_lease)
     return election
 
 
-async def _lead(engine: Engine, around: _Around, election: Election | None, mark: LeadMark) -> None:
+async def _lead(engine: Engine, around: _RunContext, election: Election | None, mark: LeaderLabel) -> None:
     """Lead once no other engine does; raises TensileError when the lease is lost."""
     if election is None:
         await warn_of_leader(engine.clusters.connections[UPPER], lease_ref(engine.topology.name), utc_now())
         await _drive(engine, around, mark)
     else:
-        await election.won()
+        await election.acquired()
         await _side_by_side(_until_lost(election, mark), _drive(engine, around, mark))
 
 
-async def _until_lost(election: Election, mark: LeadMark) -> None:
+async def _until_lost(election: Election, mark: LeaderLabel) -> None:
     why = await election.lost()
     mark.lose()
     raise TensileError(f"this engine leads no more: {why}: it ends, to stand by when it is started again")
 
 
-async def _drive(engine: Engine, around: _Around, mark: LeadMark) -> None:
+async def _drive(engine: Engine, around: _RunContext, mark: LeaderLabel) -> None:
     """Lead, and log that; return when the memory has been settled."""
-    if not engine.drives:
-        await engine.drive()
+    if not engine.is_leader:
+        await engine.lead()
     mark.lead()
     topology = engine.topology
     _log.info("started", topology=topology.name, lowers=len(topology.lowers), file=around.followed.name)
@@ -237,7 +239,7 @@ async def _settle(engine: Engine) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(_LISTING):
             await engine.clusters.fleet.synced()
-    await engine.loop.quiet()
+    await engine.loop.wait_idle()
     set_apart()
     await asyncio.sleep(_SETTLING)
     forget_decoded()
@@ -265,13 +267,13 @@ def give_back() -> None:
         trim(0)
 
 
-async def _run_webhook(topology: Topology, around: _Around) -> None:
+async def _run_webhook(topology: Topology, around: _RunContext) -> None:
     """Run only the webhook."""
     metrics = Metrics()
     fleet = Fleet(chance=random.random, observe=metrics.observe, watcher=around.watcher)
     alone = WebhookAlone(topology, around.ways, fleet)
     around.standing.waits = alone.missing
-    telemetry = InForce("telemetry", _Telemetry(alone.missing, metrics, around.standing))
+    telemetry = ReloadableServer("telemetry", _Telemetry(alone.missing, metrics, around.standing))
     around.standing.pending = lambda: (*alone.pending, *telemetry.pending)
     await telemetry.open(topology)
     try:
@@ -285,7 +287,7 @@ async def _run_webhook(topology: Topology, around: _Around) -> None:
         await telemetry.close()
 
 
-async def _follow(around: _Around, engine: Running, metrics: Metrics, telemetry: InForce) -> None:
+async def _follow(around: _RunContext, engine: RunningPart, metrics: Metrics, telemetry: ReloadableServer) -> None:
     """Activate each valid change of the topology; a rejected one is reported, and the last good one stays active."""
     followed, standing = around.followed, around.standing
     async with aclosing(followed.readings(engine.topology)) as states:
@@ -301,17 +303,17 @@ async def _follow(around: _Around, engine: Running, metrics: Metrics, telemetry:
             followed.tell(reading)
 
 
-def _refused(reading: Reading, metrics: Metrics) -> None:
+def _refused(reading: TopologyUpdate, metrics: Metrics) -> None:
     metrics.reload(accepted=False)
     for line in str(reading.error).splitlines():
         _log.error("topology refused: the last good one stays in force", error=line)
 
 
-async def _reload(topology: Topology, engine: Running, telemetry: InForce) -> None:
+async def _reload(topology: Topology, engine: RunningPart, telemetry: ReloadableServer) -> None:
     """Activate a topology, except for changes that need a restart."""
     change = edit(engine.topology, topology)
     _say(change)
-    await telemetry.make_way(change.topology)
+    await telemetry.release_port(change.topology)
     await engine.reload(change.topology)
     await telemetry.follow(change.topology)
 
@@ -326,7 +328,7 @@ def _say(change: Edit) -> None:
 class _Telemetry:
     """The telemetry server on the port of the active topology."""
 
-    def __init__(self, ready: Callable[[], str], metrics: Metrics, standing: Standing) -> None:
+    def __init__(self, ready: Callable[[], str], metrics: Metrics, standing: EngineStatus) -> None:
         self._metrics = metrics
         self._standing = standing
         self._ready = ready

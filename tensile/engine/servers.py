@@ -15,16 +15,16 @@ from typing import Protocol
 import structlog
 
 from tensile.engine.caches import node_feed
-from tensile.engine.lower import Ways
+from tensile.engine.lower import ClusterAccess
 from tensile.errors import PortTaken, TensileError
 from tensile.kube.cluster import Selection
 from tensile.kube.credentials import SERVICE_ACCOUNT
-from tensile.kube.fleet import Feed, Fleet
+from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.net import listening, supervised
 from tensile.kube.store import Cache
 from tensile.names import owner_of
 from tensile.objects import CLAIM, UPPER
-from tensile.policy.webhook.server import Hooks, WebhookServer
+from tensile.policy.webhook.server import WebhookContext, WebhookServer
 from tensile.reconcile.ownership import digest_node
 from tensile.reconcile.rules import claims
 from tensile.topology import Topology
@@ -37,7 +37,7 @@ _CONNECTIONS = 4
 _log = structlog.get_logger("tensile.engine.servers")
 
 
-class Part(Protocol):
+class ServedPart(Protocol):
     """Something that is served on a port of its own."""
 
     @property
@@ -54,14 +54,14 @@ class Part(Protocol):
         ...
 
 
-class InForce:
+class ReloadableServer:
     """Keeps a server as the active topology says; `section` is the topology's section with `bind` and `port`.
 
     Of several that change ports in one edit, each first releases its port (`make_way`), then each follows: two that
     wait for each other's port would never get it.
     """
 
-    def __init__(self, section: str, part: Part) -> None:
+    def __init__(self, section: str, part: ServedPart) -> None:
         self._section = section
         self._part = part
         self._wanted: Topology
@@ -82,7 +82,7 @@ class InForce:
             await self._part.open(topology)
             self._note_served()
 
-    async def make_way(self, topology: Topology) -> None:
+    async def release_port(self, topology: Topology) -> None:
         """Stop serving if the topology to be activated assigns this port to another server."""
         async with self._changing:
             self._wanted, taken = topology, _ports(topology, but=self._section)
@@ -182,12 +182,12 @@ def _ports(topology: Topology, *, but: str) -> set[int]:
     return found.union(spec.node.kubelet_port for spec in topology.lowers)
 
 
-class HookPort:
+class WebhookPort:
     """The webhook beside the engine; the cache of claims in `home` is filled while it is served."""
 
-    def __init__(self, home: Hooks, fleet: Fleet) -> None:
+    def __init__(self, home: WebhookContext, fleet: Fleet) -> None:
         self.server = WebhookServer(home)
-        self._feed = Feed(UPPER, CLAIM, Selection(), home.claims)
+        self._feed = InformerSpec(UPPER, CLAIM, Selection(), home.claims)
         self._fleet = fleet
         self._task: asyncio.Task[None] | None = None
 
@@ -216,9 +216,9 @@ class HookPort:
 class WebhookAlone:
     """The webhook of a topology without an engine; used inside one event loop."""
 
-    port: HookPort
+    port: WebhookPort
 
-    def __init__(self, topology: Topology, ways: Ways, fleet: Fleet) -> None:
+    def __init__(self, topology: Topology, ways: ClusterAccess, fleet: Fleet) -> None:
         self.topology = topology
         self.is_running = False
         self._ways = ways
@@ -239,9 +239,9 @@ class WebhookAlone:
         owner = owner_of(await self._fleet.identified(UPPER), self.topology.name)
         known, nodes = Cache(claims.digest, claims.INDEXES), Cache(digest_node)
         self._fleet.follow(node_feed(nodes))
-        home = Hooks(cluster, owner, self._ways.directory, known, nodes, self._fleet.watcher, own_namespace())
-        self.port = HookPort(home, self._fleet)
-        self._in_force = InForce("webhook", self.port)
+        home = WebhookContext(cluster, owner, self._ways.directory, known, nodes, self._fleet.watcher, own_namespace())
+        self.port = WebhookPort(home, self._fleet)
+        self._in_force = ReloadableServer("webhook", self.port)
         await self._in_force.open(self.topology)
         self.is_running = True
 

@@ -16,15 +16,15 @@ import structlog
 
 from tensile.engine import configmap_source, file_source
 from tensile.engine.clusters import utc_now
-from tensile.engine.configmap_source import Document, Place
-from tensile.engine.file_source import Reading, parsed
-from tensile.engine.lower import Ways
-from tensile.engine.status.configmap import Keeper, status_owner, status_ref
-from tensile.engine.status.report import Standing
+from tensile.engine.configmap_source import ConfigMapKey, ConfigMapText
+from tensile.engine.file_source import TopologyUpdate, parsed
+from tensile.engine.lower import ClusterAccess
+from tensile.engine.status.configmap import StatusWriter, status_owner, status_ref
+from tensile.engine.status.report import EngineStatus
 from tensile.errors import ClusterError, NotFound, TensileError, Unreachable
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.file_watch import FileWatcher
-from tensile.kube.fleet import Feed, Fleet
+from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.net import insist, supervised
 from tensile.kube.store import Cache
 from tensile.objects import CONFIG_MAP, UPPER, Ref
@@ -36,7 +36,7 @@ _PATIENCE = 5.0
 _log = structlog.get_logger("tensile.run")
 
 
-class Followed(Protocol):
+class TopologySource(Protocol):
     """A topology source."""
 
     @property
@@ -44,15 +44,15 @@ class Followed(Protocol):
         """The name of the source, for people."""
         ...
 
-    async def first(self) -> Reading:
+    async def first(self) -> TopologyUpdate:
         """Return the first topology; raises TensileError if it is bad."""
         ...
 
-    def readings(self, first: Topology) -> AsyncGenerator[Reading, None]:
+    def readings(self, first: Topology) -> AsyncGenerator[TopologyUpdate, None]:
         """Return each state after the first."""
         ...
 
-    def tell(self, reading: Reading) -> None:
+    def tell(self, reading: TopologyUpdate) -> None:
         """Report that a state was processed; the result is in the status."""
         ...
 
@@ -65,7 +65,7 @@ class Followed(Protocol):
         ...
 
 
-class FollowedFile:
+class FileSource:
     """A topology file."""
 
     def __init__(self, path: Path, watcher: FileWatcher) -> None:
@@ -78,17 +78,17 @@ class FollowedFile:
         """The file's path."""
         return str(self._path)
 
-    async def first(self) -> Reading:
+    async def first(self) -> TopologyUpdate:
         """Return the topology of the file; raises TensileError if it is bad."""
         found = await file_source.read(self._path)
         self._whole = found.data
         return found.reading
 
-    def readings(self, first: Topology) -> AsyncGenerator[Reading, None]:
+    def readings(self, first: Topology) -> AsyncGenerator[TopologyUpdate, None]:
         """Return each state of the file after the first."""
         return file_source.follow(self._path, first, self._watcher, whole=self._whole)
 
-    def tell(self, reading: Reading) -> None:
+    def tell(self, reading: TopologyUpdate) -> None:
         """Do nothing: a file has no status object."""
 
     def lead(self) -> None:
@@ -98,10 +98,10 @@ class FollowedFile:
         """Do nothing: no resource is open."""
 
 
-class FollowedMap:
+class ConfigMapSource:
     """A topology in a ConfigMap of the upper cluster, accessed by `ways`; `standing` is written beside it."""
 
-    def __init__(self, place: Place, ways: Ways, standing: Standing, watcher: FileWatcher) -> None:
+    def __init__(self, place: ConfigMapKey, ways: ClusterAccess, standing: EngineStatus, watcher: FileWatcher) -> None:
         self._place = place
         self._ways = ways
         self._standing = standing
@@ -110,7 +110,7 @@ class FollowedMap:
         self._changed = asyncio.Event()
         self._topology.subscribe(lambda _delta: self._changed.set())
         self._topology.on_sync(self._changed.set)
-        self._keeper: Keeper
+        self._keeper: StatusWriter
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -118,7 +118,7 @@ class FollowedMap:
         """The ConfigMap and the key."""
         return self._place.file
 
-    async def first(self) -> Reading:
+    async def first(self) -> TopologyUpdate:
         """Wait for the ConfigMap and return its topology; raises TensileError if it is bad, and AccessError."""
         cluster = await self._open()
         found = await self._awaited(cluster)
@@ -126,17 +126,17 @@ class FollowedMap:
         try:
             topology = await parsed(found.text, lambda: configmap_source.read(found, self._place))
         except TensileError as error:
-            refused = Reading(found.text, error=error)
+            refused = TopologyUpdate(found.text, error=error)
             self._standing.take(refused)
             await self._say_last(refused)
             raise
-        return Reading(found.text, topology, changed=True)
+        return TopologyUpdate(found.text, topology, changed=True)
 
-    def readings(self, first: Topology) -> AsyncGenerator[Reading, None]:
+    def readings(self, first: Topology) -> AsyncGenerator[TopologyUpdate, None]:
         """Return each state of the ConfigMap after the first."""
         return configmap_source.follow(self._topology, self._place, self._changed, first)
 
-    def tell(self, reading: Reading) -> None:
+    def tell(self, reading: TopologyUpdate) -> None:
         """Write the result beside the ConfigMap."""
         self._keeper.tell(reading)
 
@@ -158,14 +158,14 @@ class FollowedMap:
         """Watch the topology and status ConfigMaps, and determine the owner of the status."""
         for cache, name in ((self._topology, self._place.name), (self._status, status_ref(self._place).name)):
             selection = Selection(self._place.namespace, fields=f"metadata.name={name}")
-            self._fleet.follow(Feed(UPPER, CONFIG_MAP, selection, cache))
+            self._fleet.follow(InformerSpec(UPPER, CONFIG_MAP, selection, cache))
         owner = status_owner(await self._fleet.identified(UPPER), self._place)
-        self._keeper = Keeper(cluster, self._place, owner, self._status, self._standing, now=utc_now)
+        self._keeper = StatusWriter(cluster, self._place, owner, self._status, self._standing, now=utc_now)
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
                 await self._fleet.synced()
 
-    async def _awaited(self, cluster: Cluster) -> Document:
+    async def _awaited(self, cluster: Cluster) -> ConfigMapText:
         """Return the ConfigMap's content as soon as it exists; the reason for waiting is logged once."""
         ref = Ref(UPPER, CONFIG_MAP, self._place.namespace, self._place.name)
         said = ""
@@ -177,12 +177,12 @@ class FollowedMap:
                 _log.warning("waiting for the topology", configmap=str(self._place), error=words)
                 said = words
 
-        async def read() -> Document:
+        async def read() -> ConfigMapText:
             return configmap_source.document(orjson.loads(await cluster.read(ref)), self._place)
 
         return await insist(read, ClusterError, lambda: _RETRY, tell)
 
-    async def _say_last(self, refused: Reading) -> None:
+    async def _say_last(self, refused: TopologyUpdate) -> None:
         """Report bad first content before the program ends, if that is quick."""
         self._keeper.tell(refused)
         with suppress(TimeoutError):
@@ -190,7 +190,7 @@ class FollowedMap:
                 await self._keeper.write()
 
 
-def _why(error: ClusterError, place: Place) -> str:
+def _why(error: ClusterError, place: ConfigMapKey) -> str:
     """Return why there is no topology yet; "" for an unreachable cluster, which its connection reports."""
     if isinstance(error, NotFound):
         return configmap_source.document(None, place).trouble

@@ -18,10 +18,10 @@ from tensile.topology import WAY, Lower, Topology
 _OPENED_WITH = ("name", *WAY, "qps", "burst")
 """Fields that take effect only when a lower is joined again."""
 
-Wanted = Mapping[str, Lower]
+LowersByName = Mapping[str, Lower]
 
 
-class Deed(Enum):
+class Action(Enum):
     """The action for a lower of the topology."""
 
     JOIN = auto()
@@ -34,7 +34,7 @@ class Deed(Enum):
     """Do nothing yet."""
 
 
-class Course(NamedTuple):
+class Transition(NamedTuple):
     """The transition of one lower of the topology.
 
     `spec` are the fields that can be active now. `before` is the joined lower that continues or is replaced. `waits`
@@ -42,7 +42,7 @@ class Course(NamedTuple):
     `remaps` is whether its namespaces are mapped to other names from now on.
     """
 
-    deed: Deed
+    deed: Action
     spec: Lower
     before: LowerWorld | None = None
     waits: tuple[str, ...] = ()
@@ -50,32 +50,32 @@ class Course(NamedTuple):
     remaps: bool = False
 
 
-def course(spec: Lower, topology: Topology, world: World) -> Course:
+def plan_transition(spec: Lower, topology: Topology, world: World) -> Transition:
     """Return the transition of a lower of a topology."""
     wanted = {one.name: one for one in topology.lowers}
     known, holder = world.lowers.get(spec.name), _holder(spec.node.name, world)
     if known is not None:
         if holder is not None and holder is not known and not known.met and not _bar(spec, holder, wanted, world):
             words = f"once node {known.node} is gone"  # nothing was written under this name: continue as the other
-            return Course(Deed.LEAVE, spec, known, (_told(spec, "node.name", known.node, spec.node.name, words),))
+            return Transition(Action.LEAVE, spec, known, (_told(spec, "node.name", known.node, spec.node.name, words),))
         return _changed(spec, known, world, _fixed(wanted, world).get(spec.name, ""))
     if holder is None:
         stray = next((lower for lower in world.lowers.values() if lower.node == spec.node.name), None)
-        return Course(Deed.JOIN, spec, stray)
+        return Transition(Action.JOIN, spec, stray)
     bar = _bar(spec, holder, wanted, world)
     if bar:
-        return Course(Deed.WAIT, spec, waits=(f"lowers[{spec.name}]: not joined: {_held(spec, holder)}{bar}",))
+        return Transition(Action.WAIT, spec, waits=(f"lowers[{spec.name}]: not joined: {_held(spec, holder)}{bar}",))
     return _changed(spec, holder, world)
 
 
-def left(topology: Topology, world: World) -> Iterator[LowerWorld]:
+def removed_lowers(topology: Topology, world: World) -> Iterator[LowerWorld]:
     """Yield the lowers that left a topology: no lower of it continues them, under their name or another."""
-    found = [course(spec, topology, world).before for spec in topology.lowers]
+    found = [plan_transition(spec, topology, world).before for spec in topology.lowers]
     going_on = {before.name for before in found if before is not None}
     yield from (lower for name, lower in world.lowers.items() if name not in going_on)
 
 
-def put_off(found: Course, objection: str) -> Course:
+def defer(found: Transition, objection: str) -> Transition:
     """Return a transition that keeps the open connection and the fields that need a new one; other fields apply."""
     before, spec = found.before, found.spec
     assert before is not None, "there is a connection to keep"
@@ -83,10 +83,10 @@ def put_off(found: Course, objection: str) -> Course:
     fields = [field for field in _OPENED_WITH if getattr(spec, field) != getattr(before.spec, field)]
     keys = ", ".join(Lower.model_fields[field].alias or field for field in fields) or "namespaces.mapping"
     kept = spec.model_copy(update={field: getattr(before.spec, field) for field in fields})
-    return Course(Deed.KEEP, kept, before, (*found.waits, f"lowers[{spec.name}].{keys}: {words}"), words)
+    return Transition(Action.KEEP, kept, before, (*found.waits, f"lowers[{spec.name}].{keys}: {words}"), words)
 
 
-def _bar(spec: Lower, holder: LowerWorld, wanted: Wanted, world: World) -> str:
+def _bar(spec: Lower, holder: LowerWorld, wanted: LowersByName, world: World) -> str:
     """Return why a lower cannot continue as the one that has its node, "" if it can, as a mere rename."""
     if holder.name in wanted:
         return " still"
@@ -95,7 +95,7 @@ def _bar(spec: Lower, holder: LowerWorld, wanted: Wanted, world: World) -> str:
     return ", whose name is on volumes: give it that name back" if _may_have_volumes(holder, world) else ""
 
 
-def _changed(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> Course:
+def _changed(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> Transition:
     """Return how a joined lower continues with other fields; `fixed` is why its node must keep its name, else ""."""
     was, waits = known.spec, []
     is_mapped = not has_to_map(known, spec, world)
@@ -108,10 +108,10 @@ def _changed(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> C
         why = fixed or f"once node {was.node.name} is gone"
         waits.append(_told(spec, "node.name", was.node.name, spec.node.name, why))
         if not fixed:
-            return Course(Deed.LEAVE, spec, known, tuple(waits))
+            return Transition(Action.LEAVE, spec, known, tuple(waits))
         spec = spec.model_copy(update={"node": spec.node.model_copy(update={"name": was.node.name})})
     is_same = is_mapped and all(getattr(spec, field) == getattr(was, field) for field in _OPENED_WITH)
-    return Course(Deed.KEEP if is_same else Deed.JOIN, spec, known, tuple(waits), remaps=not is_mapped)
+    return Transition(Action.KEEP if is_same else Action.JOIN, spec, known, tuple(waits), remaps=not is_mapped)
 
 
 def has_to_map(lower: LowerWorld, spec: Lower, world: World) -> bool:
@@ -119,7 +119,7 @@ def has_to_map(lower: LowerWorld, spec: Lower, world: World) -> bool:
     return lower.connected and lower.mapping_known and lower.naming != namespace_mapping.asked_for(spec, world)
 
 
-def _fixed(wanted: Wanted, world: World) -> dict[str, str]:
+def _fixed(wanted: LowersByName, world: World) -> dict[str, str]:
     """Return by name the lowers that cannot move to another node yet, and why.
 
     Either their own node has pods, or the other node belongs to a lower that stays there, perhaps because that cannot
@@ -140,7 +140,7 @@ def _fixed(wanted: Wanted, world: World) -> dict[str, str]:
         fixed |= more
 
 
-def _gives_up(lower: LowerWorld, wanted: Wanted, fixed: Mapping[str, str]) -> bool:
+def _gives_up(lower: LowerWorld, wanted: LowersByName, fixed: Mapping[str, str]) -> bool:
     """Report whether a lower is about to release its node."""
     spec = wanted.get(lower.name)
     moves = spec is None or (spec.node.name != lower.node and lower.name not in fixed)

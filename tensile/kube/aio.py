@@ -44,13 +44,13 @@ with without_authorities():
 __all__ = [
     "NO_CONTENT",
     "ApiClient",
-    "Bounded",
+    "BoundedConnector",
     "Configuration",
-    "Overlong",
     "RESTClientObject",
     "RESTResponse",
-    "UnprovenServer",
-    "Vouch",
+    "ResponseHeadTooLarge",
+    "UnverifiedServer",
+    "VerifyCertificate",
     "aiohttp",
     "beginning",
     "certificate_of",
@@ -62,15 +62,15 @@ __all__ = [
 NO_CONTENT = f"an answer with more than {mebibytes(HEAD)} that are no content"
 
 
-class Overlong(aiohttp.ClientError):
+class ResponseHeadTooLarge(aiohttp.ClientError):
     """A response has more bytes around its content than any apiserver sends."""
 
 
-Vouch = Callable[[bytes], bool]
+VerifyCertificate = Callable[[bytes], bool]
 """Reports whether requests may be sent to the server with a certificate (DER, b"" without TLS)."""
 
 
-class UnprovenServer(aiohttp.ClientError):
+class UnverifiedServer(aiohttp.ClientError):
     """A new connection leads to a server that `vouch` does not accept. Nothing was sent."""
 
 
@@ -94,7 +94,7 @@ class _Counting(ResponseHandler):
             self._give_up()
 
     def _give_up(self) -> None:
-        error = Overlong(NO_CONTENT)
+        error = ResponseHeadTooLarge(NO_CONTENT)
         if self._payload is not None:
             self._payload.set_exception(error)
         self.set_exception(error)
@@ -105,18 +105,18 @@ class _Counting(ResponseHandler):
 def is_overlong(error: aiohttp.ClientError) -> bool:
     """Report whether aiohttp rejected a response because a line, a header or their sum is too long."""
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, LineTooLong | Overlong):
+    while cause is not None and not isinstance(cause, LineTooLong | ResponseHeadTooLarge):
         cause = cause.__cause__
     return cause is not None
 
 
-class Bounded(aiohttp.TCPConnector):
+class BoundedConnector(aiohttp.TCPConnector):
     """A connector that limits the bytes around a response's content to `HEAD` plus the content.
 
     A new connection is used only if `vouch` accepts its server's certificate. Otherwise raises UnprovenServer.
     """
 
-    def __init__(self, vouch: Vouch, **given: Any) -> None:
+    def __init__(self, vouch: VerifyCertificate, **given: Any) -> None:
         super().__init__(**given)
         self._vouch = vouch
         self._factory = cast("partial[ResponseHandler]", partial(_Counting, loop=self._loop))
@@ -125,7 +125,7 @@ class Bounded(aiohttp.TCPConnector):
         made = await super()._create_connection(*given)
         if not self._vouch(certificate_of(made.transport)):
             made.abort()
-            raise UnprovenServer
+            raise UnverifiedServer
         return made
 
 

@@ -28,13 +28,13 @@ from tensile.kube import limits
 from tensile.kube.aio import aiohttp, beginning
 from tensile.kube.cluster import Endpoint, Listing, Patch, Read, Selection, WatchEvent
 from tensile.kube.credentials import Access
-from tensile.kube.health import Health, Objection, SharedCluster, WrongCluster, another_cluster, same_cluster
-from tensile.kube.limits import Account, Allowance, Bucket, Paused, Restraint, TooLarge
-from tensile.kube.requests import Ask, Pager, Share, path_of, query_of, retrying, shown, target_of
+from tensile.kube.health import AccessProblem, Health, SharedCluster, WrongCluster, another_cluster, same_cluster
+from tensile.kube.limits import CacheLimit, ClusterPaused, OversizeBackoff, ResponseBudget, TokenBucket, TooLarge
+from tensile.kube.requests import FetchPage, Pager, TimeShare, path_of, query_of, retrying, shown, target_of
 from tensile.kube.responses import (
-    Doing,
-    Lines,
     Page,
+    RequestInfo,
+    WatchDecoder,
     apis_of,
     error_of,
     identity_of,
@@ -47,13 +47,22 @@ from tensile.kube.responses import (
     strange,
     version_of,
 )
-from tensile.kube.store import Tally
-from tensile.kube.transport import Clock, Reply, Request, Reread, Sleep, Transport, Unproven, Untrusted
+from tensile.kube.store import CacheTotals
+from tensile.kube.transport import (
+    Clock,
+    CredentialRefresh,
+    HTTPCall,
+    HTTPReply,
+    Sleep,
+    Transport,
+    UntrustedServer,
+    UnverifiedConnection,
+)
 from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, Kind, Manifest, Ref
 
-Observe = Callable[[str, str, str], None]
-Admit = Callable[[str], Objection | None]
+ObserveRequest = Callable[[str, str, str], None]
+CheckIdentity = Callable[[str], AccessProblem | None]
 
 KUBE_SYSTEM = Ref("", NAMESPACE, "", "kube-system")
 MARGIN = 10.0
@@ -72,7 +81,7 @@ own certificate."""
 _log = structlog.get_logger("tensile.kube.client")
 
 
-class Follower(Protocol):
+class VersionTracker(Protocol):
     """An informer of this cluster, which must know when a create contradicts what it has seen."""
 
     @property
@@ -107,9 +116,9 @@ class HttpCluster:
         margin: float = MARGIN,
         anchored: bool = False,
         pin: str = "",
-        allowance: Allowance | None = None,
-        observe: Observe | None = None,
-        admit: Admit = lambda _uid: None,
+        allowance: CacheLimit | None = None,
+        observe: ObserveRequest | None = None,
+        admit: CheckIdentity = lambda _uid: None,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -119,21 +128,21 @@ class HttpCluster:
         self._margin = margin
         self._observe = observe
         self.health = Health(clock())
-        self.followers: dict[Kind, list[Follower]] = {}
+        self.followers: dict[Kind, list[VersionTracker]] = {}
         self.pin = pin
         self._doubt = bool(pin)
         self._proven: set[bytes] = set()
         """The certificates of servers that were proven to be this cluster's."""
         self._settling: asyncio.Task[str] | None = None
-        self.tally = Tally()
-        self._allowance = allowance or Allowance()
-        self._restraint = Restraint()
-        self._account = Account()
+        self.tally = CacheTotals()
+        self._allowance = allowance or CacheLimit()
+        self._restraint = OversizeBackoff()
+        self._account = ResponseBudget()
         self._listings = asyncio.Semaphore(limits.LISTINGS)
-        self._share = Share(limits.SHARE if name else 0.0, limits.BURST, clock, sleep)
+        self._share = TimeShare(limits.SHARE if name else 0.0, limits.BURST, clock, sleep)
         self._transport = Transport(
             access,
-            bucket=Bucket(qps, burst, clock()),
+            bucket=TokenBucket(qps, burst, clock()),
             account=self._account,
             connections=connections,
             timeout=timeout,
@@ -156,14 +165,14 @@ class HttpCluster:
         return self._transport.access
 
     @property
-    def complaint(self) -> str:
+    def credential_error(self) -> str:
         """What a user has to correct about the cluster's credential, address or size, "" for nothing."""
         health = self.health
         is_told = health.wrong or health.shut_out or health.excessive
         return health.error if is_told else self._transport.reread.stale
 
     @property
-    def reread(self) -> Reread:
+    def reread(self) -> CredentialRefresh:
         """The result of the last reload of the credential."""
         return self._transport.reread
 
@@ -188,7 +197,7 @@ class HttpCluster:
         The first UID is pinned. For another one later, raises WrongCluster, and every call is refused until the first
         cluster is back. For a UID that `admit` rejects, raises SharedCluster with the same effect.
         """
-        doing = Doing(self._name, "read", "Namespace kube-system")
+        doing = RequestInfo(self._name, "read", "Namespace kube-system")
         access = self.access
         raw = await self._read(doing, KUBE_SYSTEM.path(), settled=False, most=limits.SMALL)
         try:
@@ -206,7 +215,7 @@ class HttpCluster:
         self.health.accept(self._clock())
         return uid
 
-    def _wrong(self, doing: Doing, uid: str) -> WrongCluster:
+    def _wrong(self, doing: RequestInfo, uid: str) -> WrongCluster:
         """Record that another cluster responds, and return the error."""
         self._doubt = True
         self._proven.clear()
@@ -214,7 +223,7 @@ class HttpCluster:
         self.health.refuse(self._clock(), message)
         return WrongCluster(message, cluster=self._name, doing=str(doing))
 
-    def _shared(self, doing: Doing, objection: Objection) -> SharedCluster:
+    def _shared(self, doing: RequestInfo, objection: AccessProblem) -> SharedCluster:
         """Record that the cluster must not be used under this name, and return the error."""
         self._doubt = True
         message = same_cluster(self.access, objection)
@@ -234,12 +243,12 @@ class HttpCluster:
 
     async def version(self) -> str:
         """Return the server's version such as "v1.36.3"."""
-        doing = Doing(self._name, "read", "version")
+        doing = RequestInfo(self._name, "read", "version")
         return release_of(doing, await self._read(doing, "/version", settled=False, most=limits.SMALL))
 
     async def read(self, ref: Ref) -> bytes:
         """Return the object from a quorum read, so that "not found" means that it does not exist."""
-        doing = Doing(self._name, "read", shown(ref))
+        doing = RequestInfo(self._name, "read", shown(ref))
         return self._of(ref, doing, shallow(await self._read(doing, path_of(doing, ref))))
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
@@ -248,7 +257,7 @@ class HttpCluster:
         Objects for which `read` returns None are left out. If the store compacts the version of the pages meanwhile,
         the whole list is requested at once. Raises TooLarge for a list without end.
         """
-        doing = Doing(self._name, "list", f"{kind.name} {selection.namespace}".rstrip())
+        doing = RequestInfo(self._name, "list", f"{kind.name} {selection.namespace}".rstrip())
         path, query = kind.path(selection.namespace), query_of(selection)
 
         async def asked(more: dict[str, str], *, spare: bool, most: int = limits.PAGE) -> Page:
@@ -274,14 +283,14 @@ class HttpCluster:
         Raises Expired when `version` cannot be resumed from, Unreachable when the end did not come within `seconds` and
         a margin, and the error of an ERROR event.
         """
-        doing = Doing(self._name, "watch", f"{kind.name} {selection.namespace}".rstrip())
+        doing = RequestInfo(self._name, "watch", f"{kind.name} {selection.namespace}".rstrip())
         query = query_of(selection) | {
             "watch": "1",
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
             "resourceVersion": version,
         }
-        lines = Lines(doing, account=self._account)
+        lines = WatchDecoder(doing, account=self._account)
         try:
             async with self._opened(doing, target_of(kind.path(selection.namespace), query), seconds) as stream:
                 async for chunk in stream.iter_any():
@@ -302,7 +311,7 @@ class HttpCluster:
 
     async def kinds(self) -> tuple[Kind, ...]:
         """Return every namespaced kind whose objects can be listed, each in one version."""
-        doing = Doing(self._name, "read", "API resources")
+        doing = RequestInfo(self._name, "read", "API resources")
         found: dict[tuple[str, str], Kind] = {}
         try:
             apis = apis_of(doing, await self._read(doing, "/apis", most=limits.SMALL))
@@ -316,11 +325,11 @@ class HttpCluster:
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
         """Create the object (for a review: request it) and return it as stored."""
-        doing = Doing(self._name, "create", shown(ref))
+        doing = RequestInfo(self._name, "create", shown(ref))
         since = [(follower, follower.newest) for follower in self.followers.get(ref.kind, ())]
         path_of(doing, ref)
         target = f"{ref.kind.path(ref.namespace)}?{_WRITE}"
-        raw = await self._write(doing, ref.kind, Request("POST", target, orjson.dumps(body), _JSON))
+        raw = await self._write(doing, ref.kind, HTTPCall("POST", target, orjson.dumps(body), _JSON))
         raw = self._of(ref, doing, raw)
         for follower, newest in since:
             follower.note_created(version_of(doing, raw), newest)
@@ -331,15 +340,15 @@ class HttpCluster:
 
         Raises Conflict when the UID or resourceVersion in the body does not match any more.
         """
-        doing = Doing(self._name, "patch", f"{shown(ref)} {subresource}".rstrip())
+        doing = RequestInfo(self._name, "patch", f"{shown(ref)} {subresource}".rstrip())
         force = "&force=true" if patch.media == "apply-patch" else ""
         target = f"{path_of(doing, ref, subresource)}?{_WRITE}{force}"
-        request = Request("PATCH", target, orjson.dumps(patch.body), _MEDIA[patch.media])
+        request = HTTPCall("PATCH", target, orjson.dumps(patch.body), _MEDIA[patch.media])
         return self._of(ref, doing, await self._write(doing, ref.kind, request))
 
     async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
         """Delete the object if its UID, and `version` if given, match, else raise Conflict. Return the response."""
-        doing = Doing(self._name, "delete", shown(ref))
+        doing = RequestInfo(self._name, "delete", shown(ref))
         options: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -348,42 +357,44 @@ class HttpCluster:
         }
         if grace is not None:
             options["gracePeriodSeconds"] = grace
-        request = Request("DELETE", path_of(doing, ref), orjson.dumps(options), _JSON)
+        request = HTTPCall("DELETE", path_of(doing, ref), orjson.dumps(options), _JSON)
         return self._of(ref, doing, await self._write(doing, ref.kind, request))
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
         """Evict a pod if it has that UID, else raise Conflict. Raises Throttled if a disruption budget forbids it."""
-        doing = Doing(self._name, "evict", shown(ref))
+        doing = RequestInfo(self._name, "evict", shown(ref))
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"namespace": ref.namespace, "name": ref.name},
             "deleteOptions": {"preconditions": {"uid": uid}},
         }
-        request = Request("POST", path_of(doing, ref, "eviction"), orjson.dumps(eviction), _JSON)
+        request = HTTPCall("POST", path_of(doing, ref, "eviction"), orjson.dumps(eviction), _JSON)
         await self._write(doing, ref.kind, request)
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
         """Request a token for a ServiceAccount. Return the answered TokenRequest, which contains the token."""
-        doing = Doing(self._name, "create", f"{shown(account)} token")
+        doing = RequestInfo(self._name, "create", f"{shown(account)} token")
         target = path_of(doing, account, "token")
-        return await self._write(doing, account.kind, Request("POST", target, orjson.dumps(request), _JSON))
+        return await self._write(doing, account.kind, HTTPCall("POST", target, orjson.dumps(request), _JSON))
 
     def endpoint(self) -> Endpoint:
         """Return how to open a direct connection. Raises Unreachable while the cluster's identity is unproven."""
         access = self.access
         if self._doubt:
-            message = self.complaint or "it is being made sure which cluster answers there: try again in a moment"
+            message = (
+                self.credential_error or "it is being made sure which cluster answers there: try again in a moment"
+            )
             raise Unreachable(message, cluster=self._name, doing="open a stream")
         return Endpoint(
             access.address, access.port, access.tls, access.server_name, access.prefix, dict(access.headers)
         )
 
-    def _pager(self, doing: Doing, ask: Ask, read: Read) -> Pager:
+    def _pager(self, doing: RequestInfo, ask: FetchPage, read: Read) -> Pager:
         return Pager(doing, ask, read, self._share, tally=self.tally, allowance=self._allowance)
 
     @asynccontextmanager
-    async def _opened(self, doing: Doing, target: str, seconds: int) -> AsyncIterator[aiohttp.StreamReader]:
+    async def _opened(self, doing: RequestInfo, target: str, seconds: int) -> AsyncIterator[aiohttp.StreamReader]:
         """Open a watch. If it is refused, raise the matching error."""
         access = await self._way(settled=True)
         async with self._transport.stream(access, target, seconds + self._margin) as answer:
@@ -392,19 +403,19 @@ class HttpCluster:
                 yield answer.content
                 return
             media, retry_after = (answer.headers.get(name, "") for name in ("Content-Type", "Retry-After"))
-            reply = Reply(answer.status, await beginning(answer.content, limits.REFUSAL), media, retry_after)
+            reply = HTTPReply(answer.status, await beginning(answer.content, limits.REFUSAL), media, retry_after)
         if reply.status == HTTPStatus.UNAUTHORIZED:
             reply = reply._replace(renewal=await self._transport.renew(access))
         raise _refusal(doing, reply)
 
     async def _read(
-        self, doing: Doing, target: str, *, settled: bool = True, most: int = limits.OBJECT, spare: bool = False
+        self, doing: RequestInfo, target: str, *, settled: bool = True, most: int = limits.OBJECT, spare: bool = False
     ) -> bytes:
         """Send a read, with retries for failures that are known to pass. `spare` as in `_send`."""
-        request = Request("GET", target, most=most)
+        request = HTTPCall("GET", target, most=most)
         return await self._retrying.copy()(self._send, doing, request, settled=settled, spare=spare)
 
-    async def _write(self, doing: Doing, kind: Kind, request: Request) -> bytes:
+    async def _write(self, doing: RequestInfo, kind: Kind, request: HTTPCall) -> bytes:
         """Send a write once, and report its result to `observe`."""
         try:
             raw = shallow(await self._send(doing, request))
@@ -416,7 +427,7 @@ class HttpCluster:
             self._observe(doing.verb, kind.name, "ok")
         return raw
 
-    async def _send(self, doing: Doing, request: Request, *, settled: bool = True, spare: bool = False) -> bytes:
+    async def _send(self, doing: RequestInfo, request: HTTPCall, *, settled: bool = True, spare: bool = False) -> bytes:
         """Send a request and return the body of its response.
 
         `settled`: only after the cluster's identity is proven. `spare`: a response that is too long is no breach, as
@@ -435,7 +446,7 @@ class HttpCluster:
         self.health.contact(self._clock())
         return reply.body
 
-    def _of(self, ref: Ref, doing: Doing, raw: bytes) -> bytes:
+    def _of(self, ref: Ref, doing: RequestInfo, raw: bytes) -> bytes:
         """Return a response about the requested object. For another object of a lower cluster, raises Unreachable."""
         if self._name and (objection := of_another(ref, raw)):
             raise self._told(doing, strange(doing, objection))
@@ -444,9 +455,9 @@ class HttpCluster:
     def _go_on(self) -> None:
         """Raise Paused while the cluster is paused because it sent too much."""
         if left := self._restraint.left(self._clock()):
-            raise Paused(f"{self._restraint.words}; it is asked again in {left:.0f} s", retry_after=left)
+            raise ClusterPaused(f"{self._restraint.words}; it is asked again in {left:.0f} s", retry_after=left)
 
-    async def _asked(self, request: Request, *, settled: bool) -> Reply:
+    async def _asked(self, request: HTTPCall, *, settled: bool) -> HTTPReply:
         """Send a request, and once more if the credential was rejected and a new one is available."""
         access = await self._way(settled=settled)
         reply = await self._sent(access, request, settled=settled)
@@ -457,12 +468,12 @@ class HttpCluster:
             return reply._replace(renewal=problem)
         return await self._sent(await self._way(settled=settled), request, settled=settled)
 
-    async def _sent(self, access: Access, request: Request, *, settled: bool) -> Reply:
+    async def _sent(self, access: Access, request: HTTPCall, *, settled: bool) -> HTTPReply:
         """Send a request. If a new connection leads to an unknown server, prove its identity first."""
         for _ in range(_SERVERS):
             try:
                 return await self._transport.request(access, request, probe=not settled)
-            except Unproven:
+            except UnverifiedConnection:
                 self._mistrust_server()
                 access = await self._way(settled=settled)
         return await self._transport.request(access, request, probe=not settled)
@@ -494,16 +505,16 @@ class HttpCluster:
         self._doubt = bool(self.pin)
         self.health.turn(self._clock())
 
-    def _told(self, doing: Doing, error: ClusterError) -> ClusterError:
+    def _told(self, doing: RequestInfo, error: ClusterError) -> ClusterError:
         """Complete an error with cluster and request, and record what it means for the cluster's health."""
         error.cluster, error.doing = doing.cluster, str(doing)
         if self._restraint.left(self._clock()):
             return error
-        if isinstance(error, Unproven):
+        if isinstance(error, UnverifiedConnection):
             self._mistrust_server()
         elif isinstance(error, TooLarge) and self._name:
             self._exceeded(error)
-        elif isinstance(error, Unauthorized | Untrusted):
+        elif isinstance(error, Unauthorized | UntrustedServer):
             self.health.shut(self._clock(), error.message)
             self._doubt = bool(self.pin)
         elif not isinstance(error, Unreachable):
@@ -531,7 +542,7 @@ class HttpCluster:
         await asyncio.shield(self._settling)
 
 
-def _refusal(doing: Doing, reply: Reply) -> ClusterError:
+def _refusal(doing: RequestInfo, reply: HTTPReply) -> ClusterError:
     """Return the error for a response."""
     if 300 <= reply.status < 400:  # noqa: PLR2004
         return strange(doing, f"a redirect, HTTP {reply.status}")

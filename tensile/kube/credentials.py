@@ -29,18 +29,18 @@ from tensile.errors import AccessError
 from tensile.kube import tls
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.dial import read_server
-from tensile.kube.exec_plugin import MARGIN, Plugin, question, read_answer, run_plugin
-from tensile.kube.file_watch import Watched, watched
+from tensile.kube.exec_plugin import MARGIN, ExecPlugin, question, read_answer, run_plugin
+from tensile.kube.file_watch import FileStates, watched
 from tensile.kube.files import read_small
-from tensile.kube.kubeconfig import MAX_BYTES, Entry, Material, decode, parse
+from tensile.kube.kubeconfig import MAX_BYTES, KubeconfigEntry, PEMSource, decode, parse
 from tensile.kube.store import Cache
 from tensile.kube.strict_models import LONGEST_TOKEN, is_token
-from tensile.kube.tls import Papers
+from tensile.kube.tls import TLSMaterial
 from tensile.objects import SECRET, Manifest
 from tensile.text import shown
 from tensile.topology import SecretRef
 
-__all__ = ["Access", "AccessError", "NoAccess", "from_kubeconfig", "from_text", "in_cluster"]
+__all__ = ["Access", "AccessError", "CredentialsUnavailable", "from_kubeconfig", "from_text", "in_cluster"]
 
 Clock = Callable[[], float]
 
@@ -56,10 +56,10 @@ _ACCOUNT = ("system", "serviceaccount")
 _PARTS = 4
 
 
-class NoAccess(AccessError):
+class CredentialsUnavailable(AccessError):
     """The files give no access. `files` is their state then. `asked`: an exec plugin was part of it."""
 
-    def __init__(self, error: AccessError, files: Watched, *, asked: bool) -> None:
+    def __init__(self, error: AccessError, files: FileStates, *, asked: bool) -> None:
         super().__init__(error.what, error.advice)
         self.files = files
         self.asked = asked
@@ -85,8 +85,8 @@ class Access:
     headers: Mapping[str, str] = field(repr=False)
     renew: Callable[[], Awaitable["Access"]] = field(repr=False)
     good_until: float = math.inf
-    files: Watched = field(default_factory=Watched)
-    papers: Papers = field(default_factory=Papers, repr=False)
+    files: FileStates = field(default_factory=FileStates)
+    papers: TLSMaterial = field(default_factory=TLSMaterial, repr=False)
     flags: str = ""
 
     def shows(self) -> tuple[object, ...]:
@@ -147,7 +147,7 @@ async def from_text(
         """Read everything again."""
         return await from_text(text, origin, context, clock=clock)
 
-    return replace(await _open(entry, origin, renew, clock, Watched()), flags=_flags("FILE", context))
+    return replace(await _open(entry, origin, renew, clock, FileStates()), flags=_flags("FILE", context))
 
 
 async def in_cluster(
@@ -165,10 +165,10 @@ async def in_cluster(
     if not host or not port:
         raise AccessError("not in a pod (KUBERNETES_SERVICE_HOST is not set)", instead)
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    entry = Entry(
+    entry = KubeconfigEntry(
         server=server,
         address=read_server(server, "KUBERNETES_SERVICE_HOST and _PORT"),
-        authority=Material(file=str(directory / "ca.crt")),
+        authority=PEMSource(file=str(directory / "ca.crt")),
         token_file=str(directory / "token"),
     )
 
@@ -176,7 +176,7 @@ async def in_cluster(
         """Read everything again."""
         return await in_cluster(environment, directory, instead=instead, clock=clock)
 
-    return await _open(entry, "the pod's ServiceAccount", renew, clock, Watched())
+    return await _open(entry, "the pod's ServiceAccount", renew, clock, FileStates())
 
 
 def _flags(kubeconfig: str, context: str | None) -> str:
@@ -185,32 +185,32 @@ def _flags(kubeconfig: str, context: str | None) -> str:
 
 
 async def _open(
-    entry: Entry, origin: str, renew: Callable[[], Awaitable[Access]], clock: Clock, before: Watched
+    entry: KubeconfigEntry, origin: str, renew: Callable[[], Awaitable[Access]], clock: Clock, before: FileStates
 ) -> Access:
     """Return the access of an entry. Its exec plugin, if any, runs first. `before` is the state of its own file."""
     needed = watched(entry.needed())
-    files = Watched(before.paths + needed.paths, before.marks + needed.marks)
+    files = FileStates(before.paths + needed.paths, before.marks + needed.marks)
     with _naming(files, asked=entry.plugin is not None):
         return await _read(entry, origin, renew, clock, files)
 
 
 @contextmanager
-def _naming(files: Watched, *, asked: bool = False) -> Iterator[None]:
+def _naming(files: FileStates, *, asked: bool = False) -> Iterator[None]:
     """Add the files to an AccessError from the block."""
     try:
         yield
     except AccessError as error:
-        raise NoAccess(error, files, asked=asked) from None
+        raise CredentialsUnavailable(error, files, asked=asked) from None
 
 
 async def _read(
-    entry: Entry, origin: str, renew: Callable[[], Awaitable[Access]], clock: Clock, files: Watched
+    entry: KubeconfigEntry, origin: str, renew: Callable[[], Awaitable[Access]], clock: Clock, files: FileStates
 ) -> Access:
     """Return the access of an entry. `files` is the state of its files."""
     good_until = math.inf
     if entry.plugin is not None:
         entry, good_until = await _ask(entry, entry.plugin, origin, clock)
-    papers = Papers(*(_pem(one) for one in (entry.authority, entry.certificate, entry.key)))
+    papers = TLSMaterial(*(_pem(one) for one in (entry.authority, entry.certificate, entry.key)))
     token = _token(entry.token_file) if entry.token_file else entry.token
     return Access(
         origin=origin,
@@ -238,14 +238,14 @@ def _token(file: str) -> str:
     return token
 
 
-def _pem(material: Material) -> bytes:
+def _pem(material: PEMSource) -> bytes:
     """Return the bytes of inline PEM or of a PEM file, b"" for none."""
     if material.data or not material.file:
         return material.data
     return read_small(material.file, MAX_BYTES)
 
 
-def _anchored(entry: Entry, kubeconfig: Path) -> Entry:
+def _anchored(entry: KubeconfigEntry, kubeconfig: Path) -> KubeconfigEntry:
     """Make the entry's file names absolute."""
     directory = kubeconfig.absolute().parent
 
@@ -262,12 +262,12 @@ def _anchored(entry: Entry, kubeconfig: Path) -> Entry:
     )
 
 
-async def _ask(entry: Entry, plugin: Plugin, origin: str, clock: Clock) -> tuple[Entry, float]:
+async def _ask(entry: KubeconfigEntry, plugin: ExecPlugin, origin: str, clock: Clock) -> tuple[KubeconfigEntry, float]:
     """Run the exec plugin. Return the entry with the plugin's credential, and when that expires."""
     authority = base64.b64encode(_pem(entry.authority)).decode()
     asked = question(plugin, entry.server, entry.server_name, authority)
     answer = read_answer(await run_plugin(plugin, asked, origin), plugin.api_version, origin)
-    certificate, key = Material(answer.certificate.encode()), Material(answer.key.encode())
+    certificate, key = PEMSource(answer.certificate.encode()), PEMSource(answer.key.encode())
     answered = replace(entry, token=answer.token, certificate=certificate, key=key, plugin=None)
     left = math.inf if answer.until is None else max(answer.until - time.time() - MARGIN, 0.0)
     return answered, clock() + left
@@ -283,7 +283,7 @@ async def keep_secret(upper: Cluster, ref: SecretRef, found: Cache) -> None:
         found.put(raw)
 
 
-class KeptKubeconfig:
+class SecretKubeconfig:
     """The kubeconfig in a Secret. `trouble` says what is wrong since it was last valid, "" for nothing."""
 
     def __init__(self, secrets: Cache, ref: SecretRef, context: str | None) -> None:

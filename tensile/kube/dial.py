@@ -58,7 +58,7 @@ _answered: dict[tuple[str, int], str] = {}
 """The address that worked last, by host and port. It only affects the order in which addresses are tried."""
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     """The address of an apiserver. `path` is what precedes /api, usually ""."""
 
     host: str
@@ -66,7 +66,7 @@ class Address(NamedTuple):
     path: str
 
 
-class Misled(OSError):
+class NotAServerAddress(OSError):
     """A name resolves to an address that is refused. `reason` says so."""
 
     reason = "its name leads to a link-local, multicast, unspecified or cloud metadata address"
@@ -84,7 +84,7 @@ class _Place(NamedTuple):
     where: tuple[Any, ...]
 
 
-def read_server(server: str, where: str) -> Address:
+def read_server(server: str, where: str) -> ServerAddress:
     """Parse a server address. `where` names its place in the AccessError."""
     _check_form(server, where)
     found = _ADDRESS.fullmatch(server, len(_SCHEME))
@@ -95,7 +95,7 @@ def read_server(server: str, where: str) -> Address:
         raise AccessError(f"{where}: server has port {port}", f"give one from 1 to {HIGHEST_PORT}")
     if any(part in (".", "..") for part in found["path"].split("/")):
         raise AccessError(f"{where}: server has a path with dots for a step", "write the path that they lead to")
-    return Address(_host(found["six"] or "", found["name"] or "", where), port, found["path"])
+    return ServerAddress(_host(found["six"] or "", found["name"] or "", where), port, found["path"])
 
 
 def check_server_name(name: str, where: str) -> None:
@@ -230,6 +230,6 @@ async def _places(host: str, port: int, family: int = socket.AF_UNSPEC) -> list[
     found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
     places = [_Place(family, sort, protocol, where) for family, sort, protocol, _, where in found]
     if any(is_no_server(ip_address(place.where[0].partition("%")[0])) for place in places):
-        raise Misled
+        raise NotAServerAddress
     known = _answered.get((host, port))
     return sorted(places, key=lambda place: place.where[0] != known)

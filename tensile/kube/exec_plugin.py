@@ -24,7 +24,7 @@ import orjson
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
 from tensile.errors import AccessError
-from tensile.kube.strict_models import Section, Text, Token, demanding, told, wrong
+from tensile.kube.strict_models import KubeconfigSection, Text, Token, demanding, validation_message, wrong
 from tensile.text import shown
 
 MARGIN = 60.0
@@ -61,14 +61,14 @@ _Called = Annotated[str, AfterValidator(demanding(_VARIABLE.fullmatch, "names no
 _Version = Literal["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"]
 
 
-class _Variable(Section):
+class _Variable(KubeconfigSection):
     """An environment variable of the program."""
 
     name: _Called
     value: _Passed
 
 
-class Plugin(Section):
+class ExecPlugin(KubeconfigSection):
     """The exec section of a user: the program, its arguments and variables, and the version of its output.
 
     `provide_cluster_info`: the plugin receives the cluster for which the credential is.
@@ -83,7 +83,7 @@ class Plugin(Section):
     interactive_mode: Annotated[Literal["Never", "IfAvailable"] | None, BeforeValidator(_NO_PERSON)] = None
 
 
-class Credential(Section, extra="ignore"):
+class ExecCredential(KubeconfigSection, extra="ignore"):
     """A plugin's credential: a token, or a certificate with its key in PEM. `until` is seconds since 1970 or None."""
 
     token: Token = ""
@@ -92,18 +92,18 @@ class Credential(Section, extra="ignore"):
     until: Annotated[float | None, BeforeValidator(_moment)] = Field(default=None, alias="expirationTimestamp")
 
     @model_validator(mode="after")
-    def _shows_something(self) -> "Credential":
+    def _shows_something(self) -> "ExecCredential":
         if not (self.token or (self.certificate and self.key)):
             raise wrong("has neither a token nor a certificate with its key", "run it by hand")
         return self
 
 
-class _Answer(Section, extra="ignore"):
+class _Answer(KubeconfigSection, extra="ignore"):
     """A plugin's output. Its version must be the one in the plugin's section."""
 
     kind: Literal["ExecCredential"]
     api_version: str
-    status: Credential
+    status: ExecCredential
 
     @model_validator(mode="after")
     def _is_asked_for(self, info: ValidationInfo) -> "_Answer":
@@ -112,7 +112,7 @@ class _Answer(Section, extra="ignore"):
         return self
 
 
-def question(plugin: Plugin, server: str, server_name: str, authority: str) -> str:
+def question(plugin: ExecPlugin, server: str, server_name: str, authority: str) -> str:
     """Return the input of the plugin, in KUBERNETES_EXEC_INFO. `authority` is the cluster's CA in base64."""
     spec: dict[str, Any] = {"interactive": False}
     if plugin.provide_cluster_info:
@@ -121,19 +121,19 @@ def question(plugin: Plugin, server: str, server_name: str, authority: str) -> s
     return orjson.dumps({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}).decode()
 
 
-def read_answer(output: bytes, version: str, where: str) -> Credential:
+def read_answer(output: bytes, version: str, where: str) -> ExecCredential:
     """Parse the output of a plugin. The AccessError repeats none of it."""
     try:
         return _Answer.model_validate_json(output, by_alias=True, by_name=False, context=version).status
     except ValidationError as error:
-        what, _ = told(_Answer, error)
+        what, _ = validation_message(_Answer, error)
         raise AccessError(
             f"{where}: the exec plugin did not print an ExecCredential of {version} ({what})", "run it by hand"
         ) from None
 
 
 async def run_plugin(
-    plugin: Plugin, asked: str, where: str, *, environment: Mapping[str, str] = os.environ, seconds: float = SECONDS
+    plugin: ExecPlugin, asked: str, where: str, *, environment: Mapping[str, str] = os.environ, seconds: float = SECONDS
 ) -> bytes:
     """Run a plugin with its input and return its output. Raises AccessError if it fails."""
     inherited = {name: environment[name] for name in _INHERITED if name in environment}
@@ -157,7 +157,7 @@ def _demand_program(command: str, subject: str) -> None:
         raise AccessError(f"{subject} is no file", "install it, or correct exec.command")
 
 
-async def _output(plugin: Plugin, variables: Mapping[str, str], subject: str) -> bytes:
+async def _output(plugin: ExecPlugin, variables: Mapping[str, str], subject: str) -> bytes:
     """Start the program and read its output. After a failure no process of it is left.
 
     The pipe is our own: with a pipe of asyncio, a program counts as running until the pipe was read to its end.
@@ -187,7 +187,7 @@ async def _pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
     return reader, transport, writable
 
 
-async def _started(plugin: Plugin, variables: Mapping[str, str], output: int) -> Process:
+async def _started(plugin: ExecPlugin, variables: Mapping[str, str], output: int) -> Process:
     """Start the program and close our copy of its output descriptor."""
     try:
         return await asyncio.create_subprocess_exec(

@@ -22,7 +22,7 @@ import structlog
 from watchfiles import Change
 from watchfiles._rust_notify import RustNotify
 
-from tensile.kube.files import Trail, find_trail, read_mounts
+from tensile.kube.files import ResolvedPath, read_mounts, resolve_path
 
 SETTLE = 0.25
 """Seconds without a change until `hear` is called. Longer than a notice takes."""
@@ -38,20 +38,20 @@ _log = structlog.get_logger("tensile.kube.file_watch")
 _Mark = tuple[int, ...]
 
 
-class Watched(NamedTuple):
+class FileStates(NamedTuple):
     """Files with their state when last checked; equal if none of them changed in between."""
 
     paths: tuple[Path, ...] = ()
     marks: tuple[_Mark, ...] = ()
 
-    def again(self) -> "Watched":
+    def again(self) -> "FileStates":
         """Check the same files now."""
-        return Watched(self.paths, tuple(map(_mark, self.paths)))
+        return FileStates(self.paths, tuple(map(_mark, self.paths)))
 
 
-def watched(paths: Iterable[str | Path]) -> Watched:
+def watched(paths: Iterable[str | Path]) -> FileStates:
     """Check files before they are read, so that a write during the read counts as a change."""
-    return Watched(tuple(map(Path, paths))).again()
+    return FileStates(tuple(map(Path, paths))).again()
 
 
 class Notifier(Protocol):
@@ -87,7 +87,7 @@ class _How(NamedTuple):
 class FileWatch:
     """A set of files that is watched until `close`. Created by FileWatcher.watch."""
 
-    def __init__(self, seen: Watched, hear: Callable[[], object], watcher: "FileWatcher") -> None:
+    def __init__(self, seen: FileStates, hear: Callable[[], object], watcher: "FileWatcher") -> None:
         self.seen = seen
         self._hear = hear
         self._watcher = watcher
@@ -99,7 +99,7 @@ class FileWatch:
     def __exit__(self, _kind: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
         self.close()
 
-    def follow(self, seen: Watched) -> None:
+    def follow(self, seen: FileStates) -> None:
         """Watch these files instead; `seen` is their state from before they were read."""
         if seen.paths != self.seen.paths:
             self.seen = seen
@@ -138,7 +138,7 @@ class FileWatcher:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop
 
-    def watch(self, seen: Watched, hear: Callable[[], object]) -> FileWatch:
+    def watch(self, seen: FileStates, hear: Callable[[], object]) -> FileWatch:
         """Call `hear` whenever one of these files may have changed since `seen`."""
         made = FileWatch(seen, hear, self)
         with self._lock:
@@ -199,7 +199,7 @@ class FileWatcher:
                 watch.stir()
 
 
-class KeptFiles:
+class FileCache:
     """A cache of file contents. When a file may have changed, it is emptied and `hear` is called.
 
     The files are watched from the first read until `close`. `read` reads a file, and raises OSError.
@@ -273,9 +273,9 @@ class _Rounds:
         self._tell = tell
         self._edited = edited
         self._how = how
-        self._known: dict[FileWatch, Watched] = {}
-        self._given: dict[FileWatch, Watched] = {}
-        self._last: dict[FileWatch, Watched] = {}
+        self._known: dict[FileWatch, FileStates] = {}
+        self._given: dict[FileWatch, FileStates] = {}
+        self._last: dict[FileWatch, FileStates] = {}
         self._said: set[str] = set()
         self._missed: set[str] = set()
         """The targets of the last round that failed because one of them was gone."""
@@ -341,13 +341,13 @@ class _Rounds:
     def _survey(self, watches: Sequence[FileWatch]) -> _Survey:
         """Find the path to each file, and which of its changes the system reports."""
         mounts = read_mounts(_text(self._how.mounts))
-        trails: dict[Path, Trail] = {}
+        trails: dict[Path, ResolvedPath] = {}
         survey = _Survey(set(), {}, set(), [])
         for watch in watches:
             why = ""
             for path in watch.seen.paths:
                 if path not in trails:
-                    trails[path] = find_trail(path, mounts)
+                    trails[path] = resolve_path(path, mounts)
                 trail = trails[path]
                 survey.targets.update(trail.targets)
                 survey.ends.add(trail.end)

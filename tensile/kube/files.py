@@ -40,7 +40,7 @@ _MOUNT_FIELDS = 6
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-class Unfit(OSError):
+class UnreadableFile(OSError):
     """Not a regular file, or larger than allowed. `advice` says what to do."""
 
     def __init__(self, what: str, advice: str) -> None:
@@ -55,7 +55,7 @@ class Mounts(NamedTuple):
     points: frozenset[str]
 
 
-class Trail(NamedTuple):
+class ResolvedPath(NamedTuple):
     """The path to one file, with symlinks resolved.
 
     `names` are the real paths of all its steps: a change of any of them concerns the file. `targets` are the
@@ -74,7 +74,7 @@ def read_small(path: str | Path, most: int) -> bytes:
     name = shown(path, _LONGEST_PATH)
     try:
         return read_regular(path, most)
-    except Unfit as error:
+    except UnreadableFile as error:
         raise AccessError(f"{name}: {error.strerror}", error.advice) from None
     except OSError as error:
         raise AccessError(f"{name}: cannot be read ({error.strerror})", "check the path and its permissions") from None
@@ -86,19 +86,19 @@ def read_regular(path: str | Path, most: int = LARGEST) -> bytes:
         _demand_regular(Path(path).stat())
         descriptor = os.open(path, _FLAGS)
     except ValueError:
-        raise Unfit("no path has a zero byte", "correct it") from None
+        raise UnreadableFile("no path has a zero byte", "correct it") from None
     with os.fdopen(descriptor, "rb") as file:
         _demand_regular(os.fstat(descriptor))
         found = file.read(most + 1) or b""
     if len(found) > most:
-        raise Unfit(f"larger than {most} bytes", "look whether it is the right file")
+        raise UnreadableFile(f"larger than {most} bytes", "look whether it is the right file")
     return found
 
 
 def _demand_regular(found: os.stat_result) -> None:
     """Raise Unfit for pipes, devices, sockets and directories. They are not opened, as some devices react to it."""
     if not stat.S_ISREG(found.st_mode):
-        raise Unfit("not a file", "name a regular file")
+        raise UnreadableFile("not a file", "name a regular file")
 
 
 def read_mounts(text: str) -> Mounts:
@@ -114,7 +114,7 @@ def read_mounts(text: str) -> Mounts:
     return Mounts(network, frozenset(points))
 
 
-def find_trail(path: Path, mounts: Mounts) -> Trail:
+def resolve_path(path: Path, mounts: Mounts) -> ResolvedPath:
     """Resolve a path as far as it exists. Reads directories and symlinks, and opens no file."""
     names: list[Path] = []
     directories: list[Path] = []
@@ -142,7 +142,7 @@ def find_trail(path: Path, mounts: Mounts) -> Trail:
     heard = {one for one in directories if _is_open(one)}
     alone = {end} if end and (str(end) in mounts.points or _is_shared(end)) else set()
     dark = _why_dark(turns.union(directories[-1:]), heard, mounts)
-    return Trail(frozenset(map(str, names)), frozenset(map(str, heard | alone)), str(end or ""), dark)
+    return ResolvedPath(frozenset(map(str, names)), frozenset(map(str, heard | alone)), str(end or ""), dark)
 
 
 def _steps(path: Path) -> list[str]:

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import structlog
 
 from tensile.errors import ClusterError, Denied
-from tensile.kube.client import HttpCluster, Observe
+from tensile.kube.client import HttpCluster, ObserveRequest
 from tensile.kube.cluster import Selection, WatchEvent
-from tensile.kube.credentials import Access, NoAccess
-from tensile.kube.file_watch import FileWatcher, Watched
-from tensile.kube.health import NOT_CONTACTED, Denials, Health, Objection, WrongCluster
-from tensile.kube.informer import Chance, Informer, Tail
-from tensile.kube.limits import Backoff, Pace
+from tensile.kube.credentials import Access, CredentialsUnavailable
+from tensile.kube.file_watch import FileStates, FileWatcher
+from tensile.kube.health import NOT_CONTACTED, AccessProblem, Denials, Health, WrongCluster
+from tensile.kube.informer import EventWatch, Informer, Random
+from tensile.kube.limits import Backoff, InformerTimings
 from tensile.kube.net import supervised
 from tensile.kube.store import Cache
 from tensile.kube.transport import Clock, Sleep
@@ -30,12 +30,12 @@ from tensile.objects import NAMESPACE, UPPER, Kind
 
 SLOWEST = 2.0
 """Most seconds between two identity probes of a failing cluster, unless the cluster asks for more."""
-Claim = Callable[[str, str], Objection | None]
+ClaimIdentity = Callable[[str, str], AccessProblem | None]
 """Returns, for a cluster's name and UID, why that cluster must not be used under the name, None if it may."""
 _log = structlog.get_logger("tensile.kube.fleet")
 
 
-class Feed(NamedTuple):
+class InformerSpec(NamedTuple):
     """The specification of an informer: one kind of one cluster, and its cache.
 
     With `every` it lists at that interval in seconds instead of watching. No caller waits for a `spare` feed: if the
@@ -61,8 +61,8 @@ class _Open:
         self.stale = ""
         self.touched = False
         self.denials = Denials(cluster.name)
-        self.followed: list[tuple[Feed, Informer]] = []
-        self.tails: list[Tail] = []
+        self.followed: list[tuple[InformerSpec, Informer]] = []
+        self.tails: list[EventWatch] = []
         self.following: dict[int, asyncio.Task[None]] = {}
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -84,11 +84,11 @@ class Fleet:
     def __init__(
         self,
         *,
-        chance: Chance,
-        pace: Pace | None = None,
+        chance: Random,
+        pace: InformerTimings | None = None,
         probe: float = 10.0,
         patience: float = 10.0,
-        observe: Callable[[str], Observe] | None = None,
+        observe: Callable[[str], ObserveRequest] | None = None,
         notify: Callable[[str], None] | None = None,
         watcher: FileWatcher | None = None,
         again: float = 5.0,
@@ -99,7 +99,7 @@ class Fleet:
         self._owns_watcher = watcher is None
         self._again = again
         self._chance = chance
-        self._pace = pace or Pace()
+        self._pace = pace or InformerTimings()
         self._probe = probe
         self._patience = patience
         self._observe = observe
@@ -108,13 +108,13 @@ class Fleet:
         self._sleep = sleep
         self._open: dict[str, _Open] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._claim: Claim = lambda _name, _uid: None
+        self._claim: ClaimIdentity = lambda _name, _uid: None
 
     def open(
         self,
         name: str,
         access: Access,
-        feeds: Iterable[Feed] = (),
+        feeds: Iterable[InformerSpec] = (),
         *,
         qps: float = 0,
         burst: int = 1000,
@@ -158,7 +158,7 @@ class Fleet:
         problem = entry.cluster.take(access)
         await self._took(entry, problem)
 
-    def follow(self, feed: Feed) -> Informer:
+    def follow(self, feed: InformerSpec) -> Informer:
         """Start an informer for one more cache of an open cluster, once its identity is known."""
         entry = self._open[feed.cluster]
         informer = Informer(
@@ -185,7 +185,7 @@ class Fleet:
         entry.following[id(feed.cache)] = self._supervise(entry, f"informer {feed.kind.name}", follow)
         return informer
 
-    def ensure(self, feed: Feed) -> None:
+    def ensure(self, feed: InformerSpec) -> None:
         """Start an informer for a cache of an open cluster, unless it has one."""
         if id(feed.cache) not in self._open[feed.cluster].following:
             self.follow(feed)
@@ -198,7 +198,7 @@ class Fleet:
         entry = self._open[cluster]
         if any((one.kind, one.selection) == (kind, selection) for one in entry.tails):
             return
-        told = Tail(entry.cluster, kind, selection, hear, chance=self._chance, pace=self._pace)
+        told = EventWatch(entry.cluster, kind, selection, hear, chance=self._chance, pace=self._pace)
         entry.tails.append(told)
 
         async def follow() -> None:
@@ -221,7 +221,7 @@ class Fleet:
             entry.followed.remove((feed, informer))
             entry.cluster.followers[feed.kind].remove(informer)
             informer.end()
-        cache.distrust()
+        cache.mark_stale()
 
     async def close(self, name: str) -> None:
         """Stop watching a cluster and close its connections. Its caches keep their contents and are marked stale.
@@ -263,9 +263,9 @@ class Fleet:
         """Return the seconds for which the present access to an open cluster has been in use."""
         return self.health(name).tried_for(self._clock())
 
-    def complaint(self, name: str) -> str:
+    def credential_error(self, name: str) -> str:
         """Return what a user has to correct about an open cluster's credential or address, "" for nothing."""
-        return self._open[name].cluster.complaint
+        return self._open[name].cluster.credential_error
 
     def skipped(self) -> dict[tuple[str, str], int]:
         """Return how many objects were left out, by the names of the open cluster and of the kind."""
@@ -317,11 +317,11 @@ class Fleet:
         entry.tasks.append(task)
         return task
 
-    def heed(self, claim: Claim) -> None:
+    def heed(self, claim: ClaimIdentity) -> None:
         """Also ask `claim` whether the cluster with a UID may be used under a name."""
         self._claim = claim
 
-    def _objection(self, name: str, uid: str) -> Objection | None:
+    def _objection(self, name: str, uid: str) -> AccessProblem | None:
         """Return the conflict with another name under which the cluster of that UID is open, None for none.
 
         Of two names for one cluster, the one under which it has responded keeps it. Otherwise the name for which this
@@ -336,7 +336,7 @@ class Fleet:
             if own.pin != uid and _server(entry.cluster.access) == _server(own.access):
                 is_first = True
             if other != name and entry.cluster.pin == uid and is_first:
-                return Objection(f"the same cluster as lower {other}" if other else "the upper cluster itself")
+                return AccessProblem(f"the same cluster as lower {other}" if other else "the upper cluster itself")
         return None
 
     async def _let_first(self, entry: _Open) -> None:
@@ -382,7 +382,7 @@ class Fleet:
                 if touched:
                     problem = await cluster.refresh()
                     refused = cluster.reread.refused
-                    if isinstance(refused, NoAccess) and refused.asked:
+                    if isinstance(refused, CredentialsUnavailable) and refused.asked:
                         asyncio.get_running_loop().call_later(self._again, entry.touch)
                     await self._took(entry, problem)
                 self._tell_stale(entry)
@@ -428,7 +428,7 @@ class Fleet:
             entry.denials.meet(entry, NAMESPACE, error)
         if isinstance(error, WrongCluster) and not isinstance(entry.trouble, WrongCluster):
             for _, informer in entry.followed:
-                informer.distrust()
+                informer.mark_stale()
         if type(error) is not type(entry.trouble):
             _log.warning("cluster does not answer", cluster=entry.cluster.name or "upper", error=str(error))
         entry.trouble, before = error, entry.trouble
@@ -443,10 +443,10 @@ class Fleet:
             self._notify(entry.cluster.name)
 
 
-def _files(cluster: HttpCluster) -> Watched:
+def _files(cluster: HttpCluster) -> FileStates:
     """Return the files of a cluster's credential: those that were read, or those that could not be read."""
     refused = cluster.reread.refused
-    return refused.files if isinstance(refused, NoAccess) else cluster.access.files
+    return refused.files if isinstance(refused, CredentialsUnavailable) else cluster.access.files
 
 
 def _server(access: Access) -> tuple[str, int, str]:
@@ -459,7 +459,7 @@ async def _closed(entry: _Open) -> None:
     entry.identified.set()
     entry.tried.set()
     for feed, informer in entry.followed:
-        feed.cache.distrust()
+        feed.cache.mark_stale()
         informer.end()
     for tail in entry.tails:
         tail.listening.set()

@@ -16,7 +16,7 @@ import structlog
 
 from tensile.errors import Denied, Unreachable
 from tensile.kube.credentials import Access
-from tensile.kube.limits import Ration
+from tensile.kube.limits import LogBudget
 from tensile.objects import Kind
 
 NOT_CONTACTED = "not contacted yet"
@@ -38,7 +38,7 @@ class SharedCluster(WrongCluster):
     """The cluster at this address is open already under another name: two nodes would run the same pods."""
 
 
-class Objection(NamedTuple):
+class AccessProblem(NamedTuple):
     """Why a cluster must not be used under a name, and what to do about it ("": its address is wrong)."""
 
     what: str
@@ -54,7 +54,7 @@ def another_cluster(access: Access, uid: str, pin: str, *, is_upper: bool) -> st
     )
 
 
-def same_cluster(access: Access, objection: Objection) -> str:
+def same_cluster(access: Access, objection: AccessProblem) -> str:
     """Return the message for a cluster that is open already under another name."""
     advice = objection.advice or f"put the address in {access.origin} right, or take the lower out of the topology"
     return f"{access.url} leads to {objection.what}: nothing is done there under this name; {advice}"
@@ -143,7 +143,7 @@ class Denials:
     def __init__(self, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster or "upper"
         self._clock = clock
-        self._ration = Ration(clock)
+        self._ration = LogBudget(clock)
         self._met: dict[object, Denied] = {}
         self._since: dict[object, float] = {}
 

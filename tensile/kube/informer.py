@@ -21,18 +21,18 @@ import structlog
 from tensile.errors import ClusterError, Denied, Expired, Malformed, Unreachable
 from tensile.kube.cluster import Cluster, Listing, Selection, WatchEvent
 from tensile.kube.health import Denials
-from tensile.kube.limits import Backoff, Pace, Seldom
-from tensile.kube.responses import NOTHING, Doing, Screen, unwanted, version_of
-from tensile.kube.store import Cache, Entry, Meta, Tally, version_in
+from tensile.kube.limits import Backoff, InformerTimings, LogThrottle
+from tensile.kube.responses import NOTHING, ObjectFilter, RequestInfo, unwanted, version_of
+from tensile.kube.store import Cache, CacheTotals, Entry, Meta, version_in
 from tensile.kube.transport import Clock, Sleep
 from tensile.objects import Kind
 
-Chance = Callable[[], float]
+Random = Callable[[], float]
 
 _log = structlog.get_logger("tensile.kube.informer")
 
 
-class Rewound(Expired):
+class HistoryRewound(Expired):
     """The cluster's history went back behind what was seen: its store was restored."""
 
     title = "history was rewound"
@@ -56,9 +56,9 @@ class Informer:
         selection: Selection,
         cache: Cache,
         *,
-        chance: Chance,
+        chance: Random,
         every: float = 0.0,
-        pace: Pace | None = None,
+        pace: InformerTimings | None = None,
         clock: Clock = time.monotonic,
         denials: Denials | None = None,
     ) -> None:
@@ -74,11 +74,11 @@ class Informer:
         self._cache = cache
         self._chance = chance
         self._every = every
-        self._pace = pace or Pace()
+        self._pace = pace or InformerTimings()
         self._clock = clock
-        self._doing = Doing(cluster.name, "watch", kind.name)
-        self._screen = Screen(kind, selection)
-        self._seldom = Seldom(clock)
+        self._doing = RequestInfo(cluster.name, "watch", kind.name)
+        self._screen = ObjectFilter(kind, selection)
+        self._seldom = LogThrottle(clock)
         self._backoff = Backoff(self._pace)
         self._relisting = Backoff(self._pace)
         self._relisted_at = 0.0
@@ -104,9 +104,9 @@ class Informer:
             self._rewind(version)
             self._cut()
 
-    def distrust(self) -> None:
+    def mark_stale(self) -> None:
         """List again as soon as possible, as the cache may hold another cluster's objects."""
-        self._cache.distrust()
+        self._cache.mark_stale()
         self._position = self._furthest = 0
         self._resumable = False
         self._cut()
@@ -176,7 +176,7 @@ class Informer:
 
     async def _listing(self) -> Listing:
         """List, and count new objects before they are cached, as the old ones stay until the list is complete."""
-        fresh, kept = Tally(), self._cache.tally or Tally()
+        fresh, kept = CacheTotals(), self._cache.tally or CacheTotals()
 
         def read(raw: bytes) -> Entry | None:
             """Read one object, None for one that is left out. An unchanged known object is not read again."""
@@ -222,7 +222,7 @@ class Informer:
         if version < self._position:
             raise self._rewind(version)
 
-    def _rewind(self, version: int) -> Rewound:
+    def _rewind(self, version: int) -> HistoryRewound:
         """Record that the history went back to `version`, and return the error."""
         where = {"cluster": self._doing.cluster or "upper", "kind": self._kind.name}
         positions = {"now": version, "seen": self._position}
@@ -231,8 +231,8 @@ class Informer:
         self.rewinds += 1
         self._position = 0
         self._resumable = False
-        self._cache.distrust()
-        return Rewound(message, cluster=self._doing.cluster, doing=str(self._doing))
+        self._cache.mark_stale()
+        return HistoryRewound(message, cluster=self._doing.cluster, doing=str(self._doing))
 
     async def _watch(self) -> None:
         """Watch until the server, an audit or this informer ends the watch."""
@@ -330,7 +330,7 @@ def _number(version: str) -> int:
     return int(version) if version.isdecimal() else 0
 
 
-class Tail:
+class EventWatch:
     """Calls `hear` for each event of one kind of one cluster. `run` does not return; cancel it.
 
     `chance` returns random numbers in [0, 1), `clock` monotonic seconds. `listening` is set once no later event is
@@ -345,7 +345,7 @@ class Tail:
         hear: Callable[[WatchEvent], None],
         *,
         chance: Callable[[], float],
-        pace: Pace | None = None,
+        pace: InformerTimings | None = None,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -354,10 +354,10 @@ class Tail:
         self.selection = selection
         self._hear = hear
         self._chance = chance
-        self._pace = pace or Pace()
+        self._pace = pace or InformerTimings()
         self._clock = clock
         self._sleep = sleep
-        self._doing = Doing(cluster.name, "watch", kind.name)
+        self._doing = RequestInfo(cluster.name, "watch", kind.name)
         self._backoff = Backoff(self._pace)
         self._position = 0
         self.listening = asyncio.Event()

@@ -15,38 +15,38 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from tensile.errors import AccessError
-from tensile.kube.dial import Address, check_server_name, read_server
-from tensile.kube.exec_plugin import Plugin
-from tensile.kube.strict_models import Name, Section, Text, Token, demanding, read, wrong
+from tensile.kube.dial import ServerAddress, check_server_name, read_server
+from tensile.kube.exec_plugin import ExecPlugin
+from tensile.kube.strict_models import KubeconfigSection, Name, Text, Token, demanding, read, wrong
 from tensile.text import shown
 from tensile.yaml_document import MAX_BYTES, compose, plain
 
-__all__ = ["MAX_BYTES", "AccessError", "Entry", "Material", "decode", "parse"]
+__all__ = ["MAX_BYTES", "AccessError", "KubeconfigEntry", "PEMSource", "decode", "parse"]
 
 
-class Material(NamedTuple):
+class PEMSource(NamedTuple):
     """PEM data: the bytes themselves, or else the file that holds them. Both are empty if none was given."""
 
     data: bytes = b""
     file: str = ""
 
 
-_NOTHING = Material()
+_NOTHING = PEMSource()
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KubeconfigEntry:
     """The access to one cluster. `token`, `token_file`, `plugin` and the certificate are alternatives."""
 
     server: str
-    address: Address
+    address: ServerAddress
     server_name: str = ""
-    authority: Material = _NOTHING
-    certificate: Material = _NOTHING
-    key: Material = field(default=_NOTHING, repr=False)
+    authority: PEMSource = _NOTHING
+    certificate: PEMSource = _NOTHING
+    key: PEMSource = field(default=_NOTHING, repr=False)
     token: str = field(default="", repr=False)
     token_file: str = ""
-    plugin: Plugin | None = field(default=None, repr=False)
+    plugin: ExecPlugin | None = field(default=None, repr=False)
 
     def files(self) -> list[str]:
         """Return the files that the entry names, including those overridden by inline data."""
@@ -93,14 +93,14 @@ _BASIC = _refused("Kubernetes removed passwords in 1.19: use a token, tokenFile 
 _IMPERSONATION = _refused("impersonation is not supported: give the credential of the account itself")
 
 
-class _Context(Section, extra="ignore"):
+class _Context(KubeconfigSection, extra="ignore"):
     """The cluster and user of a context."""
 
     cluster: Name
     user: Name
 
 
-class _Cluster(Section, alias_generator=_key):
+class _Cluster(KubeconfigSection, alias_generator=_key):
     """The address and CA of a cluster. Refused fields come first, so that they are reported first."""
 
     insecure_skip_tls_verify: Annotated[Any, _UNCHECKED] = None
@@ -113,7 +113,7 @@ class _Cluster(Section, alias_generator=_key):
     extensions: Any = None
 
 
-class _User(Section, alias_generator=_key):
+class _User(KubeconfigSection, alias_generator=_key):
     """The credential for the cluster."""
 
     auth_provider: Annotated[Any, _PROVIDER] = None
@@ -129,7 +129,7 @@ class _User(Section, alias_generator=_key):
     client_key_data: _Data = b""
     token: Token = ""
     token_file: Text = Field(default="", alias="tokenFile")
-    exec: Annotated[Plugin | None, BeforeValidator(_allowed)] = None
+    exec: Annotated[ExecPlugin | None, BeforeValidator(_allowed)] = None
     extensions: Any = None
 
     @model_validator(mode="after")
@@ -144,7 +144,7 @@ class _User(Section, alias_generator=_key):
         return self
 
 
-_S = TypeVar("_S", bound=Section)
+_S = TypeVar("_S", bound=KubeconfigSection)
 
 
 class _Config(NamedTuple):
@@ -164,7 +164,7 @@ def decode(data: bytes, origin: str) -> str:
         raise AccessError(f"{origin}: byte {error.start} is not UTF-8", "save it as UTF-8") from None
 
 
-def parse(text: str, context: str | None, origin: str, *, no_plugins: str = "") -> Entry:
+def parse(text: str, context: str | None, origin: str, *, no_plugins: str = "") -> KubeconfigEntry:
     """Return the entry of `context` (None: the file's current-context) in the kubeconfig `text`.
 
     `origin` names the source in errors. If `no_plugins`, a reason, is given, a user with any exec plugin is refused.
@@ -180,13 +180,13 @@ def parse(text: str, context: str | None, origin: str, *, no_plugins: str = "") 
     user, _ = _named(config, "user", _User, chosen.user, f"{where}.user", no_plugins=no_plugins)
     address = read_server(cluster.server, there)
     check_server_name(cluster.tls_server_name, there)
-    return Entry(
+    return KubeconfigEntry(
         server=cluster.server.rstrip("/"),
         address=address,
         server_name=cluster.tls_server_name,
-        authority=Material(cluster.certificate_authority_data, cluster.certificate_authority),
-        certificate=Material(user.client_certificate_data, user.client_certificate),
-        key=Material(user.client_key_data, user.client_key),
+        authority=PEMSource(cluster.certificate_authority_data, cluster.certificate_authority),
+        certificate=PEMSource(user.client_certificate_data, user.client_certificate),
+        key=PEMSource(user.client_key_data, user.client_key),
         token="" if user.token_file else user.token,
         token_file=user.token_file,
         plugin=user.exec,

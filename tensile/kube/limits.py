@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from tensile.errors import Unreachable
-from tensile.kube.store import Tally
+from tensile.kube.store import CacheTotals
 
 PAUSE = 60.0
 """Seconds in which the same kind of event is not logged again."""
@@ -70,7 +70,7 @@ Key = TypeVar("Key", bound=Hashable)
 _ROUNDING = 1e-6
 
 
-class Bucket:
+class TokenBucket:
     """A token bucket: at most `qps` requests per second on average and `burst` at once. `qps` 0 is no limit."""
 
     def __init__(self, qps: float, burst: int, now: float) -> None:
@@ -88,7 +88,7 @@ class Bucket:
         return max(-self._tokens / self._qps, 0.0)
 
 
-class Pace(NamedTuple):
+class InformerTimings(NamedTuple):
     """The timings of an informer, in seconds.
 
     Waits double from `first` to `cap`, or to `near` while the cluster responds. The duration of a watch is between
@@ -115,7 +115,7 @@ class Pace(NamedTuple):
 class Backoff:
     """Waits that double with each consecutive failure, with full jitter."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: InformerTimings) -> None:
         self._pace = pace
         self._failures = 0
 
@@ -135,7 +135,7 @@ class Backoff:
         return at_least + chance * spread
 
 
-class Allowances(Generic[Key]):
+class KeyedTokenBuckets(Generic[Key]):
     """A token bucket per key: `burst` tokens, one more every `seconds`. Times are monotonic seconds.
 
     A bucket is one number, the time at which it is full, so a full bucket needs no memory. At most `limit` keys are
@@ -168,7 +168,7 @@ class Allowances(Generic[Key]):
         return True
 
 
-class Seldom:
+class LogThrottle:
     """Limits repeated log lines: one per `PAUSE` for each kind of event. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -193,7 +193,7 @@ class Seldom:
         return True
 
 
-class Ration:
+class LogBudget:
     """Limits the log lines of one source whose messages vary: `AT_ONCE` at once, then one per `EVERY` seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -217,13 +217,13 @@ class TooLarge(Unreachable):
     title = "sent too much"
 
 
-class Paused(TooLarge):
+class ClusterPaused(TooLarge):
     """The cluster is paused because it sent too much. `retry_after` is the rest of the pause."""
 
     title = "is not asked for a while"
 
 
-class Account:
+class ResponseBudget:
     """The bytes of all incomplete responses of one cluster."""
 
     def __init__(self, most: int = IN_FLIGHT) -> None:
@@ -244,7 +244,7 @@ class Account:
         self.held -= size
 
 
-class Restraint:
+class OversizeBackoff:
     """The pauses of a cluster that sent too much, in seconds. Each is twice as long as the last.
 
     After `forgiven` seconds without a breach, pauses start at `first` again.
@@ -279,13 +279,13 @@ class Restraint:
         return self.until + min(self._first, self._cap)
 
 
-class Allowance(NamedTuple):
+class CacheLimit(NamedTuple):
     """The most that the caches of one cluster may hold."""
 
     objects: int = OBJECTS
     content: int = CONTENT
 
-    def check(self, tally: Tally, *, listing: bool = False) -> None:
+    def check(self, tally: CacheTotals, *, listing: bool = False) -> None:
         """Raise TooLarge if the tally exceeds the limits. `listing`: a list is being read."""
         more = 1 + listing / FRESH
         if tally.objects > self.objects * more:

@@ -19,7 +19,7 @@ _OF_A_SITE = 64
 """The prefix length of an IPv6 network. One machine owns all addresses in it."""
 
 
-class Patience(NamedTuple):
+class ClientTimeouts(NamedTuple):
     """Seconds until a connection is overdue: `first` without any byte, `next` without more data, `whole` in total.
 
     `whole` also applies to clients that send a byte now and then. `first` and `next` only apply when a client from an
@@ -31,30 +31,30 @@ class Patience(NamedTuple):
     whole: float = 1.0
 
 
-class Silence(NamedTuple):
+class IdleTime(NamedTuple):
     """For how many seconds an awaited client has sent nothing, and whether it has ever sent anything."""
 
     seconds: float
     heard: bool
 
 
-End = Callable[[], object]
+CloseConnection = Callable[[], object]
 """Closes a connection without waiting for that."""
-Wait = Callable[[], Silence]
+MeasureIdle = Callable[[], IdleTime]
 
 
-class Guest:
+class ClientConnection:
     """A pending connection that a door counts.
 
     `drop` closes the connection. `silence` returns how long it has been silent.
     """
 
-    def __init__(self, door: "Door", origin: str, now: float) -> None:
+    def __init__(self, door: "ConnectionLimiter", origin: str, now: float) -> None:
         self.origin = origin
         self.since = now
         self.is_known = False
-        self.drop: End = _nothing
-        self.silence: Wait = _no_silence
+        self.drop: CloseConnection = _nothing
+        self.silence: MeasureIdle = _no_silence
         self._door = door
 
     def advance(self, *, known: bool) -> None:
@@ -77,24 +77,24 @@ class Guest:
         self.leave()
 
 
-class Door:
+class ConnectionLimiter:
     """At most `room` pending connections at one time, for one port or several.
 
     An origin from which a connection was admitted recently is an admitted origin (`_friends`).
     """
 
-    def __init__(self, room: int, patience: Patience) -> None:
+    def __init__(self, room: int, patience: ClientTimeouts) -> None:
         self._room = room
         self._patience = patience
         self._size = 0
-        self._origins: dict[str, dict[Guest, None]] = {}
+        self._origins: dict[str, dict[ClientConnection, None]] = {}
         self._friends: OrderedDict[str, None] = OrderedDict()
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
         return self._size
 
-    async def enter(self, host: str) -> Guest | None:
+    async def enter(self, host: str) -> ClientConnection | None:
         """Return the guest for a connection from an IP address, once there is room. None if it is refused.
 
         A client from an admitted origin waits for room. Others are refused while no other origin has more guests, and
@@ -111,7 +111,7 @@ class Door:
             else:
                 self._changed.clear()
                 await _set_within(self._changed, _LOOK)
-        guest = Guest(self, origin, self.now())
+        guest = ClientConnection(self, origin, self.now())
         self._origins.setdefault(origin, {})[guest] = None
         self._size += 1
         return guest
@@ -122,7 +122,7 @@ class Door:
         if found is not None:
             _end(found)
 
-    def _in_the_way(self, origin: str) -> Guest | None:
+    def _in_the_way(self, origin: str) -> ClientConnection | None:
         """Return the guest that makes room for a client from an origin that was not admitted.
 
         It is none from an origin with fewer guests: a client with a persistent connection is silent between requests,
@@ -131,7 +131,7 @@ class Door:
         own = len(self._origins.get(origin, ()))
         return self._late(haste=False, least=own + 1) or self._crowding(origin) or self._late(haste=False, least=own)
 
-    def _late(self, *, haste: bool, least: int = 0) -> Guest | None:
+    def _late(self, *, haste: bool, least: int = 0) -> ClientConnection | None:
         """Return an overdue guest, unauthenticated ones first, then the oldest of the origin with the most guests.
 
         Only origins with at least `least` guests count.
@@ -145,14 +145,14 @@ class Door:
                         return guest
         return None
 
-    def _is_late(self, guest: Guest, now: float, *, haste: bool) -> bool:
+    def _is_late(self, guest: ClientConnection, now: float, *, haste: bool) -> bool:
         age = now - guest.since
         if age >= self._patience.whole or not haste or age < self._patience.first:
             return age >= self._patience.whole
         seconds, heard = guest.silence()
         return seconds >= (self._patience.next if heard else self._patience.first)
 
-    def _crowding(self, origin: str) -> Guest | None:
+    def _crowding(self, origin: str) -> ClientConnection | None:
         """Return the oldest unauthenticated guest of the origin with the most guests, if a new client displaces it.
 
         It does if its origin was admitted, or has fewer guests.
@@ -170,7 +170,7 @@ class Door:
         if len(self._friends) > _FRIENDS:
             self._friends.popitem(last=False)
 
-    def left(self, guest: Guest) -> None:
+    def left(self, guest: ClientConnection) -> None:
         """Remove a guest."""
         crowd = self._origins.get(guest.origin, {})
         if guest in crowd:
@@ -199,7 +199,7 @@ def origin_of(host: str) -> str:
     return str(IPv6Address(int(address) >> _OF_A_SITE << _OF_A_SITE))
 
 
-def _end(guest: Guest) -> None:
+def _end(guest: ClientConnection) -> None:
     """Free a guest's slot and close its connection."""
     drop = guest.drop
     guest.leave()
@@ -210,9 +210,9 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def _no_silence() -> Silence:
+def _no_silence() -> IdleTime:
     """Return that nothing is awaited."""
-    return Silence(0.0, heard=True)
+    return IdleTime(0.0, heard=True)
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:

@@ -24,8 +24,8 @@ import structlog
 import tenacity
 
 from tensile.errors import PortTaken, TensileError, described
-from tensile.kube.limits import Seldom
-from tensile.kube.listener_limits import Door, Guest
+from tensile.kube.limits import LogThrottle
+from tensile.kube.listener_limits import ClientConnection, ConnectionLimiter
 
 _BACKLOG = 1024
 """Connections that the kernel queues until they are accepted. Beyond it, clients wait for a second or more."""
@@ -44,7 +44,7 @@ _MOST_CALLS, _MOST_UPPER_CALLS = 32, 64
 _PAUSE = 1.0
 _log = structlog.get_logger("tensile.kube.net")
 
-Serve = Callable[[socket.socket, Guest], object]
+Serve = Callable[[socket.socket, ClientConnection], object]
 """Starts to serve a connection, which it closes in the end. Sets the guest's `drop`, and makes the guest leave."""
 Pause = Callable[[], float]
 """Returns the seconds to wait before the next try."""
@@ -52,14 +52,14 @@ Sleep = Callable[[float], Awaitable[None]]
 T = TypeVar("T")
 
 
-class Shortage(NamedTuple):
+class DescriptorShortage(NamedTuple):
     """Too few descriptors: how many exist and are needed, and how to get more."""
 
     what: str
     advice: str
 
 
-class Parts(NamedTuple):
+class DescriptorShares(NamedTuple):
     """The shares of descriptors: concurrent calls to a lower cluster and to the upper one, streams, pending clients.
 
     Pending clients are those not yet authenticated. Other limits may allow fewer streams and clients.
@@ -112,7 +112,9 @@ def place(bind: str | None, port: int) -> str:
     return f"{host}:{port}"
 
 
-async def accept(listening: socket.socket, door: Door, serve: Serve, failed: Callable[[OSError], object]) -> None:
+async def accept(
+    listening: socket.socket, door: ConnectionLimiter, serve: Serve, failed: Callable[[OSError], object]
+) -> None:
     """Accept connections until cancelled.
 
     Connections without a free slot are closed. `failed` is called for connections that cannot be accepted, for example
@@ -128,7 +130,7 @@ async def accept(listening: socket.socket, door: Door, serve: Serve, failed: Cal
             await asyncio.sleep(_OUT_OF_RESOURCES_SECONDS)
 
 
-async def _take_in_more(listening: socket.socket, door: Door, serve: Serve) -> None:
+async def _take_in_more(listening: socket.socket, door: ConnectionLimiter, serve: Serve) -> None:
     """Accept the other connections that are waiting."""
     for _ in range(_AT_ONCE):
         try:
@@ -139,7 +141,7 @@ async def _take_in_more(listening: socket.socket, door: Door, serve: Serve) -> N
         await _take_in(accepted, door, serve)
 
 
-async def _take_in(accepted: tuple[socket.socket, tuple[str, int]], door: Door, serve: Serve) -> None:
+async def _take_in(accepted: tuple[socket.socket, tuple[str, int]], door: ConnectionLimiter, serve: Serve) -> None:
     """Serve a connection once there is room for it, or close it."""
     connection, (host, *_) = accepted
     guest = None
@@ -188,12 +190,12 @@ def hard_limit() -> int | None:
     return _finite(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
-def missing(lowers: int, most: int | None) -> Shortage | None:
+def missing(lowers: int, most: int | None) -> DescriptorShortage | None:
     """Return why `most` descriptors are too few for so many lower clusters, None if they suffice."""
     needed = OWN + EACH * lowers
     if most is None or needed <= most:
         return None
-    return Shortage(
+    return DescriptorShortage(
         f"this process may open {most} files and connections, and {lowers} lower clusters need {needed}",
         f"raise the hard limit (LimitNOFILE of a systemd service, ulimit -Hn {needed} of a shell)",
     )
@@ -205,13 +207,13 @@ def shortage(lowers: int, most: int | None) -> str:
     return ": ".join(found) if found else ""
 
 
-def parts(lowers: int, most: int | None) -> Parts:
+def parts(lowers: int, most: int | None) -> DescriptorShares:
     """Divide `most` descriptors (None: any number) for a topology with so many lower clusters.
 
     A stream takes two. The rest is for the ports that apiservers and schedulers call.
     """
     spare = sys.maxsize if most is None else max(0, most - OWN - EACH * lowers)
-    return Parts(
+    return DescriptorShares(
         calls=min(_MOST_CALLS, _CALLS + spare // 8 // max(lowers, 1)),
         upper_calls=min(_MOST_UPPER_CALLS, _UPPER_CALLS + spare // 16),
         streams=_STREAMS + spare // 4,
@@ -235,7 +237,7 @@ def supervised(
 
     An error of one type is logged once a minute, with the fields `where`.
     """
-    seldom = Seldom(asyncio.get_running_loop().time)
+    seldom = LogThrottle(asyncio.get_running_loop().time)
 
     def tell(error: Exception) -> None:
         words = "a task failed and is started again: please report this"

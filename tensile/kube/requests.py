@@ -19,10 +19,10 @@ import tenacity
 
 from tensile.errors import ClusterError, Denied, Throttled
 from tensile.kube.cluster import Listing, Read, Selection
-from tensile.kube.limits import EMPTY_PAGES, PAGES, SLICE, Allowance, Bucket, TooLarge, mebibytes
-from tensile.kube.responses import Doing, Page, strange
-from tensile.kube.store import Entry, Tally
-from tensile.kube.transport import Clock, Dropped, Sleep
+from tensile.kube.limits import EMPTY_PAGES, PAGES, SLICE, CacheLimit, TokenBucket, TooLarge, mebibytes
+from tensile.kube.responses import Page, RequestInfo, strange
+from tensile.kube.store import CacheTotals, Entry
+from tensile.kube.transport import Clock, ConnectionDropped, Sleep
 from tensile.objects import Ref
 
 _PLAIN = re.compile(r"[A-Za-z0-9._:-]*").fullmatch
@@ -39,7 +39,7 @@ def shown(ref: Ref) -> str:
     return f"{ref.kind.name} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind.name} {ref.name}"
 
 
-def path_of(doing: Doing, ref: Ref, subresource: str = "") -> str:
+def path_of(doing: RequestInfo, ref: Ref, subresource: str = "") -> str:
     """Return the URL path of an object. Raises Denied for an invalid name.
 
     Kubernetes does not check the references inside a pod's spec, so a name may contain what would lead to another path.
@@ -78,7 +78,7 @@ def retrying(sleep: Sleep) -> tenacity.AsyncRetrying:
 
 def _passes_soon(error: BaseException) -> bool:
     """Report whether a read may be retried within the call."""
-    return isinstance(error, Dropped) or (isinstance(error, Throttled) and error.retry_after <= _LONGEST_WAIT)
+    return isinstance(error, ConnectionDropped) or (isinstance(error, Throttled) and error.retry_after <= _LONGEST_WAIT)
 
 
 def _wait(state: tenacity.RetryCallState) -> float:
@@ -87,7 +87,7 @@ def _wait(state: tenacity.RetryCallState) -> float:
     return error.retry_after if isinstance(error, Throttled) else _PAUSE * state.attempt_number
 
 
-class Share:
+class TimeShare:
     """One cluster's share of time: `part` of all time, 0 for no limit, with a `burst` in seconds.
 
     It measures thread time, so that time lost to other processes does not count. Reading that is a system call. So it
@@ -95,7 +95,7 @@ class Share:
     """
 
     def __init__(self, part: float, burst: int, clock: Clock, sleep: Sleep) -> None:
-        self._bucket = Bucket(part, burst, clock())
+        self._bucket = TokenBucket(part, burst, clock())
         self._is_bounded = bool(part)
         self._clock = clock
         self._sleep = sleep
@@ -135,7 +135,7 @@ class Share:
         self._next.set()
 
 
-class Ask(Protocol):
+class FetchPage(Protocol):
     """Requests a page by its query. `spare`: if it is too long, fewer objects will be requested."""
 
     async def __call__(self, more: dict[str, str], *, spare: bool) -> Page:
@@ -149,7 +149,16 @@ class Pager:
     `allowance` limits both the list and what is cached of the cluster, which `tally` counts.
     """
 
-    def __init__(self, doing: Doing, ask: Ask, read: Read, share: Share, *, tally: Tally, allowance: Allowance) -> None:
+    def __init__(
+        self,
+        doing: RequestInfo,
+        ask: FetchPage,
+        read: Read,
+        share: TimeShare,
+        *,
+        tally: CacheTotals,
+        allowance: CacheLimit,
+    ) -> None:
         self._doing = doing
         self._ask = ask
         self._read = read

@@ -34,7 +34,7 @@ from tensile.errors import (
     Unreachable,
 )
 from tensile.kube.cluster import Selection, WatchEvent
-from tensile.kube.limits import GROUPS, LONGEST_WAIT, OBJECT, TOKEN, Account, TooLarge, mebibytes
+from tensile.kube.limits import GROUPS, LONGEST_WAIT, OBJECT, TOKEN, ResponseBudget, TooLarge, mebibytes
 from tensile.kube.store import Meta
 from tensile.objects import Kind, Ref
 from tensile.text import clean
@@ -86,7 +86,7 @@ class Page(NamedTuple):
     more: str
 
 
-class Doing(NamedTuple):
+class RequestInfo(NamedTuple):
     """The cluster and the request, for errors."""
 
     cluster: str
@@ -121,7 +121,7 @@ _SEEN = msgspec.json.Decoder(_Seen)
 _CHOSEN = msgspec.json.Decoder(_Chosen)
 
 
-class Screen:
+class ObjectFilter:
     """Checks that objects match a request: a kind and a selection.
 
     Compared are the kind, the namespace, a requested name, and labels that are selected by equality.
@@ -341,7 +341,7 @@ _GROUPS = msgspec.json.Decoder(_Groups)
 _RESOURCES = msgspec.json.Decoder(_Resources)
 
 
-def error_of(doing: Doing, code: int, body: bytes, retry_after: str = "", media: str = "") -> ClusterError:
+def error_of(doing: RequestInfo, code: int, body: bytes, retry_after: str = "", media: str = "") -> ClusterError:
     """Return the error for a response with HTTP status `code`.
 
     `retry_after` and `media` are the values of its headers Retry-After and Content-Type.
@@ -410,7 +410,7 @@ def _seconds(header: str) -> float:
     return min(float(header[:_DIGITS]), LONGEST_WAIT) if header.isdecimal() else 0.0
 
 
-def page_of(doing: Doing, body: bytes, kind: str = "") -> Page:
+def page_of(doing: RequestInfo, body: bytes, kind: str = "") -> Page:
     """Split a page of a LIST into objects. Raises Unreachable if it is no page, or one of another kind than `kind`.
 
     Raises TooLarge if it is nested too deep and is too long for `cut`.
@@ -435,7 +435,7 @@ def _page(body: bytes) -> _Page:
         return _PAGES.decode(cut(body))
 
 
-def identity_of(doing: Doing, body: bytes) -> str:
+def identity_of(doing: RequestInfo, body: bytes) -> str:
     """Return an object's UID. Raises Unreachable when it has none."""
     uid = _identity(doing, body).uid
     if not uid:
@@ -443,7 +443,7 @@ def identity_of(doing: Doing, body: bytes) -> str:
     return uid
 
 
-def version_of(doing: Doing, body: bytes) -> int:
+def version_of(doing: RequestInfo, body: bytes) -> int:
     """Return an object's resourceVersion as a number, 0 if it has none. Raises Unreachable if it is no object."""
     version = _identity(doing, body).resourceVersion
     return int(version) if version.isdecimal() else 0
@@ -470,7 +470,7 @@ def of_another(ref: Ref, body: bytes) -> str:
     return ""
 
 
-def _identity(doing: Doing, body: bytes) -> _Identity:
+def _identity(doing: RequestInfo, body: bytes) -> _Identity:
     """Decode the identity of an object."""
     try:
         found = _IDENTIFIED.decode(body).metadata
@@ -481,7 +481,7 @@ def _identity(doing: Doing, body: bytes) -> _Identity:
     return found
 
 
-def release_of(doing: Doing, body: bytes) -> str:
+def release_of(doing: RequestInfo, body: bytes) -> str:
     """Return the release in /version, such as "v1.36.3". Raises Unreachable if it is no release."""
     try:
         release = _VERSIONS.decode(body).gitVersion
@@ -492,7 +492,7 @@ def release_of(doing: Doing, body: bytes) -> str:
     return release
 
 
-def apis_of(doing: Doing, body: bytes) -> list[str]:
+def apis_of(doing: RequestInfo, body: bytes) -> list[str]:
     """Return the versions of API groups in /apis, as "GROUP/VERSION", the preferred one of each group first.
 
     Raises TooLarge for more than any cluster has, and Unreachable for one that is not valid in a path.
@@ -510,7 +510,7 @@ def apis_of(doing: Doing, body: bytes) -> list[str]:
     return versions
 
 
-def kinds_of(doing: Doing, api: str, body: bytes) -> list[Kind]:
+def kinds_of(doing: RequestInfo, api: str, body: bytes) -> list[Kind]:
     """Return the namespaced kinds of one API version whose objects can be listed."""
     try:
         found = _RESOURCES.decode(body).resources
@@ -519,7 +519,7 @@ def kinds_of(doing: Doing, api: str, body: bytes) -> list[Kind]:
     return [Kind(api, one.kind, one.name, namespaced=True) for one in found if one.namespaced and "list" in one.verbs]
 
 
-class Lines:
+class WatchDecoder:
     """Splits a stream of bytes into watch events. Chunks may end anywhere.
 
     A chunk may contain hundreds of lines, and a long line may span hundreds of chunks. Complete lines are decoded
@@ -527,10 +527,10 @@ class Lines:
     refused.
     """
 
-    def __init__(self, doing: Doing, longest: int = OBJECT, account: Account | None = None) -> None:
+    def __init__(self, doing: RequestInfo, longest: int = OBJECT, account: ResponseBudget | None = None) -> None:
         self._doing = doing
         self._longest = longest
-        self._account = account or Account()
+        self._account = account or ResponseBudget()
         self._held: list[bytes] = []
         self._size = 0
 
@@ -588,7 +588,7 @@ def _lines(whole: bytes) -> list[_Line]:
         return _LINES.decode_lines(cut(whole))
 
 
-def strange(doing: Doing, what: Any) -> Unreachable:
+def strange(doing: RequestInfo, what: Any) -> Unreachable:
     """Return the error for a response that no apiserver sends."""
     return Unreachable(
         f"the answer is not Kubernetes' ({what}): check that the server address is that of an apiserver",

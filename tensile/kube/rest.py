@@ -21,7 +21,7 @@ from yarl import URL
 
 from tensile.kube.aio import (
     ApiClient,
-    Bounded,
+    BoundedConnector,
     Configuration,
     RESTClientObject,
     RESTResponse,
@@ -30,9 +30,9 @@ from tensile.kube.aio import (
 )
 from tensile.kube.credentials import Access
 from tensile.kube.dial import Resolver
-from tensile.kube.limits import HEAD, Account
+from tensile.kube.limits import HEAD, ResponseBudget
 from tensile.kube.net import keep_alive
-from tensile.kube.wire import CONNECT_SECONDS, Answer, Broken, Keep, Limits, Wire
+from tensile.kube.wire import CONNECT_SECONDS, ConnectionRESTClient, HTTPAnswer, KeepAlive, ProtocolError, RequestLimits
 
 _STREAM_BUFFER = 1 << 20
 """The most bytes of a stream that are buffered."""
@@ -70,7 +70,7 @@ class _Streaming(RESTClientObject):  # type: ignore[misc]  # the package is not 
 
     pool_manager: aiohttp.ClientSession | None
 
-    def __init__(self, configuration: Configuration, access: Access, keep: Keep) -> None:
+    def __init__(self, configuration: Configuration, access: Access, keep: KeepAlive) -> None:
         super().__init__(configuration)
         configuration.client_session_kwargs = {**_SESSION, "cookie_jar": aiohttp.DummyCookieJar()}
         self.ssl_context = access.tls
@@ -115,8 +115,8 @@ class _Streaming(RESTClientObject):  # type: ignore[misc]  # the package is not 
         await super().close()
         self.hang_up()
 
-    def _create_connector(self) -> Bounded:
-        return Bounded(
+    def _create_connector(self) -> BoundedConnector:
+        return BoundedConnector(
             self._keep.vouch,
             limit=0,
             ssl=self.ssl_context,
@@ -140,7 +140,7 @@ class _Lane:
     A retired lane takes no new requests, and is closed with its last one.
     """
 
-    def __init__(self, access: Access, make: "Make") -> None:
+    def __init__(self, access: Access, make: "MakeClient") -> None:
         self.way = _way_of(access)
         self.requests = 0
         self.is_retired = False
@@ -158,7 +158,7 @@ class _Lane:
         return cast("_Client", self.api.rest_client)
 
 
-Make = Callable[[Configuration, Access], RESTClientObject]
+MakeClient = Callable[[Configuration, Access], RESTClientObject]
 """Makes a REST client for the server of an access."""
 
 
@@ -169,7 +169,7 @@ class _Pool:
     request.
     """
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: MakeClient) -> None:
         self._make = make
         self._lanes: set[_Lane] = set()
         """The lanes that are not closed yet. At most one is not retired."""
@@ -214,7 +214,7 @@ class _Pool:
     def _lane(self, access: Access) -> _Lane:
         """Return the lane for this server and credential."""
         if self._is_closed:
-            raise Broken("closed")
+            raise ProtocolError("closed")
         way = _way_of(access)
         found = next((one for one in self._lanes if one.way == way and not one.is_retired), None)
         if found is None:
@@ -240,11 +240,11 @@ class _Pool:
         task.add_done_callback(self._closing.discard)
 
 
-class Calls(_Pool):
+class RequestPool(_Pool):
     """Connections for requests with a complete response. `account` counts the bytes of all incomplete responses."""
 
-    def __init__(self, account: Account | None = None, keep: Keep | None = None) -> None:
-        super().__init__(partial(Wire, account=account or Account(), keep=keep or Keep()))
+    def __init__(self, account: ResponseBudget | None = None, keep: KeepAlive | None = None) -> None:
+        super().__init__(partial(ConnectionRESTClient, account=account or ResponseBudget(), keep=keep or KeepAlive()))
 
     async def call(
         self,
@@ -254,20 +254,20 @@ class Calls(_Pool):
         headers: Mapping[str, str],
         body: bytes | None = None,
         *,
-        limits: Limits | None = None,
-    ) -> Answer:
+        limits: RequestLimits | None = None,
+    ) -> HTTPAnswer:
         """Send a request and return its complete response. Raises what `Wire.request` does."""
         with self._under_way(access, target) as api:
             return cast(
-                "Answer", await api.call_api(method, access.url + target, headers, body, _request_timeout=limits)
+                "HTTPAnswer", await api.call_api(method, access.url + target, headers, body, _request_timeout=limits)
             )
 
 
-class Streams(_Pool):
+class StreamPool(_Pool):
     """Connections for responses that are read as they arrive. Raises what aiohttp raises, and UnprovenServer."""
 
-    def __init__(self, keep: Keep | None = None) -> None:
-        super().__init__(partial(_Streaming, keep=keep or Keep()))
+    def __init__(self, keep: KeepAlive | None = None) -> None:
+        super().__init__(partial(_Streaming, keep=keep or KeepAlive()))
 
     @asynccontextmanager
     async def opened(

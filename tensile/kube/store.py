@@ -106,7 +106,7 @@ def _remembered(raw: bytes, manifest: Manifest) -> Manifest:
     return manifest
 
 
-class Kept(NamedTuple):
+class Transformed(NamedTuple):
     """The result of a transform: the bytes to keep (b"" for none), and facts that decisions need often.
 
     `manifest` is the decoded form of the bytes, with the complete metadata, if the transform had to decode the object.
@@ -118,7 +118,7 @@ class Kept(NamedTuple):
     manifest: Manifest | None = None
 
 
-Digest = Callable[[bytes], Kept]
+Transform = Callable[[bytes], Transformed]
 Index = Callable[[Entry], Iterable[Hashable]]
 
 
@@ -136,7 +136,7 @@ class Delta(NamedTuple):
         return entry
 
 
-class Departure(NamedTuple):
+class Tombstone(NamedTuple):
     """A tombstone: the last known facts of a deleted object. uid is "" if the name was only found empty.
 
     `seen`: the deletion was seen on the watch, or in the response to our own deletion. An object that was only found
@@ -148,7 +148,7 @@ class Departure(NamedTuple):
     seen: bool = True
 
 
-class Tally:
+class CacheTotals:
     """The number of objects in several caches together, and their approximate size in bytes."""
 
     def __init__(self) -> None:
@@ -161,9 +161,9 @@ class Tally:
         self.content += content
 
 
-def keep_all(raw: bytes) -> Kept:
+def keep_all(raw: bytes) -> Transformed:
     """Keep an object's bytes and no facts."""
-    return Kept(raw, None)
+    return Transformed(raw, None)
 
 
 _ENVELOPES = msgspec.json.Decoder(_Envelope)
@@ -182,7 +182,7 @@ class Cache:
 
     def __init__(
         self,
-        digest: Digest = keep_all,
+        digest: Transform = keep_all,
         indexes: Mapping[str, Index] | None = None,
         *,
         remembers: int = 0,
@@ -191,12 +191,12 @@ class Cache:
         self.selects = selects
         self.synced = False
         self.version = 0
-        self.tally: Tally | None = None
+        self.tally: CacheTotals | None = None
         self._digest = digest
         self._entries: dict[Name, Entry] = {}
         self._index_of = dict(indexes or {})
         self._indexes: dict[str, dict[Hashable, dict[Name, Entry]]] = {i: {} for i in self._index_of}
-        self._departed: OrderedDict[Name, Departure] = OrderedDict()
+        self._departed: OrderedDict[Name, Tombstone] = OrderedDict()
         self._departed_sizes: dict[Name, int] = {}
         self._departed_size = 0
         self._left: dict[Name, int] = {}
@@ -232,19 +232,19 @@ class Cache:
         """Return every value of an index."""
         return tuple(self._indexes[index])
 
-    def departed(self, namespace: str, name: str) -> Departure | None:
+    def tombstone(self, namespace: str, name: str) -> Tombstone | None:
         """Return the tombstone of a name that is known to be empty, None if that is not known."""
         return None if (namespace, name) in self._doubted else self._departed.get((namespace, name))
 
-    def is_gone(self, namespace: str, name: str, uid: str) -> bool:
+    def is_deleted(self, namespace: str, name: str, uid: str) -> bool:
         """Report whether the object of that UID is known to be deleted, whatever has the name now.
 
         `uid` may also be that of the upper object for which a quorum read found no copy.
         """
-        departure = self.departed(namespace, name)
+        departure = self.tombstone(namespace, name)
         return uid in self._gone.get((namespace, name), ()) or (departure is not None and departure.uid == uid)
 
-    def note_gone(self, namespace: str, name: str, uid: str) -> None:
+    def mark_deleted(self, namespace: str, name: str, uid: str) -> None:
         """Record that the object of that UID is deleted. Only the latest UIDs of a name are kept."""
         known = self._gone.pop((namespace, name), ())
         self._gone[namespace, name] = (*(one for one in known if one != uid), uid)[-_GONE_KEPT:]
@@ -268,7 +268,7 @@ class Cache:
         """Report whether a deleted object exists again since the store's history went back."""
         return self._back.get((entry.namespace, entry.name)) == entry.uid
 
-    def doubt(self, namespace: str, name: str) -> None:
+    def invalidate(self, namespace: str, name: str) -> None:
         """Invalidate the knowledge that a name is empty: an object may be about to be created under it."""
         self._doubted.add((namespace, name))
         self._gone.pop((namespace, name), None)
@@ -339,7 +339,7 @@ class Cache:
         if (known is None or known.version < version) and version > self._end(name, meta.uid):
             self._file(name, self._digested(meta, raw))
 
-    def admit(self, raw: bytes) -> None:
+    def add_unselected(self, raw: bytes) -> None:
         """Store an object from a quorum read that the watch may not select, as it does not have our labels yet.
 
         Its selection may have been removed by another client, and it may be in the state in which it left. If the watch
@@ -352,7 +352,7 @@ class Cache:
         if (known is None or known.version < entry.version) and entry.version >= self._end(name, entry.uid):
             self._file(name, entry)
 
-    def absorb(self, raw: bytes) -> None:
+    def apply_response(self, raw: bytes) -> None:
         """Store the response to a write of ours, unless the watch has already delivered the result."""
         meta = meta_of(raw)
         if meta.resourceVersion.isdecimal():
@@ -370,7 +370,7 @@ class Cache:
         if known is not None and known.uid != entry.uid:
             return
         before = self._departed.get(name)
-        self._depart(name, Departure(entry.uid, entry.facts), entry.weight - len(entry.raw))
+        self._depart(name, Tombstone(entry.uid, entry.facts), entry.weight - len(entry.raw))
         self._left[name] = entry.version
         self._remember(name, entry.raw)
         self._file(name, None)
@@ -387,7 +387,7 @@ class Cache:
         if known is None or since is None or known.version <= since:
             self._empty((namespace, name), seen=False)
             if sought:
-                self.note_gone(namespace, name, sought)
+                self.mark_deleted(namespace, name, sought)
 
     def confirm_deleted(self, namespace: str, name: str, uid: str) -> None:
         """Record that our deletion removed the object of that UID, whatever the watch has reported since."""
@@ -395,7 +395,7 @@ class Cache:
         if known is None or known.uid == uid:
             self._empty((namespace, name), seen=True)
 
-    def horizon(self, namespace: str, name: str) -> int:
+    def latest_version(self, namespace: str, name: str) -> int:
         """Return the newest resourceVersion that precedes a request about that name which is sent now.
 
         A response to our own write may be ahead of the watch.
@@ -403,7 +403,7 @@ class Cache:
         known = self._entries.get((namespace, name))
         return max(self.version, known.version if known else 0)
 
-    def distrust(self) -> None:
+    def mark_stale(self) -> None:
         """Mark the contents as stale. They stay readable until the next list."""
         self.synced = False
 
@@ -419,11 +419,11 @@ class Cache:
         return made
 
     def _empty(self, name: Name, *, seen: bool) -> None:
-        """Remove an object and leave a tombstone. `seen` as in `Departure`."""
+        """Remove an object and leave a tombstone. `seen` as in `Tombstone`."""
         known = self._entries.get(name)
-        before = self._departed.get(name, Departure("", None, seen))
+        before = self._departed.get(name, Tombstone("", None, seen))
         size = known.weight - len(known.raw) if known else self._departed_sizes.get(name, 0)
-        self._depart(name, Departure(known.uid, known.facts, seen) if known else before, size)
+        self._depart(name, Tombstone(known.uid, known.facts, seen) if known else before, size)
         self._file(name, None)
 
     def _digested(self, meta: Meta, raw: bytes) -> Entry:
@@ -433,14 +433,14 @@ class Cache:
             _remembered(kept.raw, kept.manifest)
         return self._entry(meta, kept)
 
-    def _kept(self, raw: bytes) -> Kept:
+    def _kept(self, raw: bytes) -> Transformed:
         """Transform an object. Any error is attributed to the object, and affects only that object."""
         try:
             return self._digest(raw)
         except Exception as error:
             raise Malformed(f"{type(error).__name__}: {error}") from error
 
-    def _entry(self, meta: Meta, kept: Kept) -> Entry:
+    def _entry(self, meta: Meta, kept: Transformed) -> Entry:
         weight = 0 if self.tally is None else _weight(kept)
         return Entry(intern(meta.namespace), meta.name, meta.uid, version_in(meta), kept.raw, kept.facts, weight)
 
@@ -449,7 +449,7 @@ class Cache:
         departure = self._departed.get(name)
         return self._left.get(name, inf) if departure is not None and departure.uid == uid else 0
 
-    def _depart(self, name: Name, departure: Departure, size: int) -> None:
+    def _depart(self, name: Name, departure: Tombstone, size: int) -> None:
         """Store a tombstone. Beyond a limit, in number or in bytes, the oldest are dropped."""
         self._doubted.discard(name)
         if departure.seen and departure.uid == self._lost.get(name):
@@ -464,7 +464,7 @@ class Cache:
             self._return(oldest)
             self._left.pop(oldest, None)
 
-    def _return(self, name: Name) -> Departure | None:
+    def _return(self, name: Name) -> Tombstone | None:
         """Remove and return a tombstone."""
         self._departed_size -= self._departed_sizes.pop(name, 0)
         return self._departed.pop(name, None)
@@ -517,7 +517,7 @@ class Cache:
             self._lost.pop(name, None)
             self._gone.pop(name, None)
             if last not in ("", entry.uid):
-                self.note_gone(*name, last)
+                self.mark_deleted(*name, last)
         self._doubted.discard(name)
         self._left.pop(name, None)
         self._forget_last(name)
@@ -563,7 +563,7 @@ def version_in(meta: Meta) -> int:
         raise Malformed(f"resourceVersion {meta.resourceVersion!r} is no number") from None
 
 
-def _weight(kept: Kept) -> int:
+def _weight(kept: Transformed) -> int:
     """Return the approximate memory of an object in bytes."""
     try:
         facts = len(msgspec.json.encode(kept.facts))

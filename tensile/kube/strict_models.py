@@ -33,7 +33,7 @@ _WORDS = {
 _OTHER = ("is not understood", "correct it")
 
 
-class Section(Strict):
+class KubeconfigSection(Strict):
     """A part of a kubeconfig, or of a plugin's output. It may contain a secret, so its repr() is empty."""
 
     def __repr_args__(self) -> list[tuple[str, Any]]:
@@ -41,7 +41,7 @@ class Section(Strict):
         return []
 
 
-_S = TypeVar("_S", bound=Section)
+_S = TypeVar("_S", bound=KubeconfigSection)
 
 
 def wrong(what: str, advice: str) -> PydanticCustomError:
@@ -77,11 +77,11 @@ def read(section: type[_S], values: Any, where: str, context: object = None) -> 
     try:
         return section.model_validate(values, by_alias=True, by_name=False, context=context)
     except ValidationError as error:
-        what, advice = told(section, error)
+        what, advice = validation_message(section, error)
         raise AccessError(f"{where}: {what}", advice) from None
 
 
-def told(section: type[Section], error: ValidationError) -> tuple[str, str]:
+def validation_message(section: type[KubeconfigSection], error: ValidationError) -> tuple[str, str]:
     """Return what is wrong with a section, and what to do. Of several errors it is the first.
 
     A missing key is explained by the description of its field.

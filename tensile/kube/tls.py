@@ -24,7 +24,7 @@ _SKEW = timedelta(hours=1)
 _LONGEST_COMMON_NAME = 64
 
 
-class Papers(NamedTuple):
+class TLSMaterial(NamedTuple):
     """The inputs of a TLS context, in PEM: the cluster's CA ("": the system's), our certificate and key ("": none).
 
     It contains a private key: never print it.
@@ -38,14 +38,14 @@ class Papers(NamedTuple):
         return "Papers(...)"
 
 
-class Pair(NamedTuple):
+class KeyPair(NamedTuple):
     """A certificate (with its chain) and its key, both in PEM."""
 
     certificate: bytes
     key: bytes
 
 
-def context(papers: Papers, origin: str) -> ssl.SSLContext:
+def context(papers: TLSMaterial, origin: str) -> ssl.SSLContext:
     """Return the TLS context, which always verifies the server's certificate and name.
 
     `origin` names the source in the AccessError.
@@ -65,7 +65,7 @@ def context(papers: Papers, origin: str) -> ssl.SSLContext:
     return made
 
 
-def _check(papers: Papers, origin: str) -> None:
+def _check(papers: TLSMaterial, origin: str) -> None:
     """Raise AccessError for input that ssl rejects unclearly. For an encrypted key, ssl would ask on the terminal."""
     if b"ENCRYPTED" in papers.key:
         raise AccessError(f"{origin}: client-key is encrypted", "give it without a password")
@@ -81,7 +81,7 @@ def _text(pem: bytes) -> str | None:
     return pem.decode("ascii", errors="ignore") if pem else None
 
 
-def self_signed(organization: str, common_name: str, names: Iterable[str], now: datetime, life: timedelta) -> Pair:
+def self_signed(organization: str, common_name: str, names: Iterable[str], now: datetime, life: timedelta) -> KeyPair:
     """Create a self-signed serving certificate for `names` (IP addresses or DNS names).
 
     It is valid from an hour before `now`. The common name, which clients do not verify, is truncated to its maximum
@@ -105,7 +105,7 @@ def self_signed(organization: str, common_name: str, names: Iterable[str], now: 
     )
     plain = serialization.NoEncryption()
     pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    return Pair(certificate.public_bytes(pem), key.private_bytes(pem, pkcs8, plain))
+    return KeyPair(certificate.public_bytes(pem), key.private_bytes(pem, pkcs8, plain))
 
 
 def alternative(address: str) -> x509.GeneralName:
@@ -116,7 +116,7 @@ def alternative(address: str) -> x509.GeneralName:
         return x509.DNSName(address)
 
 
-def serving_tls(pair: Pair) -> ssl.SSLContext:
+def serving_tls(pair: KeyPair) -> ssl.SSLContext:
     """Create a listener's TLS context: 1.2 or newer, no client certificates. Raises OSError for an invalid pair."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -125,7 +125,7 @@ def serving_tls(pair: Pair) -> ssl.SSLContext:
     return context
 
 
-def show(context: ssl.SSLContext, pair: Pair) -> None:
+def show(context: ssl.SSLContext, pair: KeyPair) -> None:
     """Use a certificate for new connections of a TLS context. Raises OSError if it is no valid pair."""
     with file_of(pair.key + b"\n" + pair.certificate) as path:
         context.load_cert_chain(path, password=_no_password)

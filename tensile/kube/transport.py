@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 from tensile import __version__
 from tensile.errors import TensileError, Unreachable
-from tensile.kube.aio import NO_CONTENT, UnprovenServer, Vouch, aiohttp, is_overlong
+from tensile.kube.aio import NO_CONTENT, UnverifiedServer, VerifyCertificate, aiohttp, is_overlong
 from tensile.kube.credentials import Access
-from tensile.kube.limits import OBJECT, Account, Bucket, TooLarge
-from tensile.kube.rest import Calls, Streams
-from tensile.kube.wire import Broken, Keep, Limits
+from tensile.kube.limits import OBJECT, ResponseBudget, TokenBucket, TooLarge
+from tensile.kube.rest import RequestPool, StreamPool
+from tensile.kube.wire import KeepAlive, ProtocolError, RequestLimits
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], Awaitable[None]]
@@ -34,19 +34,19 @@ _RENEWAL_LONGEST = 80.0
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 
-class Dropped(Unreachable):
+class ConnectionDropped(Unreachable):
     """The connection ended during the request. A read may be retried at once."""
 
 
-class Untrusted(Unreachable):
+class UntrustedServer(Unreachable):
     """The server's certificate is not from the known CA, or not for its name. A user has to correct it."""
 
 
-class Unproven(Dropped):
+class UnverifiedConnection(ConnectionDropped):
     """A new connection leads to a server that is not proven to be the cluster. Nothing was sent."""
 
 
-class Request(NamedTuple):
+class HTTPCall(NamedTuple):
     """A call. `target` is the encoded path and query, `media` the body's type, `most` limits the response's bytes."""
 
     method: str
@@ -56,7 +56,7 @@ class Request(NamedTuple):
     most: int = OBJECT
 
 
-class Reply(NamedTuple):
+class HTTPReply(NamedTuple):
     """A response. `retry_after` is the header's value, `renewal` the error of reloading the credential."""
 
     status: int
@@ -67,7 +67,7 @@ class Reply(NamedTuple):
 
 
 @dataclass
-class Reread:
+class CredentialRefresh:
     """The result of reloading a credential.
 
     `stale` says why the present source cannot be used, "" if it can. `refused` is the error behind that, if any.
@@ -98,18 +98,18 @@ class Transport:
         self,
         access: Access,
         *,
-        bucket: Bucket,
-        account: Account,
+        bucket: TokenBucket,
+        account: ResponseBudget,
         connections: int,
         timeout: float,
         anchored: bool = False,
         changed: Callable[[], None] = lambda: None,
-        vouch: Vouch = lambda _certificate: True,
+        vouch: VerifyCertificate = lambda _certificate: True,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.access = access
-        self.reread = Reread()
+        self.reread = CredentialRefresh()
         self._anchored = anchored
         self._changed = changed
         self._bucket = bucket
@@ -120,9 +120,9 @@ class Transport:
         self.probed = b""
         self._shown = b""
         self._probing = asyncio.Lock()
-        self._calls = Calls(account, Keep(vouch))
-        self._streams = Streams(Keep(vouch))
-        self._probes = Calls(account, Keep(self._note))
+        self._calls = RequestPool(account, KeepAlive(vouch))
+        self._streams = StreamPool(KeepAlive(vouch))
+        self._probes = RequestPool(account, KeepAlive(self._note))
         self._renewing = asyncio.Lock()
         self._renew_from = -math.inf
         self._renewal_seconds = _RENEWAL_SECONDS
@@ -143,7 +143,7 @@ class Transport:
         """Make the next probe open a new connection, which shows the server that responds now."""
         self._probes.hang_up()
 
-    async def request(self, access: Access, request: Request, *, probe: bool = False) -> Reply:
+    async def request(self, access: Access, request: HTTPCall, *, probe: bool = False) -> HTTPReply:
         """Send a request with that access and return the complete response.
 
         A `probe` reads the identity: it has a separate connection, to any server, and sets `probed` to that server's
@@ -211,23 +211,23 @@ class Transport:
         self._shown = certificate
         return True
 
-    async def _probe(self, access: Access, request: Request) -> Reply:
+    async def _probe(self, access: Access, request: HTTPCall) -> HTTPReply:
         """Send a probe, one at a time, so that the last certificate is that of the server that responded."""
         async with self._probing:
             reply = await self._exchange(access, request, self._probes)
             self.probed = self._shown
         return reply
 
-    async def _exchange(self, access: Access, request: Request, calls: Calls) -> Reply:
+    async def _exchange(self, access: Access, request: HTTPCall, calls: RequestPool) -> HTTPReply:
         """Send a request once, when a connection is available."""
-        headers, limits = self._headers(access, request.media), Limits(self._timeout, request.most)
+        headers, limits = self._headers(access, request.media), RequestLimits(self._timeout, request.most)
         async with self._slots:
             try:
                 answer = await calls.call(access, request.method, request.target, headers, request.body, limits=limits)
             except _FAILURES as error:
                 raise _failure(error, access) from None
         found = answer.headers
-        return Reply(answer.status, answer.body, found.get("content-type", ""), found.get("retry-after", ""))
+        return HTTPReply(answer.status, answer.body, found.get("content-type", ""), found.get("retry-after", ""))
 
     def _headers(self, access: Access, media: str) -> Mapping[str, str]:
         """Return a call's headers, built once for each access and media type."""
@@ -256,12 +256,14 @@ def _headers(credential: Mapping[str, str], media: str) -> Mapping[str, str]:
 def _failure(error: Exception, access: Access) -> Unreachable:
     """Return the error for a failed connection. Failures that users correct differently have different types."""
     where = f"{access.address}:{access.port}"
-    if isinstance(error, UnprovenServer):
-        return Unproven(f"it is being made sure which cluster answers at {where}: it is asked again in a moment")
+    if isinstance(error, UnverifiedServer):
+        return UnverifiedConnection(
+            f"it is being made sure which cluster answers at {where}: it is asked again in a moment"
+        )
     if isinstance(error, aiohttp.ClientError) and is_overlong(error):
         return TooLarge(NO_CONTENT)
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
-        return Untrusted(
+        return UntrustedServer(
             f"{where} shows a certificate that is not trusted ({cause_of(error)}): check the CA in {access.origin}"
         )
     if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
@@ -274,12 +276,14 @@ def _failure(error: Exception, access: Access) -> Unreachable:
         return Unreachable(
             f"{where} cannot be connected to ({cause_of(error)}): check the address and that the apiserver runs"
         )
-    return Dropped(f"{where} broke the connection off ({type(error).__name__}): check that the apiserver runs")
+    return ConnectionDropped(
+        f"{where} broke the connection off ({type(error).__name__}): check that the apiserver runs"
+    )
 
 
 def _is_systems(error: Exception) -> bool:
     """Report whether it is an error of the operating system from before there was a connection."""
-    return isinstance(error, OSError) and not isinstance(error, aiohttp.ClientError | Broken)
+    return isinstance(error, OSError) and not isinstance(error, aiohttp.ClientError | ProtocolError)
 
 
 def cause_of(error: Exception, otherwise: str = "") -> str:

@@ -18,10 +18,17 @@ from urllib.parse import urlsplit
 import httptools
 
 from tensile.errors import Unreachable
-from tensile.kube.aio import NO_CONTENT, Configuration, RESTClientObject, UnprovenServer, Vouch, certificate_of
+from tensile.kube.aio import (
+    NO_CONTENT,
+    Configuration,
+    RESTClientObject,
+    UnverifiedServer,
+    VerifyCertificate,
+    certificate_of,
+)
 from tensile.kube.credentials import Access
 from tensile.kube.dial import connected
-from tensile.kube.limits import CHUNKS, HEAD, OBJECT, REFUSAL, SPARSE, Account, TooLarge, mebibytes
+from tensile.kube.limits import CHUNKS, HEAD, OBJECT, REFUSAL, SPARSE, ResponseBudget, TooLarge, mebibytes
 from tensile.kube.net import keep_alive
 
 CONNECT_SECONDS = 10.0
@@ -33,25 +40,25 @@ _FINAL, _ERROR = 200, 300
 """Lower statuses are informational. From `_ERROR` on a status is a redirect or an error."""
 
 
-class Broken(ConnectionError):
+class ProtocolError(ConnectionError):
     """The connection ended, or carried invalid HTTP, before the response was complete."""
 
 
-class Keep(NamedTuple):
+class KeepAlive(NamedTuple):
     """How connections are kept: for `idle` seconds without a request, and only to servers that `vouch` accepts."""
 
-    vouch: Vouch = lambda _certificate: True
+    vouch: VerifyCertificate = lambda _certificate: True
     idle: float = IDLE_SECONDS
 
 
-class Limits(NamedTuple):
+class RequestLimits(NamedTuple):
     """The limits of a request: `seconds` in total (None: no limit), and `most` bytes for its response."""
 
     seconds: float | None = None
     most: int = OBJECT
 
 
-class Answer(NamedTuple):
+class HTTPAnswer(NamedTuple):
     """A response: HTTP status, the headers that are used (names in lower case), and the body.
 
     Of an error's body it is the beginning.
@@ -62,13 +69,13 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Wire(RESTClientObject):  # type: ignore[misc]  # the package is not typed
+class ConnectionRESTClient(RESTClientObject):  # type: ignore[misc]  # the package is not typed
     """The package's REST client on our own connections to one server.
 
     Create it in a running event loop. `account` counts the bytes of all incomplete responses.
     """
 
-    def __init__(self, configuration: Configuration, access: Access, account: Account, keep: Keep) -> None:
+    def __init__(self, configuration: Configuration, access: Access, account: ResponseBudget, keep: KeepAlive) -> None:
         super().__init__(configuration)
         parts = urlsplit(access.url)
         self._access = access
@@ -94,15 +101,15 @@ class Wire(RESTClientObject):  # type: ignore[misc]  # the package is not typed
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         post_params: object = None,  # noqa: ARG002 - the package's
-        _request_timeout: Limits | None = None,
-    ) -> Answer:
+        _request_timeout: RequestLimits | None = None,
+    ) -> HTTPAnswer:
         """Send a request and return its response. The package passes `_request_timeout` on unchanged.
 
         Raises ssl.SSLError, OSError and TimeoutError for a server that cannot be connected to, UnprovenServer, Broken,
         TooLarge, ValueError for a header with a line break, and Unreachable if the account is full. A request that is
         cancelled or takes too long ends its connection: a late response would be taken for that of the next request.
         """
-        limits = _request_timeout or Limits()
+        limits = _request_timeout or RequestLimits()
         content = _written(method, url.removeprefix(self._origin), {"Host": self._host, **(headers or {})}, body)
         async with asyncio.timeout(limits.seconds):
             connection = self._take() or await self._connect()
@@ -172,10 +179,10 @@ class Wire(RESTClientObject):  # type: ignore[misc]  # the package is not typed
                 raise
         if self._is_closed:
             connection.end()
-            raise Broken("closed")
+            raise ProtocolError("closed")
         if not self._keep.vouch(certificate_of(transport)):
             connection.end()
-            raise UnprovenServer
+            raise UnverifiedServer
         return connection
 
 
@@ -196,23 +203,23 @@ class _Connection(asyncio.Protocol):
     clock.
     """
 
-    def __init__(self, among: "set[_Connection]", account: Account) -> None:
+    def __init__(self, among: "set[_Connection]", account: ResponseBudget) -> None:
         self.is_usable = False
         self.free_since = 0.0
         self._among = among
         self._account = account
         self._transport: asyncio.Transport | None = None
         self._parser: Any = httptools.HttpResponseParser(self)
-        self._awaited: asyncio.Future[Answer] | None = None
+        self._awaited: asyncio.Future[HTTPAnswer] | None = None
         self._headers: dict[str, str] = {}
         self._most = self._received = self._head = self._around = 0
         self._is_error = False
         self._parts: list[bytes] = []
 
-    async def exchange(self, content: bytes, most: int) -> Answer:
+    async def exchange(self, content: bytes, most: int) -> HTTPAnswer:
         """Send a request and return its response, of `most` bytes at most."""
         if self._transport is None or not self.is_usable:
-            raise Broken("the connection is closed")
+            raise ProtocolError("the connection is closed")
         self._most, self._around = most + HEAD, 0
         self._awaited = asyncio.get_running_loop().create_future()
         self._transport.write(content)
@@ -233,7 +240,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the awaited response. If TLS failed, use its error."""
         self._among.discard(self)
-        self._fail(exc if isinstance(exc, ssl.SSLError) else Broken(str(exc or "closed")))
+        self._fail(exc if isinstance(exc, ssl.SSLError) else ProtocolError(str(exc or "closed")))
         self._forget()
 
     def data_received(self, data: bytes) -> None:
@@ -247,7 +254,7 @@ class _Connection(asyncio.Protocol):
             self._fail(error)
             self.end()
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(TooLarge(NO_CONTENT) if self._head > HEAD else Broken(type(error).__name__))
+            self._fail(TooLarge(NO_CONTENT) if self._head > HEAD else ProtocolError(type(error).__name__))
             self.end()
 
     def on_message_begin(self) -> None:
@@ -302,7 +309,7 @@ class _Connection(asyncio.Protocol):
             self.is_usable = False
             return
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        answer = Answer(self._parser.get_status_code(), self._headers, body[:REFUSAL] if self._is_error else body)
+        answer = HTTPAnswer(self._parser.get_status_code(), self._headers, body[:REFUSAL] if self._is_error else body)
         self._forget()
         self._awaited.set_result(answer)
 

@@ -41,7 +41,7 @@ _QUIET.disabled = True
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-class Bounds(NamedTuple):
+class ClientBounds(NamedTuple):
     """Limits of a port: bytes of one body, bytes of all unfinished bodies together, connections, and seconds.
 
     `patience` limits a TLS handshake and, separately, a body. A busy apiserver keeps a few dozen connections open.
@@ -54,7 +54,7 @@ class Bounds(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Visitor:
+class PortClient:
     """One connection: its origin, when it last sent a complete request (or connected), and its buffered bytes.
 
     `drop` closes it, `known` is whether it has ever sent a complete request.
@@ -71,44 +71,44 @@ class Visitor:
         self.known, self.since = True, now
 
 
-class Visitors:
+class PortClients:
     """All connections of a port: at most `most` of them, with at most `content` buffered bytes together."""
 
     def __init__(self, most: int, content: int) -> None:
         self._most = most
         self._content = content
-        self._here: dict[Visitor, None] = {}
+        self._here: dict[PortClient, None] = {}
         self._held = 0
 
     def __len__(self) -> int:
         return len(self._here)
 
-    def __iter__(self) -> Iterator[Visitor]:
+    def __iter__(self) -> Iterator[PortClient]:
         return iter(tuple(self._here))
 
-    def __contains__(self, visitor: Visitor) -> bool:
+    def __contains__(self, visitor: PortClient) -> bool:
         return visitor in self._here
 
-    def enter(self, visitor: Visitor) -> None:
+    def enter(self, visitor: PortClient) -> None:
         """Add a connection; another one is dropped if there are too many."""
         self._here[visitor] = None
         if len(self._here) > self._most:
             self.displace()
 
-    def hold(self, visitor: Visitor, size: int) -> None:
+    def hold(self, visitor: PortClient, size: int) -> None:
         """Count bytes buffered for a connection; beyond the bound, connections are dropped, possibly this one."""
         visitor.held += size
         self._held += size
         while self._held > self._content:
             self._end(self._chosen(lambda one: one.held))
 
-    def release(self, visitor: Visitor) -> None:
+    def release(self, visitor: PortClient) -> None:
         """Count none of a connection's bytes any longer."""
         if visitor in self._here:
             self._held -= visitor.held
         visitor.held = 0
 
-    def leave(self, visitor: Visitor) -> None:
+    def leave(self, visitor: PortClient) -> None:
         """Remove a connection that has ended; safe to call more than once."""
         self.release(visitor)
         self._here.pop(visitor, None)
@@ -118,7 +118,7 @@ class Visitors:
         if self._here:
             self._end(self._chosen(lambda _: 1))
 
-    def _chosen(self, weight: Callable[[Visitor], int]) -> Visitor:
+    def _chosen(self, weight: Callable[[PortClient], int]) -> PortClient:
         """Return the connection to drop first, of the origin with the largest total weight."""
         weights: Counter[str] = Counter()
         for one in self._here:
@@ -127,7 +127,7 @@ class Visitors:
         crowd = (one for one in self._here if one.origin == origin and weight(one))
         return min(crowd, key=lambda one: (one.known, one.since))
 
-    def _end(self, visitor: Visitor) -> None:
+    def _end(self, visitor: PortClient) -> None:
         self.leave(visitor)
         visitor.drop()
 
@@ -145,17 +145,17 @@ def origin_of(host: str) -> str:
     return str(IPv6Address(int(address) >> _SITE << _SITE))
 
 
-class Front:
+class TLSPort:
     """Serves HTTPS on a bound socket, from the first `show` to `deafen`; `handle` answers a request."""
 
-    def __init__(self, opened: socket.socket, handle: Handle, bounds: Bounds) -> None:
-        self.visitors = Visitors(min(bounds.connections, _share()), bounds.content)
+    def __init__(self, opened: socket.socket, handle: Handle, bounds: ClientBounds) -> None:
+        self.visitors = PortClients(min(bounds.connections, _share()), bounds.content)
         self._socket = opened
         self._handle = handle
         self._bounds = bounds
         self._is_short = False
         self._server = _Server(self._serve, self._left)
-        self._by_protocol: dict[web.RequestHandler, Visitor] = {}
+        self._by_protocol: dict[web.RequestHandler, PortClient] = {}
         self._beginning: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._tls: ssl.SSLContext
@@ -221,7 +221,7 @@ class Front:
             self.visitors.release(visitor)
         return bytes(found) if len(found) <= self._bounds.largest else None
 
-    def _hold(self, visitor: Visitor, size: int) -> None:
+    def _hold(self, visitor: PortClient, size: int) -> None:
         if visitor in self.visitors:
             self.visitors.hold(visitor, size)
         if visitor not in self.visitors:
@@ -236,7 +236,7 @@ class Front:
                 await self._run_short(error)
                 continue
             self._is_short = False
-            visitor = Visitor(origin_of(str(address[0])), loop.time(), connection.close)
+            visitor = PortClient(origin_of(str(address[0])), loop.time(), connection.close)
             task = asyncio.create_task(self._begin(connection, visitor))
             visitor.drop = task.cancel
             self._beginning.add(task)
@@ -251,7 +251,7 @@ class Front:
         self.visitors.displace()
         await asyncio.sleep(_OUT_OF_RESOURCES)
 
-    async def _begin(self, connection: socket.socket, visitor: Visitor) -> None:
+    async def _begin(self, connection: socket.socket, visitor: PortClient) -> None:
         """Do the TLS handshake and pass the connection to the web server; raises OSError if the handshake fails."""
         protocol = self._server()
         self._by_protocol[protocol] = visitor
@@ -264,7 +264,7 @@ class Front:
             raise
         visitor.drop = transport.abort
 
-    def _begun(self, connection: socket.socket, visitor: Visitor, task: asyncio.Task[None]) -> None:
+    def _begun(self, connection: socket.socket, visitor: PortClient, task: asyncio.Task[None]) -> None:
         """Clean up a connection that failed to start; the failure is not logged."""
         self._beginning.discard(task)
         if task.cancelled() or task.exception() is not None:

@@ -42,7 +42,7 @@ _FIRST = (POD.plural, CONFIG_MAP.plural, SECRET.plural)
 _COUNTED_ELSEWHERE = frozenset({"metrics.k8s.io"})
 """API groups in which every object represents an object of another group."""
 
-Judge = Callable[[Manifest], Problem | None]
+CheckObject = Callable[[Manifest], Problem | None]
 """Returns why an object that is not ours must not be adopted."""
 
 
@@ -62,13 +62,13 @@ async def carry_out(step: Step, cluster: Cluster, cache: Cache | None) -> None:
             await reread(step, cluster, cache)
             return
     if cache is not None:
-        cache.absorb(raw)
+        cache.apply_response(raw)
 
 
 def _doubt(step: Step, cache: Cache | None) -> None:
     """Record before a create is sent that it may succeed even if its response is lost."""
     if cache is not None:
-        cache.doubt(step.ref.namespace, step.ref.name)
+        cache.invalidate(step.ref.namespace, step.ref.name)
 
 
 async def _delete(step: Step, cluster: Cluster, cache: Cache | None) -> None:
@@ -77,7 +77,7 @@ async def _delete(step: Step, cluster: Cluster, cache: Cache | None) -> None:
         await cluster.evict(step.ref, uid=step.uid)
         await reread(step, cluster, cache)
         return
-    if step.vacant:
+    if step.only_if_empty:
         await look_into(cluster, step.ref)
     raw = await cluster.delete(step.ref, uid=step.uid, grace=step.grace, version=step.version)
     if cache is None:
@@ -85,7 +85,7 @@ async def _delete(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     if _is_gone(orjson.loads(raw), step.grace):
         cache.confirm_deleted(step.ref.namespace, step.ref.name, step.uid)
     else:
-        cache.absorb(raw)
+        cache.apply_response(raw)
 
 
 def _is_gone(answer: Manifest, grace: int | None) -> bool:
@@ -107,7 +107,7 @@ async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     """
     if cache is None:
         return
-    since = cache.horizon(step.ref.namespace, step.ref.name)
+    since = cache.latest_version(step.ref.namespace, step.ref.name)
     try:
         raw = await cluster.read(step.ref)
     except NotFound:
@@ -120,7 +120,7 @@ async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:
         return
     cache.put(raw)
     if not is_it:
-        cache.note_gone(step.ref.namespace, step.ref.name, step.uid)
+        cache.mark_deleted(step.ref.namespace, step.ref.name, step.uid)
 
 
 def _is_about(step: Step, found: Manifest) -> bool:
@@ -135,7 +135,7 @@ def is_there(step: Step, cache: Cache | None) -> bool:
     return known is not None and known.uid == step.uid
 
 
-async def taken(step: Step, cluster: Cluster, cache: Cache | None, judge: Judge) -> Problem | None:
+async def taken(step: Step, cluster: Cluster, cache: Cache | None, judge: CheckObject) -> Problem | None:
     """Handle AlreadyExists: return a conflict if the object is not ours, else add it to the cache.
 
     It is added even if the watch does not select it any more, for example because a label was removed. An Event that
@@ -150,13 +150,13 @@ async def taken(step: Step, cluster: Cluster, cache: Cache | None, judge: Judge)
         return None
     found, wanted = orjson.loads(raw), step.body or {}
     if step.ref.kind == NAMESPACE or _same_owner(found, wanted) or _same_place(found, wanted):
-        cache.admit(raw)
+        cache.add_unselected(raw)
         return None
     if uid(found) == annotations(wanted).get(REPLACES):
         return None
     problem = judge(found)
     if problem is None:
-        cache.admit(raw)
+        cache.add_unselected(raw)
     return problem
 
 

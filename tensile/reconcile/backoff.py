@@ -15,9 +15,9 @@ from typing import TypeVar
 import orjson
 
 from tensile.errors import ClusterError, Throttled
-from tensile.kube.limits import Allowances
+from tensile.kube.limits import KeyedTokenBuckets
 from tensile.objects import EVENT, POD, Ref
-from tensile.reconcile.plan import Identity, Step
+from tensile.reconcile.plan import Step, StepIdentity
 from tensile.reconcile.world import Key, Problem
 
 FIRST_REST = 0.1
@@ -54,10 +54,10 @@ _MOMENTS = re.compile(
 SHORTEST_LOOK = 0.01
 """The shortest delay in seconds: event loops round timers, so one may fire before the back-off is over."""
 
-Told = TypeVar("Told", bound=Hashable)
+_Recorded = TypeVar("_Recorded", bound=Hashable)
 
 
-class Waits:
+class DependencyIndex:
     """The dependencies between keys: a key is enqueued again after a key that it depends on was reconciled."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ def is_lasting(error: ClusterError) -> bool:
     return error.reason == "InternalError" or error.retry_after > LONG_WAIT
 
 
-class Telling:
+class EventDeduplicator:
     """Deduplicates Events: a rule may return the same Event each time.
 
     An apiserver deletes Events after some time, usually an hour. If the cause persists, the Event is recorded again.
@@ -119,7 +119,7 @@ class Telling:
     def __init__(self, limit: int = 10_000) -> None:
         self._told: OrderedDict[Ref, float] = OrderedDict()
         self._about: OrderedDict[tuple[str, str], float] = OrderedDict()
-        self._often: Allowances[str] = Allowances(*OF_AN_OBJECT, limit)
+        self._often: KeyedTokenBuckets[str] = KeyedTokenBuckets(*OF_AN_OBJECT, limit)
         self._limit = limit
 
     def fresh(self, steps: tuple[Step, ...], now: float, *, refused: bool = False) -> tuple[Step, ...]:
@@ -144,7 +144,7 @@ class Telling:
             self._often.take(_about(step)[0], now)
 
 
-def _remember(book: OrderedDict[Told, float], what: Told, now: float, limit: int) -> None:
+def _remember(book: OrderedDict[_Recorded, float], what: _Recorded, now: float, limit: int) -> None:
     book[what] = now
     book.move_to_end(what)
     if len(book) > limit:
@@ -164,11 +164,11 @@ class _Refusal:
     problem: Problem | None
 
 
-class Refusals:
+class FailureBackoff:
     """The refused steps of each key, and when they may be retried. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._refused: dict[Key, dict[Identity, _Refusal]] = {}
+        self._refused: dict[Key, dict[StepIdentity, _Refusal]] = {}
 
     def __contains__(self, key: Key) -> bool:
         return key in self._refused
@@ -193,10 +193,10 @@ class Refusals:
         known = book.get(step.identity)
         tries = known.tries + 1 if known else 0
         said = problem or (known.problem if known else None)
-        if denied and not step.apart:
+        if denied and not step.independent:
             rest = at_least + _rest_of_denied(tries, jitter)
         else:
-            longest = LASTING_REST if step.apart and problem else LONGEST_REST
+            longest = LASTING_REST if step.independent and problem else LONGEST_REST
             rest = at_least + min(FIRST_REST * 2.0 ** min(tries, 10), longest) * (0.5 + jitter / 2)
         book[step.identity] = _Refusal(now + rest, tries, said)
         return rest
@@ -215,7 +215,7 @@ class Refusals:
             known = book.get(step.identity)
             if known is None or now >= known.until:
                 found.append(step)
-            elif not step.apart:
+            elif not step.independent:
                 break
         return tuple(found)
 
@@ -231,7 +231,7 @@ class Refusals:
             return None
         return Problem(said[0].reason, "; ".join(dict.fromkeys(one.message for one in said)))
 
-    def hasten(self, now: float, within: float) -> None:
+    def expedite(self, now: float, within: float) -> None:
         """Make steps whose back-off ends within so many seconds available now."""
         for refusal in (one for book in self._refused.values() for one in book.values()):
             if refusal.until <= now + within:
@@ -262,7 +262,7 @@ class Refusals:
             del self._refused[key]
 
 
-class Repetitions:
+class WriteThrottle:
     """Steps that succeed repeatedly because another client reverts the change.
 
     It may be a controller, or another engine with other permissions or connections. The change is then made every few

@@ -18,7 +18,7 @@ from tensile.reconcile.pods.index import lives_below, mirrors
 from tensile.reconcile.world import LowerWorld, World
 
 
-def standing(upper: Entry, lower: LowerWorld) -> Entry | None:
+def existing_copy(upper: Entry, lower: LowerWorld) -> Entry | None:
     """Return the lower pod with our label under the mapped name of an upper pod, whatever its other marks."""
     namespace = lower.namespace(upper.namespace)
     return lower.pods.get(namespace, upper.name) if lower.upper_namespace(namespace) else None
@@ -26,7 +26,7 @@ def standing(upper: Entry, lower: LowerWorld) -> Entry | None:
 
 def mirror_of(upper: Entry, lower: LowerWorld, owner: Owner) -> Entry | None:
     """Return the copy of an upper pod in a lower cluster, None if there is none."""
-    found = standing(upper, lower)
+    found = existing_copy(upper, lower)
     return found if found is not None and mirrors(found, upper, owner) else None
 
 
@@ -63,27 +63,27 @@ def keeps_namespace(lower: LowerWorld, namespace: str) -> bool:
     return lower.pods.count("namespace", lower.namespace(namespace)) > 0
 
 
-class Bound(NamedTuple):
+class BoundPod(NamedTuple):
     """An upper pod, and the lower to whose node it is bound."""
 
     pod: Entry
     lower: LowerWorld
 
 
-def bound(upper_uid: str, world: World) -> Bound | None:
+def bound(upper_uid: str, world: World) -> BoundPod | None:
     """Return the upper pod of that UID, None if it is on no lower's node."""
     for lower in world.lowers.values():
         for pod in lower.upper_pods.select("uid", upper_uid):
-            return Bound(pod, lower)
+            return BoundPod(pod, lower)
     return None
 
 
-def bound_as(namespace: str, name: str, world: World) -> Bound | None:
+def bound_as(namespace: str, name: str, world: World) -> BoundPod | None:
     """Return the upper pod of that name, None if it is on no lower's node."""
     for lower in world.lowers.values():
         pod = lower.upper_pods.get(namespace, name)
         if pod is not None:
-            return Bound(pod, lower)
+            return BoundPod(pod, lower)
     return None
 
 

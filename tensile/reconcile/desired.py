@@ -30,10 +30,10 @@ class Present(msgspec.Struct, frozen=True, gc=False):
     sections: tuple[str, ...] = ("metadata.labels", "metadata.annotations")
     replaceable: bool = False
     version: str = ""
-    apart: bool = False
+    independent: bool = False
 
 
-class Moving(NamedTuple):
+class PodMove(NamedTuple):
     """The source and targets of a pod that is moved to another node.
 
     `source` and `targets` are virtual nodes, first the target whose capacity was checked. `node` is the real node
@@ -58,13 +58,13 @@ class Absent(msgspec.Struct, frozen=True, gc=False):
     uid: str
     reason: str
     grace: int | None = None
-    asked: bool = True
-    lost: bool = False
-    vacant: bool = False
+    requested: bool = True
+    after_rollback: bool = False
+    only_if_empty: bool = False
     version: str = ""
-    apart: bool = False
-    evicted: bool = False
-    moving: Moving | None = None
+    independent: bool = False
+    evict: bool = False
+    moving: PodMove | None = None
 
 
 class Patched(msgspec.Struct, frozen=True, gc=False):
@@ -78,13 +78,13 @@ class Patched(msgspec.Struct, frozen=True, gc=False):
     patch: Patch
     reason: str
     subresource: str = ""
-    shown: bool = False
-    asked: bool = True
-    lost: bool = False
-    apart: bool = False
+    in_plan: bool = False
+    requested: bool = True
+    after_rollback: bool = False
+    independent: bool = False
 
 
-class Confirmed(msgspec.Struct, frozen=True, gc=False):
+class VerifyAbsent(msgspec.Struct, frozen=True, gc=False):
     """The name must be read at quorum before any decision that rests on its absence.
 
     `uid` is what counts as present: the object's own UID, or that of its upper object.
@@ -93,10 +93,10 @@ class Confirmed(msgspec.Struct, frozen=True, gc=False):
     ref: Ref
     uid: str
     reason: str
-    asked: bool = True
+    requested: bool = True
 
 
-class Told(msgspec.Struct, frozen=True, gc=False):
+class EmitEvent(msgspec.Struct, frozen=True, gc=False):
     """A Kubernetes Event to record about an object, once."""
 
     about: Ref
@@ -106,14 +106,14 @@ class Told(msgspec.Struct, frozen=True, gc=False):
     warning: bool = True
 
 
-class Ask(NamedTuple):
+class TokenRequest(NamedTuple):
     """One token: its key in the Secret's data, and the TokenRequest to send."""
 
     entry: str
     request: Manifest
 
 
-class Granted(msgspec.Struct, frozen=True, gc=False):
+class TokenSecret(msgspec.Struct, frozen=True, gc=False):
     """A Secret should exist with newly issued tokens of an account, whatever tokens it contains.
 
     `manifest` is the Secret with "" for each token. If it exists, all of its data is replaced.
@@ -121,12 +121,12 @@ class Granted(msgspec.Struct, frozen=True, gc=False):
 
     ref: Ref
     account: Ref
-    asks: tuple[Ask, ...]
+    asks: tuple[TokenRequest, ...]
     manifest: Manifest
     reason: str
 
 
-Wanted = Present | Absent | Patched | Confirmed | Told | Granted
+Wanted = Present | Absent | Patched | VerifyAbsent | EmitEvent | TokenSecret
 
 
 class Decision(NamedTuple):
@@ -138,17 +138,17 @@ class Decision(NamedTuple):
     """
 
     wanted: tuple[Wanted, ...] = ()
-    waits: tuple[Key, ...] = ()
+    depends_on: tuple[Key, ...] = ()
     problem: Problem | None = None
-    again: float | None = None
-    heeds: tuple[Key, ...] = ()
+    requeue_after: float | None = None
+    reports_on: tuple[Key, ...] = ()
 
 
-Keys = Callable[[World, str, Delta], Iterable[Key]]
+MapKeys = Callable[[World, str, Delta], Iterable[Key]]
 """Returns the keys that a change affects, from the world, the lower's name ("" for an upper cache) and the change."""
 
 
-class Route(NamedTuple):
+class Watch(NamedTuple):
     """A cache whose changes a rule watches.
 
     `cache` is the attribute's name in LowerWorld, or "upper.NAME" for one of UpperWorld. Instead of an attribute it may
@@ -157,7 +157,7 @@ class Route(NamedTuple):
     """
 
     cache: str
-    keys: Keys
+    keys: MapKeys
     delay: float = 0.0
 
 
@@ -172,7 +172,7 @@ class Rule(Protocol):
         """The value of `Key.rule` for keys of this rule."""
         ...
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Return which changes affect which keys."""
         ...
 

@@ -27,7 +27,7 @@ _NAMED = 3
 """The most namespaces in a message."""
 
 
-class Stock(NamedTuple):
+class DeletionCount(NamedTuple):
     """What a lower can lose: the number of bound upper pods that have run, by upper namespace.
 
     `lost` counts by upper namespace what a plan would delete besides: objects whose upper object is gone already.
@@ -46,7 +46,7 @@ class Stock(NamedTuple):
         return sum(map(self.of, left))
 
 
-class Guarded(NamedTuple):
+class GuardedPlan(NamedTuple):
     """The part of a plan that may be carried out, and why the rest is blocked: message and reason, "" for none."""
 
     plan: Plan
@@ -54,15 +54,15 @@ class Guarded(NamedTuple):
     reason: str = ""
 
 
-def guard(plan: Plan, limits: Guard, lower: LowerWorld, *, restored: bool = False, forced: bool = False) -> Guarded:
+def guard(plan: Plan, limits: Guard, lower: LowerWorld, *, restored: bool = False, forced: bool = False) -> GuardedPlan:
     """Remove the steps that were not requested if they are too many, or if caches are not synced.
 
     They are always too many if a store is known to be `restored`, or if one of them rests on a store's lost history.
     """
-    unasked = [step for step in plan.steps if not step.asked]
+    unasked = [step for step in plan.steps if not step.requested]
     if forced or not unasked:
-        return Guarded(plan)
-    if restored or any(step.lost for step in unasked):
+        return GuardedPlan(plan)
+    if restored or any(step.after_rollback for step in unasked):
         return _without(plan, unasked, _restored(len(unasked)), STORE_RESTORED)
     if not lower.settled:
         return _without(plan, unasked, f"{len(unasked)} deletions wait until every cache is complete", HOLDS)
@@ -74,7 +74,7 @@ def guard(plan: Plan, limits: Guard, lower: LowerWorld, *, restored: bool = Fals
     if _are_many(len(rest), stock.but(many), limits):
         return _without(plan, unasked, _too_many(len(rest), stock.but(many), "", limits), HOLDS)
     if not many:
-        return Guarded(plan)
+        return GuardedPlan(plan)
     held, there = sum(counts[name] for name in many), sum(stock.of(name) for name in many)
     words = _too_many(held, there, f" in {_named(many)}", limits)
     return _without(plan, [step for step in unasked if homes[id(step)] in many], words, HOLDS)
@@ -86,22 +86,22 @@ def namespace_of(ref: Ref, lower: LowerWorld) -> str:
     return name if ref.cluster == UPPER else lower.upper_namespace(name)
 
 
-def _stock(unasked: Iterable[Step], homes: Mapping[int, str], lower: LowerWorld) -> Stock:
+def _stock(unasked: Iterable[Step], homes: Mapping[int, str], lower: LowerWorld) -> DeletionCount:
     """Count what a lower owns, and besides that what the steps are about."""
     ran = [pod for pod in lower.upper_pods if pod.facts.ran and not pod.facts.terminal]
     known = {(pod.namespace, pod.name) for pod in ran}
     others = (homes[id(step)] for step in unasked if not _is_about(step, homes[id(step)], known))
-    return Stock(Counter(pod.namespace for pod in ran), Counter(others))
+    return DeletionCount(Counter(pod.namespace for pod in ran), Counter(others))
 
 
 def _is_about(step: Step, namespace: str, pods: set[tuple[str, str]]) -> bool:
     return step.ref.kind == POD and (namespace, step.ref.name) in pods
 
 
-def _without(plan: Plan, held: list[Step], words: str, reason: str) -> Guarded:
+def _without(plan: Plan, held: list[Step], words: str, reason: str) -> GuardedPlan:
     """Remove steps from a plan, with the message."""
     out = set(map(id, held))
-    return Guarded(plan._replace(steps=tuple(step for step in plan.steps if id(step) not in out)), words, reason)
+    return GuardedPlan(plan._replace(steps=tuple(step for step in plan.steps if id(step) not in out)), words, reason)
 
 
 def is_restored(lower: LowerWorld, world: World) -> bool:

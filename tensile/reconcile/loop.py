@@ -22,17 +22,17 @@ from tensile.reconcile.apply import carry_out, is_there, reread, taken
 from tensile.reconcile.backoff import (
     LONGEST_REST,
     SHORTEST_LOOK,
-    Refusals,
-    Repetitions,
-    Telling,
-    Waits,
+    DependencyIndex,
+    EventDeduplicator,
+    FailureBackoff,
+    WriteThrottle,
     is_answer,
     is_lasting,
 )
-from tensile.reconcile.desired import Route, Rule, find_cache
+from tensile.reconcile.desired import Rule, Watch, find_cache
 from tensile.reconcile.guard import guard, is_restored
 from tensile.reconcile.plan import EVICTION, Plan, Step, plan
-from tensile.reconcile.redaction import discreet
+from tensile.reconcile.redaction import redact_error
 from tensile.reconcile.token_requests import granted
 from tensile.reconcile.workqueue import Work, WorkQueue
 from tensile.reconcile.world import Key, Problem, World
@@ -44,15 +44,15 @@ _GATHER = 0.05
 class Observer(Protocol):
     """Receives what the loop does, for telemetry and for the output of `plan`."""
 
-    def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
+    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
         """Record that a step succeeded, or its error."""
         ...
 
-    def stuck(self, key: Key, problem: Problem) -> None:
+    def on_blocked(self, key: Key, problem: Problem) -> None:
         """Record that a key is blocked for a new reason."""
         ...
 
-    def broke(self, key: Key, error: Exception) -> None:
+    def on_rule_error(self, key: Key, error: Exception) -> None:
         """Record an unexpected error of a rule, which is a bug."""
         ...
 
@@ -87,11 +87,11 @@ class Loop:
         self._timing = timing
         self._forced = forced
         self._queues: dict[str, WorkQueue] = {}
-        self._waits = Waits()
-        self._heeds = Waits()
-        self._refusals = Refusals()
-        self._telling = Telling()
-        self._repetitions = Repetitions()
+        self._waits = DependencyIndex()
+        self._heeds = DependencyIndex()
+        self._refusals = FailureBackoff()
+        self._telling = EventDeduplicator()
+        self._repetitions = WriteThrottle()
         self._waking: dict[str, asyncio.TimerHandle] = {}
         self._complete: WeakSet[Cache] = WeakSet()
         for name, routes in self._routes(upper=True).items():
@@ -110,7 +110,7 @@ class Loop:
         here.since = self._timing.now()
         for cache in (*here.caches(), *here.more.values()):
             self._await(cache, partial(self._wake_soon, lower))
-        self.wake(lower)
+        self.enqueue_all(lower)
 
     async def close(self, lower: str) -> None:
         """Stop reconciling a lower."""
@@ -123,7 +123,7 @@ class Loop:
         for key in [key for key in self._world.problems if key.lower == lower]:
             del self._world.problems[key]
 
-    def wake(self, lower: str, *rules: str) -> None:
+    def enqueue_all(self, lower: str, *rules: str) -> None:
         """Enqueue every key of a lower, or those of the named rules."""
         for rule in self._rules.values():
             if not rules or rule.name in rules:
@@ -134,21 +134,21 @@ class Loop:
         """Enqueue one key, now or after a delay in seconds."""
         queue = self._queues.get(key.lower)
         if queue is not None and delay:
-            queue.later(key, delay)
+            queue.add_after(key, delay)
         elif queue is not None:
             queue.add(key)
 
-    async def quiet(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no key is queued or in progress."""
         while self._waking or any(queue.depth for queue in self._queues.values()):
-            await asyncio.gather(*(queue.quiet() for queue in self._queues.values()))
+            await asyncio.gather(*(queue.wait_idle() for queue in self._queues.values()))
             if self._waking:
                 await asyncio.sleep(_GATHER)
 
-    def hasten(self, within: float) -> bool:
+    def expedite(self, within: float) -> bool:
         """Reconcile now what was due within so many seconds. Report whether there was any."""
-        self._refusals.hasten(asyncio.get_running_loop().time(), within)
-        hastened = [queue.hasten(within) for queue in self._queues.values()]
+        self._refusals.expedite(asyncio.get_running_loop().time(), within)
+        hastened = [queue.expedite(within) for queue in self._queues.values()]
         return any(hastened)
 
     @property
@@ -177,13 +177,13 @@ class Loop:
 
     def _wake_now(self, lower: str) -> None:
         del self._waking[lower]
-        self.wake(lower)
+        self.enqueue_all(lower)
 
-    def _routes(self, *, upper: bool) -> dict[str, list[Route]]:
+    def _routes(self, *, upper: bool) -> dict[str, list[Watch]]:
         """Return the rules' watches by cache, for the upper cluster or for lowers."""
-        found: dict[str, list[Route]] = {}
+        found: dict[str, list[Watch]] = {}
         for rule in self._rules.values():
-            for route in rule.routes():
+            for route in rule.watches():
                 if route.cache.startswith("upper.") == upper:
                     found.setdefault(route.cache, []).append(route)
         return found
@@ -198,7 +198,7 @@ class Loop:
         self._complete.add(cache)
         wake()
 
-    def _changed(self, routes: list[Route], lower: str, cache: Cache, delta: Delta) -> None:
+    def _changed(self, routes: list[Watch], lower: str, cache: Cache, delta: Delta) -> None:
         """Enqueue the keys that a change affects. Objects of a first list are handled together, in rule order."""
         if lower not in self._queues or (delta.before is None and cache not in self._complete):
             return
@@ -206,7 +206,7 @@ class Loop:
             for key in keys(self._world, lower, delta):
                 self.add(key, delay)
 
-    def _changed_above(self, routes: list[Route], cache: Cache, delta: Delta) -> None:
+    def _changed_above(self, routes: list[Watch], cache: Cache, delta: Delta) -> None:
         for lower in self._queues:
             self._changed(routes, lower, cache, delta)
 
@@ -217,14 +217,14 @@ class Loop:
             decision = self._rules[key.rule].decide(key, self._world)
             found = self._guarded(key, plan(key, decision, self._world))
         except Exception as error:  # noqa: BLE001 - a bug in one rule must not stop the keys of the others
-            self._observer.broke(key, error)
+            self._observer.on_rule_error(key, error)
             self.add(key, LONGEST_REST)
             return None
-        for awaited in self._waits.note(key, decision.waits):
+        for awaited in self._waits.note(key, decision.depends_on):
             self.add(awaited)
-        self._heeds.note(key, decision.heeds)
-        if decision.again is not None:
-            self.add(key, decision.again)
+        self._heeds.note(key, decision.reports_on)
+        if decision.requeue_after is not None:
+            self.add(key, decision.requeue_after)
         self._refusals.settle(key, found.steps)
         self._note_problem(key, found.problem or self._refusals.problem(key))
         now = asyncio.get_running_loop().time()
@@ -248,7 +248,7 @@ class Loop:
 
     def _guarded(self, key: Key, found: Plan) -> Plan:
         """Remove the steps that the guard blocks. One key per lower has all unrequested deletions, and the problem."""
-        if all(step.asked for step in found.steps):
+        if all(step.requested for step in found.steps):
             return found
         world, lower = self._world, self._world.lowers[key.lower]
         is_forced, went_back = self._forced, is_restored(lower, world)
@@ -263,7 +263,7 @@ class Loop:
                 self._look_again(self._heeds, key)
         elif problem != known:
             self._world.problems[key] = problem
-            self._observer.stuck(key, problem)
+            self._observer.on_blocked(key, problem)
             self._look_again(self._heeds, key)
 
     async def _carry_out(self, key: Key, steps: tuple[Step, ...]) -> float | None:
@@ -271,14 +271,14 @@ class Loop:
         try:
             return await self._carry_out_in_order(key, steps)
         except Exception as error:  # noqa: BLE001 - any error is reported, and the key is retried
-            self._observer.broke(key, error)
+            self._observer.on_rule_error(key, error)
             return LONGEST_REST
 
     async def _carry_out_in_order(self, key: Key, steps: tuple[Step, ...]) -> float | None:
         delays: list[float] = []
         for step in steps:
             error = await self._try(key, step)
-            self._observer.stepped(key, step, error)
+            self._observer.on_step(key, step, error)
             if error is None or isinstance(error, AlreadyExists):
                 self._telling.note(step, asyncio.get_running_loop().time())
             if error is None:
@@ -287,7 +287,7 @@ class Loop:
             delay = await self._after(key, step, error)
             if delay is not None:
                 delays.append(delay)
-                if not step.apart:
+                if not step.independent:
                     return min(delays)
         self._done(key)
         return min(delays, default=None)
@@ -302,7 +302,7 @@ class Loop:
             sent = await granted(step, self._clusters)
             await carry_out(sent, cluster, cache)
         except ClusterError as error:
-            return discreet(error, sent, cache)
+            return redact_error(error, sent, cache)
         return None
 
     async def _after(self, key: Key, step: Step, error: ClusterError) -> float | None:
@@ -355,7 +355,7 @@ class Loop:
         """Read the object of a step again. If it still exists, the subresource does not."""
         cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower, key.rule)
         await reread(step, cluster, cache)
-        if isinstance(error, NotFound) and step.apart and is_there(step, cache):
+        if isinstance(error, NotFound) and step.independent and is_there(step, cache):
             return self._refused(key, step, Problem("NotFound", f"{step.subresource}: {error.message}"))
         return self._rest(key, step)
 
@@ -399,6 +399,6 @@ class Loop:
         """Enqueue the keys that depend on this one."""
         self._look_again(self._waits, key)
 
-    def _look_again(self, book: Waits, key: Key) -> None:
+    def _look_again(self, book: DependencyIndex, key: Key) -> None:
         for waiting in book.waiting_for(key):
             self.add(waiting)

@@ -12,15 +12,15 @@ from tensile.objects import VOLUME, Manifest, annotations, labels
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.pods.index import is_mirror
 from tensile.reconcile.rules.claims import is_enabled
-from tensile.reconcile.world import LowerWorld, Naming, World, mapping_note
+from tensile.reconcile.world import LowerWorld, NamespaceNaming, World, mapping_note
 from tensile.topology import Lower
 
 _NOTED = re.compile(r"same|prefix=([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)")
 
 
-def asked_for(spec: Lower, world: World) -> Naming | None:
+def asked_for(spec: Lower, world: World) -> NamespaceNaming | None:
     """Return the mapping that the topology requests for a lower, None for the same names."""
-    return Naming(world.topology.name, world.owner.mark) if spec.namespaces.mapping == "prefix" else None
+    return NamespaceNaming(world.topology.name, world.owner.mark) if spec.namespaces.mapping == "prefix" else None
 
 
 def learn(lower: LowerWorld, world: World) -> bool:
@@ -48,7 +48,7 @@ def may_change(lower: LowerWorld, world: World) -> bool:
     return _is_listed(lower, world) and not (lower.is_bound or lower.has_orphans or _has_volumes(lower, world))
 
 
-def _stays(lower: LowerWorld, wanted: Naming | None, noted: str, world: World) -> bool:
+def _stays(lower: LowerWorld, wanted: NamespaceNaming | None, noted: str, world: World) -> bool:
     """Report whether another mapping than the requested one has to stay active.
 
     Without a record it is the one of the running pods.
@@ -57,11 +57,11 @@ def _stays(lower: LowerWorld, wanted: Naming | None, noted: str, world: World) -
     return not may_change(lower, world) if noted else _has_copies(lower, world)
 
 
-def _other(wanted: Naming | None, noted: str, world: World) -> Naming | None:
+def _other(wanted: NamespaceNaming | None, noted: str, world: World) -> NamespaceNaming | None:
     """Return the recorded mapping. Without a record, return the one that is not requested."""
     if noted:
         return _read(noted, world)
-    return Naming(world.topology.name, world.owner.mark) if wanted is None else None
+    return NamespaceNaming(world.topology.name, world.owner.mark) if wanted is None else None
 
 
 def _noted(lower: LowerWorld, world: World) -> str:
@@ -76,9 +76,9 @@ def _noted(lower: LowerWorld, world: World) -> str:
     return noted if _NOTED.fullmatch(noted) else ""
 
 
-def _read(noted: str, world: World) -> Naming | None:
+def _read(noted: str, world: World) -> NamespaceNaming | None:
     name = noted.partition("=")[2]
-    return Naming(name, world.owner.mark) if name else None
+    return NamespaceNaming(name, world.owner.mark) if name else None
 
 
 def _is_listed(lower: LowerWorld, world: World) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tensile.kube.store import Delta, Entry, Kept, decoded
+from tensile.kube.store import Delta, Entry, Transformed, decoded
 from tensile.names import FIELD_MANAGER, NAMESPACE_MAPPING, NO_ORIGINAL, OWNER, UPPER_UID, Owner
 from tensile.objects import Manifest, annotations, labels
 from tensile.reconcile.world import LowerWorld, World, mapping_note
@@ -42,9 +42,9 @@ def marks_of(manifest: Manifest, token: Any = None) -> Marks:
     return Marks(intern(labels(manifest).get(OWNER, "")) if upper_uid else "", upper_uid, token)
 
 
-def digest_marks(raw: bytes) -> Kept:
+def digest_marks(raw: bytes) -> Transformed:
     """Keep a lower object with its marks: a pod with a hundred references needs them again and again."""
-    return Kept(raw, marks_of(decoded(raw)))
+    return Transformed(raw, marks_of(decoded(raw)))
 
 
 def _by_held(entry: Entry) -> Iterator[str]:
@@ -91,11 +91,11 @@ def node_begins(lower: LowerWorld, delta: Delta) -> bool:
     return is_news and delta.entry.name == lower.node
 
 
-def digest_node(raw: bytes) -> Kept:
+def digest_node(raw: bytes) -> Transformed:
     """Keep a Node of the upper cluster, and its `NodeFacts`."""
     node = decoded(raw)
     mark = labels(node).get(OWNER, "") if upper_uid_of(node) else ""
-    return Kept(raw, NodeFacts(mark, annotations(node).get(NAMESPACE_MAPPING, "")))
+    return Transformed(raw, NodeFacts(mark, annotations(node).get(NAMESPACE_MAPPING, "")))
 
 
 def others_wrote(manifest: Manifest, path: Sequence[str]) -> bool:

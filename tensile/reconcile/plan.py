@@ -16,14 +16,25 @@ from tensile.names import COMPONENT, NO_ORIGINAL, TOKEN_TERM, UPPER_UID
 from tensile.objects import EVENT, UPPER, Manifest, Ref, annotations, metadata, timestamp
 from tensile.objects import uid as uid_of
 from tensile.reconcile.adoption import claim, marking
-from tensile.reconcile.desired import Absent, Ask, Confirmed, Decision, Granted, Moving, Patched, Present, Told, Wanted
+from tensile.reconcile.desired import (
+    Absent,
+    Decision,
+    EmitEvent,
+    Patched,
+    PodMove,
+    Present,
+    TokenRequest,
+    TokenSecret,
+    VerifyAbsent,
+    Wanted,
+)
 from tensile.reconcile.diff import Operation, changes
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.world import Key, Problem, World
 from tensile.text import cut
 
 Verb = Literal["create", "patch", "delete", "confirm"]
-Identity = tuple[str, Ref, str, str]
+StepIdentity = tuple[str, Ref, str, str]
 _REMOVE: Operation = {"op": "remove", "path": ""}
 _FENCES = ("/metadata/uid", "/metadata/resourceVersion")
 _METADATA = ("metadata.labels", "metadata.annotations")
@@ -35,11 +46,11 @@ _NAME_LIMIT = 200
 _MESSAGE_LIMIT = 1024
 
 
-class Grant(NamedTuple):
+class TokenGrant(NamedTuple):
     """The tokens that a step requests from an account's cluster, and the start of their term."""
 
     account: Ref
-    asks: tuple[Ask, ...]
+    asks: tuple[TokenRequest, ...]
     since: datetime
 
 
@@ -65,19 +76,19 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     uid: str = ""
     grace: int | None = None
     operations: tuple[Operation, ...] = ()
-    shown: bool = True
-    asked: bool = True
-    lost: bool = False
-    apart: bool = False
-    vacant: bool = False
+    in_plan: bool = True
+    requested: bool = True
+    after_rollback: bool = False
+    independent: bool = False
+    only_if_empty: bool = False
     version: str = ""
-    grant: Grant | None = None
-    moving: Moving | None = None
+    grant: TokenGrant | None = None
+    moving: PodMove | None = None
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> StepIdentity:
         """What identifies a step in the back-off. An `apart` step with another content counts as a new one."""
-        carried = repr(self.operations) if self.apart else ""
+        carried = repr(self.operations) if self.independent else ""
         return (self.verb, self.ref, self.subresource, carried)
 
 
@@ -96,7 +107,7 @@ def plan(key: Key, decision: Decision, world: World) -> Plan:
         found = _steps(key, wanted, world)
         if not isinstance(found, Problem):
             steps += found
-        elif isinstance(wanted, Present) and wanted.apart:
+        elif isinstance(wanted, Present) and wanted.independent:
             problem = problem or found
         else:
             problem = found
@@ -106,7 +117,7 @@ def plan(key: Key, decision: Decision, world: World) -> Plan:
 
 def _steps(key: Key, wanted: Wanted, world: World) -> list[Step] | Problem:
     match wanted:
-        case Present() | Absent() | Patched() | Granted() if _is_anothers(wanted.ref, world):
+        case Present() | Absent() | Patched() | TokenSecret() if _is_anothers(wanted.ref, world):
             return []
         case Present():
             return _present(key, wanted, world)
@@ -114,11 +125,11 @@ def _steps(key: Key, wanted: Wanted, world: World) -> list[Step] | Problem:
             return [_absent(wanted)]
         case Patched():
             return [_patched(wanted)]
-        case Confirmed(ref, uid, reason, asked):
-            return [Step("confirm", ref, reason, uid=uid, shown=False, asked=asked)]
-        case Told():
+        case VerifyAbsent(ref, uid, reason, asked):
+            return [Step("confirm", ref, reason, uid=uid, in_plan=False, requested=asked)]
+        case EmitEvent():
             return [event(wanted, world.now)]
-        case Granted():
+        case TokenSecret():
             return _granted(key, wanted, world)
 
 
@@ -133,7 +144,16 @@ def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
     entry = cache.get(wanted.ref.namespace, wanted.ref.name) if cache else None
     if entry is None:
         whole: tuple[Operation, ...] = ({"op": "add", "path": "", "value": wanted.manifest},)
-        return [Step("create", wanted.ref, wanted.reason, body=wanted.manifest, operations=whole, apart=wanted.apart)]
+        return [
+            Step(
+                "create",
+                wanted.ref,
+                wanted.reason,
+                body=wanted.manifest,
+                operations=whole,
+                independent=wanted.independent,
+            )
+        ]
     seen = entry.manifest()
     if not is_ours(seen, world.owner):
         problem = claim(wanted.ref, seen, annotations(wanted.manifest).get(UPPER_UID, ""), world, key.lower)
@@ -151,14 +171,14 @@ def _absent(wanted: Absent) -> Step:
         "delete",
         wanted.ref,
         wanted.reason,
-        subresource=EVICTION if wanted.evicted else "",
+        subresource=EVICTION if wanted.evict else "",
         uid=wanted.uid,
         grace=wanted.grace,
         operations=(_REMOVE,),
-        asked=wanted.asked,
-        lost=wanted.lost,
-        apart=wanted.apart,
-        vacant=wanted.vacant,
+        requested=wanted.requested,
+        after_rollback=wanted.after_rollback,
+        independent=wanted.independent,
+        only_if_empty=wanted.only_if_empty,
         version=wanted.version,
         moving=wanted.moving,
     )
@@ -182,9 +202,9 @@ def _succeeded(key: Key, ref: Ref, entry: Entry, made_for: str, world: World) ->
     if made_for == NO_ORIGINAL:
         return _replace(ref, entry, "held the name until the upper cluster had it")
     is_alias = made_for == world.owner.upper
-    if originals is None or is_alias or originals.is_gone(above.namespace, above.name, made_for):
+    if originals is None or is_alias or originals.is_deleted(above.namespace, above.name, made_for):
         return _replace(ref, entry, "was made for an upper object that is gone")
-    return Step("confirm", above, "what was made for it is in the way of another", uid=made_for, shown=False)
+    return Step("confirm", above, "what was made for it is in the way of another", uid=made_for, in_plan=False)
 
 
 def _replace(ref: Ref, entry: Entry, reason: str) -> Step:
@@ -204,14 +224,24 @@ def _change(wanted: Present, entry: Entry, operations: list[Operation]) -> list[
         fence.append({"op": "replace", "path": "/metadata/resourceVersion", "value": wanted.version})
     patch = Patch("json-patch", fence + operations)
     told = tuple(operations)
-    return [Step("patch", wanted.ref, wanted.reason, patch=patch, uid=entry.uid, operations=told, apart=wanted.apart)]
+    return [
+        Step(
+            "patch",
+            wanted.ref,
+            wanted.reason,
+            patch=patch,
+            uid=entry.uid,
+            operations=told,
+            independent=wanted.independent,
+        )
+    ]
 
 
-def _granted(key: Key, wanted: Granted, world: World) -> list[Step] | Problem:
+def _granted(key: Key, wanted: TokenSecret, world: World) -> list[Step] | Problem:
     """Return the step that writes the Secret. Renewed tokens are not shown, as no person decides about them."""
     cache = world.cache(wanted.ref.cluster, wanted.ref.kind, key.lower)
     entry = cache.get(wanted.ref.namespace, wanted.ref.name) if cache else None
-    grant = Grant(wanted.account, wanted.asks, world.now)
+    grant = TokenGrant(wanted.account, wanted.asks, world.now)
     if entry is None:
         whole: tuple[Operation, ...] = ({"op": "add", "path": "", "value": wanted.manifest},)
         return [Step("create", wanted.ref, wanted.reason, body=wanted.manifest, operations=whole, grant=grant)]
@@ -236,7 +266,7 @@ def _granted(key: Key, wanted: Granted, world: World) -> list[Step] | Problem:
             patch=patch,
             uid=entry.uid,
             operations=renewed,
-            shown=False,
+            in_plan=False,
             grant=grant,
         )
     ]
@@ -251,10 +281,10 @@ def _patched(wanted: Patched) -> Step:
         subresource=wanted.subresource,
         uid=_uid_of(wanted.patch),
         operations=_operations_of(wanted.patch),
-        shown=wanted.shown,
-        asked=wanted.asked,
-        lost=wanted.lost,
-        apart=wanted.apart,
+        in_plan=wanted.in_plan,
+        requested=wanted.requested,
+        after_rollback=wanted.after_rollback,
+        independent=wanted.independent,
     )
 
 
@@ -276,7 +306,7 @@ def _operations_of(patch: Patch) -> tuple[Operation, ...]:
     return tuple(found)
 
 
-def event(told: Told, now: datetime) -> Step:
+def event(told: EmitEvent, now: datetime) -> Step:
     """Return the step that records an Event. Its name follows from its content, so that it is recorded once."""
     digest = sha256(f"{told.uid}/{told.reason}/{told.message}".encode()).hexdigest()[:16]
     name = f"{told.about.name[:_NAME_LIMIT].rstrip('-.')}.{digest}"
@@ -301,4 +331,4 @@ def event(told: Told, now: datetime) -> Step:
         "lastTimestamp": moment,
         "count": 1,
     }
-    return Step("create", ref, told.reason, body=body, shown=False)
+    return Step("create", ref, told.reason, body=body, in_plan=False)

@@ -33,7 +33,7 @@ _SHORTEST = 4
 """The shortest value that is searched for as a whole. Shorter ones occur in every sentence, and are no secrets."""
 
 
-def discreet(error: ClusterError, step: Step, cache: Cache | None) -> ClusterError:
+def redact_error(error: ClusterError, step: Step, cache: Cache | None) -> ClusterError:
     """Return a step's error, without its message if that quotes a Secret.
 
     `step` is what was sent, `cache` holds the Secret's previous state.

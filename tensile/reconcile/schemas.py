@@ -10,7 +10,7 @@ from datetime import datetime
 
 import msgspec
 
-from tensile.kube.store import Digest, Kept, decoded
+from tensile.kube.store import Transform, Transformed, decoded
 from tensile.objects import (
     CLAIM,
     CONFIG_MAP,
@@ -259,14 +259,14 @@ SHAPES: dict[Kind, type[msgspec.Struct]] = {
 }
 
 
-def checked(kind: Kind, digest: Digest) -> Digest:
+def checked(kind: Kind, digest: Transform) -> Transform:
     """Return a transform that rejects objects of a lower cluster with fields of wrong types.
 
     An object of which no bytes are kept is not checked, as nothing reads it again. Raises msgspec.ValidationError.
     """
     shape = SHAPES.get(kind, _Any)
 
-    def read(raw: bytes) -> Kept:
+    def read(raw: bytes) -> Transformed:
         """Transform and check an object."""
         kept = digest(raw)
         if kept.raw:

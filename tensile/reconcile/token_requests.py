@@ -25,7 +25,7 @@ _DIGITS = 10
 """The most digits of a term in seconds: an apiserver limits it to 32 bits."""
 
 
-class Term(NamedTuple):
+class TokenTerm(NamedTuple):
     """The start of a token's term, and its seconds: of several tokens the shortest."""
 
     since: datetime
@@ -39,12 +39,12 @@ class Term(NamedTuple):
         return later(self.since, self.seconds * share)
 
 
-def term_of(secret: Manifest) -> Term | None:
+def term_of(secret: Manifest) -> TokenTerm | None:
     """Return the term of a Secret's tokens, None if it is missing or invalid."""
     since, _, span = annotations(secret).get(TOKEN_TERM, "").partition("/PT")
     seconds = span.removesuffix("S")
     try:
-        return Term(moment_of(since), int(seconds)) if seconds.isdecimal() and len(seconds) <= _DIGITS else None
+        return TokenTerm(moment_of(since), int(seconds)) if seconds.isdecimal() and len(seconds) <= _DIGITS else None
     except ValueError:
         return None
 
@@ -70,7 +70,7 @@ def filled(step: Step, answers: list[Manifest]) -> Step:
         ask.entry: b64encode(answer["status"]["token"].encode()).decode()
         for ask, answer in zip(step.grant.asks, answers, strict=True)
     }
-    term = Term(step.grant.since, min(int(answer["spec"]["expirationSeconds"]) for answer in answers))
+    term = TokenTerm(step.grant.since, min(int(answer["spec"]["expirationSeconds"]) for answer in answers))
     if step.patch is not None:
         return replace(step, patch=_patched(step.patch, tokens, str(term)))
     assert step.body is not None

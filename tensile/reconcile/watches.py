@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tensile.kube.cluster import Selection
-from tensile.kube.store import Cache, Digest, Index, keep_all
+from tensile.kube.store import Cache, Index, Transform, keep_all
 from tensile.names import OWNER, Owner
 from tensile.objects import (
     CLAIM,
@@ -27,7 +27,7 @@ from tensile.reconcile.schemas import checked
 from tensile.topology import Controller
 
 
-class Follow(NamedTuple):
+class WatchedKind(NamedTuple):
     """One watched kind, in the upper cluster (`above`) or in each lower, and how it is cached.
 
     With `ours`, only objects with our mark are watched.
@@ -36,7 +36,7 @@ class Follow(NamedTuple):
     kind: Kind
     above: bool
     ours: bool = False
-    digest: Digest = keep_all
+    digest: Transform = keep_all
     indexes: Mapping[str, Index] = {}
 
     def selection(self, owner: Owner) -> Selection:
@@ -45,21 +45,23 @@ class Follow(NamedTuple):
 
 
 _SERVICES = (
-    Follow(SERVICE, above=True, digest=service_index.upper_service, indexes={"namespace": service_index.by_namespace}),
-    Follow(
+    WatchedKind(
+        SERVICE, above=True, digest=service_index.upper_service, indexes={"namespace": service_index.by_namespace}
+    ),
+    WatchedKind(
         ENDPOINT_SLICE,
         above=True,
         digest=service_index.upper_slice,
         indexes={"namespace": service_index.by_namespace, "service": service_index.by_service},
     ),
-    Follow(
+    WatchedKind(
         SERVICE,
         above=False,
         ours=True,
         digest=service_index.lower_service,
         indexes={"namespace": service_index.by_namespace},
     ),
-    Follow(
+    WatchedKind(
         ENDPOINT_SLICE,
         above=False,
         ours=True,
@@ -68,24 +70,24 @@ _SERVICES = (
     ),
 )
 _STORAGE = (
-    Follow(CLAIM, above=True, digest=claims.digest, indexes=claims.INDEXES),
-    Follow(VOLUME, above=True, ours=True, digest=volumes.digest, indexes=volumes.INDEXES),
-    Follow(STORAGE_CLASS, above=True),
-    Follow(CLAIM, above=False, ours=True, digest=claims.digest, indexes=claims.INDEXES),
-    Follow(VOLUME, above=False, digest=volumes.digest_below, indexes=volumes.INDEXES_BELOW),
+    WatchedKind(CLAIM, above=True, digest=claims.digest, indexes=claims.INDEXES),
+    WatchedKind(VOLUME, above=True, ours=True, digest=volumes.digest, indexes=volumes.INDEXES),
+    WatchedKind(STORAGE_CLASS, above=True),
+    WatchedKind(CLAIM, above=False, ours=True, digest=claims.digest, indexes=claims.INDEXES),
+    WatchedKind(VOLUME, above=False, digest=volumes.digest_below, indexes=volumes.INDEXES_BELOW),
 )
 _RIGHTS = (
-    Follow(ROLE, above=True),
-    Follow(ROLE, above=False, ours=True),
-    Follow(ROLE_BINDING, above=True, digest=rbac.digest, indexes=rbac.INDEXES),
-    Follow(ROLE_BINDING, above=False, ours=True),
-    Follow(CLUSTER_ROLE, above=False, digest=rbac.existence),
+    WatchedKind(ROLE, above=True),
+    WatchedKind(ROLE, above=False, ours=True),
+    WatchedKind(ROLE_BINDING, above=True, digest=rbac.digest, indexes=rbac.INDEXES),
+    WatchedKind(ROLE_BINDING, above=False, ours=True),
+    WatchedKind(CLUSTER_ROLE, above=False, digest=rbac.existence),
 )
 _ACCOUNTS = (
-    Follow(SERVICE_ACCOUNT, above=True, digest=service_accounts.digest, indexes=service_accounts.INDEXES),
-    Follow(SERVICE_ACCOUNT, above=False, ours=True),
+    WatchedKind(SERVICE_ACCOUNT, above=True, digest=service_accounts.digest, indexes=service_accounts.INDEXES),
+    WatchedKind(SERVICE_ACCOUNT, above=False, ours=True),
 )
-FOLLOWS: dict[Controller, tuple[Follow, ...]] = {
+FOLLOWS: dict[Controller, tuple[WatchedKind, ...]] = {
     "PV": _STORAGE,
     "Service": _SERVICES,
     "RBAC": _RIGHTS,
@@ -94,7 +96,7 @@ FOLLOWS: dict[Controller, tuple[Follow, ...]] = {
 """The kinds by controller. A kind that two controllers watch on one side is the same in both."""
 
 
-def followed(controllers: Iterable[Controller], *, above: bool) -> dict[Kind, Follow]:
+def watched_kinds(controllers: Iterable[Controller], *, above: bool) -> dict[Kind, WatchedKind]:
     """Return what these controllers watch on one side."""
     found = (follow for controller in controllers for follow in FOLLOWS[controller])
     return {follow.kind: follow for follow in found if follow.above == above}
@@ -102,10 +104,10 @@ def followed(controllers: Iterable[Controller], *, above: bool) -> dict[Kind, Fo
 
 def caches(*, above: bool) -> dict[Kind, Cache]:
     """Create a cache for each kind that any controller watches on one side. It is not synced until it is fed."""
-    kinds = followed(FOLLOWS, above=above)
+    kinds = watched_kinds(FOLLOWS, above=above)
     return {kind: Cache(_digest(follow), follow.indexes) for kind, follow in kinds.items()}
 
 
-def _digest(follow: Follow) -> Digest:
+def _digest(follow: WatchedKind) -> Transform:
     """Return the transform of a kind. Objects of a lower cluster are checked first."""
     return follow.digest if follow.above else checked(follow.kind, follow.digest)

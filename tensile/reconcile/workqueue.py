@@ -56,7 +56,7 @@ class WorkQueue:
         if self._pump is None:
             self._pump = asyncio.get_running_loop().call_soon(self._turn)
 
-    def later(self, key: Key, delay: float) -> None:
+    def add_after(self, key: Key, delay: float) -> None:
         """Enqueue a key after `delay` seconds, or at its earlier due time."""
         loop = asyncio.get_running_loop()
         known = self._timers.get(key)
@@ -66,7 +66,7 @@ class WorkQueue:
             known.cancel()
         self._timers[key] = loop.call_later(delay, self._due, key)
 
-    def hasten(self, within: float) -> bool:
+    def expedite(self, within: float) -> bool:
         """Enqueue now the keys that are due within so many seconds. Report whether there were any."""
         latest = asyncio.get_running_loop().time() + within
         due = [key for key, timer in self._timers.items() if timer.when() <= latest]
@@ -75,7 +75,7 @@ class WorkQueue:
             self._due(key)
         return bool(due)
 
-    async def quiet(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no key is queued or in progress. Keys with a delay do not count."""
         await self._quiet.wait()
 
@@ -133,7 +133,7 @@ class WorkQueue:
         finally:
             del self._busy[key]
             if delay is not None:
-                self.later(key, delay)
+                self.add_after(key, delay)
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)

@@ -51,7 +51,7 @@ class Problem(NamedTuple):
     message: str
 
 
-class Naming(NamedTuple):
+class NamespaceNaming(NamedTuple):
     """What identifies our namespaces in a lower cluster: the topology's name as prefix, and the owner's `mark`."""
 
     topology: str
@@ -65,7 +65,7 @@ class UpperServer(NamedTuple):
     port: int
 
 
-def mapping_note(naming: Naming | None) -> str:
+def mapping_note(naming: NamespaceNaming | None) -> str:
     """Return the record of a namespace mapping for a Node."""
     return "same" if naming is None else f"prefix={naming.topology}"
 
@@ -153,8 +153,8 @@ class LowerWorld:
     met: bool = True
     connected: bool = True
     since: "datetime | None" = None
-    silent: float = 0.0
-    tried: bool = True
+    unreachable_seconds: float = 0.0
+    was_attempted: bool = True
     room: str = ""
     port: int | None = None
     version: str = ""
@@ -167,7 +167,7 @@ class LowerWorld:
     denied: str = ""
     in_step: dict[tuple[str, str], tuple[int, "Topology"]] = field(default_factory=dict)
     more: dict[Kind, Cache] = field(default_factory=dict)
-    naming: Naming | None = None
+    naming: NamespaceNaming | None = None
     mapping_known: bool = True
     mark: str = ""
     upper_namespaces: Cache | None = None

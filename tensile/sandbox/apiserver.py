@@ -23,7 +23,7 @@ from tensile.sandbox.credentials import KUBELET_CLIENT
 from tensile.sandbox.go_build import tail
 from tensile.sandbox.layout import LOOPBACK, Layout, PortTakenError, SandboxError
 from tensile.sandbox.processes import running
-from tensile.sandbox.state import Cluster, Process
+from tensile.sandbox.state import Process, SandboxCluster
 
 TIMEOUT = 5.0
 LIMIT = 120.0
@@ -61,7 +61,7 @@ extender:
 LOWER = """
 - name: {name}
   kubeconfig: {name}.kubeconfig"""
-Manifest = dict[str, Any]
+JSONObject = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,10 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect((self.host, self.port))
 
 
-Probe = Callable[[Cluster, Api], bool]
+Probe = Callable[[SandboxCluster, Api], bool]
 
 
-def wait(clusters: Sequence[Cluster], probe: Probe, what: str, limit: float = LIMIT) -> None:
+def wait(clusters: Sequence[SandboxCluster], probe: Probe, what: str, limit: float = LIMIT) -> None:
     """Wait until the probe succeeds for every cluster.
 
     Raises:
@@ -158,7 +158,7 @@ def wait(clusters: Sequence[Cluster], probe: Probe, what: str, limit: float = LI
         time.sleep(PAUSE)
 
 
-def check_running(cluster: Cluster) -> None:
+def check_running(cluster: SandboxCluster) -> None:
     """Raise SandboxError if a process of the cluster has ended."""
     for name, process in cluster.processes.items():
         if not running(process):
@@ -180,46 +180,46 @@ def component(name: str) -> Probe:
     return PROBES.get(name, _always)
 
 
-def cluster_ready(cluster: Cluster, api: Api) -> bool:
+def cluster_ready(cluster: SandboxCluster, api: Api) -> bool:
     """Report whether pods can run: nodes are usable, and the default service account exists."""
     wanted = len(cluster.layout.node_names)
     nodes = api.get("/api/v1/nodes").get("items", []) if wanted else []
     return ready(nodes, wanted) and bool(api.get(ACCOUNT))
 
 
-def ready(nodes: Sequence[Manifest], wanted: int) -> bool:
+def ready(nodes: Sequence[JSONObject], wanted: int) -> bool:
     """Report whether that many nodes exist, all Ready and without taints other than a cordon's."""
     return len(nodes) >= wanted and all(map(_usable, nodes))
 
 
-def _usable(one: Manifest) -> bool:
+def _usable(one: JSONObject) -> bool:
     """Report whether pods can run on a node, ignoring its cordon."""
     conditions = one.get("status", {}).get("conditions", [])
     is_ready = any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
     return is_ready and all(taint["key"] == CORDONED for taint in one["spec"].get("taints", []))
 
 
-def _always(_cluster: Cluster, _api: Api) -> bool:
+def _always(_cluster: SandboxCluster, _api: Api) -> bool:
     """Return True: a component without a port cannot be probed."""
     return True
 
 
-def _apiserver(cluster: Cluster, api: Api) -> bool:
+def _apiserver(cluster: SandboxCluster, api: Api) -> bool:
     """Report whether the apiserver is ready, which includes its etcd and its bootstrap."""
     return api.healthy(cluster.layout.ports.apiserver, "/readyz")
 
 
-def _controller_manager(cluster: Cluster, api: Api) -> bool:
+def _controller_manager(cluster: SandboxCluster, api: Api) -> bool:
     """Report whether the controllers have started."""
     return api.healthy(cluster.layout.ports.controller_manager, "/healthz")
 
 
-def _scheduler(cluster: Cluster, api: Api) -> bool:
+def _scheduler(cluster: SandboxCluster, api: Api) -> bool:
     """Report whether the scheduler's caches are in sync."""
     return api.healthy(cluster.layout.ports.scheduler, "/readyz")
 
 
-def _endpoint(cluster: Cluster, _api: Api) -> bool:
+def _endpoint(cluster: SandboxCluster, _api: Api) -> bool:
     """Report whether the endpoint accepts the apiserver's client certificate."""
     return Api(cluster.layout, "kubelet-client").healthy(cluster.layout.ports.endpoint, "/healthz")
 
@@ -233,7 +233,7 @@ PROBES: dict[str, Probe] = {
 }
 
 
-def node(name: str, layout: Layout) -> Manifest:
+def node(name: str, layout: Layout) -> JSONObject:
     """Return a node whose kubelet API is the cluster's endpoint; a node of the upper cluster is cordoned."""
     labels = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "kubernetes.io/hostname": name}
     return {
@@ -268,7 +268,7 @@ def node_info() -> dict[str, str]:
     }
 
 
-def kubelet_binding() -> Manifest:
+def kubelet_binding() -> JSONObject:
     """Return the ClusterRoleBinding that lets the apiserver call kubelets."""
     group = "rbac.authorization.k8s.io"
     return {

@@ -61,7 +61,7 @@ contexts:
 
 
 @dataclass(frozen=True)
-class Pair:
+class CertificatePair:
     """A certificate and its key, as PEM."""
 
     certificate: bytes
@@ -72,14 +72,14 @@ class Pair:
 class Authority:
     """A certificate authority that signs certificates; created by `authority`."""
 
-    pair: Pair
+    pair: CertificatePair
     name: x509.Name
     key: ec.EllipticCurvePrivateKey
     now: datetime
 
     def issue(
         self, name: str, groups: Sequence[str] = (), *, hosts: Sequence[str] = (), addresses: Sequence[str] = ()
-    ) -> Pair:
+    ) -> CertificatePair:
         """Return a new certificate for clients and servers.
 
         Kubernetes reads the common name as the user and the organizations as its groups.
@@ -90,7 +90,7 @@ class Authority:
         names = [*map(x509.DNSName, hosts), *(x509.IPAddress(ip_address(one)) for one in addresses)]
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return Pair(_pem(builder.sign(self.key, hashes.SHA256())), private_pem(key))
+        return CertificatePair(_pem(builder.sign(self.key, hashes.SHA256())), private_pem(key))
 
 
 def write(layout: Layout, now: datetime) -> Authority:
@@ -108,7 +108,7 @@ def write(layout: Layout, now: datetime) -> Authority:
     return signer
 
 
-def write_pair(stem: Path, pair: Pair) -> None:
+def write_pair(stem: Path, pair: CertificatePair) -> None:
     """Write STEM.crt and STEM.key."""
     write_secret(stem.with_suffix(".crt"), pair.certificate)
     write_secret(stem.with_suffix(".key"), pair.key)
@@ -120,7 +120,7 @@ def write_secret(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def kubelet_pair(signer: Authority) -> Pair:
+def kubelet_pair(signer: Authority) -> CertificatePair:
     """Return a serving certificate for a kubelet API on loopback."""
     return signer.issue("system:node:sandbox", (NODES,), hosts=("localhost",), addresses=(LOOPBACK,))
 
@@ -159,7 +159,7 @@ def _write_clients(layout: Layout, signer: Authority) -> None:
             write_pair(layout.pki / component, pair)
 
 
-def _write_kubeconfig(layout: Layout, path: Path, user: str, signer: Authority, pair: Pair) -> None:
+def _write_kubeconfig(layout: Layout, path: Path, user: str, signer: Authority, pair: CertificatePair) -> None:
     """Write a kubeconfig that only its owner can read."""
     text = render(layout.name, layout.server, user, signer.pair.certificate, pair)
     write_secret(path, text.encode())
@@ -187,7 +187,7 @@ def authority(name: str, now: datetime) -> Authority:
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_signing(), critical=True)
     certificate = _pem(builder.sign(key, hashes.SHA256()))
-    return Authority(Pair(certificate, private_pem(key)), subject, key, now)
+    return Authority(CertificatePair(certificate, private_pem(key)), subject, key, now)
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -261,7 +261,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def render(name: str, server: str, user: str, authority: bytes, pair: Pair) -> str:
+def render(name: str, server: str, user: str, authority: bytes, pair: CertificatePair) -> str:
     """Return a kubeconfig with one context, which has the cluster's name.
 
     Args:

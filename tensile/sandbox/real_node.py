@@ -73,7 +73,7 @@ class Image(NamedTuple):
     runs: Mapping[str, Any]
 
 
-class Entry(NamedTuple):
+class LayerEntry(NamedTuple):
     """A file, a link or a folder of a layer; `link` is the target of a link."""
 
     content: bytes = b""
@@ -271,21 +271,21 @@ def packed(images: Iterable[Image]) -> bytes:
         contents[name] = config
         entries.append({"Config": name, "RepoTags": [*image.tags], "Layers": [f"{digest}.tar" for digest in digests]})
     contents["manifest.json"] = json.dumps(entries).encode()
-    return layer({name: Entry(content) for name, content in contents.items()})
+    return layer({name: LayerEntry(content) for name, content in contents.items()})
 
 
 def busybox_layer(busybox: bytes, applets: Sequence[str]) -> bytes:
     """Return a layer with the program under each of its names, a user, and a directory for temporary files."""
     folders = {"bin": 0o755, "etc": 0o755, "root": 0o700, "tmp": 0o1777}
-    links = {f"bin/{name}": Entry(mode=0o777, link="busybox") for name in sorted(set(applets) - {"busybox"})}
+    links = {f"bin/{name}": LayerEntry(mode=0o777, link="busybox") for name in sorted(set(applets) - {"busybox"})}
     return layer(
-        {name: Entry(mode=mode, folder=True) for name, mode in folders.items()}
-        | {"bin/busybox": Entry(busybox, 0o755), "etc/passwd": Entry(USERS)}
+        {name: LayerEntry(mode=mode, folder=True) for name, mode in folders.items()}
+        | {"bin/busybox": LayerEntry(busybox, 0o755), "etc/passwd": LayerEntry(USERS)}
         | links
     )
 
 
-def layer(files: Mapping[str, Entry]) -> bytes:
+def layer(files: Mapping[str, LayerEntry]) -> bytes:
     """Return a tar of files by path."""
     sink = io.BytesIO()
     with tarfile.open(fileobj=sink, mode="w") as tar:
@@ -297,7 +297,7 @@ def layer(files: Mapping[str, Entry]) -> bytes:
     return sink.getvalue()
 
 
-def _kind(one: Entry) -> bytes:
+def _kind(one: LayerEntry) -> bytes:
     """Return tar's type of an entry."""
     if one.folder:
         return tarfile.DIRTYPE

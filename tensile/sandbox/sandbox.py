@@ -17,12 +17,12 @@ from typing import Self
 import msgspec
 
 from tensile.sandbox import apiserver, processes, state
-from tensile.sandbox import start as startup
-from tensile.sandbox import stop as teardown
 from tensile.sandbox.go_build import Progress
 from tensile.sandbox.layout import UPPER, Ports, SandboxError
-from tensile.sandbox.state import Cluster, Options, Process, State
-from tensile.sandbox.stop import Guard
+from tensile.sandbox.start import bring_up, start_process
+from tensile.sandbox.state import Options, Process, SandboxCluster, State
+from tensile.sandbox.stop import CleanupGuard
+from tensile.sandbox.stop import end as end_sandbox
 
 KUBECTL_LIMIT = 120.0
 
@@ -56,7 +56,7 @@ class ClusterProcesses:
 class Sandbox:
     """A running sandbox; created by `start` or `attach`, ended by `stop` or at the end of its `with` block."""
 
-    def __init__(self, directory: Path, guard: Guard | None = None) -> None:
+    def __init__(self, directory: Path, guard: CleanupGuard | None = None) -> None:
         self.directory = directory
         self._guard = guard
 
@@ -81,7 +81,7 @@ class Sandbox:
             SandboxError: it could not be started; no process and no file of it is left.
         """
         directory = directory.resolve()
-        started = startup.bring_up(directory, options or Options(), progress, bound=bound)
+        started = bring_up(directory, options or Options(), progress, bound=bound)
         return cls(directory, started.guard)
 
     @classmethod
@@ -166,7 +166,7 @@ class Sandbox:
         process = _component(found, component)
         if processes.running(process):
             processes.send(process, signals.SIGKILL)
-        startup.start_process(self.directory, current, found, component, [*process.arguments, *extra])
+        start_process(self.directory, current, found, component, [*process.arguments, *extra])
         if not wait:
             return
         try:
@@ -183,13 +183,13 @@ class Sandbox:
 
     def stop(self) -> list[str]:
         """End all processes and delete the sandbox's files; returns the names of other files in the directory."""
-        left = teardown.end(self.directory) or []
+        left = end_sandbox(self.directory) or []
         if self._guard is not None:
             self._guard.release()
             self._guard = None
         return left
 
-    def _forget_arguments(self, current: State, cluster: Cluster, component: str, former: list[str]) -> None:
+    def _forget_arguments(self, current: State, cluster: SandboxCluster, component: str, former: list[str]) -> None:
         """Restore the arguments of a component that did not start with new ones."""
         failed = cluster.processes[component]
         cluster.processes[component] = msgspec.structs.replace(failed, arguments=former)
@@ -200,7 +200,7 @@ class Sandbox:
         return _component(self.state().clusters[cluster], component)
 
 
-def _without_ended(cluster: Cluster, started: str) -> Cluster:
+def _without_ended(cluster: SandboxCluster, started: str) -> SandboxCluster:
     """Return a cluster without the components that had ended before `started` was started.
 
     Otherwise `wait` would report their end as the reason for a failed start.
@@ -211,7 +211,7 @@ def _without_ended(cluster: Cluster, started: str) -> Cluster:
     return msgspec.structs.replace(cluster, processes=running)
 
 
-def _component(cluster: Cluster, component: str) -> Process:
+def _component(cluster: SandboxCluster, component: str) -> Process:
     """Return the process of a component; raises SandboxError with the names of the existing ones."""
     if component not in cluster.processes:
         known = ", ".join(cluster.processes)
@@ -219,7 +219,7 @@ def _component(cluster: Cluster, component: str) -> Process:
     return cluster.processes[component]
 
 
-def _view(cluster: Cluster) -> ClusterProcesses:
+def _view(cluster: SandboxCluster) -> ClusterProcesses:
     """Return the public view of a cluster."""
     layout = cluster.layout
     return ClusterProcesses(

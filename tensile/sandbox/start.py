@@ -14,15 +14,11 @@ from pathlib import Path
 import tenacity
 
 from tensile.sandbox import apiserver, binaries, credentials, flags, processes, real_node
-from tensile.sandbox import apiserver as readiness
-from tensile.sandbox import flags as arguments
-from tensile.sandbox import processes as ports
-from tensile.sandbox import real_node as realnode
 from tensile.sandbox.apiserver import Api
 from tensile.sandbox.go_build import Progress
 from tensile.sandbox.layout import LOOPBACK, MAX_LOWERS, Layout, Ports, PortTakenError, SandboxError, cluster_names
-from tensile.sandbox.state import FILE, Claim, Cluster, Options, State, claimed, load, save
-from tensile.sandbox.stop import Guard, begin, end_processes, remove_entries, tear_down, unless_done
+from tensile.sandbox.state import FILE, DirectoryLock, Options, SandboxCluster, State, claimed, load, save
+from tensile.sandbox.stop import CleanupGuard, begin, end_processes, remove_entries, tear_down, unless_done
 
 STAGES = Path(__file__).parent / "stages"
 TRIES = 3
@@ -45,7 +41,7 @@ class Started:
 
     state: State
     found: bool = False
-    guard: Guard | None = None
+    guard: CleanupGuard | None = None
 
 
 def bring_up(directory: Path, options: Options, progress: Progress, *, bound: bool = False) -> Started:
@@ -129,7 +125,7 @@ def with_other_ports(attempt: Callable[[], None], again: Callable[[], None]) -> 
     )(attempt)
 
 
-def start_process(directory: Path, state: State, cluster: Cluster, name: str, command: Sequence[str]) -> None:
+def start_process(directory: Path, state: State, cluster: SandboxCluster, name: str, command: Sequence[str]) -> None:
     """Start one process of a cluster and save it in the state."""
     variables = processes.environment(state.identity, cluster.layout.directory)
     output = cluster.layout.output / f"{name}.log"
@@ -137,7 +133,7 @@ def start_process(directory: Path, state: State, cluster: Cluster, name: str, co
     save(directory, state)
 
 
-def _guarded(directory: Path, options: Options, progress: Progress, claim: Claim, *, bound: bool) -> Started:
+def _guarded(directory: Path, options: Options, progress: Progress, claim: DirectoryLock, *, bound: bool) -> Started:
     """Start a new sandbox with a guard."""
     names = cluster_names(options.lowers)
     _refuse_foreign(directory, entries(names))
@@ -178,9 +174,9 @@ def _launch(directory: Path, state: State, progress: Progress) -> None:
 def _launch_once(directory: Path, state: State, progress: Progress) -> None:
     """Choose ports, write the files and start the processes."""
     names = cluster_names(state.options.lowers)
-    runs = ports.choose([PORTS_OF_A_CLUSTER] * len(names) + [len(names) + SPARE_KUBELET_PORTS, 2])
+    runs = processes.choose([PORTS_OF_A_CLUSTER] * len(names) + [len(names) + SPARE_KUBELET_PORTS, 2])
     state.clusters = {
-        name: Cluster(_layout(directory, state, name, place, Ports(*run)))
+        name: SandboxCluster(_layout(directory, state, name, place, Ports(*run)))
         for place, (name, run) in enumerate(zip(names, runs, strict=False))
     }
     telemetry, extender = runs[-1]
@@ -191,7 +187,7 @@ def _launch_once(directory: Path, state: State, progress: Progress) -> None:
 
 def _layout(directory: Path, state: State, name: str, place: int, run: Ports) -> Layout:
     """Return the layout of a cluster."""
-    network = realnode.network(state.identity) if state.node and place == REAL else ""
+    network = real_node.network(state.identity) if state.node and place == REAL else ""
     return Layout(str(directory), name, place, nodes_of(place, state.options), run, network)
 
 
@@ -200,9 +196,9 @@ def _write_files(directory: Path, state: State, kubelet_port: int, telemetry_por
     now = datetime.now(UTC)
     for cluster in state.clusters.values():
         signer = credentials.write(cluster.layout, now)
-        (cluster.layout.directory / "audit-policy.yaml").write_text(arguments.AUDIT_POLICY)
+        (cluster.layout.directory / "audit-policy.yaml").write_text(flags.AUDIT_POLICY)
         if state.node and cluster.layout.network:
-            realnode.write(cluster.layout, state.node)
+            real_node.write(cluster.layout, state.node)
         if not cluster.layout.place:
             credentials.write_pair(directory / "kubelet", credentials.kubelet_pair(signer))
             if extender_port:
@@ -220,7 +216,7 @@ def _start(directory: Path, state: State) -> None:
     for name in FIRST:
         for cluster, commands in waiting:
             start_process(directory, state, cluster, name, commands.pop(name))
-    readiness.wait(clusters, readiness.component("kube-apiserver"), "kube-apiserver")
+    apiserver.wait(clusters, apiserver.component("kube-apiserver"), "kube-apiserver")
     for cluster, commands in waiting:
         for name, command in commands.items():
             start_process(directory, state, cluster, name, command)
@@ -229,17 +225,17 @@ def _start(directory: Path, state: State) -> None:
     _wait_for_all(clusters)
 
 
-def _commands(state: State, cluster: Cluster) -> dict[str, list[str]]:
+def _commands(state: State, cluster: SandboxCluster) -> dict[str, list[str]]:
     """Return the command lines of a cluster's components."""
     assert state.binaries is not None
     stages = sorted(map(str, STAGES.glob("*.yaml")))
-    found = arguments.commands(cluster.layout, state.binaries, state.options, stages)
+    found = flags.commands(cluster.layout, state.binaries, state.options, stages)
     if state.node and cluster.layout.network:
-        found["node"] = realnode.command(cluster.layout, state.identity, state.node)
+        found["node"] = real_node.command(cluster.layout, state.identity, state.node)
     return found
 
 
-def _populate(cluster: Cluster) -> None:
+def _populate(cluster: SandboxCluster) -> None:
     """Create the initial objects of a cluster: the role binding of the kubelet client, and its kwok nodes."""
     api = Api(cluster.layout)
     bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
@@ -248,9 +244,9 @@ def _populate(cluster: Cluster) -> None:
         api.create("/api/v1/nodes", apiserver.node(name, cluster.layout))
 
 
-def _wait_for_all(clusters: Sequence[Cluster]) -> None:
+def _wait_for_all(clusters: Sequence[SandboxCluster]) -> None:
     """Wait until every component is ready and pods can run."""
-    for name in readiness.PROBES:
+    for name in apiserver.PROBES:
         having = [cluster for cluster in clusters if name in cluster.processes]
-        readiness.wait(having, readiness.component(name), name)
-    readiness.wait(clusters, readiness.cluster_ready, "nodes and the default service account")
+        apiserver.wait(having, apiserver.component(name), name)
+    apiserver.wait(clusters, apiserver.cluster_ready, "nodes and the default service account")

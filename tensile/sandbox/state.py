@@ -74,7 +74,7 @@ class Process(msgspec.Struct, frozen=True):
     output: str
 
 
-class Cluster(msgspec.Struct):
+class SandboxCluster(msgspec.Struct):
     """One cluster: its layout, and its processes by component."""
 
     layout: Layout
@@ -102,11 +102,11 @@ class State(msgspec.Struct):
     ready: bool = False
     binaries: Binaries | None = None
     node: NodePrograms | None = None
-    clusters: dict[str, Cluster] = {}
+    clusters: dict[str, SandboxCluster] = {}
 
 
 @dataclass(frozen=True)
-class Claim:
+class DirectoryLock:
     """A locked directory: its file descriptor, and the directories that were created for it (deepest first)."""
 
     descriptor: int
@@ -138,7 +138,7 @@ def save(directory: Path, state: State) -> None:
 
 
 @contextmanager
-def claimed(directory: Path) -> Iterator[Claim]:
+def claimed(directory: Path) -> Iterator[DirectoryLock]:
     """Create the directory if it is missing, and hold its lock inside the block.
 
     Raises:
@@ -154,7 +154,7 @@ def claimed(directory: Path) -> Iterator[Claim]:
         os.close(claim.descriptor)
 
 
-def _claim(directory: Path) -> Claim:
+def _claim(directory: Path) -> DirectoryLock:
     """Create, open and lock the directory; starts over if another command deleted it meanwhile."""
     while True:
         try:
@@ -164,7 +164,7 @@ def _claim(directory: Path) -> Claim:
             continue
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if directory.exists() and os.path.samestat(directory.stat(), os.fstat(descriptor)):
-            return Claim(descriptor, made)
+            return DirectoryLock(descriptor, made)
         os.close(descriptor)
 
 

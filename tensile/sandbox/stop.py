@@ -98,7 +98,7 @@ def remove_made(directory: Path, made: Sequence[str]) -> list[str]:
     return left
 
 
-class Guard:
+class CleanupGuard:
     """The starting process's handle of its guard; created by `begin`."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -119,7 +119,7 @@ class Guard:
         self._process.communicate()
 
 
-def begin(directory: Path, identity: str, made: Sequence[str], lock: int) -> Guard:
+def begin(directory: Path, identity: str, made: Sequence[str], lock: int) -> CleanupGuard:
     """Start a guard of a sandbox; `lock` is the file descriptor that locks its directory."""
     arguments = [str(directory), identity, str(lock), *made]
     process = subprocess.Popen(
@@ -131,11 +131,11 @@ def begin(directory: Path, identity: str, made: Sequence[str], lock: int) -> Gua
         pass_fds=(lock,),
         start_new_session=True,
     )
-    return Guard(process)
+    return CleanupGuard(process)
 
 
 @contextlib.contextmanager
-def unless_done(guard: Guard, *, bound: bool) -> Iterator[None]:
+def unless_done(guard: CleanupGuard, *, bound: bool) -> Iterator[None]:
     """Guard the block: if it fails, the guard cleans up.
 
     Afterwards the guard ends, or with `bound` lives as long as this process.

@@ -4,7 +4,7 @@ This package opens no files and reads no clock. Whether a path exists or a clust
 """
 
 from tensile.topology.fields import Controller
-from tensile.topology.messages import Problem, TopologyErrors
+from tensile.topology.messages import TopologyErrors, TopologyProblem
 from tensile.topology.models import (
     WAY,
     Capacity,
@@ -22,7 +22,7 @@ from tensile.topology.models import (
     Telemetry,
     Topology,
     TopologyFile,
-    Unreachable,
+    UnreachableLower,
     Upper,
     VirtualNode,
     Webhook,
@@ -41,7 +41,6 @@ __all__ = [
     "Kubelet",
     "Lower",
     "Namespaces",
-    "Problem",
     "SecretRef",
     "ServiceAccounts",
     "ServiceRef",
@@ -51,7 +50,8 @@ __all__ = [
     "Topology",
     "TopologyErrors",
     "TopologyFile",
-    "Unreachable",
+    "TopologyProblem",
+    "UnreachableLower",
     "Upper",
     "VirtualNode",
     "Webhook",

@@ -24,7 +24,7 @@ _LISTED = 12
 _QUOTED = re.compile(r"'([^']*)'")
 
 
-class Problem(NamedTuple):
+class TopologyProblem(NamedTuple):
     """An error at a position of the file, with what is wrong and what would be right."""
 
     position: Position
@@ -39,7 +39,7 @@ class Problem(NamedTuple):
 class TopologyErrors(TensileError):
     """A topology file is invalid. `problems` holds every error in the order of the file, `name` is the file's."""
 
-    def __init__(self, name: str, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, name: str, problems: tuple[TopologyProblem, ...]) -> None:
         lines = [problem.line(name) for problem in problems[:MOST_SHOWN]]
         more = len(problems) - MOST_SHOWN
         super().__init__("\n".join([*lines, f"{name}: and {more} more errors"] if more > 0 else lines))

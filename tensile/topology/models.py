@@ -127,7 +127,7 @@ class Namespaces(Section):
     claims."""
 
 
-class Unreachable(Section):
+class UnreachableLower(Section):
     """What happens to pods while their lower cluster cannot be reached."""
 
     evict_after: fields.Duration | None = None
@@ -164,7 +164,7 @@ class LowerDefaults(Section):
     """Upper storage class: lower storage class. A class that is not listed keeps its name."""
     maintenance: Literal["none", "cordon", "drain"] = "none"
     """none; cordon: no new pods; drain: its pods are evicted too."""
-    unreachable: Unreachable = Unreachable.model_construct()
+    unreachable: UnreachableLower = UnreachableLower.model_construct()
     """What happens to its pods while it cannot be reached."""
     controllers: fields.Controllers | None = None
     """What is mirrored besides pods; null: the topology's setting."""

@@ -16,10 +16,10 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from tensile.topology.messages import MOST_SHOWN, Problem, TopologyErrors, explain
+from tensile.topology.messages import MOST_SHOWN, TopologyErrors, TopologyProblem, explain
 from tensile.topology.models import Telemetry, Topology, TopologyFile, resolve
 from tensile.topology.validation import check
-from tensile.yaml_document import MAX_BYTES, Node, Path, Position, compose, find, locate, plain
+from tensile.yaml_document import MAX_BYTES, Path, Position, YAMLNode, compose, find, locate, plain
 
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _KEY_ERRORS = frozenset(("extra_forbidden", "missing"))
@@ -31,7 +31,7 @@ _TOP = re.compile(r"^(?=[^\s#-])", re.MULTILINE)
 
 def _refuse(name: str, position: Position, text: str) -> TopologyErrors:
     """Return the error of a file that is no text."""
-    return TopologyErrors(name, (Problem(position, (), text),))
+    return TopologyErrors(name, (TopologyProblem(position, (), text),))
 
 
 def decode(data: bytes, *, name: str = "topology.yaml") -> str:
@@ -50,7 +50,7 @@ def decode(data: bytes, *, name: str = "topology.yaml") -> str:
         raise _refuse(name, place, "a byte that is not UTF-8; save the file as UTF-8") from None
 
 
-def _where(root: Node, error: ErrorDetails) -> tuple[Path, Position]:
+def _where(root: YAMLNode, error: ErrorDetails) -> tuple[Path, Position]:
     """Return the path and position of a model's error. Pydantic reports errors of mapping keys one level too deep."""
     path = error["loc"]
     of_key = path[-1:] == ("[key]",) and find(root, path) is None
@@ -58,15 +58,15 @@ def _where(root: Node, error: ErrorDetails) -> tuple[Path, Position]:
     return path, locate(root, path, key=of_key or error["type"] in _KEY_ERRORS)
 
 
-def _model_problems(root: Node, error: ValidationError) -> Iterator[Problem]:
+def _model_problems(root: YAMLNode, error: ValidationError) -> Iterator[TopologyProblem]:
     """Yield the model's errors in the order of the file. Only errors that are shown get a message."""
     errors = error.errors(include_url=False)
     placed = sorted(((*_where(root, one), one) for one in errors), key=lambda item: item[1])
     for number, (path, position, one) in enumerate(placed):
-        yield Problem(position, path, explain(one, path) if number < MOST_SHOWN else "wrong")
+        yield TopologyProblem(position, path, explain(one, path) if number < MOST_SHOWN else "wrong")
 
 
-def _validated(root: Node, data: Any) -> tuple[TopologyFile | None, list[Problem]]:
+def _validated(root: YAMLNode, data: Any) -> tuple[TopologyFile | None, list[TopologyProblem]]:
     """Validate the data against the models."""
     try:
         return TopologyFile.model_validate(data, by_alias=True, by_name=False), []
@@ -74,12 +74,12 @@ def _validated(root: Node, data: Any) -> tuple[TopologyFile | None, list[Problem
         return None, list(_model_problems(root, error))
 
 
-def _root_problem(root: Node) -> Problem:
+def _root_problem(root: YAMLNode) -> TopologyProblem:
     """Return the error for a document that is no mapping."""
     starts = "a topology starts with apiVersion: tensile-kube.io/v1alpha1"
     if root.value is None:
-        return Problem(Position(1, 1), (), f"empty; {starts}")
-    return Problem(root.start, (), f"no mapping; {starts}")
+        return TopologyProblem(Position(1, 1), (), f"empty; {starts}")
+    return TopologyProblem(root.start, (), f"no mapping; {starts}")
 
 
 def parse(text: str, *, name: str = "topology.yaml", configmap_mode: bool = False) -> Topology:
@@ -89,7 +89,7 @@ def parse(text: str, *, name: str = "topology.yaml", configmap_mode: bool = Fals
     in the order of the file, and nothing else, whatever the text is.
     """
     root, flaws = compose(text)
-    problems = [Problem(*flaw) for flaw in flaws]
+    problems = [TopologyProblem(*flaw) for flaw in flaws]
     if root is None:
         raise TopologyErrors(name, tuple(problems))
     if not isinstance(root.value, dict):
@@ -98,7 +98,7 @@ def parse(text: str, *, name: str = "topology.yaml", configmap_mode: bool = Fals
     file, wrong = _validated(root, data)
     faults = check(data, configmap_mode=configmap_mode)
     problems += wrong
-    problems += [Problem(locate(root, path), path, words) for path, words in faults]
+    problems += [TopologyProblem(locate(root, path), path, words) for path, words in faults]
     if file is None or problems:
         raise TopologyErrors(name, tuple(sorted(dict.fromkeys(problems), key=lambda one: one.position)))
     return resolve(file)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tensile import resources
 from tensile.topology.fields import is_whole
-from tensile.topology.messages import Problem
+from tensile.topology.messages import TopologyProblem
 from tensile.topology.models import Topology, TopologyFile
 from tensile.yaml_document import Path, compose, locate, show_key, show_path
 
@@ -41,7 +41,7 @@ _SETS: tuple[Path, ...] = (
 )
 
 
-class Fault(NamedTuple):
+class TopologyFault(NamedTuple):
     """An inconsistency: its path, and what is wrong and would be right."""
 
     path: Path
@@ -130,7 +130,7 @@ def _own(data: Any) -> Iterator[_Claim]:
             yield _Claim(port, path, f"lowers[{place}]", written=True)
 
 
-def _clashes(claims: list[_Claim]) -> Iterator[Fault]:
+def _clashes(claims: list[_Claim]) -> Iterator[TopologyFault]:
     """Yield a fault for each port in use twice, at the path where one of the two is set, the later one if both are."""
     seen: dict[int, _Claim] = {}
     for claim in claims:
@@ -138,7 +138,7 @@ def _clashes(claims: list[_Claim]) -> Iterator[Fault]:
         if first is not claim:
             at, other = (claim, first) if claim.written or not first.written else (first, claim)
             words = f"port {at.port} of {at.who} is that of {other.who} too; give each its own"
-            yield Fault(at.path, words)
+            yield TopologyFault(at.path, words)
 
 
 def low(data: Any) -> list[Path]:
@@ -147,29 +147,29 @@ def low(data: Any) -> list[Path]:
     return [*dict.fromkeys(claim.path for claim in claims if claim.port < _UNPRIVILEGED)]
 
 
-def ports(data: Any) -> Iterator[Fault]:
+def ports(data: Any) -> Iterator[TopologyFault]:
     """Check that each server has its own port. kubelet.port is reserved even if all nodes have their own."""
     followers = list(_followers(data))
     beyond = next((claim for claim in followers if claim.port > _LAST), None)
     if beyond:
         words = f"leaves no port for {beyond.who}; choose a lower one"
-        yield Fault(beyond.path, words)
+        yield TopologyFault(beyond.path, words)
     base = [] if followers else list(_claim(data, _BASE))
     yield from _clashes([*_servers(data), *base])
     yield from _clashes([*_servers(data), *followers, *_own(data)])
 
 
-def lower_names(data: Any) -> Iterator[Fault]:
+def lower_names(data: Any) -> Iterator[TopologyFault]:
     """Check that lower names are unique."""
     seen: dict[str, int] = {}
     for place in lowers(data):
         name = get(data, ("lowers", place, "name"))
         if isinstance(name, str) and seen.setdefault(name, place) != place:
             words = f"{show_key(name)} is the name of lowers[{seen[name]}] too; give each its own"
-            yield Fault(("lowers", place, "name"), words)
+            yield TopologyFault(("lowers", place, "name"), words)
 
 
-def node_names(data: Any) -> Iterator[Fault]:
+def node_names(data: Any) -> Iterator[TopologyFault]:
     """Check that node names are unique. Lowers with the same name are reported already."""
     seen: dict[str, tuple[int, Any]] = {}
     for place in lowers(data):
@@ -182,10 +182,10 @@ def node_names(data: Any) -> Iterator[Fault]:
         if first != place and other != lower:
             words = f"{show_key(node)} is the node of lowers[{first}] too; give each its own"
             is_own = name is not None and path[0] == "lowers"
-            yield Fault(path if is_own else ("lowers", place, "name"), words)
+            yield TopologyFault(path if is_own else ("lowers", place, "name"), words)
 
 
-def kubeconfigs(data: Any) -> Iterator[Fault]:
+def kubeconfigs(data: Any) -> Iterator[TopologyFault]:
     """Check that each lower has exactly one source of its kubeconfig."""
     for place in lowers(data):
         lower = get(data, ("lowers", place))
@@ -193,39 +193,39 @@ def kubeconfigs(data: Any) -> Iterator[Fault]:
             continue
         own: Path = ("lowers", place)
         if lower.get("kubeconfig") is not None and lower.get("kubeconfigSecret") is not None:
-            yield Fault((*own, "kubeconfigSecret"), "kubeconfig is given too; keep one of them")
+            yield TopologyFault((*own, "kubeconfigSecret"), "kubeconfig is given too; keep one of them")
         elif "kubeconfig" not in lower:
             yield from _secret(data, place)
 
 
-def _secret(data: Any, place: int) -> Iterator[Fault]:
+def _secret(data: Any, place: int) -> Iterator[TopologyFault]:
     """Check that a Secret instead of a path has a namespace and a name."""
     secret, path = inherited(data, place, ("kubeconfigSecret",))
     own: Path = ("lowers", place)
     if secret is None:
         words = "missing; give the path of a kubeconfig (not in a ConfigMap), or kubeconfigSecret"
-        yield Fault((*own, "kubeconfig"), words)
+        yield TopologyFault((*own, "kubeconfig"), words)
     for key in ("namespace", "name"):
         if isinstance(secret, dict) and inherited(data, place, ("kubeconfigSecret", key))[0] is None:
-            yield Fault((*path, key), "missing; write the namespace and the name of the Secret")
+            yield TopologyFault((*path, key), "missing; write the namespace and the name of the Secret")
 
 
-def certificates(data: Any) -> Iterator[Fault]:
+def certificates(data: Any) -> Iterator[TopologyFault]:
     """Check that a certificate and its key are set together."""
     for server in ("kubelet", "webhook"):
         for given, other in (("tlsCertFile", "tlsKeyFile"), ("tlsKeyFile", "tlsCertFile")):
             is_given = get(data, (server, given)) is not None
             if is_given and get(data, (server, other)) is None:
-                yield Fault((server, given), f"given without {other}; give both or neither")
+                yield TopologyFault((server, given), f"given without {other}; give both or neither")
 
 
-def webhook_address(data: Any) -> Iterator[Fault]:
+def webhook_address(data: Any) -> Iterator[TopologyFault]:
     """Check that the webhook has at most one address."""
     if None not in (get(data, ("webhook", "service")), get(data, ("webhook", "url"))):
-        yield Fault(("webhook", "url"), "service is given too; keep one of them")
+        yield TopologyFault(("webhook", "url"), "service is given too; keep one of them")
 
 
-def repeats(data: Any) -> Iterator[Fault]:
+def repeats(data: Any) -> Iterator[TopologyFault]:
     """Check that sets contain each member once."""
     paths = [*_SETS, *((*scope, *path) for scope in scopes(data) for path in _SETS[:2])]
     for path in paths:
@@ -233,12 +233,12 @@ def repeats(data: Any) -> Iterator[Fault]:
         seen: set[str] = set()
         for place, member in enumerate(members if isinstance(members, tuple) else ()):
             if isinstance(member, str) and member in seen:
-                yield Fault((*path, place), f"{show_key(member)} is named twice; name it once")
+                yield TopologyFault((*path, place), f"{show_key(member)} is named twice; name it once")
             if isinstance(member, str):
                 seen.add(member)
 
 
-def taints(data: Any) -> Iterator[Fault]:
+def taints(data: Any) -> Iterator[TopologyFault]:
     """Check that a node has one taint per key and effect, as in Kubernetes."""
     for scope in scopes(data):
         found = get(data, (*scope, "node", "taints"))
@@ -247,11 +247,11 @@ def taints(data: Any) -> Iterator[Fault]:
             mark = (str(get(taint, ("key",))), str(get(taint, ("effect",))))
             if isinstance(taint, dict) and mark in seen:
                 words = f"a second taint {show_key(mark[0])} with effect {show_key(mark[1])}; keep one"
-                yield Fault((*scope, "node", "taints", place), words)
+                yield TopologyFault((*scope, "node", "taints", place), words)
             seen.add(mark)
 
 
-def amounts(data: Any) -> Iterator[Fault]:
+def amounts(data: Any) -> Iterator[TopologyFault]:
     """Check that resources that Kubernetes counts in whole numbers have no fraction."""
     for scope in scopes(data):
         for part in ("reserve", "limit"):
@@ -259,7 +259,7 @@ def amounts(data: Any) -> Iterator[Fault]:
             found = get(data, path)
             for name, value in found.items() if isinstance(found, dict) else ():
                 if isinstance(value, str) and is_whole(name) and _has_fraction(value):
-                    yield Fault((*path, name), 'counted in whole numbers; write one such as "4"')
+                    yield TopologyFault((*path, name), 'counted in whole numbers; write one such as "4"')
 
 
 def _has_fraction(text: str) -> bool:
@@ -269,7 +269,7 @@ def _has_fraction(text: str) -> bool:
     return bool(resources.parse(text, resources.NANO) % 10**resources.NANO)
 
 
-def annotations(data: Any) -> Iterator[Fault]:
+def annotations(data: Any) -> Iterator[TopologyFault]:
     """Check that a node's annotations do not exceed Kubernetes' limit."""
     for scope in scopes(data):
         path: Path = (*scope, "node", "annotations")
@@ -277,10 +277,10 @@ def annotations(data: Any) -> Iterator[Fault]:
         pairs = found.items() if isinstance(found, dict) else ()
         size = sum(len(str(part).encode(errors="replace")) for pair in pairs for part in pair)
         if size > _MOST_ANNOTATED:
-            yield Fault(path, f"{size} bytes; Kubernetes takes {_MOST_ANNOTATED} in all")
+            yield TopologyFault(path, f"{size} bytes; Kubernetes takes {_MOST_ANNOTATED} in all")
 
 
-def bursts(data: Any) -> Iterator[Fault]:
+def bursts(data: Any) -> Iterator[TopologyFault]:
     """Check that a limited rate allows at least one request."""
     of_upper: Path = ("upper", "burst")
     limits = [(get(data, ("upper", "qps")), get(data, of_upper), of_upper)]
@@ -290,10 +290,10 @@ def bursts(data: Any) -> Iterator[Fault]:
         limits.append((qps, burst, path))
     for qps, burst, path in limits:
         if burst == 0 and qps != 0:
-            yield Fault(path, "is 0, so no request could go; must be at least 1, or set qps: 0 for no limit")
+            yield TopologyFault(path, "is 0, so no request could go; must be at least 1, or set qps: 0 for no limit")
 
 
-ALL: tuple[Callable[[Any], Iterator[Fault]], ...] = (
+ALL: tuple[Callable[[Any], Iterator[TopologyFault]], ...] = (
     lower_names,
     node_names,
     kubeconfigs,
@@ -308,16 +308,16 @@ ALL: tuple[Callable[[Any], Iterator[Fault]], ...] = (
 )
 
 
-def configmap_paths(data: Any) -> Iterator[Fault]:
+def configmap_paths(data: Any) -> Iterator[TopologyFault]:
     """Check that a topology in a ConfigMap contains no file paths."""
     for path in (*_PATHS, *(("lowers", place, "kubeconfig") for place in lowers(data))):
         if get(data, path) is not None:
             instead = "use kubeconfigSecret" if path[0] == "lowers" else "leave it out"
             words = f"a path, and a topology in a ConfigMap has no files beside it; {instead}"
-            yield Fault(path, words)
+            yield TopologyFault(path, words)
 
 
-def check(data: Any, *, configmap_mode: bool) -> Iterator[Fault]:
+def check(data: Any, *, configmap_mode: bool) -> Iterator[TopologyFault]:
     """Yield all inconsistencies in a file's data (dicts, tuples, scalars)."""
     for rule in ALL:
         yield from rule(data)
@@ -325,13 +325,13 @@ def check(data: Any, *, configmap_mode: bool) -> Iterator[Fault]:
         yield from configmap_paths(data)
 
 
-def cautions(text: str, topology: Topology) -> tuple[Problem, ...]:
+def cautions(text: str, topology: Topology) -> tuple[TopologyProblem, ...]:
     """Return the warnings about a valid topology, in the order of the file. `text` is its source."""
     found = [*_webhook_without_address(topology), *_same_cluster(topology)]
     root = compose(text)[0] if found else None
     if root is None:
         return ()
-    placed = (Problem(locate(root, path), path, words) for path, words in found)
+    placed = (TopologyProblem(locate(root, path), path, words) for path, words in found)
     return tuple(sorted(placed, key=lambda problem: problem.position))
 
 

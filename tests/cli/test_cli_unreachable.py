@@ -7,7 +7,7 @@ import orjson
 import pytest
 from clikit import Files, Wait, listening, port_of
 
-from tensile.engine.lower import Ways
+from tensile.engine.lower import ClusterAccess
 from tensile.engine.oneshot import PATIENCE, opened
 from tensile.topology import parse
 
@@ -71,7 +71,7 @@ async def test_whoever_waits_is_told_for_what(tmp_path: Path) -> None:
         files.ports[0] = port_of(silent)
         topology = parse(files.save().read_text())
         async with asyncio.timeout(PATIENCE):
-            opening = asyncio.create_task(opened(topology, Ways(tmp_path), lines.put_nowait).__aenter__())
+            opening = asyncio.create_task(opened(topology, ClusterAccess(tmp_path), lines.put_nowait).__aenter__())
             assert await lines.get() == f"waiting for the upper cluster, {PATIENCE:g} s at most"
         opening.cancel()
         await asyncio.gather(opening, return_exceptions=True)

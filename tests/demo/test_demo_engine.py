@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 from demo_stage import until
 
-from tensile.sandbox.demo.runner import LAST, DemoError, Engine
+from tensile.sandbox.demo.runner import LAST, DemoEngine, DemoError
 
 POLITE = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(0)); print('up', flush=True); signal.pause()"
 DEAF = (
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)\nwhile True: signal.pause()"
 )
-Start = Callable[[str], Engine]
+Start = Callable[[str], DemoEngine]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts programs in place of the engine, and ends them."""
-    started: list[Engine] = []
+    started: list[DemoEngine] = []
 
-    def begin(program: str) -> Engine:
+    def begin(program: str) -> DemoEngine:
         """Start one."""
         command = (sys.executable, "-c", program)
-        started.append(Engine.start(command, tmp_path, {**os.environ, "NAME": "demo"}, tmp_path / "engine.log"))
+        started.append(DemoEngine.start(command, tmp_path, {**os.environ, "NAME": "demo"}, tmp_path / "engine.log"))
         return started[-1]
 
     yield begin
@@ -33,7 +33,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         engine.stop()
 
 
-def is_up(engine: Engine) -> None:
+def is_up(engine: DemoEngine) -> None:
     """Wait until the program has said that it is ready for signals."""
     until(lambda: engine.last_lines() == "up", engine.last_lines)
 

@@ -2,13 +2,13 @@
 
 import io
 
-from tensile.sandbox.demo.runner import Screen
+from tensile.sandbox.demo.runner import DemoScreen
 
 
 def shown(*, colour: bool) -> str:
     """Return what a screen writes for one of each."""
     stream = io.StringIO()
-    screen = Screen(stream, colour=colour)
+    screen = DemoScreen(stream, colour=colour)
     screen.title("Two nodes")
     screen.words("Look at them.\n  kubectl get nodes")
     screen.command("kubectl get nodes")
@@ -33,6 +33,6 @@ def test_colour_changes_nothing_but_the_colour() -> None:
 def test_words_are_out_before_a_command_writes() -> None:
     """Nothing waits in a buffer, or a command's output would come first."""
     raw = io.BytesIO()
-    screen = Screen(io.TextIOWrapper(raw, write_through=False), colour=False)
+    screen = DemoScreen(io.TextIOWrapper(raw, write_through=False), colour=False)
     screen.command("kubectl get nodes")
     assert raw.getvalue() == b"\n$ kubectl get nodes\n"

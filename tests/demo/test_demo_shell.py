@@ -9,7 +9,7 @@ from typing import TextIO
 
 import pytest
 
-from tensile.sandbox.demo.runner import DemoError, Screen, Shell
+from tensile.sandbox.demo.runner import DemoError, DemoScreen, Shell
 from tensile.sandbox.demo.script import Command
 
 Make = Callable[..., Shell]
@@ -33,7 +33,7 @@ def make(out: TextIO, tmp_path: Path) -> Make:
     ) -> Shell:
         """Make one."""
         programs = {"say": (sys.executable, "-c")}
-        return Shell(Screen(out, colour=False), place, programs, variables or {**os.environ}, look_after, limit)
+        return Shell(DemoScreen(out, colour=False), place, programs, variables or {**os.environ}, look_after, limit)
 
     return shell
 

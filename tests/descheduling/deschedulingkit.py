@@ -8,7 +8,7 @@ from worldkit import NOW, A, B, home, lower_node, put, raised, thing, twin, uppe
 from tensile.kube.cluster import Patch
 from tensile.names import TRIED
 from tensile.objects import Manifest, annotations, timestamp
-from tensile.policy.descheduler.records import Note, notes_on, written
+from tensile.policy.descheduler.records import EvictionRecord, notes_on, written
 from tensile.reconcile.world import World
 
 ON = "descheduler: {enabled: true, cooldown: 10m}\n"
@@ -67,7 +67,7 @@ def ground(
     return here
 
 
-def noted(here: World, *notes: Note, lower: str = A) -> None:
+def noted(here: World, *notes: EvictionRecord, lower: str = A) -> None:
     """Let notes stand on a lower's Node."""
     entry = here.upper.nodes.get("", here.lowers[lower].node)
     assert entry is not None
@@ -76,12 +76,12 @@ def noted(here: World, *notes: Note, lower: str = A) -> None:
     put(here.upper.nodes, {**node, "metadata": {**node["metadata"], "annotations": marks}})
 
 
-def left(pod: str = "Pod-web", owner: str = "web", ago: float = 0.0, nodes: tuple[str, ...] = (A,)) -> Note:
+def left(pod: str = "Pod-web", owner: str = "web", ago: float = 0.0, nodes: tuple[str, ...] = (A,)) -> EvictionRecord:
     """Make the note of a pod that left so many seconds ago."""
-    return Note(owner, pod, NOW - timedelta(seconds=ago), nodes)
+    return EvictionRecord(owner, pod, NOW - timedelta(seconds=ago), nodes)
 
 
-def notes_in(patch: Patch | None) -> list[Note]:
+def notes_in(patch: Patch | None) -> list[EvictionRecord]:
     """Read the notes that a patch writes."""
     assert patch is not None
     return notes_on(patch.body)

@@ -288,7 +288,7 @@ async def test_what_a_person_would_want_to_know_is_in_the_plan() -> None:
     before = len(stage.script.lines)
     stage.reload(topology(DRAINED, f"name: {B}"))
     await stage.calm()
-    said = [line.step for line in stage.script.lines[before:] if line.step and line.step.shown]
+    said = [line.step for line in stage.script.lines[before:] if line.step and line.step.in_plan]
     assert [(step.verb, str(step.ref), step.subresource) for step in said if step.ref.kind != NODE] == [
         ("create", f"upper: Secret default/{SAFE.name}", ""),
         ("delete", "upper: Pod default/web", "eviction"),

@@ -11,7 +11,7 @@ from tensile.names import KEPT_OFF, WITHDRAWN
 from tensile.objects import Manifest, annotations
 from tensile.policy.descheduler.drain import DrainRule
 from tensile.policy.descheduler.drain import key_of as drain_key
-from tensile.policy.descheduler.drain_bare_pods import ClearingRule, key_of
+from tensile.policy.descheduler.drain_bare_pods import BarePodDrainRule, key_of
 from tensile.policy.descheduler.records import kept_in, present, ref_of
 from tensile.policy.descheduler.replacement import successor_of
 from tensile.reconcile.desired import Decision
@@ -38,7 +38,7 @@ def bare(name: str, cpu: str = "3", **given: Any) -> Manifest:
 
 def kept(here: World) -> list[str]:
     """Return the names of those that are to be kept."""
-    return [str(kept_pod(step.body)["name"]) for step in decided(ClearingRule(), KEY, here)[1].steps]
+    return [str(kept_pod(step.body)["name"]) for step in decided(BarePodDrainRule(), KEY, here)[1].steps]
 
 
 def safe(here: World, name: str, *, off: tuple[str, ...] = (), notes: dict[str, str] | None = None) -> None:
@@ -58,7 +58,7 @@ def evicted(here: World, name: str) -> bool:
 
 def withdrawn(here: World) -> list[str]:
     """Return the names of the Secrets on which it is to be noted that they go."""
-    steps = decided(ClearingRule(), KEY, here)[1].steps
+    steps = decided(BarePodDrainRule(), KEY, here)[1].steps
     return [step.ref.name for step in steps if step.patch and WITHDRAWN in annotations(step.patch.body)]
 
 
@@ -77,8 +77,8 @@ def kept_pod(secret: Manifest | None) -> Manifest:
 def test_a_pod_that_has_a_place_elsewhere_is_kept_first() -> None:
     """It is evicted by the rule of the drain, which sees the Secret; its own node is closed, and not noted."""
     here = drained(bare("one"))
-    (step,) = decided(ClearingRule(), KEY, here)[1].steps
-    assert (step.verb, step.ref, step.apart, step.shown) == ("create", ref_of("default", "Pod-one"), True, True)
+    (step,) = decided(BarePodDrainRule(), KEY, here)[1].steps
+    assert (step.verb, step.ref, step.independent, step.in_plan) == ("create", ref_of("default", "Pod-one"), True, True)
     assert step.reason == "lower cluster lower-a is drained, and the pod fits on node lower-b (lower-b-n1)"
     assert KEPT_OFF not in annotations({"metadata": kept_pod(step.body)})
 
@@ -87,7 +87,7 @@ def test_pods_that_leave_together_do_not_count_on_the_same_room() -> None:
     """Nor do they on that of one that is kept already, or bound for there."""
     here = drained(bare("one"), bare("two"), bare("three", cpu="2"))
     assert kept(here) == ["one", "three"]
-    problem = decided(ClearingRule(), KEY, here)[1].problem
+    problem = decided(BarePodDrainRule(), KEY, here)[1].problem
     assert problem is not None
     assert problem.reason == "FitsNowhereElse"
     assert problem.message.startswith(
@@ -118,7 +118,7 @@ def test_what_changes_while_it_is_kept_is_let_go_of_and_kept_anew() -> None:
     assert (withdrawn(here), evicted(here, "one")) == (["tensile-pod-Pod-one"], False)
     safe(here, "one", notes={WITHDRAWN: "2026-03-01T12:00:00Z"})
     assert (withdrawn(here), kept(here), evicted(here, "one")) == ([], [], False)
-    problem = decided(ClearingRule(), KEY, here)[1].problem
+    problem = decided(BarePodDrainRule(), KEY, here)[1].problem
     assert problem is not None
     assert problem.reason == "KeptOtherwise"
 
@@ -129,7 +129,7 @@ def test_a_secret_that_holds_no_pod_is_told_and_goes() -> None:
     safe(here, "one")
     changed(here.upper.secrets, "tensile-pod-Pod-one", lambda secret: secret.update(data={}))
     assert (withdrawn(here), evicted(here, "one")) == (["tensile-pod-Pod-one"], False)
-    problem = decided(ClearingRule(), KEY, here)[1].problem
+    problem = decided(BarePodDrainRule(), KEY, here)[1].problem
     assert problem is not None
     assert problem.message.startswith("default/one: the Secret that keeps it holds something else")
 
@@ -138,12 +138,12 @@ def test_a_secret_of_somebody_else_in_the_place_of_ours_holds_up_nobody_else() -
     """Who may make Secrets in one namespace says nothing of the pods of another; what was to be told still is."""
     here = drained(bare("one", cpu="1"), bare("two", cpu="1"))
     put(here.upper.secrets, {"metadata": {"name": "tensile-pod-Pod-one", "namespace": "default", "uid": "x"}})
-    steps, problem = decided(ClearingRule(), KEY, here)[1]
+    steps, problem = decided(BarePodDrainRule(), KEY, here)[1]
     assert [step.ref.name for step in steps] == ["tensile-pod-Pod-two"]
     assert problem is not None
     assert problem.reason == "NameConflict"
     put(here.lowers[A].upper_pods, bare("large", cpu="7"))
-    steps, problem = decided(ClearingRule(), KEY, here)[1]
+    steps, problem = decided(BarePodDrainRule(), KEY, here)[1]
     assert [step.ref.name for step in steps] == ["tensile-pod-Pod-two"]
     assert problem is not None
     assert problem.message.startswith("default/large: ")
@@ -153,11 +153,11 @@ def test_what_is_kept_for_room_that_is_gone_by_now_does_not_leave() -> None:
     """A budget may hold an eviction up for hours; it is looked at again for as long as the pod stands, and told."""
     here = drained(bare("one"), cpus=(("8",), ("3",)))
     safe(here, "one")
-    decision, plan = decided(ClearingRule(), KEY, here)
-    assert (plan, decision.again) == (Plan((), None), 15.0)
+    decision, plan = decided(BarePodDrainRule(), KEY, here)
+    assert (plan, decision.requeue_after) == (Plan((), None), 15.0)
     crowd(here, B, stranger("theirs", "lower-b-n1", "1"))
     assert withdrawn(here) == ["tensile-pod-Pod-one"]
-    problem = decided(ClearingRule(), KEY, here)[1].problem
+    problem = decided(BarePodDrainRule(), KEY, here)[1].problem
     assert problem is not None
     assert problem.reason == "FitsNowhereElse"
 
@@ -166,7 +166,7 @@ def test_those_that_a_controller_would_make_again_are_not_kept() -> None:
     """Nor those that have ended, or are ending."""
     here = drained(seeker("owned", ownerReferences=owned_by("x")), bare("ending", deletionTimestamp="x"))
     put(here.lowers[A].upper_pods, {**bare("done"), "status": {"phase": "Succeeded"}})
-    assert decided(ClearingRule(), KEY, here) == (Decision(), Plan((), None))
+    assert decided(BarePodDrainRule(), KEY, here) == (Decision(), Plan((), None))
 
 
 def odd(spec: Manifest | None = None, **meta: Any) -> Manifest:
@@ -203,7 +203,7 @@ def test_what_is_tied_to_its_lower_stays_and_it_is_said() -> None:
     claims = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     static = bare("static", annotations={"kubernetes.io/config.mirror": "x"})
     here = drained(bare("claims", spec={"volumes": claims}), static)
-    steps, problem = decided(ClearingRule(), KEY, here)[1]
+    steps, problem = decided(BarePodDrainRule(), KEY, here)[1]
     assert steps == ()
     assert problem is not None
     assert problem.reason == "UsesClaims"
@@ -214,7 +214,7 @@ def test_what_is_tied_to_its_lower_stays_and_it_is_said() -> None:
 def test_what_is_not_mirrored_is_left_alone() -> None:
     """It runs nowhere, and is for whoever made it."""
     here = drained(bare("agent", namespace="kube-system"))
-    steps, problem = decided(ClearingRule(), KEY, here)[1]
+    steps, problem = decided(BarePodDrainRule(), KEY, here)[1]
     assert steps == ()
     assert problem is not None
     assert problem.reason == "NamespaceExcluded"
@@ -228,36 +228,36 @@ def test_nobody_is_kept_before_the_node_takes_no_new_pods() -> None:
 def test_nobody_is_kept_before_the_others_are_known() -> None:
     """Following real nodes begins with the drain; a lower that does not answer is not waited for."""
     here = drained(bare("one"))
-    here.lowers[B].place_nodes.distrust()
-    decision, plan = decided(ClearingRule(), KEY, here)
-    assert (plan, decision.again) == (Plan((), None), 1.0)
-    here.lowers[B].silent = 60.0
-    problem = decided(ClearingRule(), KEY, here)[1].problem
+    here.lowers[B].place_nodes.mark_stale()
+    decision, plan = decided(BarePodDrainRule(), KEY, here)
+    assert (plan, decision.requeue_after) == (Plan((), None), 1.0)
+    here.lowers[B].unreachable_seconds = 60.0
+    problem = decided(BarePodDrainRule(), KEY, here)[1].problem
     assert problem is not None
     assert problem.message.endswith("there is no other")
 
 
 def test_room_is_looked_for_again() -> None:
     """Nobody tells of it."""
-    assert decided(ClearingRule(), KEY, drained(bare("one", cpu="5")))[0].again == 15.0
+    assert decided(BarePodDrainRule(), KEY, drained(bare("one", cpu="5")))[0].requeue_after == 15.0
 
 
 def test_the_keys_are_the_lowers_that_are_drained() -> None:
     """And those of which something is still said."""
     here = drained(bare("one"))
-    assert [list(ClearingRule().keys(here, lower)) for lower in (A, B)] == [[KEY], []]
+    assert [list(BarePodDrainRule().keys(here, lower)) for lower in (A, B)] == [[KEY], []]
     reload(here, f"name: {A}", f"name: {B}")
-    assert list(ClearingRule().keys(here, A)) == []
+    assert list(BarePodDrainRule().keys(here, A)) == []
     here.problems[KEY] = Problem("FitsNowhereElse", "x")
-    assert list(ClearingRule().keys(here, A)) == [KEY]
-    assert decided(ClearingRule(), KEY, here)[1].problem is None
+    assert list(BarePodDrainRule().keys(here, A)) == [KEY]
+    assert decided(BarePodDrainRule(), KEY, here)[1].problem is None
 
 
 def test_it_hears_of_pods_that_come_and_go_and_of_nodes() -> None:
     """What others wrote to a pod says nothing of where it fits; of what may make room it hears a little later."""
     here = drained()
     heard: list[object] = []
-    pods, nodes, room = ClearingRule().routes()
+    pods, nodes, room = BarePodDrainRule().watches()
     assert (nodes.delay, room.delay) == (0.0, 5.0)
     entry = here.upper.nodes.get("", B)
     assert entry is not None

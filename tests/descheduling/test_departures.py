@@ -6,7 +6,7 @@ from deschedulingkit import ON, A, B, crowd, ground, owned_by, seeker, stranger
 from worldkit import put
 
 from tensile.objects import Manifest
-from tensile.policy.descheduler.drain_report import Departure, as_json, as_text, departures
+from tensile.policy.descheduler.drain_report import Eviction, as_json, as_text, evictions
 from tensile.reconcile.world import World
 
 DAEMON = [{**owned_by("agent")[0], "kind": "DaemonSet"}]
@@ -20,16 +20,16 @@ def running(*pods: Manifest, cpus: tuple[tuple[str, ...], ...] = (("8",), ("4", 
     return here
 
 
-def found(here: World) -> dict[str, Departure]:
+def found(here: World) -> dict[str, Eviction]:
     """Return what is said, by the pods' names."""
-    return {one.name: one for one in departures(here, A)}
+    return {one.name: one for one in evictions(here, A)}
 
 
 def test_each_pod_is_sent_where_there_is_room_for_it() -> None:
     """The one before takes its room; what is over would stay Pending, and it is said why."""
     told = found(running(seeker("one", cpu="3"), seeker("two", cpu="2"), seeker("three", cpu="2")))
-    assert told["one"] == Departure("default", "one", leaves=True, target=B, node="lower-b-n1")
-    assert told["three"] == Departure("default", "three", leaves=True, target=B, node="lower-b-n2")
+    assert told["one"] == Eviction("default", "one", leaves=True, target=B, node="lower-b-n1")
+    assert told["three"] == Eviction("default", "three", leaves=True, target=B, node="lower-b-n2")
     assert (told["two"].leaves, told["two"].target, told["two"].is_lost) == (True, "", True)
     assert "it would stay Pending: lower-b: " in told["two"].why
     assert "Insufficient cpu" in told["two"].why
@@ -59,7 +59,7 @@ def test_a_pod_without_a_controller_leaves_where_there_is_room() -> None:
     )
     assert list(told) == ["bare", "later", "stored"]
     assert (told["bare"].leaves, told["later"].node) == (False, "lower-b-n1")
-    assert found(running(bare))["bare"] == Departure("default", "bare", leaves=True, target=B, node="lower-b-n1")
+    assert found(running(bare))["bare"] == Eviction("default", "bare", leaves=True, target=B, node="lower-b-n1")
     assert (told["stored"].leaves, told["stored"].why.split(" of ")[0]) == (False, "its claims are")
 
 
@@ -67,7 +67,7 @@ def test_what_has_ended_leaves_for_nowhere() -> None:
     """Nobody makes it again."""
     here = running()
     put(here.lowers[A].upper_pods, {**seeker("done", ownerReferences=[]), "status": {"phase": "Succeeded"}})
-    assert found(here)["done"] == Departure("default", "done", leaves=True)
+    assert found(here)["done"] == Eviction("default", "done", leaves=True)
     assert not found(here)["done"].is_lost
 
 
@@ -81,12 +81,12 @@ def test_a_pod_with_claims_leaves_and_finds_no_place() -> None:
 def test_a_lower_that_is_not_there_is_no_lower() -> None:
     """The caller names one of the topology."""
     with pytest.raises(KeyError):
-        departures(running(), "lower-x")
+        evictions(running(), "lower-x")
 
 
 def test_the_table_says_it_in_a_line_for_each() -> None:
     """And counts at the end."""
-    told = departures(running(seeker("one", cpu="3"), seeker("bare", cpu="5", ownerReferences=[])), A)
+    told = evictions(running(seeker("one", cpu="3"), seeker("bare", cpu="5", ownerReferences=[])), A)
     head, bare, one, empty, last = as_text(A, told).splitlines()
     assert head.split("   ")[0].strip() == "POD"
     assert bare.split()[:3] == ["default/bare", "stays", "-"]
@@ -97,7 +97,7 @@ def test_the_table_says_it_in_a_line_for_each() -> None:
 
 def test_programs_get_all_of_it() -> None:
     """With the version of the form."""
-    told = orjson.loads(as_json(A, departures(running(seeker("one", cpu="3")), A)))
+    told = orjson.loads(as_json(A, evictions(running(seeker("one", cpu="3")), A)))
     assert (told["formatVersion"], told["lower"]) == (1, A)
     (pod,) = told["pods"]
     assert pod.pop("others") == pod.pop("full") == []
@@ -123,7 +123,7 @@ def test_where_several_have_room_all_are_named() -> None:
     """Which of them it is, is the upper scheduler's choice."""
     here = elsewhere(seeker("one"), cpus=(("8",), ("4",), ("4",)))
     assert (found(here)["one"].target, found(here)["one"].others) == (B, ("lower-c",))
-    assert as_text(A, departures(here, A)).splitlines()[1].split()[1:4] == [B, "or", "lower-c"]
+    assert as_text(A, evictions(here, A)).splitlines()[1].split()[1:4] == [B, "or", "lower-c"]
 
 
 def test_what_another_pod_is_counted_on_to_take_may_be_had_by_either() -> None:
@@ -145,5 +145,5 @@ def test_a_node_whose_room_is_in_fragments_is_told_as_one_to_wait_in() -> None:
 
 def test_what_is_told_of_a_pod_stays_in_its_line() -> None:
     """Why it stays may be in words of others."""
-    text = as_text(A, [Departure("default", "web", leaves=False, why="held\x1b[2J\nback")])
+    text = as_text(A, [Eviction("default", "web", leaves=False, why="held\x1b[2J\nback")])
     assert text.splitlines()[1].endswith("held\\u001b[2J\\nback")

@@ -6,10 +6,10 @@ from worldkit import changed, decided, drop, names, put, reload, written
 
 from tensile.names import WITHDRAWN
 from tensile.objects import EVENT, NODE, POD, UPPER, Ref, annotations
-from tensile.policy.descheduler.records import Note, present, ref_of
+from tensile.policy.descheduler.records import EvictionRecord, present, ref_of
 from tensile.policy.descheduler.replacement import successor_of
 from tensile.policy.descheduler.rule import DeschedulerRule, key_of
-from tensile.reconcile.desired import Decision, Moving
+from tensile.reconcile.desired import Decision, PodMove
 from tensile.reconcile.plan import Plan
 from tensile.reconcile.world import Problem, World
 
@@ -28,13 +28,13 @@ def test_the_note_comes_before_the_eviction() -> None:
     wait(here, seeker())
     decision, (steps, problem) = asked(here)
     note, eviction = steps
-    assert (note.verb, note.ref, note.shown) == ("patch", Ref(UPPER, NODE, "", A), False)
-    assert notes_in(note.patch) == [Note("web", "Pod-web", NOW, (A,))]
+    assert (note.verb, note.ref, note.in_plan) == ("patch", Ref(UPPER, NODE, "", A), False)
+    assert notes_in(note.patch) == [EvictionRecord("web", "Pod-web", NOW, (A,))]
     assert (eviction.verb, eviction.subresource, eviction.uid) == ("delete", "eviction", "Pod-web")
     assert eviction.ref == Ref(UPPER, POD, "default", "web")
     assert eviction.reason == "unschedulable in lower-a for longer than 2m: it fits on node lower-b (lower-b-n1)"
-    assert eviction.apart, "one that is refused holds up no other"
-    assert (problem, decision.again) == (None, 60.0)
+    assert eviction.independent, "one that is refused holds up no other"
+    assert (problem, decision.requeue_after) == (None, 60.0)
 
 
 def test_the_note_is_written_only_on_the_node_as_it_was_read() -> None:
@@ -124,7 +124,7 @@ def test_between_two_passes_only_what_is_safe_by_now_is_looked_at() -> None:
     wait(here, seeker("large", cpu="65"))
     noted(here, left("gone", "x", ago=20))
     decision, plan = asked(here)
-    assert (plan, decision.again) == (Plan((), None), pytest.approx(40.05))
+    assert (plan, decision.requeue_after) == (Plan((), None), pytest.approx(40.05))
     kept_bare(here, A)
     assert [step.ref.name for step in asked(here)[1].steps] == [A, "web"]
     noted(here, left("Pod-web", "", ago=20))
@@ -136,7 +136,7 @@ def test_the_plan_says_where_from_and_where_to() -> None:
     here = ground(*(f"name: lower-{letter}" for letter in "abc"), cpus=(("2",), ("4",), ("4",)))
     wait(here, seeker())
     _, eviction = asked(here)[1].steps
-    assert eviction.moving == Moving(A, (B, "lower-c"), "lower-b-n1")
+    assert eviction.moving == PodMove(A, (B, "lower-c"), "lower-b-n1")
     assert eviction.reason.endswith("it fits on node lower-b (lower-b-n1) or lower-c")
 
 
@@ -148,7 +148,7 @@ def test_no_more_leave_until_the_interval_is_over() -> None:
     here.problems[key_of(A)] = problem = Problem("DeschedulingDeadlock", "late: it fits in no other lower cluster")
     decision, (steps, told) = asked(here)
     assert (steps, told) == ((), problem)
-    assert decision.again == pytest.approx(40.05)
+    assert decision.requeue_after == pytest.approx(40.05)
     noted(here, left(ago=60))
     assert [step.ref.name for step in asked(here)[1].steps] == [A, "late", "web"]
 
@@ -158,7 +158,7 @@ def test_a_clock_that_was_put_back_holds_nobody_up_for_long() -> None:
     here = ground()
     wait(here, seeker())
     noted(here, left(ago=-86_400))
-    assert asked(here)[0].again == pytest.approx(60.05)
+    assert asked(here)[0].requeue_after == pytest.approx(60.05)
 
 
 def test_a_deadlock_is_told_in_an_event_and_as_a_problem() -> None:
@@ -170,7 +170,7 @@ def test_a_deadlock_is_told_in_an_event_and_as_a_problem() -> None:
     assert problem is not None
     assert problem.reason == "DeschedulingDeadlock"
     assert problem.message.startswith("default/web: it fits in no other lower cluster: lower-b: ")
-    assert decision.again == 60.0
+    assert decision.requeue_after == 60.0
 
 
 def test_many_that_stay_are_named_by_a_few() -> None:
@@ -222,18 +222,18 @@ def test_every_lower_has_one_key() -> None:
 def test_it_comes_back_after_the_interval_and_not_faster_than_it_can() -> None:
     """Where nothing is known yet it does so soon: real nodes are followed from when the descheduler is on."""
     here = ground(more="descheduler: {enabled: true, interval: 30s}\n")
-    assert asked(here)[0].again == 30.0
-    here.lowers[A].place_nodes.distrust()
-    assert asked(here)[0].again == 2.0
+    assert asked(here)[0].requeue_after == 30.0
+    here.lowers[A].place_nodes.mark_stale()
+    assert asked(here)[0].requeue_after == 2.0
     reload(here, f"name: {A}", f"name: {B}", more="descheduler: {enabled: true, interval: 10ms}\n")
-    assert asked(here)[0].again == 2.0
+    assert asked(here)[0].requeue_after == 2.0
 
 
 def test_a_pod_that_begins_to_leave_is_heard_of() -> None:
     """And nothing else is: a pass is made once in an interval."""
     here = ground()
     heard: list[object] = []
-    route, _ = DeschedulerRule().routes()
+    route, _ = DeschedulerRule().watches()
     here.lowers[A].upper_pods.subscribe(lambda delta: heard.extend(route.keys(here, A, delta)))
     pod = seeker()
     put(here.lowers[A].upper_pods, pod)

@@ -8,7 +8,7 @@ from deschedulingkit import NOW, ON, A, B, crowd, ground, left, noted, owned_by,
 from worldkit import changed, lower_node, put
 
 from tensile.objects import timestamp
-from tensile.policy.descheduler.plan import Pass, one_pass
+from tensile.policy.descheduler.plan import PassPlan, one_pass
 from tensile.policy.descheduler.replacement import successor_of
 from tensile.reconcile.world import World
 
@@ -21,7 +21,7 @@ def moves(here: World) -> list[tuple[str, str, str]]:
     return [(move.upper.name, move.source, move.target) for move in one_pass(here).moves]
 
 
-def stays(found: Pass) -> list[tuple[str, str]]:
+def stays(found: PassPlan) -> list[tuple[str, str]]:
     """Return who stays as (pod, reason)."""
     return [(stay.upper.name, stay.reason) for stay in found.stays]
 
@@ -47,7 +47,7 @@ def test_a_pod_that_does_not_wait_for_a_node_is_left_alone(status: dict[str, Any
     """Only what the lower scheduler has refused for long is moved."""
     here = ground()
     wait(here, seeker(), status=status)
-    assert one_pass(here) == Pass((), (), 0)
+    assert one_pass(here) == PassPlan((), (), 0)
 
 
 def test_a_pod_that_no_scheduler_has_looked_at_moves_too() -> None:
@@ -64,7 +64,7 @@ def test_a_pod_that_leaves_already_is_not_asked_again() -> None:
     """It is Terminating above until its lower pod is gone."""
     here = ground()
     wait(here, seeker(deletionTimestamp="2026-03-01T12:00:00Z"))
-    assert one_pass(here) == Pass((), (), 0)
+    assert one_pass(here) == PassPlan((), (), 0)
 
 
 def test_what_fits_nowhere_stays() -> None:
@@ -135,7 +135,7 @@ def test_nothing_moves_out_of_a_lower_that_is_drained() -> None:
     """Its pods leave anyway."""
     here = ground(f"name: {A}, maintenance: drain", f"name: {B}")
     wait(here, seeker())
-    assert one_pass(here) == Pass((), (), 0)
+    assert one_pass(here) == PassPlan((), (), 0)
 
 
 @pytest.mark.parametrize("lower", [A, B])
@@ -143,7 +143,7 @@ def test_nothing_moves_from_or_to_a_lower_that_does_not_answer(lower: str) -> No
     """What is known of it may not be true any more."""
     here = ground()
     wait(here, seeker())
-    here.lowers[lower].silent = 60.0
+    here.lowers[lower].unreachable_seconds = 60.0
     assert not moves(here)
 
 
@@ -152,7 +152,7 @@ def test_nothing_moves_to_a_lower_that_is_not_wholly_known(cache: str) -> None:
     """Half a picture shows room that is not there."""
     here = ground()
     wait(here, seeker())
-    getattr(here.lowers[B], cache).distrust()
+    getattr(here.lowers[B], cache).mark_stale()
     assert not moves(here)
 
 
@@ -226,7 +226,7 @@ def test_who_was_told_to_go_is_not_told_again_within_the_interval() -> None:
     here = ground()
     wait(here, seeker())
     noted(here, left(ago=59))
-    assert one_pass(here) == Pass((), (), 0)
+    assert one_pass(here) == PassPlan((), (), 0)
     noted(here, left(ago=60))
     assert moves(here) == [("web", A, B)]
 
@@ -344,5 +344,5 @@ def test_a_pod_of_an_excluded_namespace_is_left_alone() -> None:
     """It is not mirrored, whatever stands below in its name."""
     here = ground(more=ON + "excludeNamespaces: [default]\n")
     wait(here, seeker())
-    assert one_pass(here) == Pass((), (), 0)
+    assert one_pass(here) == PassPlan((), (), 0)
     assert here.now == NOW

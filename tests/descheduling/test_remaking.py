@@ -10,7 +10,7 @@ from worldkit import decided, drop, lose, put, reload, twin, written
 from tensile.names import PLACE_TAKEN, REPLACES, WITHDRAWN
 from tensile.objects import EVENT, POD, SECRET, UPPER, Manifest, Ref, annotations, metadata, timestamp
 from tensile.policy.descheduler.records import PREFIX, present, ref_of
-from tensile.policy.descheduler.recreate import RemakingRule
+from tensile.policy.descheduler.recreate import RecreateRule
 from tensile.policy.descheduler.replacement import successor_of
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan, Step
@@ -55,12 +55,12 @@ def left(notes: dict[str, str] | None = None, **fields: Any) -> World:
 
 def steps(here: World) -> list[Step]:
     """Return what is due."""
-    return list(decided(RemakingRule(), KEY, here)[1].steps)
+    return list(decided(RecreateRule(), KEY, here)[1].steps)
 
 
 def problem(here: World) -> Problem | None:
     """Return what is said."""
-    return decided(RemakingRule(), KEY, here)[1].problem
+    return decided(RecreateRule(), KEY, here)[1].problem
 
 
 def made(here: World, replaces: str = "Pod-web", uid: str = "new") -> None:
@@ -76,8 +76,8 @@ def is_let_go(step: Step) -> bool:
 def test_a_pod_that_is_to_leave_is_waited_for() -> None:
     """The descheduler evicts it in its turn; it is looked at again in case there is no more reason."""
     here = stuck()
-    decision, plan = decided(RemakingRule(), KEY, here)
-    assert (plan.steps, plan.problem, decision.again) == ((), None, 30.0)
+    decision, plan = decided(RecreateRule(), KEY, here)
+    assert (plan.steps, plan.problem, decision.requeue_after) == ((), None, 30.0)
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Failed"])
@@ -134,9 +134,9 @@ def test_the_old_pod_may_be_one_that_was_made_again_itself() -> None:
 def test_nothing_is_made_while_it_is_not_known_which_pods_there_are() -> None:
     """What is missing may only not be told yet; nobody says when it is, so it is looked at again."""
     here = left()
-    here.lowers[B].upper_pods.distrust()
-    decision, plan = decided(RemakingRule(), KEY, here)
-    assert (plan.steps, decision.again) == ((), 2.0)
+    here.lowers[B].upper_pods.mark_stale()
+    decision, plan = decided(RecreateRule(), KEY, here)
+    assert (plan.steps, decision.requeue_after) == ((), 2.0)
 
 
 def test_what_keeps_it_from_being_made_is_told_at_the_secret() -> None:
@@ -163,7 +163,7 @@ def test_a_name_that_is_taken_is_noted_and_no_more_is_done() -> None:
     here = left()
     here.problems[KEY] = Problem("NameConflict", "is not ours")
     (note,) = steps(here)
-    assert (note.verb, note.ref, note.uid, note.shown) == ("patch", SAFE, "secret", False)
+    assert (note.verb, note.ref, note.uid, note.in_plan) == ("patch", SAFE, "secret", False)
     assert note.patch is not None
     assert note.patch.body["metadata"]["annotations"] == {PLACE_TAKEN: "true"}
     here = left({PLACE_TAKEN: "true"})
@@ -210,7 +210,7 @@ def test_a_pod_that_may_stay_is_let_go_of_after_a_while() -> None:
 def test_nothing_is_withdrawn_while_it_is_not_known_whether_it_is_wanted(cache: str) -> None:
     """An engine that starts knows nothing yet."""
     here = keeping(ground())
-    (here.lowers[A].pods if cache == "pods" else here.upper.nodes).distrust()
+    (here.lowers[A].pods if cache == "pods" else here.upper.nodes).mark_stale()
     assert steps(here) == []
 
 
@@ -232,15 +232,15 @@ def test_others_secrets_are_none_of_its_business() -> None:
     """By their name alone they are not ours."""
     here = ground()
     put(here.upper.secrets, {"metadata": {"name": SAFE.name, "namespace": "default", "uid": "x"}, "data": {}})
-    here.lowers[B].upper_pods.distrust()
-    assert decided(RemakingRule(), KEY, here) == (Decision(), Plan(()))
+    here.lowers[B].upper_pods.mark_stale()
+    assert decided(RecreateRule(), KEY, here) == (Decision(), Plan(()))
 
 
 def test_the_first_lower_speaks_for_all() -> None:
     """The one that the pod was on may have left; one that leaves is the last choice."""
     here = keeping(ground())
-    assert list(RemakingRule().keys(here, A)) == [KEY]
-    assert list(RemakingRule().keys(here, B)) == []
+    assert list(RecreateRule().keys(here, A)) == [KEY]
+    assert list(RecreateRule().keys(here, B)) == []
     reload(here, f"name: {B}")
     assert here.speaker == B
     here.topology = Topology.model_construct(lowers=[])
@@ -253,13 +253,13 @@ def test_what_the_first_lower_said_is_looked_at_again_when_another_comes_first()
     """That says it now: once is enough."""
     here = left({PLACE_TAKEN: "true"})
     here.problems[KEY] = Problem("PodPlaceTaken", "said before")
-    assert list(RemakingRule().keys(here, A)) == [KEY]
+    assert list(RecreateRule().keys(here, A)) == [KEY]
     reload(here, f"name: {B}", f"name: {A}")
-    assert list(RemakingRule().keys(here, A)) == [KEY]
-    assert decided(RemakingRule(), KEY, here) == (Decision(), Plan(()))
+    assert list(RecreateRule().keys(here, A)) == [KEY]
+    assert decided(RecreateRule(), KEY, here) == (Decision(), Plan(()))
     other = KEY._replace(lower=B)
-    assert list(RemakingRule().keys(here, B)) == [other]
-    said = decided(RemakingRule(), other, here)[1].problem
+    assert list(RecreateRule().keys(here, B)) == [other]
+    said = decided(RecreateRule(), other, here)[1].problem
     assert said is not None
     assert said.reason == "PodPlaceTaken"
 
@@ -267,14 +267,14 @@ def test_what_the_first_lower_said_is_looked_at_again_when_another_comes_first()
 @pytest.mark.parametrize("here", [left({PLACE_TAKEN: "true"}), left(data={})], ids=["taken", "no pod"])
 def test_what_is_said_is_looked_at_again(here: World) -> None:
     """A lower that joins may come first, and says it from then on."""
-    assert decided(RemakingRule(), KEY, here)[0].again == 30.0
+    assert decided(RecreateRule(), KEY, here)[0].requeue_after == 30.0
 
 
 def test_it_hears_of_all_that_matters() -> None:
     """The Secret, the old pod, the new one; not of other pods."""
     here = ground(more=ON)
     heard: list[Key] = []
-    secrets, pods, remade = RemakingRule().routes()
+    secrets, pods, remade = RecreateRule().watches()
     here.upper.secrets.subscribe(lambda delta: heard.extend(secrets.keys(here, A, delta)))
     here.lowers[A].upper_pods.subscribe(lambda delta: heard.extend(pods.keys(here, A, delta)))
     here.upper.remade.subscribe(lambda delta: heard.extend(remade.keys(here, A, delta)))

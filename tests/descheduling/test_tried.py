@@ -11,7 +11,16 @@ from tensile.kube.store import Cache
 from tensile.kubelet.node.rule import NodeRule
 from tensile.kubelet.node.rule import key_of as node_key
 from tensile.names import TRIED
-from tensile.policy.descheduler.records import MOST, Note, kept_for, nodes_left, nodes_tried, notes_on, recent, written
+from tensile.policy.descheduler.records import (
+    MOST,
+    EvictionRecord,
+    kept_for,
+    nodes_left,
+    nodes_tried,
+    notes_on,
+    recent,
+    written,
+)
 from tensile.reconcile.world import World
 from tensile.topology import Descheduler
 
@@ -23,7 +32,7 @@ def seen(here: World) -> tuple[Cache, Descheduler, datetime]:
 
 def test_notes_are_read_as_they_were_written() -> None:
     """Times keep their parts of a second."""
-    notes = [Note("rs", "pod", NOW + timedelta(milliseconds=250), (A, B)), Note("rs", "other", NOW)]
+    notes = [EvictionRecord("rs", "pod", NOW + timedelta(milliseconds=250), (A, B)), EvictionRecord("rs", "other", NOW)]
     assert notes_on({"metadata": {"annotations": {TRIED: written(notes)}}}) == notes
 
 
@@ -31,7 +40,10 @@ def test_notes_always_fit_into_the_annotations_of_a_node() -> None:
     """The oldest lose the names of nodes; who left and when is all there, in their order."""
     nodes = tuple(f"{place:03}{'n' * 60}" for place in range(100))
     uids = [f"{place:036}" for place in range(MOST)]
-    notes = [Note(uid, uid, NOW + timedelta(seconds=place, milliseconds=1), nodes) for place, uid in enumerate(uids)]
+    notes = [
+        EvictionRecord(uid, uid, NOW + timedelta(seconds=place, milliseconds=1), nodes)
+        for place, uid in enumerate(uids)
+    ]
     text = written(notes)
     assert len(text) < 200 * 1024
     found = notes_on({"metadata": {"annotations": {TRIED: text}}})

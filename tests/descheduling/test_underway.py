@@ -7,9 +7,9 @@ from worldkit import changed, decided, drop, put, written
 
 from tensile.names import WITHDRAWN
 from tensile.objects import Manifest, annotations
-from tensile.policy.descheduler.drain_bare_pods import ClearingRule, key_of
-from tensile.policy.descheduler.drain_report import departures
-from tensile.policy.descheduler.in_progress import underway
+from tensile.policy.descheduler.drain_bare_pods import BarePodDrainRule, key_of
+from tensile.policy.descheduler.drain_report import evictions
+from tensile.policy.descheduler.in_progress import in_flight
 from tensile.policy.descheduler.plan import one_pass
 from tensile.policy.descheduler.records import present
 from tensile.policy.descheduler.replacement import successor_of
@@ -49,12 +49,12 @@ def keep(here: World, name: str, lower: str = A, notes: dict[str, str] | None = 
 
 def names(here: World, but: str = "") -> list[str]:
     """Return the names of those on their way."""
-    return [one.pod.name for one in underway(here, but)]
+    return [one.pod.name for one in in_flight(here, but)]
 
 
 def stays(here: World, lower: str = A) -> str:
     """Return what is said of the pods that a drained lower keeps."""
-    problem = decided(ClearingRule(), key_of(lower), here)[1].problem
+    problem = decided(BarePodDrainRule(), key_of(lower), here)[1].problem
     return problem.message if problem else ""
 
 
@@ -93,9 +93,9 @@ def test_two_lowers_that_are_drained_together_do_not_count_on_the_same_room() ->
     keep(here, "one")
     assert stays(here) == ""
     assert stays(here, C).startswith("default/two: ")
-    (told,) = departures(here, C)
+    (told,) = evictions(here, C)
     assert not told.leaves
-    (own,) = departures(here, A)
+    (own,) = evictions(here, A)
     assert own.leaves
 
 

@@ -14,7 +14,7 @@ from commandspage import EXITS, commands, options
 from fences import DIRECTIVES, OF_SH, ROOT, Fence, anchors, calls, fences, inline, links, pages
 from test_docs_run import is_object, is_topology
 
-from tensile.engine.metrics import FAMILIES, Family
+from tensile.engine.metrics import FAMILIES, MetricFamily
 from tensile.names import PREFIX
 from tensile.sandbox import apiserver
 from tensile.topology import TopologyErrors, parse
@@ -62,7 +62,7 @@ def test_every_metric_of_the_engine_is_told() -> None:
     assert sorted(told) == sorted(map(metric_row, FAMILIES))
 
 
-def metric_row(family: Family) -> str:
+def metric_row(family: MetricFamily) -> str:
     """Write what the table says of one."""
     labels = ", ".join(f"`{label}`" for label in family.labels)
     return f"| `{family.name}` | {labels}{' ' if labels else ''}| {family.meaning} |"

@@ -18,14 +18,14 @@ from tensile.diagnostics.doctor.facts import (
     RANGES,
     SPACES,
     STRANGERS,
-    Answer,
-    Contact,
+    ClusterFacts,
+    ContactResult,
     Facts,
     Finding,
     Level,
-    Side,
+    QueryAnswer,
+    ServerEndpoint,
     Stage,
-    Way,
 )
 from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID, owner_of
 from tensile.objects import UPPER, Manifest
@@ -57,33 +57,33 @@ def topology(**fields: Any) -> Topology:
     return parse(orjson.dumps(file).decode(), name="topology.yaml")
 
 
-def way(host: str = "192.0.2.1", **fields: Any) -> Way:
+def way(host: str = "192.0.2.1", **fields: Any) -> ServerEndpoint:
     """Make a way with a good certificate and CA."""
-    basis = Way("kubeconfigs/it", f"https://{host}:6443", host, 6443, host, CA.pair.certificate, signed_by())
+    basis = ServerEndpoint("kubeconfigs/it", f"https://{host}:6443", host, 6443, host, CA.pair.certificate, signed_by())
     return basis._replace(**{"flags": "--kubeconfig kubeconfigs/it --context b", **fields})
 
 
-def contact(stage: Stage = Stage.DONE, error: str = "", **fields: Any) -> Contact:
+def contact(stage: Stage = Stage.DONE, error: str = "", **fields: Any) -> ContactResult:
     """Make a contact that came as far as that."""
     shown = der(signed_by(addresses=("192.0.2.1",)))
-    return Contact(way(), stage, error, shown, "v1.36.3", 0.2)._replace(**fields)
+    return ContactResult(way(), stage, error, shown, "v1.36.3", 0.2)._replace(**fields)
 
 
-def side(name: str = LOWER, **fields: Any) -> Side:
+def side(name: str = LOWER, **fields: Any) -> ClusterFacts:
     """Make a cluster that is well, with other fields laid over; answers are laid over the usual ones."""
     usual: dict[str, Any] = {NODES: [], CLASSES: [], RANGES: [], SPACES: [], STRANGERS: [], POLICIES: []}
     usual |= (
         {AUTHORITY: {"data": {"client-ca-file": CA.pair.certificate.decode()}}} if name == UPPER else {METRICS: None}
     )
-    answers = {key: Answer(value) for key, value in usual.items()} | fields.pop("answers", {})
+    answers = {key: QueryAnswer(value) for key, value in usual.items()} | fields.pop("answers", {})
     known = UPPER_ID if name == UPPER else LOWER_ID
-    made = Side(name, contact=contact(), user="engine", identity=known, missing=[], answers=answers)
+    made = ClusterFacts(name, contact=contact(), user="engine", identity=known, missing=[], answers=answers)
     for field, value in fields.items():
         setattr(made, field, value)
     return made
 
 
-def facts(upper: Side | None = None, *lowers: Side, **fields: Any) -> Facts:
+def facts(upper: ClusterFacts | None = None, *lowers: ClusterFacts, **fields: Any) -> Facts:
     """Put facts together; without lowers, of one that is well."""
     found = {one.name: one for one in lowers or (side(),)}
     named = fields.pop("topology", None) or topology()
@@ -111,9 +111,9 @@ def node(name: str, *, ours: bool = True, port: int = 10350, address: str = "192
     return {"metadata": meta, "spec": spec, "status": status}
 
 
-def lease(ago: float = 1.0) -> Answer:
+def lease(ago: float = 1.0) -> QueryAnswer:
     """Make the lease of a node that was renewed so many seconds ago."""
-    return Answer({"spec": {"renewTime": (NOW - timedelta(seconds=ago)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}})
+    return QueryAnswer({"spec": {"renewTime": (NOW - timedelta(seconds=ago)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}})
 
 
 def only(found: Iterable[Finding]) -> Finding:

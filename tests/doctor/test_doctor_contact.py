@@ -16,7 +16,7 @@ from cryptography import x509
 from papers import Papers, inline, kubeconfig
 
 from bench.spareports import spare_port
-from tensile.diagnostics.doctor.facts import Contact, Stage, Token, Way
+from tensile.diagnostics.doctor.facts import ContactResult, ServerEndpoint, Stage, TokenInfo
 from tensile.diagnostics.doctor.queries import asked, contacted, dialled, token_of, trusting_anybody, way_of
 from tensile.kube.credentials import Access, from_kubeconfig
 
@@ -106,9 +106,10 @@ async def test_what_is_no_apiserver(papers: Papers, tmp_path: Path, status: int,
     assert (found.stage, found.error) == (Stage.ANSWER, f"HTTP {status}, and nothing that tells a version")
 
 
-async def test_a_date_that_is_none(papers: Papers, tmp_path: Path) -> None:
-    """Nothing is known of its clock then."""
-    async with serving(papers, Date="yesterday") as port:
+@pytest.mark.parametrize("date", ["yesterday", "Fri, 31 Dec 9999 23:59:59 -1200"])
+async def test_a_date_that_is_none(papers: Papers, tmp_path: Path, date: str) -> None:
+    """Nothing is known of its clock then; a date may be none that Python can hold."""
+    async with serving(papers, Date=date) as port:
         assert (await contacted(await access(papers, tmp_path, port), now)).ahead is None
 
 
@@ -157,7 +158,7 @@ async def test_a_server_that_hangs_up(papers: Papers, tmp_path: Path) -> None:
 async def test_a_way_can_be_gone_without_asking_anything(papers: Papers, tmp_path: Path) -> None:
     """As far as TLS, by whatever trust is given."""
     async with serving(papers, status=500) as port:
-        found: Contact = await dialled(way_of(await access(papers, tmp_path, port)), trusting_anybody())
+        found: ContactResult = await dialled(way_of(await access(papers, tmp_path, port)), trusting_anybody())
     assert found.stage == Stage.DONE
 
 
@@ -185,22 +186,22 @@ def jwt(claims: Any) -> str:
 @pytest.mark.parametrize(
     ("token", "found"),
     [
-        (jwt({"sub": "system:serviceaccount:a:b", "exp": 0}), Token("system:serviceaccount:a:b", EPOCH)),
-        (jwt({"sub": "a"}), Token("a")),
-        (jwt([]), Token()),
-        (jwt({"exp": "soon"}), Token()),
-        (jwt({"exp": 1e300}), Token()),
-        ("an-opaque-token", Token()),
-        ("a.b.c", Token()),
-        ("a.!!!.c", Token()),
-        ("", Token()),
+        (jwt({"sub": "system:serviceaccount:a:b", "exp": 0}), TokenInfo("system:serviceaccount:a:b", EPOCH)),
+        (jwt({"sub": "a"}), TokenInfo("a")),
+        (jwt([]), TokenInfo()),
+        (jwt({"exp": "soon"}), TokenInfo()),
+        (jwt({"exp": 1e300}), TokenInfo()),
+        ("an-opaque-token", TokenInfo()),
+        ("a.b.c", TokenInfo()),
+        ("a.!!!.c", TokenInfo()),
+        ("", TokenInfo()),
     ],
 )
-def test_what_a_token_tells_of_itself(token: str, found: Token) -> None:
+def test_what_a_token_tells_of_itself(token: str, found: TokenInfo) -> None:
     """Whose it is, and until when it holds; one that is no JWT tells nothing, and none does harm."""
     assert token_of(token) == found
 
 
 def test_an_address_of_six_is_written_as_one() -> None:
     """In brackets, as in URLs."""
-    assert Way("", "", "::1", 6443, "::1").where == "[::1]:6443"
+    assert ServerEndpoint("", "", "::1", 6443, "::1").where == "[::1]:6443"

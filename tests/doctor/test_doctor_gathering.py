@@ -21,8 +21,8 @@ from tensile.diagnostics.doctor.collect import gathered, needed_above, topology_
 from tensile.diagnostics.doctor.facts import HOOK_CALL, STRANGERS, Facts, Level, Stage, port_of
 from tensile.diagnostics.doctor.nodes import called
 from tensile.diagnostics.doctor.run import as_text, diagnosed
-from tensile.engine.configmap_source import Place
-from tensile.engine.lower import Ways
+from tensile.engine.configmap_source import ConfigMapKey
+from tensile.engine.lower import ClusterAccess
 from tensile.errors import TensileError
 from tensile.names import OWNER
 from tensile.objects import UPPER, Manifest
@@ -102,7 +102,7 @@ async def found(papers: Papers, directory: Path, upper: Apiserver, *lowers: Apis
     async with AsyncExitStack() as stack:
         for name, apiserver in zip(["upper", *names], [upper, *lowers], strict=True):
             await stack.enter_async_context(serving(papers, directory / name, apiserver))
-        return await gathered(spec, Ways(directory), now)
+        return await gathered(spec, ClusterAccess(directory), now)
 
 
 def kept(*names: str, address: str = "192.0.2.9") -> dict[str, tuple[int, Manifest]]:
@@ -213,7 +213,7 @@ async def test_an_upper_cluster_that_answers_nonsense(papers: Papers, tmp_path: 
 
 # A topology that stands in a ConfigMap.
 
-PLACE = Place("ops", "topology", "a.yaml")
+PLACE = ConfigMapKey("ops", "topology", "a.yaml")
 MAP = "/api/v1/namespaces/ops/configmaps/topology"
 TEXT = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers: []\n"
 
@@ -227,7 +227,7 @@ async def test_a_topology_in_a_config_map_is_read_from_there(papers: Papers, tmp
     """With the kubeconfig that is given, by which the upper cluster is then looked at; its rights are asked for too."""
     upper = Apiserver("upper", **{MAP: config_map(**{"a.yaml": TEXT})})
     async with serving(papers, tmp_path / "above", upper):
-        ways = Ways(tmp_path, upper_kubeconfig="above")
+        ways = ClusterAccess(tmp_path, upper_kubeconfig="above")
         spec = await topology_at(PLACE, ways)
         known = await gathered(spec, ways, now, PLACE)
     assert (spec.name, known.upper.is_in, known.upper.missing, known.in_map) == ("demo", True, [], True)
@@ -256,7 +256,7 @@ async def test_a_config_map_that_tells_no_topology(
     """What is wrong with it is told, as there is nothing else to look at."""
     async with serving(papers, tmp_path / "above", Apiserver("upper", **{MAP: answer})):
         with pytest.raises(TensileError, match=re.escape(words)):
-            await topology_at(PLACE, Ways(tmp_path, upper_kubeconfig="above"))
+            await topology_at(PLACE, ClusterAccess(tmp_path, upper_kubeconfig="above"))
 
 
 def test_which_rights_are_asked_for_above() -> None:
@@ -274,7 +274,7 @@ async def test_a_kubeconfig_that_is_refused_is_told_with_its_own_advice(papers: 
     spec = topology(upper={"kubeconfig": "upper"}, lowers=[{"name": LOWER, "kubeconfig": "open"}])
     (tmp_path / "open").write_text(kubeconfig({"token": "t"}, {"insecure-skip-tls-verify": True}))
     async with serving(papers, tmp_path / "upper", Apiserver("upper")):
-        known = await gathered(spec, Ways(tmp_path), now)
+        known = await gathered(spec, ClusterAccess(tmp_path), now)
     side = known.lowers[LOWER]
     assert side.trouble.endswith("insecure-skip-tls-verify is refused")
     assert side.remedy == "give certificate-authority-data instead: without it anybody can pose as the cluster"
@@ -286,7 +286,7 @@ async def test_a_secret_that_may_not_be_read_has_a_remedy_of_ours(papers: Papers
     spec = topology(upper={"kubeconfig": "upper"}, lowers=[{"name": LOWER, "kubeconfigSecret": secret}])
     refused = {"/api/v1/namespaces/tensile/secrets": REFUSED}
     async with serving(papers, tmp_path / "upper", Apiserver("upper", **refused)):
-        known = await gathered(spec, Ways(tmp_path), now)
+        known = await gathered(spec, ClusterAccess(tmp_path), now)
     (finding,) = [one for one in diagnosed(known) if (one.cluster, one.check) == (LOWER, "reach")]
     assert finding.what.endswith("no reviews for you")
     assert finding.advice.startswith("let the account that asks list that Secret")

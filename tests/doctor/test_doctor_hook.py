@@ -3,14 +3,23 @@
 import pytest
 from doctorkit import contact, facts, only, side, topology
 
-from tensile.diagnostics.doctor.facts import HOOK, HOOK_ADDRESS, HOOK_CALL, HOOK_SLICES, Answer, Finding, Level, Stage
+from tensile.diagnostics.doctor.facts import (
+    HOOK,
+    HOOK_ADDRESS,
+    HOOK_CALL,
+    HOOK_SLICES,
+    Finding,
+    Level,
+    QueryAnswer,
+    Stage,
+)
 from tensile.diagnostics.doctor.webhook import hooked
 from tensile.objects import UPPER, Manifest
 
 URL = "https://hooks.example:8443/mutate"
 
 
-def hook(webhook: Manifest, **answers: Answer) -> list[Finding]:
+def hook(webhook: Manifest, **answers: QueryAnswer) -> list[Finding]:
     """Look at a webhook that is enabled; answers are by the names of their questions."""
     names = {"hook": HOOK, "call": HOOK_CALL, "address": HOOK_ADDRESS, "slices": HOOK_SLICES}
     upper = side(UPPER, answers={names[name]: answer for name, answer in answers.items()})
@@ -19,22 +28,22 @@ def hook(webhook: Manifest, **answers: Answer) -> list[Finding]:
 
 def test_a_webhook_that_answers() -> None:
     """Called at its URL, with the trust that the apiserver has."""
-    finding = only(hook({"url": URL}, address=Answer(contact()), hook=Answer({}), call=Answer()))
+    finding = only(hook({"url": URL}, address=QueryAnswer(contact()), hook=QueryAnswer({}), call=QueryAnswer()))
     assert (finding.level, finding.what) == (Level.OK, f"it answers at {URL}, called from here")
 
 
 def test_a_webhook_that_nobody_serves() -> None:
     """It fails, and whether it is registered is told apart."""
-    gone = Answer(contact(Stage.CONNECTION, "Connection refused"))
-    failing, warning = hook({"url": URL}, address=gone, hook=Answer(error="not found", status=404))
+    gone = QueryAnswer(contact(Stage.CONNECTION, "Connection refused"))
+    failing, warning = hook({"url": URL}, address=gone, hook=QueryAnswer(error="not found", status=404))
     assert (failing.level, failing.what) == (Level.FAIL, f"nothing answers at {URL} (Connection refused)")
     assert (warning.level, "it is not registered yet" in warning.what) == (Level.WARN, True)
 
 
 def test_a_webhook_at_which_something_else_answers() -> None:
     """A call as the apiserver's tells."""
-    said = Answer(error=f"{URL}: something else answers there (HTTP 404)")
-    finding = only(hook({"url": URL}, address=Answer(contact()), hook=Answer({}), call=said))
+    said = QueryAnswer(error=f"{URL}: something else answers there (HTTP 404)")
+    finding = only(hook({"url": URL}, address=QueryAnswer(contact()), hook=QueryAnswer({}), call=said))
     assert (finding.level, "something else answers there" in finding.what) == (Level.FAIL, True)
 
 
@@ -44,81 +53,98 @@ def test_a_webhook_of_which_nobody_said_where_it_is() -> None:
 
 
 SERVICE = {"service": {"namespace": "ops", "name": "hooks"}}
-READY = Answer([{"endpoints": [{"conditions": {}}]}])
-DENIED = Answer(error="forbidden", status=403)
+READY = QueryAnswer([{"endpoints": [{"conditions": {}}]}])
+DENIED = QueryAnswer(error="forbidden", status=403)
 
 
 @pytest.mark.parametrize(
     ("address", "slices", "level", "words"),
     [
-        (Answer(error="not found", status=404), [], Level.FAIL, "Service ops/hooks does not exist"),
+        (QueryAnswer(error="not found", status=404), [], Level.FAIL, "Service ops/hooks does not exist"),
         (DENIED, [], Level.SKIP, "Service ops/hooks is not told (forbidden)"),
-        (Answer({}), [], Level.FAIL, "has no ready endpoint"),
-        (Answer({}), [{"endpoints": None}], Level.FAIL, "has no ready endpoint"),
-        (Answer({}), [{"endpoints": [{"conditions": {"ready": False}}]}], Level.FAIL, "has no ready endpoint"),
-        (Answer({}), [{"endpoints": [{"conditions": {}}]}], Level.SKIP, "has ready endpoints, and whether the upper's"),
+        (QueryAnswer({}), [], Level.FAIL, "has no ready endpoint"),
+        (QueryAnswer({}), [{"endpoints": None}], Level.FAIL, "has no ready endpoint"),
+        (QueryAnswer({}), [{"endpoints": [{"conditions": {"ready": False}}]}], Level.FAIL, "has no ready endpoint"),
+        (
+            QueryAnswer({}),
+            [{"endpoints": [{"conditions": {}}]}],
+            Level.SKIP,
+            "has ready endpoints, and whether the upper's",
+        ),
     ],
 )
-def test_a_webhook_behind_a_service(address: Answer, slices: list[Manifest], level: Level, words: str) -> None:
+def test_a_webhook_behind_a_service(address: QueryAnswer, slices: list[Manifest], level: Level, words: str) -> None:
     """It has to be there, and lead somewhere; whether the apiserver gets there is not known of that."""
-    finding = only(hook(SERVICE, address=address, slices=Answer(slices)))
+    finding = only(hook(SERVICE, address=address, slices=QueryAnswer(slices)))
     assert (finding.level, words in finding.what) == (level, True)
 
 
 @pytest.mark.parametrize(
     ("call", "level", "words"),
     [
-        (Answer(True, "ok", 200), Level.OK, "the upper's apiserver reaches Service ops/hooks"),
-        (Answer(True, "<html>", 200), Level.WARN, "something else answers at Service ops/hooks (HTTP 200: <html>)"),
+        (QueryAnswer(True, "ok", 200), Level.OK, "the upper's apiserver reaches Service ops/hooks"),
         (
-            Answer(False, "error trying to reach service: dial tcp 10.1.0.4:8443: connect: refused", 503),
+            QueryAnswer(True, "<html>", 200),
+            Level.WARN,
+            "something else answers at Service ops/hooks (HTTP 200: <html>)",
+        ),
+        (
+            QueryAnswer(False, "error trying to reach service: dial tcp 10.1.0.4:8443: connect: refused", 503),
             Level.FAIL,
             "does not get through to Service ops/hooks (HTTP 503: error trying to reach service: dial",
         ),
-        (Answer(error="no answer in 3 s"), Level.FAIL, "does not get through to Service ops/hooks (HTTP -: no answer"),
-        (Answer(False, 'no endpoints available for service "https:hooks:443"', 503), Level.SKIP, "passes no call on"),
-        (Answer(False, 'services "hooks" not found', 404), Level.SKIP, "passes no call on (HTTP 404: services"),
-        (Answer(False, "forbidden", 403), Level.SKIP, "passes no call on (HTTP 403: forbidden)"),
+        (
+            QueryAnswer(error="no answer in 3 s"),
+            Level.FAIL,
+            "does not get through to Service ops/hooks (HTTP -: no answer",
+        ),
+        (
+            QueryAnswer(False, 'no endpoints available for service "https:hooks:443"', 503),
+            Level.SKIP,
+            "passes no call on",
+        ),
+        (QueryAnswer(False, 'services "hooks" not found', 404), Level.SKIP, "passes no call on (HTTP 404: services"),
+        (QueryAnswer(False, "forbidden", 403), Level.SKIP, "passes no call on (HTTP 403: forbidden)"),
     ],
 )
-def test_a_service_that_the_apiserver_calls(call: Answer, level: Level, words: str) -> None:
+def test_a_service_that_the_apiserver_calls(call: QueryAnswer, level: Level, words: str) -> None:
     """What it says of a connection counts; where it passes on no call at all, as to no pod, nothing is known."""
-    finding = only(hook(SERVICE, address=Answer({}), slices=READY, call=call))
+    finding = only(hook(SERVICE, address=QueryAnswer({}), slices=READY, call=call))
     assert (finding.level, words in finding.what) == (level, True)
 
 
 def test_a_firewall_is_named_where_the_apiserver_does_not_get_through() -> None:
     """With the port that is to be let through."""
-    call = Answer(False, "error trying to reach service: dial tcp 10.1.0.4:9443: i/o timeout", 503)
-    finding = only(hook({**SERVICE, "port": 9443}, address=Answer({}), slices=READY, call=call))
+    call = QueryAnswer(False, "error trying to reach service: dial tcp 10.1.0.4:9443: i/o timeout", 503)
+    finding = only(hook({**SERVICE, "port": 9443}, address=QueryAnswer({}), slices=READY, call=call))
     assert "let the upper's apiserver through to port 9443" in finding.advice
 
 
 def test_a_call_tells_of_a_service_that_may_not_be_read() -> None:
     """The answer counts, whoever may see what is behind it."""
-    well = Answer(True, "ok", 200)
+    well = QueryAnswer(True, "ok", 200)
     assert only(hook(SERVICE, address=DENIED, slices=DENIED, call=well)).level == Level.OK
     assert only(hook(SERVICE, address=DENIED, slices=READY, call=well)).level == Level.OK
 
 
-@pytest.mark.parametrize(("address", "slices"), [(DENIED, DENIED), (Answer({}), DENIED), (Answer({}), READY)])
-def test_what_nobody_called_is_skipped_with_a_command(address: Answer, slices: Answer) -> None:
+@pytest.mark.parametrize(("address", "slices"), [(DENIED, DENIED), (QueryAnswer({}), DENIED), (QueryAnswer({}), READY)])
+def test_what_nobody_called_is_skipped_with_a_command(address: QueryAnswer, slices: QueryAnswer) -> None:
     """Which is an administrator's, stores nothing, and asks in a namespace that is not left alone."""
     finding = only(hook(SERVICE, address=address, slices=slices))
     who, command = finding.advice.splitlines()
     assert (finding.level, who.startswith("as an administrator of the upper cluster")) == (Level.SKIP, True)
     assert command.startswith("kubectl -n default run ")
     assert "--dry-run=server" in command
-    (named,) = hook({"service": {"namespace": "default", "name": "hooks"}}, address=Answer({}), slices=READY)
+    (named,) = hook({"service": {"namespace": "default", "name": "hooks"}}, address=QueryAnswer({}), slices=READY)
     assert "kubectl -n NAMESPACE run " in named.advice
 
 
 def test_endpoints_that_may_not_be_listed() -> None:
     """Whether there are ready ones is not known then, nor where the answer did not come in time."""
-    finding = only(hook(SERVICE, address=Answer({}), slices=DENIED))
+    finding = only(hook(SERVICE, address=QueryAnswer({}), slices=DENIED))
     assert finding.level == Level.SKIP
     assert finding.what.startswith("not looked at: the endpoints of Service ops/hooks are not told (forbidden): that")
-    assert "(no answer in time)" in only(hook(SERVICE, address=Answer({}))).what
+    assert "(no answer in time)" in only(hook(SERVICE, address=QueryAnswer({}))).what
     assert only(hook(SERVICE)).level == Level.SKIP
 
 

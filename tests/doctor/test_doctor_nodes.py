@@ -6,7 +6,17 @@ import pytest
 from doctorkit import LOWER, LOWER_ID, UPPER_ID, at, contact, facts, lease, only, side, topology, way
 from doctorkit import node as node_of
 
-from tensile.diagnostics.doctor.facts import NODES, Answer, Facts, Finding, Level, Side, Stage, lease_of, port_of
+from tensile.diagnostics.doctor.facts import (
+    NODES,
+    ClusterFacts,
+    Facts,
+    Finding,
+    Level,
+    QueryAnswer,
+    Stage,
+    lease_of,
+    port_of,
+)
 from tensile.diagnostics.doctor.nodes import called, identified, noded
 from tensile.names import LOWER_UID, OWNER, OWNER_NAME
 from tensile.objects import UPPER, Manifest
@@ -14,10 +24,10 @@ from tensile.objects import UPPER, Manifest
 TWO = [{"name": LOWER, "kubeconfig": "a"}, {"name": "lower-b", "kubeconfig": "b"}]
 
 
-def above(*nodes: Manifest, ago: float = 1.0, **answers: Answer) -> Side:
+def above(*nodes: Manifest, ago: float = 1.0, **answers: QueryAnswer) -> ClusterFacts:
     """Make an upper cluster with these Nodes, all of whose leases were renewed so many seconds ago."""
     leases = {lease_of(one["metadata"]["name"]): lease(ago) for one in nodes}
-    return side(UPPER, answers={NODES: Answer(list(nodes)), **leases, **answers})
+    return side(UPPER, answers={NODES: QueryAnswer(list(nodes)), **leases, **answers})
 
 
 # Identity.
@@ -117,7 +127,7 @@ def test_nodes_of_others_are_not_looked_at() -> None:
 
 def test_nodes_that_may_not_be_listed() -> None:
     """Nothing is said of them: the right to is told of."""
-    known = facts(side(UPPER, answers={NODES: Answer(error="forbidden", status=403)}))
+    known = facts(side(UPPER, answers={NODES: QueryAnswer(error="forbidden", status=403)}))
     assert not list(noded(known.upper, known))
     assert not list(noded(known.lowers[LOWER], known))
 
@@ -125,7 +135,7 @@ def test_nodes_that_may_not_be_listed() -> None:
 # The kubelet API.
 
 
-def reached(answer: Answer | None, node: Manifest | None = None, **fields: Any) -> Finding:
+def reached(answer: QueryAnswer | None, node: Manifest | None = None, **fields: Any) -> Finding:
     """Look at whether the lower's Node is called."""
     node = node or node_of(LOWER)
     upper = above(node)
@@ -137,7 +147,7 @@ def reached(answer: Answer | None, node: Manifest | None = None, **fields: Any) 
 
 def test_a_node_that_the_apiserver_reaches() -> None:
     """It has said so itself."""
-    finding = reached(Answer(value=True, error="ok", status=200))
+    finding = reached(QueryAnswer(value=True, error="ok", status=200))
     assert (finding.level, finding.what) == (Level.OK, "the upper's apiserver reaches Node lower-a at 192.0.2.9:10350")
 
 
@@ -153,7 +163,7 @@ def test_a_node_that_the_apiserver_reaches() -> None:
 )
 def test_a_node_that_it_does_not_reach(status: int, words: str, advice: str) -> None:
     """What the apiserver says decides what helps."""
-    finding = reached(Answer(value=False, error=words, status=status))
+    finding = reached(QueryAnswer(value=False, error=words, status=status))
     assert finding.level == Level.FAIL
     assert f"(HTTP {status or '-'}: {words})" in finding.what
     assert advice in finding.advice
@@ -165,7 +175,7 @@ def test_a_node_on_loopback_is_called_from_here() -> None:
     upper = above(node_of(LOWER, address="::1"))
     upper.contact = local
     for answered, level in ((local, Level.OK), (contact(Stage.CONNECTION, "Connection refused"), Level.FAIL)):
-        upper.answers[port_of(LOWER)] = Answer(answered)
+        upper.answers[port_of(LOWER)] = QueryAnswer(answered)
         known = facts(upper, address="127.0.0.1")
         finding = only(called(known.lowers[LOWER], known))
         assert (finding.level, "[::1]:10350" in finding.what) == (level, True)

@@ -8,7 +8,17 @@ import pytest
 from doctorkit import CA, LOWER, NOW, at, contact, der, facts, levels, node, only, side, signed_by, topology, way
 
 from tensile.diagnostics.doctor.certificates import papers
-from tensile.diagnostics.doctor.facts import AUTHORITY, NODES, REQUESTS, Answer, Facts, Finding, Level, Stage, Token
+from tensile.diagnostics.doctor.facts import (
+    AUTHORITY,
+    NODES,
+    REQUESTS,
+    Facts,
+    Finding,
+    Level,
+    QueryAnswer,
+    Stage,
+    TokenInfo,
+)
 from tensile.kubelet.api.csr import request_for
 from tensile.objects import UPPER, Manifest
 from tensile.sandbox.credentials import authority
@@ -110,14 +120,14 @@ def test_what_has_ended_fails() -> None:
     """A client certificate, and a token."""
     finding = only(at(below(way=way(certificate=signed_by(ago=2 * YEAR))), Level.FAIL))
     assert "ended on" in finding.what
-    token = Token("system:serviceaccount:ops:engine", NOW - timedelta(minutes=1))
+    token = TokenInfo("system:serviceaccount:ops:engine", NOW - timedelta(minutes=1))
     finding = only(at(below(way=way(certificate=b"", token=token)), Level.FAIL))
     assert finding.what == "token of system:serviceaccount:ops:engine ended on 2026-06-01 11:59 UTC"
 
 
 def test_what_has_ended_and_is_refused_is_told_once() -> None:
     """Where one gets as far as the login, that finding says why it fails, and the one remedy."""
-    token = Token("system:serviceaccount:ops:engine", NOW - timedelta(minutes=1))
+    token = TokenInfo("system:serviceaccount:ops:engine", NOW - timedelta(minutes=1))
     refused = below(way=way(certificate=b"", token=token), stage=Stage.LOGIN)
     assert not any("ended" in one.what for one in refused)
     assert not any(
@@ -129,7 +139,7 @@ def test_what_has_ended_and_is_refused_is_told_once() -> None:
 
 def test_a_token_that_ends_soon() -> None:
     """Something may renew it in its file, which cannot be seen."""
-    finding = only(at(below(way=way(token=Token("", NOW + timedelta(hours=1)))), Level.WARN))
+    finding = only(at(below(way=way(token=TokenInfo("", NOW + timedelta(hours=1)))), Level.WARN))
     assert finding.what == "token of unknown holds until 2026-06-01 13:00 UTC"
     assert "unless something renews it" in finding.advice
 
@@ -159,8 +169,8 @@ def with_files(section: str, certificate: Any, key: Any) -> Facts:
     if section == "webhook":
         fields["webhook"] = {**KUBELET, "enabled": True, "url": "https://hooks.example:8443/mutate"}
     files = {
-        f"{section}.tlsCertFile": Answer(("/etc/serving.crt", certificate)),
-        f"{section}.tlsKeyFile": Answer(("/etc/serving.key", key)),
+        f"{section}.tlsCertFile": QueryAnswer(("/etc/serving.crt", certificate)),
+        f"{section}.tlsKeyFile": QueryAnswer(("/etc/serving.key", key)),
     }
     return facts(topology=topology(**fields), files=files)
 
@@ -232,7 +242,7 @@ def test_a_webhook_without_certificate_files() -> None:
 # The authority of those who call the kubelet API.
 
 
-def published(answer: Answer) -> list[Finding]:
+def published(answer: QueryAnswer) -> list[Finding]:
     """Look at what the upper cluster publishes."""
     known = facts(side(UPPER, answers={AUTHORITY: answer}))
     return [one for one in told(known) if "extension-apiserver-authentication" in one.what]
@@ -240,19 +250,19 @@ def published(answer: Answer) -> list[Finding]:
 
 def test_an_authority_that_is_published() -> None:
     """Until when it holds."""
-    finding = only(published(Answer({"data": {"client-ca-file": CA.pair.certificate.decode()}})))
+    finding = only(published(QueryAnswer({"data": {"client-ca-file": CA.pair.certificate.decode()}})))
     assert (finding.level, "holds until 2027-06-01" in finding.what) == (Level.OK, True)
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (Answer({"data": {}}), "it has no client-ca-file"),
-        (Answer({}), "it has no client-ca-file"),
-        (Answer(error='configmaps "x" is forbidden', status=403), "is forbidden"),
+        (QueryAnswer({"data": {}}), "it has no client-ca-file"),
+        (QueryAnswer({}), "it has no client-ca-file"),
+        (QueryAnswer(error='configmaps "x" is forbidden', status=403), "is forbidden"),
     ],
 )
-def test_an_authority_that_is_not_published(answer: Answer, words: str) -> None:
+def test_an_authority_that_is_not_published(answer: QueryAnswer, words: str) -> None:
     """Nobody gets in then."""
     finding = only(published(answer))
     assert finding.level == Level.FAIL
@@ -265,14 +275,14 @@ def test_an_authority_in_a_file() -> None:
     """It takes the place of the published one."""
     named = topology(kubelet={"clientCAFile": "ca.crt"})
     for content, level in ((CA.pair.certificate, Level.OK), (signed_by(), Level.WARN), (CA.pair.key, Level.FAIL)):
-        known = facts(topology=named, files={"kubelet.clientCAFile": Answer(("/etc/ca.crt", content))})
+        known = facts(topology=named, files={"kubelet.clientCAFile": QueryAnswer(("/etc/ca.crt", content))})
         finding = only(about_files(known))
         assert (finding.level, finding.what.startswith("kubelet.clientCAFile: /etc/ca.crt: ")) == (level, True)
 
 
 def test_an_authority_whose_file_is_gone() -> None:
     """As with other files."""
-    gone = Answer(("/etc/ca.crt", FileNotFoundError(2, "No such file or directory")))
+    gone = QueryAnswer(("/etc/ca.crt", FileNotFoundError(2, "No such file or directory")))
     known = facts(topology=topology(kubelet={"clientCAFile": "ca.crt"}), files={"kubelet.clientCAFile": gone})
     assert only(about_files(known)).level == Level.FAIL
 
@@ -296,7 +306,7 @@ def request(name: str, minute: int, *, approved: bool = False, address: str = "1
 
 def waiting(*requests: Manifest, nodes: tuple[Manifest, ...] = ()) -> list[Finding]:
     """Look at an upper cluster with these requests."""
-    upper = side(UPPER, answers={REQUESTS: Answer(list(requests)), NODES: Answer(list(nodes))})
+    upper = side(UPPER, answers={REQUESTS: QueryAnswer(list(requests)), NODES: QueryAnswer(list(nodes))})
     return at(told(facts(upper)), Level.WARN)
 
 
@@ -342,8 +352,8 @@ def test_requests_of_others_are_not_looked_at() -> None:
 
 def test_requests_that_may_not_be_listed() -> None:
     """As with the engine's own role: whether one waits is not known then, and an administrator sees it."""
-    upper = side(UPPER, answers={REQUESTS: Answer(error="forbidden", status=403)})
+    upper = side(UPPER, answers={REQUESTS: QueryAnswer(error="forbidden", status=403)})
     finding = only(at(told(facts(upper)), Level.SKIP))
     assert (finding.cluster, "not told (forbidden)" in finding.what) == (UPPER, True)
     assert finding.advice == "as an administrator of the upper cluster: kubectl get csr"
-    assert not at(told(facts(side(UPPER, answers={REQUESTS: Answer([])}))), Level.SKIP)
+    assert not at(told(facts(side(UPPER, answers={REQUESTS: QueryAnswer([])}))), Level.SKIP)

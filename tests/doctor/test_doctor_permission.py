@@ -5,20 +5,20 @@ from typing import Any
 
 from doctorkit import LOWER, at, facts, only, side
 
-from tensile.diagnostics.doctor.facts import Answer, Finding, Level, Stage
+from tensile.diagnostics.doctor.facts import Finding, Level, QueryAnswer, Stage
 from tensile.diagnostics.doctor.rbac import permitted
-from tensile.engine.permissions import ALL_KINDS, Right
+from tensile.engine.permissions import ALL_KINDS, Permission
 from tensile.kubelet.stats.usage import NODE_METRICS, POD_METRICS
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import ENDPOINT_SLICE, LEASE, NAMESPACE, POD, SERVICE, UPPER
 
-PODS = Right(POD, ("create", "delete"), "mirrored pods")
-LOGS = Right(POD, ("get",), "kubectl logs", "log")
-LEASES = Right(LEASE, ("patch",), "heartbeats", namespace=LEASE_NAMESPACE)
-EVERYTHING = Right(ALL_KINDS, ("list",), "whether a namespace is empty", lost="tidiness")
+PODS = Permission(POD, ("create", "delete"), "mirrored pods")
+LOGS = Permission(POD, ("get",), "kubectl logs", "log")
+LEASES = Permission(LEASE, ("patch",), "heartbeats", namespace=LEASE_NAMESPACE)
+EVERYTHING = Permission(ALL_KINDS, ("list",), "whether a namespace is empty", lost="tidiness")
 
 
-def told(*missing: Right, name: str = LOWER, **fields: Any) -> list[Finding]:
+def told(*missing: Permission, name: str = LOWER, **fields: Any) -> list[Finding]:
     """Look at a cluster that does not grant these."""
     one = side(name, missing=list(missing), **fields)
     return list(permitted(one, facts(one) if name == UPPER else facts(None, one)))
@@ -31,7 +31,7 @@ def test_all_that_is_needed() -> None:
 
 def test_what_is_missing_is_told_with_what_it_is_for() -> None:
     """As kubectl names resources, so that one can be asked about: kubectl auth can-i."""
-    finding = only(told(PODS, LOGS, Right(SERVICE, ("create",), "controller Service")))
+    finding = only(told(PODS, LOGS, Permission(SERVICE, ("create",), "controller Service")))
     assert finding.level == Level.FAIL
     assert finding.what == (
         "missing: create, delete pods (mirrored pods); get pods/log (kubectl logs); "
@@ -41,7 +41,7 @@ def test_what_is_missing_is_told_with_what_it_is_for() -> None:
 
 def test_commands_grant_what_is_missing_and_nothing_else() -> None:
     """A role for each set of verbs: one of all verbs on all resources would be more than is missing."""
-    slices = Right(ENDPOINT_SLICE, ("create", "delete"), "controller Service")
+    slices = Permission(ENDPOINT_SLICE, ("create", "delete"), "controller Service")
     head, *commands = only(told(PODS, LOGS, slices)).advice.splitlines()
     assert head == "as an administrator of cluster lower-a:"
     first, second = roles(commands)
@@ -56,7 +56,7 @@ def test_commands_grant_what_is_missing_and_nothing_else() -> None:
 
 def test_rights_to_metrics_are_granted_once_there_are_any() -> None:
     """Where nobody serves them kubectl knows no such resource, and makes no role; other rights wait for nothing."""
-    metrics = [Right(kind, ("list",), "kubectl top", lost="kubectl top") for kind in (NODE_METRICS, POD_METRICS)]
+    metrics = [Permission(kind, ("list",), "kubectl top", lost="kubectl top") for kind in (NODE_METRICS, POD_METRICS)]
     heads = [one.advice.splitlines()[0] for one in told(*metrics, EVERYTHING)]
     assert heads == [
         "as an administrator of cluster lower-a, once metrics-server is installed:",
@@ -66,7 +66,7 @@ def test_rights_to_metrics_are_granted_once_there_are_any() -> None:
 
 def test_what_is_for_one_object_is_granted_for_that_alone() -> None:
     """Beside the same on all objects of that kind, if that is missing too."""
-    one = Right(LEASE, ("get", "patch"), "replicas", namespace="ops", name="tensile-demo")
+    one = Permission(LEASE, ("get", "patch"), "replicas", namespace="ops", name="tensile-demo")
     finding = only(told(one, one._replace(name="", verbs=("create",))))
     assert "get, patch leases.coordination.k8s.io tensile-demo (replicas)" in finding.what
     rules = re.findall("--verb=.*(?= *$)", finding.advice, re.MULTILINE)
@@ -83,7 +83,7 @@ def roles(commands: list[str]) -> list[str]:
 
 def test_what_is_missing_later_gets_a_role_of_its_own() -> None:
     """One of the first day's name would exist already, and nothing would be granted; the same again has the same."""
-    slices = Right(ENDPOINT_SLICE, ("create", "delete"), "controller Service")
+    slices = Permission(ENDPOINT_SLICE, ("create", "delete"), "controller Service")
     made = [
         *roles(only(told(PODS)).advice.splitlines()),
         *roles(only(told(slices)).advice.splitlines()),
@@ -133,7 +133,7 @@ def test_needed_and_other_rights_are_told_apart() -> None:
 
 def test_rights_that_cannot_be_asked_for() -> None:
     """It may be well all the same."""
-    one = side(missing=None, answers={"rights": Answer(error="forbidden", status=403)})
+    one = side(missing=None, answers={"rights": QueryAnswer(error="forbidden", status=403)})
     finding = only(permitted(one, facts(None, one)))
     assert (finding.level, "(forbidden)" in finding.what) == (Level.WARN, True)
     assert "system:basic-user" in finding.advice
@@ -155,4 +155,4 @@ def test_a_cluster_that_is_not_reached_is_not_looked_at() -> None:
 
 def test_roles_of_other_kinds() -> None:
     """A kind without a group has none behind its name."""
-    assert "--resource=namespaces" in only(told(Right(NAMESPACE, ("get",), "x"))).advice
+    assert "--resource=namespaces" in only(told(Permission(NAMESPACE, ("get",), "x"))).advice

@@ -7,7 +7,7 @@ import pytest
 from doctorkit import CA, LOWER, NOW, at, contact, der, facts, levels, only, side, signed_by, topology, way
 
 from tensile.diagnostics.doctor.connectivity import minor_of, reached
-from tensile.diagnostics.doctor.facts import Contact, Finding, Level, Stage, Token
+from tensile.diagnostics.doctor.facts import ContactResult, Finding, Level, Stage, TokenInfo
 from tensile.objects import UPPER
 from tensile.sandbox.credentials import authority
 
@@ -15,7 +15,7 @@ OTHER = authority("other-ca", NOW)
 YEARS = timedelta(days=800)
 
 
-def told(found: Contact | None, **fields: Any) -> list[Finding]:
+def told(found: ContactResult | None, **fields: Any) -> list[Finding]:
     """Look at a lower that was reached so far."""
     one = side(contact=found, **fields)
     return list(reached(one, facts(None, one)))
@@ -148,7 +148,7 @@ def test_a_client_certificate_that_is_not_known() -> None:
 
 def test_a_token_that_ended() -> None:
     """A token tells until when it holds, and whose it is."""
-    finding = refused(certificate=b"", token=Token("system:serviceaccount:ops:engine", NOW - timedelta(hours=1)))
+    finding = refused(certificate=b"", token=TokenInfo("system:serviceaccount:ops:engine", NOW - timedelta(hours=1)))
     assert "its token ended on 2026-06-01 11:00 UTC" in finding.what
     assert "kubectl -n ops create token engine" in finding.advice
 

@@ -17,10 +17,10 @@ from tensile.diagnostics.doctor.facts import (
     NODES,
     RANGES,
     WAITING,
-    Answer,
+    ClusterFacts,
     Finding,
     Level,
-    Side,
+    QueryAnswer,
     Stage,
 )
 from tensile.diagnostics.doctor.features import measured, stored
@@ -34,13 +34,17 @@ from tensile.objects import UPPER, Manifest
 @pytest.mark.parametrize(
     ("answer", "level", "words"),
     [
-        (Answer(), Level.OK, "the metrics API answers"),
-        (Answer(error="not found", status=404), Level.WARN, "it has no metrics API"),
-        (Answer(error="service unavailable", status=503), Level.WARN, "the metrics API fails (service unavailable)"),
-        (Answer(error="forbidden", status=403), Level.SKIP, "not looked at"),
+        (QueryAnswer(), Level.OK, "the metrics API answers"),
+        (QueryAnswer(error="not found", status=404), Level.WARN, "it has no metrics API"),
+        (
+            QueryAnswer(error="service unavailable", status=503),
+            Level.WARN,
+            "the metrics API fails (service unavailable)",
+        ),
+        (QueryAnswer(error="forbidden", status=403), Level.SKIP, "not looked at"),
     ],
 )
-def test_metrics_of_a_lower(answer: Answer, level: Level, words: str) -> None:
+def test_metrics_of_a_lower(answer: QueryAnswer, level: Level, words: str) -> None:
     """A cluster can do without, so it never fails."""
     one = side(answers={METRICS: answer})
     finding = only(measured(one, facts(None, one)))
@@ -63,9 +67,9 @@ def storage_class(
     return {"metadata": {"name": name, **meta}, "provisioner": provisioner, "volumeBindingMode": mode}
 
 
-def classes(name: str, *found: Manifest) -> Side:
+def classes(name: str, *found: Manifest) -> ClusterFacts:
     """Make a cluster with these storage classes."""
-    return side(name, answers={CLASSES: Answer(list(found))})
+    return side(name, answers={CLASSES: QueryAnswer(list(found))})
 
 
 def above(*found: Manifest) -> list[Finding]:
@@ -100,10 +104,10 @@ def test_pods_that_the_scheduler_keeps_for_their_claims() -> None:
     pods = [{"name": f"shop/db-{number}", "message": said} for number in range(5)]
     pods.append({"name": "shop/web", "message": "0/2 nodes are available: 2 Insufficient cpu."})
     upper = classes(UPPER, storage_class("tensile"))
-    upper.answers[WAITING] = Answer(pods)
+    upper.answers[WAITING] = QueryAnswer(pods)
     finding = only(at(list(stored(upper, facts(upper))), Level.WARN))
     assert finding.what.endswith("with pods shop/db-0, shop/db-1, shop/db-2 and 2 more")
-    upper.answers[WAITING] = Answer(pods[-1:])
+    upper.answers[WAITING] = QueryAnswer(pods[-1:])
     assert not at(list(stored(upper, facts(upper))), Level.WARN)
 
 
@@ -143,22 +147,22 @@ def test_storage_that_nobody_uses() -> None:
 
 def test_classes_that_are_not_told() -> None:
     """The engine itself needs no right to read them below."""
-    lower = side(answers={CLASSES: Answer(error="forbidden", status=403)})
+    lower = side(answers={CLASSES: QueryAnswer(error="forbidden", status=403)})
     assert only(stored(lower, facts(None, lower))).level == Level.SKIP
 
 
 # Networks.
 
 
-def network(name: str, *pods: str, services: str = "192.168.0.0/16", identity: str = "") -> Side:
+def network(name: str, *pods: str, services: str = "192.168.0.0/16", identity: str = "") -> ClusterFacts:
     """Make a cluster whose nodes have these addresses for pods, and Services those; "" for a node that tells none."""
     ranges = [{"spec": {"cidrs": [services]}}] if services else []
     nodes = [node_of(f"n{number}", ours=False, podCIDRs=[cidr] if cidr else []) for number, cidr in enumerate(pods)]
-    answers = {NODES: Answer(nodes), RANGES: Answer(ranges)}
+    answers = {NODES: QueryAnswer(nodes), RANGES: QueryAnswer(ranges)}
     return side(name, answers=answers, identity=identity or f"uid-of-{name}")
 
 
-def clash(first: Side, second: Side) -> list[Finding]:
+def clash(first: ClusterFacts, second: ClusterFacts) -> list[Finding]:
     """Look at the second of two clusters."""
     above = first if first.name == UPPER else network(UPPER, "10.222.0.0/24")
     known = facts(above, *(one for one in (first, second) if one.name != UPPER))
@@ -180,7 +184,7 @@ def clash(first: Side, second: Side) -> list[Finding]:
         (network("a", "fd00::/64"), network("b", "fd00::/80"), "addresses of pods here (fd00::/80)"),
     ],
 )
-def test_addresses_that_two_clusters_have(first: Side, second: Side, words: str) -> None:
+def test_addresses_that_two_clusters_have(first: ClusterFacts, second: ClusterFacts, words: str) -> None:
     """Pods of one cannot be reached from the other: that is a warning, as not everybody needs it."""
     finding = only(clash(first, second))
     assert (finding.level, words in finding.what) == (Level.WARN, True)
@@ -195,7 +199,7 @@ def test_addresses_that_two_clusters_have(first: Side, second: Side, words: str)
         (network("a", "10.0.0.0/24", identity="same"), network("b", "10.0.0.0/24", identity="same")),
     ],
 )
-def test_addresses_that_are_in_nobodys_way(first: Side, second: Side) -> None:
+def test_addresses_that_are_in_nobodys_way(first: ClusterFacts, second: ClusterFacts) -> None:
     """Services leave no cluster, and two names of one cluster are told of elsewhere."""
     assert only(clash(first, second)).level == Level.OK
 
@@ -248,7 +252,7 @@ def test_virtual_nodes_have_no_addresses_for_pods() -> None:
     """What somebody gave them is not used."""
     virtual = node_of("lower-a", podCIDR="10.0.0.0/24")
     upper = network(UPPER)
-    upper.answers[NODES] = Answer([virtual])
+    upper.answers[NODES] = QueryAnswer([virtual])
     assert only(clash(upper, network("b", "10.0.0.0/24"))).level == Level.OK
 
 
@@ -262,7 +266,7 @@ def test_virtual_nodes_have_no_addresses_for_pods() -> None:
         (network("b", "10.2.0.0/24", ""), "not looked at: the addresses of pods, which"),
     ],
 )
-def test_clusters_that_do_not_tell_all_addresses(second: Side, words: str) -> None:
+def test_clusters_that_do_not_tell_all_addresses(second: ClusterFacts, words: str) -> None:
     """Some networks do not write them down: what is not known is said in the one line, and how to compare it."""
     whole = facts(network(UPPER, "10.1.0.0/24"), second)
     finding = only(one for one in networked(whole) if one.cluster == "b")
@@ -298,10 +302,10 @@ def test_an_overlap_hides_nothing_that_is_not_known() -> None:
 def test_an_upper_cluster_of_virtual_nodes_has_no_pods_of_its_own() -> None:
     """Nothing is missing of it then, unless its nodes could not be listed; nor is it of virtual nodes below."""
     virtual = node_of("lower-a")
-    ranges = Answer([{"spec": {"cidrs": ["192.168.0.0/16"]}}])
+    ranges = QueryAnswer([{"spec": {"cidrs": ["192.168.0.0/16"]}}])
     below = network("b", "10.0.0.0/24")
     below.answers[NODES].value.append(virtual)
-    for nodes, level in ((Answer([virtual]), Level.OK), (Answer(error="forbidden", status=403), Level.SKIP)):
+    for nodes, level in ((QueryAnswer([virtual]), Level.OK), (QueryAnswer(error="forbidden", status=403), Level.SKIP)):
         upper = side(UPPER, answers={NODES: nodes, RANGES: ranges})
         found = {one.cluster: one.level for one in networked(facts(upper, below))}
         assert found == {UPPER: level, "b": Level.OK}
@@ -310,7 +314,7 @@ def test_an_upper_cluster_of_virtual_nodes_has_no_pods_of_its_own() -> None:
 def test_the_way_of_pods_to_the_upper_apiserver() -> None:
     """Where its certificate does not name the host, clients below refuse it."""
     for stage, warns in ((Stage.DONE, False), (Stage.TLS, True)):
-        upper = side(UPPER, answers={ADVERTISED: Answer(contact(stage, "Hostname mismatch"))})
+        upper = side(UPPER, answers={ADVERTISED: QueryAnswer(contact(stage, "Hostname mismatch"))})
         found = at(list(networked(facts(upper))), Level.WARN)
         assert bool(found) == warns
         assert not warns or "--apiserver-cert-extra-sans" in only(found).advice

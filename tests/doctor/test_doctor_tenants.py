@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from doctorkit import LOWER, OWNER_OF, at, facts, levels, only, side, topology
 
-from tensile.diagnostics.doctor.facts import POLICIES, SPACES, STRANGERS, Answer, Finding, Level
+from tensile.diagnostics.doctor.facts import POLICIES, SPACES, STRANGERS, Finding, Level, QueryAnswer
 from tensile.diagnostics.doctor.tenants import MOST, places, tenanted, unprotected
 from tensile.objects import UPPER
 
@@ -17,8 +17,8 @@ def looked(
 ) -> list[Finding]:
     """Look at a lower with these namespaces and pods; other fields are of the topology's lower, `user` of the side."""
     user = fields.pop("user", "engine")
-    upper = side(UPPER, answers={SPACES: Answer(["kube-system", *above])})
-    lower = side(user=user, answers={SPACES: Answer(["kube-system", *below]), STRANGERS: Answer(pods)})
+    upper = side(UPPER, answers={SPACES: QueryAnswer(["kube-system", *above])})
+    lower = side(user=user, answers={SPACES: QueryAnswer(["kube-system", *below]), STRANGERS: QueryAnswer(pods)})
     return list(tenanted(lower, facts(upper, lower, topology=topology(lower=fields))))
 
 
@@ -90,8 +90,8 @@ def test_many_namespaces_are_cut_short() -> None:
 
 
 @pytest.mark.parametrize("missing", [(UPPER, SPACES), (LOWER, SPACES), (LOWER, STRANGERS)])
-@pytest.mark.parametrize("answer", [None, Answer(error="forbidden", status=403)])
-def test_what_is_not_told_is_not_judged(missing: tuple[str, str], answer: Answer | None) -> None:
+@pytest.mark.parametrize("answer", [None, QueryAnswer(error="forbidden", status=403)])
+def test_what_is_not_told_is_not_judged(missing: tuple[str, str], answer: QueryAnswer | None) -> None:
     """Neither well nor ill."""
     sides = {UPPER: side(UPPER), LOWER: side()}
     cluster, question = missing
@@ -120,8 +120,8 @@ def test_places_are_where_the_engine_would_put_pods() -> None:
 
 def policies(above: list[str], below: list[str]) -> list[Finding]:
     """Look at a lower with these namespaces, and NetworkPolicies in those of the upper cluster."""
-    answers = {SPACES: Answer(["kube-system", "shop", "bank"]), POLICIES: Answer(above)}
-    upper, lower = side(UPPER, answers=answers), side(answers={SPACES: Answer(below)})
+    answers = {SPACES: QueryAnswer(["kube-system", "shop", "bank"]), POLICIES: QueryAnswer(above)}
+    upper, lower = side(UPPER, answers=answers), side(answers={SPACES: QueryAnswer(below)})
     return [*unprotected(upper, facts(upper, lower)), *unprotected(lower, facts(upper, lower))]
 
 

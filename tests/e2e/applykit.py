@@ -15,7 +15,7 @@ from sitekit import Manifest, Site
 
 from tensile.deploy.render import STORAGE
 from tensile.deploy.setup import Setup
-from tensile.deploy.write import Wishes, rendering
+from tensile.deploy.write import RenderOptions, rendering
 from tensile.engine.leader_election import lease_ref
 from tensile.sandbox.sandbox import Sandbox
 
@@ -28,7 +28,7 @@ def setup(name: str, **fields: Any) -> Setup:
     """Make a set-up of a topology of that name, in a namespace of that name; of two lowers unless others are given."""
     lowers = [{"name": lower, "kubeconfig": lower} for lower in ("lower-a", "lower-b")]
     file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "lowers": lowers, **fields, "name": name}
-    return rendering(yaml.safe_dump(file).encode(), "topology.yaml", Wishes(name, None)).setup
+    return rendering(yaml.safe_dump(file).encode(), "topology.yaml", RenderOptions(name, None)).setup
 
 
 class Hand:
@@ -63,7 +63,7 @@ class Hand:
 
 @asynccontextmanager
 async def namespaced(sandbox: Sandbox, *clusters: str, name: str = "") -> AsyncIterator[tuple[str, dict[str, Site]]]:
-    """Return a name, and an administrator's connection to each cluster; what goes by that name is removed at the end."""
+    """Yield a name and an administrator's connection to each cluster; objects of that name are removed at the end."""
     name = name or f"set-up-{uuid4().hex[:8]}"
     sites = {cluster: Site(sandbox.clusters[cluster]) for cluster in clusters}
     try:

@@ -30,7 +30,7 @@ from bench.spareports import spare_ports
 from bench.uses import Uses
 from tensile.engine.engine import Engine
 from tensile.engine.leader_election import lease_ref
-from tensile.engine.lower import Ways
+from tensile.engine.lower import ClusterAccess
 from tensile.errors import ClusterError
 from tensile.kube.fleet import Fleet
 from tensile.names import OWNER, owner_of
@@ -38,7 +38,7 @@ from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Key, LowerWorld, Problem
 from tensile.sandbox import audit, credentials
-from tensile.sandbox.credentials import ADMINISTRATORS, Authority, Pair
+from tensile.sandbox.credentials import ADMINISTRATORS, Authority, CertificatePair
 from tensile.sandbox.sandbox import Sandbox
 from tensile.topology import Topology, parse
 
@@ -93,14 +93,14 @@ class Heard:
         self.problems: list[tuple[Key, Problem]] = []
         self.defects: list[str] = []
 
-    def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
+    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
         """Pass over a step: the clusters tell what came of it."""
 
-    def stuck(self, key: Key, problem: Problem) -> None:
+    def on_blocked(self, key: Key, problem: Problem) -> None:
         """Keep a problem."""
         self.problems.append((key, problem))
 
-    def broke(self, key: Key, error: Exception) -> None:
+    def on_rule_error(self, key: Key, error: Exception) -> None:
         """Keep a defect."""
         self.defects.append(f"{key}: {''.join(traceback.format_exception(error))}")
 
@@ -232,7 +232,7 @@ class Ground:
         fleet = Fleet(chance=random.random, clock=lambda: time.monotonic() + self.ahead)
         topology = self.topology(*edits)
         self.started_as = topology.name
-        self.engine = Engine(topology, Ways(self.directory), self.heard, fleet)
+        self.engine = Engine(topology, ClusterAccess(self.directory), self.heard, fleet)
         self.is_started = True
         async with asyncio.timeout(3 * LIMIT):
             await self.engine.start()
@@ -279,9 +279,9 @@ class Ground:
             await polled(lambda: all(_is_known(one.lower) for one in self.engine.clusters.joined.values()))
             end, known = time.monotonic() + _SEEING, [-1]
             while known != (known := positions(fleet)):
-                await loop.quiet()
-                while loop.hasten(_SOON):
-                    await loop.quiet()
+                await loop.wait_idle()
+                while loop.expedite(_SOON):
+                    await loop.wait_idle()
                 if not await has_seen_all(fleet, self.sites) and time.monotonic() < end:
                     known = [-1]
 
@@ -491,7 +491,7 @@ def with_fields(**fields: Any) -> Edit:
 
 def _is_known(lower: LowerWorld) -> bool:
     """Report whether the engine counts a lower as one that answers; before, it ends nothing there."""
-    return bool(lower.version) and not lower.silent
+    return bool(lower.version) and not lower.unreachable_seconds
 
 
 def _empty(file: Manifest) -> None:
@@ -502,9 +502,9 @@ def _none(objects: dict[str, Manifest]) -> bool:
     return not objects
 
 
-def issued(pki: Path, name: str, groups: Sequence[str] = (ADMINISTRATORS,)) -> Pair:
+def issued(pki: Path, name: str, groups: Sequence[str] = (ADMINISTRATORS,)) -> CertificatePair:
     """Issue a certificate of a cluster for a user of that name."""
-    pair = Pair((pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes())
+    pair = CertificatePair((pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes())
     key = load_pem_private_key(pair.key, None)
     assert isinstance(key, EllipticCurvePrivateKey)
     signer = Authority(pair, x509.load_pem_x509_certificate(pair.certificate).subject, key, datetime.now(UTC))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from sitekit import Site
 
-from tensile.kube.fleet import Feed, Fleet
+from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.informer import Informer
 from tensile.kube.requests import query_of, target_of
 from tensile.objects import UPPER
@@ -32,7 +32,7 @@ async def has_seen_all(fleet: Fleet, sites: Mapping[str, Site]) -> bool:
     return all(await asyncio.gather(*looks))
 
 
-async def _has_seen(site: Site, feed: Feed, informer: Informer) -> bool:
+async def _has_seen(site: Site, feed: InformerSpec, informer: Informer) -> bool:
     """Compare a cache with what a cluster has; what a cache leaves out has been seen when something newer was."""
     path = target_of(feed.kind.path(feed.selection.namespace), query_of(feed.selection))
     there = (await site.read(path)).get("items", [])

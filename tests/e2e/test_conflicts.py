@@ -159,7 +159,7 @@ async def test_a_strangers_object_is_reported_and_never_touched(ground: Ground, 
     assert pod["status"]["reason"] == "NameConflict"
     assert where in condition_of(pod, MIRRORED)["message"]
     assert where in await ground.told(pod, "NameConflict")
-    await ground.engine.loop.quiet()
+    await ground.engine.loop.wait_idle()
     site = ground.sites[A]
     after = await site.read(ground.path(stranger.plural, name))
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
@@ -175,7 +175,7 @@ async def test_a_strangers_object_that_is_ending_is_waited_for(ground: Ground, n
     await site.delete(path, 0 if stranger.plural != "pods" else 1)
     before = await site.until(path, lambda one: "deletionTimestamp" in one["metadata"])
     await refused_pod(ground, name, stranger)
-    await ground.engine.loop.quiet()
+    await ground.engine.loop.wait_idle()
     after = await site.read(path)
     assert FIELD_MANAGER not in {one["manager"] for one in after["metadata"]["managedFields"]}
     assert without_status(after) == without_status(before)
@@ -196,7 +196,7 @@ async def test_a_pod_that_waits_for_a_name_can_be_deleted(ground: Ground) -> Non
     await refused_pod(ground, "given-up", STRANGERS["pod"])
     await ground.upper.delete(ground.pod_path("given-up"))
     await ground.upper.gone(ground.pod_path("given-up"))
-    await ground.engine.loop.quiet()
+    await ground.engine.loop.wait_idle()
     after = await ground.sites[A].read(ground.pod_path("given-up"))
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
     await ground.sites[A].delete(ground.pod_path("given-up"), 0)
@@ -223,7 +223,7 @@ async def test_a_strangers_namespace_is_used_as_it_is(ground: Ground, forged: bo
     before = await site.read(f"/api/v1/namespaces/{name}")
     await ground.upper.create(ground.path("pods", namespace=name), ground.pod("guest"))
     await ground.upper.until(ground.path("pods", "guest", namespace=name), is_ready)
-    await ground.engine.loop.quiet()
+    await ground.engine.loop.wait_idle()
     assert await site.read(f"/api/v1/namespaces/{name}") == before
     await ground.upper.delete(ground.path("pods", "guest", namespace=name))
     await ground.upper.gone(ground.path("pods", "guest", namespace=name))

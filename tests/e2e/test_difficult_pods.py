@@ -209,7 +209,7 @@ async def test_scheduling_gates_hold_a_pod_above(ground: Ground) -> None:
     spec = ground.template({}, {"schedulingGates": [{"name": "example.com/later"}]})["spec"]
     await ground.upper.create(ground.path("pods"), {"metadata": {"name": "later"}, "spec": spec})
     await ground.upper.until(ground.pod_path("later"), lambda one: condition_of(one, "PodScheduled"))
-    await ground.engine.loop.quiet()
+    await ground.engine.loop.wait_idle()
     for lower in LOWERS:
         assert await ground.sites[lower].read(ground.pod_path("later")) == {}
     await ground.upper.patch(ground.pod_path("later"), {"spec": {"schedulingGates": None}})

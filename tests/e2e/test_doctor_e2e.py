@@ -31,10 +31,10 @@ class Limited(Ground):
     """A ground whose engine's user has no rights until it is given them."""
 
     async def allow(self) -> None:
-        """Give none."""
+        """Grant no rights."""
 
     async def limit(self, *edits: Edit, without: str = "") -> None:
-        """Give the user the roles of a topology, except for the rules on a resource; nothing else is granted to it."""
+        """Grant the user the roles of a topology, without the rules on a resource, and nothing else."""
         self.roles = roles_of(self.topology(*edits), self.home, self.configmap)
         for name, found in self.roles.items():
             for role in (one for one in found if "rules" in one):

@@ -140,7 +140,7 @@ async def test_a_deleted_node_is_made_again_and_costs_no_pod(ground: Ground) -> 
     await ground.upper.delete(node)
     await ground.upper.until(node, lambda one: one and one["metadata"]["uid"] != before["metadata"]["uid"])
     await ground.usable(ground.nodes[A])
-    await ground.engine.loop.quiet()
+    await ground.engine.loop.wait_idle()
     assert (await ground.upper.read(ground.pod_path("steady")))["metadata"]["uid"] == above["metadata"]["uid"]
     assert (await ground.sites[A].read(ground.pod_path("steady")))["metadata"]["uid"] == below["metadata"]["uid"]
     await ends(ground, "steady")

@@ -9,7 +9,7 @@ from enginekit import LOWERS, A, B, Edit, Ground
 from sitekit import Manifest, condition_of, is_ready
 
 from tensile.diagnostics import commands
-from tensile.engine.lower import Ways
+from tensile.engine.lower import ClusterAccess
 from tensile.errors import TensileError
 from tensile.names import MIRRORED
 from tensile.reconcile.pods.scheduling import NOT_READY
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 async def explained(ground: Ground, name: str, output: str = "text", *edits: Edit) -> str:
     """Ask about a pod of the namespace, with an administrator's kubeconfigs."""
-    topology, ways = ground.topology(*edits), Ways(ground.sandbox.directory)
+    topology, ways = ground.topology(*edits), ClusterAccess(ground.sandbox.directory)
     return await asyncio.to_thread(commands.explain, topology, ways, f"{ground.namespace}/{name}", output)
 
 

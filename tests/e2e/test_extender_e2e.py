@@ -17,7 +17,7 @@ from sitekit import Manifest, condition_of, is_ready
 
 from bench.spareports import spare_port
 from tensile.engine.engine import Engine
-from tensile.engine.lower import Ways
+from tensile.engine.lower import ClusterAccess
 from tensile.errors import TensileError
 from tensile.kube.fleet import Fleet
 from tensile.sandbox.apiserver import RESOURCES
@@ -268,10 +268,10 @@ async def test_who_stood_by_drives_though_a_port_is_taken(ground: Advised, tmp_p
     try:
         with socket.create_server(("127.0.0.1", spare_port())) as taken:
             topology = other.topology(other.on(bind="127.0.0.1", port=taken.getsockname()[1]))
-            other.engine = Engine(topology, Ways(other.directory), other.heard, Fleet(chance=random.random))
+            other.engine = Engine(topology, ClusterAccess(other.directory), other.heard, Fleet(chance=random.random))
             other.is_started = True
-            await other.engine.stand_by()
-            await other.engine.drive()
+            await other.engine.standby()
+            await other.engine.lead()
             await other.usable(other.nodes[A])
             assert "another program listens there" in other.engine.pending[0]
             assert other.engine.extender.port == 0

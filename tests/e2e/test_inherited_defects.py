@@ -187,7 +187,7 @@ async def test_defect_12_an_update_keeps_what_is_ours_below_and_is_sent_once(gro
     assert lower["metadata"]["labels"][VIRTUAL_POD] == "true"
     await ground.calm()
     await ground.note()
-    ground.engine.loop.wake(A)
+    ground.engine.loop.enqueue_all(A)
     await ground.calm()
     assert await ground.writes() == []
     await ends(ground, "tripped")

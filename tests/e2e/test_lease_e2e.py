@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from sitekit import Manifest, Refused, Site
 
-from tensile.engine.leader_election import Election, Pace, lease_ref
+from tensile.engine.leader_election import Election, LeaseTimings, lease_ref
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
 from tensile.names import owner_of
@@ -18,7 +18,7 @@ from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 
-PACE = Pace(holds=2.0, gives_up=1.4, look=0.2, answer=0.6)
+PACE = LeaseTimings(holds=2.0, gives_up=1.4, look=0.2, answer=0.6)
 MOST = 2147483647
 
 
@@ -59,7 +59,7 @@ async def ground(sandbox: Sandbox) -> AsyncIterator[Ground]:
 @asynccontextmanager
 async def leading(engine: Election) -> AsyncIterator[asyncio.Task[str]]:
     """Have an engine win, and keep the lease; what ended that is the task's result."""
-    await engine.won()
+    await engine.acquired()
     task = asyncio.create_task(engine.lost())
     try:
         yield task
@@ -70,7 +70,7 @@ async def leading(engine: Election) -> AsyncIterator[asyncio.Task[str]]:
 
 async def test_what_the_api_takes_of_a_lease(ground: Ground) -> None:
     """No duration that is none; but ten years, none at all, any moment, and any name."""
-    await ground.engine("one").won()
+    await ground.engine("one").acquired()
     for spec in ({"leaseDurationSeconds": -1}, {"leaseDurationSeconds": 0}, {"leaseDurationSeconds": "15"}):
         with pytest.raises(Refused):
             await ground.write(spec)
@@ -92,7 +92,7 @@ async def test_a_forged_lease_makes_no_two_lead(ground: Ground, spec: Manifest) 
     one, two = ground.engine("one"), ground.engine("two")
     async with leading(one) as ended:
         await asyncio.sleep(PACE.look / 2)
-        waiting = asyncio.create_task(two.won())
+        waiting = asyncio.create_task(two.acquired())
         await asyncio.sleep(PACE.look * 2)
         for _ in range(10):
             await ground.write(spec)
@@ -107,7 +107,7 @@ async def test_a_forged_lease_is_taken_in_the_end(ground: Ground, spec: Manifest
     async with leading(ground.engine("one")):
         await ground.write(spec)
     async with asyncio.timeout(20 * PACE.holds):
-        await ground.engine("two").won()
+        await ground.engine("two").acquired()
     found = await ground.lease()
     assert (found["holderIdentity"], found["leaseDurationSeconds"]) == ("two", int(PACE.holds))
 
@@ -116,7 +116,7 @@ async def test_a_deleted_lease_is_not_made_before_its_holder_knows(ground: Groun
     """The one that waited makes it when the other one has ended."""
     one, two = ground.engine("one"), ground.engine("two")
     async with leading(one) as ended:
-        waiting = asyncio.create_task(two.won())
+        waiting = asyncio.create_task(two.acquired())
         await asyncio.sleep(PACE.look * 2)
         await ground.site.delete(ground.ref.path())
         assert await ended == "nobody holds it"

@@ -183,7 +183,7 @@ async def test_a_debug_container_waits_for_names_too(ground: Ground) -> None:
     pod = await ground.upper.until(
         ground.pod_path("debugged"), lambda one: "NameConflict" in str(one["status"].get("conditions"))
     )
-    await ground.engine.loop.quiet()
+    await ground.engine.loop.wait_idle()
     assert "ephemeralContainers" not in (await site.read(ground.pod_path("debugged")))["spec"]
     await site.delete(ground.path("secrets", "debugging"))
     await held(ground, "secrets", "debugging")
@@ -325,7 +325,7 @@ async def test_nothing_is_mirrored_where_the_engines_account_is(
             assert condition_of(pod, MIRRORED)["message"] == words
             await ground.bind("neighbour")
             await ground.upper.until(ground.pod_path("neighbour"), is_ready)
-            await ground.engine.loop.quiet()
+            await ground.engine.loop.wait_idle()
             for plural in ("pods", "secrets"):
                 assert (await ground.sites[A].read(ground.path(plural, namespace=own)))["items"] == []
             await ground.upper.delete(ground.path("pods", "guest", namespace=own))

@@ -55,7 +55,7 @@ async def test_a_strangers_node_and_its_pods_are_left_alone(field: Ground, marks
     await polled(lambda: any(key.name == node for key, _ in field.heard.problems))
     await field.bind("elsewhere", lower=B)
     await field.upper.until(field.pod_path("elsewhere"), is_ready)
-    await field.engine.loop.quiet()
+    await field.engine.loop.wait_idle()
     touched = {one.name for one, code in await field.attempts() if code < 300}
     assert touched & {node, "settled", "leaving"} == set()
     (problem,) = {problem for key, problem in field.heard.problems if key.name == node}

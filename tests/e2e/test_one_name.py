@@ -70,7 +70,7 @@ async def running(program: SetUp, command: list[str], ports: list[int]) -> Async
 
 
 def elsewhere(file: Manifest, ports: list[int]) -> None:
-    """Give a topology other ports: all engines here are on one machine."""
+    """Set other ports in a topology, since all engines of the test run on one machine."""
     for lower, port in zip(file["lowers"], ports, strict=False):
         lower["node"]["kubeletPort"] = port
     file["kubelet"]["port"], file["telemetry"]["port"] = ports[len(LOWERS) :]

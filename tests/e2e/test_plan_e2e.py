@@ -64,7 +64,7 @@ def second(ground: Ground) -> str:
 
 
 def renamed(file: Manifest) -> None:
-    """Give the empty lower's node another name."""
+    """Rename the node of the empty lower cluster."""
     node = next(one for one in file["lowers"] if one["name"] == B)["node"]
     node["name"] += "-renamed"
 

@@ -70,7 +70,7 @@ class Row(Program):
             await self.upper.until(self.pod_path(POD[lower]), is_ready)
 
     def log_below(self, lower: str) -> str:
-        """Return what the container's log of a lower's pod has; one that nobody has begun begins with the pod's name."""
+        """Return the container log of a lower pod; a log that does not exist yet begins with the pod's name."""
         log = self.sites[lower].logs / self.namespace / POD[lower] / "main.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         if not log.exists() or not log.read_text():

@@ -120,7 +120,7 @@ async def test_a_plan_says_the_names_below(ground: Ground) -> None:
     await ground.upper.delete(f"/api/v1/namespaces/{ground.namespace}-p")
 
 
-async def ran_plan(topology: object, directory: Path) -> plan.Planned:
+async def ran_plan(topology: object, directory: Path) -> plan.PlanText:
     """Plan beside the engine, in a thread: it has an event loop of its own."""
     return await asyncio.to_thread(
         plan.plan,

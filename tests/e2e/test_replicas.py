@@ -80,7 +80,7 @@ async def beside(program: Replicated, *edits: Edit) -> AsyncIterator[Other]:
     ports = spare_ports(5)
 
     def elsewhere(file: Manifest) -> None:
-        """Give the file other ports."""
+        """Set other ports in the file."""
         for lower, port in zip(file["lowers"], ports, strict=False):
             lower["node"]["kubeletPort"] = port
         file["kubelet"]["port"], file["telemetry"]["port"] = ports[2:4]

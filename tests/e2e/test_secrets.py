@@ -39,7 +39,7 @@ def says(words: str) -> Callable[[Manifest], bool]:
 
 
 def is_open(node: Manifest) -> bool:
-    """Report whether nothing on a node tells any more that its lower was out of reach; that goes after the condition."""
+    """Report whether the taint of an unreachable lower cluster is gone; it goes after the condition."""
     return all(taint["key"] != UNREACHABLE_TAINT for taint in node["spec"].get("taints", ()))
 
 
@@ -57,7 +57,7 @@ def kubeconfig(program: MapProgram, lower: str) -> bytes:
 
 
 async def callers(program: MapProgram, cluster: str, since: int) -> set[str]:
-    """Give the users as whom the program has called a cluster since a position of its audit log."""
+    """Return the users as whom the program called a cluster since a position of its audit log."""
     records = audit.read(program.sites[cluster].audit_log, since)
     ours = (one for one in records if one.get("userAgent", "").startswith("tensile/"))
     return {one["user"]["username"] for one in ours if program.user in one["user"]["username"]}

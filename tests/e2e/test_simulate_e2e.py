@@ -17,7 +17,7 @@ from sitekit import Manifest, is_ready
 
 from tensile.diagnostics import commands, podfile
 from tensile.diagnostics.simulate import Case
-from tensile.engine.lower import Ways
+from tensile.engine.lower import ClusterAccess
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -76,7 +76,7 @@ def even(app: str, key: str, skew: int = 1) -> list[Manifest]:
 async def simulated(ground: Ground, deployment: Manifest) -> Manifest:
     """Ask how many of a Deployment's pods fit."""
     wanted = podfile.template(orjson.dumps(deployment), "case")
-    topology, ways = ground.topology(), Ways(ground.sandbox.directory)
+    topology, ways = ground.topology(), ClusterAccess(ground.sandbox.directory)
     picture = await asyncio.to_thread(commands.pictured, topology, ways, None)
     return dict(orjson.loads(commands.simulate(picture, wanted, Case(), "json")[0]))
 
@@ -148,7 +148,9 @@ async def test_pods_of_a_lower_that_is_lost(ground: Ground, resource: str) -> No
     collection = f"{ground.path('pods')}?labelSelector=app%3Dhomeless"
     pods = await ground.upper.until_all(collection, lambda pods: len(pods) == 10 and all(map(is_ready, pods.values())))
     there = sum(pod["spec"]["nodeName"] == ground.nodes[A] for pod in pods.values())
-    picture = await asyncio.to_thread(commands.pictured, ground.topology(), Ways(ground.sandbox.directory), None)
+    picture = await asyncio.to_thread(
+        commands.pictured, ground.topology(), ClusterAccess(ground.sandbox.directory), None
+    )
     found = orjson.loads(commands.simulate(picture, None, Case(lost=frozenset({A})), "json")[0])
     placed = [one for one in found["moved"] if one["lower"]]
     assert len(found["moved"]) == there

@@ -19,9 +19,9 @@ from hookedkit import OPTED, Hooked
 from sitekit import Manifest, condition_of, is_ready
 
 from bench.spareports import spare_ports
-from tensile import diagnostics as inspection
+from tensile import diagnostics
 from tensile.diagnostics import commands
-from tensile.engine.lower import Ways
+from tensile.engine.lower import ClusterAccess
 from tensile.names import CLUSTER_ID
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
@@ -36,7 +36,7 @@ REQUIRED, PREFERRED = (
 )
 DEPLOYMENTS = "apis/apps/v1"
 CLOSED_C = edit_lower(C, maintenance="cordon")
-DOCUMENT = Path(inspection.__file__).parents[2] / "docs" / "placement.md"
+DOCUMENT = Path(diagnostics.__file__).parents[2] / "docs" / "placement.md"
 SSD = {"disk": "ssd"}
 
 
@@ -178,7 +178,7 @@ async def pods_below(ground: Wide, app: str = "web") -> dict[str, list[Manifest]
 async def explained(ground: Wide) -> set[str]:
     """Return the sentences of `tensile explain` about the pods that wait above."""
     pods = (await ground.upper.read(ground.path("pods")))["items"]
-    topology, ways = ground.topology(ground.hooked()), Ways(ground.sandbox.directory)
+    topology, ways = ground.topology(ground.hooked()), ClusterAccess(ground.sandbox.directory)
     told = [
         await asyncio.to_thread(
             commands.explain, topology, ways, f"{ground.namespace}/{pod['metadata']['name']}", "json"

@@ -21,7 +21,7 @@ from sitekit import LIMIT, Manifest, is_ready
 
 from bench.spareports import spare_ports
 from tensile.engine.engine import Engine
-from tensile.engine.lower import Ways
+from tensile.engine.lower import ClusterAccess
 from tensile.kube.fleet import Fleet
 from tensile.sandbox.sandbox import Sandbox
 
@@ -186,21 +186,21 @@ async def test_an_engine_that_stands_by_leaves_the_address_to_the_one_that_drive
     before, ports = await ground.registered(), spare_ports(len(LOWERS) + 2)
 
     def elsewhere(file: Manifest) -> None:
-        """Give the topology other ports, and the webhook another address."""
+        """Set other ports in the topology, and another address for the webhook."""
         for lower, port in zip(file["lowers"], ports, strict=False):
             lower["node"]["kubeletPort"] = port
         file["kubelet"]["port"] = ports[-2]
         file["webhook"] |= {"port": ports[-1], "url": f"https://127.0.0.1:{ports[-1]}/mutate"}
 
     topology = ground.topology(ground.hooked(), elsewhere)
-    other = Engine(topology, Ways(ground.directory), ground.heard, Fleet(chance=random.random))
-    await other.stand_by()
+    other = Engine(topology, ClusterAccess(ground.directory), ground.heard, Fleet(chance=random.random))
+    await other.standby()
     try:
         await ground.upper.until(ground.hook, lambda one: _trusted(one) != _trusted(before))
         await polled(lambda: not other.hook.server.waits())
         assert _address(await ground.registered()) == _address(before)
         await ground.stop()
-        await other.drive()
+        await other.lead()
         found = await ground.upper.until(ground.hook, lambda one: _address(one) == topology.webhook.url)
         assert found["metadata"]["uid"] == before["metadata"]["uid"]
     finally:

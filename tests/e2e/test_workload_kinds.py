@@ -199,7 +199,7 @@ async def test_a_pod_made_anew_after_a_forced_deletion(ground: Ground) -> None:
     await ground.upper.delete(path, 0)
     new = await ground.bind("again")
     held = await site.until(path, lambda one: "deletionTimestamp" in one["metadata"])
-    await ground.engine.loop.quiet()
+    await ground.engine.loop.wait_idle()
     assert held["metadata"]["uid"] == old["metadata"]["uid"]
     assert phase_of(await ground.upper.read(path)) == "Pending"
     await site.patch(path, {"metadata": {"finalizers": None}})

@@ -17,7 +17,7 @@ from bench.sites import Refused, Site, until
 from tensile.diagnostics.doctor.facts import CHECKS
 from tensile.diagnostics.doctor.webhook import tried
 from tensile.kube.tls import self_signed
-from tensile.policy.webhook.listener import Listening
+from tensile.policy.webhook.listener import WebhookListener
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.processes import choose
 from tensile.sandbox.sandbox import Sandbox
@@ -114,7 +114,7 @@ async def test_a_webhook_behind_a_service_that_answers(sandbox: Sandbox, tmp_pat
     if not own_address():
         pytest.skip("this machine has no address but loopback, to which an apiserver does not proxy")
     pair = self_signed("x", "hooks", ["hooks"], datetime.now(UTC), timedelta(days=1))
-    server = Listening(pair, lambda body: body)
+    server = WebhookListener(pair, lambda body: body)
     await server.start(own_address(), 0)
     async with Stage(sandbox, tmp_path) as stage:
         await behind_a_service(stage, server.port)

@@ -13,7 +13,7 @@ from tensile.errors import Conflict
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
 from tensile.objects import CONFIG_MAP, NODE, POD, SERVICE_ACCOUNT, UPPER, Kind, Manifest
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.sandbox.sandbox import Sandbox
 
 TRIALS, REQUESTS = 8, 50
@@ -32,9 +32,9 @@ async def test_a_rehearsal_answers_as_a_real_cluster(sandbox: Sandbox) -> None:
     assert sum(one.events for one in results) > TRIALS * REQUESTS / 2
 
 
-def rehearsal(*, ends_pods: bool = False) -> Rehearsal:
+def rehearsal(*, ends_pods: bool = False) -> DryRunCluster:
     """Make a cluster in memory."""
-    return Rehearsal(UPPER, ends_pods=ends_pods, now=lambda: NOW)
+    return DryRunCluster(UPPER, ends_pods=ends_pods, now=lambda: NOW)
 
 
 async def test_another_behaviour_is_told() -> None:

@@ -160,7 +160,7 @@ def test_the_model_sees_what_must_not_be_written() -> None:
     assert looked(lambda _stage, model: model.look("patch", pod, {"metadata": {}})) == ["no fence"]
 
     def say(stage: Stage, model: Model) -> None:
-        """Say of the pod that it failed, and that it runs."""
+        """Report the pod as failed, then as running."""
         for phase in ("Failed", "Running"):
             body = {"metadata": {"uid": uid_of(stage, pod)}, "status": {"phase": phase}}
             model.look("patch status", pod, body)

@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 from placekit import node, space
 
-from tensile.diagnostics.cluster_snapshot import KINDS, Picture, Sight, kept
-from tensile.names import UPPER_UID
+from tensile.diagnostics.cluster_snapshot import KINDS, ClusterSnapshot, FleetSnapshot, kept
+from tensile.names import OWNER, UPPER_UID, owner_of
 from tensile.objects import NAMESPACE, NODE, Kind
 from tensile.topology import Topology, parse
 
@@ -30,22 +30,22 @@ def virtual(name: str, cpu: str = "8", **fields: Any) -> Manifest:
     return node(name, labels=labels, spec={"taints": [TAINT]} | fields, cpu=cpu, memory="16Gi", pods="20")
 
 
-def sight(name: str, *objects: tuple[Kind, Manifest], trouble: str = "") -> Sight:
+def sight(name: str, *objects: tuple[Kind, Manifest], trouble: str = "") -> ClusterSnapshot:
     """Make what was seen of a cluster."""
     found: dict[str, list[Manifest]] = {kind.plural: [] for kind in KINDS}
     for kind, manifest in objects:
         found[kind.plural].append(kept(kind, manifest))
-    return Sight(name, found, trouble)
+    return ClusterSnapshot(name, found, trouble)
 
 
-def picture(upper: list[tuple[Kind, Manifest]], *lowers: Sight, **fields: Any) -> Picture:
+def picture(upper: list[tuple[Kind, Manifest]], *lowers: ClusterSnapshot, **fields: Any) -> FleetSnapshot:
     """Make a picture: virtual nodes stand above, and each lower has a namespace default."""
     nodes = [(NODE, virtual("lower-a")), (NODE, virtual("lower-b"))]
     above = sight("", *nodes, (NAMESPACE, space("default")), *upper)
-    return Picture(topology(**fields), "upper-uid", above, list(lowers), NOW)
+    return FleetSnapshot(topology(**fields), "upper-uid", above, list(lowers), NOW)
 
 
-def two_nodes(name: str, *more: tuple[Kind, Manifest], cpu: str = "4") -> Sight:
+def two_nodes(name: str, *more: tuple[Kind, Manifest], cpu: str = "4") -> ClusterSnapshot:
     """Make a lower of two nodes."""
     nodes = [(NODE, node(f"{name}-{number}", cpu=cpu)) for number in (1, 2)]
     return sight(name, *nodes, (NAMESPACE, space("default")), *more)
@@ -65,4 +65,5 @@ def below(upper_pod: Manifest, on: str = "", phase: str = "Running") -> Manifest
         {"nodeName": on} if on else {}
     )
     notes = {UPPER_UID: upper_pod["metadata"]["uid"]}
-    return {"metadata": meta | {"annotations": notes}, "spec": spec, "status": {"phase": phase}}
+    marks = {"labels": {OWNER: owner_of("upper-uid", topology().name).mark}, "annotations": notes}
+    return {"metadata": meta | marks, "spec": spec, "status": {"phase": phase}}

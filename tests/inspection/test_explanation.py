@@ -6,8 +6,8 @@ import pytest
 from picturekit import TAINT, above, below, picture, sight, two_nodes, virtual
 from placekit import asking, claim, kind, node, on_hosts, space, using, volume
 
-from tensile.diagnostics.cluster_snapshot import Asked
-from tensile.diagnostics.explain import as_text, explained
+from tensile.diagnostics.cluster_snapshot import UpperPod
+from tensile.diagnostics.explain import explained, explanation_text
 from tensile.names import MIRRORED
 from tensile.objects import CLAIM, NAMESPACE, NODE, POD, QUOTA, STORAGE_CLASS, VOLUME
 
@@ -17,7 +17,7 @@ LOWERS = (two_nodes("lower-a"), two_nodes("lower-b"))
 
 def why(pod: Manifest, *lowers: Any, upper: Any = (), **fields: Any) -> str:
     """Return the sentence."""
-    return str(explained(picture(list(upper), *(lowers or LOWERS), **fields), Asked(pod, []))["why"])
+    return str(explained(picture(list(upper), *(lowers or LOWERS), **fields), UpperPod(pod, []))["why"])
 
 
 def on(node_name: str = "lower-a") -> Manifest:
@@ -68,7 +68,7 @@ def test_a_pod_behind_gates() -> None:
 
 def test_a_topology_without_lowers() -> None:
     """There is nowhere to go."""
-    found = explained(picture([], lowers=[]), Asked(above(), []))
+    found = explained(picture([], lowers=[]), UpperPod(above(), []))
     assert found["why"] == "the topology has no lower clusters"
     assert found["lowers"] == []
 
@@ -78,6 +78,17 @@ def test_a_pod_that_fits_on_no_node_below() -> None:
     pod = above(spec=on() | asking(cpu="5"))
     lower = two_nodes("lower-a", (POD, below(pod, phase="Pending")))
     assert why(pod, lower, LOWERS[1]) == "in lower-a it waits for a node: 0/2 nodes are available: 2 Insufficient cpu."
+
+
+def test_a_lower_pod_that_pretends_to_be_the_copy_is_not_described() -> None:
+    """Its marks are right, as anyone may write them, but it has another name than the copy would have."""
+    pod = above(spec=on())
+    made = below(pod, on="lower-a-1")
+    forged = {**made, "metadata": {**made["metadata"], "name": "forged"}}
+    honest = explained(picture([], two_nodes("lower-a", (POD, made)), LOWERS[1]), UpperPod(pod, []))
+    fooled = explained(picture([], two_nodes("lower-a", (POD, forged)), LOWERS[1]), UpperPod(pod, []))
+    assert [bool(row["pod"]) for row in honest["lowers"]] == [True, False]
+    assert [bool(row["pod"]) for row in fooled["lowers"]] == [False, False]
 
 
 def test_a_pod_whose_scheduler_below_has_not_chosen() -> None:
@@ -94,7 +105,7 @@ def test_a_pod_that_runs() -> None:
     """Where it is, and the other nodes are judged as if it were not there."""
     pod = above(spec=on() | asking(cpu="3"))
     lower = two_nodes("lower-a", (POD, below(pod, "lower-a-1")))
-    found = explained(picture([], lower, LOWERS[1]), Asked(pod, []))
+    found = explained(picture([], lower, LOWERS[1]), UpperPod(pod, []))
     assert found["why"] == "in lower-a it is on node lower-a-1, Running"
     assert [one["fits"] for one in found["lowers"][0]["below"]["nodes"]] == [True, True]
     assert found["lowers"][0]["pod"] == {"namespace": "default", "name": "web", "node": "lower-a-1", "phase": "Running"}
@@ -132,10 +143,10 @@ def quota(hard: str, used: str, **spec: Any) -> Manifest:
 def test_a_quota_below() -> None:
     """What it leaves is told where the pod is not below yet."""
     pod = above(spec=on() | asking(cpu="2"))
-    found = explained(picture([], two_nodes("lower-a", (QUOTA, quota("4", "3")))), Asked(pod, []))
+    found = explained(picture([], two_nodes("lower-a", (QUOTA, quota("4", "3")))), UpperPod(pod, []))
     assert found["why"] == ("it is not in lower-a: quota q there leaves too little: requests.cpu: 2 asked, 1 of 4 left")
     assert found["lowers"][0]["quota"] == [{"name": "q", "message": "requests.cpu: 2 asked, 1 of 4 left"}]
-    assert "lower-a   -           no     quota   q: requests.cpu: 2 asked, 1 of 4 left" in as_text(found)
+    assert "lower-a   -           no     quota   q: requests.cpu: 2 asked, 1 of 4 left" in explanation_text(found)
 
 
 @pytest.mark.parametrize("spec", [{"scopes": ["BestEffort"]}, {"scopeSelector": {"matchExpressions": []}}])
@@ -143,7 +154,7 @@ def test_quotas_for_some_pods_only_say_nothing(spec: Manifest) -> None:
     """Nor one that leaves enough."""
     pod = above(spec=on() | asking(cpu="2"))
     for one in (quota("4", "4", **spec), quota("4", "2")):
-        found = explained(picture([], two_nodes("lower-a", (QUOTA, one))), Asked(pod, []))
+        found = explained(picture([], two_nodes("lower-a", (QUOTA, one))), UpperPod(pod, []))
         assert found["lowers"][0]["quota"] == []
 
 
@@ -155,11 +166,11 @@ def test_nothing_is_said_of_it() -> None:
 def test_a_lower_out_of_reach() -> None:
     """Half a picture is told as such."""
     trouble = "lower-a: no answer in 20 s"
-    found = explained(picture([], sight("lower-a", trouble=trouble), LOWERS[1]), Asked(above(spec=on()), []))
+    found = explained(picture([], sight("lower-a", trouble=trouble), LOWERS[1]), UpperPod(above(spec=on()), []))
     assert found["why"] == f"lower-a does not tell how it is: {trouble}"
     assert found["lowers"][0]["below"] is None
     assert found["lowers"][1]["below"]["fits"] == 2
-    assert f"lower-a   -           ?      reach   {trouble}" in as_text(found)
+    assert f"lower-a   -           ?      reach   {trouble}" in explanation_text(found)
 
 
 def test_a_namespace_that_is_not_mirrored() -> None:
@@ -201,7 +212,7 @@ def test_a_volume_that_holds_the_pod_in_one_place() -> None:
     """Below, a claim of ours that is bound to a node's own volume."""
     pod = above(spec=on() | using("data"))
     storage = [(CLAIM, claim(volumeName="pv")), (VOLUME, volume(nodeAffinity=on_hosts("lower-a-2")))]
-    found = explained(picture([(CLAIM, claim())], two_nodes("lower-a", *storage)), Asked(pod, []))
+    found = explained(picture([(CLAIM, claim())], two_nodes("lower-a", *storage)), UpperPod(pod, []))
     nodes = found["lowers"][0]["below"]["nodes"]
     assert [(one["name"], one["fits"]) for one in nodes] == [("lower-a-1", False), ("lower-a-2", True)]
     assert nodes[0]["check"] == "volumes"
@@ -214,15 +225,15 @@ def test_a_claim_that_would_come_with_the_pod() -> None:
     lowers = [{"name": "lower-a", "kubeconfig": "a", "storageClasses": {"fast": "local-fast"}}]
     upper = [(CLAIM, above_claim), (STORAGE_CLASS, kind("fast"))]
     pod = above(spec=using("data"))
-    found = explained(picture(upper, lower, lowers=lowers), Asked(pod, []))
+    found = explained(picture(upper, lower, lowers=lowers), UpperPod(pod, []))
     assert found["lowers"][0]["below"]["fits"] == 2
-    without = explained(picture(upper, lower, lowers=lowers, controllers=[]), Asked(pod, []))
+    without = explained(picture(upper, lower, lowers=lowers, controllers=[]), UpperPod(pod, []))
     assert without["lowers"][0]["below"]["nowhere"]["reasons"] == ['persistentvolumeclaim "data" not found']
 
 
 def test_what_means_something_above_only_is_not_asked_below() -> None:
     """A pod pinned to a lower by its virtual node's label fits on the nodes behind it."""
-    found = explained(picture([], *LOWERS), Asked(above(spec={"nodeSelector": {"clusterID": "lower-b"}}), []))
+    found = explained(picture([], *LOWERS), UpperPod(above(spec={"nodeSelector": {"clusterID": "lower-b"}}), []))
     assert [one["above"]["fits"] for one in found["lowers"]] == [False, True]
     assert found["lowers"][1]["below"]["fits"] == 2
 
@@ -230,7 +241,7 @@ def test_what_means_something_above_only_is_not_asked_below() -> None:
 def test_a_virtual_node_that_is_missing() -> None:
     """Above there is nobody to send pods to."""
     lowers = [{"name": "lower-x", "kubeconfig": "x"}]
-    found = explained(picture([], two_nodes("lower-x"), lowers=lowers), Asked(above(), []))
+    found = explained(picture([], two_nodes("lower-x"), lowers=lowers), UpperPod(above(), []))
     assert found["why"] == "no virtual node does: there is no node lower-x (does the engine run?)"
 
 
@@ -240,7 +251,7 @@ def test_a_prefixed_namespace() -> None:
     limit = quota("1", "1")
     limit["metadata"]["namespace"] = "demo-default"
     lower = two_nodes("lower-a", (NAMESPACE, space("demo-default")), (QUOTA, limit))
-    found = explained(picture([], lower, lowers=lowers), Asked(above(spec=asking(cpu="1")), []))
+    found = explained(picture([], lower, lowers=lowers), UpperPod(above(spec=asking(cpu="1")), []))
     assert found["lowers"][0]["quota"] == [{"name": "q", "message": "requests.cpu: 1 asked, 0 of 1 left"}]
 
 
@@ -260,7 +271,7 @@ def test_the_last_events_are_told() -> None:
         }
     )
     events.append(event("Made", "", eventTime="2026-03-01T11:30:00Z", reportingComponent="tensile-kube"))
-    found = explained(picture([], *LOWERS), Asked(above(), events))["events"]
+    found = explained(picture([], *LOWERS), UpperPod(above(), events))["events"]
     assert [one["reason"] for one in found] == ["Series", "Made", "R6", "R5", "R4"]
     assert found[1]["source"] == "tensile-kube"
     assert found[2] == {
@@ -276,16 +287,16 @@ def test_what_could_not_be_read_is_told() -> None:
     """Placement rests on less then."""
     lower = two_nodes("lower-a")
     lower.unread.append("persistentvolumes: forbidden")
-    found = explained(picture([], lower, LOWERS[1]), Asked(above(), []))
-    assert "lower-a: not looked at: persistentvolumes: forbidden" in as_text(found)
+    found = explained(picture([], lower, LOWERS[1]), UpperPod(above(), []))
+    assert "lower-a: not looked at: persistentvolumes: forbidden" in explanation_text(found)
 
 
 def test_the_table() -> None:
     """To the letter."""
     tight = sight("lower-b", (NODE, node("b-1", cpu="1")), (NODE, node("b-2", spec={"unschedulable": True})))
     pod = above(spec=asking(cpu="2"), status=unscheduled("later"))
-    text = as_text(
-        explained(picture([], LOWERS[0], tight), Asked(pod, [event("FailedScheduling", "2026-03-01T11:00:00Z")]))
+    text = explanation_text(
+        explained(picture([], LOWERS[0], tight), UpperPod(pod, [event("FailedScheduling", "2026-03-01T11:00:00Z")]))
     )
     assert text == (
         "Pod default/web, Pending, on no node: the upper cluster has bound it to no node, though it may go to lower-a, "
@@ -307,7 +318,9 @@ def test_the_table() -> None:
 def test_many_nodes_share_lines() -> None:
     """By what they say; how much each has left is in the JSON."""
     nodes = [(NODE, node(f"n{number:02}", cpu="1" if number else "4")) for number in range(25)]
-    text = as_text(explained(picture([], sight("lower-a", *nodes), LOWERS[1]), Asked(above(spec=asking(cpu="2")), [])))
+    text = explanation_text(
+        explained(picture([], sight("lower-a", *nodes), LOWERS[1]), UpperPod(above(spec=asking(cpu="2")), []))
+    )
     lines = [line for line in text.splitlines() if line.startswith("lower-a")]
     assert lines == [
         "lower-a   n01, n02, n03 and 21 more   no     resources   Insufficient cpu",
@@ -319,10 +332,10 @@ def test_a_lower_without_nodes_and_a_reason_that_is_no_nodes() -> None:
     """Each is a line."""
     empty = sight("lower-b")
     pod = above(spec=using("gone"))
-    text = as_text(explained(picture([], LOWERS[0], empty), Asked(pod, [])))
+    text = explanation_text(explained(picture([], LOWERS[0], empty), UpperPod(pod, [])))
     assert 'lower-a   any       no     volumes   persistentvolumeclaim "gone" not found' in text
     assert "lower-b   any       no     volumes" in text
-    plain = as_text(explained(picture([], LOWERS[0], empty), Asked(above(), [])))
+    plain = explanation_text(explained(picture([], LOWERS[0], empty), UpperPod(above(), [])))
     assert "lower-b   -           no     node    it has no nodes" in plain
 
 
@@ -330,6 +343,6 @@ def test_words_of_others_do_nothing_to_a_terminal() -> None:
     """Events and conditions are written by whoever may, and cannot make a line of their own."""
     pod = above(status=unscheduled("no\x1b[2Jway\nPod fine"))
     event = {"type": "Warning", "reason": "Odd", "message": "see\x07\nthis", "lastTimestamp": "2026-06-01T12:00:00Z"}
-    text = as_text(explained(picture([(NODE, virtual("lower-a"))], *LOWERS), Asked(pod, [event])))
+    text = explanation_text(explained(picture([(NODE, virtual("lower-a"))], *LOWERS), UpperPod(pod, [event])))
     assert "\x1b" not in text
     assert text.splitlines()[-1] == " 2026-06-01T12:00:00Z Warning Odd: see\\u0007\\nthis"

@@ -8,7 +8,7 @@ import pytest
 from picturekit import NOW, above, below, picture, sight, topology, two_nodes
 from placekit import claim, node, pod, space, using, volume
 
-from tensile.diagnostics.cluster_snapshot import KINDS, Sight, kept, picture_of
+from tensile.diagnostics.cluster_snapshot import KINDS, ClusterSnapshot, kept, picture_of
 from tensile.errors import TensileError
 from tensile.names import UPPER_UID
 from tensile.objects import CLAIM, NAMESPACE, NODE, POD, VOLUME
@@ -129,7 +129,7 @@ def test_a_file_that_is_no_snapshot(data: bytes, why: str) -> None:
 def test_unknown_fields_are_refused() -> None:
     """A snapshot of a later release is not read in part."""
     with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(b'{"name":"a","more":1}', type=Sight)
+        msgspec.json.decode(b'{"name":"a","more":1}', type=ClusterSnapshot)
 
 
 def test_the_kinds_are_listed_once() -> None:

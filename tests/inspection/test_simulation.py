@@ -11,7 +11,7 @@ from placekit import asking, claim, kind, node, pod, space, using
 from tensile.diagnostics.commands import case_of, pictured, simulate
 from tensile.diagnostics.podfile import Template
 from tensile.diagnostics.simulate import Addition, Case, simulated
-from tensile.engine.lower import Ways
+from tensile.engine.lower import ClusterAccess
 from tensile.errors import TensileError
 from tensile.objects import CLAIM, NAMESPACE, NODE, POD, STORAGE_CLASS
 
@@ -281,7 +281,7 @@ def test_a_snapshot_in_place_of_clusters(tmp_path: Path) -> None:
     before = picture([], *PAIR)
     path = tmp_path / "snapshot.json"
     path.write_bytes(before.to_bytes())
-    after = pictured(before.topology, Ways(tmp_path), path)
+    after = pictured(before.topology, ClusterAccess(tmp_path), path)
     assert told(after, template(cpu="3"), Case()) == told(before, template(cpu="3"), Case())
 
 
@@ -304,7 +304,7 @@ def test_a_snapshot_may_know_lowers_that_the_topology_has_no_more(tmp_path: Path
     kept = before.to_bytes().replace(b'"name":"lower-b","objects"', b'"name":"gone","objects"', 1)
     path = tmp_path / "snapshot.json"
     path.write_bytes(kept)
-    after = pictured(before.topology, Ways(tmp_path), path)
+    after = pictured(before.topology, ClusterAccess(tmp_path), path)
     assert list(after.lowers) == ["lower-a", "lower-b"]
     assert fits(simulated(after, template(cpu="4"), Case())) == {"lower-a": 2, "lower-b": 0}
     with pytest.raises(TensileError, match="gone: no lower cluster of the topology"):
@@ -327,6 +327,6 @@ def test_a_snapshot_that_was_edited_is_refused_by_its_place(tmp_path: Path, old:
     assert old in kept
     path.write_bytes(kept.replace(old, new, 1))
     with pytest.raises(TensileError) as caught:
-        pictured(before.topology, Ways(tmp_path), path)
+        pictured(before.topology, ClusterAccess(tmp_path), path)
     assert str(caught.value).startswith(f"{path}: not as `tensile simulate --save` writes it: ")
     assert words in str(caught.value)

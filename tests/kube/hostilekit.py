@@ -16,8 +16,8 @@ from bench.hostile.ways import WAYS
 from tensile.engine.caches import lower_feeds, lower_world
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection
-from tensile.kube.fleet import Feed, Fleet
-from tensile.kube.limits import Pace
+from tensile.kube.fleet import Fleet, InformerSpec
+from tensile.kube.limits import InformerTimings
 from tensile.kube.store import Cache
 from tensile.names import owner_of
 from tensile.objects import POD
@@ -26,7 +26,7 @@ from tensile.topology import parse
 
 NAME, HONEST = "lower-x", "lower-y"
 OWNER = owner_of("uid", "topology")
-HASTY = Pace(first=0.02, cap=0.1, near=0.1, settled=0.2, outage=0.5)
+HASTY = InformerTimings(first=0.02, cap=0.1, near=0.1, settled=0.2, outage=0.5)
 """Waits of a test's length: what is tried again and again is, many times in a second."""
 LOGGED_AT_MOST = 40
 """Lines of a log about one hostile cluster in a test's time: one or two for each of its feeds."""
@@ -73,12 +73,12 @@ class Met:
         """Return when the honest cluster is followed: its list, and an event of its watch."""
         self.honest.play("list", listing(20, pod("a", 5)))
         self.honest.play("watch", self._stream)
-        self.fleet.open(HONEST, access_to(self.honest.port), [Feed(HONEST, POD, Selection(), self.others)])
+        self.fleet.open(HONEST, access_to(self.honest.port), [InformerSpec(HONEST, POD, Selection(), self.others)])
         await self.until(lambda: len(self.others) == 1)
         self._stream.send(event("ADDED", pod("b", 21)))
         await self.until(lambda: len(self.others) == 2)
 
-    async def quiet(self) -> None:
+    async def wait_idle(self) -> None:
         """Return when nothing has been asked for `TIME`, which what is left alone is not."""
         asked = -1
         while asked != (asked := len(self.front.heard)):  # noqa: ASYNC110 - that nothing happens is looked for
@@ -92,7 +92,7 @@ class Met:
 
 
 @asynccontextmanager
-async def meeting(way: str, pace: Pace = HASTY) -> AsyncIterator[Met]:
+async def meeting(way: str, pace: InformerTimings = HASTY) -> AsyncIterator[Met]:
     """Follow a cluster that answers in that way, with every feed that the engine has for a lower."""
     capture, front = LogCapture(), Front()
     before = structlog.get_config()["processors"]

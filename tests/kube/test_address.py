@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from tensile.errors import AccessError
-from tensile.kube.dial import Address, check_server_name, read_server
+from tensile.kube.dial import ServerAddress, check_server_name, read_server
 
 GOOD = {
-    "https://a.example:6443": Address("a.example", 6443, ""),
-    "https://a.example/": Address("a.example", 443, ""),
-    "https://a_b": Address("a_b", 443, ""),
-    "https://a.example.:443": Address("a.example.", 443, ""),
-    "https://10.0.0.1:6443/": Address("10.0.0.1", 6443, ""),
-    "https://[::1]:6443/k8s/clusters/c-1": Address("::1", 6443, "/k8s/clusters/c-1"),
-    "https://rancher/k8s/c~1": Address("rancher", 443, "/k8s/c~1"),
+    "https://a.example:6443": ServerAddress("a.example", 6443, ""),
+    "https://a.example/": ServerAddress("a.example", 443, ""),
+    "https://a_b": ServerAddress("a_b", 443, ""),
+    "https://a.example.:443": ServerAddress("a.example.", 443, ""),
+    "https://10.0.0.1:6443/": ServerAddress("10.0.0.1", 6443, ""),
+    "https://[::1]:6443/k8s/clusters/c-1": ServerAddress("::1", 6443, "/k8s/clusters/c-1"),
+    "https://rancher/k8s/c~1": ServerAddress("rancher", 443, "/k8s/c~1"),
 }
 
 

@@ -20,8 +20,8 @@ from tensile.errors import (
     Unreachable,
 )
 from tensile.kube.responses import (
-    Doing,
-    Lines,
+    RequestInfo,
+    WatchDecoder,
     apis_of,
     error_of,
     identity_of,
@@ -33,7 +33,7 @@ from tensile.kube.responses import (
 )
 from tensile.objects import POD
 
-DOING = Doing("lower-a", "create", "Pod default/web")
+DOING = RequestInfo("lower-a", "create", "Pod default/web")
 
 TABLE = [
     (400, "BadRequest", (), Denied),
@@ -227,7 +227,7 @@ WIRE = b"".join(orjson.dumps(one) + b"\n" for one in EVENTS)
 @given(st.lists(st.integers(0, len(WIRE)), max_size=12))
 def test_chunks_may_end_anywhere(cuts: list[int]) -> None:
     """However the bytes are cut, the same events come out, in order, with unknown types passed on."""
-    lines = Lines(DOING)
+    lines = WatchDecoder(DOING)
     places = [0, *sorted(cuts), len(WIRE)]
     seen = [found for a, b in pairwise(places) for found in lines.feed(WIRE[a:b])]
     assert [(found.type, orjson.loads(found.raw)) for found in seen] == [(one["type"], one["object"]) for one in EVENTS]
@@ -237,19 +237,19 @@ def test_an_object_of_megabytes_in_small_chunks_is_put_together() -> None:
     """A line as long as etcd allows, in thousands of pieces, costs no more than its length."""
     big = event("ADDED", pod("big", 5, data="x" * 3_000_000))
     wire = orjson.dumps(big) + b"\n"
-    lines = Lines(DOING)
+    lines = WatchDecoder(DOING)
     seen = [found for at in range(0, len(wire), 1000) for found in lines.feed(wire[at : at + 1000])]
     assert [orjson.loads(found.raw) for found in seen] == [big["object"]]
 
 
 def test_an_unfinished_line_is_no_event() -> None:
     """What the connection's end cut off is not taken for an object."""
-    assert Lines(DOING).feed(WIRE[: WIRE.index(b"\n")]) == []
+    assert WatchDecoder(DOING).feed(WIRE[: WIRE.index(b"\n")]) == []
 
 
 def test_a_line_without_end_is_given_up() -> None:
     """A server that never ends its line cannot fill the memory."""
-    lines = Lines(DOING, longest=3 << 20)
+    lines = WatchDecoder(DOING, longest=3 << 20)
     part = b"x" * (2 << 20)
     lines.feed(part)
     with pytest.raises(Unreachable, match="more than 3 MiB"):
@@ -258,7 +258,7 @@ def test_a_line_without_end_is_given_up() -> None:
 
 def test_many_long_lines_are_no_endless_one() -> None:
     """The bound is for each line, and starts anew with every end."""
-    lines = Lines(DOING, longest=len(WIRE))
+    lines = WatchDecoder(DOING, longest=len(WIRE))
     for _ in range(5):
         assert lines.feed(WIRE[:-10]) != []
         assert len(lines.feed(WIRE[-10:])) == 1
@@ -267,16 +267,16 @@ def test_many_long_lines_are_no_endless_one() -> None:
 def test_an_error_line_is_the_error_that_its_status_means() -> None:
     """410 comes as an event inside a watch that was answered with 200, as Kubernetes does after compaction."""
     with pytest.raises(Expired, match="words about Expired"):
-        Lines(DOING).feed(orjson.dumps(event("ERROR", status_body(410, "Expired"))) + b"\n")
+        WatchDecoder(DOING).feed(orjson.dumps(event("ERROR", status_body(410, "Expired"))) + b"\n")
     with pytest.raises(Unreachable):
-        Lines(DOING).feed(orjson.dumps(event("ERROR", {})) + b"\n")
+        WatchDecoder(DOING).feed(orjson.dumps(event("ERROR", {})) + b"\n")
 
 
 @pytest.mark.parametrize("line", [b"<html>\n", b"{}\n", b'{"type":1,"object":{}}\n', b'{"type":"ADDED"\n'])
 def test_what_is_no_event_is_not_followed(line: bytes) -> None:
     """Bytes that are no watch event end the watch with an error."""
     with pytest.raises(Unreachable):
-        Lines(DOING).feed(line)
+        WatchDecoder(DOING).feed(line)
 
 
 def test_strange_answers_name_where_they_came_up() -> None:

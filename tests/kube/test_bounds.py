@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from tensile.errors import Unreachable
 from tensile.kube import limits
-from tensile.kube.limits import Account, Allowance, Restraint, TooLarge, mebibytes
-from tensile.kube.requests import Share
-from tensile.kube.store import Cache, Tally, keep_all
+from tensile.kube.limits import CacheLimit, OversizeBackoff, ResponseBudget, TooLarge, mebibytes
+from tensile.kube.requests import TimeShare
+from tensile.kube.store import Cache, CacheTotals, keep_all
 
 
 def test_what_is_under_way_may_not_be_more_than_the_account_holds() -> None:
     """It is no breach: with fewer answers under way the next try comes through."""
-    account = Account(10)
+    account = ResponseBudget(10)
     account.take(6)
     with pytest.raises(Unreachable) as error:
         account.take(6)
@@ -27,7 +27,7 @@ def test_what_is_under_way_may_not_be_more_than_the_account_holds() -> None:
 
 def test_a_pause_doubles_with_each_breach_up_to_a_cap() -> None:
     """A breach within a pause is part of the last, and who keeps to the bounds for long begins again."""
-    restraint = Restraint(first=10.0, cap=40.0, forgiven=100.0)
+    restraint = OversizeBackoff(first=10.0, cap=40.0, forgiven=100.0)
     now, pauses = 1000.0, []
     for _ in range(5):
         pauses.append(restraint.note(now, "words"))
@@ -41,14 +41,14 @@ def test_a_pause_doubles_with_each_breach_up_to_a_cap() -> None:
 
 def test_a_cluster_is_trusted_a_while_after_its_pause() -> None:
     """In between it may be asked, so that it can show whether it is better."""
-    restraint = Restraint(first=10.0)
+    restraint = OversizeBackoff(first=10.0)
     restraint.note(0.0, "words")
     assert (restraint.until, restraint.trusted_from) == (10.0, 20.0)
 
 
 def test_the_caches_of_one_cluster_are_counted_together() -> None:
     """Objects that come, change and go, in each of them."""
-    tally, caches = Tally(), [Cache(), Cache()]
+    tally, caches = CacheTotals(), [Cache(), Cache()]
     for cache in caches:
         cache.tally = tally
     thing = b'{"metadata":{"name":"%s","uid":"u","resourceVersion":"%d"%s}}'
@@ -68,7 +68,7 @@ def test_what_facts_take_counts_too() -> None:
     """A cache that keeps no bytes of an object still holds what was read out of it."""
     light, heavy = Cache(lambda _raw: keep_all(b"")), Cache(lambda raw: keep_all(b"")._replace(facts=raw.decode()))
     for cache in (light, heavy):
-        cache.tally = Tally()
+        cache.tally = CacheTotals()
         cache.put(b'{"metadata":{"name":"a","resourceVersion":"1"},"x":"%s"}' % (b"x" * 10_000))
     assert light.tally is not None
     assert heavy.tally is not None
@@ -77,7 +77,7 @@ def test_what_facts_take_counts_too() -> None:
 
 def test_there_may_be_more_while_a_list_comes_in() -> None:
     """What it replaces stays until it is whole, also where that is at the bound already."""
-    allowance, tally = Allowance(objects=100, content=1 << 20), Tally()
+    allowance, tally = CacheLimit(objects=100, content=1 << 20), CacheTotals()
     tally.add(110, 0)
     allowance.check(tally, listing=True)
     with pytest.raises(TooLarge, match="more than 100 objects"):
@@ -105,7 +105,7 @@ def test_sizes_are_written_for_people(size: int) -> None:
     assert mebibytes(size).endswith((" MiB", " KiB"))
 
 
-def took(share: Share, seconds: float) -> None:
+def took(share: TimeShare, seconds: float) -> None:
     """Have what a share measures have begun so many seconds earlier."""
     share._began -= seconds
     share._began_by_wall -= seconds
@@ -118,7 +118,7 @@ async def test_a_cluster_gets_its_part_of_the_time_and_no_more() -> None:
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    share = Share(0.25, 1, lambda: 0.0, sleep)
+    share = TimeShare(0.25, 1, lambda: 0.0, sleep)
     for _ in range(3):
         await share.begin()
         took(share, 1.0)
@@ -129,7 +129,7 @@ async def test_a_cluster_gets_its_part_of_the_time_and_no_more() -> None:
 
 async def test_the_streams_of_one_cluster_take_turns() -> None:
     """One that has taken its part of a turn of the loop ends it for all of that cluster, and for no other's work."""
-    share, order = Share(0.25, 1_000, lambda: 0.0, asyncio.sleep), []
+    share, order = TimeShare(0.25, 1_000, lambda: 0.0, asyncio.sleep), []
 
     async def read(name: str) -> None:
         for _ in range(3):
@@ -151,7 +151,7 @@ async def test_the_streams_of_one_cluster_take_turns() -> None:
 
 async def test_without_a_bound_nothing_is_waited_for() -> None:
     """The upper cluster's objects are read as they come."""
-    share = Share(0.0, 1, lambda: 0.0, asyncio.sleep)
+    share = TimeShare(0.0, 1, lambda: 0.0, asyncio.sleep)
     await share.begin()
     took(share, 100.0)
     assert not share.is_long

@@ -421,7 +421,7 @@ async def test_an_anchored_way_is_not_followed_to_another_server(apiserver: Apis
     apiserver.play("list", refusal(401, "Unauthorized"))
     with pytest.raises(Unauthorized, match=r"names another server by now \(http://127\.0\.0\.1:1\).* restart"):
         await cluster.read(REF)
-    assert "needs a restart" in cluster.complaint
+    assert "needs a restart" in cluster.credential_error
     await cluster.read(REF)
     await cluster.close()
     assert len(apiserver.asked) == 2

@@ -82,10 +82,10 @@ async def test_another_cluster_at_another_address_is_refused() -> None:
             with pytest.raises(WrongCluster, match="put the address in the test right"):
                 await call
         assert {asked.sort for asked in other.asked} == {"identity"}
-        assert "another cluster answers" in cluster.complaint
+        assert "another cluster answers" in cluster.credential_error
         cluster.take(way(one.port, "old"))
         await cluster.create(REF, pod("web", 1))
-        assert cluster.complaint == ""
+        assert cluster.credential_error == ""
         assert len(one.of("write")) == 1
 
 
@@ -181,13 +181,13 @@ async def test_a_credential_that_is_not_accepted_is_silence(apiserver: Apiserver
             await cluster.create(REF, pod("web", 1))
         now[0] = 7.0
         assert cluster.health.unreachable_for(now[0]) == 7.0
-        assert "Unauthorized" in cluster.complaint
+        assert "Unauthorized" in cluster.credential_error
         apiserver.play("identity", UNAUTHORIZED)
         with pytest.raises(Unauthorized):
             await cluster.create(REF, pod("web", 1))
         assert len(apiserver.of("write")) == 1
         await cluster.create(REF, pod("web", 1))
-        assert (cluster.health.unreachable_for(now[0]), cluster.complaint) == (0.0, "")
+        assert (cluster.health.unreachable_for(now[0]), cluster.credential_error) == (0.0, "")
 
 
 async def test_the_source_of_a_credential_is_asked_less_and_less_often(apiserver: Apiserver) -> None:
@@ -217,7 +217,7 @@ async def test_files_that_cannot_be_used_leave_the_way_as_it_is(apiserver: Apise
 
     async with client(way(apiserver.port, "old", fail)) as cluster:
         assert await cluster.refresh() == "f:3:1: not valid YAML"
-        assert (cluster.complaint, cluster.reread.stale) == ("f:3:1: not valid YAML",) * 2
+        assert (cluster.credential_error, cluster.reread.stale) == ("f:3:1: not valid YAML",) * 2
         await cluster.create(REF, pod("web", 1))
         assert [asked.sort for asked in apiserver.asked] == ["identity", "write"]
         assert cluster.health.unreachable_for(1e9) == 0.0
@@ -274,7 +274,7 @@ async def test_an_anchored_way_takes_other_credentials_for_its_server(apiserver:
         await cluster.create(REF, pod("web", 1))
         assert [shown(asked) for asked in apiserver.of("write")] == ["new", "new"]
         assert cluster.take(way(apiserver.port, "newer")) == ""
-        assert cluster.complaint == ""
+        assert cluster.credential_error == ""
 
 
 async def test_a_cluster_that_is_known_from_before_has_to_be_that_one() -> None:

@@ -17,7 +17,7 @@ from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection
 from tensile.kube.credentials import from_kubeconfig
 from tensile.kube.health import WrongCluster
-from tensile.kube.transport import Dropped
+from tensile.kube.transport import ConnectionDropped
 from tensile.objects import POD, Ref
 
 REF = Ref("a", POD, "default", "web")
@@ -192,7 +192,7 @@ async def seen(cluster: HttpCluster) -> None:
 async def followed(cluster: HttpCluster) -> None:
     """Watch, again where the first try finds that the server is unknown."""
     for _ in range(2):
-        with suppress(Dropped):
+        with suppress(ConnectionDropped):
             async for _ in cluster.watch(POD, Selection(), "5", 5):
                 pass
 

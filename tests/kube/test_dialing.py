@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from tensile.errors import AccessError
-from tensile.kube.dial import STAGGER, Misled, Resolver, connected, is_no_server, read_server
+from tensile.kube.dial import STAGGER, NotAServerAddress, Resolver, connected, is_no_server, read_server
 from tensile.kube.rest import CONNECT_SECONDS
 
 NO_SERVER = [
@@ -145,9 +145,9 @@ def test_a_name_that_leads_to_no_server_is_refused(address: str, beside: list[st
     async def try_() -> None:
         """Connect in both ways."""
         async with listening() as (port, came):
-            with pytest.raises(Misled, match="cloud metadata"):
+            with pytest.raises(NotAServerAddress, match="cloud metadata"):
                 await connected("metadata", port)
-            with pytest.raises(Misled):
+            with pytest.raises(NotAServerAddress):
                 await Resolver().resolve("metadata", port)
             assert came == []
 

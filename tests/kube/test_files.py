@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tensile.errors import AccessError
-from tensile.kube.files import LARGEST, Unfit, read_regular, read_small
+from tensile.kube.files import LARGEST, UnreadableFile, read_regular, read_small
 from tensile.text import shown
 
 
@@ -37,7 +37,7 @@ def test_a_file_that_may_not_be_read_is_told(home: Path) -> None:
 def test_only_regular_files_are_read(home: Path, make: Callable[[Path], object], why: str) -> None:
     """A pipe that nobody writes, a device without end and a file of any length cost no more than a file."""
     make(home / "f")
-    with pytest.raises(Unfit) as met:
+    with pytest.raises(UnreadableFile) as met:
         read_regular(home / "f")
     assert (met.value.strerror, bool(met.value.advice)) == (why, True)
 

@@ -25,13 +25,13 @@ from scripted import (
 
 from tensile.errors import Unreachable
 from tensile.kube.cluster import Selection, WatchEvent
-from tensile.kube.fleet import Feed, Fleet
+from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.health import WrongCluster
-from tensile.kube.limits import Pace
+from tensile.kube.limits import InformerTimings
 from tensile.kube.store import Cache, Delta
 from tensile.objects import CONFIG_MAP, POD, UPPER, Ref
 
-QUICK = Pace(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)
+QUICK = InformerTimings(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)
 
 
 @asynccontextmanager
@@ -46,9 +46,9 @@ async def fleet_of(**options: object) -> AsyncIterator[Fleet]:
         await fleet.close_all()
 
 
-def pods(name: str, cache: Cache) -> Feed:
+def pods(name: str, cache: Cache) -> InformerSpec:
     """Feed a cache with all pods of a cluster."""
-    return Feed(name, POD, Selection(), cache)
+    return InformerSpec(name, POD, Selection(), cache)
 
 
 def names(cache: Cache) -> list[str]:
@@ -61,7 +61,7 @@ async def test_an_opened_cluster_is_identified_and_fed(apiserver: Apiserver) -> 
     mine, all_of_them = Cache(), Cache()
     apiserver.play("list", listing(20, pod("a", 5)), listing(21, pod("a", 5), pod("b", 6)))
     async with fleet_of() as fleet:
-        feeds = [Feed("a", POD, Selection("", "x=y"), mine), pods("a", all_of_them)]
+        feeds = [InformerSpec("a", POD, Selection("", "x=y"), mine), pods("a", all_of_them)]
         client = fleet.open("a", access_to(apiserver.port), feeds)
         assert fleet.identity("a") == ""
         assert await fleet.identified("a") == UID

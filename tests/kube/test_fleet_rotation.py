@@ -13,14 +13,14 @@ from structlog.testing import capture_logs
 
 from tensile.kube.cluster import Selection
 from tensile.kube.credentials import from_kubeconfig
-from tensile.kube.fleet import Feed, Fleet
+from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.health import WrongCluster
-from tensile.kube.limits import Pace
+from tensile.kube.limits import InformerTimings
 from tensile.kube.store import Cache
 from tensile.objects import POD, UPPER, Ref
 
 REF = Ref("a", POD, "default", "web")
-QUICK = Pace(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)
+QUICK = InformerTimings(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)
 
 
 class Ground:
@@ -53,7 +53,10 @@ class Ground:
     async def open(self, name: str = "a", *, anchored: bool = False) -> None:
         """Open the cluster and wait until it is known and listed."""
         self.fleet.open(
-            name, await from_kubeconfig(self.path), [Feed(name, POD, Selection(), self.cache)], anchored=anchored
+            name,
+            await from_kubeconfig(self.path),
+            [InformerSpec(name, POD, Selection(), self.cache)],
+            anchored=anchored,
         )
         await self.fleet.identified(name)
         await self.fleet.synced()
@@ -61,7 +64,7 @@ class Ground:
     async def until_complaint(self, words: str, name: str = "a") -> None:
         """Wait until the fleet complains in these words; "" for not at all."""
         await self.news.until(
-            lambda: (words in self.fleet.complaint(name)) if words else not self.fleet.complaint(name)
+            lambda: (words in self.fleet.credential_error(name)) if words else not self.fleet.credential_error(name)
         )
 
     async def _wait(self, seconds: float) -> None:
@@ -169,7 +172,7 @@ async def test_a_kubeconfig_of_another_cluster_is_refused_until_it_is_put_right(
         here.one.play("list", listing(30, pod("b", 6)))
         here.write(here.one)
         await told(here.cache, lambda: [entry.name for entry in here.cache] == ["b"])
-        assert here.fleet.complaint("a") == ""
+        assert here.fleet.credential_error("a") == ""
         assert {asked.sort for asked in here.other.asked} == {"identity"}
 
 
@@ -187,7 +190,7 @@ async def test_a_kubeconfig_that_is_bad_changes_nothing_and_is_told(home: Path, 
             assert here.fleet.silent("a") == 0.0
             here.write(here.one, "mended")
             await here.news.until(lambda: "mended" in bearers(here.one))
-        assert here.fleet.complaint("a") == ""
+        assert here.fleet.credential_error("a") == ""
         said = [line["event"] for line in logs]
         assert said.count("credential cannot be read anew: what was read before stays in use") == 1
         assert said[-2:] == ["credential can be read again", "credential was read anew"]
@@ -215,7 +218,7 @@ async def test_a_file_that_comes_after_its_kubeconfig_is_found(home: Path, paper
         await here.until_complaint("late: cannot be read")
         (home / "late").write_text("late-token")
         await here.news.until(lambda: "late-token" in bearers(here.one))
-        assert here.fleet.complaint("a") == ""
+        assert here.fleet.credential_error("a") == ""
 
 
 PLUGIN = """#!/bin/sh
@@ -245,7 +248,7 @@ async def test_a_plugin_that_gives_nothing_is_asked_again(home: Path, papers: Pa
         here.write(here.one, text=kubeconfig(user, authority, server=server))
         await here.until_complaint("plugin")
         await here.news.until(lambda: "of-a-plugin" in bearers(here.one))
-        assert here.fleet.complaint("a") == ""
+        assert here.fleet.credential_error("a") == ""
 
 
 async def test_the_files_of_another_way_are_watched_from_then_on(home: Path, papers: Papers) -> None:
@@ -273,7 +276,7 @@ async def test_the_upper_cluster_stays_at_its_server(home: Path, papers: Papers)
         assert len(here.one.of("write")) == 1
         here.write(here.one, "rotated")
         await here.news.until(lambda: "rotated" in bearers(here.one))
-        assert here.fleet.complaint(UPPER) == ""
+        assert here.fleet.credential_error(UPPER) == ""
 
 
 async def test_a_credential_that_ended_is_replaced_as_soon_as_there_is_another(home: Path, papers: Papers) -> None:
@@ -298,7 +301,7 @@ async def test_nothing_is_listed_of_another_cluster_than_the_one_known_from_befo
     """The feeds wait until the right one answers, or whoever asks says that any will do."""
     async with ground(home, papers) as here:
         access = await from_kubeconfig(here.path)
-        here.fleet.open("a", access, [Feed("a", POD, Selection(), here.cache)], pin="of an earlier run")
+        here.fleet.open("a", access, [InformerSpec("a", POD, Selection(), here.cache)], pin="of an earlier run")
         await here.until_complaint("another cluster answers")
         assert not here.fleet.is_identified("a")
         assert {asked.sort for asked in here.one.asked} == {"identity"}
@@ -315,4 +318,4 @@ async def test_an_access_can_be_replaced_from_outside(home: Path, papers: Papers
         here.path.write_text(here.path.read_text().replace("token: t", "token: handed"))
         await here.fleet.replace("a", await from_kubeconfig(here.path))
         assert "handed" in bearers(here.one)
-        assert here.fleet.complaint("a") == ""
+        assert here.fleet.credential_error("a") == ""

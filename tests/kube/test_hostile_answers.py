@@ -69,10 +69,10 @@ async def test_who_sends_too_much_is_left_alone(way: str, words: str) -> None:
     async with meeting(way) as met:
         await met.until(lambda: met.fleet.health(NAME).excessive)
         await met.until(lambda: met.cluster._account.held == 0)
-        assert words in met.fleet.complaint(NAME)
+        assert words in met.fleet.credential_error(NAME)
         told = [one for one in met.told("warning") if "left alone" in one["event"]]
         assert len(told) == 1
-        await met.quiet()
+        await met.wait_idle()
         assert met.fleet.silent(NAME) > 0
 
 

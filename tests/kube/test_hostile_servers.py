@@ -19,8 +19,8 @@ from tensile.errors import Denied, Unreachable
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection
 from tensile.kube.limits import PAGE, REFUSAL, TooLarge
-from tensile.kube.rest import Calls
-from tensile.kube.wire import Limits
+from tensile.kube.rest import RequestPool
+from tensile.kube.wire import RequestLimits
 from tensile.objects import POD, Ref
 
 REF = Ref("a", POD, "default", "web")
@@ -145,9 +145,9 @@ class Pouring:
 
 
 @asynccontextmanager
-async def pouring(poured: Pouring) -> AsyncIterator[Calls]:
+async def pouring(poured: Pouring) -> AsyncIterator[RequestPool]:
     """Serve it, and give connections to ask with; in the end it has noticed that nobody reads any more."""
-    pool = Calls()
+    pool = RequestPool()
     async with await asyncio.start_server(poured.serve, "127.0.0.1", 0) as server:
         poured.port = server.sockets[0].getsockname()[1]
         async with asyncio.timeout(60):
@@ -181,7 +181,7 @@ async def test_a_gigabyte_is_read_as_far_as_its_bound(form: str) -> None:
     poured = Pouring(b"200 OK" + head, pieces)
     async with pouring(poured) as pool:
         with pytest.raises(TooLarge, match="an answer of more than 16 MiB"):
-            await pool.call(access_to(poured.port), "GET", "/x", {}, limits=Limits(most=PAGE))
+            await pool.call(access_to(poured.port), "GET", "/x", {}, limits=RequestLimits(most=PAGE))
     assert poured.sent < PAGE + UNREAD_AT_MOST
 
 

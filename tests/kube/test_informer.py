@@ -27,18 +27,18 @@ from scripted import (
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection
 from tensile.kube.informer import Informer
-from tensile.kube.limits import Pace
+from tensile.kube.limits import InformerTimings
 from tensile.kube.store import Cache, Delta
 from tensile.objects import POD, Ref
 
-QUICK = Pace(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)
+QUICK = InformerTimings(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)
 
 
 class Followed:
     """An informer that runs, its cache, and what it talks to."""
 
     def __init__(
-        self, server: Apiserver, pace: Pace, clock: Callable[[], float], cache: Cache, every: float = 0.0
+        self, server: Apiserver, pace: InformerTimings, clock: Callable[[], float], cache: Cache, every: float = 0.0
     ) -> None:
         self.server = server
         self.news = News()
@@ -62,7 +62,7 @@ class Followed:
 @asynccontextmanager
 async def following(
     server: Apiserver,
-    pace: Pace = QUICK,
+    pace: InformerTimings = QUICK,
     clock: Callable[[], float] = lambda: 0.0,
     cache: Cache | None = None,
     every: float = 0.0,
@@ -92,7 +92,7 @@ async def test_a_list_and_then_a_watch_from_there(apiserver: Apiserver) -> None:
         stream.send(event("ADDED", pod("c", 21)), event("MODIFIED", pod("a", 22)), event("DELETED", pod("b", 23)))
         await followed.has("a", "c")
         assert followed.cache.version == 23
-        assert followed.cache.departed("default", "b") is not None
+        assert followed.cache.tombstone("default", "b") is not None
         assert followed.informer.relists == 1
 
 
@@ -134,7 +134,7 @@ async def test_an_expired_version_means_a_new_list(apiserver: Apiserver, play: A
     async with following(apiserver) as followed:
         await followed.has("b", "c")
         assert (await apiserver.until("watch", 2)).query["resourceVersion"] == "40"
-        assert followed.cache.departed("default", "a") is None
+        assert followed.cache.tombstone("default", "a") is None
         recreated = followed.cache.get("default", "b")
         assert recreated is not None
         assert recreated.uid == "new"
@@ -182,7 +182,7 @@ async def test_a_watch_from_the_future_is_never_opened(apiserver: Apiserver) -> 
         assert (await apiserver.until("watch", 2)).query["resourceVersion"] == "251"
         assert followed.informer.rewinds == 1
         assert followed.cache.synced
-        assert followed.cache.departed("default", "lost") is None
+        assert followed.cache.tombstone("default", "lost") is None
         assert followed.cache.is_lost("default", "lost")
 
 
@@ -214,7 +214,7 @@ async def test_an_event_that_goes_back_is_a_rewind(apiserver: Apiserver) -> None
     async with following(apiserver) as followed:
         await told(followed.cache, lambda: any(entry.version == 35 for entry in followed.cache))
         assert followed.informer.rewinds == 1
-        assert followed.cache.departed("default", "a") is None
+        assert followed.cache.tombstone("default", "a") is None
 
 
 async def test_only_a_list_proves_that_a_store_was_restored(apiserver: Apiserver) -> None:
@@ -242,7 +242,7 @@ async def test_another_cluster_is_not_a_restored_one(apiserver: Apiserver) -> No
     async with following(apiserver) as followed:
         await followed.has("a")
         await apiserver.until("watch")
-        followed.informer.distrust()
+        followed.informer.mark_stale()
         await followed.has()
         assert not followed.cache.is_lost("default", "a")
 
@@ -408,7 +408,7 @@ async def test_distrust_begins_anew_with_a_list(apiserver: Apiserver) -> None:
     apiserver.play("list", listing(500, pod("a", 400)), listing(20, pod("b", 5)))
     async with following(apiserver) as followed:
         await apiserver.until("watch")
-        followed.informer.distrust()
+        followed.informer.mark_stale()
         assert not followed.cache.synced
         await followed.has("b")
         assert followed.cache.synced
@@ -431,7 +431,7 @@ async def test_audits_are_seldom_and_not_all_at_once(apiserver: Apiserver, die: 
     apiserver.play("list", listing(20, pod("a", 5)), listing(22))
     apiserver.play("watch", first, second, Stream())
     cluster, cache = HttpCluster("a", access_to(apiserver.port), margin=0.2, timeout=5.0), Cache()
-    pace = Pace(settled=0.0)
+    pace = InformerTimings(settled=0.0)
     informer = Informer(cluster, POD, Selection(), cache, chance=lambda: die, pace=pace, clock=lambda: now[0])
     task = asyncio.create_task(informer.run())
     await told(cache, lambda: len(cache) == 1)

@@ -14,10 +14,10 @@ from papers import kubeconfig
 from scripted import WAIT, Apiserver, Asked, News, Play, access_to, listing, refusal, running
 
 from tensile.engine.caches import upper_feeds, upper_world
-from tensile.engine.lower import Joined, Ways
+from tensile.engine.lower import ClusterAccess, LowerConnection
 from tensile.kube.fleet import Fleet
 from tensile.kube.health import ADVICE
-from tensile.kube.limits import Pace
+from tensile.kube.limits import InformerTimings
 from tensile.kubelet.pods.rule import UNREACHABLE_AFTER
 from tensile.names import owner_of
 from tensile.objects import UPPER, Manifest
@@ -45,7 +45,7 @@ lowers:
 HERE = Path()
 NOBODY = "https://127.0.0.1:1"
 """Where nobody listens."""
-QUICK = Pace(first=0.001, cap=0.002, near=0.002, shortest=60, longest=60, settled=0.0)
+QUICK = InformerTimings(first=0.001, cap=0.002, near=0.002, shortest=60, longest=60, settled=0.0)
 
 
 class Upper(Apiserver):
@@ -81,7 +81,7 @@ class Ground:
         self.fleet = Fleet(
             chance=self.news.roll, pace=QUICK, clock=lambda: asyncio.get_running_loop().time() + self.ahead
         )
-        self.joined: Joined
+        self.joined: LowerConnection
 
     async def join(self) -> None:
         """Open the upper cluster and begin with the lower."""
@@ -90,7 +90,9 @@ class Ground:
         world = World(self.topology, owner, upper_world(), datetime.now(UTC))
         for feed in upper_feeds(world.upper, owner, self.topology.enabled):
             self.fleet.follow(feed)
-        self.joined = Joined(world, self.fleet, Ways(self.directory), lambda: datetime.now(UTC), self.news.tell)
+        self.joined = LowerConnection(
+            world, self.fleet, ClusterAccess(self.directory), lambda: datetime.now(UTC), self.news.tell
+        )
         self.joined.begin(self.topology.lowers[0], beat=False)
 
     @property
@@ -105,7 +107,7 @@ class Ground:
         lower = self.joined.lower
         limit = lower.spec.unreachable.evict_after
         assert limit is not None
-        return lower.tried, timedelta(seconds=lower.silent) >= limit
+        return lower.was_attempted, timedelta(seconds=lower.unreachable_seconds) >= limit
 
 
 @asynccontextmanager

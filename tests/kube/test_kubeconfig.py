@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from papers import inline, kubeconfig
 
 from tensile.errors import TensileError
-from tensile.kube.kubeconfig import AccessError, Material, parse
+from tensile.kube.kubeconfig import AccessError, PEMSource, parse
 
 SECRET = "hunter2-do-not-show"
 PEM = b"-----BEGIN CERTIFICATE-----\n"
@@ -21,7 +21,7 @@ def test_a_token_and_a_ca_inline_are_read() -> None:
     text = kubeconfig(TOKEN, {"certificate-authority-data": inline(PEM)}, server="https://a.example:6443/")
     entry = parse(text, None, "f")
     assert entry.server == "https://a.example:6443"
-    assert entry.authority == Material(PEM)
+    assert entry.authority == PEMSource(PEM)
     assert entry.token == SECRET
     assert entry.files() == []
 
@@ -38,7 +38,7 @@ def test_inline_data_wins_over_a_file_and_a_tokens_file_over_the_token() -> None
     user = {**TOKEN, "tokenFile": "t", "client-key": "k", "client-key-data": inline(b"K"), "client-certificate": "c"}
     entry = parse(kubeconfig(user), None, "f")
     assert (entry.token, entry.token_file) == ("", "t")
-    assert entry.key == Material(b"K", "k")
+    assert entry.key == PEMSource(b"K", "k")
     assert (entry.files(), entry.needed()) == (["c", "k", "t"], ["c", "t"])
 
 

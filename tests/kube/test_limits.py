@@ -4,37 +4,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kube.limits import Backoff, Bucket, Pace
+from tensile.kube.limits import Backoff, InformerTimings, TokenBucket
 
 
 def test_a_burst_is_free_and_then_requests_are_spread() -> None:
     """After the burst each request waits for its turn at the rate."""
-    bucket = Bucket(10, 3, 0.0)
+    bucket = TokenBucket(10, 3, 0.0)
     assert [bucket.take(0.0) for _ in range(6)] == pytest.approx([0, 0, 0, 0.1, 0.2, 0.3])
 
 
 def test_tokens_come_back_with_time_up_to_the_burst() -> None:
     """A long pause does not save up more than one burst."""
-    bucket = Bucket(10, 2, 0.0)
+    bucket = TokenBucket(10, 2, 0.0)
     assert [bucket.take(100.0) for _ in range(3)] == pytest.approx([0, 0, 0.1])
     assert bucket.take(100.3) == pytest.approx(0.0)
 
 
 def test_no_rate_is_no_limit() -> None:
     """With 0 nothing waits, however much is asked for."""
-    bucket = Bucket(0, 1, 0.0)
+    bucket = TokenBucket(0, 1, 0.0)
     assert {bucket.take(0.0) for _ in range(1000)} == {0.0}
 
 
 def test_a_burst_of_none_still_lets_one_through() -> None:
     """A bucket that never gave anything would stop the engine."""
-    assert Bucket(10, 0, 0.0).take(0.0) == 0.0
+    assert TokenBucket(10, 0, 0.0).take(0.0) == 0.0
 
 
 @given(st.integers(1, 500), st.integers(1, 50), st.lists(st.floats(0, 0.5), min_size=1, max_size=60))
 def test_the_rate_holds_over_any_stretch(qps: int, burst: int, gaps: list[float]) -> None:
     """From the first request on, no more than burst + rate x time are let through, whenever they are asked for."""
-    bucket, now, uses = Bucket(qps, burst, 0.0), 0.0, []
+    bucket, now, uses = TokenBucket(qps, burst, 0.0), 0.0, []
     for gap in gaps:
         now += gap
         uses.append(now + bucket.take(now))
@@ -45,7 +45,7 @@ def test_the_rate_holds_over_any_stretch(qps: int, burst: int, gaps: list[float]
 
 def test_waits_double_up_to_the_cap() -> None:
     """With the highest roll of the die the waits are the ceilings themselves."""
-    backoff = Backoff(Pace(first=0.1, cap=30.0))
+    backoff = Backoff(InformerTimings(first=0.1, cap=30.0))
     assert [backoff.after_failure(1.0) for _ in range(10)] == pytest.approx(
         [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30]
     )
@@ -53,14 +53,14 @@ def test_waits_double_up_to_the_cap() -> None:
 
 def test_a_cluster_that_answers_is_tried_again_sooner() -> None:
     """While the cluster itself says no, the cap is lower."""
-    backoff = Backoff(Pace(first=1.0, cap=30.0, near=5.0))
+    backoff = Backoff(InformerTimings(first=1.0, cap=30.0, near=5.0))
     waits = [backoff.after_failure(1.0, answered=True) for _ in range(5)]
     assert waits == [1, 2, 4, 5, 5]
 
 
 def test_something_that_worked_begins_the_waits_anew() -> None:
     """After a reset the shortest wait comes first."""
-    backoff = Backoff(Pace(first=0.1))
+    backoff = Backoff(InformerTimings(first=0.1))
     for _ in range(5):
         backoff.after_failure(1.0)
     backoff.reset()
@@ -69,18 +69,18 @@ def test_something_that_worked_begins_the_waits_anew() -> None:
 
 def test_what_the_server_asks_for_comes_first_and_is_spread_too() -> None:
     """Retry-After is a lower bound, so that not everybody comes back at the same moment."""
-    assert Backoff(Pace(first=0.5)).after_failure(0.0, at_least=7.0) == 7.0
-    assert Backoff(Pace(first=0.5)).after_failure(1.0, at_least=7.0) == 7.5
+    assert Backoff(InformerTimings(first=0.5)).after_failure(0.0, at_least=7.0) == 7.0
+    assert Backoff(InformerTimings(first=0.5)).after_failure(1.0, at_least=7.0) == 7.5
 
 
 def test_the_die_spreads_over_the_whole_wait() -> None:
     """Full jitter: half the roll is half the wait, none is none."""
-    backoff = Backoff(Pace(first=2.0))
+    backoff = Backoff(InformerTimings(first=2.0))
     assert backoff.after_failure(0.5) == 1.0
     assert backoff.after_failure(0.0) == 0.0
 
 
 def test_ten_thousand_failures_are_as_good_as_ten() -> None:
     """The doubling does not overflow in an outage of days."""
-    backoff = Backoff(Pace(cap=30.0))
+    backoff = Backoff(InformerTimings(cap=30.0))
     assert [backoff.after_failure(1.0) for _ in range(10_000)][-1] == 30.0

@@ -6,10 +6,10 @@ import orjson
 import pytest
 
 from tensile.errors import Unreachable
-from tensile.kube.limits import EMPTY_PAGES, PAGES, Allowance, TooLarge
-from tensile.kube.requests import Ask, Pager, Share
-from tensile.kube.responses import Doing, Page
-from tensile.kube.store import Tally
+from tensile.kube.limits import EMPTY_PAGES, PAGES, CacheLimit, TooLarge
+from tensile.kube.requests import FetchPage, Pager, TimeShare
+from tensile.kube.responses import Page, RequestInfo
+from tensile.kube.store import CacheTotals
 
 
 class Collection:
@@ -32,10 +32,10 @@ class Collection:
         return Page(self.objects[start:end], "7", str(end) if end < len(self.objects) else "")
 
 
-def pager(ask: Ask, tally: Tally | None = None, allowance: Allowance | None = None) -> Pager:
+def pager(ask: FetchPage, tally: CacheTotals | None = None, allowance: CacheLimit | None = None) -> Pager:
     """Make a list that reads numbers."""
-    share, doing = Share(0.0, 1, lambda: 0.0, asyncio.sleep), Doing("a", "list", "Pod")
-    known, most = tally or Tally(), allowance or Allowance()
+    share, doing = TimeShare(0.0, 1, lambda: 0.0, asyncio.sleep), RequestInfo("a", "list", "Pod")
+    known, most = tally or CacheTotals(), allowance or CacheLimit()
     return Pager(doing, ask, lambda raw: orjson.loads(raw)["number"], share, tally=known, allowance=most)
 
 
@@ -101,21 +101,21 @@ async def test_a_few_empty_pages_are_no_fault() -> None:
 async def test_too_many_objects_are_too_large() -> None:
     """However small they are."""
     with pytest.raises(TooLarge, match="more than 1,000 objects"):
-        await pager(Collection(2_000), allowance=Allowance(objects=1_000)).all()
-    assert len((await pager(Collection(1_000), allowance=Allowance(objects=1_000)).all()).items) == 1_000
+        await pager(Collection(2_000), allowance=CacheLimit(objects=1_000)).all()
+    assert len((await pager(Collection(1_000), allowance=CacheLimit(objects=1_000)).all()).items) == 1_000
 
 
 async def test_objects_that_are_too_long_together_are_too_large() -> None:
     """Where nothing but the list itself keeps them."""
     with pytest.raises(TooLarge, match="objects of more than 1 KiB"):
-        await pager(Collection(2_000), allowance=Allowance(content=1 << 10)).all()
+        await pager(Collection(2_000), allowance=CacheLimit(content=1 << 10)).all()
 
 
 async def test_what_is_kept_of_the_cluster_bounds_a_list_too() -> None:
     """Other lists may have filled what it may have."""
-    tally = Tally()
+    tally = CacheTotals()
     tally.add(99, 0)
-    allowance = Allowance(objects=100)
+    allowance = CacheLimit(objects=100)
     assert len((await pager(Collection(100), tally, allowance).all()).items) == 100
     tally.add(50, 0)
     with pytest.raises(TooLarge, match="100 objects in all"):

@@ -13,7 +13,7 @@ from pluginkit import V1, exec_config, plugin, script
 
 from tensile.errors import AccessError
 from tensile.kube.credentials import Access, from_kubeconfig
-from tensile.kube.exec_plugin import MOST, Plugin, question, read_answer, run_plugin
+from tensile.kube.exec_plugin import MOST, ExecPlugin, question, read_answer, run_plugin
 from tensile.kube.kubeconfig import parse
 
 SECRET = "hunter2-do-not-show"
@@ -35,9 +35,9 @@ def bearer(access: Access) -> str:
     return access.headers["Authorization"].removeprefix("Bearer ")
 
 
-def named(path: Path, *arguments: str) -> Plugin:
+def named(path: Path, *arguments: str) -> ExecPlugin:
     """Name a plugin as a kubeconfig would."""
-    return Plugin(command=str(path), args=arguments, api_version=V1)
+    return ExecPlugin(command=str(path), args=arguments, api_version=V1)
 
 
 async def allowed(config: Path, clock: Clock | None = None) -> Access:
@@ -82,7 +82,9 @@ async def test_a_plugin_learns_of_the_cluster_when_it_asks_to(home: Path, papers
 
 def test_what_a_cluster_does_not_have_is_not_told() -> None:
     """An absent CA or name is left out instead of given as an empty one."""
-    asked = json.loads(question(Plugin(command="/x", api_version=V1, provide_cluster_info=True), "https://a", "", ""))
+    asked = json.loads(
+        question(ExecPlugin(command="/x", api_version=V1, provide_cluster_info=True), "https://a", "", "")
+    )
     assert asked["spec"]["cluster"] == {"server": "https://a"}
 
 
@@ -180,7 +182,7 @@ def test_all_that_kubernetes_has_in_the_section_is_read() -> None:
     assert found.provide_cluster_info
     assert SECRET not in f"{found!r}{found}"
     empty = {"command": "/x", "apiVersion": V1, "args": None, "env": None, "interactiveMode": None}
-    assert parse(kubeconfig({"exec": empty}), None, "f").plugin == Plugin(command="/x", api_version=V1)
+    assert parse(kubeconfig({"exec": empty}), None, "f").plugin == ExecPlugin(command="/x", api_version=V1)
 
 
 def test_an_answer_of_another_form_is_refused() -> None:

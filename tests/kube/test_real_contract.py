@@ -17,8 +17,8 @@ from tensile.errors import AlreadyExists, Conflict, Denied, Expired, NotFound, U
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Patch, Selection
 from tensile.kube.credentials import Access, from_kubeconfig
-from tensile.kube.responses import Doing
-from tensile.kube.tls import Papers
+from tensile.kube.responses import RequestInfo
+from tensile.kube.tls import TLSMaterial
 from tensile.objects import CONFIG_MAP, NAMESPACE, POD, SECRET, SERVICE_ACCOUNT, Kind, Manifest, Ref
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ async def test_a_bad_token_is_not_accepted(lower: HttpCluster, sandbox: "Sandbox
     """401, after which the kubeconfig is read anew, which here mends it."""
     good = await from_kubeconfig(sandbox.directory / "lower-a.kubeconfig")
     without = _without_certificate(good.tls)
-    bare = replace(good, tls=without, papers=Papers(), headers={"Authorization": "Bearer wrong"})
+    bare = replace(good, tls=without, papers=TLSMaterial(), headers={"Authorization": "Bearer wrong"})
 
     async def nothing_better() -> Access:
         """Return the same bad token again."""
@@ -310,7 +310,7 @@ async def test_an_object_of_a_megabyte_comes_through_a_watch(lower: HttpCluster,
 
 async def test_a_version_of_the_future_is_expired_for_a_list(lower: HttpCluster) -> None:
     """504 with the cause ResourceVersionTooLarge is told apart from a slow server."""
-    doing = Doing("lower-a", "list", "ConfigMap")
+    doing = RequestInfo("lower-a", "list", "ConfigMap")
     target = "/api/v1/configmaps?resourceVersion=999999999&resourceVersionMatch=NotOlderThan"
     with pytest.raises(Expired) as ended:
         await lower._read(doing, target)

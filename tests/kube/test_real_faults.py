@@ -15,8 +15,8 @@ from scripted import News, told
 from tensile.errors import ClusterError, Unreachable
 from tensile.kube.cluster import Selection
 from tensile.kube.credentials import from_kubeconfig
-from tensile.kube.fleet import Feed, Fleet
-from tensile.kube.limits import Pace
+from tensile.kube.fleet import Fleet, InformerSpec
+from tensile.kube.limits import InformerTimings
 from tensile.kube.store import Cache
 from tensile.objects import CONFIG_MAP, UPPER, Ref
 from tensile.sandbox.sandbox import Sandbox
@@ -51,7 +51,7 @@ class Setting:
         self.cache = Cache()
         self.news = News()
         self.informer: Informer = fleet.follow(
-            Feed(UPPER, CONFIG_MAP, Selection("default", f"mark={mark}"), self.cache)
+            InformerSpec(UPPER, CONFIG_MAP, Selection("default", f"mark={mark}"), self.cache)
         )
 
     def names(self) -> list[str]:
@@ -78,7 +78,7 @@ class Setting:
 async def followed(sandbox: Sandbox, **options: float) -> AsyncIterator[Setting]:
     """Follow the cluster as the engine does, but for shorter waits."""
     news = News()
-    pace = Pace(cap=2.0, shortest=20, longest=20)
+    pace = InformerTimings(cap=2.0, shortest=20, longest=20)
     settings = {"probe": 0.5, "patience": 1.0, **options}
     fleet = Fleet(chance=lambda: 0.5, pace=pace, notify=news.tell, **settings)
     client = fleet.open(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
@@ -163,7 +163,7 @@ async def test_a_deletion_in_a_gap_is_found_by_a_list(breakable: Sandbox) -> Non
         again = asyncio.create_task(setting.informer.run())
         await setting.has("kept", "new")
         again.cancel()
-        assert setting.cache.departed("default", setting.ref("gone").name) is None
+        assert setting.cache.tombstone("default", setting.ref("gone").name) is None
         assert setting.informer.relists == 2
         assert setting.informer.rewinds == 0
 

@@ -11,9 +11,9 @@ import pytest
 
 from tensile.errors import Unreachable
 from tensile.kube.credentials import Access
-from tensile.kube.limits import Account, TooLarge
-from tensile.kube.rest import Calls
-from tensile.kube.wire import IDLE_SECONDS, Broken, Keep, Limits
+from tensile.kube.limits import ResponseBudget, TooLarge
+from tensile.kube.rest import RequestPool
+from tensile.kube.wire import IDLE_SECONDS, KeepAlive, ProtocolError, RequestLimits
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -60,9 +60,9 @@ class Wire:
 
 
 @asynccontextmanager
-async def wire(*answers: bytes, idle: float = IDLE_SECONDS) -> AsyncIterator[tuple[Wire, Access, Calls]]:
+async def wire(*answers: bytes, idle: float = IDLE_SECONDS) -> AsyncIterator[tuple[Wire, Access, RequestPool]]:
     """Serve answers in plain HTTP on loopback, and give the access to it and a set of connections."""
-    made, calls = Wire(answers), Calls(keep=Keep(idle=idle))
+    made, calls = Wire(answers), RequestPool(keep=KeepAlive(idle=idle))
     async with await asyncio.start_server(made.serve, "127.0.0.1", 0) as server:
         made.port = server.sockets[0].getsockname()[1]
         yield made, access_to(made.port), calls
@@ -81,7 +81,7 @@ def access_to(port: int) -> Access:
     return Access("test", url, "127.0.0.1", port, "", "127.0.0.1", tls, dict, renew)
 
 
-async def ask(calls: Calls, access: Access, method: str = "GET", body: bytes = b"") -> tuple[int, bytes]:
+async def ask(calls: RequestPool, access: Access, method: str = "GET", body: bytes = b"") -> tuple[int, bytes]:
     """Ask for /x; returns status and body."""
     answer = await calls.call(access, method, "/x", {}, body or None)
     return answer.status, answer.body
@@ -173,7 +173,7 @@ async def test_a_connection_that_ends_or_says_too_much_is_not_used_again(first: 
 async def test_what_is_no_answer_breaks_the_call(answer: bytes) -> None:
     """And only that one."""
     async with wire(answer, OK) as (made, access, calls):
-        with pytest.raises((Broken, TooLarge)):
+        with pytest.raises((ProtocolError, TooLarge)):
             await ask(calls, access, "POST")
         assert await ask(calls, access) == (200, b"{}")
     assert len(made.heard) == 2
@@ -216,7 +216,7 @@ async def test_what_is_under_way_beside_a_call_that_is_given_up_ends_with_the_re
         await calls.close()
         async with asyncio.timeout(5):
             results = await asyncio.gather(under_way, third, return_exceptions=True)
-        assert all(isinstance(one, Broken) for one in results)
+        assert all(isinstance(one, ProtocolError) for one in results)
 
 
 async def test_nothing_is_called_once_it_is_closed() -> None:
@@ -224,7 +224,7 @@ async def test_nothing_is_called_once_it_is_closed() -> None:
     async with wire(OK) as (made, access, calls):
         await ask(calls, access)
         await calls.close()
-        with pytest.raises(Broken):
+        with pytest.raises(ProtocolError):
             await ask(calls, access)
         await made.ended.wait()
 
@@ -270,11 +270,11 @@ def head(*fields: str, status: str = "200 OK") -> bytes:
 )
 async def test_an_answer_has_a_bound(answer: bytes, words: str) -> None:
     """Whatever it is long by; what was counted for it counts no more, and the next call comes through."""
-    account = Account()
+    account = ResponseBudget()
     async with wire(answer, OK) as (_, access, _calls):
-        calls = Calls(account)
+        calls = RequestPool(account)
         with pytest.raises(TooLarge, match=words) if words else nullcontext():
-            assert len((await calls.call(access, "GET", "/x", {}, limits=Limits(most=128 << 10))).body) == 3_000
+            assert len((await calls.call(access, "GET", "/x", {}, limits=RequestLimits(most=128 << 10))).body) == 3_000
         await asyncio.sleep(0)
         assert account.held == 0
         assert (await calls.call(access, "GET", "/x", {})).body == b"{}"
@@ -294,9 +294,9 @@ async def test_of_an_error_the_beginning_is_read() -> None:
 async def test_answers_at_one_time_have_a_bound_together() -> None:
     """Each is short enough by itself; one that comes when there is room again comes through."""
     half = head("Content-Length: 60000") + b"x" * 40_000
-    account = Account(60_000)
+    account = ResponseBudget(60_000)
     async with wire(half, half, OK) as (_, access, _calls):
-        calls = Calls(account)
+        calls = RequestPool(account)
         first, second = (asyncio.create_task(calls.call(access, "GET", "/x", {})) for _ in range(2))
         done, left = await asyncio.wait({first, second}, return_when=asyncio.FIRST_EXCEPTION)
         with pytest.raises(Unreachable, match="under way at one time"):

@@ -7,7 +7,7 @@ import pytest
 
 from tensile.errors import Malformed
 from tensile.kube.cluster import Selection
-from tensile.kube.responses import Screen, unwanted
+from tensile.kube.responses import ObjectFilter, unwanted
 from tensile.kube.store import version_in
 from tensile.objects import NODE, POD, SECRET, SERVICE_ACCOUNT
 
@@ -38,7 +38,7 @@ def raw(kind: str = "Pod", **meta: Any) -> bytes:
 )
 def test_what_was_asked_for_is_let_through(kind: Any, selection: Selection, found: bytes) -> None:
     """With what it is filed by; terms of a selector that are no equalities are the cluster's to keep."""
-    meta = Screen(kind, selection).meta(found)
+    meta = ObjectFilter(kind, selection).meta(found)
     assert (meta.name, meta.uid, version_in(meta)) == ("a", "u", 5)
 
 
@@ -68,19 +68,19 @@ def test_what_was_asked_for_is_let_through(kind: Any, selection: Selection, foun
 def test_anything_else_is_malformed(kind: Any, selection: Selection, found: bytes, words: str) -> None:
     """In words that say what is wrong."""
     with pytest.raises(Malformed, match=words) as error:
-        Screen(kind, selection).meta(found)
+        ObjectFilter(kind, selection).meta(found)
     assert len(error.value.message) < 400
 
 
 def test_one_that_leaves_may_have_lost_the_labels() -> None:
     """A watch tells of what is selected no more as deleted."""
-    screen = Screen(POD, Selection(labels="owner=me"))
+    screen = ObjectFilter(POD, Selection(labels="owner=me"))
     assert screen.meta(raw(labels={}), leaves=True).name == "a"
 
 
 def test_a_version_that_is_no_number_is_malformed() -> None:
     """Versions are compared, so they have to be numbers."""
-    meta = Screen(POD, Selection()).meta(raw(resourceVersion="new"))
+    meta = ObjectFilter(POD, Selection()).meta(raw(resourceVersion="new"))
     with pytest.raises(Malformed, match="'new' is no number"):
         version_in(meta)
 

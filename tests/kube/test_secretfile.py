@@ -6,7 +6,7 @@ from collections.abc import Callable
 import orjson
 import pytest
 
-from tensile.kube.credentials import AccessError, KeptKubeconfig, kubeconfig_in
+from tensile.kube.credentials import AccessError, SecretKubeconfig, kubeconfig_in
 from tensile.kube.store import Cache
 from tensile.topology import SecretRef
 
@@ -92,10 +92,10 @@ def test_where_there_is_none_that_is_said(secrets: Secrets, make: Callable[[Secr
 async def test_it_opens_the_way(secrets: Secrets) -> None:
     """As a kubeconfig in a file would, by the context that is named."""
     secrets.put(kubeconfig())
-    access = await KeptKubeconfig(secrets.cache, REF, "other").access()
+    access = await SecretKubeconfig(secrets.cache, REF, "other").access()
     assert (access.url, access.headers["Authorization"]) == ("https://10.0.0.1:6443", f"Bearer {TOKEN}")
     with pytest.raises(AccessError, match="context 'missing'"):
-        await KeptKubeconfig(secrets.cache, REF, "missing").access()
+        await SecretKubeconfig(secrets.cache, REF, "missing").access()
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,13 @@ async def test_nothing_outside_of_it_is_used(secrets: Secrets, more: str) -> Non
     """No file is opened and no program run for who may write a Secret."""
     secrets.put(kubeconfig(more=more).replace(f"token: {TOKEN}, ", ""))
     with pytest.raises(AccessError, match="Secret ops/lower-a"):
-        await KeptKubeconfig(secrets.cache, REF, None).access()
+        await SecretKubeconfig(secrets.cache, REF, None).access()
 
 
 async def test_a_change_gives_a_new_way_once(secrets: Secrets) -> None:
     """What did not change gives none, be it written anew with another label."""
     secrets.put(kubeconfig())
-    kept = KeptKubeconfig(secrets.cache, REF, None)
+    kept = SecretKubeconfig(secrets.cache, REF, None)
     await kept.access()
     assert await kept.look() is None
     secrets.put(kubeconfig("https://10.0.0.2:6443"))
@@ -133,7 +133,7 @@ async def test_a_change_gives_a_new_way_once(secrets: Secrets) -> None:
 async def test_a_bad_one_is_said_until_it_is_good_again(secrets: Secrets) -> None:
     """It gives no way; put back as it was, it returns none either, since that one is open."""
     secrets.put(kubeconfig())
-    kept = KeptKubeconfig(secrets.cache, REF, None)
+    kept = SecretKubeconfig(secrets.cache, REF, None)
     await kept.access()
     secrets.put("clusters: [")
     assert await kept.look() is None
@@ -150,7 +150,7 @@ async def test_a_bad_one_is_said_until_it_is_good_again(secrets: Secrets) -> Non
 async def test_a_deleted_one_is_said_and_a_new_one_taken_up(secrets: Secrets) -> None:
     """Also when it has another UID and another content."""
     secrets.put(kubeconfig())
-    kept = KeptKubeconfig(secrets.cache, REF, None)
+    kept = SecretKubeconfig(secrets.cache, REF, None)
     await kept.access()
     secrets.remove()
     assert await kept.look() is None
@@ -163,9 +163,9 @@ async def test_a_deleted_one_is_said_and_a_new_one_taken_up(secrets: Secrets) ->
 async def test_a_list_that_may_be_old_says_nothing(secrets: Secrets) -> None:
     """While the upper cluster's Secrets are not in sync, none counts as gone."""
     secrets.put(kubeconfig())
-    kept = KeptKubeconfig(secrets.cache, REF, None)
+    kept = SecretKubeconfig(secrets.cache, REF, None)
     await kept.access()
     secrets.remove()
-    secrets.cache.distrust()
+    secrets.cache.mark_stale()
     assert await kept.look() is None
     assert kept.trouble == ""

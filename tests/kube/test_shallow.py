@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kube.responses import DEEPEST, Doing, Lines, cut, page_of, shallow
+from tensile.kube.responses import DEEPEST, RequestInfo, WatchDecoder, cut, page_of, shallow
 
-DOING = Doing("lower-a", "list", "Pod")
+DOING = RequestInfo("lower-a", "list", "Pod")
 DEPTHS = (150, 253, 300, 1_100, 9_000)
 """An encoder ends at 254, one decoder somewhere below a thousand, another at 1,024; an apiserver at ten thousand."""
 
@@ -39,7 +39,7 @@ def test_a_deep_object_is_read_wherever_it_comes_from(depth: int) -> None:
     """With all that is not deep, whatever stands beside it."""
     body = b'{"metadata":{"resourceVersion":"9"},"items":[' + pod(0) + b"," + pod(depth) + b"]}"
     first, second = page_of(DOING, body).items
-    (event,) = Lines(DOING).feed(b'{"type":"ADDED","object":' + pod(depth) + b"}\n")
+    (event,) = WatchDecoder(DOING).feed(b'{"type":"ADDED","object":' + pod(depth) + b"}\n")
     assert first == pod(0)
     assert rest(second) == rest(event.raw) == rest(shallow(pod(depth))) == rest(pod(0))
 

@@ -60,7 +60,7 @@ async def test_the_second_name_of_a_cluster_is_refused(apiserver: Apiserver) -> 
             with pytest.raises(SharedCluster):
                 await call
         assert apiserver.of("write") == []
-        assert fleet.cluster("b").complaint == words
+        assert fleet.cluster("b").credential_error == words
 
 
 async def test_the_upper_cluster_is_not_its_own_lower(apiserver: Apiserver) -> None:

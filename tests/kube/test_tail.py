@@ -20,17 +20,19 @@ from scripted import (
 
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection, WatchEvent
-from tensile.kube.informer import Tail
-from tensile.kube.limits import Pace
+from tensile.kube.informer import EventWatch
+from tensile.kube.limits import InformerTimings
 from tensile.objects import POD
 
-QUICK = Pace(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)
+QUICK = InformerTimings(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)
 
 
 class Heard:
     """A tail that runs, and what it told."""
 
-    def __init__(self, server: Apiserver, pace: Pace, clock: Callable[[], float], rests: list[float]) -> None:
+    def __init__(
+        self, server: Apiserver, pace: InformerTimings, clock: Callable[[], float], rests: list[float]
+    ) -> None:
         self.news = News()
         self.events: list[WatchEvent] = []
         self.cluster = HttpCluster("a", access_to(server.port), margin=0.2, timeout=5.0)
@@ -40,7 +42,7 @@ class Heard:
             rests.append(seconds)
             await asyncio.sleep(0)
 
-        self.tail = Tail(
+        self.tail = EventWatch(
             self.cluster,
             POD,
             Selection(fields="x=y"),
@@ -64,7 +66,7 @@ class Heard:
 @asynccontextmanager
 async def tailing(
     server: Apiserver,
-    pace: Pace = QUICK,
+    pace: InformerTimings = QUICK,
     clock: Callable[[], float] = lambda: 0.0,
     rests: list[float] | None = None,
 ) -> AsyncIterator[Heard]:

@@ -10,14 +10,14 @@ from structlog.testing import capture_logs
 
 from tensile.errors import Denied
 from tensile.kube.cluster import Selection
-from tensile.kube.fleet import Feed, Fleet
+from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.health import ADVICE
-from tensile.kube.limits import Pace
+from tensile.kube.limits import InformerTimings
 from tensile.kube.store import Cache
 from tensile.objects import POD, ROLE, SECRET, UPPER, Kind
 
 FORBIDDEN = refusal(403, "Forbidden")
-QUICK = Pace(first=0.001, cap=0.002, near=0.002, shortest=60, longest=60, settled=0.0, outage=0.0)
+QUICK = InformerTimings(first=0.001, cap=0.002, near=0.002, shortest=60, longest=60, settled=0.0, outage=0.0)
 """Every try after a failure begins with a list."""
 
 
@@ -50,7 +50,9 @@ class Ground:
     def open(self) -> None:
         """Open it."""
         feeds = [(ROLE, self.roles), (ROLE, self.others), (SECRET, self.secrets)]
-        self.fleet.open(UPPER, access_to(self.server.port), [Feed(UPPER, *one, Selection(), to) for *one, to in feeds])
+        self.fleet.open(
+            UPPER, access_to(self.server.port), [InformerSpec(UPPER, *one, Selection(), to) for *one, to in feeds]
+        )
 
     async def tried(self, kind: Kind, more: int = 6) -> None:
         """Wait until a kind was asked for so many times more."""
@@ -126,7 +128,7 @@ async def test_a_list_by_the_clock_is_allowed_again_with_the_next_one() -> None:
     """There is no watch that could tell."""
     cache = Cache()
     async with ground("pods") as here:
-        here.fleet.follow(Feed(UPPER, POD, Selection(), cache, every=0.001))
+        here.fleet.follow(InformerSpec(UPPER, POD, Selection(), cache, every=0.001))
         await here.news.until(lambda: here.fleet.denied(UPPER))
         here.server.closed.clear()
         await synced(cache)

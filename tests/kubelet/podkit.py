@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.names import owner_of
 
 Manifest = dict[str, Any]
@@ -13,10 +13,10 @@ EARLIER = "2026-03-01T11:00:00Z"
 MERGE_KEYS = {"conditions": "type", "podIPs": "ip", "hostIPs": "ip", "resourceClaimStatuses": "name"}
 
 
-def place(**given: Any) -> Placement:
+def place(**given: Any) -> LowerContext:
     """Make a place: namespace default of a lower behind virtual node vk-a, or what is given instead."""
     fields = {"owner": OWNER, "node_name": "vk-a", "namespace": "default", "namespace_uid": "ns-uid"}
-    return Placement(**(fields | given))
+    return LowerContext(**(fields | given))
 
 
 def pod(spec: Manifest | None = None, status: Manifest | None = None, **meta: Any) -> Manifest:

@@ -27,7 +27,7 @@ from tensile.kubelet.pods.orphans import key_of as orphans_key
 from tensile.kubelet.pods.rule import PodRule, key_of
 from tensile.names import LEGACY, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, Owner, owner_of
 from tensile.objects import POD, Manifest, Ref, uid
-from tensile.reconcile.desired import Patched, Told
+from tensile.reconcile.desired import EmitEvent, Patched
 from tensile.reconcile.dryrun.patch import patched
 from tensile.reconcile.plan import Step
 from tensile.reconcile.pods.demand import pod_demand
@@ -74,7 +74,7 @@ def complaint(here: World) -> str:
     decision, found = decided(PodRule(), KEY, here)
     assert found.problem is not None
     assert found.problem.reason == "NameConflict"
-    assert [type(one) for one in decision.wanted] == [Patched, Told]
+    assert [type(one) for one in decision.wanted] == [Patched, EmitEvent]
     assert {step.ref.cluster for step in found.steps} == {""}
     return found.problem.message
 
@@ -85,7 +85,7 @@ def test_a_pod_of_tensile_kube_becomes_ours() -> None:
     found = legacy(upper)
     here = adopting(upper, found)
     step = the_step(here)
-    assert (step.verb, step.ref, step.uid, step.shown) == ("patch", REF, "theirs", True)
+    assert (step.verb, step.ref, step.uid, step.in_plan) == ("patch", REF, "theirs", True)
     assert step.reason == "onConflict: adopt"
     assert step.patch is not None
     assert {"op": "replace", "path": "/metadata/resourceVersion", "value": "2"} in step.patch.body
@@ -109,7 +109,7 @@ def test_a_pod_that_runs_something_else_is_refused_with_the_reason() -> None:
     other = legacy(upper_pod(spec={"containers": [{"name": "main", "image": "app:2"}]}))
     here = adopting(upper, other)
     assert "it is not taken over: container main has another image" in complaint(here)
-    assert PodRule().decide(KEY, here).again == LOOK_AGAIN
+    assert PodRule().decide(KEY, here).requeue_after == LOOK_AGAIN
 
 
 def test_a_strangers_pod_is_refused() -> None:

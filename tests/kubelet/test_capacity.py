@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kube.store import Kept
+from tensile.kube.store import Transformed
 from tensile.kubelet.node.capacity import MOST_RESOURCES, NodeOffer, capacity, declared_features, node_offer
 from tensile.reconcile.pods.demand import PodDemand
 
@@ -119,7 +119,7 @@ def test_a_node_is_read_from_its_bytes() -> None:
             },
         }
     )
-    assert node_offer(raw) == Kept(
+    assert node_offer(raw) == Transformed(
         b"",
         NodeOffer(
             "n1",

@@ -11,7 +11,7 @@ from podkit import place, pod
 
 from tensile.kubelet.pods.projection import lower_pod, notes
 from tensile.kubelet.pods.scheduling import lower_tolerations, scheduling_fields
-from tensile.policy.webhook.admission import Terms, prepared
+from tensile.policy.webhook.admission import MutationTerms, prepared
 from tensile.reconcile.pods.cluster_selector import LONGEST, MOST, cluster_selector, cluster_selector_flaw
 from tensile.reconcile.pods.scheduling import UPPER_ONLY_KEYS
 
@@ -19,7 +19,7 @@ UNLIMITED = [
     {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": "NoExecute"}
     for name in ("not-ready", "unreachable")
 ]
-TERMS = Terms(UPPER_ONLY_KEYS, frozenset({"vk"}), (), frozenset())
+TERMS = MutationTerms(UPPER_ONLY_KEYS, frozenset({"vk"}), (), frozenset())
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from podkit import pod
 
-from tensile.kube.store import Kept
+from tensile.kube.store import Transformed
 from tensile.reconcile.pods.demand import PodDemand, pod_demand, pod_requests
 
 GI = 1024**3 * 1000
@@ -148,7 +148,7 @@ def test_a_pod_level_resize_counts_the_larger() -> None:
 def test_a_digest_is_the_facts_without_the_bytes() -> None:
     """Ten thousand foreign pods are kept as four small values each."""
     upper = pod({"nodeName": "n1", "containers": [asks(cpu="1")]}, {"phase": "Running"}, labels={"app": "x"})
-    assert pod_demand(orjson.dumps(upper)) == Kept(b"", PodDemand("n1", False, {"cpu": 1000, "pods": 1000}))
+    assert pod_demand(orjson.dumps(upper)) == Transformed(b"", PodDemand("n1", False, {"cpu": 1000, "pods": 1000}))
 
 
 def test_a_digest_carries_the_owners_mark() -> None:

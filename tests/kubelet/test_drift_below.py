@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from worldkit import NOW, OWNER_HERE, A, put, twin, upper_pod, world
 
-from tensile.kubelet.pods.placement_context import Placement
-from tensile.kubelet.pods.sync import keep
+from tensile.kubelet.pods.placement_context import LowerContext
+from tensile.kubelet.pods.sync import sync
 from tensile.kubelet.pods.update import CHANGED_BELOW, changed_below, drift
 from tensile.names import FIELD_MANAGER, IN_STEP
 from tensile.objects import Manifest
-from tensile.reconcile.desired import Decision, Patched, Told
+from tensile.reconcile.desired import Decision, EmitEvent, Patched
 from tensile.reconcile.world import Key
 
-PLACE = Placement(OWNER_HERE, A, "default", "below-default")
+PLACE = LowerContext(OWNER_HERE, A, "default", "below-default")
 GPU = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
 TOLERANT = [
     {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": "NoExecute"}
@@ -77,7 +77,7 @@ def kept(upper: Manifest, lower_pod: Manifest) -> Decision:
     here = world()
     lower = here.lowers[A]
     put(lower.upper_pods, upper)
-    return keep(Key("pod", A, "default", "web"), upper, put(lower.pods, lower_pod), lower, here)
+    return sync(Key("pod", A, "default", "web"), upper, put(lower.pods, lower_pod), lower, here)
 
 
 def test_it_stands_on_the_pod_and_in_one_event() -> None:
@@ -86,7 +86,7 @@ def test_it_stands_on_the_pod_and_in_one_event() -> None:
     changed = below(upper, activeDeadlineSeconds=60)
     written, told = kept(upper, changed).wanted
     assert isinstance(written, Patched)
-    assert isinstance(told, Told)
+    assert isinstance(told, EmitEvent)
     said = next(one for one in written.patch.body["status"]["conditions"] if one["type"] == IN_STEP)
     assert said == changed_below(upper, "activeDeadlineSeconds is 60", A, NOW)
     assert (said["status"], said["reason"], told.reason) == ("False", CHANGED_BELOW, CHANGED_BELOW)

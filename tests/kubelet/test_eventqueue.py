@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kubelet.pods.event_mirror import FairQueue, Place
+from tensile.kubelet.pods.event_mirror import EventKey, FairQueue
 
 
 def queue(*places: str, limit: int = 100) -> FairQueue[str]:
@@ -14,9 +14,9 @@ def queue(*places: str, limit: int = 100) -> FairQueue[str]:
     return found
 
 
-def place(name: str) -> Place:
+def place(name: str) -> EventKey:
     """Return the place that "NAMESPACE/UID" names."""
-    return Place(*name.split("/"))
+    return EventKey(*name.split("/"))
 
 
 def emptied(found: FairQueue[str], *but: str) -> list[str]:
@@ -54,7 +54,7 @@ def test_a_newer_item_takes_the_place_of_the_one_before() -> None:
 def test_the_longest_queue_loses_its_oldest() -> None:
     """Who has few events loses none of them to who has many."""
     found = queue("quiet/1", "quiet/2", limit=10)
-    dropped = [found.put(Place("loud", str(number)), f"loud/{number}") for number in range(100)]
+    dropped = [found.put(EventKey("loud", str(number)), f"loud/{number}") for number in range(100)]
     assert dropped.count(True) == 92
     assert len(found) == 10
     assert [one for one in emptied(found) if one.startswith("quiet")] == ["quiet/1", "quiet/2"]
@@ -82,7 +82,7 @@ def test_it_never_holds_more_than_its_limit(given_: list[tuple[str, int]]) -> No
     """And everything that it holds comes out once."""
     found: FairQueue[str] = FairQueue(12)
     for namespace, number in given_:
-        found.put(Place(namespace, str(number)), f"{namespace}/{number}")
+        found.put(EventKey(namespace, str(number)), f"{namespace}/{number}")
         assert len(found) <= 12
     held = len(found)
     taken = emptied(found)

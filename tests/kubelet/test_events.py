@@ -10,10 +10,10 @@ from worldkit import OWNER_HERE, STRANGER, A, marked, put, thing
 from tensile.kubelet.pods.events import (
     OF_CLAIMS,
     OF_PODS,
-    Subject,
+    EventSubject,
     content,
     copy_of,
-    glimpse,
+    event_header,
     is_copy,
     ref_of,
     repeat_of,
@@ -23,19 +23,19 @@ from tensile.kubelet.pods.events import (
 )
 from tensile.names import COMPONENT, LOWER, OWNER
 from tensile.objects import CLAIM, EVENT, UPPER, Manifest, Ref
-from tensile.reconcile.world import Naming, World
+from tensile.reconcile.world import NamespaceNaming, World
 
 
-def subject(raw: bytes, here: World | None = None) -> Subject | None:
+def subject(raw: bytes, here: World | None = None) -> EventSubject | None:
     """Return the upper pod that an event is about."""
-    seen = glimpse(raw)
+    seen = event_header(raw)
     of = here or mirrored()
     return subject_of(seen, lower_of(of), of) if seen else None
 
 
 def copied(raw: bytes) -> tuple[Ref, Manifest]:
     """Return the copy of an event, and where it stands."""
-    seen, upper = glimpse(raw), subject(raw)
+    seen, upper = event_header(raw), subject(raw)
     assert seen is not None
     assert upper is not None
     ref = ref_of(seen, upper)
@@ -89,7 +89,7 @@ def test_an_event_of_a_pod_that_is_gone_above_is_about_nothing() -> None:
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"metadata":{"uid":1}}', lower_event(message="x" * (1 << 16))])
 def test_what_is_no_event_of_a_sane_size_is_passed_over(raw: bytes) -> None:
     """A line that cannot be read must not end the hearing of the next."""
-    assert glimpse(raw) is None
+    assert event_header(raw) is None
 
 
 def test_the_copy_is_about_the_upper_pod_and_from_whom_it_was() -> None:
@@ -148,8 +148,8 @@ def claimed(**marks: Any) -> World:
 def test_a_warning_of_our_lower_claim_is_about_the_upper_claim() -> None:
     """It says why no volume is made, and stands with the claim above under its name and UID."""
     found = subject(of_claim(), claimed())
-    assert found == Subject("PersistentVolumeClaim", "default", "data", "claim-data")
-    seen = glimpse(of_claim())
+    assert found == EventSubject("PersistentVolumeClaim", "default", "data", "claim-data")
+    seen = event_header(of_claim())
     assert seen is not None
     assert found is not None
     made = copy_of(content(of_claim()), ref_of(seen, found), found, A, OWNER_HERE)
@@ -176,7 +176,7 @@ def test_other_events_of_claims_stay_below(fields: dict[str, Any], marks: dict[s
 def test_an_event_of_a_claim_in_an_unknown_namespace_stays_below() -> None:
     """There is no telling which claim it is about."""
     here = claimed()
-    lower_of(here).naming = Naming("demo", OWNER_HERE.mark)
+    lower_of(here).naming = NamespaceNaming("demo", OWNER_HERE.mark)
     assert subject(of_claim(), here) is None
 
 
@@ -186,10 +186,10 @@ def test_the_name_follows_from_the_lower_events_uid() -> None:
     assert first == again != other
     assert (first.cluster, first.kind, first.namespace) == (UPPER, EVENT, "default")
     assert first.name.startswith("web.")
-    seen, upper = glimpse(lower_event()), subject(lower_event())
+    seen, upper = event_header(lower_event()), subject(lower_event())
     assert seen is not None
     assert upper is not None
-    long = Subject("Pod", "default", "x" * 253, "u")
+    long = EventSubject("Pod", "default", "x" * 253, "u")
     assert len(ref_of(seen, long).name) <= 253
 
 

@@ -12,7 +12,7 @@ from tensile.kubelet.pods.deletion import EVICTED
 from tensile.kubelet.pods.rule import PodRule, key_of
 from tensile.names import UNREACHABLE_TAINT
 from tensile.objects import EVENT, NAMESPACE, NODE, POD, UPPER, Manifest, Ref, metadata, timestamp
-from tensile.reconcile.desired import Absent, Told
+from tensile.reconcile.desired import Absent, EmitEvent
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import World
 
@@ -33,7 +33,7 @@ def away(silent: float = LONG, lower: str = PATIENT, more: str = "", **pod: Any)
     upper = upper_pod(status=RUNNING, **pod)
     put(here.lowers[A].upper_pods, upper)
     put(here.lowers[A].pods, twin(upper, RUNNING))
-    here.lowers[A].silent = silent
+    here.lowers[A].unreachable_seconds = silent
     return here
 
 
@@ -61,7 +61,7 @@ def test_a_pod_is_marked_then_told_of_then_deleted_with_its_own_time() -> None:
     assert said == {"DisruptionTarget": ("True", "LowerUnreachable"), "Ready": ("False", "LowerUnreachable")}
     assert told.body is not None
     assert (told.body["reason"], "unreachable.evictAfter" in told.body["message"]) == (EVICTED, True)
-    assert (deletion.uid, deletion.grace, deletion.asked) == ("Pod-web", None, True)
+    assert (deletion.uid, deletion.grace, deletion.requested) == ("Pod-web", None, True)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_nothing_is_evicted_unless_the_topology_says_so(silent: float, lower: st
 
 def test_what_is_not_due_yet_is_looked_at_again_when_it_is() -> None:
     """Nothing else may happen until then; without a limit there is no other look."""
-    assert decided(PodRule(), KEY, away(200.0))[0].again == 400.0
-    assert decided(PodRule(), KEY, away(599.9))[0].again == 1.0
-    assert decided(PodRule(), KEY, away(200.0, "name: lower-a"))[0].again is None
+    assert decided(PodRule(), KEY, away(200.0))[0].requeue_after == 400.0
+    assert decided(PodRule(), KEY, away(599.9))[0].requeue_after == 1.0
+    assert decided(PodRule(), KEY, away(200.0, "name: lower-a"))[0].requeue_after is None
 
 
 def test_nobody_is_evicted_who_is_not_called_unready_yet() -> None:
@@ -95,7 +95,7 @@ def test_a_pod_that_waits_for_its_lower_cluster_is_evicted_too() -> None:
     home(here)
     raised(here)
     put(here.lowers[A].upper_pods, upper_pod())
-    here.lowers[A].silent = LONG
+    here.lowers[A].unreachable_seconds = LONG
     assert is_evicted(here)
 
 
@@ -152,9 +152,9 @@ def test_another_cluster_in_its_place_evicts_nobody() -> None:
 def test_a_cluster_that_was_hardly_asked_evicts_nobody() -> None:
     """Nobody knows how to reach it yet, or that has just become another way: its pods are unready, and stay."""
     here = away()
-    here.lowers[A].tried = False
+    here.lowers[A].was_attempted = False
     assert [step.subresource for step in steps(here)] == ["status"]
-    here.lowers[A].tried = True
+    here.lowers[A].was_attempted = True
     assert is_evicted(here)
 
 
@@ -184,7 +184,7 @@ def test_what_is_marked_already_is_not_marked_again() -> None:
     status = {**RUNNING, "conditions": mark.body["status"]["conditions"]}
     put(here.lowers[A].upper_pods, {**upper.manifest(), "status": status})
     decision, _ = decided(PodRule(), KEY, here)
-    assert [type(one) for one in decision.wanted] == [Told, Absent]
+    assert [type(one) for one in decision.wanted] == [EmitEvent, Absent]
 
 
 # From beginning to end, by the whole loop.

@@ -7,7 +7,7 @@ import pytest
 from worldkit import A, drop, put, twin, upper_pod, world
 
 from tensile.kube.store import Cache, Entry
-from tensile.kubelet.pods.deletion import finalise, has_run, last_words, withdraw
+from tensile.kubelet.pods.deletion import delete_lower, has_run, last_known_status, remove_upper
 from tensile.objects import POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Patched
 from tensile.reconcile.pods.index import digest_below
@@ -36,7 +36,7 @@ def lower(of: Manifest, status: Manifest | None = None, grace: int | None = None
 
 def asked_of(pod: Manifest, below: Entry, *, asked: bool = True) -> list[Absent]:
     """Return the deletions that are wanted below."""
-    return [one for one in withdraw(pod, below, BELOW, asked=asked).wanted if isinstance(one, Absent)]
+    return [one for one in delete_lower(pod, below, BELOW, asked=asked).wanted if isinstance(one, Absent)]
 
 
 @pytest.mark.parametrize("grace", [0, 5, 30])
@@ -56,20 +56,20 @@ def test_only_a_shorter_grace_is_passed_on(above: int, below: int, *, again: boo
 def test_what_nobody_asked_for_is_not_deleted_and_still_reflected() -> None:
     """The guard decides about it elsewhere; people see meanwhile how the pod is."""
     pod = deleted()
-    decision = withdraw(pod, lower(pod, RAN), BELOW, asked=False)
+    decision = delete_lower(pod, lower(pod, RAN), BELOW, asked=False)
     assert [type(one) for one in decision.wanted] == [Patched]
 
 
 def test_a_status_comes_up_while_the_pod_ends() -> None:
     """After the deletion was sent; once it says so above, nothing is left to write."""
     pod = deleted()
-    assert [type(one) for one in withdraw(pod, lower(pod, RAN), BELOW, asked=True).wanted] == [Absent, Patched]
-    assert withdraw(pod, lower(pod, {"phase": "Pending"}, grace=30), BELOW, asked=True).wanted == ()
+    assert [type(one) for one in delete_lower(pod, lower(pod, RAN), BELOW, asked=True).wanted] == [Absent, Patched]
+    assert delete_lower(pod, lower(pod, {"phase": "Pending"}, grace=30), BELOW, asked=True).wanted == ()
 
 
 def test_a_plain_pod_goes_without_another_write() -> None:
     """Nobody waits for its phase."""
-    wanted = finalise(deleted(status=RAN), None, ABOVE, NOW).wanted
+    wanted = remove_upper(deleted(status=RAN), None, ABOVE, NOW).wanted
     assert wanted == (Absent(ABOVE, "Pod-web", "its lower pod is gone", 0),)
 
 
@@ -84,7 +84,7 @@ def test_a_plain_pod_goes_without_another_write() -> None:
 )
 def test_who_counts_ended_pods_gets_a_terminal_phase_first(more: dict[str, Any]) -> None:
     """Then the object goes."""
-    said, gone = finalise(deleted(status=RAN, **more), None, ABOVE, NOW).wanted
+    said, gone = remove_upper(deleted(status=RAN, **more), None, ABOVE, NOW).wanted
     assert isinstance(said, Patched)
     assert said.patch.body["status"]["phase"] == "Failed"
     assert said.patch.body["metadata"] == {"uid": "Pod-web"}
@@ -94,7 +94,7 @@ def test_who_counts_ended_pods_gets_a_terminal_phase_first(more: dict[str, Any])
 def test_the_last_words_of_the_lower_pod_are_the_upper_ones() -> None:
     """A Job counts what its pod came to, not that it was deleted."""
     pod = deleted(status=RAN, spec={"restartPolicy": "Never"})
-    said, _ = finalise(pod, lower(pod, SUCCEEDED).manifest(), ABOVE, NOW).wanted
+    said, _ = remove_upper(pod, lower(pod, SUCCEEDED).manifest(), ABOVE, NOW).wanted
     assert isinstance(said, Patched)
     assert said.patch.body["status"]["phase"] == "Succeeded"
     assert said.patch.body["status"]["containerStatuses"][0]["state"] == {"terminated": {"exitCode": 0}}
@@ -103,13 +103,15 @@ def test_the_last_words_of_the_lower_pod_are_the_upper_ones() -> None:
 def test_an_object_that_only_its_finalizers_keep_is_left_to_them() -> None:
     """A second deletion would change nothing, and be sent for ever."""
     ended = deleted(0, {"phase": "Failed"}, finalizers=["example.com/hold"])
-    wanted = finalise(ended, None, ABOVE, NOW).wanted
+    wanted = remove_upper(ended, None, ABOVE, NOW).wanted
     assert not any(isinstance(one, Absent) for one in wanted)
 
 
 def test_a_deletion_that_was_cut_off_halfway_is_sent_again() -> None:
     """Kubernetes sets the grace period to 0 first and then removes the object: a crash in between leaves it there."""
-    assert finalise(deleted(0, RAN), None, ABOVE, NOW).wanted == (Absent(ABOVE, "Pod-web", "its lower pod is gone", 0),)
+    assert remove_upper(deleted(0, RAN), None, ABOVE, NOW).wanted == (
+        Absent(ABOVE, "Pod-web", "its lower pod is gone", 0),
+    )
 
 
 def departing(*pods: Manifest, remembers: int = 1) -> tuple[Entry, LowerWorld]:
@@ -126,12 +128,12 @@ def departing(*pods: Manifest, remembers: int = 1) -> tuple[Entry, LowerWorld]:
 def test_last_words_are_the_pods_own() -> None:
     """Those of an older pod of that name are another's, and those that are forgotten are none."""
     mine, older = twin(upper_pod(), SUCCEEDED), twin(upper_pod(uid="older"), SUCCEEDED)
-    last = last_words(*departing(mine))
+    last = last_known_status(*departing(mine))
     assert last is not None
     assert last["status"]["phase"] == "Succeeded"
-    assert last_words(*departing(older)) is None
-    assert last_words(*departing(mine, remembers=0)) is None
-    assert last_words(*departing()) is None
+    assert last_known_status(*departing(older)) is None
+    assert last_known_status(*departing(mine, remembers=0)) is None
+    assert last_known_status(*departing()) is None
 
 
 def test_a_pod_has_run_when_either_side_says_so() -> None:

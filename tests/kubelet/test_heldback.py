@@ -60,10 +60,10 @@ def test_other_conditions_are_no_note(reason: str, status: str) -> None:
 
 DOUBTS: dict[str, Callable[[World], object]] = {
     "silent": lambda here: setattr(here.lowers[A], "silent", 1.0),
-    "pods": lambda here: here.lowers[A].pods.distrust(),
-    "namespaces above": lambda here: here.upper.namespaces.distrust(),
-    "Services above": lambda here: here.upper.more[SERVICE].distrust(),
-    "Services below": lambda here: here.lowers[A].more[SERVICE].distrust(),
+    "pods": lambda here: here.lowers[A].pods.mark_stale(),
+    "namespaces above": lambda here: here.upper.namespaces.mark_stale(),
+    "Services above": lambda here: here.upper.more[SERVICE].mark_stale(),
+    "Services below": lambda here: here.lowers[A].more[SERVICE].mark_stale(),
 }
 
 

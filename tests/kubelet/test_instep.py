@@ -7,7 +7,7 @@ from podkit import place, pod, said
 from worldkit import NOW
 
 from tensile.kubelet.pods.projection import lower_pod
-from tensile.kubelet.pods.update import adds_containers, changes_below, changes_images, in_step
+from tensile.kubelet.pods.update import adds_containers, changes_below, changes_images, sync_condition
 from tensile.names import IN_STEP
 from tensile.objects import POD, Manifest, Ref
 from tensile.reconcile.desired import Patched
@@ -51,8 +51,8 @@ def test_each_change_has_its_way_and_its_fence(what: str, subresource: str, fenc
     meta = {key: value for key, value in change.patch.body["metadata"].items() if key != "annotations"}
     assert meta == fence
     assert change.patch.body["spec"].keys() == NEW[what].keys()
-    assert change.shown, "a person decides about it"
-    assert change.apart, "it holds up no other"
+    assert change.in_plan, "a person decides about it"
+    assert change.independent, "it holds up no other"
 
 
 def test_a_pod_that_did_not_change_needs_no_write() -> None:
@@ -74,23 +74,26 @@ def test_what_needs_more_care_can_be_told_apart() -> None:
 
 def test_a_refused_change_is_said_in_a_condition() -> None:
     """With the lower cluster's own words, and which cluster that is."""
-    found = in_step(pod(), NO, "lower-a", NOW, waiting=True)
+    found = sync_condition(pod(), NO, "lower-a", NOW, waiting=True)
     assert found is not None
     assert (found["type"], found["status"], found["reason"]) == (IN_STEP, "False", "Forbidden")
     assert found["message"] == "a change of this pod is not in lower cluster lower-a: denied by a policy"
-    assert len((in_step(pod(), NO._replace(message="x" * 5000), "lower-a", NOW, waiting=True) or {})["message"]) == 1024
+    assert (
+        len((sync_condition(pod(), NO._replace(message="x" * 5000), "lower-a", NOW, waiting=True) or {})["message"])
+        == 1024
+    )
 
 
 def test_the_condition_is_the_same_until_something_else_is_said() -> None:
     """Or each try would be a write."""
-    first = in_step(pod(), NO, "lower-a", NOW, waiting=True)
+    first = sync_condition(pod(), NO, "lower-a", NOW, waiting=True)
     told = pod(status={"conditions": [first]})
-    assert in_step(told, NO, "lower-a", NOW.replace(year=2027), waiting=True) == first
+    assert sync_condition(told, NO, "lower-a", NOW.replace(year=2027), waiting=True) == first
 
 
 @pytest.mark.parametrize("waiting", [True, False])
 def test_the_condition_goes_when_nothing_waits(*, waiting: bool) -> None:
     """And stays as it is while a change that nothing is said against is on its way."""
     told = pod(status={"conditions": [said(IN_STEP, "False", reason="Forbidden")]})
-    found = in_step(told, None, "lower-a", NOW, waiting=waiting)
+    found = sync_condition(told, None, "lower-a", NOW, waiting=waiting)
     assert (found is not None) is waiting

@@ -28,17 +28,17 @@ from worldkit import (
 )
 
 from tensile.kube.store import Delta, Entry
-from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.service_account import secret_name
 from tensile.kubelet.pods.token_rule import TokenRule, key_of, missing
 from tensile.names import OWNER, OWNER_NAME, TOKEN_POD, TOKEN_TERM, UPPER_UID
 from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
-from tensile.reconcile.desired import Absent, Ask, Decision, Granted, Told
+from tensile.reconcile.desired import Absent, Decision, EmitEvent, TokenRequest, TokenSecret
 from tensile.reconcile.plan import Plan
 from tensile.reconcile.rules import namespaces
 from tensile.reconcile.rules.claim_rule import key_of as claim_key
-from tensile.reconcile.rules.config import DependencyRule
+from tensile.reconcile.rules.config import ConfigRule
 from tensile.reconcile.rules.config import key_of as secret_key
 from tensile.reconcile.rules.service_accounts import key_of as account_key
 from tensile.reconcile.world import Key, Problem, World
@@ -92,7 +92,7 @@ def held(here: World, **given: Any) -> Entry:
 def running(here: World, **status: Any) -> Entry:
     """Let the lower pod be there, made with the upper cluster's identity."""
     upper = upper_pod(spec=SPEC)
-    place = Placement(OWNER_HERE, A, "default", "below-default", identity="upper")
+    place = LowerContext(OWNER_HERE, A, "default", "below-default", identity="upper")
     made = twin(upper, status)
     return put(here.lowers[A].pods, {**made, "spec": lower_pod(upper, place)["spec"]})
 
@@ -102,17 +102,17 @@ def decide(here: World) -> Decision:
     return decided(RULE, KEY, here)[0]
 
 
-def granted(here: World) -> Granted:
+def granted(here: World) -> TokenSecret:
     """Return what is to be issued, the one thing that is wanted."""
     (wanted,) = decide(here).wanted
-    assert isinstance(wanted, Granted)
+    assert isinstance(wanted, TokenSecret)
     return wanted
 
 
 def ended(here: World) -> list[str]:
     """Return the UIDs of the Secrets that are to go, which is all that is wanted."""
     wanted = decide(here).wanted
-    assert all(isinstance(one, Absent) and one.asked for one in wanted)
+    assert all(isinstance(one, Absent) and one.requested for one in wanted)
     return [one.uid for one in wanted if isinstance(one, Absent)]
 
 
@@ -123,7 +123,7 @@ def test_tokens_are_asked_for_before_the_pod_is_made() -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "Pod-web"}
     request = {"expirationSeconds": 3600, "boundObjectRef": pod}
     whole = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": request}
-    assert wanted.asks == (Ask("token", whole),)
+    assert wanted.asks == (TokenRequest("token", whole),)
     meta = wanted.manifest["metadata"]
     assert meta["labels"] == {OWNER: OWNER_HERE.mark}
     assert meta["annotations"] == noted("Pod-web", {TOKEN_POD: "web"})
@@ -194,7 +194,7 @@ def test_tokens_wait_for_their_namespace() -> None:
     """It comes with its rule."""
     here = bound()
     drop(here.lowers[A].namespaces, "default", "")
-    assert decide(here) == Decision(waits=(namespaces.key_of(A, "default"),))
+    assert decide(here) == Decision(depends_on=(namespaces.key_of(A, "default"),))
 
 
 LACKING = {
@@ -215,7 +215,7 @@ def test_tokens_are_asked_for_last(container: Manifest, spec: Manifest, key: Key
     """For a pod that waits for another reason they would lie below for nothing."""
     main = {"name": "main", "image": "app:1", **container}
     here = bound(spec={**SPEC, "containers": [main], **spec})
-    assert decide(here) == Decision(waits=(key,))
+    assert decide(here) == Decision(depends_on=(key,))
 
 
 def test_no_tokens_are_asked_for_where_the_pod_is_never_made() -> None:
@@ -231,7 +231,7 @@ def test_no_tokens_are_asked_for_while_an_older_pod_has_the_place() -> None:
     older = running(here)
     put(here.lowers[A].upper_pods, upper_pod(spec=SPEC, uid="second"))
     assert decide(here) == Decision()
-    (route,) = (one for one in RULE.routes() if one.cache == "pods")
+    (route,) = (one for one in RULE.watches() if one.cache == "pods")
     assert list(route.keys(here, A, Delta(older, None))) == [KEY]
     drop(here.lowers[A].pods, "web")
     assert granted(here).manifest["metadata"]["annotations"][UPPER_UID] == "second"
@@ -259,9 +259,9 @@ def test_tokens_that_are_good_are_left_alone_until_four_fifths_of_their_time() -
     here = bound()
     held(here)
     running(here)
-    assert decide(here) == Decision(again=2880.0)
+    assert decide(here) == Decision(requeue_after=2880.0)
     here.now = NOW + timedelta(seconds=2879)
-    assert decide(here) == Decision(again=1.0)
+    assert decide(here) == Decision(requeue_after=1.0)
     here.now = NOW + timedelta(seconds=2880)
     assert granted(here).reason == "its tokens are to be renewed"
 
@@ -270,13 +270,13 @@ def test_a_renewal_that_is_refused_is_told_on_the_pod() -> None:
     """It runs, and its status says nothing of it; one that waits for its first tokens is Pending with the reason."""
     here = bound()
     here.problems[KEY] = Problem("Forbidden", "no rights")
-    assert isinstance(granted(here), Granted)
+    assert isinstance(granted(here), TokenSecret)
     held(here)
     running(here)
     here.now = NOW + timedelta(hours=1)
     again, told = decide(here).wanted
-    assert isinstance(again, Granted)
-    assert isinstance(told, Told)
+    assert isinstance(again, TokenSecret)
+    assert isinstance(told, EmitEvent)
     assert (told.about, told.uid, told.reason) == (Ref(UPPER, POD, "default", "web"), "Pod-web", "Forbidden")
     assert told.message == "its tokens of the upper cluster are not renewed, and run out: no rights"
 
@@ -286,7 +286,7 @@ def test_tokens_from_the_future_are_renewed() -> None:
     here = bound()
     held(here)
     here.now = NOW - timedelta(seconds=59)
-    assert decide(here).again == 2880.0 + 59
+    assert decide(here).requeue_after == 2880.0 + 59
     here.now = NOW - timedelta(seconds=61)
     assert granted(here).ref == REF
 
@@ -294,7 +294,7 @@ def test_tokens_from_the_future_are_renewed() -> None:
 def test_nothing_is_issued_while_the_lower_cluster_is_silent() -> None:
     """There is nowhere to put it."""
     here = bound()
-    here.lowers[A].silent = 3.0
+    here.lowers[A].unreachable_seconds = 3.0
     assert decide(here) == Decision()
 
 
@@ -302,7 +302,7 @@ def test_tokens_of_a_moment_are_renewed_once_a_minute_at_most() -> None:
     """An apiserver may cap their time as low as it likes."""
     here = bound()
     held(here, term=f"{NOW:%Y-%m-%dT%H:%M:%SZ}/PT10S")
-    assert decide(here) == Decision(again=60.0)
+    assert decide(here) == Decision(requeue_after=60.0)
 
 
 SPOILT = {
@@ -348,7 +348,7 @@ def test_a_running_pod_keeps_its_tokens_whatever_the_topology_says() -> None:
     here = bound(HOME)
     held(here)
     running(here)
-    assert decide(here) == Decision(again=2880.0)
+    assert decide(here) == Decision(requeue_after=2880.0)
     assert list(RULE.keys(here, A)) == [KEY]
     here.now = NOW + timedelta(hours=1)
     put(here.lowers[A].upper_pods, upper_pod(spec=SPEC, deletionTimestamp="2026-03-01T12:00:30Z"))
@@ -390,7 +390,7 @@ def test_tokens_of_an_older_pod_of_the_name_go() -> None:
     here = bound()
     held(here, uid="older")
     wanted = decide(here).wanted
-    assert [type(one) for one in wanted] == [Absent, Granted]
+    assert [type(one) for one in wanted] == [Absent, TokenSecret]
     assert isinstance(wanted[0], Absent)
     assert wanted[0].uid == "below-older"
 
@@ -410,7 +410,7 @@ def test_nothing_is_decided_from_what_is_not_complete(cache: str) -> None:
     here = bound()
     held(here)
     drop(here.lowers[A].upper_pods, "web")
-    getattr(here.lowers[A], cache).distrust()
+    getattr(here.lowers[A], cache).mark_stale()
     assert decide(here) == Decision()
 
 
@@ -418,7 +418,7 @@ def test_copies_are_not_confused_with_tokens() -> None:
     """The rule for Secrets that pods refer to leaves tokens alone, though no pod above refers to them."""
     here = bound()
     held(here)
-    rule, key = DependencyRule(), secret_key(A, "default", "Secret", NAME)
+    rule, key = ConfigRule(), secret_key(A, "default", "Secret", NAME)
     assert decided(rule, key, here)[1] == Plan(())
     assert key not in set(rule.keys(here, A))
 
@@ -428,7 +428,7 @@ def test_copies_are_not_confused_with_tokens() -> None:
 
 def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
     """Return the names of the keys that a change concerns."""
-    (route,) = (one for one in RULE.routes() if one.cache == cache)
+    (route,) = (one for one in RULE.watches() if one.cache == cache)
     return list(names(route.keys(here, lower, delta)))
 
 

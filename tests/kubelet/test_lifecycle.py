@@ -28,7 +28,7 @@ from tensile.kube.store import Delta
 from tensile.kubelet.pods.rule import PodRule, key_of
 from tensile.names import OWNER
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata
-from tensile.reconcile.desired import Absent, Confirmed, Decision
+from tensile.reconcile.desired import Absent, Decision, VerifyAbsent
 from tensile.reconcile.rules import config, namespaces
 from tensile.reconcile.world import Key, World
 
@@ -94,7 +94,7 @@ def test_a_pod_waits_for_its_namespace_and_for_all_that_it_needs() -> None:
     decision, plan = decided(RULE, KEY, here)
     assert plan.steps == ()
     wanted = {namespaces.key_of(A, "default"), config.key_of(A, "default", "ConfigMap", "settings")}
-    assert set(decision.waits) == wanted
+    assert set(decision.depends_on) == wanted
 
 
 def test_a_mirrored_pod_is_kept() -> None:
@@ -150,11 +150,11 @@ def test_the_lower_pod_of_an_older_pod_goes_first(phase: str) -> None:
     """By its own UID; while it is ending, there is nothing to do but wait."""
     here = bound(status={"phase": phase}, uid="second")
     old = put(here.lowers[A].pods, twin(upper_pod(uid="first")))
-    here.lowers[A].upper_pods.note_gone("default", "web", "first")
+    here.lowers[A].upper_pods.mark_deleted("default", "web", "first")
     decision, _ = decided(RULE, KEY, here)
     wanted = decision.wanted[0]
     assert isinstance(wanted, Absent)
-    assert (wanted.ref, wanted.uid, wanted.asked) == (BELOW, old.uid, True)
+    assert (wanted.ref, wanted.uid, wanted.requested) == (BELOW, old.uid, True)
     changed(here.lowers[A].pods, "web", lambda pod: pod["metadata"].update(DELETED))
     assert not any(isinstance(one, Absent) for one in decided(RULE, KEY, here)[0].wanted)
 
@@ -164,7 +164,7 @@ def test_which_of_two_pods_of_a_name_is_the_older_is_read_before_one_ends() -> N
     here = bound(uid="second")
     put(here.lowers[A].pods, twin(upper_pod(uid="unheard of"), RUNNING))
     (wanted,) = decided(RULE, KEY, here)[0].wanted
-    assert wanted == Confirmed(ABOVE, "unheard of", "its lower pod is in the way of another")
+    assert wanted == VerifyAbsent(ABOVE, "unheard of", "its lower pod is in the way of another")
     here = bound(uid="first")
     put(here.lowers[A].upper_pods, upper_pod(uid="second"))
     put(here.lowers[A].pods, twin(upper_pod(uid="first"), RUNNING))
@@ -176,7 +176,7 @@ def test_an_older_twin_is_not_believed_in_while_lists_are_incomplete() -> None:
     """What a distrusted cache says may have been somebody else's cluster."""
     here = bound(uid="second")
     put(here.lowers[A].pods, twin(upper_pod(uid="first")))
-    here.lowers[A].pods.distrust()
+    here.lowers[A].pods.mark_stale()
     assert verbs(here) == []
 
 
@@ -208,7 +208,7 @@ def test_nothing_is_decided_about_a_lower_that_nobody_is_connected_to() -> None:
 def test_nothing_is_decided_while_the_upper_pods_are_not_all_known() -> None:
     """Absence above would be taken for deletion."""
     here = bound()
-    here.lowers[A].upper_pods.distrust()
+    here.lowers[A].upper_pods.mark_stale()
     assert decided(RULE, KEY, here)[0] == Decision()
 
 
@@ -217,7 +217,7 @@ def test_pods_on_a_node_that_is_not_ours_are_not_touched() -> None:
     here = bound(**DELETED)
     drop(here.upper.nodes, A, "")
     decision, plan = decided(RULE, KEY, here)
-    assert (plan.steps, decision.waits) == ((), (Key("node", A, "", A),))
+    assert (plan.steps, decision.depends_on) == ((), (Key("node", A, "", A),))
 
 
 # A lower that does not answer.
@@ -227,7 +227,7 @@ def test_after_forty_seconds_of_silence_pods_are_not_ready() -> None:
     """Those that were never made say why; before that, nothing changes."""
     ready = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-03-01T11:00:00Z"}]
     here = mirrored(bound(status=RUNNING | {"conditions": ready}), RUNNING | {"conditions": ready})
-    here.lowers[A].silent = 41.0
+    here.lowers[A].unreachable_seconds = 41.0
     decision, plan = decided(RULE, KEY, here)
     assert [step.subresource for step in plan.steps] == ["status"]
     patch = plan.steps[0].patch
@@ -235,14 +235,14 @@ def test_after_forty_seconds_of_silence_pods_are_not_ready() -> None:
     assert patch.body["status"]["conditions"][0]["reason"] == "LowerUnreachable"
     assert decision.problem is None
     new = bound()
-    new.lowers[A].silent = 41.0
+    new.lowers[A].unreachable_seconds = 41.0
     assert reason(new) == "LowerUnreachable"
 
 
 def test_nothing_is_made_while_what_is_below_is_not_known() -> None:
     """Not before the first list, and not after a doubtful one."""
     here = bound()
-    here.lowers[A].pods.distrust()
+    here.lowers[A].pods.mark_stale()
     assert verbs(here) == []
 
 
@@ -254,7 +254,7 @@ def elsewhere(silent: float, status: Manifest | None = None) -> World:
     here = bound(uid="second")
     old = twin(upper_pod(uid="first"), status, node=B)
     put(here.lowers[B].pods, {**old, "spec": {**old["spec"], "nodeName": "real-node"}})
-    here.lowers[B].silent = silent
+    here.lowers[B].unreachable_seconds = silent
     return here
 
 
@@ -263,7 +263,7 @@ def test_a_pod_waits_for_its_predecessor_in_another_cluster(silent: float) -> No
     """Whether that cluster answers or not: two of one name never run, as far as is known."""
     here = elsewhere(silent)
     decision, _ = decided(RULE, KEY, here)
-    assert decision.waits == (key_of(B, "default", "web"),)
+    assert decision.depends_on == (key_of(B, "default", "web"),)
     assert reason(here) == ("PredecessorUnreachable" if silent > 40 else "PredecessorRuns")
 
 
@@ -276,17 +276,17 @@ def test_the_predecessor_in_another_cluster_is_ended_within_the_grace_of_the_new
         {**old, "spec": {**old["spec"], "nodeName": "real", "terminationGracePeriodSeconds": 10**9}},
     )
     there = key_of(B, "default", "web")
-    assert isinstance(decided(RULE, there, here)[0].wanted[0], Confirmed)
-    here.lowers[B].upper_pods.note_gone("default", "web", "first")
+    assert isinstance(decided(RULE, there, here)[0].wanted[0], VerifyAbsent)
+    here.lowers[B].upper_pods.mark_deleted("default", "web", "first")
     (wanted,) = decided(RULE, there, here)[0].wanted
     assert isinstance(wanted, Absent)
-    assert (wanted.uid, wanted.grace, wanted.asked) == ("below-first", 30, True)
+    assert (wanted.uid, wanted.grace, wanted.requested) == ("below-first", 30, True)
 
 
 def test_a_predecessor_that_ends_too_slowly_is_given_less_time() -> None:
     """It may have been deleted before, with a grace that holds the name for years; nothing is deleted twice in vain."""
     here = bound(uid="second")
-    here.lowers[A].upper_pods.note_gone("default", "web", "first")
+    here.lowers[A].upper_pods.mark_deleted("default", "web", "first")
     put(here.lowers[A].pods, twin(upper_pod(uid="first"), **(DELETED | {"deletionGracePeriodSeconds": 10**9})))
     (absent, *_) = decided(RULE, KEY, here)[0].wanted
     assert isinstance(absent, Absent)
@@ -346,7 +346,7 @@ def unread(since: float | None, owner: str = "", **other: Any) -> World:
     """
     owners = [{"apiVersion": "x/v1", "kind": owner, "name": "web", "uid": "o", "controller": True}] if owner else []
     here = bound(ownerReferences=owners)
-    here.lowers[B].pods.distrust()
+    here.lowers[B].pods.mark_stale()
     here.lowers[B].since = None if since is None else here.now - timedelta(seconds=since)
     for field, value in other.items():
         setattr(here.lowers[B], field, value)
@@ -363,8 +363,8 @@ def test_a_name_that_may_come_again_waits_until_every_lower_has_told(owner: str,
     here = unread(since, owner)
     decision, plan = decided(RULE, KEY, here)
     assert (plan.steps, decision.problem) == ((), None)
-    assert decision.again is not None
-    assert 1.0 < decision.again <= 2.0
+    assert decision.requeue_after is not None
+    assert 1.0 < decision.requeue_after <= 2.0
     here.lowers[B].pods.replace((), 5)
     assert "create lower-a" in verbs(here)
 
@@ -378,13 +378,13 @@ def test_a_name_that_comes_only_once_waits_for_nobody(owner: str) -> None:
 @pytest.mark.parametrize("silent", [0.0, 41.0], ids=["it answers", "it does not"])
 def test_a_lower_that_does_not_tell_in_time_is_not_waited_for(silent: float) -> None:
     """Also where it answers: pods that we may not list there would else hold up every other lower for ever."""
-    assert "create lower-a" in verbs(unread(40.1, "StatefulSet", silent=silent))
+    assert "create lower-a" in verbs(unread(40.1, "StatefulSet", unreachable_seconds=silent))
 
 
 @pytest.mark.parametrize("owner", ["", "SparkApplication"])
 def test_only_a_stateful_set_waits_long_for_a_lower_that_does_not_tell(owner: str) -> None:
     """It promises that no two pods of a name run; nobody promises it of others, and no bad lower delays them."""
-    assert "create lower-a" in verbs(unread(5.1, owner, silent=5.1))
+    assert "create lower-a" in verbs(unread(5.1, owner, unreachable_seconds=5.1))
 
 
 def test_a_lower_that_nobody_can_ask_is_not_waited_for() -> None:
@@ -405,9 +405,9 @@ def test_a_lower_that_is_yet_to_be_opened_is_waited_for() -> None:
 def test_what_a_lower_told_before_counts_while_it_is_read_anew() -> None:
     """A predecessor that is known is waited for, however long that takes."""
     here = elsewhere(0.0)
-    here.lowers[B].pods.distrust()
+    here.lowers[B].pods.mark_stale()
     here.lowers[B].since = here.now - timedelta(hours=1)
-    assert decided(RULE, KEY, here)[0].waits == (key_of(B, "default", "web"),)
+    assert decided(RULE, KEY, here)[0].depends_on == (key_of(B, "default", "web"),)
 
 
 # A pod that is deleted.
@@ -439,7 +439,7 @@ def test_what_a_list_lacks_is_read_before_the_upper_pod_goes() -> None:
     here = mirrored(bound(**DELETED))
     lose(here.lowers[A].pods, "web")
     (wanted,) = decided(RULE, KEY, here)[0].wanted
-    assert isinstance(wanted, Confirmed)
+    assert isinstance(wanted, VerifyAbsent)
     assert (wanted.ref, wanted.uid) == (BELOW, "Pod-web")
 
 
@@ -447,9 +447,9 @@ def test_what_may_have_been_made_meanwhile_is_read_before_the_upper_pod_goes() -
     """The last to stand there is gone for certain; whether another stands there since is not."""
     here = mirrored(bound(uid="second", **DELETED), uid="old")
     drop(here.lowers[A].pods, "web")
-    here.lowers[A].pods.doubt("default", "web")
+    here.lowers[A].pods.invalidate("default", "web")
     (wanted,) = decided(RULE, KEY, here)[0].wanted
-    assert isinstance(wanted, Confirmed)
+    assert isinstance(wanted, VerifyAbsent)
 
 
 @pytest.mark.parametrize("stands", [True, False], ids=["stands", "went"])
@@ -460,7 +460,7 @@ def test_what_is_known_of_an_older_lower_pod_says_nothing_of_this_one(stands: bo
     if not stands:
         drop(here.lowers[A].pods, "web")
     (wanted,) = decided(RULE, KEY, here)[0].wanted
-    assert isinstance(wanted, Confirmed)
+    assert isinstance(wanted, VerifyAbsent)
     assert (wanted.ref, wanted.uid) == (BELOW, "second")
 
 
@@ -468,7 +468,7 @@ def test_a_pod_that_was_told_that_it_is_not_mirrored_goes_at_once() -> None:
     """Its lower cluster need not be asked; nor need it answer."""
     said = {"type": "tensile-kube.io/Mirrored", "status": "False", "reason": "NamespaceExcluded"}
     here = bound(more="excludeNamespaces: [default]\n", status={"conditions": [said]}, **DELETED)
-    here.lowers[A].silent = 60.0
+    here.lowers[A].unreachable_seconds = 60.0
     (wanted,) = decided(RULE, KEY, here)[0].wanted
     assert isinstance(wanted, Absent)
     assert wanted.ref == ABOVE
@@ -478,8 +478,8 @@ def test_a_deleted_pod_does_not_wait_for_a_stranger_or_for_an_older_pod() -> Non
     """A stranger is left alone; the older pod's lower pod ends too."""
     here = bound(uid="second", **DELETED)
     old = put(here.lowers[A].pods, twin(upper_pod(uid="first")))
-    here.lowers[A].upper_pods.note_gone("default", "web", "first")
-    here.lowers[A].pods.note_gone("default", "web", "second")
+    here.lowers[A].upper_pods.mark_deleted("default", "web", "first")
+    here.lowers[A].pods.mark_deleted("default", "web", "second")
     assert [wanted.ref for wanted in decided(RULE, KEY, here)[0].wanted if isinstance(wanted, Absent)] == [BELOW, ABOVE]
     drop(here.lowers[A].pods, "web")
     put(here.lowers[A].pods, marked(upper_pod(uid=f"not-{old.uid}"), ""))
@@ -552,9 +552,9 @@ def test_every_pod_of_either_side_has_a_key() -> None:
 def test_pods_have_no_keys_while_those_below_are_being_listed() -> None:
     """Thousands would be looked at for nothing, and before those that matter; a lower that is away has them told so."""
     here = mirrored(bound())
-    here.lowers[A].pods.distrust()
+    here.lowers[A].pods.mark_stale()
     assert list(RULE.keys(here, A)) == []
-    here.lowers[A].silent = 41.0
+    here.lowers[A].unreachable_seconds = 41.0
     assert list(names(RULE.keys(here, A))) == ["default/web"]
 
 
@@ -585,7 +585,7 @@ def test_a_status_that_is_an_old_one_comes_first(other: Manifest) -> None:
 def test_changes_on_either_side_concern_the_pods_key() -> None:
     """By the upper namespace and name."""
     here = mirrored(bound())
-    routes = {route.cache: route.keys for route in RULE.routes()}
+    routes = {route.cache: route.keys for route in RULE.watches()}
     upper, lower = here.lowers[A].upper_pods.get("default", "web"), here.lowers[A].pods.get("default", "web")
     assert list(routes["upper_pods"](here, A, Delta(None, upper))) == [KEY]
     assert list(routes["upper_pods"](here, A, Delta(upper, None))) == [KEY]
@@ -595,7 +595,7 @@ def test_changes_on_either_side_concern_the_pods_key() -> None:
 def test_a_stranger_matters_where_it_takes_or_leaves_a_name() -> None:
     """Its changes matter to nobody, and its coming only where a pod of that name is bound."""
     here = bound()
-    keys = {route.cache: route.keys for route in RULE.routes()}["foreign_pods"]
+    keys = {route.cache: route.keys for route in RULE.watches()}["foreign_pods"]
     web, other = (put(here.lowers[A].foreign_pods, upper_pod(name, uid="theirs")) for name in ("web", "other"))
     assert list(keys(here, A, Delta(None, web))) == [KEY]
     assert list(keys(here, A, Delta(web, None))) == [KEY]

@@ -7,7 +7,7 @@ import pytest
 from stagekit import Weather
 from worldkit import NOW, OWNER_HERE, STRANGER, A, home, marked, put, twin, upper_pod, world
 
-from tensile.kubelet.api.pods import MirroredPods, NoPods
+from tensile.kubelet.api.pods import EmptyPodLister, MirroredPods
 from tensile.objects import Manifest
 from tensile.reconcile.world import LowerWorld
 
@@ -88,8 +88,8 @@ def test_pods_are_listed_as_the_upper_cluster_has_them() -> None:
 
 def test_a_node_of_which_nothing_is_known_has_no_pods() -> None:
     """An empty list, and nothing to open."""
-    assert NoPods().locate("default", "web") is None
-    assert orjson.loads(NoPods().listed())["items"] == []
+    assert EmptyPodLister().locate("default", "web") is None
+    assert orjson.loads(EmptyPodLister().listed())["items"] == []
 
 
 def test_only_what_runs_is_running() -> None:
@@ -99,4 +99,4 @@ def test_only_what_runs_is_running() -> None:
     assert [one.uid for one in pods(lower(twin(upper_pod(), status))).running()] == ["Pod-web"]
     assert pods(lower(twin(upper_pod()))).running() == []
     assert pods(lower(marked(upper_pod(uid="theirs"), "Pod-web", STRANGER))).running() == []
-    assert NoPods().running() == []
+    assert EmptyPodLister().running() == []

@@ -8,10 +8,10 @@ from worldkit import A, account, changed, home, lower_node, marked, put, raised,
 from tensile.kubelet.pods import token_rule
 from tensile.kubelet.pods.fields import note_of_images
 from tensile.kubelet.pods.rule import key_of
-from tensile.kubelet.pods.sync import arrive, keep, out_of_reach, placement, report
+from tensile.kubelet.pods.sync import create, out_of_reach, placement, report_blocked, sync
 from tensile.names import IN_STEP, TOKEN_POD, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
-from tensile.reconcile.desired import Decision, Patched, Present, Told
+from tensile.reconcile.desired import Decision, EmitEvent, Patched, Present
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules import claim_rule, config, namespaces, service_accounts
 from tensile.reconcile.world import Problem, UpperServer, World
@@ -49,14 +49,14 @@ def test_domains_that_only_the_virtual_node_is_in() -> None:
 
 def arrival(here: World, pod: Manifest | None = None, needs: tuple[Reference, ...] = ()) -> Decision:
     """Decide about a pod that has no lower pod yet."""
-    return arrive(KEY, pod or upper_pod(), needs, here.lowers[A], here)
+    return create(KEY, pod or upper_pod(), needs, here.lowers[A], here)
 
 
 def kept(here: World, pod: Manifest, below: Manifest | None) -> Decision:
     """Decide about a pod with its lower pod."""
     if below is None:
         return out_of_reach(pod, here.lowers[A], here)
-    return keep(KEY, pod, put(here.lowers[A].pods, below), here.lowers[A], here)
+    return sync(KEY, pod, put(here.lowers[A].pods, below), here.lowers[A], here)
 
 
 def shapes(decision: Decision) -> list[type]:
@@ -77,17 +77,17 @@ def body(wanted: Any) -> Manifest:
 def test_a_reason_is_said_on_the_pod_and_once_in_an_event() -> None:
     """The event stands with the pod of that UID."""
     pod = upper_pod()
-    said, told = report(pod, DENIED, world().now).wanted
+    said, told = report_blocked(pod, DENIED, world().now).wanted
     assert body(said)["status"]["reason"] == "Forbidden"
     assert body(said)["status"]["message"] == DENIED.message
-    assert told == Told(ABOVE, "Pod-web", "Forbidden", DENIED.message)
+    assert told == EmitEvent(ABOVE, "Pod-web", "Forbidden", DENIED.message)
 
 
 def test_a_reason_that_is_said_already_is_not_said_again() -> None:
     """The problem stays known."""
     pod = upper_pod()
-    status = body(report(pod, DENIED, world().now).wanted[0])["status"]
-    again = report({**pod, "status": pod["status"] | status}, DENIED, world().now)
+    status = body(report_blocked(pod, DENIED, world().now).wanted[0])["status"]
+    again = report_blocked({**pod, "status": pod["status"] | status}, DENIED, world().now)
     assert (again.wanted, again.problem) == ((), DENIED)
 
 
@@ -107,14 +107,14 @@ def test_a_pod_waits_without_a_word_for_what_is_on_its_way() -> None:
     """What takes a moment needs no status."""
     here = world()
     raised(here)
-    assert arrival(here, needs=NEEDS) == Decision(waits=(namespaces.key_of(A, "default"), NEEDED))
+    assert arrival(here, needs=NEEDS) == Decision(depends_on=(namespaces.key_of(A, "default"), NEEDED))
 
 
 def test_a_pod_waits_for_its_claims() -> None:
     """Also where nobody looks after storage: a claim of that name below would be another's."""
     needs = (Reference("PersistentVolumeClaim", "data", optional=False),)
     for here in (grounded(), grounded(controllers="[]")):
-        assert arrival(here, needs=needs).waits == (claim_rule.key_of(A, "default", "data"),)
+        assert arrival(here, needs=needs).depends_on == (claim_rule.key_of(A, "default", "data"),)
 
 
 SOURCES = {
@@ -129,7 +129,7 @@ def test_a_pod_whose_volume_is_filled_from_what_is_not_mirrored_is_not_made(sour
     """The lower cluster would take what it has under that name."""
     volume = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {"dataSourceRef": source}}}}
     decision = arrival(grounded(), upper_pod(spec={"volumes": [volume]}, resourceVersion="7"))
-    assert shapes(decision) == [Patched, Told]
+    assert shapes(decision) == [Patched, EmitEvent]
     assert decision.problem is not None
     assert decision.problem.reason == "ClaimNotMirrored"
     assert decision.problem.message.startswith(f"volume scratch is to be filled from {source['kind']} origin")
@@ -153,10 +153,10 @@ def test_a_pod_waits_for_its_account_and_for_tokens_of_the_upper() -> None:
     volume = {"name": "kube-api-access-x", "projected": {"sources": [source]}}
     pod = upper_pod(spec={"serviceAccountName": "robot", "volumes": [volume]}, resourceVersion="7")
     robot = (Reference("ServiceAccount", "robot", optional=False),)
-    assert arrival(here, pod, robot) == Decision(waits=(service_accounts.key_of(A, "default", "robot"),))
+    assert arrival(here, pod, robot) == Decision(depends_on=(service_accounts.key_of(A, "default", "robot"),))
     put(here.upper.more[SERVICE_ACCOUNT], account(name="robot"))
     put(here.lowers[A].more[SERVICE_ACCOUNT], marked(account(name="robot"), "ServiceAccount-robot"))
-    assert arrival(here, pod, robot) == Decision(waits=(token_rule.key_of(A, "default", "web"),))
+    assert arrival(here, pod, robot) == Decision(depends_on=(token_rule.key_of(A, "default", "web"),))
     notes = {TOKEN_POD: "web"}
     put(here.lowers[A].secrets, marked(thing("Secret", "upper-token-Pod-web", annotations=notes), "Pod-web"))
     assert [type(one) for one in arrival(here, pod, robot).wanted] == [Present, Patched]
@@ -180,8 +180,8 @@ def test_a_pod_says_what_keeps_what_it_waits_for() -> None:
     here = grounded()
     here.problems[NEEDED] = Problem("ConfigMapNotFound", "it does not exist")
     decision = arrival(here, needs=NEEDS)
-    assert shapes(decision) == [Patched, Told]
-    assert (decision.waits, decision.problem) == ((NEEDED,), here.problems[NEEDED])
+    assert shapes(decision) == [Patched, EmitEvent]
+    assert (decision.depends_on, decision.problem) == ((NEEDED,), here.problems[NEEDED])
 
 
 def test_a_pod_that_was_denied_says_so_and_tries_again() -> None:
@@ -189,16 +189,16 @@ def test_a_pod_that_was_denied_says_so_and_tries_again() -> None:
     here = grounded()
     here.problems[KEY] = DENIED
     decision = arrival(here, upper_pod(resourceVersion="7"))
-    assert shapes(decision) == [Patched, Told, Present, Patched]
+    assert shapes(decision) == [Patched, EmitEvent, Present, Patched]
     assert decision.problem is None
 
 
 def test_what_does_not_go_down_is_told_once() -> None:
     """The author could have counted on it."""
     decision = arrival(grounded(), upper_pod(spec={"priorityClassName": "high", "tolerations": TOLERANT}))
-    assert shapes(decision) == [Present, Told]
+    assert shapes(decision) == [Present, EmitEvent]
     told = decision.wanted[1]
-    assert isinstance(told, Told)
+    assert isinstance(told, EmitEvent)
     assert (told.reason, told.about) == ("PriorityClassDropped", ABOVE)
 
 
@@ -274,7 +274,7 @@ def test_a_refused_change_is_told_and_tried_again() -> None:
     here = grounded()
     here.problems[KEY] = DENIED
     said, told, change = changing(here, **NEW_IMAGE).wanted
-    assert isinstance(told, Told)
+    assert isinstance(told, EmitEvent)
     assert (told.reason, told.about) == ("ChangeNotApplied", ABOVE)
     assert told.message.endswith(DENIED.message)
     (found,) = [one for one in body(said)["status"]["conditions"] if one["type"] == IN_STEP]
@@ -293,11 +293,11 @@ def test_a_debug_container_waits_for_what_it_refers_to() -> None:
     """It says so when that cannot come; the pod's other changes do not wait."""
     here = grounded()
     decision = changing(here, **NEW_IMAGE, ephemeralContainers=DEBUG)
-    assert decision.waits == (NEEDED,)
+    assert decision.depends_on == (NEEDED,)
     assert [list(body(one).get("spec", {})) for one in decision.wanted] == [[], ["containers"]]
     here.problems[NEEDED] = Problem("ConfigMapNotFound", "it does not exist")
     _, told, _ = changing(here, **NEW_IMAGE, ephemeralContainers=DEBUG).wanted
-    assert isinstance(told, Told)
+    assert isinstance(told, EmitEvent)
     assert told.message.endswith("it does not exist")
 
 

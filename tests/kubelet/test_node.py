@@ -120,7 +120,7 @@ def test_a_node_is_made_for_a_lower() -> None:
     assert (step.verb, step.ref, step.reason) == ("create", REF, "lower cluster lower-a is in the topology")
     assert step.body is not None
     assert step.body["status"]["allocatable"]["cpu"] == "4"
-    assert RULE.decide(KEY, here).again == HEARTBEAT == 300
+    assert RULE.decide(KEY, here).requeue_after == HEARTBEAT == 300
 
 
 def test_a_node_has_the_labels_by_which_users_know_it() -> None:
@@ -219,7 +219,7 @@ def test_a_missing_node_is_made_again_at_once() -> None:
 def test_nothing_is_decided_before_the_nodes_are_known() -> None:
     """It may be there."""
     here = started()
-    here.upper.nodes.distrust()
+    here.upper.nodes.mark_stale()
     assert RULE.decide(KEY, here) == Decision()
 
 
@@ -380,7 +380,7 @@ def test_a_change_of_maintenance_is_said() -> None:
 def test_a_lower_that_is_silent_for_long_takes_no_new_pods(silent: float, tainted: bool) -> None:  # noqa: FBT001 - a parameter
     """Longer than a restart takes; the pods that run there are left alone."""
     here = standing()
-    here.lowers[A].silent = silent
+    here.lowers[A].unreachable_seconds = silent
     step = planned(here).steps[:1]
     assert bool(step) is tainted
     assert (UNREACHABLE in carried_out(here)["spec"]["taints"]) is tainted
@@ -390,9 +390,9 @@ def test_the_taint_goes_when_the_lower_answers() -> None:
     """And only that one."""
     here = standing()
     taint(here, PROVIDER, THEIRS)
-    here.lowers[A].silent = 60.0
+    here.lowers[A].unreachable_seconds = 60.0
     assert carried_out(here)["spec"]["taints"] == [PROVIDER, THEIRS, UNREACHABLE]
-    here.lowers[A].silent = 0.0
+    here.lowers[A].unreachable_seconds = 0.0
     assert carried_out(here)["spec"]["taints"] == [PROVIDER, THEIRS]
 
 
@@ -436,7 +436,7 @@ def test_a_node_stays_while_a_pod_is_there(kept: str) -> None:
     put(cache, pod)
     assert [one.verb for one in planned(here).steps] == ["patch", "patch"]
     drop(cache, "web")
-    cache.distrust()
+    cache.mark_stale()
     assert [one.verb for one in planned(here).steps] == ["patch", "patch"]
 
 
@@ -445,7 +445,7 @@ def test_the_node_of_a_cluster_that_was_never_met_goes_at_once(*, noted: bool) -
     """Nothing can be there, so it need not be read first: unless the Node notes that an engine before knew it."""
     here = standing()
     here.lowers[A].met = False
-    here.lowers[A].pods.distrust()
+    here.lowers[A].pods.mark_stale()
     here.lowers[A].identity = "cluster-1" if noted else ""
     raised(here)
     here.lowers[A].identity = ""
@@ -542,7 +542,7 @@ def test_a_quiet_node_is_not_written() -> None:
     assert planned(here) == Plan(())
     here.now = here.now.replace(minute=here.now.minute + 1)
     step = the_step(here)
-    assert (step.verb, step.subresource, step.uid, step.shown) == ("patch", "status", "node", False)
+    assert (step.verb, step.subresource, step.uid, step.in_plan) == ("patch", "status", "node", False)
 
 
 @pytest.mark.parametrize(("cpu", "shown"), [("4100m", False), ("3900m", False), ("4300m", True), ("1", True)])
@@ -551,15 +551,15 @@ def test_a_person_sees_what_moved_by_more_than_a_twentieth(cpu: str, shown: bool
     here = standing()
     put(here.lowers[A].nodes, lower_node(cpu=cpu))
     step = the_step(here)
-    assert (step.subresource, step.shown) == ("status", shown)
+    assert (step.subresource, step.in_plan) == ("status", shown)
 
 
 def test_deletions_that_are_held_back_are_looked_for() -> None:
     """The Node's condition tells of them, so it hears when they come and go, without waiting for anything."""
     decision = RULE.decide(KEY, standing())
     rules = ("orphans", "strays", "vacancy", "claim-orphans", "rights-orphans")
-    assert decision.heeds == tuple(Key(rule, A, "", "") for rule in rules)
-    assert decision.waits == ()
+    assert decision.reports_on == tuple(Key(rule, A, "", "") for rule in rules)
+    assert decision.depends_on == ()
 
 
 # Which changes concern it.
@@ -567,7 +567,7 @@ def test_deletions_that_are_held_back_are_looked_for() -> None:
 
 def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[Key]:
     """Return the keys that a change concerns."""
-    return [key for route in RULE.routes() if route.cache == cache for key in route.keys(here, lower, delta)]
+    return [key for route in RULE.watches() if route.cache == cache for key in route.keys(here, lower, delta)]
 
 
 def test_each_lower_has_one_node() -> None:
@@ -590,7 +590,7 @@ def test_changes_below_are_gathered_before_the_capacity_is_counted() -> None:
     """A thousand pods that come at once are one look."""
     here = standing()
     for cache in ("nodes", "foreign_pods"):
-        (route,) = [one for one in RULE.routes() if one.cache == cache]
+        (route,) = [one for one in RULE.watches() if one.cache == cache]
         assert route.delay == 0.5
         assert list(route.keys(here, A, Delta(None, None))) == [KEY]
 

@@ -94,14 +94,14 @@ def test_what_it_offers_stays_while_nobody_knows(cache: str) -> None:
     here = offering()
     seen = standing(here)
     put(here.lowers[A].nodes, lower_node(cpu="1"))
-    getattr(here.lowers[A], cache).distrust()
+    getattr(here.lowers[A], cache).mark_stale()
     assert status(here, seen)["allocatable"]["cpu"] == "4"
 
 
 def test_a_new_node_offers_nothing_until_something_is_known() -> None:
     """All three that every node has."""
     here = offering()
-    here.lowers[A].nodes.distrust()
+    here.lowers[A].nodes.mark_stale()
     assert status(here)["allocatable"] == {"cpu": "0", "memory": "0", "pods": "0"}
 
 
@@ -114,7 +114,7 @@ def test_features_are_those_of_every_node_below() -> None:
     seen = standing(here)
     assert seen["status"]["declaredFeatures"] == ["A", "B"]
     restarted = offering()
-    restarted.lowers[A].nodes.distrust()
+    restarted.lowers[A].nodes.mark_stale()
     assert status(restarted, seen)["declaredFeatures"] == ["A", "B"]
 
 
@@ -237,7 +237,7 @@ def test_its_architecture_is_that_of_most_nodes(below: list[str], otherwise: str
 def test_a_node_is_ready_as_long_as_the_engine_runs() -> None:
     """Whatever becomes of the lower cluster: NotReady would have its pods evicted."""
     here = offering(lower_node(ready=False))
-    here.lowers[A].silent = 1e6
+    here.lowers[A].unreachable_seconds = 1e6
     assert said(here, "Ready") == ("True", "KubeletReady", "the engine runs")
     for pressure in ("MemoryPressure", "DiskPressure", "PIDPressure"):
         assert said(here, pressure)[0] == "False"
@@ -255,9 +255,9 @@ def test_a_healthy_lower_is_said_to_be_healthy() -> None:
 def test_a_silent_lower_is_not_reachable() -> None:
     """After longer than a restart takes; why is said where it is known."""
     here = offering()
-    here.lowers[A].silent = SILENT_AFTER
+    here.lowers[A].unreachable_seconds = SILENT_AFTER
     assert said(here, LOWER_REACHABLE)[0] == "True"
-    here.lowers[A].silent = SILENT_AFTER + 0.1
+    here.lowers[A].unreachable_seconds = SILENT_AFTER + 0.1
     assert said(here, LOWER_REACHABLE) == ("False", "NoAnswer", "lower cluster lower-a")
     here.lowers[A].refusal = "kubeconfig k/0 cannot be read"
     assert said(here, LOWER_REACHABLE) == ("False", "NoAnswer", "kubeconfig k/0 cannot be read")
@@ -310,16 +310,16 @@ def test_what_is_wrong_with_credentials_that_still_work_is_said() -> None:
 def test_a_lower_that_was_not_reachable_has_to_answer_first() -> None:
     """Starting anew is no sign of life: the node does not take pods for ten seconds because of it."""
     here = offering()
-    here.lowers[A].silent = 60.0
+    here.lowers[A].unreachable_seconds = 60.0
     seen = standing(here)
     restarted = offering()
     lower = restarted.lowers[A]
-    lower.nodes.distrust()
+    lower.nodes.mark_stale()
     assert not is_reachable(seen, lower)
-    lower.silent = 5.0
+    lower.unreachable_seconds = 5.0
     lower.nodes.replace((), 5)
     assert not is_reachable(seen, lower)
-    lower.silent = 0.0
+    lower.unreachable_seconds = 0.0
     assert is_reachable(seen, lower)
     assert is_reachable({}, lower)
 
@@ -337,7 +337,7 @@ def test_a_lower_that_does_not_let_us_know_takes_no_pods_and_says_why() -> None:
     lower.denied = "list Secret: denied"
     assert said(here, LOWER_SCHEDULABLE) == ("True", "NodesReady", "lower cluster lower-a")
     assert lower.denied in said(here, LOWER_REACHABLE)[2]
-    lower.secrets.distrust()
+    lower.secrets.mark_stale()
     assert said(here, LOWER_SCHEDULABLE) == ("False", "NotAllowed", "list Secret: denied")
 
 
@@ -346,7 +346,7 @@ def test_whether_a_node_is_ready_below_stays_said_while_nobody_knows() -> None:
     here = offering()
     seen = standing(here)
     here.lowers[A].nodes.replace((), 9)
-    here.lowers[A].nodes.distrust()
+    here.lowers[A].nodes.mark_stale()
     assert has_ready_node(seen, here.lowers[A])
     assert not has_ready_node({}, here.lowers[A])
 
@@ -377,7 +377,7 @@ def test_a_condition_keeps_the_time_of_its_last_turn() -> None:
     later(here, 60)
     ready = conditions(status(here, seen))["Ready"]
     assert (ready["lastHeartbeatTime"], ready["lastTransitionTime"]) == ("2026-03-01T12:01:00Z", "2026-03-01T12:00:00Z")
-    here.lowers[A].silent = 60.0
+    here.lowers[A].unreachable_seconds = 60.0
     reachable = conditions(status(here, seen))[LOWER_REACHABLE]
     assert reachable["lastTransitionTime"] == "2026-03-01T12:01:00Z"
 

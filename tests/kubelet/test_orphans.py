@@ -24,9 +24,9 @@ from worldkit import (
 from tensile.kube.store import Cache, Delta
 from tensile.kubelet.pods.orphans import OrphanRule, key_of
 from tensile.objects import POD, UPPER, Manifest, Ref
-from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched
+from tensile.reconcile.desired import Absent, Decision, Patched, VerifyAbsent
 from tensile.reconcile.pods.index import INDEXES_BELOW, digest_below
-from tensile.reconcile.world import Naming, World
+from tensile.reconcile.world import NamespaceNaming, World
 
 RULE = OrphanRule()
 KEY = key_of(A)
@@ -66,7 +66,7 @@ def test_a_missing_upper_pod_is_read_before_anything_ends() -> None:
     """The read is about the pod of that UID, and counts for the guard like the deletion that may follow."""
     here = mirrored()
     lose(here.lowers[A].upper_pods, "web")
-    assert wanted(here) == Confirmed(ABOVE, "Pod-web", "its lower pod still runs", asked=False)
+    assert wanted(here) == VerifyAbsent(ABOVE, "Pod-web", "its lower pod still runs", requested=False)
 
 
 def test_an_orphan_that_is_certain_ends_within_the_guard() -> None:
@@ -76,7 +76,7 @@ def test_an_orphan_that_is_certain_ends_within_the_guard() -> None:
     here.lowers[A].upper_pods.confirm_absent("default", "web", sought="Pod-web")
     found = wanted(here)
     assert isinstance(found, Absent)
-    assert (found.ref, found.uid, found.asked) == (BELOW, "below-Pod-web", False)
+    assert (found.ref, found.uid, found.requested) == (BELOW, "below-Pod-web", False)
 
 
 def test_the_going_of_an_older_upper_pod_is_no_word_about_one_that_is_yet_to_be_told_of() -> None:
@@ -85,7 +85,7 @@ def test_the_going_of_an_older_upper_pod_is_no_word_about_one_that_is_yet_to_be_
     drop(here.lowers[A].upper_pods, "web")
     drop(here.lowers[A].pods, "web")
     put(here.lowers[A].pods, twin(upper_pod(uid="second")))
-    assert wanted(here) == Confirmed(ABOVE, "second", "its lower pod still runs", asked=False)
+    assert wanted(here) == VerifyAbsent(ABOVE, "second", "its lower pod still runs", requested=False)
 
 
 def test_a_lower_pod_at_no_place_is_left_alone() -> None:
@@ -93,10 +93,10 @@ def test_a_lower_pod_at_no_place_is_left_alone() -> None:
     here = world()
     home(here)
     raised(here)
-    here.lowers[A].naming = Naming("demo", OWNER_HERE.mark)
+    here.lowers[A].naming = NamespaceNaming("demo", OWNER_HERE.mark)
     put(here.lowers[A].upper_pods, upper_pod(uid="second"))
     put(here.lowers[A].pods, twin(upper_pod(uid="first")))
-    here.lowers[A].upper_pods.note_gone("default", "web", "first")
+    here.lowers[A].upper_pods.mark_deleted("default", "web", "first")
     assert decided(RULE, KEY, here)[0].wanted == ()
 
 
@@ -117,7 +117,7 @@ def test_a_pod_that_kubernetes_took_away_for_its_nodes_sake_counts() -> None:
 def test_a_pod_that_kubernetes_is_ending_for_its_nodes_sake_counts() -> None:
     """It ends below with the time that it has above, if the guard lets it."""
     here = mirrored(status=TAKEN_FOR_DEAD, **DELETED)
-    assert wanted(here) == Absent(BELOW, "below-Pod-web", "Kubernetes deleted its upper pod", 30, asked=False)
+    assert wanted(here) == Absent(BELOW, "below-Pod-web", "Kubernetes deleted its upper pod", 30, requested=False)
 
 
 def test_a_pod_that_somebody_deletes_is_not_decided_here() -> None:
@@ -160,7 +160,7 @@ def test_a_lower_pod_that_turns_up_for_an_upper_one_that_ended_is_ended(ended: s
     here = mirrored(status={"phase": ended})
     found = wanted(here)
     assert isinstance(found, Absent)
-    assert (found.ref, found.uid, found.asked) == (BELOW, "below-Pod-web", False)
+    assert (found.ref, found.uid, found.requested) == (BELOW, "below-Pod-web", False)
     seen = here.lowers[A].pods.get("default", "web")
     assert seen is not None
     assert found.version == str(seen.version) != ""
@@ -181,7 +181,7 @@ def test_a_missing_lower_pod_is_read_before_the_upper_one_is_called_lost() -> No
     """The read counts for the guard, too."""
     here = mirrored(status=RAN)
     lose(here.lowers[A].pods, "web")
-    assert wanted(here) == Confirmed(BELOW, "Pod-web", "its upper pod ran and is not deleted", asked=False)
+    assert wanted(here) == VerifyAbsent(BELOW, "Pod-web", "its upper pod ran and is not deleted", requested=False)
 
 
 def test_the_going_of_an_older_lower_pod_does_not_mean_that_this_ones_is_gone() -> None:
@@ -190,7 +190,7 @@ def test_the_going_of_an_older_lower_pod_does_not_mean_that_this_ones_is_gone() 
     drop(here.lowers[A].pods, "web")
     drop(here.lowers[A].upper_pods, "web")
     put(here.lowers[A].upper_pods, upper_pod(status=RAN, uid="second"))
-    assert wanted(here) == Confirmed(BELOW, "second", "its upper pod ran and is not deleted", asked=False)
+    assert wanted(here) == VerifyAbsent(BELOW, "second", "its upper pod ran and is not deleted", requested=False)
     here.lowers[A].pods.confirm_absent("default", "web", sought="second")
     assert wanted(here).patch.body["status"]["reason"] == "LowerPodLost"
 
@@ -201,7 +201,7 @@ def test_a_pod_that_ran_and_is_gone_below_is_lost() -> None:
     drop(here.lowers[A].pods, "web")
     found = wanted(here)
     assert isinstance(found, Patched)
-    assert (found.ref, found.subresource, found.asked) == (ABOVE, "status", False)
+    assert (found.ref, found.subresource, found.requested) == (ABOVE, "status", False)
     assert found.patch.body["metadata"] == {"uid": "Pod-web", "resourceVersion": "2"}
     assert (found.patch.body["status"]["phase"], found.patch.body["status"]["reason"]) == ("Failed", "LowerPodLost")
 
@@ -219,7 +219,7 @@ def test_a_pod_that_ended_below_before_it_went_is_not_lost(said: str) -> None:
     drop(pods, "web")
     found = wanted(here)
     assert isinstance(found, Patched)
-    assert (found.patch.body["status"]["phase"], found.asked) == (said, True)
+    assert (found.patch.body["status"]["phase"], found.requested) == (said, True)
     assert "reason" not in found.patch.body["status"]
 
 
@@ -251,7 +251,7 @@ def test_nothing_is_decided_from_incomplete_lists(cache: str) -> None:
     """Any of them: a cluster that cannot list one kind is not well."""
     here = mirrored()
     lose(here.lowers[A].upper_pods, "web")
-    getattr(here.lowers[A], cache).distrust()
+    getattr(here.lowers[A], cache).mark_stale()
     assert decided(RULE, KEY, here)[0] == Decision()
 
 
@@ -259,7 +259,7 @@ def test_nothing_is_decided_while_the_lower_does_not_answer() -> None:
     """Not even for a moment of silence."""
     here = mirrored()
     lose(here.lowers[A].upper_pods, "web")
-    here.lowers[A].silent = 0.5
+    here.lowers[A].unreachable_seconds = 0.5
     assert decided(RULE, KEY, here)[0] == Decision()
 
 
@@ -269,7 +269,7 @@ def test_nothing_is_decided_while_the_lower_does_not_answer() -> None:
 def test_it_hears_of_what_goes_and_of_what_comes_alone() -> None:
     """A change of a pod that is whole concerns it not."""
     here = mirrored()
-    routes = {route.cache: route.keys for route in RULE.routes()}
+    routes = {route.cache: route.keys for route in RULE.watches()}
     upper, lower = here.lowers[A].upper_pods.get("default", "web"), here.lowers[A].pods.get("default", "web")
     assert list(routes["upper_pods"](here, A, Delta(upper, None))) == [KEY]
     assert list(routes["upper_pods"](here, A, Delta(upper, upper))) == []
@@ -282,7 +282,7 @@ def test_it_hears_of_what_goes_and_of_what_comes_alone() -> None:
 def test_it_hears_of_what_kubernetes_ends_for_its_nodes_sake() -> None:
     """And not of what somebody deletes."""
     here = mirrored(**DELETED)
-    keys = {route.cache: route.keys for route in RULE.routes()}["upper_pods"]
+    keys = {route.cache: route.keys for route in RULE.watches()}["upper_pods"]
     plain = here.lowers[A].upper_pods.get("default", "web")
     assert list(keys(here, A, Delta(None, plain))) == []
     marked_so = changed(here.lowers[A].upper_pods, "web", lambda pod: pod["status"].update(TAKEN_FOR_DEAD))
@@ -292,7 +292,7 @@ def test_it_hears_of_what_kubernetes_ends_for_its_nodes_sake() -> None:
 def test_it_hears_of_a_pod_that_ended_above_alone() -> None:
     """Whichever side is told last; an ordinary end concerns it not."""
     here = mirrored(status={"phase": "Failed"})
-    keys = {route.cache: route.keys for route in RULE.routes()}
+    keys = {route.cache: route.keys for route in RULE.watches()}
     upper, lower = here.lowers[A].upper_pods.get("default", "web"), here.lowers[A].pods.get("default", "web")
     assert list(keys["upper_pods"](here, A, Delta(upper, upper))) == [KEY]
     assert list(keys["pods"](here, A, Delta(None, lower))) == [KEY]

@@ -21,7 +21,7 @@ DEFAULTS = [
 
 
 def stored(spec: dict[str, Any], **added: Any) -> dict[str, Any]:
-    """Return the lower pod of an upper pod with the spec, as the lower apiserver stores it with admission's additions."""
+    """Return the lower pod of an upper pod with this spec, as the lower apiserver stores it after admission."""
     made = lower_pod(pod(spec), PLACE)
     return {**made, "spec": {**made["spec"], "nodeName": "worker-1", "priority": 0, **added}}
 

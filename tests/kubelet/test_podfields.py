@@ -3,7 +3,7 @@
 import pytest
 from podkit import place, pod
 
-from tensile.kubelet.pods.fields import METADATA, SPEC, STATUS, Verdict, with_verdict
+from tensile.kubelet.pods.fields import METADATA, SPEC, STATUS, FieldVerdict, with_verdict
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.reconcile.pods.pod_schema import forms
 
@@ -59,7 +59,7 @@ def test_the_schema_is_the_one_of_a_pod() -> None:
 
 def test_the_probes_cover_every_kept_field() -> None:
     """The next test has an example of every field of the spec that is kept."""
-    assert set(PROBES) == with_verdict(SPEC, Verdict.KEEP)
+    assert set(PROBES) == with_verdict(SPEC, FieldVerdict.KEEP)
 
 
 @pytest.mark.parametrize("field", sorted(PROBES))
@@ -68,13 +68,13 @@ def test_a_kept_field_goes_down_unchanged(field: str) -> None:
     assert lower_pod(pod({field: PROBES[field]}), place())["spec"][field] is PROBES[field]
 
 
-@pytest.mark.parametrize("field", sorted(with_verdict(SPEC, Verdict.DROP, Verdict.LATER)))
+@pytest.mark.parametrize("field", sorted(with_verdict(SPEC, FieldVerdict.DROP, FieldVerdict.LATER)))
 def test_a_dropped_field_does_not_go_down(field: str) -> None:
     """A field with the verdict DROP or LATER is not in the lower spec."""
     assert field not in lower_pod(pod({field: "anything"}), place())["spec"]
 
 
-@pytest.mark.parametrize("field", sorted(with_verdict(METADATA, Verdict.DROP)))
+@pytest.mark.parametrize("field", sorted(with_verdict(METADATA, FieldVerdict.DROP)))
 def test_dropped_metadata_does_not_go_down(field: str) -> None:
     """The apiserver's own bookkeeping, finalizers and deletion marks stay above."""
     given = pod(finalizers=["x/y"])

@@ -44,18 +44,18 @@ class Virtual:
         self.loop = Loop(self.world, (NodeRule(),), {UPPER: upper}, self, Timing(lambda: NOW, lambda: 0.0))
         put(self.lower.nodes, lower_node())
 
-    def stepped(self, _key: Key, step: "Step", error: ClusterError | None) -> None:
+    def on_step(self, _key: Key, step: "Step", error: ClusterError | None) -> None:
         """Note a step that came through; a race with the controller of the nodes is none of ours to judge."""
         if error is None:
             self.steps.append(f"{step.verb} {step.subresource}".strip())
         elif not isinstance(error, Conflict):
             self.troubles.append(error)
 
-    def stuck(self, _key: Key, problem: Problem) -> None:
+    def on_blocked(self, _key: Key, problem: Problem) -> None:
         """Note a problem."""
         self.troubles.append(problem)
 
-    def broke(self, _key: Key, error: Exception) -> None:
+    def on_rule_error(self, _key: Key, error: Exception) -> None:
         """Note a defect."""
         self.troubles.append(error)
 
@@ -65,9 +65,9 @@ class Virtual:
             self.world.upper.nodes.put(await self.upper.read(self.ref))
         self.steps.clear()
         self.loop.add(Key("node", self.name, "", self.name))
-        await self.loop.quiet()
-        while self.loop.hasten(5.0):
-            await self.loop.quiet()
+        await self.loop.wait_idle()
+        while self.loop.expedite(5.0):
+            await self.loop.wait_idle()
         assert self.troubles == []
         return list(self.steps)
 
@@ -91,7 +91,7 @@ async def virtual(sandbox: "Sandbox", tmp_path: Path) -> AsyncIterator[Virtual]:
     upper = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
     made = Virtual(upper, Api(sandbox.directory / "upper.kubeconfig", tmp_path))
     made.loop.open(made.name)
-    await made.loop.quiet()
+    await made.loop.wait_idle()
     yield made
     await made.loop.close(made.name)
     await upper.delete(made.ref, uid=(await made.seen())["metadata"]["uid"])
@@ -178,13 +178,13 @@ async def test_a_write_from_an_old_sight_is_worked_out_anew(virtual: Virtual) ->
     theirs = {"key": "example.com/theirs", "effect": "NoSchedule"}
     virtual.written({"spec": {"taints": [*node["spec"]["taints"], theirs]}})
     virtual.loop.add(Key("node", virtual.name, "", virtual.name))
-    await virtual.loop.quiet()
+    await virtual.loop.wait_idle()
     await virtual.settled()
     assert {"example.com/theirs", "example.com/one"} <= keys(await virtual.seen())
 
 
 def _silent(virtual: Virtual) -> None:
-    virtual.lower.silent = 60.0
+    virtual.lower.unreachable_seconds = 60.0
 
 
 def _smaller(virtual: Virtual) -> None:
@@ -193,7 +193,7 @@ def _smaller(virtual: Virtual) -> None:
 
 def _left(virtual: Virtual) -> None:
     virtual.lower.in_topology = False
-    virtual.lower.pods.distrust()
+    virtual.lower.pods.mark_stale()
 
 
 @pytest.mark.parametrize(

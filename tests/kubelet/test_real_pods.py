@@ -8,7 +8,7 @@ import pytest
 from podkit import NOW, OWNER
 from rawapi import Api, Refused
 
-from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.status import ending, lost, pending_because, unreachable, upper_status
 from tensile.kubelet.pods.update import ephemeral_patch, image_patch, resize_patch, toleration_patch
@@ -36,7 +36,7 @@ class Ground:
         self.upper = upper
         self.lower = lower
         space = lower.read(f"/api/v1/namespaces/{SPACE}")
-        self.place = Placement(
+        self.place = LowerContext(
             OWNER,
             NODE,
             SPACE,

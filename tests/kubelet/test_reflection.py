@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from podkit import EARLIER, NOW, below, conditions, exited, patched, pod, running, said
 
 from tensile.kubelet.pods.conditions import is_terminal
-from tensile.kubelet.pods.fields import STATUS, Verdict, with_verdict
+from tensile.kubelet.pods.fields import STATUS, FieldVerdict, with_verdict
 from tensile.kubelet.pods.status import CONTAINERS_OF, ending, upper_status
 from tensile.names import IN_STEP
 
@@ -50,13 +50,13 @@ def test_a_running_pod_comes_up() -> None:
     }
 
 
-@pytest.mark.parametrize("field", sorted(with_verdict(STATUS, Verdict.DROP)))
+@pytest.mark.parametrize("field", sorted(with_verdict(STATUS, FieldVerdict.DROP)))
 def test_what_is_immutable_or_the_lowers_own_stays_below(field: str) -> None:
     """A field with the verdict DROP never comes up."""
     assert field not in reflect(pod(), below({"phase": "Running", field: "anything"}))
 
 
-@pytest.mark.parametrize("field", sorted(with_verdict(STATUS, Verdict.KEEP) - {"hostIP", "hostIPs"}))
+@pytest.mark.parametrize("field", sorted(with_verdict(STATUS, FieldVerdict.KEEP) - {"hostIP", "hostIPs"}))
 def test_what_is_kept_comes_up_and_goes(field: str) -> None:
     """A field with the verdict KEEP is as below, also when it is not there any more."""
     value = {"requests": {"cpu": "1"}} if field == "resources" else {"cpu": "1"} if "Res" in field else "text"

@@ -15,7 +15,7 @@ DATA_MOUNT = {"name": "data", "mountPath": "/data"}
 
 
 def with_token() -> dict:
-    """Return a pod as the upper apiserver stores it, with token mounts in all kinds of containers that can have them."""
+    """Return a pod as the upper apiserver stores it, with token mounts in every kind of container."""
     return pod(
         {
             "serviceAccountName": "robot",

@@ -41,4 +41,4 @@ def test_it_is_to_the_pods_status_and_says_why() -> None:
     found = status_write(POD_ABOVE, {"status": {"phase": "Failed"}}, "why", asked=False, lost=True)
     assert (found.ref, found.subresource) == (Ref(UPPER, POD, "default", "web"), "status")
     assert found.patch.media == "strategic-merge-patch"
-    assert (found.reason, found.asked, found.lost) == ("why", False, True)
+    assert (found.reason, found.requested, found.after_rollback) == ("why", False, True)

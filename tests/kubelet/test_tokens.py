@@ -6,15 +6,15 @@ from typing import Any
 import orjson
 import pytest
 
-from tensile.kube.store import Kept
+from tensile.kube.store import Transformed
 from tensile.kubelet.pods.service_account import (
+    ProjectedToken,
     TokenFacts,
-    Wish,
     digest,
     entry_of,
     in_place_of_tokens,
+    projected_tokens,
     secret_name,
-    wishes,
     with_token,
     without_tokens,
 )
@@ -68,12 +68,14 @@ LEGACY = {"name": "default-token-x", "secret": {"secretName": "default-token-x"}
 )
 def test_each_audience_is_asked_for_once(volumes: list[Manifest], found: list[tuple[str, int]]) -> None:
     """With the shortest time of those that ask for it, and never the one that makes a token of a year."""
-    assert wishes({"volumes": volumes}) == tuple(Wish(entry_of(audience), audience, time) for audience, time in found)
+    assert projected_tokens({"volumes": volumes}) == tuple(
+        ProjectedToken(entry_of(audience), audience, time) for audience, time in found
+    )
 
 
 def test_a_pod_without_volumes_asks_for_none() -> None:
     """Its field is missing, or null."""
-    assert wishes({}) == wishes({"volumes": None}) == ()
+    assert projected_tokens({}) == projected_tokens({"volumes": None}) == ()
 
 
 def test_each_audience_has_a_key_of_its_own() -> None:
@@ -153,7 +155,7 @@ def stored(name: str, **notes: str) -> bytes:
 def test_a_secret_with_tokens_is_told_by_its_name_and_notes() -> None:
     """They name the pod that it is for; its bytes are kept."""
     raw = stored(SECRET, **{UPPER_UID: "uid-1", TOKEN_POD: "web"})
-    assert digest(raw) == Kept(raw, Marks(token=TokenFacts("web", "uid-1"))), "by another hand, so nobody's"
+    assert digest(raw) == Transformed(raw, Marks(token=TokenFacts("web", "uid-1"))), "by another hand, so nobody's"
 
 
 @pytest.mark.parametrize(

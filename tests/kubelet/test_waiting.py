@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from worldkit import A, B, Manifest, decided, drop, lower_node, names, put, raised, reload, stored, thing, world
 
-from tensile.kubelet.pods.unbound import WaitingRule, key_of
+from tensile.kubelet.pods.unbound import UnboundPodRule, key_of
 from tensile.objects import metadata
-from tensile.reconcile.desired import Patched, Told
+from tensile.reconcile.desired import EmitEvent, Patched
 from tensile.reconcile.pods.scheduling import REQUIRED
 from tensile.reconcile.world import World
 
-RULE = WaitingRule()
+RULE = UnboundPodRule()
 PROVIDER = {"key": "virtual-kubelet.io/provider", "operator": "Equal", "value": "k8s", "effect": "NoSchedule"}
 LAPSES = [
     {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": "NoExecute"}
@@ -51,7 +51,7 @@ def test_what_a_pod_lacks_of_tolerations_is_added() -> None:
     (found,) = wanted(ready(), given)
     assert isinstance(found, Patched)
     assert found.patch.body["spec"] == {"tolerations": [own, LAPSES[0], LAPSES[1], PROVIDER]}
-    assert found.shown
+    assert found.in_plan
 
 
 def test_what_has_time_until_the_pod_is_bound_costs_no_write_before() -> None:
@@ -80,7 +80,7 @@ REQUIRES = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions
 def test_a_selector_that_no_virtual_node_meets_is_told(spec: Manifest) -> None:
     """It cannot be changed any more: the author is told what to do."""
     (told,) = wanted(ready(), waiting({**PREPARED, **spec}))
-    assert isinstance(told, Told)
+    assert isinstance(told, EmitEvent)
     assert (told.reason, told.uid, told.about.name) == ("WebhookMissed", "Pod-web", "web")
     assert "webhook.enabled" in told.message
 
@@ -98,7 +98,7 @@ def test_a_selector_that_no_virtual_node_meets_is_told(spec: Manifest) -> None:
 def test_a_selector_that_is_none_of_the_webhooks_business_is_not_told(spec: Manifest) -> None:
     """It asks for a virtual node that is not there, or for what one has."""
     found = wanted(ready(f"name: {A}, node: {{labels: {{tier: gold}}}}"), waiting({**PREPARED, **spec}))
-    assert [one for one in found if isinstance(one, Told) and "tier" in spec.get("nodeSelector", {})] == []
+    assert [one for one in found if isinstance(one, EmitEvent) and "tier" in spec.get("nodeSelector", {})] == []
     if "affinity" not in spec:
         assert found == []
 
@@ -154,7 +154,7 @@ def test_a_pod_is_looked_at_when_it_changes_and_when_a_node_comes() -> None:
     """What no virtual node had, a new one may have; a heartbeat of one that is there is no news."""
     here = ready()
     heard: list[tuple[str, str]] = []
-    for route in RULE.routes():
+    for route in RULE.watches():
         cache = getattr(here.upper, route.cache.removeprefix("upper."))
         cache.subscribe(
             lambda delta, route=route: heard.extend((route.cache, k.name) for k in route.keys(here, A, delta))
@@ -172,8 +172,8 @@ def test_the_answer_to_the_write_is_kept_with_the_pods_that_wait() -> None:
     """Not with those that are bound to the first lower's node: it would be made there."""
     here = ready()
     key = key_of(A, put(here.upper.waiting, waiting()))
-    cache = here.cache("", WaitingRule().decide(key, here).wanted[0].ref.kind, key.lower, key.rule)  # type: ignore[union-attr]
+    cache = here.cache("", UnboundPodRule().decide(key, here).wanted[0].ref.kind, key.lower, key.rule)  # type: ignore[union-attr]
     assert cache is here.upper.waiting
-    cache.absorb(stored(waiting(PREPARED), cache.version + 1))
+    cache.apply_response(stored(waiting(PREPARED), cache.version + 1))
     assert RULE.decide(key, here).wanted == ()
     assert len(here.lowers[A].upper_pods) == 0

@@ -47,7 +47,7 @@ class _Silent(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say it."""
+        """Send what the caller has to send."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.write(self._word)
 

@@ -16,14 +16,14 @@ from kubelet_pki import Identity, Pki
 from bench.spareports import spare_port
 from tensile.kube.cluster import Endpoint
 from tensile.kubelet.api.auth import Authenticator, Authorizer
-from tensile.kubelet.api.client_ca import ClientAuthority
-from tensile.kubelet.api.connection import Limits
-from tensile.kubelet.api.pods import Pods, Target
-from tensile.kubelet.api.server import KubeletServer, Seat
-from tensile.kubelet.api.service import Gate
-from tensile.kubelet.api.serving_certificate import Serving, ServingFiles
-from tensile.kubelet.stats.collector import Meter
-from tensile.kubelet.stats.usage import Runner
+from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.connection import ConnectionLimits
+from tensile.kubelet.api.pods import PodLister, PodTarget
+from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
+from tensile.kubelet.api.service import RequestAuth
+from tensile.kubelet.api.serving_certificate import ServingCertificate, ServingFiles
+from tensile.kubelet.stats.collector import StatsCollector
+from tensile.kubelet.stats.usage import RunningPod
 from tensile.objects import TOKEN_REVIEW, UPPER, Manifest, Ref
 
 NODE = "virtual-a"
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 UNPAUSED = 1 << 30
 """Limit of a stream's buffer that is never reached: TLS on uvloop loses what comes before an end while it pauses."""
 
-QUICK = Limits(head=16 * 1024, unknown=16 * 1024, asking=2.0, handshake=2.0, answering=5.0, leaving=0.3, waiting=4)
+QUICK = ConnectionLimits(
+    head=16 * 1024, unknown=16 * 1024, asking=2.0, handshake=2.0, answering=5.0, leaving=0.3, waiting=4
+)
 
 
 class Notes:
@@ -65,7 +67,7 @@ class Upper:
         self.answer: bytes | None = None
 
     def permit(self, user: str, verb: str, subresource: str, node: str = NODE) -> None:
-        """Give a right."""
+        """Grant a user a verb on a subresource of a node."""
         self.rights.add((user, verb, subresource, node))
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
@@ -225,11 +227,11 @@ class LowerServer:
 class NamedPods:
     """The pods of a node: which lower pod is behind an upper one."""
 
-    def __init__(self, targets: dict[tuple[str, str], Target] | None = None) -> None:
+    def __init__(self, targets: dict[tuple[str, str], PodTarget] | None = None) -> None:
         self.targets = targets or {}
-        self.runners: list[Runner] = []
+        self.runners: list[RunningPod] = []
 
-    def locate(self, namespace: str, pod: str) -> Target | None:
+    def locate(self, namespace: str, pod: str) -> PodTarget | None:
         """Look it up."""
         return self.targets.get((namespace, pod))
 
@@ -237,7 +239,7 @@ class NamedPods:
         """Return a list of their names."""
         return orjson.dumps({"kind": "PodList", "apiVersion": "v1", "items": sorted(p for _, p in self.targets)})
 
-    def running(self) -> list[Runner]:
+    def running(self) -> list[RunningPod]:
         """Return what a test has put there."""
         return self.runners
 
@@ -257,7 +259,7 @@ class Answer(NamedTuple):
 class Lab:
     """One virtual node with the pod shop/web (below: mapped/web-0), served to whoever connects."""
 
-    def __init__(self, pki: Pki, limits: Limits = QUICK, files: ServingFiles | None = None) -> None:
+    def __init__(self, pki: Pki, limits: ConnectionLimits = QUICK, files: ServingFiles | None = None) -> None:
         self.pki = pki
         self._files = files or pki.serving_files
         self.log = Notes()
@@ -279,15 +281,15 @@ class Lab:
     async def __aenter__(self) -> Self:
         port = await self.lower.start(self.pki.server_context())
         self.cluster = LowerCluster("lower-a", port, self.pki.client_context(None))
-        self.pods.targets["shop", "web"] = Target(self.cluster, "mapped", "web-0", CONTAINERS)
-        gate = Gate(
-            Serving(self.log, "127.0.0.1", self._files),
-            ClientAuthority(self.log, source=self._authority, clock=lambda: self.time),
+        self.pods.targets["shop", "web"] = PodTarget(self.cluster, "mapped", "web-0", CONTAINERS)
+        gate = RequestAuth(
+            ServingCertificate(self.log, "127.0.0.1", self._files),
+            ClientCA(self.log, source=self._authority, clock=lambda: self.time),
             Authenticator(self.upper, self.log, clock=lambda: self.time),
             Authorizer(self.upper, self.log, clock=lambda: self.time),
         )
         self.server = KubeletServer(gate, self.log, self._limits)
-        self.seats: dict[str, Seat] = {}
+        self.seats: dict[str, NodeEndpoint] = {}
         await self.serve()
         return self
 
@@ -296,7 +298,12 @@ class Lab:
         await self.lower.close()
 
     async def serve(
-        self, node: str = NODE, *, port: int | None = None, pods: Pods | None = None, meter: Meter | None = None
+        self,
+        node: str = NODE,
+        *,
+        port: int | None = None,
+        pods: PodLister | None = None,
+        meter: StatsCollector | None = None,
     ) -> None:
         """Serve a node from now on, the others as before; raises the TensileError that stands in the way.
 
@@ -304,7 +311,7 @@ class Lab:
         """
         known = self.seats.get(node)
         found = known.address[1] if known else 0 if node == NODE else spare_port()
-        seat = Seat(("127.0.0.1", found if port is None else port), self.pods if pods is None else pods, meter)
+        seat = NodeEndpoint(("127.0.0.1", found if port is None else port), self.pods if pods is None else pods, meter)
         troubles = await self.server.arrange({**self.seats, node: seat})
         if node in troubles:
             raise troubles[node]

@@ -8,9 +8,9 @@ from kubelet_lab import NODE, Notes, Upper
 
 from tensile.errors import ClusterError, Denied, Throttled, Unauthorized, Unreachable
 from tensile.kubelet.api.auth import Authenticator, Authorizer, User
-from tensile.kubelet.api.errors import Refused
+from tensile.kubelet.api.errors import HTTPError
 from tensile.kubelet.api.requests import Headers
-from tensile.kubelet.api.routes import Access
+from tensile.kubelet.api.routes import RequiredAccess
 from tensile.objects import Manifest
 
 TOKEN = "abc.def.ghi"
@@ -21,7 +21,7 @@ ROBOT: Manifest = {
     "groups": ["system:serviceaccounts", "system:authenticated"],
     "extra": {"k": ["v", "w"]},
 }
-PROXY = (Access("create", "proxy"),)
+PROXY = (RequiredAccess("create", "proxy"),)
 SOMEBODY = User("jane", "u-2", ("a", "b"), (("k", ("v",)),))
 
 
@@ -64,14 +64,14 @@ async def test_a_certificate_without_a_name_is_nobodys(subject: tuple[tuple[str,
     """A certificate without a common name is 401, even when a good token comes with it."""
     upper = Upper()
     upper.tokens[TOKEN] = ROBOT
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HTTPError) as refused:
         await Authenticator(upper, Notes(), now=lambda: BEFORE).user(certificate(*subject), BEARER)
     assert refused.value.status == 401
 
 
 async def test_a_certificate_that_ended_does_not_count() -> None:
     """A certificate that was good at the handshake and has ended since is 401."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HTTPError) as refused:
         await Authenticator(Upper(), Notes(), now=lambda: AFTER).user(certificate(("commonName", "jane")), ())
     assert refused.value.status == 401
 
@@ -101,7 +101,7 @@ async def test_without_one_token_nobody_is_asked(headers: Headers) -> None:
     """Without exactly one bearer token a request is 401, and the upper is not bothered."""
     upper = Upper()
     upper.tokens[TOKEN] = ROBOT
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HTTPError) as refused:
         await Authenticator(upper, Notes()).user({}, headers)
     assert (refused.value.status, upper.asked) == (401, [])
 
@@ -112,7 +112,7 @@ async def test_an_unknown_token_is_asked_about_once_in_a_while() -> None:
     authenticator = Authenticator(upper, Notes(), clock)
     for time, asked in ((0.0, 1), (9.9, 1), (10.0, 2)):
         clock.time = time
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(HTTPError) as refused:
             await authenticator.user({}, BEARER)
         assert (refused.value.status, len(upper.asked)) == (401, asked)
     upper.tokens[TOKEN] = ROBOT
@@ -131,7 +131,7 @@ async def test_a_good_token_is_remembered_for_two_minutes() -> None:
     assert len(upper.asked) == 1
     upper.tokens.clear()
     clock.time = 120.0
-    with pytest.raises(Refused):
+    with pytest.raises(HTTPError):
         await authenticator.user({}, BEARER)
 
 
@@ -141,7 +141,7 @@ async def test_tokens_are_not_mixed_up() -> None:
     upper.tokens[TOKEN] = ROBOT
     authenticator = Authenticator(upper, Notes())
     await authenticator.user({}, BEARER)
-    with pytest.raises(Refused):
+    with pytest.raises(HTTPError):
         await authenticator.user({}, (("authorization", f"Bearer {TOKEN}x"),))
 
 
@@ -158,9 +158,9 @@ async def test_no_answer_is_no_entry(failure: ClusterError) -> None:
     """When the upper cannot be asked, a token is 503 and a right is 503; the token is neither told nor logged."""
     upper, log = Upper(), Notes()
     upper.failing = failure
-    with pytest.raises(Refused) as unknown:
+    with pytest.raises(HTTPError) as unknown:
         await Authenticator(upper, log).user({}, BEARER)
-    with pytest.raises(Refused) as undecided:
+    with pytest.raises(HTTPError) as undecided:
         await Authorizer(upper, log).permit(SOMEBODY, PROXY, NODE)
     assert (unknown.value.status, undecided.value.status) == (503, 503)
     assert TOKEN not in f"{unknown.value}{undecided.value}{log.entries}"
@@ -172,9 +172,9 @@ async def test_an_answer_that_is_none_is_no_entry(answer: bytes) -> None:
     """A review without a proper status is 503."""
     upper = Upper()
     upper.answer = answer or b" "
-    with pytest.raises(Refused) as unknown:
+    with pytest.raises(HTTPError) as unknown:
         await Authenticator(upper, Notes()).user({}, BEARER)
-    with pytest.raises(Refused) as undecided:
+    with pytest.raises(HTTPError) as undecided:
         await Authorizer(upper, Notes()).permit(SOMEBODY, PROXY, NODE)
     assert (unknown.value.status, undecided.value.status) == (503, 503)
 
@@ -183,7 +183,7 @@ async def test_authenticated_without_a_name_is_nobody() -> None:
     """A review that says yes but names nobody is 401."""
     upper = Upper()
     upper.answer = b'{"status": {"authenticated": true, "user": {}}}'
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HTTPError) as refused:
         await Authenticator(upper, Notes()).user({}, BEARER)
     assert refused.value.status == 401
 
@@ -192,7 +192,7 @@ async def test_allowed_and_denied_is_denied() -> None:
     """A review that says both allowed and denied is a no."""
     upper = Upper()
     upper.answer = b'{"status": {"allowed": true, "denied": true}}'
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HTTPError) as refused:
         await Authorizer(upper, Notes()).permit(SOMEBODY, PROXY, NODE)
     assert refused.value.status == 403
 
@@ -213,14 +213,16 @@ async def test_any_of_the_rights_suffices(right: str) -> None:
     """Where a route may rest on one of two rights, either lets pass."""
     upper = Upper()
     upper.permit("jane", "get", right)
-    await Authorizer(upper, Notes()).permit(SOMEBODY, (Access("get", "pods"), Access("get", "proxy")), NODE)
+    await Authorizer(upper, Notes()).permit(
+        SOMEBODY, (RequiredAccess("get", "pods"), RequiredAccess("get", "proxy")), NODE
+    )
 
 
 async def test_reading_through_the_proxy_does_not_run_commands() -> None:
     """The right `get nodes/proxy` does not let anybody exec, and the refusal says what was missing."""
     upper = Upper()
     upper.permit("jane", "get", "proxy")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HTTPError) as refused:
         await Authorizer(upper, Notes()).permit(SOMEBODY, PROXY, NODE)
     assert refused.value.status == 403
     assert all(word in str(refused.value) for word in ("jane", "create", "proxy", NODE))
@@ -230,11 +232,11 @@ async def test_answers_are_remembered_as_the_kubelet_does() -> None:
     """Yes holds for five minutes, no for thirty seconds."""
     upper, clock = Upper(), Clock()
     authorizer = Authorizer(upper, Notes(), clock)
-    with pytest.raises(Refused):
+    with pytest.raises(HTTPError):
         await authorizer.permit(SOMEBODY, PROXY, NODE)
     upper.permit("jane", "create", "proxy")
     clock.time = 29.0
-    with pytest.raises(Refused):
+    with pytest.raises(HTTPError):
         await authorizer.permit(SOMEBODY, PROXY, NODE)
     clock.time = 30.0
     await authorizer.permit(SOMEBODY, PROXY, NODE)
@@ -242,7 +244,7 @@ async def test_answers_are_remembered_as_the_kubelet_does() -> None:
     clock.time = 329.0
     await authorizer.permit(SOMEBODY, PROXY, NODE)
     clock.time = 330.0
-    with pytest.raises(Refused):
+    with pytest.raises(HTTPError):
         await authorizer.permit(SOMEBODY, PROXY, NODE)
     assert len(upper.asked) == 3
 
@@ -254,19 +256,19 @@ async def test_answers_are_remembered_as_the_kubelet_does() -> None:
         (SOMEBODY._replace(uid="u-3"), PROXY[0], NODE),
         (SOMEBODY._replace(groups=("a",)), PROXY[0], NODE),
         (SOMEBODY._replace(extra=()), PROXY[0], NODE),
-        (SOMEBODY, Access("get", "proxy"), NODE),
-        (SOMEBODY, Access("create", "pods"), NODE),
+        (SOMEBODY, RequiredAccess("get", "proxy"), NODE),
+        (SOMEBODY, RequiredAccess("create", "pods"), NODE),
         (SOMEBODY, PROXY[0], "virtual-b"),
     ],
 )
-async def test_an_answer_holds_for_its_question_only(user: User, access: Access, node: str) -> None:
+async def test_an_answer_holds_for_its_question_only(user: User, access: RequiredAccess, node: str) -> None:
     """Another name, uid, group, extra, verb, subresource or node is another question."""
     upper = Upper()
     upper.permit("jane", "create", "proxy")
     authorizer = Authorizer(upper, Notes())
     await authorizer.permit(SOMEBODY, PROXY, NODE)
     upper.rights.clear()
-    with pytest.raises(Refused):
+    with pytest.raises(HTTPError):
         await authorizer.permit(user, (access,), node)
 
 
@@ -276,7 +278,7 @@ async def test_a_failure_is_not_remembered() -> None:
     upper.permit("jane", "create", "proxy")
     authorizer = Authorizer(upper, Notes())
     upper.failing = Unreachable("gone")
-    with pytest.raises(Refused):
+    with pytest.raises(HTTPError):
         await authorizer.permit(SOMEBODY, PROXY, NODE)
     upper.failing = None
     await authorizer.permit(SOMEBODY, PROXY, NODE)

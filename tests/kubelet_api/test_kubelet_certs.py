@@ -14,8 +14,8 @@ from kubelet_lab import Notes
 from kubelet_pki import SERVER, Identity, Pki, write
 
 from tensile.errors import TensileError, Unreachable
-from tensile.kubelet.api.client_ca import ClientAuthority
-from tensile.kubelet.api.serving_certificate import Pair, Serving, self_made, tls_context
+from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.serving_certificate import Pair, ServingCertificate, self_made, tls_context
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -74,7 +74,7 @@ def test_an_address_may_be_a_name_and_a_node_long() -> None:
 def test_our_own_certificate_is_made_once_and_warned_of() -> None:
     """The same certificate is served until it nears its end, and each making is warned of with what to set."""
     clock, log = Clock(), Notes()
-    serving = Serving(log, "10.0.0.7", now=clock.now)
+    serving = ServingCertificate(log, "10.0.0.7", now=clock.now)
     first = serving.context("virtual-a", "")
     assert serving.context("virtual-a", "") is first
     assert [event for event, _ in log.entries] == ["serving with a certificate of our own making"]
@@ -87,7 +87,7 @@ def test_our_own_certificate_is_made_once_and_warned_of() -> None:
 
 def test_nodes_have_certificates_of_their_own() -> None:
     """Each node gets its own, and a node that was forgotten a new one."""
-    serving = Serving(Notes(), "10.0.0.7")
+    serving = ServingCertificate(Notes(), "10.0.0.7")
     first, other = shown(serving.context("virtual-a", "")), shown(serving.context("virtual-b", ""))
     assert first.subject != other.subject
     serving.forget("virtual-a")
@@ -98,7 +98,7 @@ def test_given_files_are_served_and_followed(tmp_path: Path, pki: Pki) -> None:
     """The certificate of the files is shown, and a renewed one from the next connection on, without a warning."""
     log = Notes()
     first, second = (pki.servers.issue(name, usage=SERVER) for name in ("first", "second"))
-    serving = Serving(log, "127.0.0.1", write(tmp_path, first))
+    serving = ServingCertificate(log, "127.0.0.1", write(tmp_path, first))
     assert shown(serving.context("virtual-a", "")).subject.rfc4514_string() == "CN=first"
     write(tmp_path, second)
     assert shown(serving.context("virtual-a", "")).subject.rfc4514_string() == "CN=second"
@@ -124,7 +124,7 @@ def test_broken_files_change_nothing(tmp_path: Path, pki: Pki, what: str) -> Non
     """While the files are no pair, the last good one stays, said once; a good pair counts again at once."""
     log = Notes()
     files = write(tmp_path, pki.servers.issue("first", usage=SERVER))
-    serving = Serving(log, "127.0.0.1", files)
+    serving = ServingCertificate(log, "127.0.0.1", files)
     context = serving.context("virtual-a", "")
     broken(tmp_path, pki, what)
     assert serving.context("virtual-a", "") is context
@@ -142,7 +142,7 @@ def test_broken_files_at_the_start_are_an_error(tmp_path: Path, pki: Pki, what: 
     broken(tmp_path, pki, what)
     bad = files.certificate if what in {"half renewed", "empty"} else files.key
     with pytest.raises(TensileError, match=rf"kubelet\.tls(Cert|Key)File: {bad}: ") as error:
-        Serving(Notes(), "10.0.0.7", files).context("virtual-a", "")
+        ServingCertificate(Notes(), "10.0.0.7", files).context("virtual-a", "")
     assert "PRIVATE" not in str(error.value)
 
 
@@ -167,7 +167,7 @@ def test_tls_is_modern_and_resumes_nothing(pki: Pki) -> None:
 async def test_an_authority_file_is_followed(tmp_path: Path, pki: Pki) -> None:
     """The authority of a file counts, a changed one at once, and a bundle gives all of its certificates."""
     file, log = tmp_path / "ca.crt", Notes()
-    authority = ClientAuthority(log, file)
+    authority = ClientCA(log, file)
     file.write_text(pki.clients.pem)
     assert await authority.pem() == pki.clients.pem
     file.write_text(f"# Größe, a comment that is not ASCII\n{pki.clients.pem}\n{pki.others.pem}", encoding="utf-8")
@@ -185,7 +185,7 @@ async def test_a_bad_authority_file_locks_nobody_out(tmp_path: Path, pki: Pki, c
         file.write_bytes(content)
     elif content:
         os.mkfifo(file)
-    authority = ClientAuthority(log, file)
+    authority = ClientCA(log, file)
     assert [await authority.pem(), await authority.pem()] == ["", ""]
     assert len(log.entries) == 1
     file.unlink(missing_ok=True)
@@ -220,7 +220,7 @@ class Source:
 async def test_an_authority_from_the_upper_is_refreshed_each_minute(pki: Pki) -> None:
     """The source is asked once a minute, however many callers come."""
     clock, source = Clock(), Source(pki.clients.pem)
-    authority = ClientAuthority(Notes(), source=source, clock=clock.seconds)
+    authority = ClientCA(Notes(), source=source, clock=clock.seconds)
     await asyncio.gather(*(authority.pem() for _ in range(5)))
     assert source.asked == 1
     source.pem = pki.others.pem
@@ -235,7 +235,7 @@ async def test_an_upper_out_of_reach_is_asked_again_soon(pki: Pki, error: Except
     """While the source fails nobody is let in by it, and it is asked again every five seconds, not for each caller."""
     clock, source, log = Clock(), Source(pki.clients.pem), Notes()
     source.error = error
-    authority = ClientAuthority(log, source=source, clock=clock.seconds)
+    authority = ClientCA(log, source=source, clock=clock.seconds)
     assert [await authority.pem(), await authority.pem()] == ["", ""]
     assert (source.asked, len(log.entries)) == (1, 1)
     source.error = None
@@ -246,7 +246,7 @@ async def test_an_upper_out_of_reach_is_asked_again_soon(pki: Pki, error: Except
 async def test_a_failure_of_the_upper_keeps_the_last_authority(pki: Pki) -> None:
     """Once known, the authority stays through a failure, or an answer without one."""
     clock, source = Clock(), Source(pki.clients.pem)
-    authority = ClientAuthority(Notes(), source=source, clock=clock.seconds)
+    authority = ClientCA(Notes(), source=source, clock=clock.seconds)
     await authority.pem()
     for source.error, source.pem in ((Unreachable("gone"), ""), (None, ""), (None, "rubbish")):
         clock.date += timedelta(minutes=1)
@@ -256,7 +256,7 @@ async def test_a_failure_of_the_upper_keeps_the_last_authority(pki: Pki) -> None
 
 async def test_no_authority_at_all() -> None:
     """With neither file nor source there is none."""
-    assert await ClientAuthority(Notes()).pem() == ""
+    assert await ClientCA(Notes()).pem() == ""
 
 
 def test_an_identity_is_a_pair(pki: Pki) -> None:

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kubelet.api.http import Chunks, chunk
+from tensile.kubelet.api.http import ChunkDecoder, chunk
 
 CONTENTS = st.lists(st.binary(min_size=1, max_size=300), max_size=8)
 
 
 def taken(body: bytes, cuts: list[int]) -> tuple[bytes, bool]:
     """Return the content of a body that comes in pieces, cut at these places, and whether its end was seen."""
-    chunks, content = Chunks(), b""
+    chunks, content = ChunkDecoder(), b""
     edges = [0, *sorted(cut % (len(body) + 1) for cut in cuts), len(body)]
     for begin, end in pairwise(edges):
         content += chunks.take(body[begin:end])
@@ -48,7 +48,7 @@ def test_what_is_sent_is_what_http_means(contents: list[bytes]) -> None:
 
 def test_content_is_not_held_back() -> None:
     """What is there of a chunk is given before the rest of it comes."""
-    chunks = Chunks()
+    chunks = ChunkDecoder()
     assert chunks.take(b"5\r\nab") == b"ab"
     assert chunks.take(b"cd") == b"cd"
     assert chunks.take(b"e") == b"e"

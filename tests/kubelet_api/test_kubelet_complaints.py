@@ -23,8 +23,8 @@ from kubelet_lab import (
 from kubelet_pki import Identity, Pki
 
 from tensile.kubelet.api.auth import REVIEWS_OF_AN_ADDRESS
-from tensile.kubelet.api.errors import Refused
-from tensile.kubelet.api.service import AGAIN_SECONDS, Complaints, Streams
+from tensile.kubelet.api.errors import HTTPError
+from tensile.kubelet.api.service import AGAIN_SECONDS, RejectionLog, StreamLimiter
 
 LOGS = "GET /containerLogs/shop/web/main"
 EXEC = "POST /exec/shop/web/main?output=1&command=id"
@@ -125,13 +125,13 @@ async def test_who_just_leaves_is_not_complained_of(lab: Lab) -> None:
 def test_the_same_is_said_again_after_a_while() -> None:
     """Once in ten minutes each, by node and reason; what is no refusal of entry is not said at all."""
     now, log = [0.0], Notes()
-    complaints = Complaints(log, lambda: now[0])
+    complaints = RejectionLog(log, lambda: now[0])
     for status in (403, 403, 404, 503, 400):
-        complaints.refused("a", Refused(status, f"message {status}"), named=True)  # type: ignore[arg-type]
+        complaints.refused("a", HTTPError(status, f"message {status}"), named=True)  # type: ignore[arg-type]
     assert [fields["why"] for _, fields in log.entries] == ["message 403"]
-    complaints.refused("b", Refused(403, "message 403"), named=True)  # type: ignore[arg-type]
+    complaints.refused("b", HTTPError(403, "message 403"), named=True)  # type: ignore[arg-type]
     now[0] = AGAIN_SECONDS
-    complaints.refused("a", Refused(403, "message 403"), named=True)  # type: ignore[arg-type]
+    complaints.refused("a", HTTPError(403, "message 403"), named=True)  # type: ignore[arg-type]
     assert [fields["node"] for _, fields in log.entries] == ["a", "b", "a"]
 
 
@@ -171,8 +171,8 @@ async def test_answers_that_end_do_not_count_as_streams(pki: Pki) -> None:
 
 def test_streams_are_counted_by_user() -> None:
     """Each user has the limit alone, also when what it did ended in an error."""
-    streams = Streams(1)
-    with streams.one("a"), streams.one("b"), pytest.raises(Refused) as refused, streams.one("a"):
+    streams = StreamLimiter(1)
+    with streams.one("a"), streams.one("b"), pytest.raises(HTTPError) as refused, streams.one("a"):
         pass
     assert refused.value.status == 429
     with pytest.raises(RuntimeError), streams.one("a"):
@@ -200,7 +200,7 @@ TICKS = b"tick" * 12
 
 
 async def ticking(_head: Head, stream: Stream) -> None:
-    """Say a word five times a second, for longer than the idle time."""
+    """Send a word five times a second, for longer than the idle time."""
     await stream.send(switching("SPDY/3.1"))
     for _ in range(12):
         await asyncio.sleep(0.2)

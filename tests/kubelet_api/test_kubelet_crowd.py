@@ -9,11 +9,11 @@ from kubelet_crowd import BEFORE_TLS, BEHIND_TLS, crowd
 from kubelet_lab import NODE, PATIENCE, Lab, Stream, leak_watch, request, switching, until
 from kubelet_pki import Pki
 
-from tensile.kubelet.api.connection import Limits
-from tensile.kubelet.api.http import Caller
+from tensile.kubelet.api.connection import ConnectionLimits
+from tensile.kubelet.api.http import ServerExchange
 
 ROOM = 16
-LONG = Limits(waiting=ROOM, handshake=120.0, asking=120.0, leaving=0.3)
+LONG = ConnectionLimits(waiting=ROOM, handshake=120.0, asking=120.0, leaving=0.3)
 """Whoever is waited for is waited for longer than a test lasts: only the door makes room."""
 ONE = ("127.0.0.2",)
 SEVERAL = tuple(f"127.0.0.{number}" for number in range(2, 12))
@@ -132,6 +132,6 @@ async def test_what_is_no_http_leaves_nothing_behind(lab: Lab) -> None:
             return b"\x00" * 100
 
     with pytest.raises(h11.RemoteProtocolError) as refusal:
-        await Caller(Garbage(), 1000).request()
+        await ServerExchange(Garbage(), 1000).request()
     frames = [frame.path for frame in refusal.traceback]
     assert not [path for path in frames if "h11" in str(path)]

@@ -11,12 +11,12 @@ from kubelet_twins import CONTAINER, LOWER, POD, SPDY, Twins
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
 from tensile.kubelet.api.auth import Authenticator, Authorizer
-from tensile.kubelet.api.client_ca import ClientAuthority
-from tensile.kubelet.api.csr import Enrolment
-from tensile.kubelet.api.pods import Target
-from tensile.kubelet.api.server import KubeletServer, Seat
-from tensile.kubelet.api.service import Gate
-from tensile.kubelet.api.serving_certificate import Serving
+from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.csr import CertificateRequester
+from tensile.kubelet.api.pods import PodTarget
+from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
+from tensile.kubelet.api.service import RequestAuth
+from tensile.kubelet.api.serving_certificate import ServingCertificate
 from tensile.objects import UPPER
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ class Site:
 
     def __init__(self, twins: Twins, upper: HttpCluster, lower: HttpCluster) -> None:
         self.log = Notes()
-        self.serving = Serving(self.log, "127.0.0.1")
-        authority = ClientAuthority(self.log, twins.directory / "upper" / "pki" / "ca.crt")
+        self.serving = ServingCertificate(self.log, "127.0.0.1")
+        authority = ClientCA(self.log, twins.directory / "upper" / "pki" / "ca.crt")
         reviews = Authenticator(upper, self.log), Authorizer(upper, self.log)
-        self.server = KubeletServer(Gate(self.serving, authority, *reviews), self.log)
-        self.enrolment = Enrolment(upper, self.serving, self.log)
-        self.pods = NamedPods({(twins.namespace, SPDY): Target(lower, twins.namespace, POD, frozenset({CONTAINER}))})
+        self.server = KubeletServer(RequestAuth(self.serving, authority, *reviews), self.log)
+        self.enrolment = CertificateRequester(upper, self.serving, self.log)
+        self.pods = NamedPods({(twins.namespace, SPDY): PodTarget(lower, twins.namespace, POD, frozenset({CONTAINER}))})
 
     def said(self, event: str) -> list[dict[str, object]]:
         """Return what was said of a kind."""
@@ -58,7 +58,10 @@ async def site(twins: Twins) -> AsyncIterator[Site]:
         upper = HttpCluster(UPPER, await from_kubeconfig(twins.directory / "upper.kubeconfig"))
         lower = HttpCluster(LOWER, await from_kubeconfig(twins.directory / f"{LOWER}.kubeconfig"))
         made = Site(twins, upper, lower)
-        assert await made.server.arrange({twins.nodes[SPDY]: Seat(("127.0.0.1", twins.ports[SPDY]), made.pods)}) == {}
+        assert (
+            await made.server.arrange({twins.nodes[SPDY]: NodeEndpoint(("127.0.0.1", twins.ports[SPDY]), made.pods)})
+            == {}
+        )
         task = asyncio.create_task(made.enrolment.run(twins.nodes[SPDY]))
         yield made
         task.cancel()

@@ -213,7 +213,7 @@ async def test_what_is_no_101_is_never_tunnelled(
 
 
 async def nothing(_head: Head, _stream: Stream) -> None:
-    """Say nothing and hang up."""
+    """Hang up without an answer."""
 
 
 async def rubbish(_head: Head, stream: Stream) -> None:

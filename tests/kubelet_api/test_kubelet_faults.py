@@ -11,9 +11,9 @@ from kubelet_lab import Notes
 from kubelet_pki import CLIENT, DAY, SERVER, Identity, Pki, write
 
 from tensile.errors import TensileError
-from tensile.kubelet.api.certificate_checks import described, doubts, pair_fault
-from tensile.kubelet.api.client_ca import ClientAuthority
-from tensile.kubelet.api.serving_certificate import Pair, Serving, ServingFiles, tls_context
+from tensile.kubelet.api.certificate_checks import described, pair_fault, warnings
+from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.serving_certificate import Pair, ServingCertificate, ServingFiles, tls_context
 
 ADDRESS = "127.0.0.1"
 PEM, PKCS8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
@@ -76,7 +76,7 @@ def test_a_bad_pair_is_explained(tmp_path: Path, pki: Pki, kind: str) -> None:
     certificate, key, which, what = variants(pki)[kind]
     files = write(tmp_path, Identity(certificate, key))
     with pytest.raises(TensileError) as error:
-        Serving(Notes(), ADDRESS, files).context("virtual-a", "")
+        ServingCertificate(Notes(), ADDRESS, files).context("virtual-a", "")
     said = str(error.value)
     field = "kubelet.tlsCertFile" if which == "tls.crt" else "kubelet.tlsKeyFile"
     assert said.startswith(f"{field}: {tmp_path / which}: ")
@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_read_is_explained(tmp_path: Path, pki: Pki, which
     if spoil == "folder":
         (tmp_path / which).mkdir()
     with pytest.raises(TensileError, match=what) as error:
-        Serving(Notes(), ADDRESS, files).context("virtual-a", "")
+        ServingCertificate(Notes(), ADDRESS, files).context("virtual-a", "")
     other = "tls.key" if which == "tls.crt" else "tls.crt"
     assert which in str(error.value)
     assert other not in str(error.value)
@@ -113,7 +113,7 @@ def test_what_stands_before_a_key_does_no_harm(tmp_path: Path, pki: Pki) -> None
     mixed = b"Bag Attributes\n  friendlyName: node\n" + pki.serving.certificate + pki.serving.key
     chain = pki.serving.certificate + pki.servers.pem.encode()
     log = Notes()
-    Serving(log, ADDRESS, write(tmp_path, Identity(chain, mixed))).context("virtual-a", "")
+    ServingCertificate(log, ADDRESS, write(tmp_path, Identity(chain, mixed))).context("virtual-a", "")
     assert log.entries == []
     assert pair_fault("a", "b", chain, mixed) is None
 
@@ -138,7 +138,7 @@ def test_what_callers_refuse_is_said_once(
     """A pair that can be served and would be refused is served, and each doubt is said once with file and remedy."""
     files = write(tmp_path, pki.servers.issue("node", **{"usage": SERVER, **made}))
     log = Notes()
-    serving = Serving(log, address, files)
+    serving = ServingCertificate(log, address, files)
     for node in ("virtual-a", "virtual-b", "virtual-a"):
         serving.context(node, "")
     said = [str(fields["why"]) for _, fields in log.entries]
@@ -152,7 +152,7 @@ def test_a_certificate_that_ends_while_it_is_served_is_said(tmp_path: Path, pki:
     """The files did not change: time did. A renewed pair ends the doubt, and a later one is said again."""
     now = [datetime.now(UTC)]
     log = Notes()
-    serving = Serving(log, ADDRESS, write(tmp_path, pki.serving), now=lambda: now[0])
+    serving = ServingCertificate(log, ADDRESS, write(tmp_path, pki.serving), now=lambda: now[0])
     serving.context("virtual-a", "")
     assert log.entries == []
     now[0] += 2 * DAY
@@ -178,9 +178,9 @@ def test_no_doubt_about_a_good_one(pki: Pki) -> None:
     """A certificate that is in date, for servers and for the address raises none, at either end of its days."""
     good = x509.load_pem_x509_certificate(pki.serving.certificate)
     for moment in (good.not_valid_before_utc, good.not_valid_after_utc):
-        assert list(doubts("it", good, ADDRESS, moment)) == []
+        assert list(warnings("it", good, ADDRESS, moment)) == []
     late = good.not_valid_after_utc + timedelta(seconds=1)
-    assert [each.advice for each in doubts("it", good, ADDRESS, late)] == ["renew it"]
+    assert [each.advice for each in warnings("it", good, ADDRESS, late)] == ["renew it"]
 
 
 AUTHORITIES = [
@@ -197,7 +197,7 @@ async def test_a_bad_authority_is_explained(tmp_path: Path, content: bytes | Non
     file, log = tmp_path / "ca.crt", Notes()
     if content is not None:
         file.write_bytes(content)
-    assert await ClientAuthority(log, file).pem() == ""
+    assert await ClientCA(log, file).pem() == ""
     [(_, fields)] = log.entries
     assert str(fields["why"]).startswith(f"kubelet.clientCAFile: {file}: ")
     assert what in str(fields["why"])
@@ -208,7 +208,7 @@ async def test_a_key_as_authority_is_explained(tmp_path: Path, pki: Pki) -> None
     """The authority's key in place of its certificate is told apart from rubbish, and is not shown."""
     file, log = tmp_path / "ca.crt", Notes()
     file.write_bytes(pki.serving.key)
-    await ClientAuthority(log, file).pem()
+    await ClientCA(log, file).pem()
     assert "a private key and no certificate" in str(log.entries)
     assert pki.serving.key.decode().splitlines()[1] not in str(log.entries)
 
@@ -217,7 +217,7 @@ async def test_a_useless_authority_is_doubted(tmp_path: Path, pki: Pki) -> None:
     """An authority that ended, or is none, is in force, and what that means is said."""
     file, log = tmp_path / "ca.crt", Notes()
     file.write_bytes(pki.apiserver.certificate + pki.expired.certificate)
-    assert await ClientAuthority(log, file).pem() != ""
+    assert await ClientCA(log, file).pem() != ""
     said = [str(fields["why"]) for _, fields in log.entries]
     assert [("ended" in each, "no authority's" in each) for each in said] == [
         (False, True),
@@ -227,7 +227,7 @@ async def test_a_useless_authority_is_doubted(tmp_path: Path, pki: Pki) -> None:
     assert all("kube-apiserver" in each for each in said)
     log.entries.clear()
     file.write_text(pki.clients.pem)
-    await ClientAuthority(log, file).pem()
+    await ClientCA(log, file).pem()
     assert log.entries == []
 
 
@@ -240,6 +240,6 @@ def test_what_openssl_refuses_by_itself_is_passed_on(tmp_path: Path) -> None:
     secret = key.private_bytes(PEM, PKCS8, serialization.NoEncryption())
     files = write(tmp_path, Identity(weak.public_bytes(PEM), secret))
     with pytest.raises(TensileError, match="TLS does not take it"):
-        Serving(Notes(), ADDRESS, ServingFiles(*files)).context("virtual-a", "")
+        ServingCertificate(Notes(), ADDRESS, ServingFiles(*files)).context("virtual-a", "")
     with pytest.raises(OSError, match="TOO_SMALL"):
         tls_context(Pair(weak.public_bytes(PEM), secret), "")

@@ -13,7 +13,7 @@ from bench.faultproxy.asked import asked
 from bench.hostile.pieces import Deaf, Piece, Reset, Stall, Wait
 from bench.hostile.streams import BEFORE, EXECS, LOGS
 from bench.hostile.ways import WAYS
-from tensile.kubelet.api.connection import Portion
+from tensile.kubelet.api.connection import StreamShares
 
 LOG = "GET /containerLogs/shop/web/main?follow=true"
 EXEC = "POST /exec/shop/web/main?output=1&input=1&command=sh"
@@ -178,7 +178,7 @@ async def test_a_slow_reader_holds_a_flood_back(lab: Lab) -> None:
 
 async def test_one_pod_and_one_node_do_not_take_every_stream(pki: Pki) -> None:
     """All come through one user, the upper's apiserver: others' streams are opened though a pod's are all in use."""
-    limits = QUICK._replace(waiting=64, streams=40, portion=Portion(node=6, pod=4))
+    limits = QUICK._replace(waiting=64, streams=40, portion=StreamShares(node=6, pod=4))
     async with leak_watch(), Lab(pki, limits) as lab:
         lab.lower.script = hostile("log-stalls")
         lab.pods.targets["shop", "api"] = lab.pods.targets["shop", "web"]
@@ -202,7 +202,7 @@ async def test_one_pod_and_one_node_do_not_take_every_stream(pki: Pki) -> None:
 
 async def test_a_node_has_some_streams_though_others_have_the_rest(pki: Pki) -> None:
     """One part in twenty of what a user may have."""
-    limits = QUICK._replace(waiting=64, streams=20, portion=Portion(node=100, pod=100))
+    limits = QUICK._replace(waiting=64, streams=20, portion=StreamShares(node=100, pod=100))
     async with leak_watch(), Lab(pki, limits) as lab:
         lab.lower.script = hostile("log-stalls")
         lab.upper.rights |= {(user, verb, rest, "virtual-b") for user, verb, rest, _ in set(lab.upper.rights)}

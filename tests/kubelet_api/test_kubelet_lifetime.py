@@ -15,8 +15,8 @@ from sitekit import Manifest, Site
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
 from tensile.kubelet.api.auth import ALLOWED_SECONDS, DENIED_SECONDS, TOKEN_SECONDS, Authenticator, Authorizer, User
-from tensile.kubelet.api.errors import Refused
-from tensile.kubelet.api.routes import Access
+from tensile.kubelet.api.errors import HTTPError
+from tensile.kubelet.api.routes import RequiredAccess
 from tensile.objects import UPPER
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.real
 
 ACCOUNTS = "/api/v1/namespaces/{}/serviceaccounts"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
-READ = Access("get", "proxy")
+READ = RequiredAccess("get", "proxy")
 
 
 class Ground:
@@ -66,14 +66,14 @@ class Ground:
         """Return a token's user, or the status with which it is turned away."""
         try:
             return await self.authenticator.user({}, (("authorization", f"Bearer {token}"),), "10.0.0.1")
-        except Refused as refused:
+        except HTTPError as refused:
             return int(refused.status)
 
-    async def may(self, user: User, node: str = "some-node", access: Access = READ) -> bool:
+    async def may(self, user: User, node: str = "some-node", access: RequiredAccess = READ) -> bool:
         """Report whether a user may."""
         try:
             await self.authorizer.permit(user, (access,), node)
-        except Refused as refused:
+        except HTTPError as refused:
             return refused.status != HTTPStatus.FORBIDDEN
         return True
 
@@ -171,7 +171,7 @@ async def test_a_role_that_went_counts_for_five_minutes_and_one_that_came_after_
     await ground.reviewed(allowed=True)
     assert await ground.may(user)
     assert not await ground.may(user, "another-node")
-    assert not await ground.may(user, access=Access("create", "proxy"))
+    assert not await ground.may(user, access=RequiredAccess("create", "proxy"))
     assert not await ground.may(user._replace(name="system:anonymous", groups=()))
     await ground.revoke()
     await ground.reviewed(allowed=False)

@@ -8,20 +8,20 @@ from kubelet_lab import CONTAINERS, NODE, Lab, NamedPods, answering
 from test_kubelet_server import alive, streaming
 
 from bench.spareports import spare_port, spare_ports
-from tensile.kubelet.api.pods import Target
-from tensile.kubelet.api.server import Seat
+from tensile.kubelet.api.pods import PodTarget
+from tensile.kubelet.api.server import NodeEndpoint
 
 THIRD, SECOND = "virtual-c", "virtual-b"
 NODES = (NODE, SECOND, THIRD)
 LOGS = "GET /containerLogs/shop/{0}/main"
 
 
-def seats(lab: Lab, **ports: int) -> dict[str, Seat]:
+def seats(lab: Lab, **ports: int) -> dict[str, NodeEndpoint]:
     """Return places of nodes, each with one pod of its own name."""
-    target = Target(lab.cluster, "mapped", "web-0", CONTAINERS)
+    target = PodTarget(lab.cluster, "mapped", "web-0", CONTAINERS)
     names = {node.replace("-", "_"): node for node in NODES}
     return {
-        names[name]: Seat(("127.0.0.1", port), NamedPods({("shop", names[name]): target}))
+        names[name]: NodeEndpoint(("127.0.0.1", port), NamedPods({("shop", names[name]): target}))
         for name, port in ports.items()
     }
 
@@ -73,9 +73,9 @@ async def test_the_rest_waits_where_it_is_for_the_first_to_go(lab: Lab, row: lis
 
 async def test_two_change_places_and_keep_their_streams(lab: Lab, row: list[int]) -> None:
     """Each is reached at the other's port from then on; what is open goes on with the node that it was opened at."""
-    lab.pods.targets["shop", "web"] = Target(lab.cluster, "mapped", "web-0", CONTAINERS)
+    lab.pods.targets["shop", "web"] = PodTarget(lab.cluster, "mapped", "web-0", CONTAINERS)
     again = seats(lab, virtual_a=row[0], virtual_b=row[1], virtual_c=row[2])
-    again[NODE] = Seat(again[NODE].address, lab.pods)
+    again[NODE] = NodeEndpoint(again[NODE].address, lab.pods)
     await lab.server.arrange(again)
     stream = await streaming(lab)
     assert await lab.server.arrange(seats(lab, virtual_a=row[1], virtual_b=row[0], virtual_c=row[2])) == {}
@@ -116,8 +116,8 @@ async def test_a_port_of_another_program_holds_up_nobody(lab: Lab, row: list[int
 
 async def test_a_node_without_a_port_keeps_its_streams(lab: Lab, row: list[int]) -> None:
     """Its port went to another while its new one is taken: what is open to it goes on, and ends when it is stopped."""
-    lab.pods.targets["shop", "web"] = Target(lab.cluster, "mapped", "web-0", CONTAINERS)
-    await lab.server.arrange({NODE: Seat(("127.0.0.1", row[0]), lab.pods)})
+    lab.pods.targets["shop", "web"] = PodTarget(lab.cluster, "mapped", "web-0", CONTAINERS)
+    await lab.server.arrange({NODE: NodeEndpoint(("127.0.0.1", row[0]), lab.pods)})
     stream = await streaming(lab)
     with socket.create_server(("127.0.0.1", 0)) as foreign:
         taken = int(foreign.getsockname()[1])

@@ -19,12 +19,12 @@ from structlog.testing import capture_logs
 from worldkit import OWNER_HERE, opened
 
 from bench.spareports import spare_port, spare_ports
-from tensile.engine.kubelet_server import NodePorts, seats_of
+from tensile.engine.kubelet_server import KubeletServers, endpoints_of
 from tensile.errors import NotFound, TensileError
 from tensile.kube.file_watch import FileWatcher
-from tensile.kubelet.api.pods import NoPods
-from tensile.kubelet.api.server import Seat
-from tensile.kubelet.stats.collector import Meter
+from tensile.kubelet.api.pods import EmptyPodLister
+from tensile.kubelet.api.server import NodeEndpoint
+from tensile.kubelet.stats.collector import StatsCollector
 from tensile.reconcile.world import LowerWorld
 from tensile.topology import Topology, parse
 
@@ -49,16 +49,16 @@ def with_files(directory: Path, pki: Pki, ports: list[int]) -> Topology:
     return topology(ports, ", tlsCertFile: c, tlsKeyFile: k")
 
 
-class Known(NoPods):
+class Known(EmptyPodLister):
     """The pods of one lower."""
 
     def __init__(self, lower: LowerWorld) -> None:
         self.lower = lower
 
 
-def alone(given: Topology) -> dict[str, Seat]:
+def alone(given: Topology) -> dict[str, NodeEndpoint]:
     """Return the places of a topology's nodes, of whose pods nothing is known yet."""
-    return seats_of(given, {}, Known)
+    return endpoints_of(given, {}, Known)
 
 
 def requests(upper: Answering) -> list[str]:
@@ -74,7 +74,7 @@ async def test_each_node_asks_for_a_certificate_once(tmp_path: Path) -> None:
     async with leak_watch():
         upper, given = Answering(""), topology(spare_ports(2))
         upper.answer("read", Held(), Held())
-        ports = NodePorts(given, tmp_path, upper, ADDRESS, FileWatcher())
+        ports = KubeletServers(given, tmp_path, upper, ADDRESS, FileWatcher())
         await ports.open(alone(given))
         assert requests(upper) == []
         for _ in range(2):
@@ -92,7 +92,7 @@ async def test_a_node_that_comes_later_asks_too_and_one_that_left_no_more(tmp_pa
     async with leak_watch():
         upper, given = Answering(""), topology(spare_ports(2))
         upper.answer("read", Held(), Held())
-        ports, seats = NodePorts(given, tmp_path, upper, ADDRESS, FileWatcher()), alone(given)
+        ports, seats = KubeletServers(given, tmp_path, upper, ADDRESS, FileWatcher()), alone(given)
         later = {"lower-1": seats.pop("lower-1")}
         await ports.arrange(seats)
         await until(lambda: len(requests(upper)) == 1)
@@ -107,7 +107,7 @@ async def test_with_files_nothing_is_asked_for(tmp_path: Path, pki: Pki) -> None
     """A topology that gives certificate and key has no use for another."""
     async with leak_watch():
         upper, given = Answering(""), with_files(tmp_path, pki, spare_ports(1))
-        ports = NodePorts(given, tmp_path, upper, ADDRESS, FileWatcher())
+        ports = KubeletServers(given, tmp_path, upper, ADDRESS, FileWatcher())
         await ports.open(alone(given))
         await ports.arrange(alone(given))
         await asyncio.sleep(0)
@@ -121,7 +121,7 @@ async def test_a_port_that_cannot_be_had_ends_the_start(tmp_path: Path, pki: Pki
         with socket.create_server((ADDRESS, 0)) as foreign:
             free, taken = spare_port(), int(foreign.getsockname()[1])
             given = with_files(tmp_path, pki, [free, taken])
-            ports = NodePorts(given, tmp_path, Answering(""), ADDRESS, FileWatcher())
+            ports = KubeletServers(given, tmp_path, Answering(""), ADDRESS, FileWatcher())
             with pytest.raises(TensileError, match=f"node lower-1: port {taken} .* is taken"):
                 await ports.open(alone(given))
             await ports.close()
@@ -136,7 +136,7 @@ async def test_a_port_is_had_when_it_comes_free_and_both_is_said_once(tmp_path: 
             with socket.create_server((ADDRESS, 0)) as foreign:
                 free, taken = spare_port(), int(foreign.getsockname()[1])
                 given = with_files(tmp_path, pki, [taken, free])
-                ports = NodePorts(given, tmp_path, Answering(""), ADDRESS, FileWatcher())
+                ports = KubeletServers(given, tmp_path, Answering(""), ADDRESS, FileWatcher())
                 for _ in range(3):
                     await ports.arrange(alone(given))
                 assert (ports.port("lower-0"), ports.port("lower-1")) == (0, free)
@@ -156,7 +156,7 @@ async def test_a_node_that_waits_for_anothers_port_is_said_with_both_ports(tmp_p
     async with leak_watch():
         first, second = spare_ports(2)
         given = with_files(tmp_path, pki, [first, second])
-        ports, seats = NodePorts(given, tmp_path, Answering(""), ADDRESS, FileWatcher()), alone(given)
+        ports, seats = KubeletServers(given, tmp_path, Answering(""), ADDRESS, FileWatcher()), alone(given)
         await ports.open(seats)
         with capture_logs() as logs:
             seats["lower-1"] = seats["lower-0"]
@@ -176,7 +176,7 @@ async def test_a_node_that_loses_the_port_where_it_stayed_is_said_again(tmp_path
         with socket.create_server((ADDRESS, 0)) as foreign, capture_logs() as logs:
             free, taken = spare_port(), int(foreign.getsockname()[1])
             before, now = with_files(tmp_path, pki, [free]), with_files(tmp_path, pki, [taken, free])
-            ports, seats = NodePorts(before, tmp_path, Answering(""), ADDRESS, FileWatcher()), alone(now)
+            ports, seats = KubeletServers(before, tmp_path, Answering(""), ADDRESS, FileWatcher()), alone(now)
             await ports.open(alone(before))
             await ports.arrange({"lower-0": seats["lower-0"]})
             assert ports.port("lower-0") == free
@@ -201,7 +201,7 @@ async def test_a_renewed_pair_is_shown_once_its_change_is_heard_of(tmp_path: Pat
     """One that is half written changes nothing."""
     async with leak_watch():
         watcher, given = FileWatcher(), with_files(tmp_path, pki, spare_ports(1))
-        ports = NodePorts(given, tmp_path, Answering(""), ADDRESS, watcher)
+        ports = KubeletServers(given, tmp_path, Answering(""), ADDRESS, watcher)
         await ports.open(alone(given))
         port = ports.port("lower-0")
         first = await shown(port)
@@ -223,7 +223,7 @@ class Member(NamedTuple):
     """A lower as it is joined."""
 
     lower: LowerWorld
-    meter: Meter
+    meter: StatsCollector
 
 
 def joined(given: Topology, **ports: int | None) -> dict[str, Member]:
@@ -233,11 +233,11 @@ def joined(given: Topology, **ports: int | None) -> dict[str, Member]:
     for name, port in ports.items():
         lower = opened(specs[name.replace("_", "-")])
         lower.port = port
-        found[lower.name] = Member(lower, Meter(lower, OWNER_HERE, lambda: None, Notes()))
+        found[lower.name] = Member(lower, StatsCollector(lower, OWNER_HERE, lambda: None, Notes()))
     return found
 
 
-def whose(seats: dict[str, Seat]) -> dict[str, tuple[int, str]]:
+def whose(seats: dict[str, NodeEndpoint]) -> dict[str, tuple[int, str]]:
     """Return the port of each node, and the lower whose pods it has."""
     return {
         node: (seat.address[1], seat.pods.lower.name if isinstance(seat.pods, Known) else "")
@@ -248,14 +248,17 @@ def whose(seats: dict[str, Seat]) -> dict[str, tuple[int, str]]:
 def test_nodes_are_where_the_topology_says_before_their_lowers_are_joined() -> None:
     """As for an engine that stands by, or begins to drive: none has to give up its port meanwhile."""
     given = topology([1, 2])
-    assert whose(seats_of(given, {}, Known)) == {"lower-0": (1, ""), "lower-1": (2, "")}
-    assert whose(seats_of(given, joined(given, lower_1=2), Known)) == {"lower-0": (1, ""), "lower-1": (2, "lower-1")}
+    assert whose(endpoints_of(given, {}, Known)) == {"lower-0": (1, ""), "lower-1": (2, "")}
+    assert whose(endpoints_of(given, joined(given, lower_1=2), Known)) == {
+        "lower-0": (1, ""),
+        "lower-1": (2, "lower-1"),
+    }
 
 
 def test_the_topology_in_force_says_where_a_lower_is_to_be() -> None:
     """Also before its other fields are taken over, and while some of them are not."""
     before, now = topology([1, 2]), topology([2, 1])
-    found = whose(seats_of(now, joined(before, lower_0=1, lower_1=2), Known))
+    found = whose(endpoints_of(now, joined(before, lower_0=1, lower_1=2), Known))
     assert found == {"lower-0": (2, "lower-0"), "lower-1": (1, "lower-1")}
 
 
@@ -263,7 +266,7 @@ def test_a_lower_that_left_stays_where_it_is_served() -> None:
     """Or where its own words say, when it is not; with its meter, as before."""
     before, now = topology([1, 2]), topology([])
     there = joined(before, lower_0=77, lower_1=0)
-    found = seats_of(now, there, Known)
+    found = endpoints_of(now, there, Known)
     assert whose(found) == {"lower-0": (77, "lower-0"), "lower-1": (2, "lower-1")}
     assert found["lower-0"].meter is there["lower-0"].meter
 
@@ -273,15 +276,15 @@ def test_a_node_that_was_left_behind_is_not_served() -> None:
     given = topology([1])
     there = joined(given, lower_0=None)
     there["lower-0"].lower.connected = False
-    assert seats_of(topology([]), there, Known) == {}
+    assert endpoints_of(topology([]), there, Known) == {}
 
 
 def test_a_node_that_gets_another_name_has_its_port_until_it_is_gone() -> None:
     """Nothing is opened for the new name before."""
     before = topology([1])
     now = topology([1], name="name: new, ")
-    assert whose(seats_of(now, joined(before, lower_0=1), Known)) == {"lower-0": (1, "lower-0")}
-    assert whose(seats_of(now, {}, Known)) == {"new": (1, "")}
+    assert whose(endpoints_of(now, joined(before, lower_0=1), Known)) == {"lower-0": (1, "lower-0")}
+    assert whose(endpoints_of(now, {}, Known)) == {"new": (1, "")}
 
 
 @pytest.mark.parametrize("published", [{"data": {}}, {}, {"data": {"client-ca-file": ""}}, NotFound("no", status=404)])
@@ -292,7 +295,7 @@ async def test_an_upper_without_a_published_authority_is_told(
     async with leak_watch():
         upper, given = Answering(""), with_files(tmp_path, pki, spare_ports(1))
         upper.answer("read", published)
-        ports = NodePorts(given, tmp_path, upper, ADDRESS, FileWatcher())
+        ports = KubeletServers(given, tmp_path, upper, ADDRESS, FileWatcher())
         with capture_logs() as logs:
             await ports.open(alone(given))
             port = given.lowers[0].node.kubelet_port

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kubelet.api.errors import Refused
+from tensile.kubelet.api.errors import HTTPError
 from tensile.kubelet.api.requests import attach_query, exec_query, log_query, port_query
 from tensile.kubelet.api.routes import Query
 
@@ -45,20 +45,20 @@ def test_a_terminal_has_no_stderr() -> None:
 def test_no_stream_is_refused(given_streams: Query) -> None:
     """An exec or attach without a stream of the kubelet's names set to 1 is 400."""
     for translate in (exec_query, attach_query):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(HTTPError) as refused:
             translate((*given_streams, ("command", "id")), "main")
         assert refused.value.status == 400
 
 
 def test_tty_with_stderr_alone_is_refused() -> None:
     """A terminal whose only other stream is stderr has none left, and is 400."""
-    with pytest.raises(Refused):
+    with pytest.raises(HTTPError):
         attach_query((("error", "1"), ("tty", "1")), "main")
 
 
 def test_exec_without_a_command_is_refused() -> None:
     """An exec without a command is 400 and says so."""
-    with pytest.raises(Refused, match="command") as refused:
+    with pytest.raises(HTTPError, match="command") as refused:
         exec_query(STREAMS, "main")
     assert refused.value.status == 400
 
@@ -85,7 +85,7 @@ def test_ports_are_passed_on(given_ports: Query, expected: list[tuple[str, str]]
 @pytest.mark.parametrize("port", ["0", "65536", "-1", "", "http", "80,", "1e3", "\u0665"])
 def test_bad_ports_are_refused(port: str) -> None:
     """A port that is none is 400."""
-    with pytest.raises(Refused, match="port") as refused:
+    with pytest.raises(HTTPError, match="port") as refused:
         port_query((("port", port),))
     assert refused.value.status == 400
 
@@ -142,14 +142,14 @@ def test_truth_is_read_as_kubernetes_reads_it(value: str, read: str) -> None:
 )
 def test_bad_log_options_are_refused(key: str, value: str) -> None:
     """What Kubernetes would not take is 400, with the name of the option."""
-    with pytest.raises(Refused, match=key) as refused:
+    with pytest.raises(HTTPError, match=key) as refused:
         log_query(((key, value),), "main")
     assert refused.value.status == 400
 
 
 def test_two_beginnings_are_refused() -> None:
     """The options sinceSeconds and sinceTime together are 400, as in Kubernetes."""
-    with pytest.raises(Refused):
+    with pytest.raises(HTTPError):
         log_query((("sinceSeconds", "1"), ("sinceTime", "2024-01-31T12:00:00Z")), "main")
 
 
@@ -183,7 +183,7 @@ def test_only_known_log_options_pass(query: list[tuple[str, str]]) -> None:
     """Whatever is asked, only known keys go down, once each, for the container of the path, in plain ASCII."""
     try:
         made = log_query(tuple(query), "main")
-    except Refused:
+    except HTTPError:
         return
     keys = [key for key, _ in pairs(made)]
     assert set(keys) <= KNOWN

@@ -17,12 +17,12 @@ from kubelet_twins import CONTAINER, LOWER, POD, SPDY, WEBSOCKET, Twins, digest
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
 from tensile.kubelet.api.auth import Authenticator, Authorizer
-from tensile.kubelet.api.client_ca import ClientAuthority
-from tensile.kubelet.api.connection import Limits
-from tensile.kubelet.api.pods import Target
-from tensile.kubelet.api.server import KubeletServer, Seat
-from tensile.kubelet.api.service import Gate
-from tensile.kubelet.api.serving_certificate import Serving, ServingFiles
+from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.connection import ConnectionLimits
+from tensile.kubelet.api.pods import PodTarget
+from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
+from tensile.kubelet.api.service import RequestAuth
+from tensile.kubelet.api.serving_certificate import ServingCertificate, ServingFiles
 from tensile.objects import CONFIG_MAP, UPPER, Ref
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 PATIENCE = 300.0
-SOON = Limits().handshake - 1.0
+SOON = ConnectionLimits().handshake - 1.0
 """Seconds: less than any connection is waited for."""
 SEVERAL = tuple(f"127.0.0.{number}" for number in range(2, 22))
 BIG = 100 * 1024 * 1024
@@ -52,9 +52,9 @@ def twins(sandbox: "Sandbox") -> Iterator[Twins]:
     made.delete()
 
 
-def seats(twins: Twins, pods: dict[str, NamedPods]) -> dict[str, Seat]:
+def seats(twins: Twins, pods: dict[str, NamedPods]) -> dict[str, NodeEndpoint]:
     """Return the places of the two nodes, for such pods of each."""
-    return {node: Seat(("127.0.0.1", twins.ports[kind]), pods[kind]) for kind, node in twins.nodes.items()}
+    return {node: NodeEndpoint(("127.0.0.1", twins.ports[kind]), pods[kind]) for kind, node in twins.nodes.items()}
 
 
 @pytest.fixture
@@ -69,10 +69,10 @@ async def server(twins: Twins) -> AsyncIterator[KubeletServer]:
 
         log = Notes()
         files = ServingFiles(twins.directory / "kubelet.crt", twins.directory / "kubelet.key")
-        serving = Serving(log, "127.0.0.1", files)
+        serving = ServingCertificate(log, "127.0.0.1", files)
         reviews = Authenticator(upper, log), Authorizer(upper, log)
-        running = KubeletServer(Gate(serving, ClientAuthority(log, source=authority), *reviews), log)
-        target = Target(lower, twins.namespace, POD, frozenset({CONTAINER}))
+        running = KubeletServer(RequestAuth(serving, ClientCA(log, source=authority), *reviews), log)
+        target = PodTarget(lower, twins.namespace, POD, frozenset({CONTAINER}))
         pods = {kind: NamedPods({(twins.namespace, kind): target}) for kind in twins.nodes}
         assert await running.arrange(seats(twins, pods)) == {}
         yield running
@@ -208,7 +208,7 @@ async def test_crowds_before_the_port_delay_no_log(
         for _ in range(2):
             async with asyncio.timeout(SOON):
                 assert (await twins.run("logs", SPDY)).out == b"line 0\n"
-        assert len(server._door) <= Limits().waiting
+        assert len(server._door) <= ConnectionLimits().waiting
 
 
 @pytest.mark.parametrize("speaks", [WEBSOCKET, SPDY])

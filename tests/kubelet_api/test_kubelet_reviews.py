@@ -16,15 +16,15 @@ from tensile.kubelet.api.auth import (
     Authorizer,
     User,
 )
-from tensile.kubelet.api.errors import Refused
+from tensile.kubelet.api.errors import HTTPError
 from tensile.kubelet.api.requests import Headers
-from tensile.kubelet.api.routes import Access
+from tensile.kubelet.api.routes import RequiredAccess
 from tensile.objects import Manifest, Ref
 
 EVIL, HONEST = "10.0.0.66", "10.0.0.1"
 BURST, SECONDS = REVIEWS_OF_AN_ADDRESS
 JANE = User("jane", "u-2", ("a",), ())
-GET = (Access("get", "proxy"),)
+GET = (RequiredAccess("get", "proxy"),)
 
 
 class Slow(Upper):
@@ -60,18 +60,18 @@ class Ground:
         """Return the name of a token's user, or the status with which it is turned away."""
         try:
             return (await self.authenticator.user({}, bearer(token), origin)).name
-        except Refused as refused:
+        except HTTPError as refused:
             return str(int(refused.status))
 
     async def all_come(self, tokens: Iterable[str], origin: str) -> list[str]:
         """Let the holders of tokens come at once."""
         return list(await asyncio.gather(*(self.come(token, origin) for token in tokens)))
 
-    async def wants(self, user: User, access: Access = GET[0], node: str = NODE) -> int:
+    async def wants(self, user: User, access: RequiredAccess = GET[0], node: str = NODE) -> int:
         """Return the status with which a user is told whether it may."""
         try:
             await self.authorizer.permit(user, (access,), node)
-        except Refused as refused:
+        except HTTPError as refused:
             return int(refused.status)
         return 200
 
@@ -203,7 +203,7 @@ async def test_forms_of_the_header(header: str, found: str) -> None:
     await ground.come("good")
     try:
         name = (await ground.authenticator.user({}, (("authorization", header),), HONEST)).name
-    except Refused as refused:
+    except HTTPError as refused:
         name = str(int(refused.status))
     assert name == found
 

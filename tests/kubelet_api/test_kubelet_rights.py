@@ -22,10 +22,10 @@ from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
 from tensile.kubelet.api import routes
 from tensile.kubelet.api.auth import Authenticator, Authorizer
-from tensile.kubelet.api.client_ca import ClientAuthority
-from tensile.kubelet.api.server import KubeletServer, Seat
-from tensile.kubelet.api.service import Gate
-from tensile.kubelet.api.serving_certificate import Serving, ServingFiles
+from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
+from tensile.kubelet.api.service import RequestAuth
+from tensile.kubelet.api.serving_certificate import ServingCertificate, ServingFiles
 from tensile.objects import UPPER
 from tensile.sandbox.credentials import Authority, authority
 
@@ -146,14 +146,14 @@ async def served(people: People) -> AsyncIterator[int]:
     directory: Path = people.sandbox.directory
     upper = HttpCluster(UPPER, await from_kubeconfig(directory / "upper.kubeconfig"))
     log = Notes()
-    gate = Gate(
-        Serving(log, "127.0.0.1", ServingFiles(directory / "kubelet.crt", directory / "kubelet.key")),
-        ClientAuthority(log, people.pki / "ca.crt"),
+    gate = RequestAuth(
+        ServingCertificate(log, "127.0.0.1", ServingFiles(directory / "kubelet.crt", directory / "kubelet.key")),
+        ClientCA(log, people.pki / "ca.crt"),
         Authenticator(upper, log),
         Authorizer(upper, log),
     )
     server = KubeletServer(gate, log)
-    assert await server.arrange({people.node: Seat(("127.0.0.1", 0), NamedPods())}) == {}
+    assert await server.arrange({people.node: NodeEndpoint(("127.0.0.1", 0), NamedPods())}) == {}
     try:
         yield server.port(people.node)
     finally:

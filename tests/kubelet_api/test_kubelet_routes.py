@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensile.kubelet.api import routes
-from tensile.kubelet.api.errors import Refused
-from tensile.kubelet.api.routes import Access, Place, accesses, place, understand
+from tensile.kubelet.api.errors import HTTPError
+from tensile.kubelet.api.routes import ContainerRef, RequiredAccess, accesses, place, understand
 
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "HEAD": ""}
 SUBRESOURCES = {
@@ -38,7 +38,7 @@ SUBRESOURCES = {
 @pytest.mark.parametrize("path", SUBRESOURCES)
 def test_rights_are_the_kubelets(method: str, path: str) -> None:
     """Each route takes the verb of its method on the subresources that the kubelet asks for, in that order."""
-    expected = tuple(Access(VERBS[method], each) for each in SUBRESOURCES[path])
+    expected = tuple(RequiredAccess(VERBS[method], each) for each in SUBRESOURCES[path])
     assert accesses(understand(method, path)) == expected
 
 
@@ -46,7 +46,7 @@ def test_rights_are_the_kubelets(method: str, path: str) -> None:
 @pytest.mark.parametrize("area", ["exec", "attach", "portForward", "run"])
 def test_running_commands_is_always_create(method: str, area: str) -> None:
     """exec, attach, run and portForward take `create` on proxy, whatever the HTTP method."""
-    assert accesses(understand(method, f"/{area}/ns/pod/c")) == (Access("create", "proxy"),)
+    assert accesses(understand(method, f"/{area}/ns/pod/c")) == (RequiredAccess("create", "proxy"),)
 
 
 @pytest.mark.parametrize("path", routes.ROUTES)
@@ -59,24 +59,24 @@ def test_every_route_has_stated_rights(path: str) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "expected"),
     [
-        ("GET", "/containerLogs/shop/web/main", Place("shop", "web", "main")),
-        ("GET", "/exec/shop/web.v1/main", Place("shop", "web.v1", "main")),
-        ("POST", "/exec/shop/web/main/", Place("shop", "web", "main")),
-        ("POST", "/attach/s/w/m", Place("s", "w", "m")),
-        ("POST", "/portForward/shop/web", Place("shop", "web")),
-        ("GET", "/portForward/shop/web", Place("shop", "web")),
-        ("GET", "/healthz", Place()),
-        ("GET", "/pods", Place()),
-        ("GET", "/pods/", Place()),
-        ("GET", "/runningpods/", Place()),
-        ("GET", "/metrics", Place()),
-        ("GET", "/metrics/resource", Place()),
-        ("GET", "/stats/summary", Place()),
-        ("GET", "/stats/summary/", Place()),
-        ("GET", "/containerLogs/shop/w%65b/main", Place("shop", "web", "main")),
+        ("GET", "/containerLogs/shop/web/main", ContainerRef("shop", "web", "main")),
+        ("GET", "/exec/shop/web.v1/main", ContainerRef("shop", "web.v1", "main")),
+        ("POST", "/exec/shop/web/main/", ContainerRef("shop", "web", "main")),
+        ("POST", "/attach/s/w/m", ContainerRef("s", "w", "m")),
+        ("POST", "/portForward/shop/web", ContainerRef("shop", "web")),
+        ("GET", "/portForward/shop/web", ContainerRef("shop", "web")),
+        ("GET", "/healthz", ContainerRef()),
+        ("GET", "/pods", ContainerRef()),
+        ("GET", "/pods/", ContainerRef()),
+        ("GET", "/runningpods/", ContainerRef()),
+        ("GET", "/metrics", ContainerRef()),
+        ("GET", "/metrics/resource", ContainerRef()),
+        ("GET", "/stats/summary", ContainerRef()),
+        ("GET", "/stats/summary/", ContainerRef()),
+        ("GET", "/containerLogs/shop/w%65b/main", ContainerRef("shop", "web", "main")),
     ],
 )
-def test_routes_name_their_pod(method: str, path: str, expected: Place) -> None:
+def test_routes_name_their_pod(method: str, path: str, expected: ContainerRef) -> None:
     """A route that is served names namespace, pod and container by its segments, decoded once."""
     assert place(understand(method, path)) == expected
 
@@ -134,7 +134,7 @@ BAD_PATHS = [
 @pytest.mark.parametrize("path", BAD_PATHS)
 def test_odd_paths_are_not_found(path: str) -> None:
     """A path that is no route, or names what no Kubernetes object can be called, is 404."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HTTPError) as refused:
         place(understand("GET", path))
     assert refused.value.status == 404
 
@@ -158,7 +158,7 @@ def test_odd_paths_are_not_found(path: str) -> None:
 )
 def test_other_methods_are_not_allowed(method: str, path: str) -> None:
     """A route with a method that it does not have is 405, and the message names those it has."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HTTPError) as refused:
         place(understand(method, path))
     assert refused.value.status == 405
     assert "GET" in str(refused.value)
@@ -171,7 +171,7 @@ def test_no_path_breaks_the_reading(path: str, method: str) -> None:
     assert accesses(call)
     try:
         found = place(call)
-    except Refused:
+    except HTTPError:
         return
     assert all(set(part) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-") for part in found)
 

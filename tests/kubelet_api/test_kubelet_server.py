@@ -25,11 +25,11 @@ from kubelet_lab import (
 from bench.spareports import spare_port, spare_ports
 from tensile.errors import TensileError
 from tensile.kubelet.api.auth import Authenticator, Authorizer
-from tensile.kubelet.api.client_ca import ClientAuthority
-from tensile.kubelet.api.pods import Target
-from tensile.kubelet.api.server import KubeletServer, Seat, open_port
-from tensile.kubelet.api.service import Gate
-from tensile.kubelet.api.serving_certificate import Serving, ServingFiles
+from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.pods import PodTarget
+from tensile.kubelet.api.server import KubeletServer, NodeEndpoint, open_port
+from tensile.kubelet.api.service import RequestAuth
+from tensile.kubelet.api.serving_certificate import ServingCertificate, ServingFiles
 
 OTHER = "virtual-b"
 LOGS = "GET /containerLogs/shop/web/main"
@@ -212,10 +212,10 @@ def test_an_address_that_is_not_ours_is_said() -> None:
 async def test_bad_certificate_files_refuse_the_start(tmp_path: Path) -> None:
     """A server whose certificate cannot be read does not serve a node, and says which file."""
     log, upper = Notes(), Upper()
-    serving = Serving(log, "127.0.0.1", ServingFiles(tmp_path / "a.crt", tmp_path / "a.key"))
-    gate = Gate(serving, ClientAuthority(log), Authenticator(upper, log), Authorizer(upper, log))
+    serving = ServingCertificate(log, "127.0.0.1", ServingFiles(tmp_path / "a.crt", tmp_path / "a.key"))
+    gate = RequestAuth(serving, ClientCA(log), Authenticator(upper, log), Authorizer(upper, log))
     server = KubeletServer(gate, log)
-    troubles = await server.arrange({NODE: Seat(("127.0.0.1", 0), NamedPods())})
+    troubles = await server.arrange({NODE: NodeEndpoint(("127.0.0.1", 0), NamedPods())})
     assert "a.crt" in str(troubles[NODE])
     assert (server.streams(), server.port(NODE)) == ({}, 0)
 
@@ -223,7 +223,7 @@ async def test_bad_certificate_files_refuse_the_start(tmp_path: Path) -> None:
 async def test_an_unforeseen_error_costs_one_connection(lab: Lab) -> None:
     """A backend that fails ends that connection without an answer and is noted; the next one is served."""
     lab.pods.targets["shop", "web"] = None
-    lab.pods.targets["shop", "bad"] = Target(None, "a", "b", CONTAINERS)  # type: ignore[arg-type]  # the fault
+    lab.pods.targets["shop", "bad"] = PodTarget(None, "a", "b", CONTAINERS)  # type: ignore[arg-type]  # the fault
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
         await lab.ask(lab.pki.apiserver, "GET /containerLogs/shop/bad/main")
     await until(lambda: bool(lab.log.entries))

@@ -18,17 +18,17 @@ from tensile.errors import AlreadyExists, ClusterError, Denied, NotFound, Unauth
 from tensile.kubelet.api.csr import (
     LONGEST_NODE,
     REFUSED_SECONDS,
+    CertificateRequester,
     Clocks,
-    Enrolment,
-    Lack,
-    Standing,
-    lacking,
+    CSRStatus,
+    PendingReason,
+    csr_status,
     pause,
+    pending_reason,
     renewal,
     request_for,
-    standing,
 )
-from tensile.kubelet.api.serving_certificate import Serving
+from tensile.kubelet.api.serving_certificate import ServingCertificate
 
 NODE, ADDRESS = "virtual-a", "192.0.2.7"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -84,24 +84,24 @@ def test_a_standing_is_read(pki: Pki) -> None:
     """Pending, approved, issued, denied, failed, and a certificate of another key."""
     request = request_for(NODE, ADDRESS)
     issued = pki.servers.granted(b64decode(request.manifest["spec"]["request"]), NOW, NOW + LIFE)
-    assert standing(b"{}", request.key) == Standing()
-    assert standing(status(("Approved", "")), request.key) == Standing(approved=True)
-    assert standing(status(("Approved", ""), certificate=issued), request.key) == Standing(issued, approved=True)
-    assert standing(status(("Denied", "not here")), request.key).refusal == "denied: not here"
-    assert standing(status(("Approved", ""), ("Failed", "")), request.key).refusal == "failed: ByHand"
+    assert csr_status(b"{}", request.key) == CSRStatus()
+    assert csr_status(status(("Approved", "")), request.key) == CSRStatus(approved=True)
+    assert csr_status(status(("Approved", ""), certificate=issued), request.key) == CSRStatus(issued, approved=True)
+    assert csr_status(status(("Denied", "not here")), request.key).refusal == "denied: not here"
+    assert csr_status(status(("Approved", ""), ("Failed", "")), request.key).refusal == "failed: ByHand"
     for wrong in (pki.serving.certificate, b"rubbish"):
-        found = standing(status(("Approved", ""), certificate=wrong), request.key)
+        found = csr_status(status(("Approved", ""), certificate=wrong), request.key)
         assert found.certificate == b""
         assert "not a certificate of the key" in found.refusal
 
 
 def test_what_is_lacking_is_said_in_time() -> None:
     """Approval after a moment, with the exact command; the signer after a minute, with what it needs."""
-    pending, approved = Standing(), Standing(approved=True)
-    assert lacking("x", pending, 0.1) == Lack()
-    assert lacking("x", pending, 1.0) == Lack("approval", "kubectl certificate approve x")
-    assert lacking("x", approved, 59.0) == Lack()
-    assert "--cluster-signing-cert-file" in lacking("x", approved, 61.0).remedy
+    pending, approved = CSRStatus(), CSRStatus(approved=True)
+    assert pending_reason("x", pending, 0.1) == PendingReason()
+    assert pending_reason("x", pending, 1.0) == PendingReason("approval", "kubectl certificate approve x")
+    assert pending_reason("x", approved, 59.0) == PendingReason()
+    assert "--cluster-signing-cert-file" in pending_reason("x", approved, 61.0).remedy
 
 
 def test_the_next_one_is_asked_for_at_seven_tenths(pki: Pki) -> None:
@@ -182,8 +182,8 @@ class Office:
         self.upper = Signer(decide)
         self.log = Notes()
         self.time = Time()
-        self.serving = Serving(self.log, ADDRESS, now=self.time.now)
-        self.enrolment = Enrolment(self.upper, self.serving, self.log, self.time.clocks())
+        self.serving = ServingCertificate(self.log, ADDRESS, now=self.time.now)
+        self.enrolment = CertificateRequester(self.upper, self.serving, self.log, self.time.clocks())
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Run until something holds, and stop."""

@@ -5,20 +5,20 @@ from typing import Any
 import orjson
 import pytest
 
-from tensile.kubelet.api.auth import Verdicts
-from tensile.kubelet.api.errors import Refused, from_lower
-from tensile.kubelet.api.pods import Target
-from tensile.kubelet.api.requests import Headers, answered, ask_for, asked
+from tensile.kubelet.api.auth import TTLCache
+from tensile.kubelet.api.errors import HTTPError, from_lower
+from tensile.kubelet.api.pods import PodTarget
+from tensile.kubelet.api.requests import Headers, answered, ask_for, lower_request
 from tensile.kubelet.api.routes import place, understand
 
 SPDY: Headers = (("connection", "Upgrade"), ("upgrade", "SPDY/3.1"), ("x-stream-protocol-version", "v4.channel.k8s.io"))
-TARGET = Target(None, "mapped", "web-0", frozenset({"main"}))  # type: ignore[arg-type]  # never called here
+TARGET = PodTarget(None, "mapped", "web-0", frozenset({"main"}))  # type: ignore[arg-type]  # never called here
 
 
 def test_a_spdy_upgrade_passes() -> None:
     """A SPDY upgrade goes down with its versions of the stream protocol, in their order."""
     headers = (*SPDY, ("x-stream-protocol-version", "v3.channel.k8s.io"))
-    assert asked(headers) == headers
+    assert lower_request(headers) == headers
 
 
 def test_a_websocket_upgrade_passes() -> None:
@@ -31,7 +31,7 @@ def test_a_websocket_upgrade_passes() -> None:
         ("sec-websocket-extensions", "x"),
         ("sec-websocket-protocol", "v5.channel.k8s.io, v4.channel.k8s.io"),
     )
-    assert asked(headers) == (("connection", "Upgrade"), *headers[1:])
+    assert lower_request(headers) == (("connection", "Upgrade"), *headers[1:])
 
 
 @pytest.mark.parametrize(
@@ -50,16 +50,16 @@ def test_a_websocket_upgrade_passes() -> None:
 )
 def test_no_other_header_passes(name: str) -> None:
     """Credentials, cookies, impersonation and whatever else a caller sends stay behind."""
-    assert asked((*SPDY, (name, "secret"))) == SPDY
+    assert lower_request((*SPDY, (name, "secret"))) == SPDY
 
 
 def test_no_token_hides_in_a_subprotocol() -> None:
     """A bearer token given as a WebSocket subprotocol is taken out; alone, the whole header goes."""
     token = "base64url.bearer.authorization.k8s.io.c2VjcmV0"
     upgrade: Headers = (("connection", "Upgrade"), ("upgrade", "websocket"))
-    mixed = asked((*upgrade, ("sec-websocket-protocol", f"{token}, v4.channel.k8s.io")))
+    mixed = lower_request((*upgrade, ("sec-websocket-protocol", f"{token}, v4.channel.k8s.io")))
     assert mixed == (*upgrade, ("sec-websocket-protocol", "v4.channel.k8s.io"))
-    assert asked((*upgrade, ("sec-websocket-protocol", token.upper()))) == upgrade
+    assert lower_request((*upgrade, ("sec-websocket-protocol", token.upper()))) == upgrade
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_no_token_hides_in_a_subprotocol() -> None:
 )
 def test_other_upgrades_are_refused(headers: Headers) -> None:
     """Without one upgrade to WebSocket or SPDY/3.1, an exec is 400."""
-    with pytest.raises(Refused, match="Upgrade request required") as refused:
-        asked(headers)
+    with pytest.raises(HTTPError, match="Upgrade request required") as refused:
+        lower_request(headers)
     assert refused.value.status == 400
 
 
@@ -119,7 +119,7 @@ def test_a_call_is_asked_of_the_lower_pod(method: str, target: str, path: str, q
 def test_the_log_of_a_container_that_the_pod_lacks_is_refused_as_by_a_kubelet() -> None:
     """In its words, with its status, and with the pod's name of the upper cluster."""
     call = understand("GET", "/containerLogs/shop/web/nosuch")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HTTPError) as refused:
         ask_for(call, place(call), TARGET, SPDY)
     assert (refused.value.status, refused.value.message) == (404, 'container "nosuch" not found in pod "web"')
 
@@ -127,7 +127,7 @@ def test_the_log_of_a_container_that_the_pod_lacks_is_refused_as_by_a_kubelet() 
 def test_a_bad_query_is_told_before_a_container_that_the_pod_lacks() -> None:
     """As by a kubelet, which reads the query first."""
     call = understand("GET", "/containerLogs/shop/web/nosuch?tailLines=x")
-    with pytest.raises(Refused, match="tailLines"):
+    with pytest.raises(HTTPError, match="tailLines"):
         ask_for(call, place(call), TARGET, SPDY)
 
 
@@ -208,7 +208,7 @@ def test_a_long_message_is_cut() -> None:
 
 def test_verdicts_end() -> None:
     """An answer holds until its time, and not at it."""
-    verdicts: Verdicts[str, bool] = Verdicts(10)
+    verdicts: TTLCache[str, bool] = TTLCache(10)
     verdicts.put("a", value=False, end=5.0)
     assert verdicts.get("a", 4.9) is False
     assert verdicts.get("a", 5.0) is None
@@ -217,7 +217,7 @@ def test_verdicts_end() -> None:
 
 def test_verdicts_are_bounded() -> None:
     """When it is full, the answer longest unused goes."""
-    verdicts: Verdicts[str, int] = Verdicts(2)
+    verdicts: TTLCache[str, int] = TTLCache(2)
     verdicts.put("a", 1, 9.0)
     verdicts.put("b", 2, 9.0)
     assert verdicts.get("a", 1.0) == 1

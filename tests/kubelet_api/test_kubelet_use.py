@@ -12,7 +12,7 @@ from worldkit import OWNER_HERE, STRANGER, A, home, marked, put, twin, upper_pod
 
 from tensile.kubelet.api.pods import MirroredPods
 from tensile.kubelet.stats import collector
-from tensile.kubelet.stats.collector import FRESH_SECONDS, Meter, reason
+from tensile.kubelet.stats.collector import FRESH_SECONDS, StatsCollector, reason
 from tensile.objects import Manifest
 from tensile.reconcile.world import LowerWorld
 
@@ -59,7 +59,7 @@ class Scene:
 
     async def serve(self) -> None:
         """Have the node measured from now on."""
-        made = Meter(
+        made = StatsCollector(
             self.lower, OWNER_HERE, lambda: self.lab.cluster, self.lab.log, limits=QUICK, clock=lambda: self.lab.time
         )
         await self.lab.serve(meter=made)
@@ -277,7 +277,7 @@ async def test_an_answer_that_does_not_come_is_told(scene: Scene) -> None:
 async def test_without_a_connection_there_are_no_figures(scene: Scene) -> None:
     """A cluster that has not been reached yet is said; a node of which nothing is known, too."""
     scene.lower.upper_pods.replace((), 2)
-    unconnected = Meter(scene.lower, OWNER_HERE, lambda: None, scene.lab.log, clock=lambda: scene.lab.time)
+    unconnected = StatsCollector(scene.lower, OWNER_HERE, lambda: None, scene.lab.log, clock=lambda: scene.lab.time)
     await scene.lab.serve(meter=unconnected)
     assert (await scene.ask()).status == 503
     await scene.lab.serve()

@@ -14,9 +14,9 @@ import pytest
 from kubelet_lab import PATIENCE, QUICK, leak_watch
 from kubelet_pki import Pki
 
-from tensile.kubelet.api.connection import Limits, Pipe, Wire, accept
-from tensile.kubelet.api.http import Departed, while_present
-from tensile.kubelet.api.lower_request import Side, splice
+from tensile.kubelet.api.connection import Connection, ConnectionLimits, TLSConnection, accept
+from tensile.kubelet.api.http import ClientDisconnected, while_present
+from tensile.kubelet.api.lower_request import StreamEnd, splice
 from tensile.kubelet.api.serving_certificate import Pair, tls_context
 
 Peer = Callable[[ssl.SSLSocket], None]
@@ -26,7 +26,7 @@ LAST_WORDS = CONTENT[:1_000_000]
 UNHURRIED = QUICK._replace(leaving=10 * PATIENCE)
 
 
-async def wire_to(pki: Pki, peer: Peer, limits: Limits = QUICK) -> tuple[Wire, asyncio.Future[None]]:
+async def wire_to(pki: Pki, peer: Peer, limits: ConnectionLimits = QUICK) -> tuple[TLSConnection, asyncio.Future[None]]:
     """Return our end of a connection, and what becomes of the peer, which has a thread and a real socket of its own.
 
     The kernel's buffers between the two are as small as it allows.
@@ -149,7 +149,7 @@ async def test_what_a_caller_sent_before_it_left_still_arrives(pki: Pki, size: i
     async with leak_watch():
         lower, lower_gone = await wire_to(pki, reader, UNHURRIED)
         upper, upper_gone = await wire_to(pki, lambda secure: secure.sendall(CONTENT[:size]), UNHURRIED)
-        splicing = asyncio.create_task(splice(Side(upper, b""), Side(lower, b""), UNHURRIED))
+        splicing = asyncio.create_task(splice(StreamEnd(upper, b""), StreamEnd(lower, b""), UNHURRIED))
         await upper_gone
         async with asyncio.timeout(PATIENCE):
             await upper.hung_up()
@@ -175,7 +175,7 @@ async def test_a_lower_that_left_is_heard_to_the_end(pki: Pki) -> None:
     async with leak_watch():
         lower, lower_gone = await wire_to(pki, say_and_break_off, UNHURRIED)
         upper, upper_gone = await wire_to(pki, talk_and_read, UNHURRIED)
-        splicing = asyncio.create_task(splice(Side(upper, b""), Side(lower, b""), UNHURRIED))
+        splicing = asyncio.create_task(splice(StreamEnd(upper, b""), StreamEnd(lower, b""), UNHURRIED))
         await lower_gone
         async with asyncio.timeout(PATIENCE):
             await lower.lost.wait()
@@ -224,7 +224,7 @@ async def test_work_ends_with_its_caller(pki: Pki) -> None:
         assert await while_present(wire, asyncio.sleep(0, "done")) == "done"
         with pytest.raises(ssl.SSLError):
             await while_present(wire, failing())
-        with pytest.raises(Departed):
+        with pytest.raises(ClientDisconnected):
             await while_present(wire, endless())
         assert stopped.is_set()
         wire.abort()
@@ -255,7 +255,7 @@ async def test_what_had_come_before_sending_failed_is_read() -> None:
     """A command's last words are not lost when it ends while input for it is still under way."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
-        pipe = Pipe()
+        pipe = Connection()
         loop = asyncio.get_running_loop()
         connecting = asyncio.ensure_future(loop.create_connection(lambda: pipe, *listening.getsockname()))
         peer, _ = await loop.sock_accept(listening)

@@ -6,7 +6,7 @@ import yaml
 
 from tensile.deploy.render import files, upper_stream
 from tensile.deploy.setup import Setup
-from tensile.deploy.write import NAMESPACE, Wishes, rendering
+from tensile.deploy.write import NAMESPACE, RenderOptions, rendering
 from tensile.objects import Manifest
 
 ALL = {"controllers": ["PV", "Service", "RBAC", "ServiceAccount"], "serviceAccounts": {"identity": "upper"}}
@@ -40,7 +40,7 @@ def text(**fields: Any) -> str:
 
 def setup(namespace: str = NAMESPACE, image: str | None = None, **fields: Any) -> Setup:
     """Make a set-up of such a file."""
-    return rendering(text(**fields).encode(), "topology.yaml", Wishes(namespace, image)).setup
+    return rendering(text(**fields).encode(), "topology.yaml", RenderOptions(namespace, image)).setup
 
 
 def applied(found: Setup) -> list[Manifest]:

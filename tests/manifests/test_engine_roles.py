@@ -14,8 +14,8 @@ import yaml
 from rightstable import topology as whole
 
 from tensile.deploy.rbac import lower_roles, role_name, rules, upper_roles
-from tensile.engine.configmap_source import Place
-from tensile.engine.permissions import Right, lower_rights, upper_rights
+from tensile.engine.configmap_source import ConfigMapKey
+from tensile.engine.permissions import Permission, lower_rights, upper_rights
 from tensile.objects import CONFIG_MAP, LEASE, POD, SECRET, Manifest
 from tensile.topology import Topology, parse
 
@@ -67,7 +67,7 @@ def test_the_objects_are_as_recorded(side: str, extent: str) -> None:
 def test_they_grant_the_rights_and_nothing_else(extent: str) -> None:
     """Each verb on each resource, in its namespace and on its object: neither fewer nor more."""
     topology = TOPOLOGIES[extent]()
-    rights = upper_rights(topology, place=Place("tensile", "topology"), takes_turns=True)
+    rights = upper_rights(topology, place=ConfigMapKey("tensile", "topology"), takes_turns=True)
     assert granted(above(topology)) == listed(rights)
     assert granted(below(topology)) == listed(lower_rights(topology.lowers[0]))
 
@@ -85,7 +85,7 @@ def granted(objects: Iterable[Manifest]) -> Granted:
     }
 
 
-def listed(rights: Iterable[Right]) -> Granted:
+def listed(rights: Iterable[Permission]) -> Granted:
     """Return the same of the list of rights."""
     return {(one.namespace, one.group, one.resource, one.name, verb) for one in rights for verb in one.verbs}
 
@@ -116,11 +116,11 @@ def test_topologies_that_share_a_cluster_share_no_role() -> None:
 def test_rules_join_what_reads_alike() -> None:
     """Resources of one group with the same verbs are one rule; what is for one object only stands alone."""
     rights = [
-        Right(POD, ("get", "list"), "x"),
-        Right(LEASE, ("get", "list"), "x"),
-        Right(SECRET, ("get", "list"), "x"),
-        Right(POD, ("get", "list"), "x", "log"),
-        Right(CONFIG_MAP, ("get", "list"), "x", name="one"),
+        Permission(POD, ("get", "list"), "x"),
+        Permission(LEASE, ("get", "list"), "x"),
+        Permission(SECRET, ("get", "list"), "x"),
+        Permission(POD, ("get", "list"), "x", "log"),
+        Permission(CONFIG_MAP, ("get", "list"), "x", name="one"),
     ]
     assert rules(rights) == [
         {"apiGroups": [""], "resources": ["pods", "secrets", "pods/log"], "verbs": ["get", "list"]},

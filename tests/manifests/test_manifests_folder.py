@@ -11,7 +11,7 @@ from setupkit import TOPOLOGIES, setup, text
 
 from tensile.deploy.render import MARK
 from tensile.deploy.setup import Setup
-from tensile.deploy.write import NAMESPACE, Wishes, rendering, write, written
+from tensile.deploy.write import NAMESPACE, RenderOptions, rendering, write, written
 from tensile.errors import TensileError
 
 MINE = "# mine\n"
@@ -185,7 +185,7 @@ def test_a_topology_keeps_its_ends_of_lines_and_its_letters(tmp_path: Path) -> N
     own = tmp_path / "own" / "topology.yaml"
     own.parent.mkdir()
     own.write_bytes(lines.encode())
-    found = rendering(own.read_bytes(), str(own), Wishes(NAMESPACE, None)).setup
+    found = rendering(own.read_bytes(), str(own), RenderOptions(NAMESPACE, None)).setup
     written(found, own.parent, str(own))
     assert own.read_bytes() == lines.encode()
     assert written(found, own.parent, str(own)) == []

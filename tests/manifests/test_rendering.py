@@ -9,8 +9,8 @@ from setupkit import ALL, TOPOLOGIES, applied, one, read, setup, text
 import tensile
 from tensile.deploy.render import OF_LOWER, OF_UPPER, files, lower_stream, upper_stream
 from tensile.deploy.setup import Setup
-from tensile.deploy.write import Wishes, rendering
-from tensile.engine.configmap_source import KEY, Place
+from tensile.deploy.write import RenderOptions, rendering
+from tensile.engine.configmap_source import KEY, ConfigMapKey
 from tensile.errors import TensileError
 from tensile.names import LEADS, VIRTUAL_NODE
 from tensile.objects import Manifest
@@ -91,7 +91,7 @@ def test_the_engine_finds_its_topology(fields: dict[str, Any]) -> None:
     assert parse(held["data"][KEY], configmap_mode=True) == found.topology
     args = container(found)["args"]
     assert args[:2] == ["run", "--configmap"]
-    assert args[2] == str(Place(held["metadata"]["namespace"], held["metadata"]["name"]))
+    assert args[2] == str(ConfigMapKey(held["metadata"]["namespace"], held["metadata"]["name"]))
 
 
 def test_only_what_is_enabled_is_there() -> None:
@@ -219,15 +219,15 @@ def test_a_lower_that_is_not_there_is_refused() -> None:
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
-        (Wishes("kube-system", None), "--namespace kube-system: not the engine's alone"),
-        (Wishes("default", None), "--namespace default: not the engine's alone"),
-        (Wishes("Tensile", None), '--namespace: is "Tensile"; must be lower-case'),
-        (Wishes("", None), '--namespace: is ""; must be'),
-        (Wishes("tensile", ""), "--image ''"),
-        (Wishes("tensile", "a b"), "--image 'a b': no name of an image"),
+        (RenderOptions("kube-system", None), "--namespace kube-system: not the engine's alone"),
+        (RenderOptions("default", None), "--namespace default: not the engine's alone"),
+        (RenderOptions("Tensile", None), '--namespace: is "Tensile"; must be lower-case'),
+        (RenderOptions("", None), '--namespace: is ""; must be'),
+        (RenderOptions("tensile", ""), "--image ''"),
+        (RenderOptions("tensile", "a b"), "--image 'a b': no name of an image"),
     ],
 )
-def test_what_cannot_be_is_refused(wishes: Wishes, words: str) -> None:
+def test_what_cannot_be_is_refused(wishes: RenderOptions, words: str) -> None:
     """By the option's name; strict Pod Security would hold for all that lives in a namespace of others."""
     with pytest.raises(TensileError) as refusal:
         rendering(text().encode(), "topology.yaml", wishes)

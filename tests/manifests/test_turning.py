@@ -7,7 +7,7 @@ import pytest
 import yaml
 from setupkit import TOPOLOGIES, text
 
-from tensile.deploy.convert import Turned, turned
+from tensile.deploy.convert import ConvertedTopology, turned
 from tensile.topology import TopologyErrors, parse
 from tensile.topology.diff import edit
 
@@ -70,7 +70,7 @@ telemetry:
 """
 
 
-def turn(file: str, namespace: str = "tensile") -> Turned:
+def turn(file: str, namespace: str = "tensile") -> ConvertedTopology:
     """Turn a file's text."""
     return turned(file, "topology.yaml", namespace)
 

@@ -43,7 +43,7 @@ def locked(file: str) -> dict[str, str]:
 
 
 def needed(name: str, extras: frozenset[str] = frozenset()) -> dict[str, frozenset[str]]:
-    """Return the packages that a package brings with it on this machine, itself aside, each with the extras asked for."""
+    """Return the packages that a package depends on here, without itself, each with the extras required."""
     found: dict[str, frozenset[str]] = {}
     waiting = [(name, extras)]
     while waiting:

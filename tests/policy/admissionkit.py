@@ -3,7 +3,7 @@
 from typing import Any
 
 from tensile.names import CLUSTER_SELECTOR, VIRTUAL_POD
-from tensile.policy.webhook.admission import Terms
+from tensile.policy.webhook.admission import MutationTerms
 from tensile.reconcile.pods.scheduling import REQUIRED, UPPER_ONLY_KEYS
 
 Manifest = dict[str, Any]
@@ -16,9 +16,11 @@ DEFAULTS = [{**one, "tolerationSeconds": 300} for one in UNLIMITED]
 VK_A, VK_B = "vk-a", "vk-b"
 
 
-def terms(*taints: Manifest, keys: tuple[str, ...] = ("clusterID",)) -> Terms:
+def terms(*taints: Manifest, keys: tuple[str, ...] = ("clusterID",)) -> MutationTerms:
     """Make terms; without taints they ask for what tensile-kube's webhook was asked for."""
-    return Terms(UPPER_ONLY_KEYS | set(keys), frozenset({VK_A, VK_B}), taints, frozenset({"kube-system", "hooks"}))
+    return MutationTerms(
+        UPPER_ONLY_KEYS | set(keys), frozenset({VK_A, VK_B}), taints, frozenset({"kube-system", "hooks"})
+    )
 
 
 def pod(spec: Manifest | None = None, **meta: Any) -> Manifest:

@@ -11,13 +11,13 @@ from tensile.kube.file_watch import FileWatcher
 from tensile.kube.store import Cache
 from tensile.names import owner_of
 from tensile.objects import MUTATING_WEBHOOK, UPPER
-from tensile.policy.webhook.server import Hooks, Pace, WebhookServer
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.policy.webhook.server import WebhookContext, WebhookServer, WebhookTimings
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.rules import claims
 from tensile.topology import Topology, parse
 
 OWNER = owner_of("11111111-upper", "demo")
-PACE = Pace(look=10.0, rest=5.0, overlap=20.0)
+PACE = WebhookTimings(look=10.0, rest=5.0, overlap=20.0)
 NAME = "tensile-demo"
 
 
@@ -28,12 +28,14 @@ class Scene:
         self.port = port
         self.now = datetime.now(UTC)
         self.passed = 0.0
-        self.upper = upper or Rehearsal(UPPER, now=lambda: self.now)
+        self.upper = upper or DryRunCluster(UPPER, now=lambda: self.now)
         self.claims = Cache(claims.digest, claims.INDEXES)
         self.nodes = Cache()
         self.leads = True
         self.watcher = FileWatcher()
-        home = Hooks(self.upper, OWNER, directory, self.claims, self.nodes, self.watcher, leads=lambda: self.leads)
+        home = WebhookContext(
+            self.upper, OWNER, directory, self.claims, self.nodes, self.watcher, leads=lambda: self.leads
+        )
         self.server = WebhookServer(home, PACE, lambda: self.now, lambda: self.passed)
 
     def topology(self, more: str = "", *, enabled: bool = True, url: str = "") -> Topology:
@@ -50,7 +52,7 @@ class Scene:
         found: dict[str, Any] | None = self.upper.find(MUTATING_WEBHOOK, "", NAME)
         return found
 
-    def later(self, **passed: float) -> None:
+    def add_after(self, **passed: float) -> None:
         """Let time pass."""
         self.now += timedelta(**passed)
         self.passed += timedelta(**passed).total_seconds()

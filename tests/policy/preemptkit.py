@@ -5,10 +5,18 @@ from typing import Any, NamedTuple
 
 from placekit import asking, node, pod
 
-from tensile.policy.extender.extender import Extender, Site, seeking
-from tensile.policy.extender.reservations import Ground, Nominee
-from tensile.policy.extender.search import Seeker
-from tensile.policy.extender.victims import Above, Budget, Choice, Residents, Wish, budget_of, choices
+from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, seeking
+from tensile.policy.extender.reservations import NodeCache, Nominee
+from tensile.policy.extender.search import NodeFinder
+from tensile.policy.extender.victims import (
+    Budget,
+    NodeVictims,
+    Preemptor,
+    Residents,
+    VirtualNodeView,
+    budget_of,
+    choices,
+)
 from tensile.policy.placement.reader import node_of, pod_of
 
 Manifest = dict[str, Any]
@@ -65,17 +73,17 @@ class Behind:
 
     def __init__(self, sizes: Mapping[str, str], *pods: There, name: str = "v", offered: str = "100") -> None:
         self.name = name
-        self.ground, self.residents = Ground(), Residents()
+        self.ground, self.residents = NodeCache(), Residents()
         self.virtual = node_of(node(name, cpu=offered, pods="100"))
         for each, cpu in sizes.items():
             self.ground.put_node(node_of(node(each, cpu=cpu)))
         self.copies: dict[tuple[str, str], str] = {}
         for one in pods:
             self.put(one)
-        self.site = Site(
+        self.site = LowerCandidate(
             lambda manifest: manifest,
             self.ground,
-            Seeker(self.ground),
+            NodeFinder(self.ground),
             lambda: True,
             residents=self.residents,
             above=self.above,
@@ -89,20 +97,20 @@ class Behind:
             self.residents.put(("default", one.name), one.above(self.name))
             self.copies["default", one.name] = f"copy-{one.name}"
 
-    def above(self) -> Above:
+    def above(self) -> VirtualNodeView:
         """Return the virtual node."""
         here, copies = self.residents, self.copies
-        return Above(
+        return VirtualNodeView(
             self.virtual, here.pods, here.used, lambda name: copies.get(name, ""), lambda _: True, lambda _: {}
         )
 
-    def wish(self, wanted: Manifest) -> Wish:
+    def wish(self, wanted: Manifest) -> Preemptor:
         """Return what a pod looks for."""
-        return Wish(seeking(wanted), seeking(wanted), wanted["spec"]["priority"])
+        return Preemptor(seeking(wanted), seeking(wanted), wanted["spec"]["priority"])
 
-    def choices(self, wanted: Manifest, *budgets: Budget) -> list[Choice]:
+    def choices(self, wanted: Manifest, *budgets: Budget) -> list[NodeVictims]:
         """Return what could be chosen."""
-        found: Iterator[Choice | None] = choices(self.wish(wanted), self.ground, self.above(), budgets)
+        found: Iterator[NodeVictims | None] = choices(self.wish(wanted), self.ground, self.above(), budgets)
         return [one for one in found if one is not None]
 
     def chosen(self, wanted: Manifest, *budgets: Budget) -> tuple[str, list[str]]:
@@ -116,16 +124,16 @@ class Behind:
         """Keep room for a nominee."""
         wanted = wants(name, cpu, priority)
         nominee = Nominee(f"uid-{name}", priority, frozenset(("default", victim) for victim in victims))
-        self.ground.promise(seeking(wanted), on, 0.0, nominee)
+        self.ground.assume(seeking(wanted), on, 0.0, nominee)
 
     def seats(self) -> dict[str, list[str]]:
         """Return who is on which real node."""
         return {each.name: sorted(name for _, name in each.pods) for each in self.ground.snapshot.nodes.values()}
 
 
-def extender(*sites: Behind) -> Extender:
+def extender(*sites: Behind) -> SchedulerExtender:
     """Make an extender for some virtual nodes."""
-    return Extender({one.name: one.site for one in sites})
+    return SchedulerExtender({one.name: one.site for one in sites})
 
 
 def budget(app: str, allowed: int, **status: Any) -> Budget:

@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 from placekit import asking, node, pod
 from test_ground import ground
 
-from tensile.policy.extender.extender import LAPSE, Extender, Site
-from tensile.policy.extender.reservations import Ground
-from tensile.policy.extender.search import Seeker
+from tensile.policy.extender.extender import LAPSE, LowerCandidate, SchedulerExtender
+from tensile.policy.extender.reservations import NodeCache
+from tensile.policy.extender.search import NodeFinder
 from tensile.policy.placement.reader import pod_of
 
 Manifest = dict[str, Any]
 
 
-def site(here: Ground, *, known: bool = True, ours: bool = True) -> Site:
+def site(here: NodeCache, *, known: bool = True, ours: bool = True) -> LowerCandidate:
     """Make a lower in which pods are as they are above."""
-    return Site(lambda manifest: manifest if ours else None, here, Seeker(here), lambda: known)
+    return LowerCandidate(lambda manifest: manifest if ours else None, here, NodeFinder(here), lambda: known)
 
 
-def extender(strategy: Any = "spread", **grounds: Ground) -> Extender:
+def extender(strategy: Any = "spread", **grounds: NodeCache) -> SchedulerExtender:
     """Make an extender for lowers by the names of their virtual nodes."""
-    return Extender({name: site(here) for name, here in grounds.items()}, strategy)
+    return SchedulerExtender({name: site(here) for name, here in grounds.items()}, strategy)
 
 
 def question(wanted: Manifest, *names: str) -> Manifest:
@@ -78,7 +78,7 @@ def test_nodes_that_are_no_lowers_always_do() -> None:
 @pytest.mark.parametrize("flags", [{"known": False}, {"ours": False}])
 def test_what_is_not_known_is_not_refused(flags: dict[str, bool]) -> None:
     """A lower whose nodes are not all known yet, or a pod that is none of ours: the scheduler decides by itself."""
-    made = Extender({"a": site(ground(), **flags)})
+    made = SchedulerExtender({"a": site(ground(), **flags)})
     assert made.filter(question(wants(cpu="99"), "a"), 0.0)["NodeNames"] == ["a"]
     assert made.prioritize(question(wants(cpu="99"), "a")) == [{"Host": "a", "Score": 0}]
 
@@ -144,7 +144,9 @@ def test_names_below_may_be_others() -> None:
         return {**manifest, "metadata": {**manifest["metadata"], "namespace": "demo-default"}}
 
     here = ground(node("n"))
-    made = Extender({"a": Site(below, here, Seeker(here), lambda: True, lambda name: f"demo-{name}")})
+    made = SchedulerExtender(
+        {"a": LowerCandidate(below, here, NodeFinder(here), lambda: True, lambda name: f"demo-{name}")}
+    )
     made.filter(question(wants("one", cpu="3"), "a"), 0.0)
     assert list(here.promises) == [("demo-default", "one")]
     made.filter(question(wants("one", cpu="3"), "b"), 0.0)
@@ -170,7 +172,7 @@ def test_a_burst_does_not_over_commit(seed: int) -> None:
                 if name == winner:
                     here.confirm(("default", wanted["metadata"]["name"]))
                 else:
-                    here.break_promise(("default", wanted["metadata"]["name"]))
+                    here.forget(("default", wanted["metadata"]["name"]))
     for name, here in grounds.items():
         used = Counter({place: one.used.get("cpu", 0) for place, one in here.snapshot.nodes.items()})
         assert all(used[place] <= one.allocatable["cpu"] for place, one in here.snapshot.nodes.items())
@@ -199,7 +201,7 @@ def spread_out(constraints: int) -> Manifest:
     return {"topologySpreadConstraints": [one] * constraints}
 
 
-def large(nodes: int = 200, each: int = 20) -> Ground:
+def large(nodes: int = 200, each: int = 20) -> NodeCache:
     """Make a lower with many pods, all of one namespace, and room for more."""
     here = ground(*(node(f"n{number}", labels={ZONE: "z"}, pods="110") for number in range(nodes)))
     for number in range(nodes * each):

@@ -24,7 +24,7 @@ from tensile.policy.extender.extender import seeking
 from tensile.policy.extender.reservations import kind_of
 from tensile.policy.extender.server import SCHEDULER, ExtenderPort, listening
 from tensile.policy.extender.victims import Budget
-from tensile.sandbox.credentials import Authority, Pair, authority
+from tensile.sandbox.credentials import Authority, CertificatePair, authority
 
 NOW = datetime.now(UTC)
 HOST = "127.0.0.1"
@@ -32,7 +32,7 @@ RECORDED = Path(__file__).resolve().parent / "scheduler_question.json"
 """What a real scheduler asked about a pod of a Deployment."""
 
 
-def stored(directory: Path, name: str, pair: Pair) -> tuple[Path, Path]:
+def stored(directory: Path, name: str, pair: CertificatePair) -> tuple[Path, Path]:
     """Write a certificate and its key."""
     files = (directory / f"{name}.crt", directory / f"{name}.key")
     for path, content in zip(files, (pair.certificate, pair.key), strict=True):
@@ -51,7 +51,7 @@ class Papers:
     def serving(self, hears: Authority | None) -> ssl.SSLContext:
         """Make the TLS of a port that hears those of an authority; of nobody, where there is none."""
         heard = hears.pair.certificate.decode() if hears else ""
-        return tls_context(certificates.Pair(self.server.certificate, self.server.key), heard)
+        return tls_context(certificates.KeyPair(self.server.certificate, self.server.key), heard)
 
     def client(self, signer: Authority | None, user: str = SCHEDULER) -> ssl.SSLContext:
         """Make the TLS of a caller; without a signer, of one that shows nothing."""
@@ -144,7 +144,7 @@ async def test_a_scheduler_is_told_who_has_to_go(papers: Papers) -> None:
     heard: list[str] = []
 
     async def budgets() -> list[Budget]:
-        """Give none."""
+        """Return no budgets."""
         return []
 
     made = ExtenderPort(

@@ -19,11 +19,11 @@ from test_survey_above import Seen
 from worldkit import A, B, changed, home, lower_node, marked, put, raised, reload, world
 
 from bench.spareports import spare_port
-from tensile.engine.extender_server import Extending
+from tensile.engine.extender_server import ExtenderServer
 from tensile.errors import NotFound, TensileError
 from tensile.kube.file_watch import FileWatcher
 from tensile.policy.extender.server import SCHEDULER
-from tensile.policy.extender.tracker import Prospects
+from tensile.policy.extender.tracker import PodProjector
 from tensile.sandbox.credentials import Authority, authority
 from tensile.topology import Topology
 
@@ -50,7 +50,7 @@ class Scene:
         self.watcher = FileWatcher()
         self.files = [directory / name for name in ("server.crt", "server.key", "callers.crt")]
         now = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
-        self.made = Extending(self.world, self.upper, directory, self.watcher, now=lambda: now)
+        self.made = ExtenderServer(self.world, self.upper, directory, self.watcher, now=lambda: now)
 
     def write(self, serving: Authority, callers: Authority) -> None:
         """Write the certificate that is shown, and the authority of those who are heard."""
@@ -250,7 +250,7 @@ async def test_others_are_preempted_while_it_is_served(here: Scene) -> None:
         put(lower.place_pods, stranger("theirs", "n1", "1"))
         low = asking(f"low-{name}", "2", name)
         put(lower.upper_pods, low)
-        below = Prospects(here.world, lower).below(low)
+        below = PodProjector(here.world, lower).below(low)
         assert below is not None
         copy = marked(below, low["metadata"]["uid"])
         put(

@@ -13,11 +13,11 @@ from aiohttp import web
 
 from tensile.kube import net
 from tensile.kube.tls import self_signed, serving_tls
-from tensile.policy.tls_port import Bounds, Front, Visitors
+from tensile.policy.tls_port import ClientBounds, PortClients, TLSPort
 
 CALLER, CROWD = "127.0.0.1", "127.0.0.2"
 PAIR = self_signed("x", CALLER, [CALLER], datetime.now(UTC), timedelta(days=1))
-BOUNDS = Bounds(largest=100_000, content=400_000, connections=16, patience=2.0)
+BOUNDS = ClientBounds(largest=100_000, content=400_000, connections=16, patience=2.0)
 
 
 class Caller:
@@ -59,7 +59,7 @@ class Caller:
 class Port:
     """A front that is served, and who calls it."""
 
-    def __init__(self, served: Front) -> None:
+    def __init__(self, served: TLSPort) -> None:
         self.front = served
         self._callers: list[Caller] = []
 
@@ -76,7 +76,7 @@ class Port:
         """Let so many connections come from one address."""
         return [await self.come(CROWD, plain=plain) for _ in range(count)]
 
-    async def until(self, holds: Callable[[Visitors], bool]) -> None:
+    async def until(self, holds: Callable[[PortClients], bool]) -> None:
         """Wait for something to hold of who is there."""
         async with asyncio.timeout(60):
             while not holds(self.front.visitors):  # noqa: ASYNC110 - nothing tells
@@ -90,13 +90,13 @@ class Port:
                 await one.writer.wait_closed()
 
 
-def held(visitors: Visitors) -> int:
+def held(visitors: PortClients) -> int:
     """Count the bytes that are kept."""
     return sum(one.held for one in visitors)
 
 
 @asynccontextmanager
-async def port(bounds: Bounds = BOUNDS, answer: Callable[[bytes], bytes] = bytes) -> AsyncIterator[Port]:
+async def port(bounds: ClientBounds = BOUNDS, answer: Callable[[bytes], bytes] = bytes) -> AsyncIterator[Port]:
     """Serve a front that answers how much it was asked; in the end nobody may be counted."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
@@ -104,7 +104,7 @@ async def port(bounds: Bounds = BOUNDS, answer: Callable[[bytes], bytes] = bytes
         body = await made.body(request)
         return web.Response(status=413) if body is None else web.Response(text=str(len(answer(body))))
 
-    made = Front(net.listening("127.0.0.1", 0), handle, bounds)
+    made = TLSPort(net.listening("127.0.0.1", 0), handle, bounds)
     made.show(serving_tls(PAIR))
     served = Port(made)
     try:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placekit import asking, node, pod, seen, space
 
-from tensile.policy.extender.reservations import Ground
+from tensile.policy.extender.reservations import NodeCache
 from tensile.policy.placement.placement import examine
 from tensile.policy.placement.reader import node_of, pod_of
 from tensile.policy.placement.snapshot import Snapshot
@@ -16,9 +16,9 @@ NAMES = ("a", "b", "c")
 HOST = "kubernetes.io/hostname"
 
 
-def ground(*nodes: dict[str, Any]) -> Ground:
+def ground(*nodes: dict[str, Any]) -> NodeCache:
     """Make a ground of nodes."""
-    made = Ground()
+    made = NodeCache()
     for one in nodes:
         made.put_node(node_of(one))
     return made
@@ -50,7 +50,7 @@ class Play:
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance
-        self.ground = Ground()
+        self.ground = NodeCache()
         self.nodes: dict[str, dict[str, Any]] = {}
         self.pods: dict[str, dict[str, Any]] = {}
         self.promised: dict[str, dict[str, Any]] = {}
@@ -109,12 +109,12 @@ class Play:
         name, made = self._pod()
         if name not in self.pods:
             self.promised[name] = made
-        self.ground.promise(pod_of(made), made["spec"]["nodeName"], 0.0)
+        self.ground.assume(pod_of(made), made["spec"]["nodeName"], 0.0)
 
     def _break(self) -> None:
         name = self.chance.choice("pqrs")
         self.promised.pop(name, None)
-        self.ground.break_promise(("default", name))
+        self.ground.forget(("default", name))
 
 
 @settings(max_examples=300)
@@ -130,7 +130,7 @@ def test_step_by_step_is_the_same_as_at_once(seed: int) -> None:
     assert (play.ground.used["cpu"], play.ground.offered["cpu"]) == (used, offered)
 
 
-def fits(here: Ground, cpu: str) -> bool:
+def fits(here: NodeCache, cpu: str) -> bool:
     """Report whether another pod fits."""
     return examine(pod_of(pod("other", asking(cpu=cpu))), here.snapshot).fits
 
@@ -138,21 +138,21 @@ def fits(here: Ground, cpu: str) -> bool:
 def test_a_promise_is_room_that_is_taken() -> None:
     """Until it is given back."""
     here = ground(node("a"))
-    here.promise(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
+    here.assume(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
     assert not fits(here, "2")
-    here.break_promise(("default", "web"))
+    here.forget(("default", "web"))
     assert fits(here, "2")
 
 
 def test_a_promise_that_nobody_comes_for_lapses() -> None:
     """Unless the pod is known to be on its way."""
     here = ground(node("a"))
-    here.promise(pod_of(pod("one", asking(cpu="1"))), "a", 10.0)
-    here.promise(pod_of(pod("two", asking(cpu="1"))), "a", 20.0)
+    here.assume(pod_of(pod("one", asking(cpu="1"))), "a", 10.0)
+    here.assume(pod_of(pod("two", asking(cpu="1"))), "a", 20.0)
     here.confirm(("default", "two"))
-    here.lapse(15.0)
+    here.expire(15.0)
     assert list(here.promises) == [("default", "two")]
-    here.lapse(1e9)
+    here.expire(1e9)
     assert list(here.promises) == [("default", "two")]
     here.confirm(("default", "nobody"))
 
@@ -160,18 +160,18 @@ def test_a_promise_that_nobody_comes_for_lapses() -> None:
 def test_a_pod_that_has_come_needs_no_promise() -> None:
     """Wherever it went: it takes what it takes, once."""
     here = ground(node("a"), node("b"))
-    here.promise(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
+    here.assume(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
     here.put_pod(pod_of(pod(spec=asking(cpu="3"), on="b"), settled=True))
     assert here.promises == {}
     assert here.snapshot.nodes["a"].pods == {}
-    here.promise(pod_of(pod(spec=asking(cpu="3"))), "a", 1.0)
+    here.assume(pod_of(pod(spec=asking(cpu="3"))), "a", 1.0)
     assert here.promises == {}
 
 
 def test_a_pod_that_comes_where_it_was_promised_makes_no_room() -> None:
     """What is known of full nodes stays known."""
     here = ground(node("a"))
-    here.promise(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
+    here.assume(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
     grown = here.grown
     here.put_pod(pod_of(pod(spec=asking(cpu="3"), on="a"), settled=True))
     assert here.grown == grown
@@ -183,12 +183,12 @@ def test_what_makes_room_is_counted() -> None:
     """A pod that goes, a node that comes or changes, a promise that is broken, namespaces."""
     here = ground(node("a"))
     here.put_pod(pod_of(pod(spec=asking(cpu="3"), on="a"), settled=True))
-    here.promise(pod_of(pod("late", asking(cpu="1"))), "a", 0.0)
+    here.assume(pod_of(pod("late", asking(cpu="1"))), "a", 0.0)
     for change in (
         lambda: here.remove_pod(("default", "web")),
         lambda: here.put_node(node_of(node("b"))),
         lambda: here.remove_node("b"),
-        lambda: here.break_promise(("default", "late")),
+        lambda: here.forget(("default", "late")),
         lambda: here.put_spaces({"default": space("default")["metadata"]["labels"]}),
     ):
         before = here.grown
@@ -204,7 +204,7 @@ def test_pods_that_are_alike_trade_places() -> None:
     """One that comes where another like it is expected leaves its own place to that one, and makes no room."""
     here = ground(node("a"), node("b"))
     for name, place in (("one", "a"), ("two", "b")):
-        here.promise(pod_of(pod(name, asking(cpu="3"))), place, 0.0)
+        here.assume(pod_of(pod(name, asking(cpu="3"))), place, 0.0)
     here.confirm(("default", "two"))
     grown = here.grown
     here.put_pod(pod_of(pod("one", asking(cpu="3"), on="b"), settled=True))
@@ -219,19 +219,19 @@ def test_pods_that_are_alike_trade_places() -> None:
 def test_pods_that_are_not_alike_do_not_trade() -> None:
     """The node is crowded then, which is told, and who is expected there."""
     here = ground(node("a"), node("b"))
-    here.promise(pod_of(pod("one", asking(cpu="2"))), "a", 0.0)
-    here.promise(pod_of(pod("two", asking(cpu="3"))), "b", 0.0)
+    here.assume(pod_of(pod("one", asking(cpu="2"))), "a", 0.0)
+    here.assume(pod_of(pod("two", asking(cpu="3"))), "b", 0.0)
     here.put_pod(pod_of(pod("one", asking(cpu="2"), on="b"), settled=True))
     assert here.is_crowded("b")
-    assert here.pledged("b") == [("default", "two")]
-    assert here.pledged("a") == []
+    assert here.assumed("b") == [("default", "two")]
+    assert here.assumed("a") == []
     assert fits(here, "4")
 
 
 def test_a_node_is_crowded_by_pods_too() -> None:
     """Where it has fewer places than pods; one that is not there has none."""
     here = ground(node("a", pods="1"))
-    here.promise(pod_of(pod("one")), "a", 0.0)
+    here.assume(pod_of(pod("one")), "a", 0.0)
     assert not here.is_crowded("a")
     here.put_pod(pod_of(pod("two", on="a"), settled=True))
     assert here.is_crowded("a")
@@ -241,14 +241,14 @@ def test_a_node_is_crowded_by_pods_too() -> None:
 def test_what_is_expected_on_a_node_that_went() -> None:
     """Trading works there as well: both places are kept in mind."""
     here = ground(node("a"), node("b"))
-    here.promise(pod_of(pod("one", asking(cpu="3"))), "a", 0.0)
-    here.promise(pod_of(pod("two", asking(cpu="3"))), "b", 0.0)
+    here.assume(pod_of(pod("one", asking(cpu="3"))), "a", 0.0)
+    here.assume(pod_of(pod("two", asking(cpu="3"))), "b", 0.0)
     here.remove_node("a")
-    assert here.pledged("a") == [("default", "one")]
+    assert here.assumed("a") == [("default", "one")]
     here.put_pod(pod_of(pod("one", asking(cpu="3"), on="b"), settled=True))
-    assert here.pledged("a") == [("default", "two")]
+    assert here.assumed("a") == [("default", "two")]
     here.put_node(node_of(node("a")))
-    assert (here.pledged("a"), here.used["cpu"], here.has(("default", "one"))) == ([("default", "two")], 6000, True)
+    assert (here.assumed("a"), here.used["cpu"], here.has(("default", "one"))) == ([("default", "two")], 6000, True)
 
 
 def test_nothing_is_kept_in_mind_of_nodes_that_left_empty() -> None:
@@ -258,15 +258,15 @@ def test_nothing_is_kept_in_mind_of_nodes_that_left_empty() -> None:
         name = f"n{number}"
         here.put_node(node_of(node(name)))
         here.put_pod(pod_of(pod(f"p{number}", on=name), settled=True))
-        here.promise(pod_of(pod(f"q{number}")), name, 0.0)
+        here.assume(pod_of(pod(f"q{number}")), name, 0.0)
         if number % 2:
             here.remove_node(name)
         here.remove_pod(("default", f"p{number}"))
-        here.break_promise(("default", f"q{number}"))
+        here.forget(("default", f"q{number}"))
         here.remove_node(name)
     assert here._early == {}
     for name in ("one", "two"):
-        here.promise(pod_of(pod(name, asking(cpu="3"))), f"{name}s", 0.0)
+        here.assume(pod_of(pod(name, asking(cpu="3"))), f"{name}s", 0.0)
     here.put_pod(pod_of(pod("one", asking(cpu="3"), on="twos"), settled=True))
     assert set(here._early) == {"ones", "twos"}
     here.put_pod(pod_of(pod("two", asking(cpu="3"), on="twos"), settled=True))

@@ -9,7 +9,7 @@ from placekit import asking, claim, kind, node, place, pod, seen, space, stock, 
 
 from bench.placement.nodes import ground
 from bench.placement.seekers import seeker
-from tensile.policy.placement.placement import CHECKS, Placement, Refusal, examine, fitting
+from tensile.policy.placement.placement import CHECKS, NodeRefusal, Placement, examine, fitting
 from tensile.policy.placement.reader import pod_of, snapshot_of, storage_of
 from tensile.policy.placement.snapshot import Snapshot
 
@@ -125,7 +125,7 @@ def test_a_cluster_without_nodes() -> None:
 def test_a_reason_that_is_no_nodes() -> None:
     """It is told for every node, and once in the message."""
     found = place(pod(spec=using("gone")), [node("a"), node("b")])
-    assert found.nowhere == Refusal("volumes", ('persistentvolumeclaim "gone" not found',))
+    assert found.nowhere == NodeRefusal("volumes", ('persistentvolumeclaim "gone" not found',))
     assert found.refused == {"a": found.nowhere, "b": found.nowhere}
     assert found.message == '0/2 nodes are available: persistentvolumeclaim "gone" not found.'
     assert list(fitting(pod_of(pod(spec=using("gone"))), seen([node("a")]))) == []
@@ -151,8 +151,8 @@ def test_each_check_can_fail(name: str) -> None:
 
 def test_the_words_of_a_refusal() -> None:
     """Reasons, and in brackets what a person would ask next."""
-    assert str(Refusal("resources", ("Insufficient cpu",), "cpu: 2 asked")) == "Insufficient cpu (cpu: 2 asked)"
-    assert str(Refusal("ports", ("one", "two"))) == "one, two"
+    assert str(NodeRefusal("resources", ("Insufficient cpu",), "cpu: 2 asked")) == "Insufficient cpu (cpu: 2 asked)"
+    assert str(NodeRefusal("ports", ("one", "two"))) == "one, two"
 
 
 def test_nothing_fits_nowhere() -> None:

@@ -7,12 +7,19 @@ import pytest
 from tensile.errors import AlreadyExists, Denied, NotFound, TensileError, Unreachable
 from tensile.names import owner_of
 from tensile.objects import NODE, UPPER, Manifest, Ref
-from tensile.policy.webhook.admission_policy import Pace, PolicyRegistration, binding, binding_ref, policy, policy_ref
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.policy.webhook.admission_policy import (
+    PolicyRegistration,
+    PolicyTimings,
+    binding,
+    binding_ref,
+    policy,
+    policy_ref,
+)
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.topology import Topology, parse
 
 OWNER = owner_of("11111111-upper", "demo")
-PACE = Pace()
+PACE = PolicyTimings()
 
 
 def topology(lowers: str = "[{name: a, kubeconfig: a}]") -> Topology:
@@ -24,7 +31,7 @@ UNTAINTED = topology("[{name: a, kubeconfig: a, node: {taints: []}}]")
 EMPTY = topology("[]")
 
 
-class Upper(Rehearsal):
+class Upper(DryRunCluster):
     """An upper cluster in memory, whose next creates fail with these `errors`."""
 
     def __init__(self) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from preemptkit import Behind, There, budget, extender, wants
 
-from tensile.policy.extender.extender import LAPSE, Extender
-from tensile.policy.extender.preemption import Preempting, wish_of
+from tensile.policy.extender.extender import LAPSE, SchedulerExtender
+from tensile.policy.extender.preemption import VictimSelector, wish_of
 from tensile.policy.extender.reservations import Nominee
 
 Manifest = dict[str, Any]
@@ -15,16 +15,18 @@ HALF = {"n": "4", "m": "4"}
 FULL = (There("a", "n", "3"), There("b", "m", "3", 50))
 
 
-def filtered(made: Extender, wanted: Manifest, *names: str, now: float = 0.0) -> Manifest:
+def filtered(made: SchedulerExtender, wanted: Manifest, *names: str, now: float = 0.0) -> Manifest:
     """Ask where a pod may go, by default to v."""
     return made.filter({"Pod": wanted, "Nodes": None, "NodeNames": list(names or ("v",))}, now)
 
 
-def asked(made: Extender, wanted: Manifest, offered: dict[str, list[str]], **given: Any) -> dict[str, list[str]]:
+def asked(
+    made: SchedulerExtender, wanted: Manifest, offered: dict[str, list[str]], **given: Any
+) -> dict[str, list[str]]:
     """Ask who has to go, given who would by the sum; returns that by virtual node, by the pods' UIDs."""
     victims = {name: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0} for name, uids in offered.items()}
     question = {"Pod": wanted, "NodeNameToMetaVictims": victims}
-    *_, answer = Preempting(made).answer(question, given.get("budgets", ()), given.get("now", 0.0))
+    *_, answer = VictimSelector(made).answer(question, given.get("budgets", ()), given.get("now", 0.0))
     return {name: [one["UID"] for one in found["Pods"]] for name, found in answer["NodeNameToMetaVictims"].items()}
 
 
@@ -118,7 +120,7 @@ def test_where_nobody_would_help_none_goes() -> None:
 def test_who_has_gone_meanwhile_is_not_named() -> None:
     """The scheduler would take an answer with one whom it does not know for none at all, and go by the sum."""
     here = Behind(HALF, *FULL)
-    made = Preempting(extender(here))
+    made = VictimSelector(extender(here))
     *_, best = made.best(wants(), {"v": ()}, ())
     assert best is not None
     here.residents.remove(("default", "a"))

@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 from tensile.errors import Conflict, Denied, NotFound, Unreachable
 from tensile.kube.cluster import Listing, Read, Selection
 from tensile.objects import DISRUPTION_BUDGET, Kind
-from tensile.policy.extender.preemption import PATIENCE, Preemptor
+from tensile.policy.extender.preemption import PATIENCE, PreemptionController
 
 if TYPE_CHECKING:
-    from tensile.policy.extender.extender import Extender
+    from tensile.policy.extender.extender import SchedulerExtender
 
 Manifest = dict[str, Any]
 NOW = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
@@ -51,11 +51,11 @@ class Scene:
     def __init__(self, *pods: There, **comer: Any) -> None:
         self.time = 0.0
         self.behind = Behind({"n": "4", "m": "4"}, *(pods or FULL))
-        self.extender: Extender = extender(self.behind)
+        self.extender: SchedulerExtender = extender(self.behind)
         self.upper = Upper()
         self.comer = wants(**comer)
         self.comer["metadata"]["resourceVersion"] = "7"
-        self.made = Preemptor(self.upper, lambda: self.extender, clock=lambda: self.time, now=lambda: NOW)
+        self.made = PreemptionController(self.upper, lambda: self.extender, clock=lambda: self.time, now=lambda: NOW)
         self.ask()
 
     def ask(self) -> None:
@@ -220,6 +220,6 @@ async def test_it_looks_when_the_extender_has_answered() -> None:
 
 async def test_without_an_extender_there_is_nothing_to_do() -> None:
     """As after it was switched off."""
-    made = Preemptor(Upper(), lambda: None, clock=lambda: 0.0, now=lambda: NOW)
+    made = PreemptionController(Upper(), lambda: None, clock=lambda: 0.0, now=lambda: NOW)
     made.heed()
     await made.look()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.heavy import SIZES, crossing, heavy
-from tensile.policy.webhook.review import Malformed, answer
+from tensile.policy.webhook.review import MalformedReview, answer
 from tensile.reconcile.pods.cluster_selector import LONGEST
 from tensile.reconcile.pods.scheduling import REQUIRED
 
@@ -176,7 +176,7 @@ def test_the_claims_of_a_pod_are_looked_up() -> None:
 )
 def test_what_is_no_question_is_refused(body: bytes) -> None:
     """Whatever it is, with a word of what is wrong and nothing else."""
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedReview):
         answer(body, terms())
 
 
@@ -185,5 +185,5 @@ def test_what_is_no_question_is_refused(body: bytes) -> None:
 )
 def test_nothing_else_ever_comes_of_a_body(body: bytes) -> None:
     """Malformed: none of these can be a question."""
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedReview):
         answer(body, terms())

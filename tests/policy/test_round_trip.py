@@ -109,7 +109,7 @@ def accepts(spec: Manifest, virtual: str, real: str) -> bool:
 
 
 def _holds(term: Manifest, virtual: str, real: str) -> bool:
-    """Report whether all of a term's requirements hold, each of whom it is about; a name to avoid is avoided by both."""
+    """Report whether all requirements of a term hold, each for its side; a name to avoid is avoided by both."""
     halves = split_term(term, KEYS, NODES)
     above = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [halves.above]}}}} if halves.above else {}
     lower = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [halves.below]}}}} if halves.below else {}

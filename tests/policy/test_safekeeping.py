@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from worldkit import A, B, decided, marked, put, upper_pod, world, written
 
 from tensile.kube.store import Entry
-from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.names import OWNER, PLACE_TAKEN, REPLACES, UPPER_UID, WITHDRAWN
 from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, labels
@@ -18,7 +18,7 @@ from tensile.policy.descheduler.bare_pods import uses_claims
 from tensile.policy.descheduler.drain import DrainRule, key_of
 from tensile.policy.descheduler.records import PREFIX, kept_in, kept_of, noted, of_pod, present, ref_of
 from tensile.policy.descheduler.replacement import is_alike, successor_of
-from tensile.policy.descheduler.targets import Ground
+from tensile.policy.descheduler.targets import Targets
 from tensile.reconcile.desired import Present
 from tensile.reconcile.pods.scheduling import REQUIRED
 from tensile.reconcile.world import World
@@ -30,9 +30,9 @@ SPEC = {"containers": [{"name": "main", "image": "app:1"}]}
 SUCCESSOR = {"apiVersion": "v1", "kind": "Pod", "metadata": META, "spec": SPEC}
 
 
-def place() -> Placement:
+def place() -> LowerContext:
     """Return a place for a pod in a lower."""
-    return Placement(world().owner, "vk", "default", "uid", virtual_nodes=frozenset({"vk"}), identity="upper")
+    return LowerContext(world().owner, "vk", "default", "uid", virtual_nodes=frozenset({"vk"}), identity="upper")
 
 
 def kept(here: World, **meta: Any) -> Manifest:
@@ -49,7 +49,7 @@ def test_it_says_whose_it_is_and_what_is_to_be_made() -> None:
     pod = put(here.lowers[A].upper_pods, upper_pod())
     wanted = present(SUCCESSOR, pod, here.owner, "it moves")
     assert isinstance(wanted, Present)
-    assert wanted.apart
+    assert wanted.independent
     assert wanted.ref == ref_of("default", "Pod-web") == Ref(UPPER, SECRET, "default", PREFIX + "Pod-web")
     assert labels(wanted.manifest)[OWNER] == here.owner.mark
     assert annotations(wanted.manifest)[UPPER_UID] == "Pod-web"
@@ -203,7 +203,7 @@ def test_what_is_taken_for_a_pod_can_be_read_by_everybody(data: Any) -> None:
     if found is None or found.pod is None:
         return
     upper = Entry("default", "web", "u", 0, orjson.dumps(found.pod), None)
-    ground = Ground(here)
+    ground = Targets(here)
     ground.others(upper, here.lowers[A].node, frozenset())
     ground.others(upper, "", frozenset())
     assert orjson.dumps(lower_pod(found.pod, place()))
@@ -255,7 +255,7 @@ def test_a_drain_hears_of_the_secret() -> None:
     """It is what the pod waits for."""
     here = world(f"name: {A}, maintenance: drain", f"name: {B}")
     heard: list[object] = []
-    route = DrainRule().routes()[2]
+    route = DrainRule().watches()[2]
     assert route.cache == "upper.secrets"
     here.upper.secrets.subscribe(lambda delta: heard.extend(route.keys(here, A, delta)))
     here.upper.secrets.subscribe(lambda delta: heard.extend(route.keys(here, B, delta)))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from placekit import asking, claim, kind, node, pod, stock, using
 from test_ground import Play, ground
 
-from tensile.policy.extender.search import Seeker
+from tensile.policy.extender.search import NodeFinder
 from tensile.policy.placement.placement import examine
 from tensile.policy.placement.reader import node_of, pod_of
 from tensile.policy.placement.snapshot import Node, Snapshot
@@ -35,7 +35,7 @@ def test_it_finds_what_looking_at_every_node_finds(seed: int) -> None:
     """Through changes of all sorts, with one memory for all of them."""
     chance = Random(seed)
     play = Play(chance)
-    seeker = Seeker(play.ground)
+    seeker = NodeFinder(play.ground)
     wanted = kinds(chance)
     for _ in range(30):
         play.step()
@@ -50,7 +50,7 @@ def test_it_finds_what_looking_at_every_node_finds(seed: int) -> None:
 def test_room_for_what_was_refused_is_told_once() -> None:
     """Of each kind, and only where somebody was refused before the room came."""
     here = ground(node("a"))
-    seeker = Seeker(here)
+    seeker = NodeFinder(here)
     large, huge = (pod_of(pod(name, asking(cpu=cpu))) for name, cpu in (("large", "5"), ("huge", "50")))
     assert not seeker.relieved()
     assert [seeker.find(one)[0] for one in (large, huge)] == ["", ""]
@@ -68,7 +68,7 @@ def test_room_for_what_was_refused_is_told_once() -> None:
 def test_every_kind_has_its_turn() -> None:
     """Also where something happens between any two looks, and more kinds wait than are looked at at a time."""
     here = ground(node("a"))
-    seeker = Seeker(here)
+    seeker = NodeFinder(here)
     for number in range(20):
         seeker.find(pod_of(pod(f"p{number}", asking(cpu="1") | {"nodeSelector": {"n": str(number)}})))
     for number in (0, 10, 19):
@@ -102,7 +102,7 @@ def test_a_full_node_is_not_looked_at_again() -> None:
     here = ground()
     for number in range(50):
         here.put_node(watched(node_of(node(f"n{number}", cpu="1" if number < 49 else "4"))))
-    seeker = Seeker(here)
+    seeker = NodeFinder(here)
     assert seeker.find(pod_of(pod("one", asking(cpu="2")))) == ("n49", "")
     Watched.looks = 0
     assert seeker.find(pod_of(pod("two", asking(cpu="2")))) == ("n49", "")
@@ -118,7 +118,7 @@ def test_room_that_was_made_is_found() -> None:
     """A node that was full is looked at again."""
     here = ground(node("a"))
     here.put_pod(pod_of(pod("there", asking(cpu="4"), on="a"), settled=True))
-    seeker = Seeker(here)
+    seeker = NodeFinder(here)
     assert seeker.find(pod_of(pod(spec=asking(cpu="1")))) == ("", "0/1 nodes are available: 1 Insufficient cpu.")
     here.remove_pod(("default", "there"))
     assert seeker.find(pod_of(pod(spec=asking(cpu="1")))) == ("a", "")
@@ -127,21 +127,21 @@ def test_room_that_was_made_is_found() -> None:
 def test_a_pod_that_keeps_apart_sees_who_came() -> None:
     """Where nodes depend on each other, nothing is remembered beyond a change."""
     here = ground(node("a"), node("b"))
-    seeker = Seeker(here)
+    seeker = NodeFinder(here)
     one = kinds(Random(1))[4]
     names = []
     for number in range(3):
         found, _ = seeker.find(pod_of(one | {"metadata": one["metadata"] | {"name": f"c{number}"}}))
         names.append(found)
         if found:
-            here.promise(pod_of(one | {"metadata": one["metadata"] | {"name": f"c{number}"}}), found, 0.0)
+            here.assume(pod_of(one | {"metadata": one["metadata"] | {"name": f"c{number}"}}), found, 0.0)
     assert sorted(names) == ["", "a", "b"]
 
 
 def test_a_reason_that_is_no_nodes() -> None:
     """It is told, and forgotten when something is another way."""
     here = ground(node("a"))
-    seeker = Seeker(here)
+    seeker = NodeFinder(here)
     wanted = pod_of(pod(spec=using("data")))
     assert seeker.find(wanted) == ("", '0/1 nodes are available: persistentvolumeclaim "data" not found.')
     here.snapshot.storage = stock(claims=[claim(storageClassName="later")], classes=[kind()])
@@ -151,7 +151,7 @@ def test_a_reason_that_is_no_nodes() -> None:
 
 def test_only_so_many_kinds_are_remembered() -> None:
     """Memory does not grow with what passes by."""
-    seeker = Seeker(ground(node("a")))
+    seeker = NodeFinder(ground(node("a")))
     for number in range(600):
         seeker.find(pod_of(pod(spec=asking(cpu="1") | {"nodeSelector": {"n": str(number)}})))
     assert len(seeker._known) == 256

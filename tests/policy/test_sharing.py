@@ -4,7 +4,7 @@ from typing import Any
 
 from placekit import asking, node, pod, seen
 
-from tensile.policy.placement.fit import Place, Share, spread_out
+from tensile.policy.placement.fit import ClusterShare, ClusterSpace, spread_out
 from tensile.policy.placement.reader import pod_of
 from tensile.policy.placement.snapshot import Snapshot
 
@@ -20,13 +20,15 @@ def lower(name: str, *cpu: str) -> tuple[str, Snapshot]:
 
 def shared(
     spec: dict[str, Any], upper: Snapshot, *lowers: tuple[str, Snapshot], steps: int = STEPS
-) -> dict[str, Share]:
+) -> dict[str, ClusterShare]:
     """Share pods out among lowers whose virtual nodes are called v-NAME."""
     wanted = pod_of(pod(spec=spec, labels=OWN))
-    return spread_out(wanted, upper, {name: Place(f"v-{name}", wanted, ground) for name, ground in lowers}, steps)
+    return spread_out(
+        wanted, upper, {name: ClusterSpace(f"v-{name}", wanted, ground) for name, ground in lowers}, steps
+    )
 
 
-def totals(found: dict[str, Share]) -> dict[str, int]:
+def totals(found: dict[str, ClusterShare]) -> dict[str, int]:
     """Return how many each lower takes."""
     return {name: sum(share.counts.values()) for name, share in found.items()}
 
@@ -53,13 +55,13 @@ def test_lowers_that_do_not_depend_on_each_other() -> None:
     """Each is filled."""
     found = shared(asking(cpu="2"), above("a", "b"), lower("a", "4", "3"), lower("b", "2"))
     assert found["a"].counts == {"a-0": 2, "a-1": 1}
-    assert found["b"] == Share({"b-0": 1}, more=False, why="0/1 nodes are available: 1 Insufficient cpu.")
+    assert found["b"] == ClusterShare({"b-0": 1}, more=False, why="0/1 nodes are available: 1 Insufficient cpu.")
 
 
 def test_what_is_offered_above_is_a_bound() -> None:
     """Also where there is more below."""
     found = shared(asking(cpu="2"), above("a", cpu="5"), lower("a", "8"))
-    assert found["a"] == Share({"a-0": 2}, more=False, why="its virtual node offers no more")
+    assert found["a"] == ClusterShare({"a-0": 2}, more=False, why="its virtual node offers no more")
 
 
 def test_pods_that_share_no_host() -> None:

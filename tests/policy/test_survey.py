@@ -11,8 +11,8 @@ from worldkit import A, B, drop, home, lower_node, marked, put, raised, space, s
 
 from tensile.kube.store import Cache
 from tensile.objects import Manifest, labels
-from tensile.policy.extender.extender import LAPSE, Extender
-from tensile.policy.extender.tracker import Prospects, Survey
+from tensile.policy.extender.extender import LAPSE, SchedulerExtender
+from tensile.policy.extender.tracker import ClusterTracker, PodProjector
 
 if TYPE_CHECKING:
     from tensile.reconcile.world import LowerWorld, World
@@ -50,7 +50,7 @@ def being_deleted(pod: Manifest) -> Manifest:
     return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-03-01T12:00:00Z"}}
 
 
-class Watched(Prospects):
+class Watched(PodProjector):
     """Prospects that note which bound pods were worked out."""
 
     worked_out: list[str]
@@ -77,12 +77,12 @@ class Here:
             self.nodes(lower, *(lower_node(f"n{place}", cpu) for place, cpu in enumerate(sizes, 1)))
         self.prospects = {name: Watched(self.world, lower) for name, lower in self.world.lowers.items()}
         self.surveys = {
-            name: Survey(self.world, lower, self.prospects[name], self.bound)
+            name: ClusterTracker(self.world, lower, self.prospects[name], self.bound)
             for name, lower in self.world.lowers.items()
         }
-        self.extender = Extender({survey.lower.node: survey.site for survey in self.surveys.values()})
+        self.extender = SchedulerExtender({survey.lower.node: survey.site for survey in self.surveys.values()})
 
-    def bound(self, survey: Survey, pod: Any) -> None:
+    def bound(self, survey: ClusterTracker, pod: Any) -> None:
         """Have the other lowers give back what they keep."""
         for other in self.surveys.values():
             if other is not survey:
@@ -106,7 +106,7 @@ class Here:
 
     def land(self, pod: Manifest, lower: str, node: str, phase: str = "Pending") -> None:
         """Let the watch tell that the pod below has its node."""
-        below = Prospects(self.world, self.world.lowers[lower]).below(pod)
+        below = PodProjector(self.world, self.world.lowers[lower]).below(pod)
         assert below is not None
         copy = marked({**below, "status": {"phase": phase}}, pod["metadata"]["uid"])
         meta = {**copy["metadata"], "uid": f"below-{pod['metadata']['uid']}"}
@@ -123,7 +123,9 @@ def test_what_is_there_already_counts() -> None:
     pod = before.bind(asking("ours", "1"), A)
     before.land(pod, A, "n1")
     put(before.world.lowers[A].place_pods, stranger("theirs", "n1", "2"))
-    made = Survey(before.world, before.world.lowers[A], Prospects(before.world, before.world.lowers[A]), print)
+    made = ClusterTracker(
+        before.world, before.world.lowers[A], PodProjector(before.world, before.world.lowers[A]), print
+    )
     node = made.ground.snapshot.nodes["n1"]
     assert (sorted(node.pods), node.used["cpu"]) == ([("default", "ours"), ("default", "theirs")], 3000)
     assert "default" in made.ground.snapshot.spaces
@@ -362,7 +364,7 @@ def test_room_that_came_for_a_refused_pod_is_told() -> None:
     assert here.ask(asking()) == []
     assert not survey.is_relieved(0.0)
     here.nodes(A, lower_node("n2", "4"))
-    here.world.lowers[A].place_pods.distrust()
+    here.world.lowers[A].place_pods.mark_stale()
     assert not survey.is_relieved(0.0)
     here.world.lowers[A].place_pods.replace((), 1)
     assert survey.is_relieved(0.0)
@@ -401,7 +403,7 @@ def test_nothing_is_refused_while_something_is_not_known() -> None:
     assert here.ask(asking()) == []
     lower = here.world.lowers[A]
     for cache in (*lower.place_caches(), lower.pods, lower.upper_pods, lower.namespaces):
-        cache.distrust()
+        cache.mark_stale()
         assert here.ask(asking()) == [A]
         cache.take_over(cache, cache.version)
     assert here.ask(asking()) == []
@@ -422,7 +424,7 @@ def test_prospects_follow_the_place() -> None:
     """Another topology, and labels of nodes that came since."""
     here = Here()
     lower = here.world.lowers[A]
-    prospects = Prospects(here.world, lower)
+    prospects = PodProjector(here.world, lower)
     pod = asking(spec={"nodeSelector": {"team": "x"}}, labels={"secret": "s"})
     assert labels(prospects.below(pod) or {})["secret"] == "s"
     lower.spec = lower.spec.model_copy(update={"ignore_labels": ("secret",)})

@@ -9,8 +9,8 @@ from worldkit import A, B, changed, drop, put, space
 
 from tensile.objects import Manifest
 from tensile.policy.extender.extender import LAPSE
-from tensile.policy.extender.preemption import Preempting
-from tensile.policy.extender.victims import Above
+from tensile.policy.extender.preemption import VictimSelector
+from tensile.policy.extender.victims import VirtualNodeView
 
 NAME = ("default", "web")
 
@@ -29,7 +29,7 @@ class Seen(Here):
         node["status"] = {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "20"}}
 
     @property
-    def above(self) -> Above:
+    def above(self) -> VirtualNodeView:
         """The first lower's virtual node."""
         found = self.surveys[A].site.above()
         assert found is not None
@@ -44,7 +44,7 @@ class Seen(Here):
     def victims(self, wanted: Manifest) -> list[str]:
         """Ask who has to go behind the first virtual node, where the scheduler would have any go."""
         offered = {"Pod": wanted, "NodeNameToMetaVictims": {A: {"Pods": [{"UID": "any"}]}}}
-        *_, answer = Preempting(self.extender).answer(offered, (), 0.0)
+        *_, answer = VictimSelector(self.extender).answer(offered, (), 0.0)
         found = answer["NodeNameToMetaVictims"].get(A)
         return [one["UID"] for one in found["Pods"]] if found else []
 

@@ -4,20 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.policy.tls_port import Visitor, Visitors, origin_of
+from tensile.policy.tls_port import PortClient, PortClients, origin_of
 
 
 class Port:
     """Visitors, by names of their own, and who was sent away."""
 
     def __init__(self, most: int = 4, content: int = 100) -> None:
-        self.visitors = Visitors(most, content)
-        self.named: dict[str, Visitor] = {}
+        self.visitors = PortClients(most, content)
+        self.named: dict[str, PortClient] = {}
         self.dropped: list[str] = []
 
     def enter(self, name: str, origin: str) -> None:
         """Let one come, after the others."""
-        made = Visitor(origin, float(len(self.named)), lambda: self.dropped.append(name))
+        made = PortClient(origin, float(len(self.named)), lambda: self.dropped.append(name))
         self.named[name] = made
         self.visitors.enter(made)
 

@@ -20,9 +20,9 @@ from tensile.errors import Conflict, Denied, TensileError, Unreachable
 from tensile.kube.cluster import Patch
 from tensile.kube.tls import self_signed
 from tensile.objects import MUTATING_WEBHOOK, UPPER, Ref
-from tensile.policy.webhook.listener import Listening, call
+from tensile.policy.webhook.listener import WebhookListener, call
 from tensile.policy.webhook.registration import bundle_in, certificates_in
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 
 WAITS = "the upper's apiserver does not trust the webhook's certificate yet"
 ASKED = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"
@@ -56,7 +56,7 @@ async def test_another_engine_waits_until_every_apiserver_has_heard_of_its_certi
         await other.server.look()
         trusted = certificates_in(bundle_in(here.registered() or {}))
         assert (len(trusted), other.server.waits()) == (2, WAITS)
-        other.later(seconds=PACE.heard)
+        other.add_after(seconds=PACE.heard)
         assert other.server.waits() == ""
         assert here.server.waits() == "", "the first one goes on meanwhile"
         other.now -= timedelta(hours=1)
@@ -73,7 +73,7 @@ async def test_of_two_that_begin_together_the_slower_one_waits(here: Scene, tmp_
         await here.server.look()
         await other.server.look()
         assert (here.server.waits(), other.server.waits()) == ("", WAITS)
-        other.later(seconds=PACE.heard)
+        other.add_after(seconds=PACE.heard)
         assert other.server.waits() == ""
 
 
@@ -152,7 +152,7 @@ async def test_one_that_stands_by_has_its_next_certificate_trusted(here: Scene, 
     """It may be asked by then: it serves the same Service, where it was set up together with the other."""
     async with beside(here, tmp_path) as other:
         await other.server.look()
-        other.later(days=22)
+        other.add_after(days=22)
         await other.server.look()
         assert len(certificates_in(bundle_in(here.registered() or {}))) == 3
 
@@ -207,7 +207,7 @@ async def test_an_address_that_leads_to_others_only_is_given_up(here: Scene, tmp
         assert await stranger.server.look() == PACE.look, "it goes on as before"
 
 
-class Refusing(Rehearsal):
+class Refusing(DryRunCluster):
     """A cluster that lets nobody change a thing while it `refuses`."""
 
     refuses = False
@@ -230,13 +230,13 @@ async def test_another_address_on_the_same_port_turns_nobody_away(here: Scene) -
     """The certificate for it is trusted before it is shown, and is for the former one until the new one answers."""
     await here.server.serve(here.topology())
     await here.server.look()
-    here.later(seconds=PACE.heard)
+    here.add_after(seconds=PACE.heard)
     other = f"https://localhost:{here.port}/mutate"
     await here.server.serve(here.topology(url=other))
     addresses = [await heard(here)]
     while addresses[-1] != other:
         assert here.server.waits() == ""
-        here.later(seconds=await here.server.look() or 0.0)
+        here.add_after(seconds=await here.server.look() or 0.0)
         addresses.append(await heard(here))
     assert len(addresses) <= 4
 
@@ -249,7 +249,7 @@ async def test_an_address_that_nobody_answers_at_leaves_the_one_that_works(here:
     await here.server.serve(here.topology(url=f"https://nowhere.invalid:{here.port}/mutate"))
     for _ in range(5):
         await here.server.look()
-        here.later(seconds=30)
+        here.add_after(seconds=30)
         assert (await heard(here), here.server.waits()) == (before, "")
     await here.server.serve(here.topology())
     await here.server.look()
@@ -265,7 +265,7 @@ async def test_an_address_that_is_taken_out_leaves_the_certificate(here: Scene) 
     await here.server.serve(nowhere)
     for _ in range(5):
         await here.server.look()
-        here.later(seconds=60)
+        here.add_after(seconds=60)
         await heard(here)
 
 
@@ -297,9 +297,9 @@ async def test_a_renewal_without_an_address_is_trusted_before_it_is_shown(here: 
     nowhere = topology.model_copy(update={"webhook": topology.webhook.model_copy(update={"url": None})})
     await here.server.serve(nowhere)
     before = here.server._shown
-    here.later(days=25)
+    here.add_after(days=25)
     for _ in range(60):
-        here.later(seconds=await here.server.look() or 0.0)
+        here.add_after(seconds=await here.server.look() or 0.0)
         known = certificates_in(bundle_in(here.registered() or {}))
         assert set(certificates_in(here.server._shown.certificate)) <= set(known)
     assert here.server._shown != before
@@ -311,7 +311,7 @@ async def test_a_patch_that_is_refused_leaves_who_is_trusted_ready(tmp_path: Pat
     async with scene(tmp_path, upper) as here:
         await here.server.serve(here.topology())
         await here.server.look()
-        here.later(seconds=PACE.heard)
+        here.add_after(seconds=PACE.heard)
         upper.refuses = True
         await here.server.serve(here.topology(url=f"https://localhost:{here.port}/mutate"))
         assert await here.server.look() == PACE.rest
@@ -341,7 +341,7 @@ async def test_a_certificate_in_files_that_is_given_up_stays_trusted(here: Scene
     await here.server.look()
     await here.server.serve(here.topology())
     for _ in range(5):
-        here.later(seconds=await here.server.look() or 0.0)
+        here.add_after(seconds=await here.server.look() or 0.0)
         assert set(certificates_in(pair.certificate)) <= set(certificates_in(bundle_in(here.registered() or {})))
 
 
@@ -368,7 +368,7 @@ async def test_a_certificate_in_files_stays_trusted_while_others_show_it(tmp_pat
         write(early)
         for _ in range(8):
             for each in (one, other):
-                each.later(seconds=PACE.look)
+                each.add_after(seconds=PACE.look)
                 await each.server.look()
                 for asked in (one, other):
                     await call(f"https://127.0.0.1:{asked.port}/mutate", bundle_in(one.registered() or {}))
@@ -441,10 +441,10 @@ class Asker:
 
 
 @pytest_asyncio.fixture
-async def left(here: Scene) -> AsyncIterator[tuple[Listening, Asker]]:
+async def left(here: Scene) -> AsyncIterator[tuple[WebhookListener, Asker]]:
     """A webhook that answers anything, and somebody who has asked it once."""
     pair = self_signed("x", "127.0.0.1", ["127.0.0.1"], here.now, timedelta(days=1))
-    made = Listening(pair, lambda _body: orjson.dumps({}))
+    made = WebhookListener(pair, lambda _body: orjson.dumps({}))
     await made.start("127.0.0.1", 0)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.load_verify_locations(cadata=pair.certificate.decode())
@@ -457,7 +457,7 @@ async def left(here: Scene) -> AsyncIterator[tuple[Listening, Asker]]:
     await made.close()
 
 
-async def test_one_that_leaves_answers_what_is_asked_and_says_so(left: tuple[Listening, Asker]) -> None:
+async def test_one_that_leaves_answers_what_is_asked_and_says_so(left: tuple[WebhookListener, Asker]) -> None:
     """The asker takes the next question elsewhere: none is lost on a connection that is cut."""
     listening, asker = left
     leaving = asyncio.ensure_future(listening.close())
@@ -470,7 +470,7 @@ async def test_one_that_leaves_answers_what_is_asked_and_says_so(left: tuple[Lis
         await leaving
 
 
-async def test_one_that_leaves_listens_no_more(left: tuple[Listening, Asker]) -> None:
+async def test_one_that_leaves_listens_no_more(left: tuple[WebhookListener, Asker]) -> None:
     """Whoever comes now is to go elsewhere."""
     listening, _ = left
     port = listening.port
@@ -481,7 +481,7 @@ async def test_one_that_leaves_listens_no_more(left: tuple[Listening, Asker]) ->
     await leaving
 
 
-async def test_one_that_leaves_does_not_wait_for_who_asks_nothing(left: tuple[Listening, Asker]) -> None:
+async def test_one_that_leaves_does_not_wait_for_who_asks_nothing(left: tuple[WebhookListener, Asker]) -> None:
     """An idle connection is cut at one moment: there is no while in which it is open and nothing is answered."""
     listening, asker = left
     async with asyncio.timeout(PATIENCE):

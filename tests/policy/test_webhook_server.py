@@ -24,11 +24,11 @@ from hookkit import NAME, Scene, scene
 from bench.spareports import spare_port
 from tensile.errors import Denied, TensileError, Unreachable
 from tensile.kube.store import Cache
-from tensile.kube.tls import Pair, self_signed
+from tensile.kube.tls import KeyPair, self_signed
 from tensile.names import TRIED
 from tensile.objects import MUTATING_WEBHOOK
-from tensile.policy.descheduler.records import Note, written
-from tensile.policy.webhook.listener import Listening, call
+from tensile.policy.descheduler.records import EvictionRecord, written
+from tensile.policy.webhook.listener import WebhookListener, call
 from tensile.policy.webhook.registration import bundle_in, certificates_in
 from tensile.topology import parse
 
@@ -94,10 +94,10 @@ async def test_what_is_no_review_gets_its_own_answer(here: Scene) -> None:
     assert (await asked(here, b"x" * (5 << 20)))[0] == 413
 
 
-async def listening(of: Scene, answer: Callable[[bytes], bytes], **given: float) -> tuple[Listening, bytes]:
+async def listening(of: Scene, answer: Callable[[bytes], bytes], **given: float) -> tuple[WebhookListener, bytes]:
     """Listen with another answer; returns with it what to trust."""
     pair = self_signed("x", "127.0.0.1", ["127.0.0.1"], of.now, timedelta(days=1))
-    made = Listening(pair, answer, **given)
+    made = WebhookListener(pair, answer, **given)
     await made.start("127.0.0.1", 0)
     return made, pair.certificate
 
@@ -240,20 +240,20 @@ async def shown(of: Scene) -> bytes:
 
 async def test_its_certificate_is_renewed_with_overlap(here: Scene) -> None:
     """The next one is trusted before it is shown, the last one until it is shown no more; nobody is turned away."""
-    here.later(days=-25)
+    here.add_after(days=-25)
     await here.server.serve(here.topology())
     await here.server.look()
     first = await shown(here)
-    here.later(days=20)
+    here.add_after(days=20)
     await here.server.look()
     assert (trusted_by(here), await shown(here)) == (1, first)
-    here.later(days=2)
+    here.add_after(days=2)
     await here.server.look()
     assert (trusted_by(here), await shown(here)) == (2, first)
-    here.later(seconds=19)
+    here.add_after(seconds=19)
     await here.server.look()
     assert await shown(here) == first
-    here.later(seconds=2)
+    here.add_after(seconds=2)
     await here.server.look()
     second = await shown(here)
     assert second != first
@@ -263,7 +263,7 @@ async def test_its_certificate_is_renewed_with_overlap(here: Scene) -> None:
     await call(f"https://127.0.0.1:{here.port}/", bundle_in(here.registered() or {}))
 
 
-def files(of: Scene, directory: Path) -> Pair:
+def files(of: Scene, directory: Path) -> KeyPair:
     """Write a certificate and its key, as somebody else would have made them."""
     pair = self_signed("someone", "hook", ["127.0.0.1"], of.now, timedelta(days=5))
     (directory / "hook.crt").write_bytes(pair.certificate)
@@ -293,7 +293,7 @@ async def test_given_files_are_used_and_followed(here: Scene, tmp_path: Path) ->
         files(here, tmp_path)
     await here.server.look()
     assert (trusted_by(here), await shown(here)) == (2, first)
-    here.later(seconds=21)
+    here.add_after(seconds=21)
     await here.server.look()
     assert await shown(here) != first
 
@@ -332,13 +332,13 @@ async def test_nobody_is_sent_there_while_its_port_cannot_be_had(here: Scene) ->
     """It made way for another part, and its new port is taken: a Service has to lead elsewhere."""
     await here.server.serve(here.topology())
     await here.server.look()
-    here.later(seconds=60)
+    here.add_after(seconds=60)
     assert here.server.waits() == ""
     await here.server.close()
     assert "its port cannot be had" in here.server.waits()
     await here.server.serve(here.topology())
     await here.server.look()
-    here.later(seconds=60)
+    here.add_after(seconds=60)
     assert here.server.waits() == ""
     await here.server.serve(here.topology(enabled=False))
     assert here.server.waits() == ""
@@ -380,7 +380,7 @@ async def test_the_node_that_was_chosen_for_a_claim_is_known(here: Scene) -> Non
 async def test_a_pod_is_kept_off_the_nodes_that_its_controllers_pods_left(here: Scene) -> None:
     """While the descheduler is on, as the notes on these Nodes say; a pod of another controller may go there."""
     node = {"metadata": {"name": VK_B, "uid": "n", "resourceVersion": "1"}}
-    notes = written([Note("rs", "old", here.now, (VK_B,))])
+    notes = written([EvictionRecord("rs", "old", here.now, (VK_B,))])
     here.nodes.put(orjson.dumps({"metadata": {**node["metadata"], "annotations": {TRIED: notes}}}))
     lower = "name: b, kubeconfig: k, node: {name: " + VK_B + "}"
     topology = here.topology(more="}\ndescheduler: {enabled: true")
@@ -435,12 +435,12 @@ async def test_a_certificate_that_cannot_be_published_is_shown_in_the_end(tmp_pa
         upper.answer("read", *(Denied("no right to that", status=403) for _ in range(4)))
         await here.server.serve(here.topology())
         first = await shown(here)
-        here.later(days=22)
+        here.add_after(days=22)
         await here.server.look()
-        here.later(seconds=100)
+        here.add_after(seconds=100)
         await here.server.look()
         assert await shown(here) == first
-        here.later(seconds=101)
+        here.add_after(seconds=101)
         await here.server.look()
         assert await shown(here) != first
 

@@ -10,7 +10,7 @@ from rehearsal_ground import Ground, prepared
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
 from tensile.objects import UPPER
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 
 if TYPE_CHECKING:
     from tensile.sandbox.sandbox import Sandbox
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 async def ground(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
     """The same ground twice; in memory, pods take their time to end, as they do without a kubelet."""
     if request.param == "rehearsal":
-        async with prepared(Rehearsal(UPPER, ends_pods=False, now=lambda: datetime.now(UTC))) as made:
+        async with prepared(DryRunCluster(UPPER, ends_pods=False, now=lambda: datetime.now(UTC))) as made:
             yield made
         return
     sandbox: Sandbox = request.getfixturevalue("sandbox")

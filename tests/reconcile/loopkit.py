@@ -8,7 +8,7 @@ from worldkit import NOW, A, B, config_map, marked, thing, world
 
 from tensile.errors import ClusterError
 from tensile.objects import CONFIG_MAP, EVENT, LEASE, UPPER, Manifest, Ref
-from tensile.reconcile.desired import Decision, Present, Route
+from tensile.reconcile.desired import Decision, Present, Watch
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Key, Problem, World
@@ -25,10 +25,10 @@ class Told:
 
     name: str = NAME
     says: dict[Key, Says] = field(default_factory=dict)
-    hears: tuple[Route, ...] = ()
+    hears: tuple[Watch, ...] = ()
     looks: list[Key] = field(default_factory=list)
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Return the routes laid out."""
         return self.hears
 
@@ -42,7 +42,7 @@ class Told:
         return self.says[key](of) if key in self.says else Decision()
 
     def say(self, key: Key, *decisions: Decision) -> None:
-        """Say these one after the other, the last one for ever."""
+        """Return these decisions one after the other, and the last one from then on."""
         left = list(decisions)
         self.says[key] = lambda _: left.pop(0) if len(left) > 1 else left[0]
 
@@ -56,16 +56,16 @@ class Noted:
     troubles: list[Problem] = field(default_factory=list)
     defects: list[Exception] = field(default_factory=list)
 
-    def stepped(self, _key: Key, step: Step, error: ClusterError | None) -> None:
+    def on_step(self, _key: Key, step: Step, error: ClusterError | None) -> None:
         """Keep a step."""
         self.steps.append(step)
         self.errors.append(error)
 
-    def stuck(self, _key: Key, problem: Problem) -> None:
+    def on_blocked(self, _key: Key, problem: Problem) -> None:
         """Keep a problem."""
         self.troubles.append(problem)
 
-    def broke(self, _key: Key, error: Exception) -> None:
+    def on_rule_error(self, _key: Key, error: Exception) -> None:
         """Keep a defect."""
         self.defects.append(error)
 
@@ -94,7 +94,7 @@ class Bench:
             self.loop.open(key.lower)
         else:
             self.loop.add(key)
-        await self.loop.quiet()
+        await self.loop.wait_idle()
 
     async def close(self) -> None:
         """Close what is open."""

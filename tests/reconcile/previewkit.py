@@ -14,12 +14,12 @@ from tensile.kubelet.pods.orphans import OrphanRule
 from tensile.kubelet.pods.rule import PodRule
 from tensile.objects import CONFIG_MAP, NODE, POD, SECRET, UPPER, Kind, Manifest, Ref
 from tensile.reconcile.diff import Operation, changes
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.plan import Step
-from tensile.reconcile.report import Change, Preview, Recorded, Recorder, as_text, observed, preview
-from tensile.reconcile.rules.config import DependencyRule
+from tensile.reconcile.report import Change, Preview, RecordedStep, Recorder, as_text, observed, preview
+from tensile.reconcile.rules.config import ConfigRule
 from tensile.reconcile.rules.namespaces import NamespaceRule
 from tensile.reconcile.world import Key, Problem, World
 
@@ -94,7 +94,7 @@ def previewed(
     unreached: Mapping[str, str] | None = None,
 ) -> Preview:
     """Preview steps in topology "demo" with two lowers."""
-    recorded = [Recorded(KEY, step) for step in steps]
+    recorded = [RecordedStep(KEY, step) for step in steps]
     before, away = dict(seen or {}).get, unreached or {}
     return preview(recorded, problems or {}, before, topology="demo", lowers=(A, B), unreached=away)
 
@@ -137,7 +137,7 @@ def _settled(world: World) -> World:
 
 
 async def _run(world: World, recorder: Recorder) -> None:
-    clusters = {name: Rehearsal(name, ends_pods=name != UPPER, now=lambda: NOW) for name in (UPPER, *world.lowers)}
+    clusters = {name: DryRunCluster(name, ends_pods=name != UPPER, now=lambda: NOW) for name in (UPPER, *world.lowers)}
     feeds = upper_feeds(world.upper, world.owner, world.topology.enabled)
     for lower in world.lowers.values():
         feeds += [bound_feed(lower), *lower_feeds(lower, world.owner)]
@@ -147,11 +147,11 @@ async def _run(world: World, recorder: Recorder) -> None:
                 clusters[feed.cluster].hold(feed.kind, entry.raw)
         selection = feed.selection
         clusters[feed.cluster].follow(feed.kind, feed.cache, lambda one, chosen=selection: is_selected(one, chosen))
-    every = (NodeRule(), NamespaceRule(), DependencyRule(), PodRule(), OrphanRule())
+    every = (NodeRule(), NamespaceRule(), ConfigRule(), PodRule(), OrphanRule())
     loop = Loop(world, every, clusters, recorder, Timing(lambda: NOW, lambda: 0.5))
     for name in world.lowers:
         loop.open(name)
-    await loop.quiet()
+    await loop.wait_idle()
 
 
 def decoded(document: bytes) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Ground:
         """Delete an object, and give the answer."""
         return decoded(await self.cluster.delete(ref, uid=seen["metadata"]["uid"], grace=grace))
 
-    async def is_gone(self, ref: Ref) -> bool:
+    async def is_deleted(self, ref: Ref) -> bool:
         """Report whether there is no such object."""
         try:
             await self.cluster.read(ref)
@@ -118,5 +118,5 @@ async def _emptied(ground: Ground, kind: Kind) -> None:
         found = decoded(raw)
         ref = ground.at(found["metadata"]["name"], kind)
         await ground.cluster.patch(ref, Patch("merge-patch", {"metadata": {"finalizers": None}}))
-        if not await ground.is_gone(ref):
+        if not await ground.is_deleted(ref):
             await ground.deleted(found, ref, grace=0)

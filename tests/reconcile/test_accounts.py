@@ -30,10 +30,10 @@ from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules import namespaces
-from tensile.reconcile.rules.config import DependencyRule
+from tensile.reconcile.rules.config import ConfigRule
 from tensile.reconcile.rules.config import key_of as secret_key
 from tensile.reconcile.rules.service_accounts import (
-    AccountRule,
+    ServiceAccountRule,
     copied,
     digest,
     is_asked,
@@ -44,7 +44,7 @@ from tensile.reconcile.rules.service_accounts import (
 )
 from tensile.reconcile.world import World
 
-RULE = AccountRule()
+RULE = ServiceAccountRule()
 KEY = key_of(A, "default", "robot")
 REF = Ref(A, SERVICE_ACCOUNT, "default", "robot")
 ROBOT = (Reference("ServiceAccount", "robot", optional=False),)
@@ -91,7 +91,7 @@ def the_step(here: World) -> Step:
 
 def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
     """Return the names of the keys that a change concerns."""
-    (route,) = (one for one in RULE.routes() if one.cache == cache)
+    (route,) = (one for one in RULE.watches() if one.cache == cache)
     return list(names(route.keys(here, lower, delta)))
 
 
@@ -235,7 +235,7 @@ def test_it_waits_for_its_namespace_and_its_node() -> None:
     """Pods of a node that is not ours run somewhere else."""
     here = bound()
     drop(here.lowers[A].namespaces, "default", "")
-    assert decided(RULE, KEY, here)[0] == Decision(waits=(namespaces.key_of(A, "default"),))
+    assert decided(RULE, KEY, here)[0] == Decision(depends_on=(namespaces.key_of(A, "default"),))
     home(here)
     drop(here.upper.nodes, A, "")
     assert planned(here) == Plan(())
@@ -249,7 +249,7 @@ def test_nothing_is_decided_from_what_is_not_complete(which: str) -> None:
     drop(here.lowers[A].upper_pods, "web")
     lower = here.lowers[A]
     caches = {"originals": here.upper.more[SERVICE_ACCOUNT], "copies": lower.more[SERVICE_ACCOUNT], "pods": lower.pods}
-    caches[which].distrust()
+    caches[which].mark_stale()
     assert decided(RULE, KEY, here)[0] == Decision()
 
 
@@ -335,7 +335,7 @@ def with_pull(more: str = "") -> World:
 def test_the_secrets_of_an_account_go_down_with_it() -> None:
     """As if the pod had named them, and until its last pod is gone."""
     here = with_pull()
-    rule, key = DependencyRule(), secret_key(A, "default", "Secret", "pull")
+    rule, key = ConfigRule(), secret_key(A, "default", "Secret", "pull")
     assert key in set(rule.keys(here, A))
     (step,) = decided(rule, key, here)[1].steps
     assert step.verb == "create"
@@ -347,11 +347,11 @@ def test_the_secrets_of_an_account_go_down_with_it() -> None:
 
 def test_a_secret_is_not_taken_away_before_accounts_are_known() -> None:
     """It may be what an account pulls images with; without the controller there is no such account."""
-    rule, key = DependencyRule(), secret_key(A, "default", "Secret", "pull")
+    rule, key = ConfigRule(), secret_key(A, "default", "Secret", "pull")
     for more, verbs in (("", []), ("controllers: []\n", ["delete"])):
         here = bound(more)
         put(here.lowers[A].secrets, marked(secret("pull"), "Secret-pull", uid="below"))
-        here.upper.more[SERVICE_ACCOUNT].distrust()
+        here.upper.more[SERVICE_ACCOUNT].mark_stale()
         assert [step.verb for step in decided(rule, key, here)[1].steps] == verbs
 
 
@@ -370,7 +370,7 @@ def test_the_secrets_of_accounts_that_nobody_runs_as_stay_above() -> None:
 
 def dependencies_heard(here: World, cache: str, delta: Delta, lower: str = A) -> Iterator[str]:
     """Yield the names of the Secrets that a change concerns."""
-    routes = (one for one in DependencyRule().routes() if one.cache == cache)
+    routes = (one for one in ConfigRule().watches() if one.cache == cache)
     yield from names(key for route in routes for key in route.keys(here, lower, delta))
 
 

@@ -30,12 +30,12 @@ from tensile.objects import (
     Ref,
     uid,
 )
-from tensile.reconcile.desired import Decision, Granted, Told
+from tensile.reconcile.desired import Decision, EmitEvent, TokenSecret
 from tensile.reconcile.plan import Plan, Step, plan
 from tensile.reconcile.rules.claim_rule import ClaimRule
-from tensile.reconcile.rules.endpoint_slices import SliceRule
-from tensile.reconcile.rules.rbac import RightsRule
-from tensile.reconcile.rules.service_accounts import AccountRule
+from tensile.reconcile.rules.endpoint_slices import EndpointSliceRule
+from tensile.reconcile.rules.rbac import RBACRule
+from tensile.reconcile.rules.service_accounts import ServiceAccountRule
 from tensile.reconcile.rules.service_accounts import key_of as account_key
 from tensile.reconcile.rules.services import ServiceRule
 from tensile.reconcile.rules.volume_rule import VolumeRule
@@ -46,11 +46,11 @@ ADOPT = "onConflict: adopt\n"
 VOLUME_KEY = volume_key(A, "pvc-claim-data")
 RULES: dict[str, Any] = {
     "service": ServiceRule(),
-    "slice": SliceRule(),
+    "slice": EndpointSliceRule(),
     "claim": ClaimRule(),
     "volume": VolumeRule(),
-    "rights": RightsRule(),
-    "account": AccountRule(),
+    "rights": RBACRule(),
+    "account": ServiceAccountRule(),
 }
 
 
@@ -138,7 +138,7 @@ def test_a_refusal_is_told_on_the_service_above() -> None:
     here = served(service())
     here.problems[SERVICE_KEY] = Problem("NameConflict", "because")
     decision, _ = decided(ServiceRule(), SERVICE_KEY, here)
-    assert [(one.about, one.message) for one in decision.wanted if isinstance(one, Told)] == [
+    assert [(one.about, one.message) for one in decision.wanted if isinstance(one, EmitEvent)] == [
         (Ref(UPPER, SERVICE, "default", "web"), "because")
     ]
 
@@ -200,7 +200,7 @@ def test_a_claim_that_differs_is_refused_and_the_claim_above_says_so(spec: Manif
     """Kubernetes lets nobody change that of a claim."""
     here = claimed(bare(**spec))
     assert f"it is not taken over: {words}" in refusal(here, CLAIM_KEY)
-    (told,) = (one for one in decided(ClaimRule(), CLAIM_KEY, here)[0].wanted if isinstance(one, Told))
+    (told,) = (one for one in decided(ClaimRule(), CLAIM_KEY, here)[0].wanted if isinstance(one, EmitEvent))
     assert words in told.message
 
 
@@ -260,7 +260,7 @@ def test_a_taken_name_of_a_placeholder_is_told_on_the_claim() -> None:
     volumes(here, thing("PersistentVolume", "pvc-claim-data", ""))
     assert "exists in the upper cluster and is not ours" in refusal(here, VOLUME_KEY)
     here.problems[VOLUME_KEY] = Problem("NameConflict", "because")
-    (told,) = (one for one in decided(VolumeRule(), VOLUME_KEY, here)[0].wanted if isinstance(one, Told))
+    (told,) = (one for one in decided(VolumeRule(), VOLUME_KEY, here)[0].wanted if isinstance(one, EmitEvent))
     assert (told.about, told.uid, told.message) == (Ref(UPPER, CLAIM, "default", "data"), "claim-data", "because")
 
 
@@ -314,7 +314,7 @@ def test_a_secret_for_tokens_is_marked_before_a_token_is_asked_for(owner: Any) -
     here = adopting(granted())
     put(here.lowers[A].secrets, found if owner is None else marked(found, "Pod-web", owner, uid="theirs"))
     account = Ref(UPPER, SERVICE_ACCOUNT, "default", "robot")
-    plans = plan(key, Decision((Granted(ref, account, (), wanted, "because"),)), here)
+    plans = plan(key, Decision((TokenSecret(ref, account, (), wanted, "because"),)), here)
     if owner is None:
         assert plans.steps == ()
         assert plans.problem is not None

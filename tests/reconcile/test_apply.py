@@ -44,7 +44,7 @@ def uid_in(cache: Cache) -> str | None:
 
 def departed(cache: Cache) -> bool:
     """Report whether the name is known to be empty."""
-    return cache.departed("default", "settings") is not None
+    return cache.tombstone("default", "settings") is not None
 
 
 def test_the_fake_honours_the_protocol() -> None:
@@ -146,7 +146,7 @@ async def test_a_successor_seen_meanwhile_outlives_the_answer_to_a_delete() -> N
 async def test_a_deleted_object_is_gone_also_where_the_watch_lags_behind_our_own_write() -> None:
     """The answer to a patch made it newer than anything that the watch has told; else it would be deleted twice."""
     cache = holding(copy())
-    cache.absorb(orjson.dumps(copy(cache.version + 10)))
+    cache.apply_response(orjson.dumps(copy(cache.version + 10)))
     await carry_out(Step("delete", REF, "", uid="below", grace=0), Answering(), cache)
     assert uid_in(cache) is None
     assert departed(cache)
@@ -155,7 +155,7 @@ async def test_a_deleted_object_is_gone_also_where_the_watch_lags_behind_our_own
 async def test_a_name_is_found_empty_also_where_the_watch_lags_behind_our_own_write() -> None:
     """What we wrote ourselves came before the read was sent."""
     cluster, cache = Answering(), holding(copy())
-    cache.absorb(orjson.dumps(copy(cache.version + 10)))
+    cache.apply_response(orjson.dumps(copy(cache.version + 10)))
     cluster.answer("read", NotFound("gone", cluster=A))
     await reread(Step("confirm", REF, "", uid="below"), cluster, cache)
     assert departed(cache)
@@ -167,7 +167,7 @@ async def test_a_confirmation_finds_the_name_empty() -> None:
     await carry_out(Step("confirm", REF, "", uid="above"), cluster, cache)
     assert cluster.verbs() == ["read ConfigMap settings"]
     assert departed(cache)
-    assert cache.is_gone("default", "settings", "above")
+    assert cache.is_deleted("default", "settings", "above")
 
 
 @pytest.mark.parametrize("uid", ["below", "above"])
@@ -178,7 +178,7 @@ async def test_a_confirmation_finds_what_was_missed(uid: str) -> None:
     await carry_out(Step("confirm", REF, "", uid=uid), cluster, cache)
     assert uid_in(cache) == "below"
     assert not departed(cache)
-    assert not cache.is_gone("default", "settings", uid)
+    assert not cache.is_deleted("default", "settings", uid)
 
 
 async def test_a_name_that_is_anothers_counts_as_empty() -> None:
@@ -188,7 +188,7 @@ async def test_a_name_that_is_anothers_counts_as_empty() -> None:
     await reread(Step("confirm", REF, "", uid="above"), cluster, cache)
     assert uid_in(cache) is None
     assert departed(cache)
-    assert cache.is_gone("default", "settings", "above")
+    assert cache.is_deleted("default", "settings", "above")
 
 
 async def test_a_failed_confirmation_confirms_nothing() -> None:
@@ -229,9 +229,9 @@ async def test_a_successor_that_is_known_stays_known() -> None:
     entry = cache.get("default", "web")
     assert entry is not None
     assert (entry.uid, entry.version) == ("two", 50)
-    assert cache.departed("default", "web") is None
-    assert cache.is_gone("default", "web", "one")
-    assert not cache.is_gone("default", "web", "two")
+    assert cache.tombstone("default", "web") is None
+    assert cache.is_deleted("default", "web", "one")
+    assert not cache.is_deleted("default", "web", "two")
 
 
 async def test_news_that_came_while_reading_count() -> None:
@@ -384,7 +384,7 @@ async def test_the_uid_that_is_written_on_an_upper_pod_does_not_make_it_the_one_
     cluster, cache = Answering(), filled()
     cluster.answer("read", stored_pod(uid="theirs", annotations={UPPER_UID: "sought"}))
     await carry_out(Step("confirm", ABOVE, "", uid="sought"), cluster, cache)
-    assert cache.is_gone("default", "web", "sought")
+    assert cache.is_deleted("default", "web", "sought")
 
 
 async def test_an_upper_pod_on_another_node_is_not_taken_for_one_of_this_lower() -> None:
@@ -394,4 +394,4 @@ async def test_an_upper_pod_on_another_node_is_not_taken_for_one_of_this_lower()
     cluster.answer("read", {**stored_pod(uid="sought"), "spec": {"nodeName": B}})
     await carry_out(Step("confirm", ABOVE, "", uid="sought"), cluster, lower.upper_pods)
     assert lower.upper_pods.get("default", "web") is None
-    assert lower.upper_pods.is_gone("default", "web", "sought")
+    assert lower.upper_pods.is_deleted("default", "web", "sought")

@@ -5,7 +5,7 @@ from answering import Answering
 from worldkit import A, config_map, drop, marked, put, raised, thing, upper_pod, world
 
 from tensile.errors import ClusterError, Denied, Unreachable
-from tensile.kube.store import Departure
+from tensile.kube.store import Tombstone
 from tensile.objects import CONFIG_MAP, Manifest, Ref
 from tensile.reconcile.apply import carry_out
 from tensile.reconcile.ownership import has_node
@@ -30,13 +30,13 @@ GC = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "D
 )
 def test_a_pod_was_deleted_when_somebody_was_seen_to_do_it(pod: Manifest, *, seen: bool, deleted: bool) -> None:
     """Either its end was seen, or its deletion before it; and it was not Kubernetes itself."""
-    assert was_deleted(Departure("Pod-web", facts_of(pod), seen), "Pod-web") is deleted
+    assert was_deleted(Tombstone("Pod-web", facts_of(pod), seen), "Pod-web") is deleted
 
 
 def test_the_deletion_of_another_pod_says_nothing() -> None:
     """Nor does a name of which nothing else is known."""
-    assert not was_deleted(Departure("Pod-web", facts_of(upper_pod())), "another")
-    assert not was_deleted(Departure("", None), "")
+    assert not was_deleted(Tombstone("Pod-web", facts_of(upper_pod())), "another")
+    assert not was_deleted(Tombstone("", None), "")
 
 
 @pytest.mark.parametrize("error", [Unreachable("broke"), Denied("no")])
@@ -49,7 +49,7 @@ async def test_an_attempt_to_create_puts_the_emptiness_of_its_name_in_doubt(erro
     cluster.answer("create", error)
     with pytest.raises(type(error)):
         await carry_out(Step("create", REF, "because", body=config_map()), cluster, cache)
-    assert cache.departed("default", "settings") is None
+    assert cache.tombstone("default", "settings") is None
 
 
 async def test_what_we_deleted_ourselves_was_seen_to_go() -> None:
@@ -58,7 +58,7 @@ async def test_what_we_deleted_ourselves_was_seen_to_go() -> None:
     cache = here.lowers[A].config_maps
     entry = put(cache, config_map())
     await carry_out(Step("delete", REF, "because", uid=entry.uid), Answering(), cache)
-    departure = cache.departed("default", "settings")
+    departure = cache.tombstone("default", "settings")
     assert departure is not None
     assert departure.seen
 

@@ -34,12 +34,12 @@ def test_absence_is_confirmed_and_then_followed_within_the_guard() -> None:
     """All of one lower in one plan, and nobody asked for it."""
     here = orphaned("b", "a")
     steps = planned(here).steps
-    assert [(step.verb, step.ref, step.uid, step.asked) for step in steps] == [
+    assert [(step.verb, step.ref, step.uid, step.requested) for step in steps] == [
         ("confirm", Ref(UPPER, CLAIM, "default", name), f"claim-{name}", False) for name in ("a", "b")
     ]
     for name in ("a", "b"):
         here.upper.more[CLAIM].confirm_absent("default", name, sought=f"claim-{name}")
-    assert [(step.verb, step.ref, step.uid, step.asked) for step in planned(here).steps] == [
+    assert [(step.verb, step.ref, step.uid, step.requested) for step in planned(here).steps] == [
         ("delete", Ref(A, CLAIM, "default", name), f"below-claim-{name}", False) for name in ("a", "b")
     ]
 
@@ -60,7 +60,7 @@ def test_one_that_a_restored_store_forgot_is_marked_so() -> None:
     here.upper.more[CLAIM].take_over((), 1, rewound=True)
     here.upper.more[CLAIM].confirm_absent("default", "data", sought="claim-data")
     (step,) = planned(here).steps
-    assert (step.verb, step.asked, step.lost) == ("delete", False, True)
+    assert (step.verb, step.requested, step.after_rollback) == ("delete", False, True)
 
 
 def test_one_that_was_seen_deleted_is_another_rules() -> None:
@@ -103,9 +103,9 @@ def test_nothing_is_decided_in_doubt(doubt: str) -> None:
     here = orphaned()
     lower = here.lowers[A]
     if doubt == "silent":
-        lower.silent = 5.0
+        lower.unreachable_seconds = 5.0
     elif doubt == "caches":
-        lower.pods.distrust()
+        lower.pods.mark_stale()
     else:
         lower.spec = lower.spec.model_copy(update={"controllers": ()})
         assert list(RULE.keys(here, A)) == []
@@ -114,7 +114,7 @@ def test_nothing_is_decided_in_doubt(doubt: str) -> None:
 
 def heard(here: World, cache: str, delta: Any, lower: str = A) -> list[str]:
     """Report whether a change in a cache concerns a lower."""
-    found = [key for route in RULE.routes() if route.cache == cache for key in route.keys(here, lower, delta)]
+    found = [key for route in RULE.watches() if route.cache == cache for key in route.keys(here, lower, delta)]
     return list(names(found))
 
 

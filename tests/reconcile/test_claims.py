@@ -108,7 +108,7 @@ def test_a_claim_waits_for_a_lower_that_may_have_it() -> None:
     noted = claim(annotations={LOWER: A})
     bound(here, "younger", A, creationTimestamp="2026-03-01T12:00:05Z")
     bound(here, "older", B, creationTimestamp="2026-03-01T12:00:01Z")
-    here.lowers[A].more[CLAIM].distrust()
+    here.lowers[A].more[CLAIM].mark_stale()
     found = home(above(here, noted), here)
     assert (found.lower, found.problem and found.problem.reason) == (A, "LowerUnreachable")
     below(here, copy(claim()), lower=B)
@@ -120,7 +120,7 @@ def test_a_claim_does_not_wait_for_a_lower_that_it_was_not_to_be_in() -> None:
     here = ground()
     bound(here, lower=B)
     assert where(here, claim(annotations={LOWER: A})) == B
-    here.lowers[A].more[CLAIM].distrust()
+    here.lowers[A].more[CLAIM].mark_stale()
     assert where(here, claim()) == B
     assert where(here, claim(annotations={LOWER: "gone"})) == B
 
@@ -151,7 +151,7 @@ def test_nothing_is_told_from_incomplete_caches(kind: object) -> None:
     for side in ("upper", "lower"):
         here = ground()
         holder = here.upper if side == "upper" else here.lowers[A]
-        next(cache for one, cache in holder.more.items() if one == kind).distrust()
+        next(cache for one, cache in holder.more.items() if one == kind).mark_stale()
         assert not can_tell(here.lowers[A], here)
 
 

@@ -43,7 +43,7 @@ def test_a_clone_waits_for_its_origin_below() -> None:
     """A claim of that name in the lower cluster is not it, unless it is the copy of the one above."""
     here = used(ORIGIN)
     assert reason(here) == "ClaimNotMirrored"
-    assert decided(ClaimRule(), KEY, here)[0].waits == (key_of(A, "default", "origin"),)
+    assert decided(ClaimRule(), KEY, here)[0].depends_on == (key_of(A, "default", "origin"),)
     below(here, {**copy(claim("origin"), "1Gi"), **thing(CLAIM.name, "origin")})
     assert reason(here) == "ClaimNotMirrored"
     origin = claim("origin", volume="pvc-claim-origin")

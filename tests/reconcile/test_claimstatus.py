@@ -8,7 +8,7 @@ from worldkit import NOW, stored
 from tensile.kube.store import Cache, Entry
 from tensile.names import MIRRORED
 from tensile.objects import Manifest
-from tensile.reconcile.desired import Patched, Told
+from tensile.reconcile.desired import EmitEvent, Patched
 from tensile.reconcile.rules import claims
 from tensile.reconcile.rules.claims import given_up, told_above
 from tensile.reconcile.world import Problem
@@ -107,7 +107,7 @@ def test_a_problem_is_a_condition_and_one_event() -> None:
     }
     assert isinstance(wanted[0], Patched)
     assert wanted[0].patch.body["status"] == {"conditions": [THEIRS, said]}
-    assert isinstance(wanted[1], Told)
+    assert isinstance(wanted[1], EmitEvent)
     assert (wanted[1].reason, wanted[1].message, wanted[1].uid) == ("Forbidden", DENIED.message, "claim-data")
     again = upper(conditions=[said | {"lastTransitionTime": "2026-02-01T00:00:00Z"}])
     assert written(again, lower(), DENIED) == {}
@@ -119,9 +119,9 @@ def test_a_problem_is_a_condition_and_one_event() -> None:
 def test_a_claim_is_given_back_with_an_event() -> None:
     """As provisioners do; the write holds only while nobody has written since."""
     told, patch = given_up(claim(node="lower-a", resourceVersion="7"), DENIED)
-    assert isinstance(told, Told)
+    assert isinstance(told, EmitEvent)
     assert isinstance(patch, Patched)
-    assert (told.reason, patch.shown, patch.subresource) == ("ProvisioningFailed", True, "")
+    assert (told.reason, patch.in_plan, patch.subresource) == ("ProvisioningFailed", True, "")
     assert patch.patch.body == [
         {"op": "replace", "path": "/metadata/uid", "value": "claim-data"},
         {"op": "replace", "path": "/metadata/resourceVersion", "value": "7"},

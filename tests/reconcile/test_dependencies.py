@@ -34,10 +34,10 @@ from tensile.objects import CONFIG_MAP, EVENT, SECRET, Kind, Manifest, Ref
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.pods.references import Reference, copy_of
 from tensile.reconcile.rules import namespaces
-from tensile.reconcile.rules.config import NAME, DependencyRule, key_of, missing
+from tensile.reconcile.rules.config import NAME, ConfigRule, key_of, missing
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
-RULE = DependencyRule()
+RULE = ConfigRule()
 KEY = key_of(A, "default", "ConfigMap", "settings")
 SECRET_KEY = key_of(A, "default", "Secret", "password")
 REF = Ref(A, CONFIG_MAP, "default", "settings")
@@ -152,7 +152,7 @@ def test_a_copy_waits_for_its_namespace() -> None:
     here = bound()
     drop(here.lowers[A].namespaces, "default", "")
     decision, found = decided(RULE, KEY, here)
-    assert decision.waits == (namespaces.key_of(A, "default"),)
+    assert decision.depends_on == (namespaces.key_of(A, "default"),)
     assert found == Plan(())
 
 
@@ -211,7 +211,7 @@ def test_a_replaced_original_replaces_its_copy() -> None:
     here = copied(bound())
     put(here.upper.config_maps, config_map("settings", uid="second"))
     step = the_step(here)
-    assert (step.verb, step.uid, step.asked) == ("delete", "below-ConfigMap-settings", True)
+    assert (step.verb, step.uid, step.requested) == ("delete", "below-ConfigMap-settings", True)
     drop(here.lowers[A].config_maps, "settings")
     assert the_step(here).verb == "create"
 
@@ -225,7 +225,7 @@ def test_the_copy_goes_with_the_last_pod(key: Key) -> None:
     assert planned(here, key) == Plan(())
     drop(here.lowers[A].upper_pods, "other")
     step = the_step(here, key)
-    assert (step.verb, step.reason, step.asked) == ("delete", "no pod refers to it any more", True)
+    assert (step.verb, step.reason, step.requested) == ("delete", "no pod refers to it any more", True)
 
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
@@ -310,7 +310,7 @@ def test_nothing_is_decided_from_an_incomplete_cache(name: str) -> None:
     drop(here.lowers[A].upper_pods, "web")
     assert the_step(here).verb == "delete"
     scope, _, attribute = name.rpartition(".")
-    getattr(here.upper if scope else here.lowers[A], attribute).distrust()
+    getattr(here.upper if scope else here.lowers[A], attribute).mark_stale()
     assert planned(here) == Plan(())
 
 
@@ -353,7 +353,7 @@ def test_an_object_of_others_does_not_count() -> None:
 
 def heard(here: World, cache: str, before: Entry | None, after: Entry | None, lower: str = A) -> list[str]:
     """Return the names of the keys that a change in a cache concerns."""
-    routes = [route for route in RULE.routes() if route.cache == cache]
+    routes = [route for route in RULE.watches() if route.cache == cache]
     found = [key for route in routes for key in route.keys(here, lower, Delta(before, after))]
     assert all((key.rule, key.lower) == (NAME, lower) for key in found)
     return list(names(found))

@@ -15,22 +15,25 @@ from worldkit import NOW, STRANGER, A, marked, put, world
 from tensile.errors import Denied, Unreachable
 from tensile.names import TOKEN_TERM, UPPER_UID
 from tensile.objects import SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
-from tensile.reconcile.desired import Ask, Decision, Granted
-from tensile.reconcile.plan import Grant, Step, plan
-from tensile.reconcile.token_requests import Term, filled, granted, term_of
+from tensile.reconcile.desired import Decision, TokenRequest, TokenSecret
+from tensile.reconcile.plan import Step, TokenGrant, plan
+from tensile.reconcile.token_requests import TokenTerm, filled, granted, term_of
 from tensile.reconcile.world import Problem, World
 
 REF = Ref(A, SECRET, "default", "tokens")
 ACCOUNT = Ref(UPPER, SERVICE_ACCOUNT, "default", "robot")
-ASKS = (Ask("token", {"spec": {"expirationSeconds": 3600}}), Ask("token-vault", {"spec": {"audiences": ["vault"]}}))
+ASKS = (
+    TokenRequest("token", {"spec": {"expirationSeconds": 3600}}),
+    TokenRequest("token-vault", {"spec": {"audiences": ["vault"]}}),
+)
 TERM = f"{NOW:%Y-%m-%dT%H:%M:%SZ}/PT600S"
 MARKER = "header.marker.signature"
 HIDDEN = b64encode(MARKER.encode()).decode()
 
 
-def wanted() -> Granted:
+def wanted() -> TokenSecret:
     """Want two tokens in a Secret."""
-    return Granted(REF, ACCOUNT, ASKS, secret(**{"token": "", "token-vault": ""}), "because")
+    return TokenSecret(REF, ACCOUNT, ASKS, secret(**{"token": "", "token-vault": ""}), "because")
 
 
 def secret(**data: str) -> Manifest:
@@ -60,14 +63,14 @@ def renewal() -> Step:
 def test_a_secret_that_is_missing_is_made_without_a_token_in_the_step() -> None:
     """The step says which tokens it asks for; people decide about it."""
     step = the_step(world())
-    assert (step.verb, step.ref, step.body, step.shown) == ("create", REF, wanted().manifest, True)
-    assert step.grant == Grant(ACCOUNT, ASKS, NOW)
+    assert (step.verb, step.ref, step.body, step.in_plan) == ("create", REF, wanted().manifest, True)
+    assert step.grant == TokenGrant(ACCOUNT, ASKS, NOW)
 
 
 def test_a_secret_that_is_there_is_written_anew_unseen() -> None:
     """For that object as it was read; renewing tokens is nobody's decision."""
     step = renewal()
-    assert (step.verb, step.uid, step.shown) == ("patch", "below", False)
+    assert (step.verb, step.uid, step.in_plan) == ("patch", "below", False)
     assert step.patch is not None
     fences = {one["path"]: one["value"] for one in step.patch.body[:2]}
     assert fences == {"/metadata/uid": "below", "/metadata/resourceVersion": "2"}
@@ -121,7 +124,7 @@ def test_the_decided_step_never_holds_a_token() -> None:
 
 def test_a_term_is_read_as_it_was_written() -> None:
     """And its share is what is renewed by."""
-    term = Term(NOW, 3600)
+    term = TokenTerm(NOW, 3600)
     assert term_of({"metadata": {"annotations": {TOKEN_TERM: str(term)}}}) == term
     assert term.passed(0.8) == NOW + timedelta(seconds=2880)
 
@@ -193,8 +196,8 @@ async def test_the_loop_says_why_no_token_is_issued_and_writes_nothing() -> None
     assert bench.lower.asked == []
     assert bench.world.problems[ONE] == Problem("Forbidden", "no rights")
     bench.clusters[UPPER].answer("issue", answer(), answer())
-    assert bench.loop.hasten(1.0)
-    await bench.loop.quiet()
+    assert bench.loop.expedite(1.0)
+    await bench.loop.wait_idle()
     assert bench.lower.asked[0].verb == "create"
     await bench.close()
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from worldkit import A, put, upper_pod, world
 
 from tensile.objects import NAMESPACE, POD, UPPER, Ref
-from tensile.reconcile.guard import Guarded, guard, namespace_of
+from tensile.reconcile.guard import GuardedPlan, guard, namespace_of
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.world import LowerWorld
 from tensile.topology import Guard
@@ -27,7 +27,7 @@ def deletions(unasked: int, asked: int = 0, namespace: str = "default", first: i
     """Make a plan with so many deletions of either sort; pods of the first names may be there above."""
     numbers = range(first, first + unasked + asked)
     steps = (
-        Step("delete", Ref(A, POD, namespace, f"pod-{number}"), "because", uid="u", asked=number - first >= unasked)
+        Step("delete", Ref(A, POD, namespace, f"pod-{number}"), "because", uid="u", requested=number - first >= unasked)
         for number in numbers
     )
     return Plan(tuple(steps))
@@ -38,7 +38,7 @@ def together(*plans: Plan) -> Plan:
     return Plan(tuple(step for plan in plans for step in plan.steps))
 
 
-def namespaces(guarded: Guarded) -> list[str]:
+def namespaces(guarded: GuardedPlan) -> list[str]:
     """Return the namespaces in which something may be deleted."""
     return sorted({step.ref.namespace for step in guarded.plan.steps})
 
@@ -64,7 +64,7 @@ def test_what_was_asked_for_passes_beside_what_is_held() -> None:
     """A deletion that somebody ordered is never held back."""
     guarded = guard(deletions(3, asked=4), LIMITS, owning(default=5))
     assert len(guarded.plan.steps) == 4
-    assert all(step.asked for step in guarded.plan.steps)
+    assert all(step.requested for step in guarded.plan.steps)
 
 
 def test_a_namespace_that_is_held_holds_back_no_other() -> None:
@@ -118,7 +118,7 @@ def test_an_object_belongs_to_the_upper_namespace_of_its_place() -> None:
 def test_incomplete_caches_hold_even_one() -> None:
     """Nothing that rests on absence is done while absence means nothing."""
     lower = owning(default=100)
-    lower.config_maps.distrust()
+    lower.config_maps.mark_stale()
     assert guard(deletions(1), LIMITS, lower).plan.steps == ()
 
 
@@ -127,7 +127,7 @@ def test_of_what_a_restored_store_lacks_not_even_one_passes(noted: bool) -> None
     """All wait that nobody asked for, since which of them are right cannot be told; what was asked for passes."""
     plan = deletions(1, asked=1)
     if not noted:
-        plan = Plan((replace(plan.steps[0], lost=True), *plan.steps[1:]))
+        plan = Plan((replace(plan.steps[0], after_rollback=True), *plan.steps[1:]))
     guarded = guard(plan, LIMITS, owning(default=100), restored=noted)
     assert guarded.plan.steps == plan.steps[1:]
     assert guarded.reason == "StoreRestored"
@@ -145,5 +145,5 @@ def test_a_restored_store_holds_nothing_that_was_asked_for() -> None:
 def test_force_lets_everything_pass() -> None:
     """A person who says so is believed."""
     lower = owning(default=9)
-    lower.pods.distrust()
+    lower.pods.mark_stale()
     assert len(guard(deletions(9), LIMITS, lower, forced=True).plan.steps) == 9

@@ -35,10 +35,10 @@ from tensile.objects import CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Kind, Manifest,
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.pods.references import Reference, copy_of
 from tensile.reconcile.rules import namespaces, service_accounts
-from tensile.reconcile.rules.config import LIMIT, LOOK_AGAIN, DependencyRule, key_of, missing
+from tensile.reconcile.rules.config import LIMIT, LOOK_AGAIN, ConfigRule, key_of, missing
 from tensile.reconcile.world import Key, Problem, World
 
-RULE = DependencyRule()
+RULE = ConfigRule()
 KINDS = {"ConfigMap": CONFIG_MAP, "Secret": SECRET}
 TOKEN = "kubernetes.io/service-account-token"
 
@@ -112,7 +112,7 @@ def test_a_name_that_the_upper_cluster_does_not_have_is_held(kind: str) -> None:
     here, optional = bound(naming(kind)), Reference(kind, "thing", optional=True)
     assert awaited(here, optional) == [f"default/{kind}/thing"]
     step = the_step(here, key(kind))
-    assert (step.verb, step.ref.name, step.shown) == ("create", "thing", True)
+    assert (step.verb, step.ref.name, step.in_plan) == ("create", "thing", True)
     assert step.body is not None
     assert not {"data", "binaryData", "stringData"} & step.body.keys()
     assert labels(step.body) == {OWNER: OWNER_HERE.mark}
@@ -321,9 +321,9 @@ def test_nothing_is_held_elsewhere() -> None:
     assert planned(here, key(lower=B)) == Plan(())
     drop(here.lowers[A].namespaces, "default", "")
     decision, found = decided(RULE, key(), here)
-    assert (decision.waits, found) == ((namespaces.key_of(A, "default"),), Plan(()))
+    assert (decision.depends_on, found) == ((namespaces.key_of(A, "default"),), Plan(()))
     drop(here.upper.nodes, A, "")
-    assert decided(RULE, key(), here)[0].waits == ()
+    assert decided(RULE, key(), here)[0].depends_on == ()
     put(here.upper.nodes, thing("Node", A, ""))
     assert planned(here) == Plan(())
 
@@ -343,7 +343,7 @@ def test_a_namespace_has_a_bound_of_its_own() -> None:
     assert the_step(here).verb == "create"
     put(below, held("last"))
     decision, found = decided(RULE, key(), here)
-    assert (found.steps, decision.again) == ((), LOOK_AGAIN)
+    assert (found.steps, decision.requeue_after) == ((), LOOK_AGAIN)
     assert found.problem is not None
     assert found.problem.reason == "TooManyNamesHeld"
     assert "namespace default of lower cluster lower-a" in found.problem.message

@@ -13,7 +13,7 @@ from tensile.objects import Manifest
 from tensile.policy.descheduler.records import present
 from tensile.policy.descheduler.replacement import successor_of
 from tensile.reconcile.plan import Step
-from tensile.reconcile.redaction import UNTOLD, discreet
+from tensile.reconcile.redaction import UNTOLD, redact_error
 
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 USER = "system:serviceaccount:kube-system:tensile"
@@ -64,7 +64,7 @@ def kept(applied: Any = None, uid: str = "5f0c1d2e-0000-4000-8000-1234567890ab")
 
 def told(words: str, step: Step | None = None) -> str:
     """Return what is told where a cluster says this."""
-    return discreet(Denied(words, status=403, reason="Forbidden"), step or kept(), None).message
+    return redact_error(Denied(words, status=403, reason="Forbidden"), step or kept(), None).message
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_the_secret_is_known_to_hold_is_not_told_either() -> None:
     put(here.upper.secrets, {**(step.body or {}), "metadata": {**(step.body or {})["metadata"], "uid": "secret"}})
     note = Patch("merge-patch", {"metadata": {"uid": "secret", "annotations": {"a": "b"}}})
     refused = Denied(f"no: {SECRETS['environment']}", status=403, reason="Forbidden")
-    assert discreet(refused, Step("patch", step.ref, "why", patch=note), here.upper.secrets).message == UNTOLD
+    assert redact_error(refused, Step("patch", step.ref, "why", patch=note), here.upper.secrets).message == UNTOLD
 
 
 @pytest.mark.parametrize(

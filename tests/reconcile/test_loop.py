@@ -23,7 +23,7 @@ from tensile.errors import (
 from tensile.kube.cluster import Patch
 from tensile.objects import CONFIG_MAP, POD, UPPER, Manifest, Ref
 from tensile.reconcile.backoff import RETOLD
-from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched
+from tensile.reconcile.desired import Absent, Decision, Patched, VerifyAbsent
 from tensile.reconcile.world import Problem
 
 WANTED = Decision((present(),))
@@ -52,7 +52,7 @@ async def test_what_is_wanted_is_done_once() -> None:
     await bench.run(WANTED)
     assert bench.noted.verbs() == ["create one"]
     bench.loop.add(ONE)
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert bench.noted.verbs() == ["create one"]
     assert (bench.noted.errors, bench.noted.troubles, bench.loop.delayed) == ([None], [], 0)
 
@@ -134,7 +134,7 @@ async def test_a_denied_key_is_decided_at_once_with_its_problem_known() -> None:
     bench.lower.answer("create", Denied("no room"), Held())
     bench.rule.says[ONE] = says
     bench.loop.open(A)
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert seen == [None, Problem("Denied", "no room")]
     assert tries(bench) == 1
     await bench.close()
@@ -189,7 +189,7 @@ async def test_a_cluster_that_asks_to_wait_is_not_asked_before() -> None:
     for moment in (1, 10, 29.9):
         await until(moment)
         bench.loop.add(ONE)
-        await bench.loop.quiet()
+        await bench.loop.wait_idle()
         assert tries(bench) == 1
     await until(31)
     assert tries(bench) == 2
@@ -229,7 +229,7 @@ async def test_what_vanished_before_a_change_is_made_again() -> None:
     put(cache, {**copy(), "data": {"key": "old"}})
     bench.lower.answer("patch", NotFound("gone"))
     await bench.run(WANTED)
-    assert cache.departed("default", "one") is not None
+    assert cache.tombstone("default", "one") is not None
     await until(1)
     assert bench.noted.verbs() == ["patch one", "create one"]
 
@@ -252,7 +252,7 @@ async def test_a_deletion_of_what_was_replaced_leaves_the_successor() -> None:
     bench.loop.open(A)
     await until(10)
     assert bench.lower.verbs() == ["delete ConfigMap one", "read ConfigMap one"]
-    assert cache.departed("default", "one") is not None
+    assert cache.tombstone("default", "one") is not None
 
 
 @in_virtual_time
@@ -263,7 +263,7 @@ async def test_a_read_that_fails_after_a_refusal_is_waited_out() -> None:
     bench.lower.answer("patch", Conflict("changed"))
     bench.lower.answer("read", Unreachable("no answer"))
     await bench.run(WANTED)
-    assert bench.world.lowers[A].config_maps.departed("default", "one") is None
+    assert bench.world.lowers[A].config_maps.tombstone("default", "one") is None
     assert bench.loop.delayed == 1
     await until(1)
     assert bench.noted.errors[-1] is None
@@ -353,7 +353,7 @@ async def test_a_cluster_without_a_connection_is_waited_for() -> None:
 async def test_a_confirmation_has_its_key_looked_at_again() -> None:
     """What is decided rests on its result, also where the cache did not change."""
     bench = Bench()
-    confirm = Decision((Confirmed(REF, "above", "because"),))
+    confirm = Decision((VerifyAbsent(REF, "above", "because"),))
     await bench.run(confirm, WANTED)
     assert bench.noted.verbs() == ["confirm one", "create one"]
 
@@ -407,7 +407,7 @@ def change(**spec: str) -> Patched:
     """Make a change of a running pod that holds up nothing."""
     fence = {"metadata": {"uid": "uid-pod"}}
     patch = Patch("strategic-merge-patch", {**fence, "spec": spec})
-    return Patched(Ref(A, POD, "default", "pod"), patch, "because", "resize", shown=True, apart=True)
+    return Patched(Ref(A, POD, "default", "pod"), patch, "because", "resize", in_plan=True, independent=True)
 
 
 def forbidden(words: str = "no") -> Denied:

@@ -12,7 +12,7 @@ from virtualtime import clock, in_virtual_time
 from worldkit import A, marked, put, secret
 
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, Throttled, Unreachable
-from tensile.kube.responses import Doing, error_of
+from tensile.kube.responses import RequestInfo, error_of
 from tensile.objects import SECRET, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Decision, Present
 from tensile.reconcile.redaction import UNTOLD
@@ -36,7 +36,7 @@ class Refusal(NamedTuple):
     def error(self) -> ClusterError:
         """Return the error that it means."""
         body = {"kind": "Status", "apiVersion": "v1", "code": self.code, "reason": self.reason, "message": self.message}
-        return error_of(Doing(A, "create", "ConfigMap default/one"), self.code, orjson.dumps(body), self.wait)
+        return error_of(RequestInfo(A, "create", "ConfigMap default/one"), self.code, orjson.dumps(body), self.wait)
 
 
 REFUSALS = {

@@ -14,7 +14,7 @@ from tensile.errors import Denied, Unreachable
 from tensile.kube.cluster import Patch
 from tensile.names import OWNER
 from tensile.objects import NODE, POD, UPPER, Ref
-from tensile.reconcile.desired import Absent, Decision, Patched, Route
+from tensile.reconcile.desired import Absent, Decision, Patched, Watch
 from tensile.reconcile.world import Key, Problem
 
 WANTED = Decision((present(),))
@@ -33,7 +33,7 @@ def hearing(cache: str, *, delay: float = 0.0) -> Told:
         """Name the key."""
         return [Key(NAME, lower, "default", (delta.after or delta.before).name)]
 
-    return Told(hears=(Route(cache, keys, delay),))
+    return Told(hears=(Watch(cache, keys, delay),))
 
 
 # Changes.
@@ -46,7 +46,7 @@ async def test_opening_a_lower_looks_at_everything_once() -> None:
     for key in (ONE, TWO, ELSEWHERE):
         bench.rule.say(key, Decision())
     bench.loop.open(A)
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert bench.rule.looks == [ONE, TWO]
 
 
@@ -57,7 +57,7 @@ async def test_a_change_below_concerns_its_own_lower() -> None:
     bench.loop.open(A)
     bench.loop.open(B)
     put(bench.world.lowers[A].config_maps, copy("one"))
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert bench.rule.looks == [ONE]
 
 
@@ -67,11 +67,11 @@ async def test_a_change_above_concerns_every_lower_that_is_open() -> None:
     bench = Bench(hearing("upper.config_maps"))
     bench.loop.open(A)
     put(bench.world.upper.config_maps, config_map("one"))
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert bench.rule.looks == [ONE]
     bench.loop.open(B)
     put(bench.world.upper.config_maps, config_map("one", {"key": "another"}))
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert bench.rule.looks == [ONE, ONE, ELSEWHERE]
 
 
@@ -80,15 +80,15 @@ async def test_what_a_first_list_brings_is_looked_at_in_the_rules_order() -> Non
     """Once for each key, what is urgent first; later changes are looked at as they come."""
     bench = Bench(hearing("config_maps"))
     config_maps = bench.world.lowers[A].config_maps
-    config_maps.distrust()
+    config_maps.mark_stale()
     bench.loop.open(A)
     for key in (TWO, ONE):
         bench.rule.say(key, Decision())
     config_maps.replace([orjson.dumps(written(copy(name))) for name in ("one", "two")], 2_000)
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert bench.rule.looks == [TWO, ONE]
     put(config_maps, copy("one"))
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert bench.rule.looks == [TWO, ONE, ONE]
 
 
@@ -117,11 +117,11 @@ async def test_a_cache_that_becomes_complete_has_everything_looked_at() -> None:
         (bench.world.lowers[A].accounts, [ONE]),
         (bench.world.upper.secrets, [ONE, ELSEWHERE]),
     ):
-        await bench.loop.quiet()
+        await bench.loop.wait_idle()
         bench.rule.looks.clear()
-        cache.distrust()
+        cache.mark_stale()
         cache.replace((), 5)
-        await bench.loop.quiet()
+        await bench.loop.wait_idle()
         assert bench.rule.looks == expected
 
 
@@ -132,9 +132,9 @@ async def test_the_keys_of_some_rules_can_be_woken() -> None:
     for rule in bench.rules:
         rule.say(ONE._replace(rule=rule.name), Decision())
     bench.loop.open(A)
-    await bench.loop.quiet()
-    bench.loop.wake(A, "other", "third")
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
+    bench.loop.enqueue_all(A, "other", "third")
+    await bench.loop.wait_idle()
     assert [len(rule.looks) for rule in bench.rules] == [1, 2, 2]
 
 
@@ -150,7 +150,7 @@ async def test_a_change_while_a_key_is_worked_on_is_looked_at_afterwards() -> No
     await asyncio.sleep(1)
     assert looks(bench) == 1
     held.go.set()
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert looks(bench) == 2
 
 
@@ -162,7 +162,7 @@ async def test_every_decision_knows_the_time() -> None:
     seen: list[Any] = []
     bench.rule.says[ONE] = lambda of: seen.append(of.now) or Decision()  # type: ignore[func-returns-value]
     bench.loop.open(A)
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert seen == [NOW]
 
 
@@ -173,7 +173,7 @@ async def test_every_decision_knows_the_time() -> None:
 async def test_a_key_can_ask_to_be_looked_at_again() -> None:
     """A heartbeat comes by itself, for as long as it is asked for."""
     bench = Bench()
-    await bench.run(*[Decision(again=300.0)] * 3, Decision())
+    await bench.run(*[Decision(requeue_after=300.0)] * 3, Decision())
     assert (looks(bench), bench.loop.delayed) == (1, 1)
     await asyncio.sleep(10_000)
     assert (looks(bench), bench.loop.delayed) == (4, 0)
@@ -183,13 +183,13 @@ async def test_a_key_can_ask_to_be_looked_at_again() -> None:
 async def test_what_was_to_come_soon_can_come_now() -> None:
     """A command that runs once does not wait for what it can have at once; a heartbeat is not soon."""
     bench = Bench()
-    await bench.run(Decision(again=0.5), Decision(), key=ONE)
-    await bench.run(Decision(again=300.0), Decision(), key=TWO)
+    await bench.run(Decision(requeue_after=0.5), Decision(), key=ONE)
+    await bench.run(Decision(requeue_after=300.0), Decision(), key=TWO)
     assert bench.loop.delayed == 2
-    assert bench.loop.hasten(1.0)
-    await bench.loop.quiet()
+    assert bench.loop.expedite(1.0)
+    await bench.loop.wait_idle()
     assert (looks(bench, ONE), looks(bench, TWO), bench.loop.delayed) == (2, 1, 1)
-    assert not bench.loop.hasten(1.0)
+    assert not bench.loop.expedite(1.0)
     assert clock() == 0
     await bench.close()
 
@@ -200,8 +200,8 @@ async def test_a_refused_step_that_is_hastened_is_tried() -> None:
     bench = Bench()
     bench.lower.answer("create", Unreachable("no answer"))
     await bench.run(WANTED)
-    assert bench.loop.hasten(1.0)
-    await bench.loop.quiet()
+    assert bench.loop.expedite(1.0)
+    await bench.loop.wait_idle()
     assert [type(one) for one in bench.noted.errors] == [Unreachable, type(None)]
     assert bench.loop.delayed == 0
 
@@ -214,7 +214,7 @@ async def test_a_key_that_waits_is_looked_at_when_the_other_was_done() -> None:
     """And what it waits for is looked at first, whether or not anybody asked for it."""
     bench = Bench()
     bench.rule.say(TWO, Decision((present("two"),)))
-    await bench.run(Decision(waits=(TWO,)), WANTED, key=ONE)
+    await bench.run(Decision(depends_on=(TWO,)), WANTED, key=ONE)
     assert bench.noted.verbs() == ["create two", "create one"]
 
 
@@ -224,10 +224,10 @@ async def test_a_key_that_waits_for_a_refused_one_learns_of_it() -> None:
     bench = Bench()
     bench.lower.answer("create", *[Denied("no room")] * 1000)
     seen: list[Problem | None] = []
-    bench.rule.says[ONE] = lambda of: seen.append(of.problems.get(TWO)) or Decision(waits=(TWO,))  # type: ignore[func-returns-value]
+    bench.rule.says[ONE] = lambda of: seen.append(of.problems.get(TWO)) or Decision(depends_on=(TWO,))  # type: ignore[func-returns-value]
     bench.rule.say(TWO, Decision((present("two"),)))
     bench.loop.open(A)
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert seen[0] is None
     assert seen[-1] == DENIED
     assert len(bench.rule.looks) < 10
@@ -241,7 +241,7 @@ async def test_who_waits_learns_of_a_refusal_at_once() -> None:
     bench.lower.answer("create", Denied("no room"))
     bench.clusters[UPPER].answer("create", {"metadata": {"name": "kept"}}, held)
     seen: list[Problem | None] = []
-    bench.rule.says[ONE] = lambda of: seen.append(of.problems.get(TWO)) or Decision(waits=(TWO,))  # type: ignore[func-returns-value]
+    bench.rule.says[ONE] = lambda of: seen.append(of.problems.get(TWO)) or Decision(depends_on=(TWO,))  # type: ignore[func-returns-value]
     bench.rule.say(TWO, Decision((unfollowed(), present("two"))))
     bench.loop.open(A)
     await held.began.wait()
@@ -254,10 +254,10 @@ async def test_who_waits_learns_of_a_refusal_at_once() -> None:
 async def test_a_key_waits_only_while_it_says_so() -> None:
     """What it waited for once wakes it no more."""
     bench = Bench()
-    await bench.run(Decision(waits=(TWO,)), Decision())
+    await bench.run(Decision(depends_on=(TWO,)), Decision())
     before = looks(bench)
     bench.loop.add(TWO)
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert looks(bench) == before
 
 
@@ -265,11 +265,11 @@ async def test_a_key_waits_only_while_it_says_so() -> None:
 async def test_a_key_can_wait_for_one_of_another_lower() -> None:
     """Two pods of one name never run at a time."""
     bench = Bench()
-    bench.rule.say(ONE, Decision(waits=(ELSEWHERE,)), WANTED)
+    bench.rule.say(ONE, Decision(depends_on=(ELSEWHERE,)), WANTED)
     bench.rule.say(ELSEWHERE, Decision((present(cluster=B),)))
     bench.loop.open(A)
     bench.loop.open(B)
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert bench.noted.verbs() == ["create one", "create one"]
     assert [step.ref.cluster for step in bench.noted.steps] == [B, A]
 
@@ -279,7 +279,7 @@ async def test_those_who_wait_in_hope_are_counted() -> None:
     """Not those that wait for something with a problem: a command that runs once need not wait for them."""
     bench = Bench()
     bench.lower.answer("create", *[Denied("no room")] * 1000)
-    await bench.run(Decision(waits=(TWO,)), key=ONE)
+    await bench.run(Decision(depends_on=(TWO,)), key=ONE)
     assert bench.loop.waiting == 1
     await bench.run(Decision((present("two"),)), key=TWO)
     assert bench.loop.waiting == 0
@@ -291,7 +291,7 @@ async def test_a_key_that_heeds_another_hears_when_its_problem_comes_and_goes() 
     """Without waiting for it: it is done all the same."""
     bench = Bench()
     seen: list[Problem | None] = []
-    bench.rule.says[ONE] = lambda of: seen.append(of.problems.get(TWO)) or Decision(heeds=(TWO,))  # type: ignore[func-returns-value]
+    bench.rule.says[ONE] = lambda of: seen.append(of.problems.get(TWO)) or Decision(reports_on=(TWO,))  # type: ignore[func-returns-value]
     bench.loop.open(A)
     for decision in (Decision(problem=DENIED), Decision(problem=DENIED), Decision()):
         await bench.run(decision, key=TWO)
@@ -332,7 +332,7 @@ def orphans(bench: Bench, count: int, *, asked: bool = False) -> Decision:
     cache = bench.world.lowers[A].pods
     entries = [put(cache, twin(upper_pod(f"web-{place}"))) for place in range(count)]
     refs = [(Ref(A, POD, entry.namespace, entry.name), entry.uid) for entry in entries]
-    return Decision(tuple(Absent(ref, uid, "because", asked=asked) for ref, uid in refs))
+    return Decision(tuple(Absent(ref, uid, "because", requested=asked) for ref, uid in refs))
 
 
 @in_virtual_time
@@ -369,12 +369,12 @@ async def test_deletions_pass_when_somebody_asked_or_forces_them(forced: bool) -
 async def test_nothing_unasked_is_done_from_incomplete_caches() -> None:
     """However little it is; it passes when they are complete again, by itself."""
     bench = Bench()
-    bench.world.lowers[A].foreign_pods.distrust()
+    bench.world.lowers[A].foreign_pods.mark_stale()
     await bench.run(orphans(bench, 1))
     assert bench.noted.steps == []
     assert bench.world.problems[ONE].reason == "GuardHolds"
     bench.world.lowers[A].foreign_pods.replace((), 9)
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert bench.noted.verbs() == ["delete web-0"]
     assert bench.world.problems == {}
 
@@ -384,7 +384,7 @@ async def test_a_status_that_nobody_asked_for_counts_for_the_guard() -> None:
     """A pod called lost is as good as deleted."""
     bench = Bench()
     lost = [
-        Patched(Ref(UPPER, POD, "default", f"web-{n}"), Patch("merge-patch", {}), "lost", "status", asked=False)
+        Patched(Ref(UPPER, POD, "default", f"web-{n}"), Patch("merge-patch", {}), "lost", "status", requested=False)
         for n in range(21)
     ]
     await bench.run(Decision(tuple(lost)))
@@ -425,7 +425,7 @@ async def test_a_closed_lower_is_left_alone() -> None:
     assert bench.loop.depth == {B: 0}
     bench.rule.looks.clear()
     put(bench.world.lowers[A].config_maps, copy("one"))
-    bench.world.lowers[A].config_maps.distrust()
+    bench.world.lowers[A].config_maps.mark_stale()
     bench.world.lowers[A].config_maps.replace((), 5)
     bench.loop.add(ONE)
     await asyncio.sleep(100)
@@ -439,7 +439,7 @@ async def test_nothing_of_a_closed_lower_is_remembered() -> None:
     bench = Bench()
     bench.lower.answer("create", *[Unreachable("no answer")] * 20)
     await bench.run(Decision(problem=DENIED), key=ELSEWHERE)
-    await bench.run(Decision((present(),), waits=(TWO,), heeds=(ELSEWHERE,)))
+    await bench.run(Decision((present(),), depends_on=(TWO,), reports_on=(ELSEWHERE,)))
     await asyncio.sleep(20)
     assert bench.loop.waiting == 1
     assert list(bench.loop._heeds.waiting_for(ELSEWHERE)) == [ONE]
@@ -456,7 +456,7 @@ async def test_nothing_of_a_closed_lower_is_remembered() -> None:
 async def test_changes_of_a_lower_that_is_gone_are_nobodys() -> None:
     """Its caches may be told something while they are being taken down."""
     bench = Bench(hearing("config_maps"))
-    bench.rule.hears = (*bench.rule.hears, Route("config_maps", lambda world, lower, _: world.lowers[lower].caches()))
+    bench.rule.hears = (*bench.rule.hears, Watch("config_maps", lambda world, lower, _: world.lowers[lower].caches()))
     bench.loop.open(A)
     await bench.loop.close(A)
     cache = bench.world.lowers.pop(A).config_maps
@@ -481,10 +481,10 @@ async def test_a_lower_can_be_opened_again() -> None:
     bench.loop.open(A)
     await bench.loop.close(A)
     bench.loop.open(A)
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert looks(bench) == 1
     put(bench.world.lowers[A].config_maps, copy("one"))
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert looks(bench) == 2
 
 
@@ -495,10 +495,10 @@ async def test_a_key_of_a_lower_that_is_not_open_is_nobodys() -> None:
     bench.rule.say(ELSEWHERE, Decision())
     bench.loop.add(ELSEWHERE)
     bench.loop.add(ELSEWHERE, 5.0)
-    await bench.run(Decision(waits=(ELSEWHERE,)), Decision())
+    await bench.run(Decision(depends_on=(ELSEWHERE,)), Decision())
     assert bench.rule.looks == [ONE]
     bench.loop.open(B)
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     assert ELSEWHERE in bench.rule.looks
 
 

@@ -7,7 +7,7 @@ from tensile.names import LOWER, NAMESPACE_MAPPING, OWNER, UPPER_NAMESPACE
 from tensile.objects import VOLUME, Manifest, metadata
 from tensile.reconcile.namespace_mapping import asked_for, follow_note, learn, may_change
 from tensile.reconcile.ownership import has_node
-from tensile.reconcile.world import LowerWorld, Naming, World, mapping_note
+from tensile.reconcile.world import LowerWorld, NamespaceNaming, World, mapping_note
 
 PREFIX = f"name: {A}, namespaces: {{mapping: prefix}}"
 SAME = f"name: {A}"
@@ -55,7 +55,7 @@ def prefixed_space(here: World) -> None:
 def test_what_the_topology_asks_for_and_the_node_notes_is_in_force_at_once(lower: str, note: str) -> None:
     """No list of the lower cluster is waited for."""
     here = unknown(lower, note=note)
-    here.lowers[A].pods.distrust()
+    here.lowers[A].pods.mark_stale()
     assert learned(here) == note
 
 
@@ -66,7 +66,7 @@ def test_another_one_stays_while_pods_are_bound(lower: str, note: str) -> None:
     """Also one of an earlier name of the topology; until all is listed nothing is certain."""
     here = unknown(lower, note=note)
     put(here.lowers[A].upper_pods, upper_pod())
-    here.lowers[A].pods.distrust()
+    here.lowers[A].pods.mark_stale()
     assert learned(here) == ""
     here.lowers[A].pods.replace((), 5)
     assert learned(here) == note
@@ -150,18 +150,18 @@ def test_nothing_is_left_when_all_is_listed_and_empty() -> None:
     """What is not listed may be anything."""
     here = world(f"name: {A}", f"name: {B}")
     assert may_change(here.lowers[A], here)
-    here.upper.more[VOLUME].distrust()
+    here.upper.more[VOLUME].mark_stale()
     assert not may_change(here.lowers[A], here)
 
 
-def lower_of(naming: Naming | None) -> LowerWorld:
+def lower_of(naming: NamespaceNaming | None) -> LowerWorld:
     """Make a lower with a mapping in force."""
     lower = world().lowers[A]
     lower.naming = naming
     return lower
 
 
-@pytest.mark.parametrize("naming", [None, Naming("demo", OWNER_HERE.mark)], ids=["same", "prefix"])
-def test_a_note_says_which_mapping(naming: Naming | None) -> None:
+@pytest.mark.parametrize("naming", [None, NamespaceNaming("demo", OWNER_HERE.mark)], ids=["same", "prefix"])
+def test_a_note_says_which_mapping(naming: NamespaceNaming | None) -> None:
     """In a form that a person reads on the Node."""
     assert mapping_note(lower_of(naming).naming) == ("same" if naming is None else "prefix=demo")

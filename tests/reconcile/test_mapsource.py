@@ -10,14 +10,14 @@ from typing import Any
 import orjson
 import pytest
 
-from tensile.engine.configmap_source import Document, Place, document, follow, read
-from tensile.engine.file_source import Reading, Text
+from tensile.engine.configmap_source import ConfigMapKey, ConfigMapText, document, follow, read
+from tensile.engine.file_source import TopologyText, TopologyUpdate
 from tensile.errors import TensileError
 from tensile.kube.store import Cache
 from tensile.objects import Manifest
 from tensile.topology import parse
 
-PLACE = Place("ops", "topo")
+PLACE = ConfigMapKey("ops", "topo")
 HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers:"
 NONE = "configmap/ops/topo: there is no such ConfigMap in the upper cluster: create it"
 
@@ -43,7 +43,7 @@ class Told:
         self.cache.subscribe(lambda _delta: self.changed.set())
         self.cache.on_sync(self.changed.set)
         self.version = 10
-        self.readings: AsyncGenerator[Reading, None]
+        self.readings: AsyncGenerator[TopologyUpdate, None]
 
     def put(self, content: str, **more: Any) -> None:
         """Let the watch tell of an edit."""
@@ -59,7 +59,7 @@ class Told:
         """Report whether a follower would have nothing to give now."""
         return not self.changed.is_set()
 
-    async def next(self) -> Reading:
+    async def next(self) -> TopologyUpdate:
         """Return the next state."""
         async with asyncio.timeout(60):
             return await anext(self.readings)
@@ -86,7 +86,7 @@ def test_the_text_of_a_key_is_found_with_what_tells_it_from_another() -> None:
     """Its hash is that of the bytes, as `sha256sum` of the file gives it."""
     found = document(config_map(5, {"other": "x", "topology.yaml": text("a")}), PLACE)
     content = text("a").encode()
-    assert found == Document(Text(len(content), sha256(content).hexdigest(), "5", "map-1"), content)
+    assert found == ConfigMapText(TopologyText(len(content), sha256(content).hexdigest(), "5", "map-1"), content)
     assert [lower.name for lower in read(found, PLACE).lowers] == ["a"]
 
 
@@ -166,7 +166,7 @@ async def test_a_deleted_one_is_refused_and_a_new_one_followed() -> None:
     async with told(text("a")) as map_:
         map_.remove()
         found = await map_.next()
-        assert (str(found.error), found.text) == (NONE, Text())
+        assert (str(found.error), found.text) == (NONE, TopologyText())
         map_.put(text("a"), uid="map-2")
         found = await map_.next()
         assert (found.changed, found.text.uid) == (False, "map-2")
@@ -177,7 +177,7 @@ async def test_what_is_missing_from_a_cache_that_is_not_in_sync_may_be_there() -
     async with told(text("a")) as map_:
         pending = asyncio.ensure_future(map_.next())
         await asyncio.sleep(0)
-        map_.cache.distrust()
+        map_.cache.mark_stale()
         map_.remove()
         await turns()
         assert not map_.changed.is_set()

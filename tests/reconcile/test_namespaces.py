@@ -26,13 +26,13 @@ from worldkit import (
     written,
 )
 
-from tensile.kube.store import Delta, Kept
+from tensile.kube.store import Delta, Transformed
 from tensile.names import OWNER, OWNER_NAME, PROVISIONER, UPPER_NAMESPACE, UPPER_UID
 from tensile.objects import CLAIM, NAMESPACE, Manifest, Ref
 from tensile.reconcile.desired import Decision, Present
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.rules.claims import SELECTED_NODE
-from tensile.reconcile.rules.namespaces import NAME, NamespaceRule, SpaceFacts, digest, key_of, ready
+from tensile.reconcile.rules.namespaces import NAME, NamespaceFacts, NamespaceRule, digest, key_of, ready
 from tensile.reconcile.world import Key, World
 
 RULE = NamespaceRule()
@@ -145,7 +145,7 @@ def test_a_namespace_that_is_not_known_above_is_not_made() -> None:
 def test_nothing_is_made_while_it_may_be_there() -> None:
     """A cache that is not complete says nothing about what is missing."""
     here = needed()
-    here.lowers[A].namespaces.distrust()
+    here.lowers[A].namespaces.mark_stale()
     assert planned(here) == Plan(())
 
 
@@ -249,7 +249,7 @@ def test_there_is_a_key_for_each_namespace_with_a_pod() -> None:
 def heard(here: World, cache: str, lower: str, delta: Delta) -> list[str]:
     """Return the names of the keys that a change in a cache concerns."""
     found: list[Key] = [
-        key for route in RULE.routes() if route.cache == cache for key in route.keys(here, lower, delta)
+        key for route in RULE.watches() if route.cache == cache for key in route.keys(here, lower, delta)
     ]
     assert all(key.lower == lower for key in found)
     return list(names(found))
@@ -275,16 +275,16 @@ def test_a_change_below_concerns_the_namespace() -> None:
 def test_a_digest_says_whether_a_namespace_is_ending() -> None:
     """And keeps its bytes."""
     raw = orjson.dumps(space())
-    assert digest(raw) == Kept(raw, SpaceFacts())
-    assert digest(orjson.dumps(space(**ENDING))).facts == SpaceFacts(ending=True)
+    assert digest(raw) == Transformed(raw, NamespaceFacts())
+    assert digest(orjson.dumps(space(**ENDING))).facts == NamespaceFacts(ending=True)
 
 
 def test_a_digest_says_whose_a_namespace_is_and_for_which_one_above() -> None:
     """By the marks that an engine wrote; the same marks by another hand say nothing."""
-    assert digest(orjson.dumps(ours())).facts == SpaceFacts(False, OWNER_HERE.mark, "above", "default")
+    assert digest(orjson.dumps(ours())).facts == NamespaceFacts(False, OWNER_HERE.mark, "above", "default")
     by_hand = ours()
     by_hand["metadata"]["managedFields"][0]["manager"] = "kubectl-edit"
-    assert digest(orjson.dumps(by_hand)).facts == SpaceFacts()
+    assert digest(orjson.dumps(by_hand)).facts == NamespaceFacts()
 
 
 PREFIXED = "name: lower-a, namespaces: {mapping: prefix}"

@@ -4,7 +4,7 @@ import orjson
 import pytest
 from worldkit import OWNER_HERE, STRANGER, config_map, marked
 
-from tensile.kube.store import Kept
+from tensile.kube.store import Transformed
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID
 from tensile.objects import Manifest, metadata
 from tensile.reconcile.ownership import Marks, digest_marks, is_of, is_ours, others_wrote, upper_uid_of
@@ -55,7 +55,7 @@ def test_marks_that_came_with_a_copy_do_not_count(books: list[Manifest]) -> None
 def test_the_marks_are_taken_out_when_an_object_comes(manifest: Manifest, marks: Marks) -> None:
     """They tell without decoding what `is_of` would; the object stays whole."""
     raw = orjson.dumps(manifest)
-    assert digest_marks(raw) == Kept(raw, marks)
+    assert digest_marks(raw) == Transformed(raw, marks)
     assert is_of(manifest, OWNER_HERE, "one") == ((marks.owner, marks.upper_uid) == (OWNER_HERE.mark, "one"))
 
 

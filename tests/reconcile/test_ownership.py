@@ -29,10 +29,10 @@ from tensile.names import UPPER_NAMESPACE, prefixed
 from tensile.objects import SERVICE_ACCOUNT, Manifest
 from tensile.reconcile import copies
 from tensile.reconcile.rules import config
-from tensile.reconcile.rules.config import DependencyRule
-from tensile.reconcile.rules.service_accounts import AccountRule
+from tensile.reconcile.rules.config import ConfigRule
+from tensile.reconcile.rules.service_accounts import ServiceAccountRule
 from tensile.reconcile.rules.service_accounts import key_of as account_key
-from tensile.reconcile.world import Naming, World
+from tensile.reconcile.world import NamespaceNaming, World
 
 RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main"}]}
 NAMES = referring(secrets=["password"]) | {"serviceAccountName": "robot"}
@@ -76,14 +76,14 @@ def test_what_stands_at_the_place_has_to_be_ours_and_of_that_uid(owner: object, 
     (upper,) = lower.upper_pods
     put(lower.pods, marked(upper_pod(), uid, owner))
     assert copies.mirror_of(upper, lower, OWNER_HERE) is None
-    assert copies.standing(upper, lower) is not None
+    assert copies.existing_copy(upper, lower) is not None
 
 
 def test_with_a_prefix_the_namespace_has_to_be_marked_for_the_upper_one() -> None:
     """A pod in a namespace that another made under that name is no copy."""
     here = told()
     lower = here.lowers[A]
-    lower.naming = Naming("demo", OWNER_HERE.mark)
+    lower.naming = NamespaceNaming("demo", OWNER_HERE.mark)
     (upper,) = lower.upper_pods
     put(lower.pods, elsewhere(upper.manifest(), "demo-default"))
     put(lower.namespaces, space("demo-default", uid="squatter"))
@@ -97,7 +97,7 @@ def squatted(status: Manifest | None = None) -> World:
     """Make a world where a tenant has made the namespace of an upper one first, and what stands there has our marks."""
     here = told(deletionTimestamp="2026-03-01T12:00:30Z", **({"status": status} if status else {}))
     lower = here.lowers[A]
-    lower.naming = Naming("demo", OWNER_HERE.mark)
+    lower.naming = NamespaceNaming("demo", OWNER_HERE.mark)
     raised(here)
     (upper,) = lower.upper_pods
     put(lower.namespaces, space("demo-default", uid="squatter"))
@@ -129,10 +129,10 @@ def test_nothing_is_deleted_in_a_namespace_of_anothers() -> None:
     """A Secret with our marks that no pod refers to goes where the namespace is ours, and stays where it is not."""
     here = squatted()
     lower, key = here.lowers[A], config.key_of(A, "default", "Secret", "password")
-    assert decided(DependencyRule(), key, here)[1].steps == ()
+    assert decided(ConfigRule(), key, here)[1].steps == ()
     ours = space("demo-default", uid="ours", annotations={UPPER_NAMESPACE: "default"})
     put(lower.namespaces, marked(ours, "Namespace-default"))
-    assert [step.verb for step in decided(DependencyRule(), key, here)[1].steps] == ["delete"]
+    assert [step.verb for step in decided(ConfigRule(), key, here)[1].steps] == ["delete"]
 
 
 def test_strays_are_counted_and_belong_to_no_namespace() -> None:
@@ -161,10 +161,10 @@ def test_a_lower_pod_asks_for_nothing(marks: str) -> None:
         del bait["metadata"]["managedFields"]
     put(here.lowers[A].pods, bait)
     asked = config.key_of(A, "default", "Secret", "password")
-    assert decided(DependencyRule(), asked, here)[1].steps == ()
-    assert decided(AccountRule(), account_key(A, "default", "robot"), here)[1].steps == ()
+    assert decided(ConfigRule(), asked, here)[1].steps == ()
+    assert decided(ServiceAccountRule(), account_key(A, "default", "robot"), here)[1].steps == ()
     put(here.lowers[A].upper_pods, upper_pod(spec=NAMES))
-    assert [step.verb for step in decided(DependencyRule(), asked, here)[1].steps] == ["create"]
+    assert [step.verb for step in decided(ConfigRule(), asked, here)[1].steps] == ["create"]
 
 
 def test_nothing_new_is_made_for_a_pod_that_is_being_deleted() -> None:
@@ -172,9 +172,9 @@ def test_nothing_new_is_made_for_a_pod_that_is_being_deleted() -> None:
     here = told(spec=referring(config_maps=["settings"]), deletionTimestamp="2026-03-01T12:00:00Z")
     put(here.upper.config_maps, config_map())
     key = config.key_of(A, "default", "ConfigMap", "settings")
-    assert decided(DependencyRule(), key, here)[1].steps == ()
+    assert decided(ConfigRule(), key, here)[1].steps == ()
     put(here.lowers[A].config_maps, marked(config_map(data={"key": "old"}), "ConfigMap-settings"))
-    assert [step.verb for step in decided(DependencyRule(), key, here)[1].steps] == ["patch"]
+    assert [step.verb for step in decided(ConfigRule(), key, here)[1].steps] == ["patch"]
 
 
 def test_ten_thousand_claimants_of_one_uid_cost_no_longer_decision() -> None:

@@ -15,9 +15,9 @@ from tensile.reconcile.backoff import (
     REWORDED,
     SHORTEST_LOOK,
     SPREAD_OF_DENIED,
-    Refusals,
-    Telling,
-    Waits,
+    DependencyIndex,
+    EventDeduplicator,
+    FailureBackoff,
     is_answer,
     is_lasting,
 )
@@ -34,7 +34,7 @@ def apart(**spec: str) -> Step:
     """Make a change of a running pod."""
     operations = tuple({"op": "replace", "path": f"/spec/{field}", "value": value} for field, value in spec.items())
     patch = Patch("strategic-merge-patch", {"spec": spec})
-    return Step("patch", CREATE.ref, "because", patch=patch, operations=operations, apart=True)
+    return Step("patch", CREATE.ref, "because", patch=patch, operations=operations, independent=True)
 
 
 IMAGE, SIZE = apart(image="a:2"), apart(size="2")
@@ -42,7 +42,7 @@ IMAGE, SIZE = apart(image="a:2"), apart(size="2")
 
 def test_a_key_waits_until_it_says_otherwise() -> None:
     """Only what is newly awaited is given back, so that two keys do not wake each other for ever."""
-    waits = Waits()
+    waits = DependencyIndex()
     assert waits.note(ONE, [TWO]) == {TWO}
     assert waits.note(ONE, [TWO, THREE]) == {THREE}
     assert list(waits.waiting_for(TWO)) == [ONE]
@@ -53,7 +53,7 @@ def test_a_key_waits_until_it_says_otherwise() -> None:
 
 def test_a_lower_that_leaves_is_forgotten() -> None:
     """No key of it waits any more; another lower's still do."""
-    waits, other = Waits(), ONE._replace(lower="b")
+    waits, other = DependencyIndex(), ONE._replace(lower="b")
     waits.note(ONE, [TWO])
     waits.note(other, [TWO])
     waits.forget("a")
@@ -62,7 +62,7 @@ def test_a_lower_that_leaves_is_forgotten() -> None:
 
 def test_a_refused_step_rests_and_what_comes_before_it_does_not() -> None:
     """A pod whose creation is denied can still be reported on."""
-    refusals = Refusals()
+    refusals = FailureBackoff()
     rest = refusals.note(ONE, CREATE, now=10.0, jitter=0.0)
     assert refusals.rested(ONE, (PATCH, CREATE), now=10.0) == (PATCH,)
     assert refusals.rested(ONE, (PATCH, CREATE), now=10.0 + rest) == (PATCH, CREATE)
@@ -71,7 +71,7 @@ def test_a_refused_step_rests_and_what_comes_before_it_does_not() -> None:
 
 def test_what_is_left_of_a_rest_is_never_nothing() -> None:
     """Who looks a moment too early has to come back, and not in the same moment again."""
-    refusals = Refusals()
+    refusals = FailureBackoff()
     rest = refusals.note(ONE, CREATE, now=10.0, jitter=0.0)
     assert refusals.left(ONE, now=10.0) == pytest.approx(rest)
     assert refusals.left(ONE, now=10.0 + rest - 0.0001) == SHORTEST_LOOK
@@ -79,7 +79,7 @@ def test_what_is_left_of_a_rest_is_never_nothing() -> None:
 
 def test_rests_double_up_to_a_limit() -> None:
     """The limit keeps a denial that is lifted from lasting."""
-    refusals = Refusals()
+    refusals = FailureBackoff()
     rests = [refusals.note(ONE, CREATE, now=0.0, jitter=0.999) for _ in range(20)]
     assert rests == sorted(rests)
     assert rests[1] > 1.9 * rests[0]
@@ -88,7 +88,7 @@ def test_rests_double_up_to_a_limit() -> None:
 
 def test_success_forgives() -> None:
     """After it came through, the next refusal rests briefly again."""
-    refusals = Refusals()
+    refusals = FailureBackoff()
     refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
     assert not refusals.forgive(ONE, PATCH)
     assert refusals.forgive(ONE, CREATE)
@@ -97,7 +97,7 @@ def test_success_forgives() -> None:
 
 def test_a_step_that_is_not_wanted_any_more_is_forgotten() -> None:
     """A refusal does not outlive its reason."""
-    refusals = Refusals()
+    refusals = FailureBackoff()
     refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
     refusals.settle(ONE, (PATCH, CREATE))
     assert ONE in refusals
@@ -107,7 +107,7 @@ def test_a_step_that_is_not_wanted_any_more_is_forgotten() -> None:
 
 def test_a_lower_that_leaves_takes_its_refusals_along() -> None:
     """Nothing is remembered of a cluster that is gone."""
-    refusals = Refusals()
+    refusals = FailureBackoff()
     refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
     refusals.forget("a")
     assert ONE not in refusals
@@ -115,25 +115,25 @@ def test_a_lower_that_leaves_takes_its_refusals_along() -> None:
 
 def test_what_would_rest_briefly_can_be_tried_now() -> None:
     """What was to rest for longer still does."""
-    refusals = Refusals()
+    refusals = FailureBackoff()
     rest = refusals.note(ONE, CREATE, now=10.0, jitter=0.0)
     refusals.note(TWO, CREATE, now=10.0, jitter=0.0, at_least=30.0)
-    refusals.hasten(10.0, within=rest / 2)
+    refusals.expedite(10.0, within=rest / 2)
     assert refusals.rested(ONE, (CREATE,), now=10.0) == ()
-    refusals.hasten(10.0, within=1.0)
+    refusals.expedite(10.0, within=1.0)
     assert refusals.rested(ONE, (CREATE,), now=10.0) == (CREATE,)
     assert refusals.rested(TWO, (CREATE,), now=39.9) == ()
 
 
 def test_a_cluster_that_asks_for_a_rest_gets_it() -> None:
     """On top of our own."""
-    refusals = Refusals()
+    refusals = FailureBackoff()
     assert refusals.note(ONE, CREATE, now=0.0, jitter=0.0, at_least=30.0) > 30.0
 
 
 def test_only_those_who_wait_in_hope_count() -> None:
     """A key that waits for one with a problem waits in vain for now."""
-    waits = Waits()
+    waits = DependencyIndex()
     waits.note(ONE, [TWO])
     waits.note(TWO, [THREE])
     assert waits.hopeful(()) == 2
@@ -144,7 +144,7 @@ def test_only_those_who_wait_in_hope_count() -> None:
 
 def test_a_step_that_is_apart_holds_up_nothing() -> None:
     """What comes after it may be tried while it rests, and each rests for itself."""
-    refusals = Refusals()
+    refusals = FailureBackoff()
     rest = refusals.note(ONE, IMAGE, now=0.0, jitter=0.0)
     assert refusals.rested(ONE, (IMAGE, SIZE, CREATE), now=0.0) == (SIZE, CREATE)
     refusals.note(ONE, SIZE, now=rest / 2, jitter=0.0)
@@ -154,7 +154,7 @@ def test_a_step_that_is_apart_holds_up_nothing() -> None:
 
 def test_another_content_of_a_step_that_is_apart_need_not_rest() -> None:
     """Who corrects what was refused does not wait for the rest of the mistake."""
-    refusals = Refusals()
+    refusals = FailureBackoff()
     refusals.note(ONE, IMAGE, now=0.0, jitter=0.0, problem=NO)
     assert refusals.rested(ONE, (apart(image="a:3"),), now=0.0) == (apart(image="a:3"),)
 
@@ -162,7 +162,7 @@ def test_another_content_of_a_step_that_is_apart_need_not_rest() -> None:
 @pytest.mark.parametrize(("problem", "longest"), [(NO, LASTING_REST), (None, LONGEST_REST)])
 def test_a_change_that_is_forbidden_rests_for_long(problem: Problem | None, longest: float) -> None:
     """One that only found the cluster away does not: it is tried as soon as others are."""
-    refusals = Refusals()
+    refusals = FailureBackoff()
     rests = [refusals.note(ONE, IMAGE, now=0.0, jitter=0.999, problem=problem) for _ in range(20)]
     assert longest * 0.9 < rests[-1] <= longest
     assert sum(rest < 60 for rest in rests) >= 9, "the first minute has tries enough"
@@ -171,7 +171,7 @@ def test_a_change_that_is_forbidden_rests_for_long(problem: Problem | None, long
 @pytest.mark.parametrize("jitter", [0.0, 0.999])
 def test_a_denied_step_is_tried_twelve_times_a_minute_at_most(jitter: float) -> None:
     """Whatever chance says, in the first minute as in any; and the last rest is not longer than the first ones."""
-    refusals, moments = Refusals(), [0.0]
+    refusals, moments = FailureBackoff(), [0.0]
     for _ in range(40):
         rest = refusals.note(ONE, CREATE, now=moments[-1], jitter=jitter, problem=NO, denied=True)
         assert rest <= REST_OF_DENIED + SPREAD_OF_DENIED
@@ -199,7 +199,7 @@ def test_an_answer_that_puts_off_is_told_from_none(error: ClusterError, *, answe
 
 def test_what_was_refused_is_known_until_it_came_through() -> None:
     """By step: another of the same key was not."""
-    refusals = Refusals()
+    refusals = FailureBackoff()
     assert not refusals.is_refused(ONE, CREATE)
     refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
     assert refusals.is_refused(ONE, CREATE)
@@ -210,7 +210,7 @@ def test_what_was_refused_is_known_until_it_came_through() -> None:
 
 def test_what_was_said_of_each_refused_step_is_told_together() -> None:
     """Once each, in the order in which it came up, for as long as the step is refused."""
-    refusals = Refusals()
+    refusals = FailureBackoff()
     assert refusals.problem(ONE) is None
     refusals.note(ONE, IMAGE, now=0.0, jitter=0.0, problem=NO)
     refusals.note(ONE, SIZE, now=0.0, jitter=0.0, problem=Problem("Invalid", "too large"))
@@ -230,7 +230,7 @@ def told(name: str) -> Step:
 
 def test_what_was_told_is_not_told_again() -> None:
     """Other steps are left alone, however often they come through."""
-    telling = Telling()
+    telling = EventDeduplicator()
     steps = (told("one"), CREATE, told("two"))
     assert telling.fresh(steps, 5.0) == steps
     for step in (told("one"), CREATE):
@@ -240,7 +240,7 @@ def test_what_was_told_is_not_told_again() -> None:
 
 def test_what_is_said_for_long_is_told_again() -> None:
     """The cluster has dropped the Event by then; one that is there still is not told of again either."""
-    telling, steps = Telling(), (told("one"),)
+    telling, steps = EventDeduplicator(), (told("one"),)
     telling.note(steps[0], 5.0)
     assert telling.fresh(steps, 4.0 + RETOLD) == ()
     assert telling.fresh(steps, 5.0 + RETOLD) == steps
@@ -250,7 +250,7 @@ def test_what_is_said_for_long_is_told_again() -> None:
 
 def test_the_oldest_words_are_forgotten() -> None:
     """They may be said again, and the cluster then knows whether they were."""
-    telling = Telling(limit=2)
+    telling = EventDeduplicator(limit=2)
     for name in ("one", "two", "one", "three"):
         telling.note(told(name), 0.0)
     assert telling.fresh((told("one"), told("two"), told("three")), 1.0) == (told("two"),)
@@ -263,7 +263,7 @@ def said(number: int, reason: str = "Forbidden") -> Step:
 
 def test_one_object_is_told_of_so_often_and_no_more() -> None:
     """Words that differ each time, as of an annotation that somebody rewrites all day, do not fill a store."""
-    telling = Telling()
+    telling = EventDeduplicator()
     burst, seconds = OF_AN_OBJECT
     for number in range(1000):
         for step in telling.fresh((said(number), CREATE), 5.0):
@@ -280,7 +280,7 @@ def test_one_object_is_told_of_so_often_and_no_more() -> None:
 
 def test_what_is_refused_in_other_words_is_told_after_a_while() -> None:
     """Another reason is news at once; and so is everything of what is not refused."""
-    telling = Telling()
+    telling = EventDeduplicator()
     telling.note(said(1), 5.0)
     later = 4.0 + REWORDED
     assert telling.fresh((said(2), said(2, "Invalid"), CREATE), later, refused=True) == (said(2, "Invalid"), CREATE)

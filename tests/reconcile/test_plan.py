@@ -9,7 +9,7 @@ from worldkit import OWNER_HERE, STRANGER, A, config_map, marked, put, space, th
 from tensile.kube.cluster import Patch
 from tensile.names import OWNER, UPPER_UID
 from tensile.objects import CONFIG_MAP, EVENT, LEASE, NAMESPACE, NODE, POD, UPPER, Manifest, Ref
-from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched, Present, Told, Wanted
+from tensile.reconcile.desired import Absent, Decision, EmitEvent, Patched, Present, VerifyAbsent, Wanted
 from tensile.reconcile.plan import Plan, Step, plan
 from tensile.reconcile.world import Key, Problem, World
 
@@ -45,8 +45,8 @@ def test_what_is_missing_is_created_as_it_is_wanted() -> None:
     found = step(world(), wanting(copy()))
     assert (found.verb, found.ref, found.reason, found.body) == ("create", REF, "because", copy())
     assert found.operations == ({"op": "add", "path": "", "value": copy()},)
-    assert found.shown
-    assert found.asked
+    assert found.in_plan
+    assert found.requested
 
 
 def test_what_is_not_followed_is_created_too() -> None:
@@ -126,7 +126,7 @@ def test_a_conflict_ends_the_plan_there() -> None:
     here = world()
     put(here.lowers[A].config_maps, config_map("settings"))
     before = Present(Ref(A, NAMESPACE, "", "default"), space(), "because")
-    after = Confirmed(POD_ABOVE, "one", "because")
+    after = VerifyAbsent(POD_ABOVE, "one", "because")
     found = planned(here, before, wanting(copy()), after)
     assert [one.verb for one in found.steps] == ["create"]
     assert found.problem is not None
@@ -136,22 +136,22 @@ def test_a_conflict_about_what_stands_apart_holds_up_nothing() -> None:
     """It is told, unless the decision itself has something to tell."""
     here = world()
     put(here.lowers[A].config_maps, config_map("settings"))
-    after = Confirmed(POD_ABOVE, "one", "because")
-    found = planned(here, wanting(copy(), apart=True), after)
+    after = VerifyAbsent(POD_ABOVE, "one", "because")
+    found = planned(here, wanting(copy(), independent=True), after)
     assert [one.verb for one in found.steps] == ["confirm"]
     assert found.problem is not None
     assert found.problem.reason == "NameConflict"
     said = Problem("Because", "so it is")
-    assert planned(here, wanting(copy(), apart=True), after, problem=said) == Plan(found.steps, said)
+    assert planned(here, wanting(copy(), independent=True), after, problem=said) == Plan(found.steps, said)
 
 
 def test_a_copy_for_an_earlier_object_is_replaced() -> None:
     """The upper object was deleted and made anew: the copy goes, by its UID, and comes again."""
     here = world()
     put(here.lowers[A].config_maps, copy(upper_uid="one", uid="below"))
-    here.upper.config_maps.note_gone("default", "settings", "one")
+    here.upper.config_maps.mark_deleted("default", "settings", "one")
     found = step(here, wanting(copy(upper_uid="two"), replaceable=True))
-    assert (found.verb, found.uid, found.asked) == ("delete", "below", True)
+    assert (found.verb, found.uid, found.requested) == ("delete", "below", True)
     assert found.operations == ({"op": "remove", "path": ""},)
 
 
@@ -161,7 +161,7 @@ def test_a_copy_for_another_object_is_replaced_once_that_one_is_gone() -> None:
     put(here.lowers[A].config_maps, copy(upper_uid="newer", uid="below"))
     found = step(here, wanting(copy(upper_uid="known"), replaceable=True))
     assert (found.verb, found.ref, found.uid) == ("confirm", REF._replace(cluster=UPPER), "newer")
-    assert not found.shown
+    assert not found.in_plan
 
 
 def test_an_object_that_must_not_be_replaced_is_marked_anew() -> None:
@@ -190,8 +190,8 @@ def test_labels_of_an_immutable_copy_are_still_changed_in_place() -> None:
 
 def test_a_deletion_carries_the_uid_the_grace_and_whether_it_was_asked_for() -> None:
     """Nothing about it is decided later."""
-    found = step(world(), Absent(REF, "below", "because", 30, asked=False))
-    assert (found.verb, found.uid, found.grace, found.asked, found.shown) == ("delete", "below", 30, False, True)
+    found = step(world(), Absent(REF, "below", "because", 30, requested=False))
+    assert (found.verb, found.uid, found.grace, found.requested, found.in_plan) == ("delete", "below", 30, False, True)
     assert found.operations == ({"op": "remove", "path": ""},)
 
 
@@ -206,7 +206,7 @@ def test_a_worked_out_write_is_sent_as_it_is() -> None:
     found = step(world(), Patched(POD_ABOVE, Patch("strategic-merge-patch", body), "because", "status"))
     assert (found.verb, found.subresource, found.uid) == ("patch", "status", "one")
     assert found.patch == Patch("strategic-merge-patch", body)
-    assert (found.shown, found.asked) == (False, True)
+    assert (found.in_plan, found.requested) == (False, True)
     assert found.operations == (
         {"op": "replace", "path": "/status/phase", "value": "Running"},
         {"op": "replace", "path": "/status/podIP", "value": "10.1.1.1"},
@@ -221,10 +221,10 @@ def test_a_worked_out_json_patch_is_shown_without_its_fences() -> None:
         {"op": "test", "path": "/spec/x", "value": 1},
     ]
     change = {"op": "add", "path": "/spec/y", "value": 2}
-    wanted = Patched(POD_ABOVE, Patch("json-patch", [*fences, change]), "because", shown=True, asked=False)
+    wanted = Patched(POD_ABOVE, Patch("json-patch", [*fences, change]), "because", in_plan=True, requested=False)
     found = step(world(), wanted)
     assert found.operations == (change,)
-    assert (found.uid, found.shown, found.asked) == ("one", True, False)
+    assert (found.uid, found.in_plan, found.requested) == ("one", True, False)
 
 
 def test_a_write_fenced_by_version_alone_names_no_object() -> None:
@@ -235,14 +235,14 @@ def test_a_write_fenced_by_version_alone_names_no_object() -> None:
 
 def test_a_confirmation_is_not_shown() -> None:
     """It changes nothing; the UID says what would count as present."""
-    found = step(world(), Confirmed(POD_ABOVE, "one", "because", asked=False))
-    assert (found.verb, found.uid, found.shown, found.asked) == ("confirm", "one", False, False)
+    found = step(world(), VerifyAbsent(POD_ABOVE, "one", "because", requested=False))
+    assert (found.verb, found.uid, found.in_plan, found.requested) == ("confirm", "one", False, False)
 
 
-def told(**more: Any) -> Told:
+def told(**more: Any) -> EmitEvent:
     """Tell something of a pod."""
     fields: dict[str, Any] = {"about": POD_ABOVE, "uid": "one", "reason": "Denied", "message": "no room"}
-    return Told(**(fields | more))
+    return EmitEvent(**(fields | more))
 
 
 def test_an_event_says_what_about_which_object() -> None:
@@ -254,7 +254,7 @@ def test_an_event_says_what_about_which_object() -> None:
     }  # fmt: skip
     assert (found.body["reason"], found.body["message"], found.body["type"]) == ("Denied", "no room", "Warning")
     assert found.body["firstTimestamp"] == found.body["lastTimestamp"] == "2026-03-01T12:00:00Z"
-    assert (found.verb, found.shown) == ("create", False)
+    assert (found.verb, found.in_plan) == ("create", False)
     assert found.ref == Ref(UPPER, EVENT, "default", found.body["metadata"]["name"])
 
 

@@ -5,11 +5,11 @@ from worldkit import A, B, decided, drop, filled, only, put, thing, upper_pod, w
 
 from tensile.kube.store import Delta
 from tensile.objects import NETWORK_POLICY
-from tensile.reconcile.desired import Decision, Told
-from tensile.reconcile.rules.network_policies import REASON, PolicyRule, key_of
+from tensile.reconcile.desired import Decision, EmitEvent
+from tensile.reconcile.rules.network_policies import REASON, NetworkPolicyRule, key_of
 from tensile.reconcile.world import Key, World
 
-RULE = PolicyRule()
+RULE = NetworkPolicyRule()
 SHOP = key_of(A, "shop", "deny-all")
 
 
@@ -25,7 +25,7 @@ def guarded(*pods: str) -> World:
 
 def heard(of: World, cache: str, *entries: object) -> list[Key]:
     """Return the keys that a change of a cache leads to."""
-    (route,) = (one for one in RULE.routes() if one.cache == cache)
+    (route,) = (one for one in RULE.watches() if one.cache == cache)
     return [key for entry in entries for key in route.keys(of, A, Delta(None, entry))]  # type: ignore[arg-type]
 
 
@@ -33,7 +33,7 @@ def test_a_policy_is_told_that_pods_of_its_namespace_run_where_it_does_not_apply
     """Once for each lower, with what to do."""
     here = guarded("shop")
     told = only(decided(RULE, SHOP, here)[0])
-    assert isinstance(told, Told)
+    assert isinstance(told, EmitEvent)
     assert (told.about.kind, told.about.namespace, told.about.name) == (NETWORK_POLICY, "shop", "deny-all")
     assert told.reason == REASON
     assert told.message == (

@@ -16,7 +16,7 @@ from previewkit import (
     seen_as,
 )
 
-from tensile.reconcile.desired import Moving
+from tensile.reconcile.desired import PodMove
 from tensile.reconcile.report import as_json, as_text
 from tensile.reconcile.world import Key, Problem
 
@@ -139,7 +139,7 @@ def test_whole_objects_are_operations_on_the_root(steps: list, action: str, oper
 
 def test_a_pod_that_moves_says_where_to() -> None:
     """The node that has room first, and the real one behind it; others have no such field."""
-    steps = replace(delete(pod()), moving=Moving("vk-a", ("vk-b", "vk-c"), "b-1")), delete(pod("other"))
+    steps = replace(delete(pod()), moving=PodMove("vk-a", ("vk-b", "vk-c"), "b-1")), delete(pod("other"))
     other, moved = decoded(as_json(previewed(*steps)))["changes"]
     assert moved["move"] == {"from": "vk-a", "to": ["vk-b", "vk-c"], "node": "b-1"}
     assert "move" not in other

@@ -16,7 +16,7 @@ from worldkit import (
     world,
 )
 
-from tensile.kube.store import Kept
+from tensile.kube.store import Transformed
 from tensile.objects import CONFIG_MAP, NODE, POD, SERVICE_ACCOUNT, UPPER, Ref
 from tensile.reconcile.report import as_text, observed
 from tensile.reconcile.world import World
@@ -122,7 +122,7 @@ def test_objects_are_found_in_the_caches_of_their_cluster() -> None:
     made = shop()
     below = marked(config_map("copy", namespace="shop"), "of")
     put(made.lowers[A].config_maps, below)
-    made.lowers[A].accounts = filled(lambda _raw: Kept(b"", None))
+    made.lowers[A].accounts = filled(lambda _raw: Transformed(b"", None))
     put(made.lowers[A].accounts, account("shop"))
     find = observed(made)
 

@@ -104,7 +104,7 @@ def test_a_placeholder_waits_for_the_lower_to_take_the_claim() -> None:
     here = ground()
     above(here, claim(node=A))
     decision, found = decided(RULE, KEY, here)
-    assert (found.steps, decision.waits) == ((), (claim_rule.key_of(A, "default", "data"),))
+    assert (found.steps, decision.depends_on) == ((), (claim_rule.key_of(A, "default", "data"),))
 
 
 def test_where_volumes_are_not_minded_the_placeholder_comes_with_the_lowers_volume() -> None:
@@ -288,7 +288,7 @@ def test_data_go_by_their_uid_and_then_the_placeholder() -> None:
     """With the policy Delete: the claim above was deleted, so it was asked for."""
     here = released()
     step = the_step(here)
-    assert (step.verb, step.ref, step.uid, step.asked) == ("delete", BELOW, "below-claim-data", True)
+    assert (step.verb, step.ref, step.uid, step.requested) == ("delete", BELOW, "below-claim-data", True)
     changed(here.lowers[A].more[CLAIM], "data", _ending)
     assert planned(here) == Plan(())
     drop(here.lowers[A].more[CLAIM], "data")
@@ -366,7 +366,7 @@ def test_nothing_is_decided_without_classes() -> None:
     above(here, claim(node=A))
     below(here, copy(claim()))
     assert the_step(here).verb == "create"
-    here.upper.more[STORAGE_CLASS].distrust()
+    here.upper.more[STORAGE_CLASS].mark_stale()
     assert planned(here) == Plan(())
 
 
@@ -375,7 +375,7 @@ def test_nothing_is_decided_without_classes() -> None:
 
 def heard(here: World, cache: str, entry: Entry | None, lower: str = A) -> list[str]:
     """Return the names of the keys that a change in a cache concerns."""
-    routes = [route for route in RULE.routes() if route.cache == cache]
+    routes = [route for route in RULE.watches() if route.cache == cache]
     found = [key for route in routes for key in route.keys(here, lower, Delta(None, entry))]
     assert all((key.rule, key.lower) == (NAME, lower) for key in found)
     return list(names(found))
@@ -423,7 +423,7 @@ def test_a_node_that_comes_or_gets_another_owner_is_heard() -> None:
     above(here, claim(node=A))
     node = here.upper.nodes.get("", A)
     theirs = put(here.upper.nodes, thing("Node", A, ""))
-    (route,) = (one for one in RULE.routes() if one.cache == "upper.nodes")
+    (route,) = (one for one in RULE.watches() if one.cache == "upper.nodes")
     for delta in (Delta(None, node), Delta(theirs, node)):
         assert list(names(route.keys(here, A, delta))) == ["pvc-claim-data"]
         assert list(route.keys(here, B, delta)) == []

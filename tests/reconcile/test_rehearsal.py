@@ -14,8 +14,8 @@ from tensile.kube.cluster import Cluster, Patch, Selection
 from tensile.kube.store import Cache
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Manifest, Ref
 from tensile.reconcile.apply import carry_out
-from tensile.reconcile.dryrun.cluster import Rehearsal
-from tensile.reconcile.dryrun.semantics import Author, booked
+from tensile.reconcile.dryrun.cluster import DryRunCluster
+from tensile.reconcile.dryrun.semantics import FieldManager, booked
 from tensile.reconcile.ownership import our_keys
 from tensile.reconcile.plan import Step
 
@@ -25,9 +25,9 @@ A = Ref("a", CONFIG_MAP, "default", "settings")
 P = Ref("a", POD, "default", "web")
 
 
-def rehearsal(name: str = "a", **more: Any) -> Rehearsal:
+def rehearsal(name: str = "a", **more: Any) -> DryRunCluster:
     """Make a cluster with a namespace `default`."""
-    made = Rehearsal(name, now=lambda: NOW, **more)
+    made = DryRunCluster(name, now=lambda: NOW, **more)
     made.place(NAMESPACE, {"metadata": {"name": "default"}})
     return made
 
@@ -69,7 +69,7 @@ def add(field: str, value: Any) -> Callable[[Manifest], None]:
 
 def test_it_honours_the_protocol() -> None:
     """For the type checker, and for a reader."""
-    cluster: Cluster = Rehearsal("a", now=lambda: NOW)
+    cluster: Cluster = DryRunCluster("a", now=lambda: NOW)
     assert cluster.name == "a"
 
 
@@ -85,7 +85,7 @@ async def test_a_follower_hears_of_creation_change_and_end_before_the_answer() -
     changed = orjson.loads(await cluster.patch(A, Patch("merge-patch", body)))
     assert cache.version == int(changed["metadata"]["resourceVersion"])
     await cluster.delete(A, uid=made["metadata"]["uid"])
-    departure = cache.departed("default", "settings")
+    departure = cache.tombstone("default", "settings")
     assert departure is not None
     assert departure.uid == made["metadata"]["uid"]
     assert len(cache) == 0
@@ -99,7 +99,7 @@ async def test_a_follower_hears_only_of_its_kind_and_what_it_selects() -> None:
     cluster.place(CONFIG_MAP, config_map(labels={"app": "db"}))
     cluster.vanish(A)
     assert len(cache) == 0
-    assert cache.departed("default", "settings") is None
+    assert cache.tombstone("default", "settings") is None
 
 
 def test_an_object_enters_and_leaves_a_cache_with_what_is_selected_by() -> None:
@@ -112,7 +112,7 @@ def test_an_object_enters_and_leaves_a_cache_with_what_is_selected_by() -> None:
     assert cache.get("default", "settings") is not None
     cluster.alter(A, add("labels", {"app": "db"}))
     assert cache.get("default", "settings") is None
-    assert cache.departed("default", "settings") is not None
+    assert cache.tombstone("default", "settings") is not None
 
 
 def test_two_caches_of_one_kind_hear_each_of_its_own() -> None:
@@ -236,7 +236,7 @@ def test_keeping_books_leaves_the_object_before_as_it_was() -> None:
     book = {"manager": "m", "time": "before", "fieldsV1": {"f:metadata": {"f:labels": {"f:l": {}}}}}
     seen = config_map(labels={"l": "1"}, managedFields=[book])
     kept = deepcopy(seen)
-    (found,) = booked(seen, config_map(labels={"n": "1"}), Author("m", MOMENT))["metadata"]["managedFields"]
+    (found,) = booked(seen, config_map(labels={"n": "1"}), FieldManager("m", MOMENT))["metadata"]["managedFields"]
     assert seen == kept
     assert found == {**book, "time": MOMENT, "fieldsV1": {"f:metadata": {"f:labels": {"f:n": {}}}}}
 
@@ -278,7 +278,7 @@ def test_what_somebody_else_releases_goes() -> None:
     cluster.place(CONFIG_MAP, config_map(**ending))
     cluster.alter(A, lambda found: found["metadata"].pop("finalizers"))
     assert cluster.find(CONFIG_MAP, "default", "settings") is None
-    assert cache.departed("default", "settings") is not None
+    assert cache.tombstone("default", "settings") is not None
 
 
 async def test_an_object_can_vanish_whatever_keeps_it() -> None:
@@ -309,7 +309,7 @@ async def test_a_deleted_pod_goes_at_once_where_kubelets_take_no_time() -> None:
     made = orjson.loads(await cluster.create(P, pod()))
     answer = orjson.loads(await cluster.delete(P, uid=made["metadata"]["uid"], grace=30))
     assert answer["metadata"]["deletionGracePeriodSeconds"] == 0
-    assert cache.departed("default", "web") is not None
+    assert cache.tombstone("default", "web") is not None
     held = orjson.loads(await cluster.create(P, pod(finalizers=["example.com/hold"])))
     await cluster.delete(P, uid=held["metadata"]["uid"])
     kept = cluster.find(POD, "default", "web")
@@ -344,7 +344,7 @@ async def test_a_name_that_is_taken_behind_is_taken() -> None:
     real = rehearsal()
     real.place(NAMESPACE, {"metadata": {"name": "far"}})
     real.place(CONFIG_MAP, {"metadata": {"name": "settings", "namespace": "far"}})
-    cluster = Rehearsal("a", behind=real, now=lambda: NOW)
+    cluster = DryRunCluster("a", behind=real, now=lambda: NOW)
     with pytest.raises(AlreadyExists):
         await cluster.create(A._replace(namespace="far"), {"metadata": {"name": "settings"}})
     await cluster.create(Ref("a", CONFIG_MAP, "far", "free"), {"metadata": {"name": "free"}})
@@ -365,7 +365,7 @@ async def test_what_is_gone_here_does_not_come_back_from_behind() -> None:
     assert orjson.loads(await cluster.read(A)) == made
 
 
-class Silent(Rehearsal):
+class Silent(DryRunCluster):
     """A cluster that answers no read."""
 
     async def read(self, ref: Ref) -> bytes:
@@ -382,7 +382,7 @@ async def test_a_cluster_behind_that_does_not_answer_is_not_guessed_about() -> N
     assert cluster.find(CONFIG_MAP, "default", "settings") is None
 
 
-class Slow(Rehearsal):
+class Slow(DryRunCluster):
     """A cluster whose reads answer when they are let go."""
 
     def __init__(self, name: str) -> None:
@@ -461,7 +461,7 @@ async def test_the_loops_writes_leave_a_followed_cache_as_the_cluster_is() -> No
     release = Patch("merge-patch", {"metadata": {"uid": entry.uid, "finalizers": None}})
     await carry_out(Step("patch", A, "r", patch=release), cluster, cache)
     assert cache.get("default", "settings") is None
-    assert cache.departed("default", "settings") is not None
+    assert cache.tombstone("default", "settings") is not None
 
 
 async def test_a_list_is_of_what_is_held() -> None:

@@ -98,7 +98,7 @@ async def test_a_body_that_is_no_new_object_of_that_place_is_refused(
     with pytest.raises(sort) as error:
         await ground.cluster.create(ground.at("a"), body)
     assert told(error.value) == expected
-    assert await ground.is_gone(ground.at("a"))
+    assert await ground.is_deleted(ground.at("a"))
 
 
 async def test_what_is_wrong_with_the_place_is_told_before_what_is_wrong_with_the_object(ground: Ground) -> None:

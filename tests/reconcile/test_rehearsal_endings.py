@@ -34,7 +34,7 @@ async def test_a_delete_of_an_object_that_was_written_since_is_a_conflict(ground
         await ground.cluster.delete(ref, uid=uid, version=version_of(first))
     assert told(error.value) == (409, "Conflict", ())
     await ground.cluster.delete(ref, uid=uid, version=version_of(second))
-    assert await ground.is_gone(ref)
+    assert await ground.is_deleted(ref)
 
 
 @pytest.mark.parametrize("kind", [CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LEASE], ids=lambda kind: kind.name)
@@ -45,7 +45,7 @@ async def test_an_object_that_nothing_holds_goes_at_once(ground: Ground, kind: K
     assert answer["kind"] == ("ServiceAccount" if kind == SERVICE_ACCOUNT else "Status")
     assert "deletionTimestamp" not in answer["metadata"]
     assert _is_gone(answer, None)
-    assert await ground.is_gone(ref)
+    assert await ground.is_deleted(ref)
 
 
 async def test_an_object_with_a_finalizer_ends_when_that_is_taken_away(ground: Ground) -> None:
@@ -60,7 +60,7 @@ async def test_an_object_with_a_finalizer_ends_when_that_is_taken_away(ground: G
     released = await ground.operated(stored, ref, {"op": "remove", "path": "/metadata/finalizers"})
     assert "finalizers" not in released["metadata"]
     assert version_of(released) == version_of(answer)
-    assert await ground.is_gone(ref)
+    assert await ground.is_deleted(ref)
 
 
 async def test_a_bound_pod_ends_gracefully(ground: Ground) -> None:
@@ -82,7 +82,7 @@ async def test_a_bound_pod_ends_gracefully(ground: Ground) -> None:
     last = await ground.deleted(pod, ref, 0)
     assert last["metadata"]["deletionGracePeriodSeconds"] == 0
     assert _is_gone(last, 0)
-    assert await ground.is_gone(ref)
+    assert await ground.is_deleted(ref)
 
 
 async def test_a_bound_pod_has_half_a_minute_where_nobody_says_otherwise(ground: Ground) -> None:
@@ -103,7 +103,7 @@ async def test_a_pod_that_needs_no_time_goes_at_once(ground: Ground, case: str) 
     answer = await ground.deleted(pod, ref, 0 if case == "at once" else None)
     assert answer["metadata"]["deletionGracePeriodSeconds"] == 0
     assert _is_gone(answer, None)
-    assert await ground.is_gone(ref)
+    assert await ground.is_deleted(ref)
 
 
 async def test_a_pod_that_reached_its_end_while_it_was_ending_stays_until_it_is_told(ground: Ground) -> None:
@@ -114,7 +114,7 @@ async def test_a_pod_that_reached_its_end_while_it_was_ending_stays_until_it_is_
     ended = await ground.laid_over(pod, ref, "status", status={"phase": "Failed"})
     assert await ground.deleted(pod, ref) == ended
     await ground.deleted(pod, ref, 0)
-    assert await ground.is_gone(ref)
+    assert await ground.is_deleted(ref)
 
 
 @pytest.mark.parametrize("grace", [0, 9])
@@ -125,7 +125,7 @@ async def test_a_pod_with_a_finalizer_goes_when_both_are_over(ground: Ground, gr
     answer = await ground.deleted(pod, ref, grace)
     assert not _is_gone(answer, grace)
     await ground.operated(pod, ref, {"op": "remove", "path": "/metadata/finalizers"})
-    assert await ground.is_gone(ref) == (grace == 0)
+    assert await ground.is_deleted(ref) == (grace == 0)
 
 
 async def test_a_pod_that_is_evicted_ends_as_one_that_is_deleted(ground: Ground) -> None:

@@ -8,9 +8,9 @@ from worldkit import NOW, OWNER_HERE, A, config_map, lower_node, put, referring,
 
 from tensile.engine.caches import bound_feed, lower_feeds, rules, upper_feeds
 from tensile.errors import ClusterError
-from tensile.kube.fleet import Feed
+from tensile.kube.fleet import InformerSpec
 from tensile.objects import CONFIG_MAP, NODE, POD, SECRET, UPPER, Manifest, Ref
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.plan import Step
@@ -26,18 +26,18 @@ class Heard:
         self.steps: list[str] = []
         self.troubles: list[object] = []
 
-    def stepped(self, _key: Key, step: Step, error: ClusterError | None) -> None:
+    def on_step(self, _key: Key, step: Step, error: ClusterError | None) -> None:
         """Note a step, or its refusal."""
         if error is None:
             self.steps.append(f"{step.verb} {step.ref} {step.subresource}".rstrip())
         else:
             self.troubles.append(error)
 
-    def stuck(self, _key: Key, problem: Problem) -> None:
+    def on_blocked(self, _key: Key, problem: Problem) -> None:
         """Note a problem."""
         self.troubles.append(problem)
 
-    def broke(self, _key: Key, error: Exception) -> None:
+    def on_rule_error(self, _key: Key, error: Exception) -> None:
         """Note a defect."""
         self.troubles.append(error)
 
@@ -53,7 +53,7 @@ def bound() -> World:
     return here
 
 
-def feeds(here: World) -> Iterable[Feed]:
+def feeds(here: World) -> Iterable[InformerSpec]:
     """Return everything that the engine follows."""
     lower = here.lowers[A]
     return (
@@ -63,9 +63,9 @@ def feeds(here: World) -> Iterable[Feed]:
     )
 
 
-def rehearsals(here: World) -> dict[str, Rehearsal]:
+def rehearsals(here: World) -> dict[str, DryRunCluster]:
     """Make clusters that hold what the caches hold, and that the caches follow."""
-    clusters = {name: Rehearsal(name, ends_pods=name != UPPER, now=lambda: NOW) for name in (UPPER, A)}
+    clusters = {name: DryRunCluster(name, ends_pods=name != UPPER, now=lambda: NOW) for name in (UPPER, A)}
     for feed in feeds(here):
         for entry in feed.cache:
             if entry.raw:
@@ -74,14 +74,14 @@ def rehearsals(here: World) -> dict[str, Rehearsal]:
     return clusters
 
 
-async def at_rest(here: World, clusters: dict[str, Rehearsal]) -> Heard:
+async def at_rest(here: World, clusters: dict[str, DryRunCluster]) -> Heard:
     """Let a new loop work until nothing is to be done soon."""
     heard = Heard()
     loop = Loop(here, rules(), clusters, heard, Timing(lambda: NOW, lambda: 0.0))
     loop.open(A)
-    await loop.quiet()
-    while loop.hasten(1.0):
-        await loop.quiet()
+    await loop.wait_idle()
+    while loop.expedite(1.0):
+        await loop.wait_idle()
     await loop.close(A)
     return heard
 

@@ -65,7 +65,7 @@ async def test_a_service_that_is_deleted_is_gone(ground: Ground) -> None:
     stored = await put(ground, service())
     ref = ground.at("web", SERVICE)
     assert _is_gone(await ground.deleted(stored, ref), None)
-    assert await ground.is_gone(ref)
+    assert await ground.is_deleted(ref)
 
 
 async def test_a_slice_that_was_made_has_the_print_of_the_one_above(ground: Ground) -> None:

@@ -11,7 +11,7 @@ from worldkit import A
 
 from tensile.kube.cluster import Patch
 from tensile.objects import CONFIG_MAP, LEASE, POD, UPPER, Ref
-from tensile.reconcile.backoff import LONGEST_REST, REPEATED, REPEATED_WITHIN, Repetitions
+from tensile.reconcile.backoff import LONGEST_REST, REPEATED, REPEATED_WITHIN, WriteThrottle
 from tensile.reconcile.desired import Decision, Patched
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import World
@@ -35,9 +35,9 @@ def step(ready: str = "True", **more: Any) -> Step:
     return Step("patch", ABOVE, "because", patch=status(ready, **more), subresource="status")
 
 
-def made(times: int, *steps: Step, every: float = 0.1) -> tuple[Repetitions, float]:
+def made(times: int, *steps: Step, every: float = 0.1) -> tuple[WriteThrottle, float]:
     """Note that steps came through, one after the other so many times; returns the time after the last too."""
-    found, now = Repetitions(), 0.0
+    found, now = WriteThrottle(), 0.0
     for _ in range(times):
         for one in steps:
             now += every
@@ -116,7 +116,7 @@ def test_only_changes_are_counted_each_object_for_itself() -> None:
 
 def test_only_so_many_objects_are_remembered() -> None:
     """The oldest go."""
-    found = Repetitions(limit=2)
+    found = WriteThrottle(limit=2)
     others = [Step("patch", ABOVE._replace(name=f"p{number}"), "", patch=status("True")) for number in range(3)]
     for one in others:
         for _ in range(REPEATED):
@@ -125,7 +125,7 @@ def test_only_so_many_objects_are_remembered() -> None:
 
 
 def fighting() -> tuple[Bench, list[float]]:
-    """Make a loop whose rule wants a change that is never there, and another one each time; returns when it was asked."""
+    """Make a loop whose rule wants another change each time, none of which lasts; return when it was asked."""
     bench, moments = Bench(), list[float]()
 
     def wanted(_world: World) -> Decision:
@@ -154,7 +154,7 @@ async def test_two_that_undo_each_others_changes_do_so_every_few_seconds() -> No
     for number in range(int(10 * MINUTE)):
         await until(number / 10)
         bench.loop.add(ONE)
-    await bench.loop.quiet()
+    await bench.loop.wait_idle()
     written = [one.subresource for one in bench.noted.steps]
     assert REPEATED < written.count("status") <= REPEATED + 8 + MINUTE / LONGEST_REST
     assert written.count("") == len(moments) >= 10 * MINUTE
@@ -168,7 +168,7 @@ async def test_a_change_that_rests_comes_back_by_itself() -> None:
     bench, _ = fighting()
     for _ in range(REPEATED + 3):
         bench.loop.add(ONE)
-        await bench.loop.quiet()
+        await bench.loop.wait_idle()
     before = [one.subresource for one in bench.noted.steps].count("status")
     assert before == REPEATED
     await until(1.0)

@@ -6,11 +6,11 @@ from worldkit import STRANGER, A, B, drop, lose, marked, put
 
 from tensile.kube.store import Delta
 from tensile.objects import ROLE, ROLE_BINDING, SERVICE_ACCOUNT, UPPER, Kind, Ref
-from tensile.reconcile.desired import Absent, Confirmed, Decision
-from tensile.reconcile.rules.rbac_orphans import RightsOrphanRule, key_of
+from tensile.reconcile.desired import Absent, Decision, VerifyAbsent
+from tensile.reconcile.rules.rbac_orphans import RBACOrphanRule, key_of
 from tensile.reconcile.world import World
 
-RULE = RightsOrphanRule()
+RULE = RBACOrphanRule()
 NAMES = {ROLE: "reader", ROLE_BINDING: "reads"}
 KINDS = pytest.mark.parametrize("kind", NAMES, ids=lambda kind: kind.name)
 
@@ -44,17 +44,17 @@ def test_what_is_missing_above_is_confirmed_and_goes_unasked(kind: Kind) -> None
     here, name = below(), NAMES[kind]
     lose(here.upper.more[kind], name)
     assert found(here).wanted == (
-        Confirmed(
+        VerifyAbsent(
             Ref(UPPER, kind, "default", name),
             f"{kind.name}-{name}",
             f"the {kind.name} made for it still stands",
-            asked=False,
+            requested=False,
         ),
     )
     here.upper.more[kind].confirm_absent("default", name, sought=f"{kind.name}-{name}")
     (gone,) = found(here).wanted
     assert isinstance(gone, Absent)
-    assert (gone.ref, gone.asked, gone.lost) == (Ref(A, kind, "default", name), False, False)
+    assert (gone.ref, gone.requested, gone.after_rollback) == (Ref(A, kind, "default", name), False, False)
     assert gone.uid == here.lowers[A].more[kind].get("default", name).uid  # type: ignore[union-attr]
 
 
@@ -69,7 +69,7 @@ def test_what_was_seen_deleted_is_left_to_its_own_rule(kind: Kind) -> None:
     drop(here.upper.more[kind], name)
     (gone,) = found(here).wanted
     assert isinstance(gone, Absent)
-    assert not gone.asked
+    assert not gone.requested
 
 
 @KINDS
@@ -81,7 +81,7 @@ def test_the_going_of_an_older_one_is_no_word_about_this_ones(kind: Kind) -> Non
     put(here.upper.more[kind], {**other, "metadata": {**other["metadata"], "uid": "older"}})
     drop(here.upper.more[kind], name)
     (wanted,) = found(here).wanted
-    assert isinstance(wanted, Confirmed)
+    assert isinstance(wanted, VerifyAbsent)
 
 
 @KINDS
@@ -93,7 +93,7 @@ def test_what_a_restored_store_forgot_is_marked_so(kind: Kind) -> None:
     cache.confirm_absent("default", name, sought=f"{kind.name}-{name}")
     (gone,) = found(here).wanted
     assert isinstance(gone, Absent)
-    assert gone.lost
+    assert gone.after_rollback
 
 
 @pytest.mark.parametrize("which", ["originals", "copies", "accounts", "pods", "silent"])
@@ -109,9 +109,9 @@ def test_nothing_is_concluded_from_what_is_not_known(which: str) -> None:
         "pods": lower.pods,
     }
     if which == "silent":
-        lower.silent = 1.0
+        lower.unreachable_seconds = 1.0
     else:
-        caches[which].distrust()
+        caches[which].mark_stale()
     assert found(here) == Decision()
 
 
@@ -119,7 +119,7 @@ def test_nothing_is_concluded_from_what_is_not_known(which: str) -> None:
 def test_what_goes_or_comes_without_its_other_half_is_heard(kind: Kind) -> None:
     """In the lower where it is; what is there on both sides concerns nobody."""
     here, name = below(), NAMES[kind]
-    routes = {route.cache: route for route in RULE.routes()}
+    routes = {route.cache: route for route in RULE.watches()}
     above, copy = here.upper.more[kind].get("default", name), here.lowers[A].more[kind].get("default", name)
     up, down = routes[f"upper.{kind.name}"], routes[kind.name]
     assert list(up.keys(here, A, Delta(above, None))) == [key_of(A)]

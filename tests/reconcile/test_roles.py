@@ -24,12 +24,12 @@ from worldkit import (
 
 from tensile.kube.store import Delta
 from tensile.objects import CLUSTER_ROLE, POD, ROLE, ROLE_BINDING, SERVICE_ACCOUNT, UPPER, Manifest, Ref
-from tensile.reconcile.desired import Decision, Told
+from tensile.reconcile.desired import Decision, EmitEvent
 from tensile.reconcile.plan import Plan, Step
-from tensile.reconcile.rules.rbac import Binding, RightsRule, digest, key_of
+from tensile.reconcile.rules.rbac import BindingFacts, RBACRule, digest, key_of
 from tensile.reconcile.world import Problem, World
 
-RULE = RightsRule()
+RULE = RBACRule()
 ROLE_KEY, BINDING_KEY = key_of(A, "default", ROLE, "reader"), key_of(A, "default", ROLE_BINDING, "reads")
 GROUP = "rbac.authorization.k8s.io"
 ON = "controllers: [ServiceAccount, RBAC]\n"
@@ -97,14 +97,14 @@ def the_step(here: World, key: Any = BINDING_KEY) -> Step:
 
 def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
     """Return the names of the keys that a change concerns."""
-    (route,) = (one for one in RULE.routes() if one.cache == cache)
+    (route,) = (one for one in RULE.watches() if one.cache == cache)
     return list(names(route.keys(here, lower, delta)))
 
 
 def test_a_role_of_a_mirrored_account_goes_down() -> None:
     """With our marks; a refusal of it holds nothing up."""
     step = the_step(granted(), ROLE_KEY)
-    assert (step.verb, step.ref, step.apart) == ("create", Ref(A, ROLE, "default", "reader"), True)
+    assert (step.verb, step.ref, step.independent) == ("create", Ref(A, ROLE, "default", "reader"), True)
     assert step.body == {
         "apiVersion": f"{GROUP}/v1",
         "kind": "Role",
@@ -153,9 +153,9 @@ def test_a_binding_that_was_made_anew_is_made_anew_below() -> None:
 def test_a_binding_waits_for_its_role() -> None:
     """The one that is above now; Kubernetes refuses a binding to a role that is not there."""
     here = granted()
-    assert decided(RULE, BINDING_KEY, here)[0] == Decision(waits=(ROLE_KEY,))
+    assert decided(RULE, BINDING_KEY, here)[0] == Decision(depends_on=(ROLE_KEY,))
     put(here.lowers[A].more[ROLE], marked(role(), "older", uid="below-role"))
-    assert decided(RULE, BINDING_KEY, here)[0] == Decision(waits=(ROLE_KEY,))
+    assert decided(RULE, BINDING_KEY, here)[0] == Decision(depends_on=(ROLE_KEY,))
     drop(here.upper.more[ROLE], "reader")
     assert decided(RULE, BINDING_KEY, here)[0] == Decision()
 
@@ -167,7 +167,7 @@ def test_a_cluster_role_is_taken_by_its_name_where_it_is() -> None:
     assert found.problem is not None
     assert found.problem.reason == "ClusterRoleNotFound"
     assert "lower-a has no ClusterRole view" in found.problem.message
-    assert [one.about.kind for one in found.wanted if isinstance(one, Told)] == [ROLE_BINDING, POD]
+    assert [one.about.kind for one in found.wanted if isinstance(one, EmitEvent)] == [ROLE_BINDING, POD]
     put(here.lowers[A].more[CLUSTER_ROLE], thing("ClusterRole", "view", ""))
     assert the_step(here).verb == "create"
     assert planned(here, key_of(A, "default", ROLE, "view")) == Plan(())
@@ -294,7 +294,7 @@ def test_nothing_is_decided_from_what_is_not_complete(which: str) -> None:
         "accounts above": here.upper.more[SERVICE_ACCOUNT],
         "accounts below": lower.more[SERVICE_ACCOUNT],
     }
-    caches[which].distrust()
+    caches[which].mark_stale()
     assert decided(RULE, ROLE_KEY, here)[0] == Decision()
 
 
@@ -305,7 +305,7 @@ def test_a_refusal_is_told_on_the_role_and_on_some_pods() -> None:
         put(here.lowers[A].upper_pods, upper_pod(f"p{number}", {"serviceAccountName": "robot"}))
     here.problems[ROLE_KEY] = REFUSED
     wanted = decided(RULE, ROLE_KEY, here)[0].wanted
-    told = [one for one in wanted if isinstance(one, Told)]
+    told = [one for one in wanted if isinstance(one, EmitEvent)]
     assert told[0].about == Ref(UPPER, ROLE, "default", "reader")
     assert [one.about.name for one in told[1:]] == ["p0", "p1", "p2", "p3", "p4"]
     assert {one.reason for one in told} == {"Forbidden"}
@@ -367,5 +367,5 @@ def test_a_binding_is_kept_with_whom_it_gives_what() -> None:
     entry = here.upper.more[ROLE_BINDING].get("default", "reads")
     assert entry is not None
     accounts = (("default", "robot"), ("default", "default"), ("elsewhere", "robot"))
-    assert entry.facts == Binding("Role", "reader", accounts)
-    assert digest(b'{"metadata": {"name": "a"}, "subjects": null}').facts == Binding("", "", ())
+    assert entry.facts == BindingFacts("Role", "reader", accounts)
+    assert digest(b'{"metadata": {"name": "a"}, "subjects": null}').facts == BindingFacts("", "", ())

@@ -13,16 +13,16 @@ from loopkit import ONE, Told
 from virtualtime import clock, in_virtual_time
 from worldkit import NOW, OWNER_HERE, A, B, home, marked, put, raised, referring, secret, upper_pod, world
 
-from tensile.engine.logging import Narration, configure
+from tensile.engine.logging import LoggingObserver, configure
 from tensile.engine.metrics import Metrics
 from tensile.errors import ClusterError, Conflict, Denied, Throttled, Unreachable
 from tensile.names import TOKEN_TERM
 from tensile.objects import EVENT, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
-from tensile.reconcile.desired import Ask, Decision, Granted
+from tensile.reconcile.desired import Decision, TokenRequest, TokenSecret
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.pods.references import copy_of
 from tensile.reconcile.report.values import LAST_APPLIED
-from tensile.reconcile.rules.config import DependencyRule, key_of
+from tensile.reconcile.rules.config import ConfigRule, key_of
 from tensile.reconcile.world import World
 
 OLD, NEW, APPLIED = "m4rker-old-value", "m4rker-new-value", "m4rker-applied-value"
@@ -45,7 +45,7 @@ class Telling:
         configure("debug", "json", self.stream)
         self.metrics = Metrics()
         self.clusters = {name: Answering(name) for name in (UPPER, A, B)}
-        narration = Narration(self.metrics, clock, structlog.get_logger("tensile.test"))
+        narration = LoggingObserver(self.metrics, clock, structlog.get_logger("tensile.test"))
         self.loop = Loop(of, (rule,), self.clusters, narration, Timing(lambda: NOW, lambda: 0.5))
 
     async def run(self, seconds: float) -> None:
@@ -97,7 +97,7 @@ def secret_world(*, is_below: bool) -> World:
 @in_virtual_time
 async def test_copying_a_secret_tells_nothing_of_it(name: str, *, is_below: bool) -> None:
     """Whether it is made or changed, comes through or not, and whatever the refusal quotes."""
-    telling = Telling(secret_world(is_below=is_below), DependencyRule())
+    telling = Telling(secret_world(is_below=is_below), ConfigRule())
     verb = "patch" if is_below else "create"
     telling.clusters[A].answer(verb, *refusals(name, OLD if is_below else NEW, NEW))
     await telling.run(20.0)
@@ -127,7 +127,7 @@ async def test_a_token_that_is_issued_is_not_told(name: str) -> None:
     manifest = marked({**secret("one"), "data": {"token": ""}}, "above")
     manifest["metadata"]["annotations"][TOKEN_TERM] = ""
     account = Ref(UPPER, SERVICE_ACCOUNT, "default", "robot")
-    wanted = Granted(Ref(A, SECRET, "default", "one"), account, (Ask("token", {}),), manifest, "because")
+    wanted = TokenSecret(Ref(A, SECRET, "default", "one"), account, (TokenRequest("token", {}),), manifest, "because")
     rule.say(ONE, Decision((wanted,)))
     telling = Telling(world(), rule)
     telling.clusters[UPPER] = Issuing(UPPER)
@@ -141,7 +141,7 @@ async def test_a_token_that_is_issued_is_not_told(name: str) -> None:
 @in_virtual_time
 async def test_what_quotes_nothing_is_told_in_its_own_words() -> None:
     """So that the tests above could find something."""
-    telling = Telling(secret_world(is_below=False), DependencyRule())
+    telling = Telling(secret_world(is_below=False), ConfigRule())
     telling.clusters[A].answer("create", *[Denied("m4rker-of-nobody", status=403, reason="Refused")] * 5)
     await telling.run(3.0)
     assert telling.told().count("m4rker-of-nobody") >= 2

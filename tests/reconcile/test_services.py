@@ -36,7 +36,7 @@ from worldkit import (
 from tensile.kube.store import Delta
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref
-from tensile.reconcile.desired import Told
+from tensile.reconcile.desired import EmitEvent
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.rules import namespaces
 from tensile.reconcile.rules.service_index import service_key
@@ -134,7 +134,7 @@ def test_the_namespace_comes_first() -> None:
     here = exposed()
     drop(here.lowers[A].namespaces, "default", "")
     decision, found = decided(RULE, KEY, here)
-    assert (decision.waits, found) == ((namespaces.key_of(A, "default"),), Plan(()))
+    assert (decision.depends_on, found) == ((namespaces.key_of(A, "default"),), Plan(()))
 
 
 @pytest.mark.parametrize("missing", ["upper services", "upper slices", "services", "slices", "pods"])
@@ -150,7 +150,7 @@ def test_nothing_is_decided_on_half_a_picture(missing: str) -> None:
         "pods": here.lowers[A].upper_pods,
     }
     assert the_step(here).verb == "delete"
-    caches[missing].distrust()
+    caches[missing].mark_stale()
     assert planned(here) == Plan(())
 
 
@@ -217,7 +217,7 @@ def test_one_that_cannot_become_what_it_should_is_made_anew(above: dict[str, Any
     edited(here.upper.more[SERVICE], "web", **above)
     edited(here.lowers[A].more[SERVICE], "web", **there)
     step = the_step(here)
-    assert (step.verb, step.uid, step.asked) == ("delete", "below-Service-web", True)
+    assert (step.verb, step.uid, step.requested) == ("delete", "below-Service-web", True)
     drop(here.lowers[A].more[SERVICE], "web")
     assert the_step(here).verb == "create"
 
@@ -242,7 +242,7 @@ def test_one_that_was_deleted_above_goes() -> None:
     here = done(exposed())
     drop(here.upper.more[SERVICE], "web")
     step = the_step(here)
-    assert (step.verb, step.uid, step.asked) == ("delete", "below-Service-web", True)
+    assert (step.verb, step.uid, step.requested) == ("delete", "below-Service-web", True)
 
 
 def test_one_that_is_merely_missing_above_stays() -> None:
@@ -277,8 +277,8 @@ def test_a_name_that_is_taken_is_not_touched_and_said_above() -> None:
     found = planned(here)
     assert (found.steps, found.problem and found.problem.reason) == ((), "NameConflict")
     here.problems[KEY] = Problem("NameConflict", "is not ours")
-    (told,) = (one for one in decided(RULE, KEY, here)[0].wanted if isinstance(one, Told))
-    assert told == Told(Ref(UPPER, SERVICE, "default", "web"), "Service-web", "NameConflict", "is not ours")
+    (told,) = (one for one in decided(RULE, KEY, here)[0].wanted if isinstance(one, EmitEvent))
+    assert told == EmitEvent(Ref(UPPER, SERVICE, "default", "web"), "Service-web", "NameConflict", "is not ours")
 
 
 def test_the_apiservers_own_service_stays_above() -> None:
@@ -353,7 +353,7 @@ def test_there_is_no_alias_in_kube_system() -> None:
 
 def told(here: World, cache: str, delta: Delta, delay: float = 0.0) -> list[str]:
     """Return the names of the keys that a change concerns."""
-    routes = [route for route in RULE.routes() if (route.cache, route.delay) == (cache, delay)]
+    routes = [route for route in RULE.watches() if (route.cache, route.delay) == (cache, delay)]
     return [name for route in routes for name in names(route.keys(here, A, delta))]
 
 

@@ -36,13 +36,13 @@ from tensile.kube import store
 from tensile.kube.store import Delta
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref
-from tensile.reconcile.desired import Patched, Present, Told
+from tensile.reconcile.desired import EmitEvent, Patched, Present
 from tensile.reconcile.plan import Plan, Step
-from tensile.reconcile.rules.endpoint_slices import SliceRule
+from tensile.reconcile.rules.endpoint_slices import EndpointSliceRule
 from tensile.reconcile.rules.service_index import service_key, slice_key
 from tensile.reconcile.world import Key, Problem, World
 
-RULE = SliceRule()
+RULE = EndpointSliceRule()
 EVERY = ["default/kubernetes-upper", "default/web-1"]
 
 
@@ -63,7 +63,7 @@ def test_a_slice_is_made_once_its_service_is_there() -> None:
     """With the endpoints above, whose addresses hold everywhere; nodes, zones and pods of the upper stay there."""
     here = exposed()
     decision, found = decided(RULE, SLICE_KEY, here)
-    assert (decision.waits, found) == ((KEY,), Plan(()))
+    assert (decision.depends_on, found) == ((KEY,), Plan(()))
     step = the_step(done(here, KEY))
     assert (step.verb, step.ref, step.reason) == ("create", SLICE_REF, "endpoints of Service web")
     conditions = {"ready": True, "serving": True, "terminating": False}
@@ -122,7 +122,7 @@ def test_a_change_above_is_laid_over(above: Manifest, path: str) -> None:
     here = done(exposed())
     put(here.upper.more[ENDPOINT_SLICE], above)
     step = the_step(here)
-    assert (step.verb, step.ref, step.uid, step.shown) == ("patch", SLICE_REF, "below-EndpointSlice-web-1", False)
+    assert (step.verb, step.ref, step.uid, step.in_plan) == ("patch", SLICE_REF, "below-EndpointSlice-web-1", False)
     assert [(one["op"], one["path"]) for one in step.operations] == [("replace", path)]
 
 
@@ -168,7 +168,7 @@ def test_without_its_service_below_there_is_no_slice() -> None:
     here = done(exposed())
     drop(here.lowers[A].more[SERVICE], "web")
     step = the_step(here)
-    assert (step.verb, step.uid, step.asked) == ("delete", "below-EndpointSlice-web-1", True)
+    assert (step.verb, step.uid, step.requested) == ("delete", "below-EndpointSlice-web-1", True)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_service_that_is_not_ours_gets_no_endpoints_of_ours(taken: Manifest) -
     """Neither new ones, nor does it keep those that ours had."""
     here = exposed()
     put(here.lowers[A].more[SERVICE], taken)
-    assert decided(RULE, SLICE_KEY, here)[0].waits == (KEY,)
+    assert decided(RULE, SLICE_KEY, here)[0].depends_on == (KEY,)
     here = done(exposed())
     put(here.lowers[A].more[SERVICE], taken)
     assert the_step(here).verb == "delete"
@@ -189,7 +189,7 @@ def test_a_service_of_an_older_object_above_is_waited_for() -> None:
     here = done(exposed(), KEY)
     put(here.upper.more[SERVICE], {**service(), "metadata": service()["metadata"] | {"uid": "another"}})
     decision, found = decided(RULE, SLICE_KEY, here)
-    assert (decision.waits, found) == ((KEY,), Plan(()))
+    assert (decision.depends_on, found) == ((KEY,), Plan(()))
 
 
 def test_a_slice_of_no_service_stays_above() -> None:
@@ -215,7 +215,7 @@ def test_one_that_was_deleted_above_goes() -> None:
     """One that is merely missing stays until that was looked into."""
     here = done(exposed())
     drop(here.upper.more[ENDPOINT_SLICE], "web-1")
-    assert (the_step(here).verb, the_step(here).asked) == ("delete", True)
+    assert (the_step(here).verb, the_step(here).requested) == ("delete", True)
     here = done(exposed())
     lose(here.upper.more[ENDPOINT_SLICE], "web-1")
     assert planned(here) == Plan(())
@@ -236,7 +236,7 @@ def test_a_name_that_is_taken_is_not_touched() -> None:
     assert (found.steps, found.problem and found.problem.reason) == ((), "NameConflict")
     here.problems[SLICE_KEY] = Problem("NameConflict", "is not ours")
     told, _ = decided(RULE, SLICE_KEY, here)[0].wanted
-    assert told == Told(Ref(UPPER, SERVICE, "default", "web"), "Service-web", "NameConflict", "is not ours")
+    assert told == EmitEvent(Ref(UPPER, SERVICE, "default", "web"), "Service-web", "NameConflict", "is not ours")
     drop(here.lowers[A].more[SERVICE], "web")
     assert planned(here) == Plan(())
 
@@ -248,7 +248,7 @@ def test_a_change_that_is_refused_is_said_on_the_service_above() -> None:
     assert decided(RULE, SLICE_KEY, here)[0].wanted == ()
     put(here.upper.more[ENDPOINT_SLICE], sliced("web-1", endpoint("10.1.0.9")))
     told, changed_one = decided(RULE, SLICE_KEY, here)[0].wanted
-    assert told == Told(Ref(UPPER, SERVICE, "default", "web"), "Service-web", "Denied", "a policy")
+    assert told == EmitEvent(Ref(UPPER, SERVICE, "default", "web"), "Service-web", "Denied", "a policy")
     assert isinstance(changed_one, Patched)
 
 
@@ -263,7 +263,7 @@ def test_an_alias_has_nobody_above_to_tell() -> None:
 def test_nothing_is_decided_on_half_a_picture() -> None:
     """A list that has not come yet is no list of nothing."""
     here = done(exposed())
-    here.lowers[A].more[SERVICE].distrust()
+    here.lowers[A].more[SERVICE].mark_stale()
     drop(here.upper.more[ENDPOINT_SLICE], "web-1")
     assert planned(here) == Plan(())
 
@@ -289,7 +289,7 @@ def test_the_slice_of_an_alias_that_is_none_any_more_goes() -> None:
 
 def told(here: World, route_of: str, delta: Delta) -> list[str]:
     """Return the names of the keys that a change concerns."""
-    (route,) = [route for route in RULE.routes() if route.cache == route_of]
+    (route,) = [route for route in RULE.watches() if route.cache == route_of]
     return list(names(route.keys(here, A, delta)))
 
 

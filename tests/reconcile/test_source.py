@@ -14,7 +14,7 @@ import pytest
 from filekit import heard
 from structlog.testing import capture_logs
 
-from tensile.engine.file_source import SETTLE, Reading, Text, follow, read
+from tensile.engine.file_source import SETTLE, TopologyText, TopologyUpdate, follow, read
 from tensile.errors import TensileError
 from tensile.kube.file_watch import FileWatcher, Notifier, notifier
 from tensile.topology import Topology, TopologyErrors, parse
@@ -41,10 +41,10 @@ class Following:
         self.path = path
         self.watcher = watcher
         self.refusals: asyncio.Queue[str] = asyncio.Queue()
-        self.readings: list[Reading] = []
+        self.readings: list[TopologyUpdate] = []
         self.topologies = self._changes(follow(path, parse(text("first")), watcher, **options))
 
-    async def _changes(self, readings: AsyncGenerator[Reading, None]) -> AsyncGenerator[Topology, None]:
+    async def _changes(self, readings: AsyncGenerator[TopologyUpdate, None]) -> AsyncGenerator[Topology, None]:
         """Yield what is to be put in force; keep what is refused apart, and everything together."""
         async with aclosing(readings):
             async for reading in readings:
@@ -403,7 +403,7 @@ async def test_a_file_is_read_once(path: Path) -> None:
     assert reading.topology is not None
     assert names(reading.topology) == ["first"]
     whole = text("first").encode()
-    assert reading.text == Text(len(whole), sha256(whole).hexdigest())
+    assert reading.text == TopologyText(len(whole), sha256(whole).hexdigest())
 
 
 async def test_a_large_file_is_read_without_holding_up_the_rest(path: Path) -> None:

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from tensile.engine.file_source import SETTLE, SHRUNK, Reading, follow
-from tensile.kube.file_watch import FileWatch, FileWatcher, Watched
+from tensile.engine.file_source import SETTLE, SHRUNK, TopologyUpdate, follow
+from tensile.kube.file_watch import FileStates, FileWatch, FileWatcher
 from tensile.topology import Topology, TopologyErrors, parse
 
 CUTS = 500
@@ -30,7 +30,7 @@ def text(*, qps: int = 500, lowers: int = 6) -> str:
 class Always(FileWatcher):
     """Tells of changes all the time."""
 
-    def watch(self, seen: Watched, hear: Callable[[], object]) -> FileWatch:
+    def watch(self, seen: FileStates, hear: Callable[[], object]) -> FileWatch:
         """Begin to tell."""
         made = FileWatch(seen, hear, self)
         self._watches[made] = None
@@ -58,22 +58,22 @@ class Rests:
 class Followed:
     """A file of a topology that is in force, and what comes of changes of it."""
 
-    def __init__(self, path: Path, readings: AsyncGenerator[Reading, None], rests: Rests) -> None:
+    def __init__(self, path: Path, readings: AsyncGenerator[TopologyUpdate, None], rests: Rests) -> None:
         self.path = path
         self.rests = rests
         self._readings = readings
 
-    async def after(self, data: bytes) -> Reading:
+    async def after(self, data: bytes) -> TopologyUpdate:
         """Write the file and give what becomes of it."""
         self.path.write_bytes(data)
         return await self._next()
 
-    async def gone(self) -> Reading:
+    async def gone(self) -> TopologyUpdate:
         """Delete the file and give what becomes of it."""
         self.path.unlink()
         return await self._next()
 
-    async def _next(self) -> Reading:
+    async def _next(self) -> TopologyUpdate:
         async with asyncio.timeout(20):
             return await anext(self._readings)
 

@@ -136,7 +136,7 @@ def test_a_claim_waits_for_its_namespace() -> None:
     drop(here.lowers[A].namespaces, "default", "")
     above(here, claim(node=A))
     decision, found = decided(RULE, KEY, here)
-    assert (decision.waits, found.steps) == ((namespaces.key_of(A, "default"),), ())
+    assert (decision.depends_on, found.steps) == ((namespaces.key_of(A, "default"),), ())
 
 
 def test_nothing_is_made_for_a_node_that_is_not_ours() -> None:
@@ -247,7 +247,7 @@ def test_a_pod_whose_claim_lives_elsewhere_is_told() -> None:
     assert planned(here) == Plan(())
     bound(here)
     decision, found = decided(RULE, KEY, here)
-    assert decision.waits == (KEY._replace(lower=B),)
+    assert decision.depends_on == (KEY._replace(lower=B),)
     assert found.problem == ("ClaimElsewhere", "claim default/data has its volume in lower cluster lower-b, not here")
     below(here, copy(made, "1Gi"))
     assert reason(here) == "ClaimElsewhere"
@@ -494,7 +494,7 @@ def test_nothing_is_decided_from_an_incomplete_cache(side: str, kind: Any) -> No
     above(here, claim(node=A))
     assert the_step(here).verb == "create"
     cache = (here.upper if side == "upper" else here.lowers[A]).more[kind]
-    cache.distrust()
+    cache.mark_stale()
     assert planned(here) == Plan(())
 
 

@@ -6,7 +6,7 @@ from worldkit import A, B, decided, drop, reload
 
 from tensile.names import LOWER
 from tensile.objects import CLAIM, Manifest, Ref
-from tensile.reconcile.desired import Confirmed
+from tensile.reconcile.desired import VerifyAbsent
 from tensile.reconcile.rules.claim_rule import ClaimRule, key_of
 from tensile.reconcile.world import World
 
@@ -27,7 +27,7 @@ def test_a_claim_waits_for_the_copy_that_it_had_elsewhere(made: Manifest) -> Non
     """That one may be getting its volume at this moment; it goes as it was seen, without one."""
     here = moved(made)
     found = decided(ClaimRule(), KEY, here)[0]
-    assert (found.wanted, found.waits, found.problem) == ((), (THERE,), None)
+    assert (found.wanted, found.depends_on, found.problem) == ((), (THERE,), None)
     step = the_step(here, THERE)
     assert (step.verb, step.ref.cluster) == ("delete", B)
     assert step.version
@@ -53,7 +53,7 @@ def test_the_note_of_another_lower_is_taken_back_there_first() -> None:
     above(here, claim(annotations={LOWER: B}))
     bound(here)
     found = decided(ClaimRule(), KEY, here)[0]
-    assert (found.wanted, found.waits) == ((), (THERE,))
+    assert (found.wanted, found.depends_on) == ((), (THERE,))
     (step,) = planned(here, THERE).steps
     assert step.patch is not None
     assert step.patch.body["metadata"]["annotations"] == {LOWER: None}
@@ -72,7 +72,7 @@ def test_a_note_stays_while_nobody_needs_the_claim_elsewhere() -> None:
 def test_a_wait_for_a_lower_that_does_not_answer_is_said() -> None:
     """It may take long."""
     here = moved(claim())
-    here.lowers[B].silent = 1.0
+    here.lowers[B].unreachable_seconds = 1.0
     assert reason(here) == "LowerUnreachable"
 
 
@@ -83,7 +83,7 @@ def test_where_storage_is_not_looked_after_any_more_a_read_tells() -> None:
     above(here, claim(annotations={LOWER: B}))
     bound(here)
     found = decided(ClaimRule(), KEY, here)[0]
-    assert found.wanted == (Confirmed(Ref(B, CLAIM, "default", "data"), "claim-data", "it was to be made there"),)
+    assert found.wanted == (VerifyAbsent(Ref(B, CLAIM, "default", "data"), "claim-data", "it was to be made there"),)
     below(here, copy(claim()), lower=B)
     assert reason(here) == "ClaimElsewhere"
     drop(here.lowers[B].more[CLAIM], "data")

@@ -11,7 +11,7 @@ from tensile.reconcile.world import World
 
 def heard(here: World, cache: str, before: Entry | None, after: Entry | None, lower: str = A) -> list[str]:
     """Return the names of the keys that a change in a cache concerns."""
-    routes = [route for route in RULE.routes() if route.cache == cache]
+    routes = [route for route in RULE.watches() if route.cache == cache]
     found = [key for route in routes for key in route.keys(here, lower, Delta(before, after))]
     assert all((key.rule, key.lower) == (NAME, lower) for key in found)
     return list(names(found))

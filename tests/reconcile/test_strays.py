@@ -6,11 +6,11 @@ from worldkit import STRANGER, A, B, drop, lose, marked, put, reload
 
 from tensile.kube.store import Delta
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Kind, Ref
-from tensile.reconcile.desired import Absent, Confirmed, Decision
-from tensile.reconcile.rules.orphans import StrayRule, key_of
+from tensile.reconcile.desired import Absent, Decision, VerifyAbsent
+from tensile.reconcile.rules.orphans import ServiceOrphanRule, key_of
 from tensile.reconcile.world import World
 
-RULE = StrayRule()
+RULE = ServiceOrphanRule()
 NAMES = {SERVICE: "web", ENDPOINT_SLICE: "web-1"}
 
 
@@ -35,16 +35,16 @@ def test_what_is_missing_above_is_confirmed_and_goes_unasked(kind: Kind) -> None
     name = NAMES[kind]
     lose(here.upper.more[kind], name)
     (wanted,) = found(here).wanted
-    assert wanted == Confirmed(
+    assert wanted == VerifyAbsent(
         Ref(UPPER, kind, "default", name),
         f"{kind.name}-{name}",
         f"the {kind.name} made for it still stands",
-        asked=False,
+        requested=False,
     )
     here.upper.more[kind].confirm_absent("default", name, sought=f"{kind.name}-{name}")
     (gone,) = found(here).wanted
     assert isinstance(gone, Absent)
-    assert (gone.ref, gone.uid, gone.asked) == (Ref(A, kind, "default", name), f"below-{kind.name}-{name}", False)
+    assert (gone.ref, gone.uid, gone.requested) == (Ref(A, kind, "default", name), f"below-{kind.name}-{name}", False)
 
 
 @pytest.mark.parametrize("kind", [SERVICE, ENDPOINT_SLICE], ids=lambda kind: kind.name)
@@ -58,11 +58,11 @@ def test_what_was_seen_deleted_is_left_to_its_own_rule(kind: Kind) -> None:
     other = service() if kind == SERVICE else sliced()
     put(here.upper.more[kind], {**other, "metadata": other["metadata"] | {"uid": "another"}})
     drop(here.upper.more[kind], NAMES[kind])
-    assert isinstance(found(here).wanted[0], Confirmed)
-    here.upper.more[kind].note_gone("default", NAMES[kind], f"{kind.name}-{NAMES[kind]}")
+    assert isinstance(found(here).wanted[0], VerifyAbsent)
+    here.upper.more[kind].mark_deleted("default", NAMES[kind], f"{kind.name}-{NAMES[kind]}")
     (gone,) = found(here).wanted
     assert isinstance(gone, Absent)
-    assert not gone.asked
+    assert not gone.requested
 
 
 def test_a_slice_goes_with_its_service_and_is_not_counted_again() -> None:
@@ -93,9 +93,9 @@ def test_nothing_is_decided_on_half_a_picture(trouble: str) -> None:
     assert found(here).wanted
     match trouble:
         case "silent":
-            here.lowers[A].silent = 3
+            here.lowers[A].unreachable_seconds = 3
         case "unlisted":
-            here.upper.more[ENDPOINT_SLICE].distrust()
+            here.upper.more[ENDPOINT_SLICE].mark_stale()
         case "switched off":
             reload(here, f"name: {A}, controllers: []")
     assert found(here) == Decision()
@@ -107,7 +107,7 @@ def test_what_goes_above_and_what_comes_alone_below_is_heard() -> None:
     for kind in (SERVICE, ENDPOINT_SLICE):
         above, below = here.upper.more[kind].get("default", NAMES[kind]), here.lowers[A].more[kind]
         copy = below.get("default", NAMES[kind])
-        routes = {route.cache: route.keys for route in RULE.routes()}
+        routes = {route.cache: route.keys for route in RULE.watches()}
         assert list(routes[f"upper.{kind.name}"](here, A, Delta(above, above))) == []
         assert list(routes[f"upper.{kind.name}"](here, A, Delta(above, None))) == [key_of(A)]
         assert list(routes[f"upper.{kind.name}"](here, A, Delta(None, above))) == [key_of(A)]

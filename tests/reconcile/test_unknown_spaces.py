@@ -80,7 +80,7 @@ def left() -> World:
 def heard(here: World, rule: Rule) -> Iterator[Key]:
     """Yield every key of a rule, and those of every change that it can hear of."""
     yield from rule.keys(here, A)
-    for route in rule.routes():
+    for route in rule.watches():
         for entry in find_cache(here, A, route.cache):
             for delta in (Delta(None, entry), Delta(entry, None), Delta(entry, entry)):
                 yield from route.keys(here, A, delta)

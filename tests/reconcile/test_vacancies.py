@@ -25,10 +25,10 @@ from tensile.kube.store import Delta
 from tensile.names import UPPER_NAMESPACE, Owner
 from tensile.objects import NAMESPACE, UPPER, Manifest, Ref
 from tensile.reconcile.plan import Step
-from tensile.reconcile.rules.namespace_cleanup import NAME, VacancyRule, key_of
+from tensile.reconcile.rules.namespace_cleanup import NAME, NamespaceCleanupRule, key_of
 from tensile.reconcile.world import Key, World
 
-RULE = VacancyRule()
+RULE = NamespaceCleanupRule()
 KEY = key_of(A)
 PREFIXED = "name: lower-a, namespaces: {mapping: prefix}"
 
@@ -57,14 +57,14 @@ def test_a_namespace_of_ours_goes_after_the_one_above() -> None:
     """By its UID, asked for by who deleted that one, and only where nothing is in it."""
     (step,) = steps(vacated())
     assert (step.verb, step.ref, step.uid) == ("delete", Ref(A, NAMESPACE, "", "team"), "below-team")
-    assert (step.asked, step.vacant, step.apart, step.shown) == (True, True, True, True)
+    assert (step.requested, step.only_if_empty, step.independent, step.in_plan) == (True, True, True, True)
     assert step.reason == "namespace team is gone above"
 
 
 def test_with_a_prefix_it_is_known_by_its_note() -> None:
     """Its name is another than that above."""
     (step,) = steps(vacated(PREFIXED))
-    assert (step.ref.name, step.asked) == ("demo-team", True)
+    assert (step.ref.name, step.requested) == ("demo-team", True)
 
 
 def test_a_namespace_that_is_there_above_stays() -> None:
@@ -101,10 +101,10 @@ def test_a_namespace_that_is_merely_missing_above_is_looked_up_first() -> None:
     put(here.upper.namespaces, space("team", uid="above"))
     lose(here.upper.namespaces, "team", "")
     (step,) = steps(here)
-    assert (step.verb, step.ref, step.uid, step.asked) == ("confirm", Ref(UPPER, NAMESPACE, "", "team"), "", False)
+    assert (step.verb, step.ref, step.uid, step.requested) == ("confirm", Ref(UPPER, NAMESPACE, "", "team"), "", False)
     here.upper.namespaces.confirm_absent("", "team")
     (step,) = steps(here)
-    assert (step.verb, step.asked) == ("delete", False)
+    assert (step.verb, step.requested) == ("delete", False)
 
 
 def test_a_namespace_that_a_restored_store_forgot_is_marked_so() -> None:
@@ -115,7 +115,7 @@ def test_a_namespace_that_a_restored_store_forgot_is_marked_so() -> None:
         here.upper.namespaces.take_over((), 1, rewound=rewound)
         here.upper.namespaces.confirm_absent("", "team")
         (step,) = steps(here)
-        assert (step.asked, step.lost) == (False, rewound)
+        assert (step.requested, step.after_rollback) == (False, rewound)
 
 
 def test_a_namespace_made_for_an_older_one_of_that_name_is_not_asked_for() -> None:
@@ -124,7 +124,7 @@ def test_a_namespace_made_for_an_older_one_of_that_name_is_not_asked_for() -> No
     put(here.upper.namespaces, space("team", uid="another"))
     drop(here.upper.namespaces, "team", "")
     (step,) = steps(here)
-    assert (step.verb, step.asked) == ("delete", False)
+    assert (step.verb, step.requested) == ("delete", False)
 
 
 @pytest.mark.parametrize("cache", ["pods", "config_maps"])
@@ -143,13 +143,13 @@ def test_what_is_ours_in_it_goes_first(cache: str) -> None:
 def test_nothing_goes_while_not_all_is_known(blind: str) -> None:
     """Neither from an incomplete cache, nor while the cluster is silent, nor while the upper's is incomplete."""
     here = vacated()
-    getattr(here.lowers[A], blind).distrust()
+    getattr(here.lowers[A], blind).mark_stale()
     assert steps(here) == ()
     here = vacated()
-    here.lowers[A].silent = 1.0
+    here.lowers[A].unreachable_seconds = 1.0
     assert steps(here) == ()
     here = vacated()
-    here.upper.namespaces.distrust()
+    here.upper.namespaces.mark_stale()
     assert steps(here) == ()
 
 
@@ -162,7 +162,7 @@ def test_a_namespace_of_an_older_mapping_goes_though_the_one_above_is_there() ->
     put(moved.upper.namespaces, space("team", uid="above"))
     put(moved.lowers[A].namespaces, ours("team"), ours("demo-team"))
     (step,) = steps(moved)
-    assert (step.verb, step.ref.name, step.asked) == ("delete", "team", False)
+    assert (step.verb, step.ref.name, step.requested) == ("delete", "team", False)
 
 
 def test_several_are_in_one_plan_in_the_order_of_their_names() -> None:
@@ -177,7 +177,7 @@ def test_several_are_in_one_plan_in_the_order_of_their_names() -> None:
 def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
     """Return the keys that a change in a cache concerns, by the name of their lower."""
     found: list[Key] = [
-        key for route in RULE.routes() if route.cache == cache for key in route.keys(here, lower, delta)
+        key for route in RULE.watches() if route.cache == cache for key in route.keys(here, lower, delta)
     ]
     assert [one.rule for one in found] == [NAME] * len(found)
     assert list(names(found)) == [""] * len(found)

@@ -22,7 +22,7 @@ from tensile.objects import (
     Ref,
 )
 from tensile.reconcile.apply import carry_out, first_of_somebody, look_into, name_in
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.plan import Step
 
 TEAM = Ref(A, NAMESPACE, "", "team")
@@ -32,7 +32,7 @@ NEWS = Kind("events.k8s.io/v1", "Event", "events", namespaced=True)
 ROOT = config_map("kube-root-ca.crt", namespace="team")
 
 
-class Site(Rehearsal):
+class Site(DryRunCluster):
     """A cluster that knows some kinds more, and refuses to list some; `asked` is what was listed, in order."""
 
     def __init__(self, *more: Kind, refuses: dict[str, Exception] | None = None) -> None:
@@ -149,7 +149,7 @@ async def test_a_namespace_with_something_in_it_is_not_deleted() -> None:
     site.place(SECRET, thing("Secret", "theirs", "team"))
     space_now = site.find(NAMESPACE, "", "team")
     assert space_now is not None
-    step = Step("delete", TEAM, "unused", uid=space_now["metadata"]["uid"], vacant=True)
+    step = Step("delete", TEAM, "unused", uid=space_now["metadata"]["uid"], only_if_empty=True)
     with pytest.raises(Denied):
         await carry_out(step, site, None)
     assert site.find(NAMESPACE, "", "team") == space_now

@@ -62,7 +62,7 @@ async def test_a_key_added_often_is_decided_once() -> None:
     for key in (ONE, TWO, ONE, ONE):
         desk.queue.add(key)
     assert (desk.queue.depth, desk.decided) == (2, [])
-    await desk.queue.quiet()
+    await desk.queue.wait_idle()
     assert desk.names() == ["one", "two"]
     assert desk.queue.depth == 0
 
@@ -78,7 +78,7 @@ async def test_a_key_being_worked_on_is_decided_once_more_afterwards() -> None:
         desk.queue.add(ONE)
     assert desk.names() == ["one"]
     job.go.set()
-    await desk.queue.quiet()
+    await desk.queue.wait_idle()
     assert desk.names() == ["one", "one"]
     assert job.most == 1
 
@@ -101,7 +101,7 @@ async def test_a_key_added_while_it_is_decided_is_never_worked_on_twice_at_once(
     await asyncio.sleep(1)
     assert desk.names() == ["one", "two"]
     job.go.set()
-    await desk.queue.quiet()
+    await desk.queue.wait_idle()
     assert desk.names() == ["one", "two", "one"]
     assert job.most == 1
 
@@ -153,7 +153,7 @@ async def test_many_keys_leave_the_event_loop_its_turns() -> None:
 async def test_a_delayed_key_comes_when_it_is_due() -> None:
     """By itself, once."""
     desk = Desk()
-    desk.queue.later(ONE, 5.0)
+    desk.queue.add_after(ONE, 5.0)
     assert (desk.queue.delayed, desk.queue.depth) == (1, 0)
     await asyncio.sleep(10)
     assert desk.decided == [("one", pytest.approx(5.0))]
@@ -166,7 +166,7 @@ async def test_of_two_delays_the_sooner_counts(delays: tuple[float, float]) -> N
     """Whichever was asked for first; the later one is dropped."""
     desk = Desk()
     for delay in delays:
-        desk.queue.later(ONE, delay)
+        desk.queue.add_after(ONE, delay)
     assert desk.queue.delayed == 1
     await asyncio.sleep(1000)
     assert desk.decided == [("one", pytest.approx(5.0))]
@@ -181,7 +181,7 @@ async def test_work_says_when_its_key_comes_back() -> None:
     await asyncio.sleep(100)
     job.delay = 5.0
     job.go.set()
-    await desk.queue.quiet()
+    await desk.queue.wait_idle()
     assert desk.queue.delayed == 1
     del desk.work[ONE]
     await asyncio.sleep(100)
@@ -192,8 +192,8 @@ async def test_work_says_when_its_key_comes_back() -> None:
 async def test_quiet_does_not_wait_for_what_is_delayed() -> None:
     """A heartbeat in five minutes is no reason to call a queue busy."""
     desk = Desk()
-    desk.queue.later(ONE, 300.0)
-    await desk.queue.quiet()
+    desk.queue.add_after(ONE, 300.0)
+    await desk.queue.wait_idle()
     assert clock() == 0.0
     await desk.queue.close()
 
@@ -206,7 +206,7 @@ async def test_quiet_waits_for_what_is_worked_on() -> None:
     desk.queue.add(ONE)
     await job.began.wait()
     desk.queue.add(ONE)
-    waiting = asyncio.create_task(desk.queue.quiet())
+    waiting = asyncio.create_task(desk.queue.wait_idle())
     await asyncio.sleep(1)
     assert not waiting.done()
     job.go.set()
@@ -227,10 +227,10 @@ async def test_work_that_fails_frees_its_place() -> None:
     desk.work[ONE] = failing
     desk.queue.add(ONE)
     desk.queue.add(TWO)
-    await desk.queue.quiet()
+    await desk.queue.wait_idle()
     assert desk.names() == ["one", "two"]
     desk.queue.add(ONE)
-    await desk.queue.quiet()
+    await desk.queue.wait_idle()
     assert desk.names() == ["one", "two", "one"]
 
 
@@ -247,7 +247,7 @@ async def test_a_decision_that_fails_stops_no_other() -> None:
     desk.work[ONE] = failing
     desk.queue.add(ONE)
     desk.queue.add(TWO)
-    await desk.queue.quiet()
+    await desk.queue.wait_idle()
     assert desk.names() == ["one", "two"]
     assert [type(one) for one in told] == [ValueError]
 
@@ -256,12 +256,12 @@ async def test_a_decision_that_fails_stops_no_other() -> None:
 async def test_what_comes_soon_can_come_now() -> None:
     """What comes later does not, and it is said whether there was any."""
     desk = Desk()
-    desk.queue.later(ONE, 0.5)
-    desk.queue.later(TWO, 300.0)
-    assert desk.queue.hasten(1.0)
-    await desk.queue.quiet()
+    desk.queue.add_after(ONE, 0.5)
+    desk.queue.add_after(TWO, 300.0)
+    assert desk.queue.expedite(1.0)
+    await desk.queue.wait_idle()
     assert (desk.decided, desk.queue.delayed) == ([("one", 0.0)], 1)
-    assert not desk.queue.hasten(1.0)
+    assert not desk.queue.expedite(1.0)
     await desk.queue.close()
 
 
@@ -274,13 +274,13 @@ async def test_a_closed_queue_does_nothing_any_more() -> None:
     await job.began.wait()
     desk.queue.add(ONE)
     desk.queue.add(TWO)
-    desk.queue.later(THREE, 5.0)
-    waiting = asyncio.create_task(desk.queue.quiet())
+    desk.queue.add_after(THREE, 5.0)
+    waiting = asyncio.create_task(desk.queue.wait_idle())
     await desk.queue.close()
     await waiting
     assert (job.running, desk.queue.depth, desk.queue.delayed) == (0, 0, 0)
     desk.queue.add(TWO)
-    desk.queue.later(THREE, 5.0)
+    desk.queue.add_after(THREE, 5.0)
     await asyncio.sleep(100)
     assert desk.names() == ["one"]
 

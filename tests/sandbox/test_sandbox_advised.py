@@ -7,7 +7,6 @@ import yaml
 
 from tensile.policy.extender.server import SCHEDULER
 from tensile.sandbox import credentials, flags
-from tensile.sandbox import flags as arguments
 from tensile.sandbox.layout import Layout
 
 MANIFEST = Path(__file__).resolve().parent.parent.parent / "manifests" / "scheduler-extender.yaml"
@@ -28,7 +27,7 @@ def test_it_replaces_the_flags_that_count_no_more(upper: Layout) -> None:
     assert (
         f"--kube-api-qps={found['clientConnection']['qps']}",
         f"--kube-api-burst={found['clientConnection']['burst']}",
-    ) == arguments.FAST_CLIENT
+    ) == flags.FAST_CLIENT
     assert found["leaderElection"] == {"leaderElect": False}
 
 

@@ -14,10 +14,9 @@ import pytest
 from sandbox_waiting import until
 
 from tensile.sandbox import apiserver, credentials, processes
-from tensile.sandbox import processes as ports
 from tensile.sandbox.apiserver import Api
 from tensile.sandbox.layout import LOOPBACK, Layout, Ports, PortTakenError, SandboxError
-from tensile.sandbox.state import Cluster
+from tensile.sandbox.state import SandboxCluster
 
 OBJECT: dict[str, Any] = {"kind": "Node", "metadata": {"name": "n"}}
 
@@ -45,13 +44,13 @@ class Script(http.server.BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(content).encode())
 
     def log_message(self, *_arguments: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
     """A cluster with credentials and free ports."""
-    (run,) = ports.choose([6])
+    (run,) = processes.choose([6])
     made = Layout(str(tmp_path), "lower-a", 1, 1, Ports(*run))
     credentials.write(made, datetime.now(UTC))
     return made
@@ -132,22 +131,22 @@ def test_no_answer_to_a_create_is_told(layout: Layout) -> None:
         Api(layout).create("/api/v1/nodes", OBJECT)
 
 
-def started(layout: Layout, command: list[str]) -> Cluster:
+def started(layout: Layout, command: list[str]) -> SandboxCluster:
     """Return a cluster with one process, which runs the command."""
     variables = processes.environment(uuid.uuid4().hex, layout.directory)
     process = processes.spawn(command, variables, layout.output / "etcd.log")
-    return Cluster(layout, {"etcd": process})
+    return SandboxCluster(layout, {"etcd": process})
 
 
 @pytest.fixture
-def sleeping(layout: Layout) -> Iterator[Cluster]:
+def sleeping(layout: Layout) -> Iterator[SandboxCluster]:
     """A cluster whose one process sleeps."""
     cluster = started(layout, ["/bin/sleep", "600"])
     yield cluster
     processes.send(cluster.processes["etcd"], processes.signal.SIGKILL)
 
 
-def test_waiting_ends_when_the_probe_holds(sleeping: Cluster) -> None:
+def test_waiting_ends_when_the_probe_holds(sleeping: SandboxCluster) -> None:
     """The probe is asked until it says yes, and no more."""
     answers = iter([False, False, True])
     apiserver.wait([sleeping], lambda _cluster, _api: next(answers), "it")
@@ -159,7 +158,7 @@ def test_waiting_for_no_cluster_is_short() -> None:
     apiserver.wait([], lambda _cluster, _api: False, "it", limit=0.0)
 
 
-def test_waiting_has_an_end(sleeping: Cluster) -> None:
+def test_waiting_has_an_end(sleeping: SandboxCluster) -> None:
     """The error says which cluster, what was waited for, and where to look."""
     with pytest.raises(SandboxError, match=r"lower-a: the moon not ready after 0 s; see .*output"):
         apiserver.wait([sleeping], lambda _cluster, _api: False, "the moon", limit=0.0)
@@ -182,7 +181,7 @@ def test_a_taken_port_is_an_error_of_its_own(layout: Layout) -> None:
 
 
 def test_a_cluster_is_ready_with_its_nodes_and_its_account(
-    layout: Layout, sleeping: Cluster, script: type[Script]
+    layout: Layout, sleeping: SandboxCluster, script: type[Script]
 ) -> None:
     """Pods can run once a node is usable and the default account exists."""
     usable = {"spec": {}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
@@ -211,12 +210,12 @@ def test_each_component_is_asked_where_it_listens(
     where = Ports(**dict.fromkeys(Ports.__struct_fields__, 1) | {port: layout.ports.apiserver})
     moved = Layout(layout.root, layout.name, 1, 1, where)
     probe = apiserver.component(component)
-    assert probe(Cluster(moved), Api(moved))
+    assert probe(SandboxCluster(moved), Api(moved))
     script.table = {}
-    assert not probe(Cluster(moved), Api(moved))
+    assert not probe(SandboxCluster(moved), Api(moved))
 
 
-def test_a_component_without_a_port_is_ready_once_it_runs(sleeping: Cluster) -> None:
+def test_a_component_without_a_port_is_ready_once_it_runs(sleeping: SandboxCluster) -> None:
     """Nothing can be asked of kwok."""
     assert apiserver.component("kwok")(sleeping, Api(sleeping.layout))
 

@@ -13,8 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from tensile.sandbox import credentials
-from tensile.sandbox import credentials as kubeconfig
-from tensile.sandbox.credentials import Authority, Pair
+from tensile.sandbox.credentials import Authority, CertificatePair
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def other(now: datetime) -> Authority:
     return credentials.authority("test-ca", now)
 
 
-def loaded(pair: Pair) -> x509.Certificate:
+def loaded(pair: CertificatePair) -> x509.Certificate:
     """Return the certificate of a pair."""
     return x509.load_pem_x509_certificate(pair.certificate)
 
@@ -39,13 +38,13 @@ def attributes(certificate: x509.Certificate, kind: x509.ObjectIdentifier) -> li
     return [str(one.value) for one in certificate.subject.get_attributes_for_oid(kind)]
 
 
-def verify_client(pair: Pair, authority: Authority, when: datetime) -> None:
+def verify_client(pair: CertificatePair, authority: Authority, when: datetime) -> None:
     """Check a client certificate as strictly as the web does; raises when it is not good."""
     store = Store([loaded(authority.pair)])
     PolicyBuilder().store(store).time(when).build_client_verifier().verify(loaded(pair), [])
 
 
-def verify_server(pair: Pair, authority: Authority, when: datetime, host: str) -> None:
+def verify_server(pair: CertificatePair, authority: Authority, when: datetime, host: str) -> None:
     """Check a server's certificate as strictly as the web does."""
     store = Store([loaded(authority.pair)])
     subject = x509.DNSName(host)
@@ -136,14 +135,14 @@ def test_the_public_key_is_the_private_ones() -> None:
 
 
 @pytest.fixture
-def config(signer: Authority) -> tuple[dict[str, object], Pair]:
+def config(signer: Authority) -> tuple[dict[str, object], CertificatePair]:
     """A kubeconfig as a YAML reader sees it, and the pair that is in it."""
     pair = signer.issue("boss")
-    text = kubeconfig.render("upper", "https://127.0.0.1:1", "upper-admin", signer.pair.certificate, pair)
+    text = credentials.render("upper", "https://127.0.0.1:1", "upper-admin", signer.pair.certificate, pair)
     return yaml.safe_load(text), pair
 
 
-def test_a_kubeconfig_has_one_context_and_it_is_the_current_one(config: tuple[dict, Pair]) -> None:
+def test_a_kubeconfig_has_one_context_and_it_is_the_current_one(config: tuple[dict, CertificatePair]) -> None:
     """The context ties the one cluster to the one user."""
     content, _ = config
     assert content["kind"] == "Config"
@@ -151,7 +150,7 @@ def test_a_kubeconfig_has_one_context_and_it_is_the_current_one(config: tuple[di
     assert content["contexts"] == [{"name": "upper", "context": {"cluster": "upper", "user": "upper-admin"}}]
 
 
-def test_a_kubeconfig_holds_its_certificates_inline(config: tuple[dict, Pair], signer: Authority) -> None:
+def test_a_kubeconfig_holds_its_certificates_inline(config: tuple[dict, CertificatePair], signer: Authority) -> None:
     """Nothing else has to be copied with the file."""
     content, pair = config
     (cluster,) = content["clusters"]

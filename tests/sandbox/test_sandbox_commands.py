@@ -9,14 +9,14 @@ import pytest
 from tensile.sandbox import commands, start, state
 from tensile.sandbox.layout import Layout, PortTakenError, SandboxError
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Binaries, Cluster, Options, Process, State
+from tensile.sandbox.state import Binaries, Options, Process, SandboxCluster, State
 
 
 @pytest.fixture
 def dead(tmp_path: Path, upper: Layout, binaries: Binaries) -> Path:
     """A directory whose sandbox was ready once, and whose one process ended since."""
     process = Process(2**22 + 1, 1, ["/bin/etcd"], "/somewhere/etcd.log")
-    clusters = {"upper": Cluster(upper, {"etcd": process})}
+    clusters = {"upper": SandboxCluster(upper, {"etcd": process})}
     one = State("feed", Options(0, 0), ["upper"], [], ready=True, binaries=binaries, clusters=clusters)
     state.save(tmp_path, one)
     return tmp_path
@@ -273,7 +273,7 @@ def test_what_is_printed_to_be_pasted_is_quoted(
     place = tmp_path / "my sandbox"
     place.mkdir()
     process = Process(2**22 + 1, 1, ["/bin/etcd"], "/somewhere/etcd.log")
-    clusters = {"upper": Cluster(upper, {"etcd": process})}
+    clusters = {"upper": SandboxCluster(upper, {"etcd": process})}
     one = State("feed", Options(0, 0), ["upper"], [], ready=True, binaries=binaries, clusters=clusters)
     state.save(place, one)
     assert commands.status(place) == 1

@@ -185,7 +185,7 @@ def test_a_killed_node_is_gone_and_comes_again(real: Sandbox, capsys: pytest.Cap
 
 
 def alive(family: dict[int, int | None]) -> list[int]:
-    """Return those that run yet. One that has ended but that nobody has waited for does not: it is no node's any more."""
+    """Return the processes that still run. A zombie does not: it belongs to no node any more."""
     return [pid for pid, started in family.items() if started is not None and processes.start_time(pid) == started]
 
 

@@ -145,7 +145,7 @@ def test_a_later_sandbox_in_the_same_place_is_not_touched(tmp_path: Path) -> Non
     assert (tmp_path / "upper").is_dir()
 
 
-def begin(directory: Path, identity: str) -> stop.Guard:
+def begin(directory: Path, identity: str) -> stop.CleanupGuard:
     """Begin a guard of a sandbox whose state is written."""
     with claimed(directory) as claim:
         state.save(directory, State(identity, Options(), [], claim.made))

@@ -16,7 +16,6 @@ from cryptography import x509
 from tensile.sandbox import apiserver as manifests
 from tensile.sandbox import credentials, real_node, start, stop
 from tensile.sandbox import flags as arguments
-from tensile.sandbox import real_node as realnode
 from tensile.sandbox.container_runtime import Runtime
 from tensile.sandbox.layout import LOOPBACK, Layout, SandboxError
 from tensile.sandbox.state import Binaries, NodePrograms, Options
@@ -41,12 +40,12 @@ def programs(tmp_path: Path) -> NodePrograms:
 
 def test_the_network_is_one_that_the_machine_is_not_in() -> None:
     """It is of those kept for benchmarks, and follows from the identity, so that two sandboxes differ."""
-    first, second = realnode.network(IDENTITY), realnode.network(IDENTITY[::-1])
-    assert first == realnode.network(IDENTITY)
+    first, second = real_node.network(IDENTITY), real_node.network(IDENTITY[::-1])
+    assert first == real_node.network(IDENTITY)
     assert first != second
     assert all(chosen.startswith(("198.18.", "198.19.")) for chosen in (first, second))
-    assert not realnode._is_here(f"{first}.1")
-    assert realnode._is_here(LOOPBACK)
+    assert not real_node._is_here(f"{first}.1")
+    assert real_node._is_here(LOOPBACK)
 
 
 def test_the_first_lower_gets_the_node(tmp_path: Path) -> None:
@@ -63,7 +62,7 @@ def test_nothing_of_nodes_in_name_only_runs_beside_it(real: Layout, binaries: Bi
 
 def test_the_command_line_names_both_ends(real: Layout, programs: NodePrograms) -> None:
     """The device, both addresses, the apiserver on loopback, and the node's own name and credential."""
-    line = realnode.command(real, IDENTITY, programs)
+    line = real_node.command(real, IDENTITY, programs)
     own, kubelet = line[: line.index("--")], line[line.index("--") + 1 :]
     assert own[0] == "/bin/tensile-node"
     assert {"--gateway=198.18.7.1/24", "--address=198.18.7.2/24", "--api=127.0.0.1:21001", "--path=/a:/b"} <= {*own}
@@ -82,9 +81,9 @@ def test_two_sandboxes_share_no_name(real: Layout, programs: NodePrograms) -> No
 
 def test_every_file_of_the_command_line_is_written(real: Layout, programs: NodePrograms) -> None:
     """Configuration and images are there before the node starts."""
-    realnode.write(real, programs)
+    real_node.write(real, programs)
     folder = real.node_folder
-    flags = [argument.partition("=")[2] for argument in realnode.command(real, IDENTITY, programs)]
+    flags = [argument.partition("=")[2] for argument in real_node.command(real, IDENTITY, programs)]
     files = [Path(value) for value in flags if value.startswith(str(folder))]
     assert len(files) == 3
     assert all(path.is_file() for path in files)
@@ -94,7 +93,7 @@ def test_every_file_of_the_command_line_is_written(real: Layout, programs: NodeP
 
 def test_pods_are_on_the_nodes_own_network(real: Layout) -> None:
     """Their addresses begin behind the node's, and there is no route out and nothing is masked."""
-    (bridge,) = realnode.pod_network(real)["plugins"]
+    (bridge,) = real_node.pod_network(real)["plugins"]
     ((addresses,),) = bridge["ipam"]["ranges"]
     assert addresses == {"subnet": "198.18.7.0/24", "rangeStart": "198.18.7.10", "gateway": "198.18.7.1"}
     assert "routes" not in bridge["ipam"]
@@ -103,7 +102,7 @@ def test_pods_are_on_the_nodes_own_network(real: Layout) -> None:
 
 def test_the_kubelet_is_guarded(real: Layout) -> None:
     """No anonymous caller, rights by the apiserver's word, and a certificate that it trusts."""
-    found = realnode.kubelet_configuration(real)
+    found = real_node.kubelet_configuration(real)
     assert found["authentication"]["anonymous"] == {"enabled": False}
     assert found["authorization"] == {"mode": "Webhook"}
     assert found["address"] == "198.18.7.2"

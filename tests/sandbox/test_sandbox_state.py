@@ -6,7 +6,7 @@ import pytest
 
 from tensile.sandbox import state
 from tensile.sandbox.layout import Layout, SandboxError
-from tensile.sandbox.state import Binaries, Cluster, Options, Process, State
+from tensile.sandbox.state import Binaries, Options, Process, SandboxCluster, State
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def whole(upper: Layout, lower: Layout, binaries: Binaries) -> State:
         made=["/x/y", "/x"],
         ready=True,
         binaries=binaries,
-        clusters={"upper": Cluster(upper, {"etcd": process}), "lower-a": Cluster(lower)},
+        clusters={"upper": SandboxCluster(upper, {"etcd": process}), "lower-a": SandboxCluster(lower)},
     )
 
 
@@ -83,7 +83,7 @@ def test_a_foreign_file_is_named_with_what_to_do(tmp_path: Path, content: str) -
 def test_two_states_share_no_clusters(upper: Layout) -> None:
     """A new state starts without the clusters of another one."""
     one, two = (State(name, Options(), [], []) for name in "ab")
-    one.clusters["upper"] = Cluster(upper)
+    one.clusters["upper"] = SandboxCluster(upper)
     one.clusters["upper"].processes["etcd"] = Process(1, 2, [], "")
     assert two.clusters == {}
-    assert Cluster(upper).processes == {}
+    assert SandboxCluster(upper).processes == {}

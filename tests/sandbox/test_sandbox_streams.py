@@ -257,7 +257,7 @@ def _followed(sandbox: Sandbox, path: Path) -> bool:
 
 
 class Hello(http.server.BaseHTTPRequestHandler):
-    """Says hello."""
+    """Answers each request with a greeting."""
 
     def do_GET(self) -> None:
         """Answer a GET."""
@@ -266,7 +266,7 @@ class Hello(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"hello")
 
     def log_message(self, *_arguments: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture

@@ -225,7 +225,7 @@ async def _silence(stage: Stage, what: dict[str, float]) -> None:
 
 
 async def _distrust(stage: Stage, what: str) -> None:
-    stage.distrust(_cluster(what))
+    stage.mark_stale(_cluster(what))
 
 
 async def _relist(stage: Stage, what: str) -> None:
@@ -268,7 +268,7 @@ async def _stop(stage: Stage, _what: Any) -> None:
 async def _abandon(stage: Stage, what: str) -> None:
     lower = stage.world.lowers[what]
     lower.in_topology = lower.connected = False
-    stage.wake(what)
+    stage.enqueue_all(what)
 
 
 async def _overlook(stage: Stage, ref: Ref, _what: Any) -> None:
@@ -336,7 +336,7 @@ def _line(said: Said) -> str:
         return f"problem {said.problem.reason}: {said.problem.message}"
     assert said.step is not None
     refused = f"\n    -> {type(said.error).__name__}: {said.error.message}" if said.error else ""
-    unasked = "" if said.step.asked else " [nobody asked]"
+    unasked = "" if said.step.requested else " [nobody asked]"
     return f"{said.step.verb} {_object(said.step)}{_content(said.step)} ({said.step.reason}){unasked}{refused}"
 
 

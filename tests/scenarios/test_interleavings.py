@@ -291,7 +291,7 @@ async def play(acts: list[Act], wrongs: list[str], writes: list[tuple[str, Ref]]
         wrongs += scene.remains()
         for cluster in scene.stage.clusters.values():
             cluster.writes.clear()
-        scene.stage.wake()
+        scene.stage.enqueue_all()
         await scene.stage.calm(60)
         every = [write for cluster in scene.stage.clusters.values() for write in cluster.writes]
         writes += [(verb, ref) for verb, ref in every if ref.kind != NODE]

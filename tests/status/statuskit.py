@@ -2,46 +2,46 @@
 
 from datetime import UTC, datetime, timedelta
 
-from tensile.engine.configmap_source import Place
-from tensile.engine.file_source import Reading, Text
+from tensile.engine.configmap_source import ConfigMapKey
+from tensile.engine.file_source import TopologyText, TopologyUpdate
 from tensile.engine.status.configmap import status_owner
-from tensile.engine.status.report import Row, Verdict
+from tensile.engine.status.report import LowerRow, TopologyStatus
 from tensile.errors import TensileError
 from tensile.names import Owner
 from tensile.topology import parse
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
-PLACE = Place("ops", "topo")
+PLACE = ConfigMapKey("ops", "topo")
 OWNER: Owner = status_owner("11111111-upper", PLACE)
 TOPOLOGY = parse("apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers: []\n")
 
 
-def text(sha: str = "aa", version: str = "7", uid: str = "map-1") -> Text:
+def text(sha: str = "aa", version: str = "7", uid: str = "map-1") -> TopologyText:
     """Make a text that tells itself from others by its hash."""
-    return Text(10, sha, version, uid)
+    return TopologyText(10, sha, version, uid)
 
 
-def good(sha: str = "aa", version: str = "7", *, changed: bool = True) -> Reading:
+def good(sha: str = "aa", version: str = "7", *, changed: bool = True) -> TopologyUpdate:
     """Make the reading of a good text."""
-    return Reading(text(sha, version), TOPOLOGY, changed=changed)
+    return TopologyUpdate(text(sha, version), TOPOLOGY, changed=changed)
 
 
-def bad(words: str = "topo:3:5: lowerz: unknown key", sha: str = "bb", version: str = "8") -> Reading:
+def bad(words: str = "topo:3:5: lowerz: unknown key", sha: str = "bb", version: str = "8") -> TopologyUpdate:
     """Make the reading of a bad text."""
-    return Reading(text(sha, version), error=TensileError(words))
+    return TopologyUpdate(text(sha, version), error=TensileError(words))
 
 
-def accepted(*readings: Reading) -> Verdict:
+def accepted(*readings: TopologyUpdate) -> TopologyStatus:
     """Return the verdict after a good text, and after what else came later."""
-    verdict = Verdict().after(good(), NOW)
+    verdict = TopologyStatus().after(good(), NOW)
     for reading in readings:
         verdict = verdict.after(reading, LATER)
     return verdict
 
 
-def row(name: str = "lower-a", **fields: object) -> Row:
+def row(name: str = "lower-a", **fields: object) -> LowerRow:
     """Make the row of a lower that is well."""
     whole = {"cpu": "96", "memory": "768Gi", "pods": "1500"}
-    found = Row(name, f"node-{name}", True, "", 3, 0, {**whole, "cpu": "90"}, whole)
+    found = LowerRow(name, f"node-{name}", True, "", 3, 0, {**whole, "cpu": "90"}, whole)
     return found._replace(**fields)  # type: ignore[arg-type]

@@ -10,11 +10,11 @@ from statuskit import NOW, PLACE, accepted, bad, row
 
 from tensile.engine.status.configmap import status_owner, status_ref, write
 from tensile.engine.status.query import LEASE_SECONDS, _answer, _ask_engine, _url
-from tensile.engine.status.report import Report
+from tensile.engine.status.report import StatusReport
 from tensile.errors import TensileError
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import LEASE, NAMESPACE, NODE, UPPER, Manifest
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.topology import Telemetry
 
 UID = "11111111-upper"
@@ -66,14 +66,14 @@ def test_it_is_asked_where_the_topology_says(bind: str, url: str) -> None:
 
 async def test_an_engine_tells_its_report() -> None:
     """As it is."""
-    document = Report("demo", accepted(), (row(),)).document()
+    document = StatusReport("demo", accepted(), (row(),)).document()
     assert await asked(orjson.dumps(document)) == document
 
 
 async def test_another_topologys_engine_is_not_taken_for_ours() -> None:
     """Two on one machine are a mistake of a port away."""
     with pytest.raises(TensileError, match="runs topology demo, not other: give its file, or another"):
-        await asked(orjson.dumps(Report("demo", accepted(), ()).document()), name="other")
+        await asked(orjson.dumps(StatusReport("demo", accepted(), ()).document()), name="other")
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b"", b'"x"'])
@@ -97,13 +97,13 @@ BROKEN = ("nonsense: 1\n", "lowers: []\n", "guard: {maxDeletes: 2\n", "a: b: c\n
 @pytest.mark.parametrize("more", BROKEN)
 async def test_an_engine_whose_file_is_broken_tells_its_report(more: str) -> None:
     """It goes on with the last good file, and its report says what it refused."""
-    told = Report("demo", accepted(bad()), (row(),)).document()
+    told = StatusReport("demo", accepted(bad()), (row(),)).document()
     assert await asked(orjson.dumps(told), more=more) == told
 
 
 async def test_a_broken_file_that_the_engine_has_not_refused_is_told_too() -> None:
     """The engine may follow another file."""
-    runner, port = await serving(orjson.dumps(Report("demo", accepted(), (row(),)).document()))
+    runner, port = await serving(orjson.dumps(StatusReport("demo", accepted(), (row(),)).document()))
     answer = await _ask_engine(file_of(port, more=BROKEN[0]), "f")
     await runner.cleanup()
     assert answer.trouble.startswith("f:5:1: nonsense: unknown key; ")
@@ -117,7 +117,7 @@ async def test_a_broken_file_and_nobody_who_answers() -> None:
         await _ask_engine(file_of(port, more=BROKEN[0]), "f")
 
 
-class Upper(Rehearsal):
+class Upper(DryRunCluster):
     """An upper cluster in which an engine has told of itself."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Upper(Rehearsal):
         for name in (PLACE.namespace, LEASE_NAMESPACE):
             self.place(NAMESPACE, {"metadata": {"name": name}})
 
-    async def tell(self, report: Report) -> None:
+    async def tell(self, report: StatusReport) -> None:
         """Write the status as the engine does."""
         ref = status_ref(PLACE)
         made = write(None, report.data(), ref, status_owner(UID, PLACE), "map-1")
@@ -149,7 +149,7 @@ async def answer(upper: Upper, uid: str = UID) -> tuple[dict[str, Any], str]:
 async def test_the_status_and_the_nodes_are_put_together() -> None:
     """The nodes say what is advertised."""
     upper = Upper()
-    report = Report("demo", accepted(), (row(), row("lower-b")))
+    report = StatusReport("demo", accepted(), (row(), row("lower-b")))
     await upper.tell(report)
     upper.node("node-lower-a", 3)
     document, trouble = await answer(upper)
@@ -162,13 +162,13 @@ async def test_the_status_and_the_nodes_are_put_together() -> None:
 async def test_leases_that_nobody_renews_mean_that_no_engine_runs() -> None:
     """One that is renewed is enough; without lowers nothing can be said."""
     upper = Upper()
-    await upper.tell(Report("demo", accepted(), (row(), row("lower-b"))))
+    await upper.tell(StatusReport("demo", accepted(), (row(), row("lower-b"))))
     upper.node("node-lower-a", LEASE_SECONDS + 1)
     assert "no engine answers: the leases of its nodes are not renewed any more" in (await answer(upper))[1]
     upper.node("node-lower-b", 9)
     assert (await answer(upper))[1] == ""
     alone = Upper()
-    await alone.tell(Report("demo", accepted(), ()))
+    await alone.tell(StatusReport("demo", accepted(), ()))
     assert (await answer(alone))[1] == ""
 
 
@@ -177,6 +177,6 @@ async def test_where_no_engine_has_told_that_is_said() -> None:
     upper = Upper()
     with pytest.raises(TensileError, match=r"ConfigMap ops/topo-status does not exist: .* run --configmap ops/topo`"):
         await answer(upper)
-    await upper.tell(Report("demo", accepted(), ()))
+    await upper.tell(StatusReport("demo", accepted(), ()))
     with pytest.raises(TensileError, match="ConfigMap ops/topo-status is another's"):
         await answer(upper, "22222222-upper")

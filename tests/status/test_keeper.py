@@ -9,23 +9,23 @@ from statuskit import LATER, NOW, OWNER, PLACE, bad, good, row
 from structlog.testing import capture_logs
 from virtualtime import in_virtual_time
 
-from tensile.engine.file_source import Reading, Text
-from tensile.engine.status.configmap import OFTEN, SELDOM, Keeper, status_ref
-from tensile.engine.status.report import Standing
+from tensile.engine.file_source import TopologyText, TopologyUpdate
+from tensile.engine.status.configmap import OFTEN, SELDOM, StatusWriter, status_ref
+from tensile.engine.status.report import EngineStatus
 from tensile.errors import ClusterError, Denied, Unreachable
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Cache
 from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, UPPER, Manifest, Ref
-from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.cluster import DryRunCluster
 
 if TYPE_CHECKING:
-    from tensile.engine.status.report import Row
+    from tensile.engine.status.report import LowerRow
 
 REF = status_ref(PLACE)
 UID = "map-1"
 
 
-class Counted(Rehearsal):
+class Counted(DryRunCluster):
     """A cluster in memory that counts writes, and can refuse them."""
 
     def __init__(self) -> None:
@@ -56,23 +56,23 @@ class Kept:
     def __init__(self) -> None:
         self.cluster = Counted()
         self.cluster.place(NAMESPACE, {"metadata": {"name": PLACE.namespace}})
-        self.standing = Standing(lambda: NOW)
-        self.rows: list[Row] | None = None
+        self.standing = EngineStatus(lambda: NOW)
+        self.rows: list[LowerRow] | None = None
         self.standing.lowers = lambda: self.rows
         self.cache = Cache()
         self.cluster.follow(CONFIG_MAP, self.cache, lambda found: found["metadata"]["name"] == REF.name)
         self.keeper = self._keeper()
 
-    def _keeper(self) -> Keeper:
-        return Keeper(self.cluster, PLACE, OWNER, self.cache, self.standing, now=lambda: NOW)
+    def _keeper(self) -> StatusWriter:
+        return StatusWriter(self.cluster, PLACE, OWNER, self.cache, self.standing, now=lambda: NOW)
 
     def restart(self) -> None:
         """Begin anew on the same cluster, as after a restart."""
-        self.standing = Standing(lambda: NOW)
+        self.standing = EngineStatus(lambda: NOW)
         self.standing.lowers = lambda: self.rows
         self.keeper = self._keeper()
 
-    def tell(self, reading: Reading) -> None:
+    def tell(self, reading: TopologyUpdate) -> None:
         """Tell what became of a text."""
         self.standing.take(reading)
         self.keeper.tell(reading)
@@ -186,7 +186,7 @@ async def test_two_engines_do_not_write_in_turns() -> None:
         kept.tell(good())
         await asyncio.sleep(1)
         before = kept.take(), kept.data
-        other = Keeper(kept.cluster, PLACE, OWNER, kept.cache, Standing(lambda: LATER), now=lambda: LATER)
+        other = StatusWriter(kept.cluster, PLACE, OWNER, kept.cache, EngineStatus(lambda: LATER), now=lambda: LATER)
         other._standing.take(good())
         other.tell(good())
         assert await other.write()
@@ -202,7 +202,7 @@ async def test_a_text_that_is_gone_is_told_without_an_event() -> None:
         kept.tell(good())
         await asyncio.sleep(60)
         kept.take()
-        kept.tell(Reading(Text(), error=bad("there is no such ConfigMap").error))
+        kept.tell(TopologyUpdate(TopologyText(), error=bad("there is no such ConfigMap").error))
         await asyncio.sleep(1)
     assert (kept.take(), kept.data["state"]) == ([("patch", "ConfigMap")], "Rejected")
 
@@ -302,11 +302,11 @@ async def test_an_event_says_what_became_of_the_text() -> None:
 # A program that does not start on what it found, beside an engine that drives.
 
 
-async def begun(kept: Kept, reading: Reading) -> None:
+async def begun(kept: Kept, reading: TopologyUpdate) -> None:
     """Have another program find a text bad, tell of it, and end."""
-    standing = Standing(lambda: LATER)
+    standing = EngineStatus(lambda: LATER)
     standing.take(reading)
-    other = Keeper(kept.cluster, PLACE, OWNER, kept.cache, standing, now=lambda: LATER)
+    other = StatusWriter(kept.cluster, PLACE, OWNER, kept.cache, standing, now=lambda: LATER)
     other.tell(reading)
     assert await other.write()
 

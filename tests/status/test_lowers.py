@@ -4,7 +4,7 @@ import pytest
 from statuskit import row
 from worldkit import A, B, put, raised, thing, upper_pod, world
 
-from tensile.engine.status.report import Row, amounts, are_known, coarse, rows
+from tensile.engine.status.report import LowerRow, amounts, are_known, coarse, rows
 from tensile.objects import Manifest
 from tensile.reconcile.world import World
 
@@ -25,14 +25,14 @@ def standing() -> World:
     return here
 
 
-def first(here: World, **troubles: str) -> Row:
+def first(here: World, **troubles: str) -> LowerRow:
     """Return the row of the first lower."""
     return rows(here, troubles)[0]
 
 
 def test_a_lower_that_is_well_has_all_in_its_row() -> None:
     """What its node offers, what its nodes have, and the pods that are bound to it."""
-    assert first(standing()) == Row(
+    assert first(standing()) == LowerRow(
         name=A,
         node=A,
         reachable=True,
@@ -55,7 +55,7 @@ def test_there_is_a_row_for_every_lower() -> None:
 def test_lag_is_how_long_it_has_not_answered(silent: float, lag: int, *, reachable: bool) -> None:
     """A moment's silence is none yet."""
     here = standing()
-    here.lowers[A].silent = silent
+    here.lowers[A].unreachable_seconds = silent
     assert (first(here).reachable, first(here).lag) == (reachable, lag)
 
 
@@ -69,7 +69,7 @@ def test_one_that_never_answered_is_not_reachable() -> None:
 def test_without_a_list_of_nodes_what_it_has_is_not_known() -> None:
     """That is not the same as nothing."""
     here = standing()
-    here.lowers[A].nodes.distrust()
+    here.lowers[A].nodes.mark_stale()
     assert (first(here).real, first(here).message) == ({}, "its objects are not all listed yet")
 
 
@@ -98,12 +98,12 @@ def test_how_lowers_are_is_known_when_each_has_answered_or_will_not() -> None:
     lower = here.lowers[B]
     lower.version = ""
     assert not are_known(here)
-    lower.silent = 11.0
+    lower.unreachable_seconds = 11.0
     assert are_known(here)
-    lower.silent, lower.refusal = 0.0, "no such Secret"
+    lower.unreachable_seconds, lower.refusal = 0.0, "no such Secret"
     assert are_known(here)
     lower.refusal, lower.version = "", "v1.36.3"
-    lower.pods.distrust()
+    lower.pods.mark_stale()
     assert not are_known(here)
     lower.denied = "list Pod: denied"
     assert are_known(here), "it never will be"

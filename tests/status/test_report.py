@@ -4,13 +4,13 @@ import orjson
 import pytest
 from statuskit import NOW, TOPOLOGY, accepted, bad, row
 
-from tensile.engine.status.report import Report, Verdict, read_data
+from tensile.engine.status.report import StatusReport, TopologyStatus, read_data
 from tensile.errors import TensileError
 
 
-def report(*lowers: object) -> Report:
+def report(*lowers: object) -> StatusReport:
     """Make a report of a topology in force."""
-    return Report(TOPOLOGY.name, accepted(), tuple(lowers))  # type: ignore[arg-type]
+    return StatusReport(TOPOLOGY.name, accepted(), tuple(lowers))  # type: ignore[arg-type]
 
 
 def test_the_json_has_all_of_it() -> None:
@@ -34,10 +34,10 @@ def test_the_json_has_all_of_it() -> None:
 
 def test_what_is_waited_for_is_said() -> None:
     """And lowers of which nothing is known yet are not taken for none."""
-    assert Report("demo", accepted(), None).document()["waits"] == (
+    assert StatusReport("demo", accepted(), None).document()["waits"] == (
         "the lower clusters have not all told yet how they are"
     )
-    assert Report("demo", accepted(), (), "the upper cluster").document()["waits"] == "the upper cluster"
+    assert StatusReport("demo", accepted(), (), "the upper cluster").document()["waits"] == "the upper cluster"
 
 
 def test_the_config_map_has_a_word_and_json() -> None:
@@ -51,7 +51,7 @@ def test_the_config_map_has_a_word_and_json() -> None:
 
 def test_the_config_map_has_no_lowers_while_none_are_known() -> None:
     """What was told before stays."""
-    assert "lowers" not in Report("", Verdict(), None).data()
+    assert "lowers" not in StatusReport("", TopologyStatus(), None).data()
 
 
 @pytest.mark.parametrize("before", [1, 5, 61, 3599])
@@ -64,7 +64,7 @@ def test_the_config_map_changes_no_more_than_what_it_says(before: int) -> None:
 
 def test_what_was_written_can_be_read_back() -> None:
     """With nothing advertised, which the nodes say."""
-    whole = Report("demo", accepted(bad()), (row(), row("lower-b", lag=60, reachable=False)))
+    whole = StatusReport("demo", accepted(bad()), (row(), row("lower-b", lag=60, reachable=False)))
     expected = whole.document()
     for one in expected["lowers"]:
         one["advertised"] = {}
@@ -82,5 +82,5 @@ def test_what_somebody_else_wrote_is_refused(data: dict[str, str]) -> None:
 
 def test_a_topology_that_was_never_in_force_is_left_out_of_the_config_map() -> None:
     """As is how the lowers are: an engine that does not start knows neither."""
-    found = Report("", Verdict().after(bad(), NOW)).data()
+    found = StatusReport("", TopologyStatus().after(bad(), NOW)).data()
     assert (sorted(found), found["state"]) == (["rejected", "state"], "Rejected")

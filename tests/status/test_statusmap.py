@@ -8,7 +8,7 @@ from statuskit import LATER, NOW, OWNER, PLACE, accepted, bad, good
 
 from tensile.engine.status.configmap import (
     NameTaken,
-    Write,
+    StatusWrite,
     in_force,
     is_told,
     resumed,
@@ -16,7 +16,7 @@ from tensile.engine.status.configmap import (
     status_ref,
     write,
 )
-from tensile.engine.status.report import Verdict
+from tensile.engine.status.report import TopologyStatus
 from tensile.names import FIELD_MANAGER, OWNER_NAME, UPPER_UID
 from tensile.names import OWNER as OWNER_LABEL
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref
@@ -40,7 +40,7 @@ def seen(data: dict[str, str] | None = None, **meta: Any) -> Manifest:
     return {"metadata": {**whole, **meta}, "data": DATA if data is None else data}
 
 
-def told(verdict: Verdict) -> Manifest:
+def told(verdict: TopologyStatus) -> Manifest:
     """Return the status as it tells of a verdict."""
     document = verdict.document()
     parts = {key: orjson.dumps(document[key]).decode() for key in ("accepted", "rejected") if key in document}
@@ -83,7 +83,7 @@ def test_what_is_right_is_not_written() -> None:
     assert write(seen(), {"state": "Accepted", "topology": "demo"}, REF, OWNER, "map-1") is None
 
 
-def body(found: Write | None) -> Manifest:
+def body(found: StatusWrite | None) -> Manifest:
     """Return the body of a merge patch."""
     assert found is not None
     assert found.patch is not None
@@ -156,24 +156,24 @@ def test_anothers_is_left_alone(meta: dict[str, Any]) -> None:
 
 def test_a_restart_on_the_same_text_goes_on() -> None:
     """It came into force when it did, as far as the status tells."""
-    late = Verdict().after(good(), LATER)
+    late = TopologyStatus().after(good(), LATER)
     assert resumed(late, told(accepted()), OWNER) == accepted()
     for other in (None, seen({}), seen({"accepted": "1"}), seen({"accepted": "{"}), seen({"accepted": "{}"})):
         assert resumed(late, other, OWNER) == late
     assert resumed(late, {**told(accepted()), "metadata": seen(labels={})["metadata"]}, OWNER) == late
-    assert resumed(Verdict(), told(accepted()), OWNER) == Verdict()
+    assert resumed(TopologyStatus(), told(accepted()), OWNER) == TopologyStatus()
 
 
 def test_a_restart_on_another_text_does_not() -> None:
     """That one is new."""
-    other = Verdict().after(good("cc"), LATER)
+    other = TopologyStatus().after(good("cc"), LATER)
     assert resumed(other, told(accepted()), OWNER) == other
 
 
 def test_a_bad_first_text_that_was_told_keeps_its_time_too() -> None:
     """An engine that is started again and again on it says nothing new."""
-    bad_first = Verdict().after(bad(), NOW)
-    assert resumed(Verdict().after(bad(), LATER), told(bad_first), OWNER) == bad_first
+    bad_first = TopologyStatus().after(bad(), NOW)
+    assert resumed(TopologyStatus().after(bad(), LATER), told(bad_first), OWNER) == bad_first
 
 
 def test_what_is_told_already_is_known_by_text_and_version() -> None:

@@ -2,19 +2,19 @@
 
 from statuskit import LATER, NOW, accepted, bad, good
 
-from tensile.engine.file_source import Reading, Text
-from tensile.engine.status.report import Verdict
+from tensile.engine.file_source import TopologyText, TopologyUpdate
+from tensile.engine.status.report import TopologyStatus
 from tensile.errors import TensileError
 
 
 def test_before_the_first_text_it_is_pending() -> None:
     """And says nothing else."""
-    assert Verdict().document() == {"state": "Pending"}
+    assert TopologyStatus().document() == {"state": "Pending"}
 
 
 def test_a_good_text_is_in_force_since_it_came() -> None:
     """Told by hash, version and time."""
-    assert Verdict().after(good(), NOW).document() == {
+    assert TopologyStatus().after(good(), NOW).document() == {
         "state": "Accepted",
         "accepted": {"sha256": "aa", "resourceVersion": "7", "time": "2026-03-01T12:00:00Z"},
     }
@@ -22,7 +22,7 @@ def test_a_good_text_is_in_force_since_it_came() -> None:
 
 def test_a_file_has_no_version() -> None:
     """Only a ConfigMap has."""
-    verdict = Verdict().after(good()._replace(text=Text(3, "aa")), NOW)
+    verdict = TopologyStatus().after(good()._replace(text=TopologyText(3, "aa")), NOW)
     assert verdict.document()["accepted"] == {"sha256": "aa", "time": "2026-03-01T12:00:00Z"}
 
 
@@ -41,7 +41,7 @@ def test_a_bad_text_is_told_beside_the_last_good_one() -> None:
 
 def test_a_text_that_is_gone_has_no_hash() -> None:
     """Only words and a time."""
-    document = accepted(Reading(Text(), error=TensileError("gone"))).document()
+    document = accepted(TopologyUpdate(TopologyText(), error=TensileError("gone"))).document()
     assert document["rejected"] == {"error": "gone", "time": "2026-03-01T12:05:00Z"}
 
 
@@ -77,7 +77,7 @@ def test_what_has_to_wait_is_told_as_long_as_it_does() -> None:
     assert (told["pending"], told["restartNeeded"]) == ([words], ["name: a -> b: restart needed"])
     assert verdict.pending((words,)).pending(()) == verdict
     assert "pending" not in verdict.document()["accepted"]
-    assert Verdict().pending((words,)) == Verdict()
+    assert TopologyStatus().pending((words,)) == TopologyStatus()
 
 
 def test_a_very_long_error_is_cut() -> None:

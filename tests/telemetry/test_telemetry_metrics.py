@@ -5,7 +5,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 import tensile
-from tensile.engine.metrics import Metrics, Readings
+from tensile.engine.metrics import MetricReadings, Metrics
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -47,7 +47,7 @@ def test_steps_are_counted_by_what_came_of_them(metrics: Metrics) -> None:
 def test_events_are_counted_by_what_became_of_them(metrics: Metrics) -> None:
     """As the mirror of each lower has counted them, at the moment of the scrape."""
     counts = {("lower-a", "copied"): 3, ("lower-a", "dropped"): 0}
-    metrics.readings = Readings(events=lambda: counts)
+    metrics.readings = MetricReadings(events=lambda: counts)
     counts["lower-a", "dropped"] = 2
     found = scraped(metrics)
     assert found[series("tensile_events_total", lower="lower-a", result="copied")] == 3
@@ -96,7 +96,7 @@ def test_what_is_so_is_asked_at_each_scrape(metrics: Metrics) -> None:
     """A lower that is gone has no series any more, and a problem that was settled neither."""
     depth, silent, problems = {"a": 3, "b": 0}, {"a": 0.0, "b": 41.5}, [("a", "Denied"), ("a", "Denied"), ("b", "x")]
     strays = {"a": 2}
-    metrics.readings = Readings(
+    metrics.readings = MetricReadings(
         depth=lambda: depth, silent=lambda: silent, problems=lambda: problems, strays=lambda: strays
     )
     found = scraped(metrics)
@@ -124,7 +124,7 @@ def test_without_readings_there_is_still_a_scrape(metrics: Metrics) -> None:
 def test_labels_are_escaped(metrics: Metrics) -> None:
     """A reason comes from a cluster and may hold anything."""
     reason = 'a"b\\c\nd'
-    metrics.readings = Readings(problems=lambda: [("a", reason)])
+    metrics.readings = MetricReadings(problems=lambda: [("a", reason)])
     assert scraped(metrics)[series("tensile_problems", lower="a", reason=reason)] == 1
 
 
@@ -138,7 +138,7 @@ def test_two_engines_in_one_process_count_apart(metrics: Metrics) -> None:
 
 def test_every_metric_has_a_meaning(metrics: Metrics) -> None:
     """It is the only manual that whoever reads a dashboard has."""
-    metrics.readings = Readings(depth=lambda: {"a": 1}, silent=lambda: {"a": 1.0}, problems=lambda: [("a", "b")])
+    metrics.readings = MetricReadings(depth=lambda: {"a": 1}, silent=lambda: {"a": 1.0}, problems=lambda: [("a", "b")])
     families = [one for one in metrics.registry.collect() if one.name.startswith("tensile")]
     assert len(families) == 12
     assert all(len(family.documentation) > 20 for family in families)

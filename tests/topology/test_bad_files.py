@@ -11,7 +11,7 @@ import bad_yaml
 import pytest
 from corpus_form import EMPTY, HEAD, ONE, Bad
 
-from tensile.topology import Problem, TopologyErrors, parse
+from tensile.topology import TopologyErrors, TopologyProblem, parse
 from tensile.yaml_document import show_path
 
 ALL = (*bad_yaml.ALL, *bad_types.ALL, *bad_values.ALL, *bad_words.ALL, *bad_fits.ALL)
@@ -27,7 +27,7 @@ def refusal(bad: Bad) -> TopologyErrors:
     return caught.value
 
 
-def place(problem: Problem) -> tuple[int, int, str]:
+def place(problem: TopologyProblem) -> tuple[int, int, str]:
     """Return line, column and path of a problem."""
     return *problem.position, show_path(problem.path)
 

@@ -53,7 +53,7 @@ def test_the_example_is_valid() -> None:
         (models.Taint, ("lowers", 0, "node", "taints", 0)),
         (models.Capacity, ("lowers", 0, "capacity")),
         (models.Namespaces, ("lowers", 0, "namespaces")),
-        (models.Unreachable, ("lowers", 0, "unreachable")),
+        (models.UnreachableLower, ("lowers", 0, "unreachable")),
         (models.SecretEntry, ("lowers", 1, "kubeconfigSecret")),
         (models.ServiceAccounts, ("serviceAccounts",)),
         (models.Services, ("services",)),
@@ -144,7 +144,7 @@ def test_every_field_of_the_schema_has_a_description() -> None:
     assert len(entries) > 80
     assert all(entry["description"].endswith(".") for entry in entries)
     assert all(section["additionalProperties"] is False for section in sections)
-    assert made["properties"]["guard"]["description"].startswith("Holds back many deletions")
+    assert made["properties"]["guard"]["description"].startswith("Blocks large numbers of deletions")
 
 
 def test_the_schema_has_the_defaults() -> None:

@@ -10,26 +10,26 @@ from tensile.diagnostics.doctor.connectivity import renew_token
 from tensile.diagnostics.doctor.facts import (
     AUTHORITY,
     REQUESTS,
-    Answer,
-    Contact,
+    ClusterFacts,
+    ContactResult,
     Facts,
     Finding,
     Level,
-    Side,
+    QueryAnswer,
     Stage,
     endpoint_of,
     node_named,
 )
 from tensile.kubelet.api.certificate_checks import (
-    Fault,
-    authority_doubts,
+    CertificateProblem,
     authority_fault,
+    authority_warnings,
     date_of,
     described,
-    doubts,
     names_of,
     pair_fault,
     unreadable,
+    warnings,
 )
 from tensile.kubelet.api.client_ca import CALLERS_KEY, PUBLISHED
 from tensile.objects import UPPER, Manifest, metadata
@@ -41,7 +41,7 @@ SOON = timedelta(days=14)
 """The time before expiry from which on a certificate is reported as a warning."""
 
 
-def papers(side: Side, facts: Facts) -> Iterator[Finding]:
+def papers(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield findings on the certificates of a connection.
 
     For the upper cluster, also on those of the engine's own servers, which the upper apiserver calls.
@@ -52,7 +52,7 @@ def papers(side: Side, facts: Facts) -> Iterator[Finding]:
     yield from found
 
 
-def _contact(cluster: str, contact: Contact, now: datetime) -> Iterator[Finding]:
+def _contact(cluster: str, contact: ContactResult, now: datetime) -> Iterator[Finding]:
     """Yield findings on the certificates of a connection, and on the token.
 
     If the cluster rejects expired credentials, the finding of check `login` reports that instead, with advice.
@@ -74,7 +74,7 @@ def _contact(cluster: str, contact: Contact, now: datetime) -> Iterator[Finding]
         yield _dated(cluster, "the apiserver's certificate", shown.not_valid_after_utc, now, advice)
 
 
-def _trusted(cluster: str, bundle: list[x509.Certificate], contact: Contact, now: datetime) -> Finding:
+def _trusted(cluster: str, bundle: list[x509.Certificate], contact: ContactResult, now: datetime) -> Finding:
     """Return the expiry of a kubeconfig's CAs; an expired CA does no harm next to a valid one."""
     ended = [one for one in bundle if one.not_valid_after_utc < now]
     latest = max(_signers(bundle, contact, now), key=lambda one: one.not_valid_after_utc)
@@ -88,7 +88,7 @@ def _trusted(cluster: str, bundle: list[x509.Certificate], contact: Contact, now
     return told._replace(level=Level.WARN, what=what, advice=told.advice or f"take what has ended out of {origin}")
 
 
-def _signers(bundle: list[x509.Certificate], contact: Contact, now: datetime) -> list[x509.Certificate]:
+def _signers(bundle: list[x509.Certificate], contact: ContactResult, now: datetime) -> list[x509.Certificate]:
     """Return the CAs that may have signed the apiserver's certificate; of these the valid ones, if any."""
     good = [one for one in bundle if one.not_valid_after_utc >= now] or bundle
     issuer = x509.load_der_x509_certificate(contact.shown).issuer if contact.shown else None
@@ -109,7 +109,7 @@ def _kubelet(facts: Facts) -> Iterator[Finding]:
     certificate = yield from _pair(facts, *fields)
     if certificate is not None:
         which = _which(fields[0], facts.files[fields[0]])
-        yield from _judged(which, certificate, doubts(which, certificate, facts.address, facts.now), facts.now)
+        yield from _judged(which, certificate, warnings(which, certificate, facts.address, facts.now), facts.now)
 
 
 def _webhook(facts: Facts) -> Iterator[Finding]:
@@ -119,11 +119,11 @@ def _webhook(facts: Facts) -> Iterator[Finding]:
     if certificate is None:
         return
     which, wanted = _which(fields[0], facts.files[fields[0]]), webhook_names(facts.topology.webhook)[0]
-    found = list(doubts(which, certificate, "", facts.now))
+    found = list(warnings(which, certificate, "", facts.now))
     if not _is_for(wanted, names_of(certificate)):
         named = ", ".join(names_of(certificate)) or "nothing"
         what = f"it names {named}, and the upper's apiserver calls the webhook at {wanted}"
-        found.append(Fault(which, what, f"have it made with {wanted} among its subjectAltNames"))
+        found.append(CertificateProblem(which, what, f"have it made with {wanted} among its subjectAltNames"))
     yield from _judged(which, certificate, found, facts.now)
 
 
@@ -146,7 +146,9 @@ def _pair(facts: Facts, *fields: str) -> Generator[Finding, None, x509.Certifica
     return x509.load_pem_x509_certificates(contents[0])[0]
 
 
-def _judged(which: str, certificate: x509.Certificate, found: Iterable[Fault], now: datetime) -> Iterator[Finding]:
+def _judged(
+    which: str, certificate: x509.Certificate, found: Iterable[CertificateProblem], now: datetime
+) -> Iterator[Finding]:
     """Yield the problems of a serving certificate, or its expiry if it has none."""
     wrong = [_fault(fault) for fault in found]
     yield from wrong
@@ -156,7 +158,7 @@ def _judged(which: str, certificate: x509.Certificate, found: Iterable[Fault], n
         yield Finding(UPPER, CHECK, Level.WARN if soon else Level.OK, f"{which}: {described(certificate)}", advice)
 
 
-def _authority(upper: Side, facts: Facts) -> Iterator[Finding]:
+def _authority(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield findings on the CA that verifies callers of the kubelet API."""
     field = "kubelet.clientCAFile"
     answer = facts.files.get(field)
@@ -173,24 +175,24 @@ def _authority(upper: Side, facts: Facts) -> Iterator[Finding]:
         yield _fault(fault._replace(what=f"{fault.what}, so every call of the kubelet API is refused"))
         return
     certificates = certificates_in(content)
-    wrong = [_fault(each, Level.WARN) for each in authority_doubts(which, certificates, facts.now)]
+    wrong = [_fault(each, Level.WARN) for each in authority_warnings(which, certificates, facts.now)]
     until = min((each.not_valid_after_utc for each in certificates), default=facts.now)
     yield from wrong or [Finding(UPPER, CHECK, Level.OK, f"{which}: holds until {date_of(until)}")]
 
 
-def _unpublished(answer: Answer) -> Fault:
+def _unpublished(answer: QueryAnswer) -> CertificateProblem:
     what = answer.error or f"it has no {CALLERS_KEY}"
     advice = "start the upper's apiserver with --client-ca-file, let the engine read it, or set kubelet.clientCAFile"
-    return Fault(PUBLISHED, what, advice)
+    return CertificateProblem(PUBLISHED, what, advice)
 
 
-def _requests(upper: Side, facts: Facts) -> Iterator[Finding]:
+def _requests(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield CertificateSigningRequests for serving certificates that wait for approval.
 
     Two requests of each node count: the newest, from the engine that started last; and the newest for the address in
     the Node's status, from the leader. Others may come from engines that no longer run.
     """
-    error = upper.answers.get(REQUESTS, Answer()).error
+    error = upper.answers.get(REQUESTS, QueryAnswer()).error
     if error:
         what = f"requests for serving certificates are not told ({error}): one may wait for approval, and nobody see it"
         yield Finding(UPPER, CHECK, Level.SKIP, what, "as an administrator of the upper cluster: kubectl get csr")
@@ -224,9 +226,9 @@ def _is_for(name: str, names: list[str]) -> bool:
     return name in names or f"*.{name.partition('.')[2]}" in names
 
 
-def _fault(fault: Fault, level: Level = Level.FAIL) -> Finding:
+def _fault(fault: CertificateProblem, level: Level = Level.FAIL) -> Finding:
     return Finding(UPPER, CHECK, level, f"{fault.which}: {fault.what}", fault.advice)
 
 
-def _which(field: str, answer: Answer) -> str:
+def _which(field: str, answer: QueryAnswer) -> str:
     return f"{field}: {answer.value[0]}"

@@ -5,7 +5,6 @@ A cluster that does not respond delays no other, except lowers whose kubeconfig 
 
 import asyncio
 from contextlib import AsyncExitStack
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,24 +23,33 @@ from tensile.diagnostics.doctor.facts import (
     SPACES,
     STRANGERS,
     WAITING,
-    Answer,
-    Contact,
+    ClusterFacts,
+    ContactResult,
     Facts,
-    Side,
-    Way,
+    QueryAnswer,
+    ServerEndpoint,
     endpoint_of,
+    is_loopback,
     is_renewed,
     lease_of,
     node_named,
     port_of,
     strays,
 )
-from tensile.diagnostics.doctor.queries import NODE_PROXY, Asking, Now, dialled, opened, trusting_anybody, way_of
+from tensile.diagnostics.doctor.queries import (
+    NODE_PROXY,
+    ClusterQueries,
+    Now,
+    dialled,
+    opened,
+    trusting_anybody,
+    way_of,
+)
 from tensile.diagnostics.doctor.tenants import MOST, places
 from tensile.engine.clusters import node_address
-from tensile.engine.configmap_source import Place, document, read
-from tensile.engine.lower import Ways
-from tensile.engine.permissions import Right, lower_rights, upper_rights
+from tensile.engine.configmap_source import ConfigMapKey, document, read
+from tensile.engine.lower import ClusterAccess
+from tensile.engine.permissions import Permission, lower_rights, upper_rights
 from tensile.engine.servers import own_namespace
 from tensile.errors import AccessError, ClusterError, NotFound, TensileError, described
 from tensile.kube import net
@@ -65,7 +73,7 @@ _PATIENCE = 5.0
 _UNREAD = "let the account that asks list that Secret; the engine has to, and may by what `tensile manifests` prints"
 
 
-async def topology_at(place: Place, ways: Ways) -> Topology:
+async def topology_at(place: ConfigMapKey, ways: ClusterAccess) -> Topology:
     """Return the topology in a ConfigMap of the upper cluster; raises TensileError if it is unreadable or invalid."""
     cluster = HttpCluster(UPPER, await ways.upper_access(Upper()))
     try:
@@ -80,7 +88,7 @@ async def topology_at(place: Place, ways: Ways) -> Topology:
     return read(document(orjson.loads(raw), place), place)
 
 
-async def gathered(topology: Topology, ways: Ways, now: Now, place: Place | None = None) -> Facts:
+async def gathered(topology: Topology, ways: ClusterAccess, now: Now, place: ConfigMapKey | None = None) -> Facts:
     """Return the facts about every cluster of a topology, and about its files; `place` is the topology's ConfigMap."""
     work = _Gathering(topology, ways, now, needed_above(topology, place, own_namespace()))
     await work.run()
@@ -91,7 +99,7 @@ async def gathered(topology: Topology, ways: Ways, now: Now, place: Place | None
     )
 
 
-def needed_above(topology: Topology, place: Place | None, own: str) -> list[Right]:
+def needed_above(topology: Topology, place: ConfigMapKey | None, own: str) -> list[Permission]:
     """Return the rights that the engine needs in the upper cluster, running in namespace `own` ("": outside a cluster).
 
     By default an engine uses leader election only in a cluster.
@@ -102,15 +110,15 @@ def needed_above(topology: Topology, place: Place | None, own: str) -> list[Righ
 class _Gathering:
     """The facts collected so far; `_above` is the upper cluster once it is known whether it can be queried."""
 
-    def __init__(self, topology: Topology, ways: Ways, now: Now, rights: list[Right]) -> None:
-        self.upper = Side(UPPER)
-        self.lowers = {spec.name: Side(spec.name) for spec in topology.lowers}
+    def __init__(self, topology: Topology, ways: ClusterAccess, now: Now, rights: list[Permission]) -> None:
+        self.upper = ClusterFacts(UPPER)
+        self.lowers = {spec.name: ClusterFacts(spec.name) for spec in topology.lowers}
         self.address = ""
         self._topology = topology
         self._ways = ways
         self._now = now
         self._rights = rights
-        self._above: asyncio.Future[Asking | None] = asyncio.get_running_loop().create_future()
+        self._above: asyncio.Future[ClusterQueries | None] = asyncio.get_running_loop().create_future()
         self._spaces: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         self._open = AsyncExitStack()
 
@@ -131,7 +139,7 @@ class _Gathering:
                     side.trouble = f"it was not asked to the end ({described(error)})"
                     side.remedy = "report this, with what the other lines say"
 
-    def _side(self, name: str) -> Side:
+    def _side(self, name: str) -> ClusterFacts:
         return self.upper if name == UPPER else self.lowers[name]
 
     async def _ask_upper(self) -> None:
@@ -151,7 +159,7 @@ class _Gathering:
             if not self._spaces.done():
                 self._spaces.set_result([])
 
-    async def _look_around(self, asking: Asking) -> None:
+    async def _look_around(self, asking: ClusterQueries) -> None:
         topology = self._topology
         self.address = node_address(topology, (asking.access.address, asking.access.port))
         nodes = [lower.node.name for lower in topology.lowers]
@@ -171,24 +179,24 @@ class _Gathering:
         leases = (asking.note(lease_of(node), asking.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node))) for node in others)
         await asyncio.gather(self._call_hook(asking, topology.webhook), *leases, self._call_nodes(asking, nodes))
 
-    async def _name_spaces(self, asking: Asking) -> None:
+    async def _name_spaces(self, asking: ClusterQueries) -> None:
         """List the upper namespaces, for the queries that look into the lower namespaces of these."""
         try:
             await asking.note(SPACES, asking.spaces())
         finally:
             self._spaces.set_result(self.upper.items(SPACES))
 
-    async def _look_for_tenants(self, asking: Asking, spec: Lower) -> None:
+    async def _look_for_tenants(self, asking: ClusterQueries, spec: Lower) -> None:
         """List the pods in a lower's namespaces that mirrored pods run in."""
         await asking.note(SPACES, asking.spaces())
         above = await asyncio.shield(self._spaces)
         found = places(spec, self._topology, above, asking.side.items(SPACES)).values()
         await asking.note(STRANGERS, asking.inhabitants(sorted(found)[:MOST]))
 
-    async def _call_nodes(self, asking: Asking, names: list[str]) -> None:
+    async def _call_nodes(self, asking: ClusterQueries, names: list[str]) -> None:
         """Call the nodes' kubelet APIs: a loopback address directly, others via the upper apiserver if permitted."""
         ports = {name: port for name in names if (port := self._port(name)) is not None}
-        near = {name for name, (address, _) in ports.items() if ip_address(address).is_loopback}
+        near = {name for name, (address, _) in ports.items() if is_loopback(address)}
         far = ports.keys() - near
         may_proxy = bool(far) and await asking.may(NODE_PROXY)
         calls = [asking.note(port_of(name), _dialled_blindly(*ports[name])) for name in near]
@@ -202,10 +210,10 @@ class _Gathering:
         address, port = endpoint_of(node)
         return (address, port) if address and port else None
 
-    async def _have_called(self, asking: Asking, name: str) -> None:
+    async def _have_called(self, asking: ClusterQueries, name: str) -> None:
         self.upper.answers[port_of(name)] = await asking.fetched(f"/api/v1/nodes/{name}/proxy/healthz")
 
-    async def _call_hook(self, asking: Asking, webhook: Webhook) -> None:
+    async def _call_hook(self, asking: ClusterQueries, webhook: Webhook) -> None:
         """Call the webhook at its URL, or via the upper apiserver at its Service, whose endpoints are read first."""
         if not webhook.enabled or not webhook.is_reachable:
             return
@@ -221,10 +229,10 @@ class _Gathering:
         if known:
             await asking.note(HOOK_CALL, call(address_of(webhook), bundle_in(known)))
 
-    async def _have_hook_called(self, asking: Asking, service: ServiceRef) -> None:
+    async def _have_hook_called(self, asking: ClusterQueries, service: ServiceRef) -> None:
         """Call the webhook's Service through the upper apiserver, if permitted."""
         space, name = service.namespace, proxied(service)
-        right = Right(SERVICE, ("get",), "calls of the webhook by the apiserver", "proxy", space, name=name)
+        right = Permission(SERVICE, ("get",), "calls of the webhook by the apiserver", "proxy", space, name=name)
         if await asking.may(right):
             path = f"/api/v1/namespaces/{space}/services/{name}/proxy/healthz"
             self.upper.answers[HOOK_CALL] = await asking.fetched(path)
@@ -257,7 +265,7 @@ class _Gathering:
         await keep_secret(above.cluster, ref, found)
         return found
 
-    async def _begun(self, side: Side, access: Access) -> Asking | None:
+    async def _begun(self, side: ClusterFacts, access: Access) -> ClusterQueries | None:
         """Connect to a cluster and return its queries, None if it is unreachable; `run` closes it at the end."""
         asking = await opened(side, access, self._now)
         if asking is not None:
@@ -267,12 +275,12 @@ class _Gathering:
         return asking
 
 
-async def _dialled_blindly(host: str, port: int) -> Contact:
+async def _dialled_blindly(host: str, port: int) -> ContactResult:
     """Connect up to the TLS handshake, accepting any certificate, since no data is sent."""
-    return await dialled(Way("", f"https://{host}:{port}", host, port, host), trusting_anybody())
+    return await dialled(ServerEndpoint("", f"https://{host}:{port}", host, port, host), trusting_anybody())
 
 
-async def _advertised(upper: Upper, access: Access) -> Contact | None:
+async def _advertised(upper: Upper, access: Access) -> ContactResult | None:
     """Connect up to the TLS handshake to the address of the upper apiserver that pods in lower clusters use.
 
     Return None if there is no such address.
@@ -284,13 +292,13 @@ async def _advertised(upper: Upper, access: Access) -> Contact | None:
     return await dialled(way, access.tls)
 
 
-async def _endpoints(asking: Asking, service: Ref) -> list[Manifest]:
+async def _endpoints(asking: ClusterQueries, service: Ref) -> list[Manifest]:
     """Return the EndpointSlices of a Service."""
     chosen = Selection(service.namespace, labels=f"{SERVICE_NAME}={service.name}")
     return (await asking.cluster.list(ENDPOINT_SLICE, chosen, orjson.loads)).items
 
 
-def _files(topology: Topology, directory: Path) -> dict[str, Answer]:
+def _files(topology: Topology, directory: Path) -> dict[str, QueryAnswer]:
     """Return the content of the files that the topology names, by field."""
     found = {}
     for section in ("kubelet", "webhook"):
@@ -301,8 +309,8 @@ def _files(topology: Topology, directory: Path) -> dict[str, Answer]:
     return found
 
 
-def _content(path: Path) -> Answer:
+def _content(path: Path) -> QueryAnswer:
     try:
-        return Answer((str(path), read_regular(path)))
+        return QueryAnswer((str(path), read_regular(path)))
     except OSError as error:
-        return Answer((str(path), error))
+        return QueryAnswer((str(path), error))

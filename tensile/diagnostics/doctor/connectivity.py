@@ -6,7 +6,7 @@ from shlex import quote
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from tensile.diagnostics.doctor.facts import Contact, Facts, Finding, Level, Side, Stage, Way
+from tensile.diagnostics.doctor.facts import ClusterFacts, ContactResult, Facts, Finding, Level, ServerEndpoint, Stage
 from tensile.kubelet.api.certificate_checks import date_of, described, names_of
 from tensile.objects import UPPER
 from tensile.policy.webhook.registration import certificates_in
@@ -25,7 +25,7 @@ _UNITS = (("days", 86_400), ("hours", 3600), ("minutes", 60))
 _ACCOUNT = "system:serviceaccount:"
 
 
-def reached(side: Side, facts: Facts) -> Iterator[Finding]:
+def reached(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield how far a connection to a cluster gets, and as which user."""
     contact = side.contact
     if side.trouble:
@@ -40,7 +40,7 @@ def reached(side: Side, facts: Facts) -> Iterator[Finding]:
         yield from _logged_in(side, contact, facts)
 
 
-def _logged_in(side: Side, contact: Contact, facts: Facts) -> Iterator[Finding]:
+def _logged_in(side: ClusterFacts, contact: ContactResult, facts: Facts) -> Iterator[Finding]:
     if contact.stage == Stage.LOGIN:
         yield Finding(side.name, "login", Level.FAIL, *_shut_out(contact.way, facts))
         return
@@ -54,7 +54,7 @@ def _logged_in(side: Side, contact: Contact, facts: Facts) -> Iterator[Finding]:
         yield Finding(side.name, "reach", Level.WARN, f"it did not answer in time about: {missing}", advice)
 
 
-def _failed(contact: Contact, facts: Facts) -> tuple[str, str]:
+def _failed(contact: ContactResult, facts: Facts) -> tuple[str, str]:
     """Return which step of the connection failed, and what to do."""
     way, error = contact.way, contact.error
     match contact.stage:
@@ -74,13 +74,13 @@ def _failed(contact: Contact, facts: Facts) -> tuple[str, str]:
     return f"{way.where} does not answer as an apiserver does ({error})", advice
 
 
-def _unconnected(way: Way, error: str) -> str:
+def _unconnected(way: ServerEndpoint, error: str) -> str:
     if "refused" in error:
         return f"nothing listens there: start the apiserver, or correct `server` in {way.origin}"
     return f"look for a firewall, a route or a stopped machine on the way, or correct `server` in {way.origin}"
 
 
-def _untrusted(contact: Contact, shown: x509.Certificate, facts: Facts) -> tuple[str, str]:
+def _untrusted(contact: ContactResult, shown: x509.Certificate, facts: Facts) -> tuple[str, str]:
     """Return why a certificate is not trusted, and what to do."""
     way = contact.way
     what = f"{way.where} shows a certificate that is not trusted ({contact.error}): {described(shown)}"
@@ -100,7 +100,7 @@ def _untrusted(contact: Contact, shown: x509.Certificate, facts: Facts) -> tuple
     )
 
 
-def _shut_out(way: Way, facts: Facts) -> tuple[str, str]:
+def _shut_out(way: ServerEndpoint, facts: Facts) -> tuple[str, str]:
     """Return the likely reason why the credentials are not accepted, and what to do."""
     refused = f"the credential in {way.origin} is not accepted"
     if way.token.until is not None and way.token.until < facts.now:
@@ -129,7 +129,7 @@ def _signed(certificate: x509.Certificate) -> str:
     return f"kubeadm kubeconfig user --client-name={quote(names.get(NameOID.COMMON_NAME, 'NAME'))}{organizations}"
 
 
-def renew_token(way: Way) -> str:
+def renew_token(way: ServerEndpoint) -> str:
     """Return advice on how to get a new token."""
     if way.token.subject.startswith(_ACCOUNT):
         namespace, _, name = way.token.subject.removeprefix(_ACCOUNT).partition(":")
@@ -139,7 +139,7 @@ def renew_token(way: Way) -> str:
     return f"put another token into {way.origin}; as an administrator of that cluster: {command}"
 
 
-def _version(side: Side, contact: Contact, facts: Facts) -> Finding:
+def _version(side: ClusterFacts, contact: ContactResult, facts: Facts) -> Finding:
     found, above = minor_of(contact.version), minor_of(_upper_version(facts))
     told = contact.version or "not told"
     if found is None:
@@ -174,7 +174,7 @@ def _version(side: Side, contact: Contact, facts: Facts) -> Finding:
     return Finding(side.name, "version", Level.OK, told)
 
 
-def _clock(side: Side, ahead: float) -> Finding:
+def _clock(side: ClusterFacts, ahead: float) -> Finding:
     if abs(ahead) <= MOST_SECONDS:
         return Finding(side.name, "clock", Level.OK, "the same as here, to some seconds")
     sense = "ahead of" if ahead > 0 else "behind"

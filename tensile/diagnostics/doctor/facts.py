@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
+from ipaddress import ip_address
 from typing import Any, NamedTuple
 
-from tensile.engine.permissions import Right
+from tensile.engine.permissions import Permission
 from tensile.engine.status.query import holds, renewed_at
 from tensile.names import Owner, owner_of
 from tensile.objects import UPPER, Manifest, metadata
@@ -59,14 +60,14 @@ class Stage(IntEnum):
     DONE = 6
 
 
-class Token(NamedTuple):
+class TokenInfo(NamedTuple):
     """The claims of a token that doctor reads: its subject ("" if it has none), and its expiry."""
 
     subject: str = ""
     until: datetime | None = None
 
 
-class Way(NamedTuple):
+class ServerEndpoint(NamedTuple):
     """How to reach a server according to a kubeconfig, or to what `origin` names.
 
     `name` is the name that the server's certificate must contain. The certificates are PEM, b"" for none. `flags` are
@@ -80,7 +81,7 @@ class Way(NamedTuple):
     name: str
     authority: bytes = b""
     certificate: bytes = b""
-    token: Token = Token()
+    token: TokenInfo = TokenInfo()
     flags: str = ""
 
     @property
@@ -89,14 +90,14 @@ class Way(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Contact(NamedTuple):
+class ContactResult(NamedTuple):
     """The result of a connection attempt: the stage that failed and its `error`, or DONE.
 
     `shown` is the server's certificate (DER, b"" if it sent none), `version` its version such as "v1.36.3". `ahead` is
     how many seconds the server's clock is ahead of the local one, None if unknown.
     """
 
-    way: Way
+    way: ServerEndpoint
     stage: Stage
     error: str = ""
     shown: bytes = b""
@@ -104,7 +105,7 @@ class Contact(NamedTuple):
     ahead: float | None = None
 
 
-class Answer(NamedTuple):
+class QueryAnswer(NamedTuple):
     """The answer of a cluster to one query: a value, or an error with its HTTP status (0: no response)."""
 
     value: Any = None
@@ -113,7 +114,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(slots=True)
-class Side:
+class ClusterFacts:
     """The facts about one cluster; filled while queries run, and used as it is at the timeout.
 
     `trouble` is the error in its credentials that prevented any query, `remedy` what to do about it ("" if the error
@@ -124,11 +125,11 @@ class Side:
     name: str
     trouble: str = ""
     remedy: str = ""
-    contact: Contact | None = None
+    contact: ContactResult | None = None
     user: str = ""
     identity: str = ""
-    missing: list[Right] | None = None
-    answers: dict[str, Answer] = field(default_factory=dict)
+    missing: list[Permission] | None = None
+    answers: dict[str, QueryAnswer] = field(default_factory=dict)
     unanswered: set[str] = field(default_factory=set)
 
     @property
@@ -143,7 +144,7 @@ class Side:
 
     def value(self, question: str) -> Any:
         """Return the value that a query returned, None if it failed or did not run."""
-        return self.answers.get(question, Answer()).value
+        return self.answers.get(question, QueryAnswer()).value
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +157,15 @@ class Facts:
     """
 
     topology: Topology
-    upper: Side
-    lowers: Mapping[str, Side]
-    files: Mapping[str, Answer]
+    upper: ClusterFacts
+    lowers: Mapping[str, ClusterFacts]
+    files: Mapping[str, QueryAnswer]
     address: str
     now: datetime
     in_map: bool = False
     descriptors: int | None = None
 
-    def sides(self) -> list[Side]:
+    def sides(self) -> list[ClusterFacts]:
         """Return the facts about every cluster, those about the upper one first."""
         return [self.upper, *self.lowers.values()]
 
@@ -210,17 +211,17 @@ def port_of(node: str) -> str:
     return f"kubelet port of {node}"
 
 
-def node_named(upper: Side, name: str) -> Manifest | None:
+def node_named(upper: ClusterFacts, name: str) -> Manifest | None:
     """Return a Node of the upper cluster as it was listed, None if there is none of that name."""
     return next((node for node in upper.items(NODES) if node["metadata"]["name"] == name), None)
 
 
-def owner(upper: Side, topology: Topology) -> Owner:
+def owner(upper: ClusterFacts, topology: Topology) -> Owner:
     """Return the owner of a topology's objects in that upper cluster."""
     return owner_of(upper.identity, topology.name)
 
 
-def strays(upper: Side, topology: Topology) -> list[str]:
+def strays(upper: ClusterFacts, topology: Topology) -> list[str]:
     """Return the names of Nodes that carry this topology's marks but belong to none of its lowers."""
     known = {lower.node.name for lower in topology.lowers}
     whose = owner(upper, topology)
@@ -228,7 +229,7 @@ def strays(upper: Side, topology: Topology) -> list[str]:
     return [metadata(node)["name"] for node in nodes if is_ours(node, whose)]
 
 
-def is_renewed(upper: Side, node: str, now: datetime) -> bool:
+def is_renewed(upper: ClusterFacts, node: str, now: datetime) -> bool:
     """Report whether an engine renews a node's lease."""
     return holds(renewed_at(upper.value(lease_of(node)) or {}), now)
 
@@ -239,3 +240,11 @@ def endpoint_of(node: Manifest) -> tuple[str, int]:
     addresses = (one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP")
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port") or 0
     return next(addresses, ""), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Report whether a host is this machine; a Node's address may be anything, as anyone may write it."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from http import HTTPStatus
 
-from tensile.diagnostics.doctor.facts import CLASSES, METRICS, WAITING, Facts, Finding, Level, Side
+from tensile.diagnostics.doctor.facts import CLASSES, METRICS, WAITING, ClusterFacts, Facts, Finding, Level
 from tensile.names import PROVISIONER
 from tensile.objects import UPPER, annotations, metadata
 
@@ -25,7 +25,7 @@ _CLASS = {
 _MAKE = f"echo '{json.dumps(_CLASS)}' | kubectl apply -f -"
 
 
-def measured(side: Side, _facts: Facts) -> Iterator[Finding]:
+def measured(side: ClusterFacts, _facts: Facts) -> Iterator[Finding]:
     """Yield a finding on whether a lower cluster serves the metrics API."""
     answer = side.answers.get(METRICS)
     if side.name == UPPER or answer is None:
@@ -42,7 +42,7 @@ def measured(side: Side, _facts: Facts) -> Iterator[Finding]:
         yield Finding(side.name, "metrics", Level.WARN, f"the metrics API fails ({answer.error})", advice)
 
 
-def stored(side: Side, facts: Facts) -> Iterator[Finding]:
+def stored(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield findings on the StorageClasses in the upper cluster and in the lower ones."""
     if "PV" not in facts.topology.enabled or not side.is_in:
         return
@@ -55,7 +55,7 @@ def stored(side: Side, facts: Facts) -> Iterator[Finding]:
         yield from _below(side, facts)
 
 
-def _above(upper: Side) -> Iterator[Finding]:
+def _above(upper: ClusterFacts) -> Iterator[Finding]:
     """Yield findings on the StorageClasses of the upper cluster.
 
     Those whose volumes are created in lower clusters must bind with WaitForFirstConsumer: the upper scheduler has to
@@ -86,7 +86,7 @@ def _above(upper: Side) -> Iterator[Finding]:
         yield Finding(UPPER, "storage", Level.SKIP, *_none())
 
 
-def _unbound(upper: Side) -> Iterator[Finding]:
+def _unbound(upper: ClusterFacts) -> Iterator[Finding]:
     """Yield a warning for pods that the scheduler's VolumeBinding plugin blocks.
 
     Only such pods show that the plugin is enabled.
@@ -107,7 +107,7 @@ def _none() -> tuple[str, str]:
     return what, f"if pods with claims are to run on virtual nodes: {_MAKE}"
 
 
-def _below(side: Side, facts: Facts) -> Iterator[Finding]:
+def _below(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield each upper StorageClass that has no counterpart in a lower cluster."""
     there = {metadata(one)["name"] for one in side.items(CLASSES)}
     mapped = facts.spec(side.name).storage_classes

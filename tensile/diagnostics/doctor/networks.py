@@ -12,12 +12,13 @@ from tensile.diagnostics.doctor.facts import (
     ADVERTISED,
     NODES,
     RANGES,
-    Contact,
+    ClusterFacts,
+    ContactResult,
     Facts,
     Finding,
     Level,
-    Side,
     Stage,
+    is_loopback,
     shown,
 )
 from tensile.kube import net
@@ -111,7 +112,7 @@ def _untold(missing: Sequence[str]) -> tuple[str, str]:
     return what, f"compare them with the other clusters' by hand: {by_hand}"
 
 
-def _known(side: Side) -> _Known:
+def _known(side: ClusterFacts) -> _Known:
     """Return the addresses of a cluster as far as it publishes them, merged into the fewest networks."""
     nodes = [node for node in side.items(NODES) if side.name != UPPER or not _is_virtual(node)]
     pods = [cidr for node in nodes for cidr in _cidrs(node)]
@@ -121,7 +122,7 @@ def _known(side: Side) -> _Known:
     return _Known([_Range(side.name, sort, network) for sort, cidrs in told for network in _collapsed(cidrs)], missing)
 
 
-def _hides_pods(side: Side, nodes: Sequence[Manifest]) -> bool:
+def _hides_pods(side: ClusterFacts, nodes: Sequence[Manifest]) -> bool:
     """Report whether a node has no pod CIDR; an upper cluster may have virtual nodes only."""
     if not nodes:
         return side.name != UPPER or side.value(NODES) is None
@@ -144,7 +145,7 @@ def _collapsed(cidrs: Iterable[str]) -> list[Network]:
     return [*fours, *collapse_addresses(one for one in networks if isinstance(one, IPv6Network))]
 
 
-def _clashes(sides: Sequence[Side], ranges: Mapping[str, Sequence[_Range]]) -> dict[str, list[Clash]]:
+def _clashes(sides: Sequence[ClusterFacts], ranges: Mapping[str, Sequence[_Range]]) -> dict[str, list[Clash]]:
     """Return the first overlap of each sort for each pair of clusters, by the later cluster of the pair."""
     order = {side.name: place for place, side in enumerate(sides)}
     identity = {side.name: side.identity for side in sides}
@@ -185,9 +186,9 @@ def _holds(outer: Network, inner: Network) -> bool:
     return outer.version == inner.version and int(inner.network_address) <= int(outer.broadcast_address)
 
 
-def _advertised(upper: Side) -> Iterator[Finding]:
+def _advertised(upper: ClusterFacts) -> Iterator[Finding]:
     """Yield a warning if the advertised address of the upper apiserver, which pods in lower clusters use, fails."""
-    contact: Contact | None = upper.value(ADVERTISED)
+    contact: ContactResult | None = upper.value(ADVERTISED)
     if contact is None or contact.stage == Stage.DONE:
         return
     what = f"pods below are led to the upper apiserver at {contact.way.where}, which fails from here ({contact.error})"
@@ -198,7 +199,7 @@ def _advertised(upper: Side) -> Iterator[Finding]:
     yield Finding(UPPER, "network", Level.WARN, what, advice)
 
 
-def bound(side: Side, facts: Facts) -> Iterator[Finding]:
+def bound(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield ports that listen on every address of a machine without need.
 
     In a pod there is no narrower address. Elsewhere telemetry, which has no authentication, is for the local machine
@@ -209,7 +210,7 @@ def bound(side: Side, facts: Facts) -> Iterator[Finding]:
     topology = facts.topology
     wide = [_finding("telemetry", "whoever reaches this machine reads names, health and capacity of all lowers")]
     found = wide if _is_any(topology.telemetry.bind) else []
-    near = side.contact is not None and _is_loopback(side.contact.way.host)
+    near = side.contact is not None and is_loopback(side.contact.way.host)
     enabled = {"kubelet": True, "webhook": topology.webhook.enabled, "extender": topology.extender.enabled}
     for section, caller in _CALLERS.items() if near else ():
         if enabled[section] and _is_any(getattr(topology, section).bind):
@@ -232,10 +233,3 @@ def _is_any(bind: str) -> bool:
         return ip_address(bind).is_unspecified
     except ValueError:
         return False
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

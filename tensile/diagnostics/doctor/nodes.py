@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator
 from http import HTTPStatus
-from ipaddress import ip_address
 from shlex import quote
 
 from tensile.diagnostics.doctor.facts import (
     NODES,
-    Answer,
-    Contact,
+    ClusterFacts,
+    ContactResult,
     Facts,
     Finding,
     Level,
-    Side,
+    QueryAnswer,
     Stage,
     endpoint_of,
+    is_loopback,
     is_renewed,
     lease_of,
     node_named,
@@ -30,7 +30,7 @@ from tensile.reconcile.ownership import is_ours
 _CERTIFICATE = ("x509", "certificate", "tls:")
 
 
-def identified(side: Side, facts: Facts) -> Iterator[Finding]:
+def identified(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield a finding on whether a cluster differs from all previous ones, and is the one its Node was created for."""
     if not side.identity:
         return
@@ -51,7 +51,7 @@ def identified(side: Side, facts: Facts) -> Iterator[Finding]:
     yield Finding(side.name, "identity", Level.OK, f"kube-system {side.identity}")
 
 
-def _noted(side: Side, facts: Facts) -> str:
+def _noted(side: ClusterFacts, facts: Facts) -> str:
     """Return the identity of the lower cluster that is recorded on its Node, "" for none."""
     if side.name == UPPER:
         return ""
@@ -59,7 +59,7 @@ def _noted(side: Side, facts: Facts) -> str:
     return annotations(node).get(LOWER_UID, "") if node and is_ours(node, owner(facts.upper, facts.topology)) else ""
 
 
-def noded(side: Side, facts: Facts) -> Iterator[Finding]:
+def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield a finding on whether a lower's Node exists and is ours, and whether an engine renews its lease."""
     upper = facts.upper
     if NODES not in upper.answers or upper.value(NODES) is None or not upper.identity:
@@ -92,7 +92,7 @@ def _foreign(name: str, node: Manifest) -> tuple[str, str]:
     return f"the name is taken: Node {name} is {whose}, and is left alone", advice
 
 
-def _others(upper: Side, facts: Facts) -> Iterator[Finding]:
+def _others(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield Nodes with this topology's marks that are not in it; another engine with another file may renew them."""
     name = facts.topology.name
     for node in strays(upper, facts.topology):
@@ -105,7 +105,7 @@ def _others(upper: Side, facts: Facts) -> Iterator[Finding]:
         yield Finding(UPPER, "node", Level.WARN, what, advice)
 
 
-def called(side: Side, facts: Facts) -> Iterator[Finding]:
+def called(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield a finding on whether the upper apiserver reaches the kubelet API of a lower's Node."""
     upper = facts.upper
     if side.name == UPPER or not upper.is_in:
@@ -134,16 +134,16 @@ def called(side: Side, facts: Facts) -> Iterator[Finding]:
 def _loopback(facts: Facts) -> tuple[str, str] | None:
     """Return the error that nodes publish a loopback address to an apiserver elsewhere, None if they do not."""
     contact = facts.upper.contact
-    if contact is None or not _is_loopback(facts.address) or _is_loopback(contact.way.host):
+    if contact is None or not is_loopback(facts.address) or is_loopback(contact.way.host):
         return None
     what = f"nodes publish {facts.address}, at which the upper's apiserver finds itself and not the engine"
     return what, "set kubelet.nodeAddress to an IP address of this machine that the apiserver reaches"
 
 
-def _answered(lower: str, name: str, node: Manifest, answer: Answer) -> Finding:
+def _answered(lower: str, name: str, node: Manifest, answer: QueryAnswer) -> Finding:
     address, port = endpoint_of(node)
     where = f"Node {name} at {f'[{address}]' if ':' in address else address}:{port}"
-    if isinstance(answer.value, Contact):
+    if isinstance(answer.value, ContactResult):
         if answer.value.stage == Stage.DONE:
             return Finding(lower, "kubelet", Level.OK, f"{where} is reached from here")
         return Finding(lower, "kubelet", Level.FAIL, f"{where} is not reached ({answer.value.error})", _unreached(port))
@@ -153,7 +153,7 @@ def _answered(lower: str, name: str, node: Manifest, answer: Answer) -> Finding:
     return Finding(lower, "kubelet", Level.FAIL, what, _remedy(answer, port))
 
 
-def _remedy(answer: Answer, port: int) -> str:
+def _remedy(answer: QueryAnswer, port: int) -> str:
     """Return advice for an error of the apiserver, or of the kubelet API itself."""
     words = answer.error.lower()
     if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
@@ -175,10 +175,3 @@ def _unreached(port: int) -> str:
         f"let the upper's apiserver through to port {port} of the engine (firewall, NetworkPolicy, kubelet.bind), and "
         "set kubelet.nodeAddress to the address at which it reaches the engine"
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

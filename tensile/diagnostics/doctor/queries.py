@@ -22,15 +22,25 @@ from typing import Any
 import orjson
 
 from tensile import __version__
-from tensile.diagnostics.doctor.facts import CLASSES, NODES, RANGES, Answer, Contact, Side, Stage, Token, Way
-from tensile.engine.permissions import Right
+from tensile.diagnostics.doctor.facts import (
+    CLASSES,
+    NODES,
+    RANGES,
+    ClusterFacts,
+    ContactResult,
+    QueryAnswer,
+    ServerEndpoint,
+    Stage,
+    TokenInfo,
+)
+from tensile.engine.permissions import Permission
 from tensile.errors import ClusterError, TensileError
 from tensile.kube.aio import aiohttp, beginning
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.credentials import Access, claims_of, token_in
 from tensile.kube.dial import connected
-from tensile.kube.rest import Streams
+from tensile.kube.rest import StreamPool
 from tensile.kube.transport import cause_of
 from tensile.kubelet.stats.usage import NODE_METRICS
 from tensile.names import OWNER
@@ -52,7 +62,7 @@ from tensile.objects import (
 
 STEP_SECONDS = 3.0
 """The timeout in seconds of each step of a connection."""
-NODE_PROXY = Right(NODE, ("get",), "calls of virtual nodes by the apiserver", "proxy")
+NODE_PROXY = Permission(NODE, ("get",), "calls of virtual nodes by the apiserver", "proxy")
 _CONNECTIONS = 6
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 _TEXT = "application/json, */*"
@@ -61,10 +71,10 @@ _MOST = 1 << 20
 Now = Callable[[], datetime]
 
 
-class Asking:
+class ClusterQueries:
     """The queries of one cluster; create it inside a running event loop, and close it. The results are in `side`."""
 
-    def __init__(self, side: Side, access: Access) -> None:
+    def __init__(self, side: ClusterFacts, access: Access) -> None:
         self.side = side
         self.access = access
         self.cluster: Cluster = (http := HttpCluster(side.name, access, connections=_CONNECTIONS))
@@ -78,14 +88,14 @@ class Asking:
         """Record the answer to a query, or its error."""
         self.side.unanswered.add(question)
         try:
-            self.side.answers[question] = Answer(await answer)
+            self.side.answers[question] = QueryAnswer(await answer)
         except ClusterError as error:
-            self.side.answers[question] = Answer(error=error.message, status=error.status)
+            self.side.answers[question] = QueryAnswer(error=error.message, status=error.status)
         except TensileError as error:
-            self.side.answers[question] = Answer(error=str(error))
+            self.side.answers[question] = QueryAnswer(error=str(error))
         self.side.unanswered.discard(question)
 
-    async def everything(self, rights: Iterable[Right], *more: Awaitable[None]) -> None:
+    async def everything(self, rights: Iterable[Permission], *more: Awaitable[None]) -> None:
         """Run the queries for every kind of cluster, and `more` at the same time."""
         await asyncio.gather(
             self.note("identity", self._identity()),
@@ -106,7 +116,7 @@ class Asking:
         found: Manifest = orjson.loads(await self.cluster.read(ref))
         return found
 
-    async def fetched(self, path: str) -> Answer:
+    async def fetched(self, path: str) -> QueryAnswer:
         """Request a path with a response in any format.
 
         The answer holds whether the status was 200, the text as the error, and the status.
@@ -114,8 +124,8 @@ class Asking:
         try:
             status, body, _ = await asked(self.access, path)
         except _FAILURES as error:
-            return Answer(error=why(error))
-        return Answer(status == HTTPStatus.OK, _words(body), status)
+            return QueryAnswer(error=why(error))
+        return QueryAnswer(status == HTTPStatus.OK, _words(body), status)
 
     async def waiting(self) -> list[Manifest]:
         """Return the pods without a node, with the scheduler's message."""
@@ -138,7 +148,7 @@ class Asking:
         """Query the node metrics; raises ClusterError if the metrics API does not respond."""
         await self.cluster.list(NODE_METRICS, Selection())
 
-    async def may(self, right: Right) -> bool:
+    async def may(self, right: Permission) -> bool:
         """Report whether a right is granted; False if that cannot be queried."""
         try:
             return not await self._denied(right)
@@ -153,18 +163,18 @@ class Asking:
         user = str(orjson.loads(raw)["status"]["userInfo"].get("username", ""))
         self.side.user = user if user.isprintable() else ""
 
-    async def _rights(self, rights: Iterable[Right]) -> None:
+    async def _rights(self, rights: Iterable[Permission]) -> None:
         wanted = list(rights)
         denied = await asyncio.gather(*map(self._denied, wanted))
         pairs = zip(wanted, denied, strict=True)
         self.side.missing = [right._replace(verbs=verbs) for right, verbs in pairs if verbs]
 
-    async def _denied(self, right: Right) -> tuple[str, ...]:
+    async def _denied(self, right: Permission) -> tuple[str, ...]:
         """Return the verbs of a right that are not granted."""
         allowed = await asyncio.gather(*(self._allowed(right, verb) for verb in right.verbs))
         return tuple(verb for verb, is_allowed in zip(right.verbs, allowed, strict=True) if not is_allowed)
 
-    async def _allowed(self, right: Right, verb: str) -> bool:
+    async def _allowed(self, right: Permission, verb: str) -> bool:
         attributes = {
             "verb": verb,
             "group": right.group,
@@ -178,10 +188,10 @@ class Asking:
         return bool(orjson.loads(raw)["status"].get("allowed"))
 
 
-async def opened(side: Side, access: Access, now: Any) -> Asking | None:
+async def opened(side: ClusterFacts, access: Access, now: Any) -> ClusterQueries | None:
     """Connect to a cluster and return its queries; None if a step of the connection failed."""
     side.contact = await contacted(access, now)
-    return Asking(side, access) if side.contact.stage == Stage.DONE else None
+    return ClusterQueries(side, access) if side.contact.stage == Stage.DONE else None
 
 
 def _question(cluster: str, kind: Kind) -> Ref:
@@ -228,7 +238,7 @@ def _words(body: bytes) -> str:
         return body[:500].decode(errors="replace").strip()
 
 
-async def contacted(access: Access, now: Now) -> Contact:
+async def contacted(access: Access, now: Now) -> ContactResult:
     """Connect to an apiserver with its credentials, and return how far that went."""
     found = await dialled(way_of(access), access.tls)
     if found.stage != Stage.DONE:
@@ -247,22 +257,22 @@ async def contacted(access: Access, now: Now) -> Contact:
     return found._replace(version=version)
 
 
-async def dialled(way: Way, tls: ssl.SSLContext) -> Contact:
+async def dialled(way: ServerEndpoint, tls: ssl.SSLContext) -> ContactResult:
     """Connect to a server up to the TLS handshake, and return how far that went."""
     try:
         await _looked_up(way.host, way.port)
     except (OSError, TimeoutError, ValueError) as error:
-        return Contact(way, Stage.NAME, why(error))
+        return ContactResult(way, Stage.NAME, why(error))
     try:
         await _connected(way, None)
     except (OSError, TimeoutError) as error:
-        return Contact(way, Stage.CONNECTION, why(error))
+        return ContactResult(way, Stage.CONNECTION, why(error))
     try:
-        return Contact(way, Stage.DONE, shown=await _connected(way, tls))
+        return ContactResult(way, Stage.DONE, shown=await _connected(way, tls))
     except TimeoutError as error:
-        return Contact(way, Stage.TLS, why(error))
+        return ContactResult(way, Stage.TLS, why(error))
     except (OSError, ValueError) as error:
-        return Contact(way, Stage.TLS, why(error), await _certificate(way))
+        return ContactResult(way, Stage.TLS, why(error), await _certificate(way))
 
 
 async def asked(access: Access, path: str) -> tuple[int, bytes, str]:
@@ -271,7 +281,7 @@ async def asked(access: Access, path: str) -> tuple[int, bytes, str]:
     Raises aiohttp.ClientError, OSError, TimeoutError or ValueError.
     """
     headers = {"User-Agent": f"tensile/{__version__}", "Accept": _TEXT, **access.headers}
-    streams = Streams()
+    streams = StreamPool()
     try:
         async with streams.opened(access, path, headers, seconds=STEP_SECONDS) as reply:
             return reply.status, await beginning(reply.content, _MOST), reply.headers.get("Date", "")
@@ -309,7 +319,7 @@ async def _looked_up(host: str, port: int) -> None:
         await done
 
 
-async def _connected(way: Way, tls: ssl.SSLContext | None) -> bytes:
+async def _connected(way: ServerEndpoint, tls: ssl.SSLContext | None) -> bytes:
     """Connect, with TLS if given, and close the connection; returns the server's certificate (DER, b"" without TLS)."""
     name = way.name if tls else None
     async with asyncio.timeout(STEP_SECONDS):
@@ -326,7 +336,7 @@ async def _connected(way: Way, tls: ssl.SSLContext | None) -> bytes:
         writer.transport.abort()
 
 
-async def _certificate(way: Way) -> bytes:
+async def _certificate(way: ServerEndpoint) -> bytes:
     """Return the certificate of a server that is not trusted, b"" for none; sends no data."""
     try:
         return await _connected(way, trusting_anybody())
@@ -341,7 +351,7 @@ def _ahead(date: str, begun: datetime, ended: datetime) -> float | None:
     """
     try:
         told = parsedate_to_datetime(date).astimezone(UTC) + timedelta(seconds=0.5)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return (told - (begun + (ended - begun) / 2)).total_seconds()
 
@@ -353,9 +363,9 @@ def _version(body: bytes) -> str:
         return ""
 
 
-def way_of(access: Access) -> Way:
+def way_of(access: Access) -> ServerEndpoint:
     """Return the part of an access that is not secret."""
-    return Way(
+    return ServerEndpoint(
         origin=access.origin,
         url=access.url,
         host=access.address,
@@ -368,14 +378,14 @@ def way_of(access: Access) -> Way:
     )
 
 
-def token_of(token: str) -> Token:
+def token_of(token: str) -> TokenInfo:
     """Return the claims of a token; without values if it is not a JWT."""
     said = claims_of(token)
     try:
         until = datetime.fromtimestamp(said["exp"], UTC) if "exp" in said else None
     except (OverflowError, OSError, TypeError, ValueError):
-        return Token()
-    return Token(str(said.get("sub", "")), until)
+        return TokenInfo()
+    return TokenInfo(str(said.get("sub", "")), until)
 
 
 def trusting_anybody() -> ssl.SSLContext:

@@ -5,8 +5,8 @@ from hashlib import sha256
 from itertools import groupby
 from shlex import quote
 
-from tensile.diagnostics.doctor.facts import Facts, Finding, Level, Side
-from tensile.engine.permissions import Right
+from tensile.diagnostics.doctor.facts import ClusterFacts, Facts, Finding, Level
+from tensile.engine.permissions import Permission
 from tensile.kubelet.stats.usage import NODE_METRICS
 from tensile.objects import UPPER
 
@@ -15,7 +15,7 @@ _ACCOUNT = "system:serviceaccount:"
 _DIGITS = 8
 
 
-def permitted(side: Side, facts: Facts) -> Iterator[Finding]:
+def permitted(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield the missing rights; those that the engine requires come in one finding, optional ones by what they cost."""
     if not side.is_in:
         return
@@ -36,12 +36,12 @@ def permitted(side: Side, facts: Facts) -> Iterator[Finding]:
         yield Finding(side.name, CHECK, Level.OK, "all that the engine needs with this topology")
 
 
-def _listed(rights: Iterable[Right]) -> str:
+def _listed(rights: Iterable[Permission]) -> str:
     """Return the missing rights, each with its purpose."""
     return "; ".join(f"{', '.join(right.verbs)} {_object(right)} ({right.purpose})" for right in rights)
 
 
-def _granted(side: Side, rights: list[Right], facts: Facts) -> str:
+def _granted(side: ClusterFacts, rights: list[Permission], facts: Facts) -> str:
     """Return the commands that grant rights; rights with the same verbs share a role.
 
     kubectl resolves the resources, so it cannot create a role for the metrics API while no server provides that.
@@ -68,16 +68,16 @@ def _digest(*words: str) -> str:
     return sha256("\0".join(words).encode()).hexdigest()[:_DIGITS]
 
 
-def _group(right: Right) -> tuple[str, str, tuple[str, ...]]:
+def _group(right: Permission) -> tuple[str, str, tuple[str, ...]]:
     return right.namespace, right.name, right.verbs
 
 
-def _object(right: Right) -> str:
+def _object(right: Permission) -> str:
     """Return the name of a resource, or of the one object that a right is for."""
     return f"{_resource(right)} {right.name}" if right.name else _resource(right)
 
 
-def _resource(right: Right) -> str:
+def _resource(right: Permission) -> str:
     """Return a resource in kubectl's notation: pods/log, endpointslices.discovery.k8s.io."""
     if right.kind.plural == "*":
         return "*.*"

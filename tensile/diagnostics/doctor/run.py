@@ -13,15 +13,15 @@ import orjson
 from tensile.diagnostics.doctor.certificates import papers
 from tensile.diagnostics.doctor.collect import gathered, topology_at
 from tensile.diagnostics.doctor.connectivity import reached
-from tensile.diagnostics.doctor.facts import CHECKS, Facts, Finding, Level, Side, shown
+from tensile.diagnostics.doctor.facts import CHECKS, ClusterFacts, Facts, Finding, Level, shown
 from tensile.diagnostics.doctor.features import measured, stored
 from tensile.diagnostics.doctor.networks import bound, networked
 from tensile.diagnostics.doctor.nodes import called, identified, noded
 from tensile.diagnostics.doctor.rbac import permitted
 from tensile.diagnostics.doctor.tenants import tenanted, unprotected
 from tensile.diagnostics.doctor.webhook import hooked
-from tensile.engine.configmap_source import Place
-from tensile.engine.lower import Ways
+from tensile.engine.configmap_source import ConfigMapKey
+from tensile.engine.lower import ClusterAccess
 from tensile.text import aligned, harmless
 from tensile.topology import Topology
 
@@ -32,7 +32,7 @@ _WORDS = {Level.OK: "ok", Level.SKIP: "skipped", Level.WARN: "warn", Level.FAIL:
 """The levels in the JSON output."""
 _TOLD = ("certificates", "network")
 """Checks whose findings the text shows even when they are ok: expiry dates of certificates, and address ranges."""
-Check = Callable[[Side, Facts], Iterator[Finding]]
+Check = Callable[[ClusterFacts, Facts], Iterator[Finding]]
 _CHECKS: tuple[Check, ...] = (
     reached,
     papers,
@@ -50,7 +50,7 @@ _CHECKS: tuple[Check, ...] = (
 
 
 def examine(
-    topology: Topology, ways: Ways, output: str, place: Place | None = None, *, colour: bool
+    topology: Topology, ways: ClusterAccess, output: str, place: ConfigMapKey | None = None, *, colour: bool
 ) -> tuple[str, bool]:
     """Return the findings as "text" or "json", and whether no check fails.
 
@@ -65,7 +65,7 @@ def examine(
     return text, worst(findings) != Level.FAIL
 
 
-def examine_map(place: Place, ways: Ways, output: str, *, colour: bool) -> tuple[str, bool]:
+def examine_map(place: ConfigMapKey, ways: ClusterAccess, output: str, *, colour: bool) -> tuple[str, bool]:
     """Return the same as `examine` for the topology in a ConfigMap; raises TensileError if that cannot be read."""
     return examine(asyncio.run(topology_at(place, ways)), ways, output, place, colour=colour)
 
@@ -80,7 +80,7 @@ def diagnosed(facts: Facts) -> list[Finding]:
     return [finding for side in facts.sides() for finding in _of(side, facts, of_all)]
 
 
-def _of(side: Side, facts: Facts, of_all: list[Finding]) -> list[Finding]:
+def _of(side: ClusterFacts, facts: Facts, of_all: list[Finding]) -> list[Finding]:
     found = [finding for check in _CHECKS for finding in check(side, facts)]
     found += [finding for finding in of_all if finding.cluster == side.name]
     return sorted(found, key=lambda finding: CHECKS.index(finding.check))

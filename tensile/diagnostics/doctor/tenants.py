@@ -7,7 +7,17 @@ may read there may read the copies. Pods of others in those namespaces are the v
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from tensile.diagnostics.doctor.facts import POLICIES, SPACES, STRANGERS, Answer, Facts, Finding, Level, Side, owner
+from tensile.diagnostics.doctor.facts import (
+    POLICIES,
+    SPACES,
+    STRANGERS,
+    ClusterFacts,
+    Facts,
+    Finding,
+    Level,
+    QueryAnswer,
+    owner,
+)
 from tensile.names import prefixed
 from tensile.objects import UPPER
 from tensile.topology import Lower, Topology
@@ -27,7 +37,7 @@ def places(spec: Lower, topology: Topology, above: Iterable[str], below: Iterabl
     return {upper: lower for upper, lower in found.items() if lower in there}
 
 
-def tenanted(side: Side, facts: Facts) -> Iterator[Finding]:
+def tenanted(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield a finding on whether others run pods in the namespaces of mirrored pods.
 
     If they do, also yield the settings that assume that they do not.
@@ -35,9 +45,11 @@ def tenanted(side: Side, facts: Facts) -> Iterator[Finding]:
     if side.name == UPPER or not side.is_in:
         return
     spec, upper = facts.spec(side.name), facts.upper
-    asked = [answers.answers.get(SPACES, Answer(error="not told in time")) for answers in (upper, side)]
+    asked = [answers.answers.get(SPACES, QueryAnswer(error="not told in time")) for answers in (upper, side)]
     if any(one.error for one in asked) or STRANGERS not in side.answers or side.value(STRANGERS) is None:
-        why = next((one.error for one in (*asked, side.answers.get(STRANGERS, Answer())) if one.error), "not in time")
+        why = next(
+            (one.error for one in (*asked, side.answers.get(STRANGERS, QueryAnswer())) if one.error), "not in time"
+        )
         yield Finding(side.name, "tenants", Level.SKIP, f"not looked at: namespaces and pods are not told ({why})")
         return
     where = places(spec, facts.topology, upper.items(SPACES), side.items(SPACES))
@@ -53,7 +65,7 @@ def tenanted(side: Side, facts: Facts) -> Iterator[Finding]:
     yield from _shared(spec, _listed(shared))
 
 
-def unprotected(side: Side, facts: Facts) -> Iterator[Finding]:
+def unprotected(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield NetworkPolicies of the upper cluster, which do not apply to its pods in a lower cluster."""
     if side.name == UPPER or not side.is_in:
         return
@@ -89,7 +101,7 @@ def _shared(spec: Lower, names: str) -> Iterator[Finding]:
         yield Finding(spec.name, "tenants", Level.WARN, what, advice)
 
 
-def _own(side: Side, where: dict[str, str]) -> Iterator[Finding]:
+def _own(side: ClusterFacts, where: dict[str, str]) -> Iterator[Finding]:
     """Yield upper namespaces that map to the lower namespace of the engine's own account."""
     namespace = side.user.removeprefix(_ACCOUNT).partition(":")[0] if side.user.startswith(_ACCOUNT) else ""
     for upper in (above for above, below in where.items() if namespace and below == namespace):

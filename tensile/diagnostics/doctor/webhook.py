@@ -8,12 +8,12 @@ from tensile.diagnostics.doctor.facts import (
     HOOK_ADDRESS,
     HOOK_CALL,
     HOOK_SLICES,
-    Answer,
-    Contact,
+    ClusterFacts,
+    ContactResult,
     Facts,
     Finding,
     Level,
-    Side,
+    QueryAnswer,
     Stage,
 )
 from tensile.names import CLUSTER_SELECTOR, VIRTUAL_POD
@@ -26,10 +26,10 @@ _ALIVE = "ok"
 """The response of the webhook at /healthz."""
 _UNREACHED = "error trying to reach service"
 """The beginning of an apiserver's error about a connection that failed."""
-_LATE = Answer(error="no answer in time")
+_LATE = QueryAnswer(error="no answer in time")
 
 
-def hooked(side: Side, facts: Facts) -> Iterator[Finding]:
+def hooked(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield a finding on whether the webhook is registered, and reachable at its address."""
     webhook = facts.topology.webhook
     if side.name != UPPER or not webhook.enabled or not side.is_in:
@@ -39,14 +39,14 @@ def hooked(side: Side, facts: Facts) -> Iterator[Finding]:
         yield Finding(UPPER, "webhook", Level.FAIL, what, "set webhook.service or webhook.url in the topology")
         return
     yield from _service(side, facts) if webhook.service else _url(side, facts)
-    if side.answers.get(HOOK, Answer()).status == HTTPStatus.NOT_FOUND:
+    if side.answers.get(HOOK, QueryAnswer()).status == HTTPStatus.NOT_FOUND:
         what = "it is not registered yet: the engine does that after a call to itself at that address came through"
         yield Finding(UPPER, "webhook", Level.WARN, what, "start the engine, and see what its log says of the webhook")
 
 
-def _url(upper: Side, facts: Facts) -> Iterator[Finding]:
+def _url(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     where = address_of(facts.topology.webhook)
-    contact: Contact | None = upper.value(HOOK_ADDRESS)
+    contact: ContactResult | None = upper.value(HOOK_ADDRESS)
     advice = (
         "start the engine, let the upper's apiserver through to webhook.port, and correct webhook.url, which has to "
         "lead there"
@@ -63,7 +63,7 @@ def _url(upper: Side, facts: Facts) -> Iterator[Finding]:
         yield Finding(UPPER, "webhook", Level.OK, f"it answers at {where}, called from here")
 
 
-def _service(upper: Side, facts: Facts) -> Iterator[Finding]:
+def _service(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     service = facts.topology.webhook.service
     assert service is not None
     name = f"Service {service.namespace}/{service.name}"
@@ -80,7 +80,7 @@ def _service(upper: Side, facts: Facts) -> Iterator[Finding]:
         yield _called(name, _seen(name, answer, slices), upper.answers.get(HOOK_CALL), facts.topology)
 
 
-def _seen(name: str, answer: Answer, slices: Answer) -> str:
+def _seen(name: str, answer: QueryAnswer, slices: QueryAnswer) -> str:
     """Return what is known of a Service that could not be called."""
     if answer.error:
         return f"not looked at: {name} is not told ({answer.error})"
@@ -89,7 +89,7 @@ def _seen(name: str, answer: Answer, slices: Answer) -> str:
     return f"{name} has ready endpoints, and whether the upper's apiserver reaches them was not tried"
 
 
-def _called(name: str, seen: str, call: Answer | None, topology: Topology) -> Finding:
+def _called(name: str, seen: str, call: QueryAnswer | None, topology: Topology) -> Finding:
     """Return the finding on a call to the Service through the upper apiserver (None: the apiserver does not permit it).
 
     The apiserver proxies calls to pods only, and to no endpoints that a user wrote by hand: not every refusal is an

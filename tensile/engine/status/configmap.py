@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import orjson
 import structlog
 
-from tensile.engine.configmap_source import Place
-from tensile.engine.file_source import Reading, Text
-from tensile.engine.status.report import ACCEPTED, LOWERS, REJECTED, TOPOLOGY, Standing, Verdict
+from tensile.engine.configmap_source import ConfigMapKey
+from tensile.engine.file_source import TopologyText, TopologyUpdate
+from tensile.engine.status.report import ACCEPTED, LOWERS, REJECTED, TOPOLOGY, EngineStatus, TopologyStatus
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, TensileError
 from tensile.kube.cluster import Cluster, Patch
 from tensile.kube.store import Cache
 from tensile.names import STATUS_SUFFIX, UPPER_UID, Owner, owner_of
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_read, moment_of
-from tensile.reconcile.desired import Told
+from tensile.reconcile.desired import EmitEvent
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.plan import event
 
@@ -41,24 +41,24 @@ class NameTaken(TensileError):
     """The name of the status belongs to a ConfigMap that is not ours."""
 
 
-class Write(NamedTuple):
+class StatusWrite(NamedTuple):
     """The write to send: an object to create, or a patch of the existing one."""
 
     create: Manifest | None = None
     patch: Patch | None = None
 
 
-def status_ref(place: Place) -> Ref:
+def status_ref(place: ConfigMapKey) -> Ref:
     """Return the ref of the ConfigMap with the status of a topology."""
     return Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
 
 
-def status_owner(upper_uid: str, place: Place) -> Owner:
+def status_owner(upper_uid: str, place: ConfigMapKey) -> Owner:
     """Return the owner of the status: it is the ConfigMap, because a bad text does not reveal the topology's name."""
     return owner_of(upper_uid, str(place))
 
 
-def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> Write | None:
+def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> StatusWrite | None:
     """Return the write after which the status contains `data`, None if it does already.
 
     `seen` is the present status ConfigMap, `uid` that of the topology's ConfigMap. Raises NameTaken if it is not ours.
@@ -66,7 +66,7 @@ def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner
     not start does not know the active topology.
     """
     if seen is None:
-        return Write(create=_manifest({**_NOTHING_YET, **data}, ref, owner, uid))
+        return StatusWrite(create=_manifest({**_NOTHING_YET, **data}, ref, owner, uid))
     if not is_ours(seen, owner):
         raise NameTaken(
             f"ConfigMap {ref.namespace}/{ref.name} is not ours and is left alone, so the status cannot be told there: "
@@ -76,10 +76,10 @@ def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner
     marks = {} if annotations(seen).get(UPPER_UID) == uid else {"annotations": {UPPER_UID: uid}}
     if not changes and not marks:
         return None
-    return Write(patch=Patch("merge-patch", {"metadata": {**as_read(seen), **marks}, "data": changes}))
+    return StatusWrite(patch=Patch("merge-patch", {"metadata": {**as_read(seen), **marks}, "data": changes}))
 
 
-def resumed(verdict: Verdict, seen: Manifest | None, owner: Owner) -> Verdict:
+def resumed(verdict: TopologyStatus, seen: Manifest | None, owner: Owner) -> TopologyStatus:
     """Return the verdict with the times that a status of ours has for the same texts.
 
     They were accepted or rejected before a restart, or by another engine a moment ago.
@@ -89,10 +89,10 @@ def resumed(verdict: Verdict, seen: Manifest | None, owner: Owner) -> Verdict:
         accepted = accepted._replace(time=_time(seen, owner, ACCEPTED, accepted.text) or accepted.time)
     if rejected is not None:
         rejected = rejected._replace(time=_time(seen, owner, REJECTED, rejected.text) or rejected.time)
-    return Verdict(accepted, rejected)
+    return TopologyStatus(accepted, rejected)
 
 
-def _time(seen: Manifest | None, owner: Owner, part: str, text: Text) -> datetime | None:
+def _time(seen: Manifest | None, owner: Owner, part: str, text: TopologyText) -> datetime | None:
     """Return the time that a status of ours has for a text, None if it does not describe that text."""
     if seen is None or not is_ours(seen, owner):
         return None
@@ -113,7 +113,7 @@ def in_force(seen: Manifest | None, owner: Owner) -> str:
         return ""
 
 
-def is_told(seen: Manifest | None, owner: Owner, reading: Reading) -> bool:
+def is_told(seen: Manifest | None, owner: Owner, reading: TopologyUpdate) -> bool:
     """Report whether a status of ours describes the result of this very state already."""
     part = ACCEPTED if reading.error is None else REJECTED
     data = seen.get("data") or {} if seen is not None else {}
@@ -141,7 +141,7 @@ def _manifest(data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> Mani
     }
 
 
-class Keeper:
+class StatusWriter:
     """Writes the status and events of `standing`; `cache` holds the one ConfigMap that it writes.
 
     If no topology is active here, because the program does not start on what it found, another engine may lead, and
@@ -151,10 +151,10 @@ class Keeper:
     def __init__(
         self,
         cluster: Cluster,
-        place: Place,
+        place: ConfigMapKey,
         owner: Owner,
         cache: Cache,
-        standing: Standing,
+        standing: EngineStatus,
         *,
         now: Callable[[], datetime],
     ) -> None:
@@ -166,13 +166,13 @@ class Keeper:
         self._standing = standing
         self._now = now
         self._uid = ""
-        self._events: list[Told] = []
-        self._said: Told | None = None
+        self._events: list[EmitEvent] = []
+        self._said: EmitEvent | None = None
         self._woken = asyncio.Event()
         self._often = 0
         self._troubles: dict[str, str] = {}
 
-    def tell(self, reading: Reading) -> None:
+    def tell(self, reading: TopologyUpdate) -> None:
         """Write the result of a text now, and emit an Event unless that was done before a restart."""
         told = _told(reading, self._place, self._meanwhile())
         if not self._uid and not self._elsewhere() and is_told(self._seen(), self._owner, reading):
@@ -206,7 +206,7 @@ class Keeper:
             return False
         except NameTaken as error:
             if self._complain(what, error):
-                self._say(Told(_ref(self._place), self._uid, "StatusNameTaken", str(error)))
+                self._say(EmitEvent(_ref(self._place), self._uid, "StatusNameTaken", str(error)))
         else:
             self._troubles.pop(what, None)
         return True
@@ -219,7 +219,7 @@ class Keeper:
         wanted = write(self._seen(), self._standing.report().data(), self._ref, self._owner, self._uid)
         if wanted is not None and self._uid:
             with suppress(AlreadyExists, Conflict):
-                self._cache.absorb(await self._send(wanted))
+                self._cache.apply_response(await self._send(wanted))
 
     async def _write_events(self) -> None:
         while self._events:
@@ -230,17 +230,17 @@ class Keeper:
                 raise
             self._events = self._events[1:]
 
-    async def _send(self, wanted: Write) -> bytes:
+    async def _send(self, wanted: StatusWrite) -> bytes:
         if wanted.patch is not None:
             return await self._cluster.patch(self._ref, wanted.patch)
         return await self._cluster.create(self._ref, wanted.create or {})
 
-    async def _write_event(self, told: Told) -> None:
+    async def _write_event(self, told: EmitEvent) -> None:
         step = event(told, self._now())
         with suppress(AlreadyExists):
             await self._cluster.create(step.ref, step.body or {})
 
-    def _say(self, told: Told) -> None:
+    def _say(self, told: EmitEvent) -> None:
         """Queue an Event, unless it equals the last one; if Events cannot be created, the oldest are dropped."""
         if told != self._said and told.uid:
             self._said = told
@@ -274,16 +274,16 @@ class Keeper:
         return news
 
 
-def _ref(place: Place) -> Ref:
+def _ref(place: ConfigMapKey) -> Ref:
     return Ref(UPPER, CONFIG_MAP, place.namespace, place.name)
 
 
-def _told(reading: Reading, place: Place, meanwhile: str) -> Told:
+def _told(reading: TopologyUpdate, place: ConfigMapKey, meanwhile: str) -> EmitEvent:
     """Return the Event with the result of a text; equal for the same text of the same version."""
     about, text = _ref(place), reading.text
     if reading.error is not None:
-        return Told(
+        return EmitEvent(
             about, text.uid, "TopologyRejected", f"{meanwhile} (resourceVersion {text.version}): {reading.error}"
         )
     words = f"in force: resourceVersion {text.version}, sha256 {text.sha256}"
-    return Told(about, text.uid, "TopologyAccepted", words, warning=False)
+    return EmitEvent(about, text.uid, "TopologyAccepted", words, warning=False)

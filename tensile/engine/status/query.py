@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from tensile.engine.configmap_source import Place
-from tensile.engine.lower import Ways
+from tensile.engine.configmap_source import ConfigMapKey
+from tensile.engine.lower import ClusterAccess
 from tensile.engine.status.configmap import status_owner, status_ref
 from tensile.engine.status.report import REJECTED, amounts, read_data
 from tensile.errors import NotFound, TensileError
@@ -30,24 +30,24 @@ _PATIENCE = 5.0
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what servers listen on, and how to call them
 
 
-class Answer(NamedTuple):
+class StatusAnswer(NamedTuple):
     """The status in the form of the engine's own report, and what is wrong with it ("" for nothing)."""
 
     document: dict[str, Any]
     trouble: str = ""
 
 
-def ask_engine(data: bytes, file: str) -> Answer:
+def ask_engine(data: bytes, file: str) -> StatusAnswer:
     """Return the status from the telemetry server of a topology file; raises TensileError if none responds."""
     return asyncio.run(_ask_engine(data, file))
 
 
-def ask_map(place: Place, ways: Ways) -> Answer:
+def ask_map(place: ConfigMapKey, ways: ClusterAccess) -> StatusAnswer:
     """Return the status from a ConfigMap and the nodes; raises TensileError if there is none."""
     return asyncio.run(_ask_map(place, ways))
 
 
-async def _ask_engine(data: bytes, file: str) -> Answer:
+async def _ask_engine(data: bytes, file: str) -> StatusAnswer:
     """Return the status of the engine of a file.
 
     A rejected file still says where to call: the engine continues with the last good one, and reports the rejection. If
@@ -61,7 +61,7 @@ async def _ask_engine(data: bytes, file: str) -> Answer:
             answer = await _answer_at(telemetry, name)
         except TensileError as error:
             raise TensileError(f"{refused}\n{error}") from None
-        return answer if answer.document.get(REJECTED) else Answer(answer.document, str(refused))
+        return answer if answer.document.get(REJECTED) else StatusAnswer(answer.document, str(refused))
     return await _answer_at(topology.telemetry, topology.name)
 
 
@@ -73,7 +73,7 @@ async def engine_at(telemetry: Telemetry) -> str:
         return ""
 
 
-async def _answer_at(telemetry: Telemetry, topology: str) -> Answer:
+async def _answer_at(telemetry: Telemetry, topology: str) -> StatusAnswer:
     """Return the status from a telemetry server; `topology` is the expected topology name, "" for any."""
     url = _url(telemetry)
     try:
@@ -94,7 +94,7 @@ async def _answer_at(telemetry: Telemetry, topology: str) -> Answer:
             f"the engine at {url} runs topology {found['topology']}, not {topology}: give its file, "
             "or another telemetry.port to one of them"
         )
-    return Answer(found)
+    return StatusAnswer(found)
 
 
 def _url(telemetry: Telemetry) -> str:
@@ -103,7 +103,7 @@ def _url(telemetry: Telemetry) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{telemetry.port}/status"
 
 
-async def _ask_map(place: Place, ways: Ways) -> Answer:
+async def _ask_map(place: ConfigMapKey, ways: ClusterAccess) -> StatusAnswer:
     cluster = HttpCluster(UPPER, await ways.upper_access(Upper()))
     try:
         async with asyncio.timeout(_PATIENCE):
@@ -114,7 +114,7 @@ async def _ask_map(place: Place, ways: Ways) -> Answer:
         await cluster.close()
 
 
-async def _answer(cluster: Cluster, place: Place, upper_uid: str, now: Callable[[], datetime]) -> Answer:
+async def _answer(cluster: Cluster, place: ConfigMapKey, upper_uid: str, now: Callable[[], datetime]) -> StatusAnswer:
     """Return the status with what the nodes advertise."""
     ref = status_ref(place)
     where = f"ConfigMap {ref.namespace}/{ref.name}"
@@ -127,7 +127,7 @@ async def _answer(cluster: Cluster, place: Place, upper_uid: str, now: Callable[
     for row in document["lowers"]:
         row["advertised"] = dict(amounts(await _read(cluster, NODE, "", row["node"])))
         renewed.append(renewed_at(await _read(cluster, LEASE, LEASE_NAMESPACE, row["node"])))
-    return Answer(document, _gone(max(renewed, default=now()), now()))
+    return StatusAnswer(document, _gone(max(renewed, default=now()), now()))
 
 
 async def _read(cluster: Cluster, kind: Kind, namespace: str, name: str) -> Manifest:

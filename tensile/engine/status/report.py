@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from tensile.engine.file_source import Reading, Text
+from tensile.engine.file_source import TopologyText, TopologyUpdate
 from tensile.errors import TensileError
 from tensile.kubelet.node.capacity import capacity
 from tensile.kubelet.node.status import SILENT_AFTER, is_reachable
@@ -37,7 +37,7 @@ Amounts = Mapping[str, str]
 class Accepted(NamedTuple):
     """The active text, since when, what of it needs a restart, and what becomes active later by itself."""
 
-    text: Text
+    text: TopologyText
     time: datetime
     restart: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
@@ -46,12 +46,12 @@ class Accepted(NamedTuple):
 class Rejected(NamedTuple):
     """A later text that changed nothing, since when, and why."""
 
-    text: Text
+    text: TopologyText
     time: datetime
     error: str
 
 
-class Verdict(NamedTuple):
+class TopologyStatus(NamedTuple):
     """The state of the topology's text."""
 
     accepted: Accepted | None = None
@@ -64,7 +64,7 @@ class Verdict(NamedTuple):
             return "Rejected"
         return "Pending" if self.accepted is None else "Accepted"
 
-    def after(self, reading: Reading, now: datetime, restart: tuple[str, ...] = ()) -> "Verdict":
+    def after(self, reading: TopologyUpdate, now: datetime, restart: tuple[str, ...] = ()) -> "TopologyStatus":
         """Return the verdict after one more state; an unchanged text keeps its time.
 
         `restart` lists what becomes active only after a restart.
@@ -73,10 +73,10 @@ class Verdict(NamedTuple):
             return self._replace(rejected=Rejected(reading.text, now, _shortened(str(reading.error))))
         before = self.accepted
         if before is not None and before.text.sha256 == reading.text.sha256:
-            return Verdict(before._replace(text=reading.text, restart=restart))
-        return Verdict(Accepted(reading.text, now, restart))
+            return TopologyStatus(before._replace(text=reading.text, restart=restart))
+        return TopologyStatus(Accepted(reading.text, now, restart))
 
-    def pending(self, words: tuple[str, ...]) -> "Verdict":
+    def pending(self, words: tuple[str, ...]) -> "TopologyStatus":
         """Return the verdict with what of the active text has to wait."""
         return self if self.accepted is None else self._replace(accepted=self.accepted._replace(pending=words))
 
@@ -94,7 +94,7 @@ class Verdict(NamedTuple):
         return found
 
 
-def _told(text: Text, time: datetime) -> dict[str, str]:
+def _told(text: TopologyText, time: datetime) -> dict[str, str]:
     version = {"resourceVersion": text.version} if text.version else {}
     return {**({"sha256": text.sha256} if text.sha256 else {}), **version, "time": timestamp(time)}
 
@@ -103,7 +103,7 @@ def _shortened(words: str) -> str:
     return words if len(words) <= _LONGEST else words[: _LONGEST - 4] + "\n..."
 
 
-class Row(NamedTuple):
+class LowerRow(NamedTuple):
     """One lower cluster.
 
     `message` is what is wrong, "" for nothing. `pods` is the number of pods bound to its node, and `lag` is in seconds.
@@ -124,7 +124,7 @@ class Row(NamedTuple):
         return self._asdict()
 
 
-def rows(world: World, troubles: Mapping[str, str]) -> list[Row]:
+def rows(world: World, troubles: Mapping[str, str]) -> list[LowerRow]:
     """Return a row for each lower, including those that left the topology.
 
     `troubles` maps lower names to what is wrong with the connection.
@@ -137,24 +137,24 @@ def are_known(world: World) -> bool:
     return all(_is_known(lower) for lower in world.lowers.values())
 
 
-def coarse(row: Row) -> Row:
+def coarse(row: LowerRow) -> LowerRow:
     """Return a row that changes seldom while a cluster is unreachable: its lag in steps, finally one per minute."""
     steps = [step for step in _STEPS if step <= row.lag]
     lag = row.lag - row.lag % _MINUTE if row.lag >= _MINUTE else max(steps, default=0)
     return row._replace(lag=lag)
 
 
-def _row(lower: LowerWorld, world: World, trouble: str) -> Row:
+def _row(lower: LowerWorld, world: World, trouble: str) -> LowerRow:
     entry = world.upper.nodes.get("", lower.node)
     seen = entry.manifest() if entry is not None and has_node(lower, world) else {}
     reachable = lower.connected and _answers(lower) and is_reachable(seen, lower)
-    return Row(
+    return LowerRow(
         name=lower.name,
         node=lower.node,
         reachable=reachable,
         message=_message(lower, trouble),
         pods=len(lower.upper_pods),
-        lag=int(lower.silent),
+        lag=int(lower.unreachable_seconds),
         advertised=amounts(seen),
         real=_real(lower),
     )
@@ -168,11 +168,11 @@ def amounts(node: Manifest) -> Amounts:
 
 def _answers(lower: LowerWorld) -> bool:
     """Report whether the cluster has responded, and did so lately; its version is the first thing read."""
-    return bool(lower.version) and lower.silent <= SILENT_AFTER
+    return bool(lower.version) and lower.unreachable_seconds <= SILENT_AFTER
 
 
 def _is_known(lower: LowerWorld) -> bool:
-    if not lower.connected or lower.refusal or lower.is_withheld or lower.silent > SILENT_AFTER:
+    if not lower.connected or lower.refusal or lower.is_withheld or lower.unreachable_seconds > SILENT_AFTER:
         return True
     return bool(lower.version) and lower.settled
 
@@ -196,15 +196,15 @@ def _message(lower: LowerWorld, trouble: str) -> str:
     return "" if lower.settled else "its objects are not all listed yet"
 
 
-class Report(NamedTuple):
+class StatusReport(NamedTuple):
     """The status of the engine; `topology` is the topology's name, "" if none was ever active.
 
     `lowers` is None while nothing is known of them; `waits` is what the engine waits for, "" for nothing.
     """
 
     topology: str
-    verdict: Verdict
-    lowers: tuple[Row, ...] | None = None
+    verdict: TopologyStatus
+    lowers: tuple[LowerRow, ...] | None = None
     waits: str = ""
 
     def document(self) -> dict[str, Any]:
@@ -254,7 +254,7 @@ def _json(value: Any) -> str:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 
 
-class Standing:
+class EngineStatus:
     """The topology's verdict, and the functions that return the rest; `now` returns the time in UTC.
 
     `lowers` returns the lowers' rows, None while they are not known. `waits` returns what the engine waits for, and
@@ -262,21 +262,21 @@ class Standing:
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
-        self.verdict = Verdict()
+        self.verdict = TopologyStatus()
         self.topology = ""
-        self.lowers: Callable[[], list[Row] | None] = lambda: None
+        self.lowers: Callable[[], list[LowerRow] | None] = lambda: None
         self.waits: Callable[[], str] = lambda: ""
         self.pending: Callable[[], tuple[str, ...]] = lambda: ()
         self._now = now
 
-    def take(self, reading: Reading, restart: tuple[str, ...] = ()) -> None:
+    def take(self, reading: TopologyUpdate, restart: tuple[str, ...] = ()) -> None:
         """Record the result of one more state of the topology's text; `restart` lists what of it is not active."""
         self.verdict = self.verdict.after(reading, self._now(), restart)
         if reading.topology is not None and not self.topology:
             self.topology = reading.topology.name
 
-    def report(self) -> Report:
+    def report(self) -> StatusReport:
         """Return the report."""
         lowers = self.lowers()
         verdict = self.verdict.pending(self.pending())
-        return Report(self.topology, verdict, None if lowers is None else tuple(lowers), self.waits())
+        return StatusReport(self.topology, verdict, None if lowers is None else tuple(lowers), self.waits())

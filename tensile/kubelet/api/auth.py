@@ -21,12 +21,12 @@ import msgspec
 
 from tensile.errors import ClusterError
 from tensile.kube.cluster import Cluster
-from tensile.kube.limits import Allowances
+from tensile.kube.limits import KeyedTokenBuckets
 from tensile.kube.strict_models import is_token
-from tensile.kubelet.api.errors import Refused
+from tensile.kubelet.api.errors import HTTPError
 from tensile.kubelet.api.pods import Log
 from tensile.kubelet.api.requests import Headers
-from tensile.kubelet.api.routes import Access
+from tensile.kubelet.api.routes import RequiredAccess
 from tensile.objects import ACCESS_REVIEW, TOKEN_REVIEW, UPPER, Kind, Manifest, Ref
 
 REVIEW_SECONDS = 10.0
@@ -55,7 +55,7 @@ _DECISIONS_REMEMBERED = 4096
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
-Answer = TypeVar("Answer", bound=msgspec.Struct)
+ReviewAnswer = TypeVar("ReviewAnswer", bound=msgspec.Struct)
 Extra = tuple[tuple[str, tuple[str, ...]], ...]
 Certificate = Mapping[str, Any]
 """A verified client certificate in the form of `ssl`; empty if the caller sent none."""
@@ -87,7 +87,7 @@ class _TokenReview(msgspec.Struct, frozen=True):
     status: _TokenStatus
 
 
-_Question = tuple[User, Access, str]
+_Question = tuple[User, RequiredAccess, str]
 
 
 class _AccessStatus(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class _AccessReview(msgspec.Struct, frozen=True):
     status: _AccessStatus
 
 
-class Verdicts(Generic[Key, Value]):
+class TTLCache(Generic[Key, Value]):
     """A cache of answers by key, each until its end; when full, the least recently used entry is dropped.
 
     A kubelet caches its reviews too. Otherwise each request would cost a round trip, and exec would fail with every
@@ -130,7 +130,7 @@ class Verdicts(Generic[Key, Value]):
             self._entries.popitem(last=False)
 
 
-class Reviews:
+class ReviewClient:
     """Reviews of one kind. `rate` is each party's burst and the seconds for one more; `whose` names it in messages.
 
     Anyone who reaches a port can send invented tokens, and each needs a review. Reviews share a connection and its rate
@@ -147,11 +147,11 @@ class Reviews:
         self._whose = whose
         self._clock = clock
         self._turns = asyncio.Semaphore(AT_ONCE)
-        self._allowed: Allowances[str] = Allowances(*rate, limit=_RATES_REMEMBERED)
+        self._allowed: KeyedTokenBuckets[str] = KeyedTokenBuckets(*rate, limit=_RATES_REMEMBERED)
 
     async def ask(
-        self, kind: Kind, spec: Manifest, expected: type[Answer], known: Callable[[], bool] = lambda: False
-    ) -> Answer | None:
+        self, kind: Kind, spec: Manifest, expected: type[ReviewAnswer], known: Callable[[], bool] = lambda: False
+    ) -> ReviewAnswer | None:
         """Return the upper cluster's answer; raise Refused with 503 when there is none.
 
         Return None if the answer is `known` by the time that the review has its turn.
@@ -164,16 +164,16 @@ class Reviews:
             self._log.warning(
                 "the upper cluster did not review a request", review=kind.name, why=type(error).__name__, status=status
             )
-        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, _UNANSWERED)
+        raise HTTPError(HTTPStatus.SERVICE_UNAVAILABLE, _UNANSWERED)
 
-    async def _asked(self, kind: Kind, spec: Manifest, expected: type[Answer]) -> Answer:
+    async def _asked(self, kind: Kind, spec: Manifest, expected: type[ReviewAnswer]) -> ReviewAnswer:
         body = {"apiVersion": kind.api, "kind": kind.name, "spec": spec}
         return msgspec.json.decode(await self._upper.create(Ref(UPPER, kind, "", ""), body), type=expected)
 
     def check(self, party: str) -> None:
         """Raise Refused with 429 if a party has used up its rate."""
         if self._allowed.left(party, self._clock()):
-            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, f"too many requests of this {self._whose}: try again later")
+            raise HTTPError(HTTPStatus.TOO_MANY_REQUESTS, f"too many requests of this {self._whose}: try again later")
 
     def charge(self, party: str) -> None:
         """Count one review against a party."""
@@ -190,12 +190,12 @@ class Authenticator:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._reviews = Reviews(upper, log, REVIEWS_OF_AN_ADDRESS, "address", clock)
+        self._reviews = ReviewClient(upper, log, REVIEWS_OF_AN_ADDRESS, "address", clock)
         self._clock = clock
         self._now = now
         self._secret = secrets.token_bytes(32)
-        self._users: Verdicts[bytes, User] = Verdicts(_USERS_REMEMBERED)
-        self._refused: Verdicts[bytes, bool] = Verdicts(_REFUSED_REMEMBERED)
+        self._users: TTLCache[bytes, User] = TTLCache(_USERS_REMEMBERED)
+        self._refused: TTLCache[bytes, bool] = TTLCache(_REFUSED_REMEMBERED)
         """A cache of its own, so that invented tokens displace no valid one."""
 
     async def user(self, certificate: Certificate, headers: Headers, origin: str = "") -> User:
@@ -256,19 +256,19 @@ def _nobody() -> NoReturn:
     raise _stranger()
 
 
-def _stranger() -> Refused:
-    return Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized")
+def _stranger() -> HTTPError:
+    return HTTPError(HTTPStatus.UNAUTHORIZED, "Unauthorized")
 
 
 class Authorizer:
     """Admits a user with any of the rights that a call needs; else 403, or 503 when the upper cannot answer."""
 
     def __init__(self, upper: Cluster, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
-        self._reviews = Reviews(upper, log, DENIALS_OF_A_USER, "user", clock)
+        self._reviews = ReviewClient(upper, log, DENIALS_OF_A_USER, "user", clock)
         self._clock = clock
-        self._answers: Verdicts[_Question, bool] = Verdicts(_DECISIONS_REMEMBERED)
+        self._answers: TTLCache[_Question, bool] = TTLCache(_DECISIONS_REMEMBERED)
 
-    async def permit(self, user: User, accesses: tuple[Access, ...], node: str) -> None:
+    async def permit(self, user: User, accesses: tuple[RequiredAccess, ...], node: str) -> None:
         """Return if the user has one of `accesses` to the node, which are reviewed one after the other."""
         for access in accesses:
             if await self._allowed((user, access, node)):
@@ -276,7 +276,7 @@ class Authorizer:
         verb = accesses[0].verb
         names = ", ".join(access.subresource for access in accesses)
         message = f"Forbidden (user={user.name}, verb={verb}, resource=nodes, name={node}, subresource(s)=[{names}])"
-        raise Refused(HTTPStatus.FORBIDDEN, message)
+        raise HTTPError(HTTPStatus.FORBIDDEN, message)
 
     async def _allowed(self, question: _Question) -> bool:
         answer = self._answers.get(question, self._clock())
@@ -299,7 +299,7 @@ class Authorizer:
         return answer
 
 
-def _spec(user: User, access: Access, node: str) -> Manifest:
+def _spec(user: User, access: RequiredAccess, node: str) -> Manifest:
     """Return the spec of a SubjectAccessReview, with the attributes that the kubelet uses."""
     attributes = {
         "verb": access.verb,

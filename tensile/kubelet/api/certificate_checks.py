@@ -15,7 +15,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from tensile.kube.files import Unfit
+from tensile.kube.files import UnreadableFile
 
 _KEY = re.compile(rb"-----BEGIN ([A-Z ]*)PRIVATE KEY-----.*?-----END \1PRIVATE KEY-----", re.DOTALL)
 _KEYLIKE = b"PRIVATE KEY-----"
@@ -23,7 +23,7 @@ _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 _SERVERS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE)
 
 
-class Fault(NamedTuple):
+class CertificateProblem(NamedTuple):
     """A problem with a certificate: which one, what it is, and what to do."""
 
     which: str
@@ -34,18 +34,18 @@ class Fault(NamedTuple):
         return f"{self.which}: {self.what}: {self.advice}"
 
 
-def unreadable(which: str, error: OSError) -> Fault:
+def unreadable(which: str, error: OSError) -> CertificateProblem:
     """Return why a file cannot be read."""
-    if isinstance(error, Unfit):
-        return Fault(which, f"cannot be read ({error.strerror})", error.advice)
+    if isinstance(error, UnreadableFile):
+        return CertificateProblem(which, f"cannot be read ({error.strerror})", error.advice)
     advice = {
         FileNotFoundError: "give a path that exists; one that is relative is taken from the topology file's folder",
         PermissionError: "let the user that the engine runs as read it",
     }.get(type(error), "make it readable")
-    return Fault(which, f"cannot be read ({error.strerror or error})", advice)
+    return CertificateProblem(which, f"cannot be read ({error.strerror or error})", advice)
 
 
-def pair_fault(certificate_of: str, key_of: str, certificate: bytes, key: bytes) -> Fault | None:
+def pair_fault(certificate_of: str, key_of: str, certificate: bytes, key: bytes) -> CertificateProblem | None:
     """Return why a certificate and a key, as PEM, cannot be served; None when no reason is found.
 
     `certificate_of` and `key_of` name them in messages.
@@ -57,24 +57,24 @@ def pair_fault(certificate_of: str, key_of: str, certificate: bytes, key: bytes)
     )
 
 
-def authority_fault(which: str, text: bytes) -> Fault | None:
+def authority_fault(which: str, text: bytes) -> CertificateProblem | None:
     """Return why PEM cannot be an authority that verifies callers' certificates."""
     return _no_certificate(which, text)
 
 
-def doubts(which: str, certificate: x509.Certificate, address: str, now: datetime) -> Iterator[Fault]:
+def warnings(which: str, certificate: x509.Certificate, address: str, now: datetime) -> Iterator[CertificateProblem]:
     """Yield why callers may refuse a certificate that can be served; `address` is where they call the node."""
     yield from _out_of_date(which, certificate, now)
     names = names_of(certificate)
     if address and address not in names:
         named = f"it names {', '.join(names)}" if names else "it names nothing (a common name does not count)"
         advice = f"have it made with {_alternative(address)} among its subjectAltNames, or set kubelet.nodeAddress"
-        yield Fault(which, f"{named}, and the upper's apiserver calls the nodes at {address}", advice)
+        yield CertificateProblem(which, f"{named}, and the upper's apiserver calls the nodes at {address}", advice)
     if not _is_for_servers(certificate):
-        yield Fault(which, "it is not for servers", "have it made with the extended key usage serverAuth")
+        yield CertificateProblem(which, "it is not for servers", "have it made with the extended key usage serverAuth")
 
 
-def authority_doubts(which: str, certificates: list[x509.Certificate], now: datetime) -> Iterator[Fault]:
+def authority_warnings(which: str, certificates: list[x509.Certificate], now: datetime) -> Iterator[CertificateProblem]:
     """Yield why certificates of an authority cannot verify callers."""
     for each in certificates:
         name = f"{which}: {each.subject.rfc4514_string() or 'a certificate without a name'}"
@@ -83,7 +83,9 @@ def authority_doubts(which: str, certificates: list[x509.Certificate], now: date
             advice = (
                 "give the certificate of the authority that signed the upper's apiserver's --kubelet-client-certificate"
             )
-            yield Fault(name, "it is no authority's, so only that very certificate is accepted of a caller", advice)
+            yield CertificateProblem(
+                name, "it is no authority's, so only that very certificate is accepted of a caller", advice
+            )
 
 
 def described(certificate: x509.Certificate) -> str:
@@ -93,47 +95,53 @@ def described(certificate: x509.Certificate) -> str:
     return f"{subject}, issued by {issuer}, for {names}, until {date_of(certificate.not_valid_after_utc)}"
 
 
-def _no_certificate(which: str, text: bytes) -> Fault | None:
+def _no_certificate(which: str, text: bytes) -> CertificateProblem | None:
     if not text.strip():
-        return Fault(which, "it is empty", "put the certificate there as PEM")
+        return CertificateProblem(which, "it is empty", "put the certificate there as PEM")
     if _CERTIFICATE not in text:
         found = "a private key and no certificate" if _KEYLIKE in text else "no certificate as PEM"
-        return Fault(which, f"it holds {found}", f"it begins with {_CERTIFICATE.decode()}: give that file")
+        return CertificateProblem(which, f"it holds {found}", f"it begins with {_CERTIFICATE.decode()}: give that file")
     try:
         x509.load_pem_x509_certificates(text)
     except ValueError as error:
-        return Fault(which, f"the certificate in it is damaged ({error})", "copy it again, whole")
+        return CertificateProblem(which, f"the certificate in it is damaged ({error})", "copy it again, whole")
     return None
 
 
-def _no_key(which: str, text: bytes) -> Fault | None:
+def _no_key(which: str, text: bytes) -> CertificateProblem | None:
     if not text.strip():
-        return Fault(which, "it is empty", "put the key there as PEM")
+        return CertificateProblem(which, "it is empty", "put the key there as PEM")
     if _KEYLIKE not in text:
         found = "a certificate and no key" if _CERTIFICATE in text else "no private key as PEM"
-        return Fault(which, f"it holds {found}", "its first line ends with PRIVATE KEY-----: give that file")
+        return CertificateProblem(
+            which, f"it holds {found}", "its first line ends with PRIVATE KEY-----: give that file"
+        )
     try:
         load_pem_private_key(_key_of(text), None)
     except TypeError:
-        return Fault(which, "the key is encrypted", "give it without a password: openssl pkey -in OLD -out NEW")
+        return CertificateProblem(
+            which, "the key is encrypted", "give it without a password: openssl pkey -in OLD -out NEW"
+        )
     except UnsupportedAlgorithm:
-        return Fault(which, "the key is of a kind that is not known here", "use RSA or an elliptic curve")
+        return CertificateProblem(which, "the key is of a kind that is not known here", "use RSA or an elliptic curve")
     except ValueError:
-        return Fault(which, "the key in it is damaged", "copy it again, whole")
+        return CertificateProblem(which, "the key in it is damaged", "copy it again, whole")
     return None
 
 
-def _strangers(certificate_of: str, key_of: str, certificate: bytes, key: bytes) -> Fault | None:
+def _strangers(certificate_of: str, key_of: str, certificate: bytes, key: bytes) -> CertificateProblem | None:
     """Return the fault if the first certificate of the file is not that of the key, by their public keys."""
     own = spelled(load_pem_private_key(_key_of(key), None).public_key())
     chain = [spelled(each.public_key()) for each in x509.load_pem_x509_certificates(certificate)]
     if own == chain[0]:
         return None
     if own in chain:
-        return Fault(
+        return CertificateProblem(
             certificate_of, "the node's certificate is not the first", "put it before those of the authorities"
         )
-    return Fault(certificate_of, f"it is not the certificate of the key in {key_of}", "renew both together")
+    return CertificateProblem(
+        certificate_of, f"it is not the certificate of the key in {key_of}", "renew both together"
+    )
 
 
 def _key_of(text: bytes) -> bytes:
@@ -147,12 +155,14 @@ def spelled(key: object) -> bytes:
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined,no-any-return]
 
 
-def _out_of_date(which: str, certificate: x509.Certificate, now: datetime) -> Iterator[Fault]:
+def _out_of_date(which: str, certificate: x509.Certificate, now: datetime) -> Iterator[CertificateProblem]:
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if end < now:
-        yield Fault(which, f"it ended on {date_of(end)}", "renew it")
+        yield CertificateProblem(which, f"it ended on {date_of(end)}", "renew it")
     if begin > now:
-        yield Fault(which, f"it begins on {date_of(begin)} only", "set this machine's clock, or have it made anew")
+        yield CertificateProblem(
+            which, f"it begins on {date_of(begin)} only", "set this machine's clock, or have it made anew"
+        )
 
 
 def names_of(certificate: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:

@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from tensile.errors import TensileError
 from tensile.kube.files import read_regular
-from tensile.kubelet.api.certificate_checks import Fault, authority_doubts, authority_fault, unreadable
+from tensile.kubelet.api.certificate_checks import CertificateProblem, authority_fault, authority_warnings, unreadable
 from tensile.kubelet.api.pods import Log
-from tensile.kubelet.api.serving_certificate import Read
+from tensile.kubelet.api.serving_certificate import ReadFile
 from tensile.objects import CONFIG_MAP, UPPER, Ref
 
-Source = Callable[[], Awaitable[str]]
+ReadClientCA = Callable[[], Awaitable[str]]
 """Returns the authority's certificates as PEM; raises TensileError or returns "" when there are none."""
 
 FRESH_SECONDS = 60.0
@@ -37,18 +37,18 @@ RETRY_SECONDS = 5.0
 """How long after a failure a source is read again, and how long a read may take."""
 
 
-class ClientAuthority:
+class ClientCA:
     """The certificates, as PEM, that verify callers' certificates; `read` reads the file."""
 
     def __init__(
         self,
         log: Log,
         file: Path | None = None,
-        source: Source | None = None,
+        source: ReadClientCA | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         *,
-        read: Read = read_regular,
+        read: ReadFile = read_regular,
     ) -> None:
         self._log = log
         self._file = file
@@ -78,7 +78,7 @@ class ClientAuthority:
         except OSError as error:
             self._troubled(unreadable(self.which, error))
 
-    async def _refresh(self, source: Source) -> None:
+    async def _refresh(self, source: ReadClientCA) -> None:
         """Read the source when that is due, and wait for it only as long as a caller can."""
         if self._clock() < self._due:
             return
@@ -86,7 +86,7 @@ class ClientAuthority:
             async with asyncio.timeout(RETRY_SECONDS):
                 self._take(await source())
         except (TensileError, TimeoutError) as error:
-            self._troubled(Fault(self.which, str(error) or "no answer in time", _ADVICE))
+            self._troubled(CertificateProblem(self.which, str(error) or "no answer in time", _ADVICE))
         self._due = self._clock() + (RETRY_SECONDS if self._trouble else FRESH_SECONDS)
 
     def _take(self, text: str) -> None:
@@ -99,10 +99,10 @@ class ClientAuthority:
             found = x509.load_pem_x509_certificates(text.encode())
             self._pem = "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
             self._text, self._trouble = text, ""
-            for doubt in authority_doubts(self.which, found, self._now()):
+            for doubt in authority_warnings(self.which, found, self._now()):
                 self._log.warning("callers' certificates may not be accepted", why=str(doubt))
 
-    def _troubled(self, fault: Fault) -> None:
+    def _troubled(self, fault: CertificateProblem) -> None:
         """Log what is wrong, once until it changes."""
         if str(fault) != self._trouble:
             effect = "the last one stays in force" if self._pem else "every request is refused"

@@ -22,7 +22,7 @@ from typing import NamedTuple, cast
 
 from tensile.kube.cluster import Endpoint
 from tensile.kube.dial import connected
-from tensile.kube.listener_limits import Guest, Patience, Silence
+from tensile.kube.listener_limits import ClientConnection, ClientTimeouts, IdleTime
 from tensile.kube.net import keep_alive, take_over
 
 _HELD_AT_MOST = 256 * 1024
@@ -32,14 +32,14 @@ _PIECE = 16 * _RECORD
 _AHEAD_AT_MOST = 64 * 1024
 
 
-class Portion(NamedTuple):
+class StreamShares(NamedTuple):
     """How many of a user's streams may lead to one node, and to one pod."""
 
     node: int = 500
     pod: int = 100
 
 
-class Limits(NamedTuple):
+class ConnectionLimits(NamedTuple):
     """Limits of a connection, in bytes, seconds or numbers.
 
     - `head`: bytes of a request's head; `unknown`: the same for a caller without a certificate.
@@ -55,16 +55,16 @@ class Limits(NamedTuple):
     unknown: int = 64 * 1024
     asking: float = 5.0
     handshake: float = 5.0
-    patience: Patience = Patience()
+    patience: ClientTimeouts = ClientTimeouts()
     answering: float = 30.0
     leaving: float = 5.0
     waiting: int = 256
     streams: int = 1000
-    portion: Portion = Portion()
+    portion: StreamShares = StreamShares()
     idle: float = 4 * 3600.0
 
 
-class Pipe(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """A connection. `ended` is set when the peer has ended its side, `lost` when the connection is closed."""
 
     def __init__(self) -> None:
@@ -162,12 +162,12 @@ class Pipe(asyncio.Protocol):
                 async with asyncio.timeout(every):
                     await self.ended.wait()
 
-    def silence(self) -> Silence:
+    def silence(self) -> IdleTime:
         """Return for how long we have waited for the peer; 0 while the kernel holds unread data of it."""
         seconds = max(asyncio.get_running_loop().time() - self._waits_since, 0.0)
         if seconds and not self.lost.is_set() and self._queued(termios.FIONREAD):
             seconds = 0.0
-        return Silence(seconds, self._heard)
+        return IdleTime(seconds, self._heard)
 
     def undelivered(self) -> int:
         """Return how many sent bytes the peer's kernel does not have yet."""
@@ -194,10 +194,10 @@ class Pipe(asyncio.Protocol):
         return bool(self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != _ESTABLISHED)
 
 
-class Wire:
+class TLSConnection:
     """One connection with TLS; one reader and one writer at a time. `lost` is set once it is closed."""
 
-    def __init__(self, pipe: Pipe, leaving: float) -> None:
+    def __init__(self, pipe: Connection, leaving: float) -> None:
         self.lost = pipe.lost
         self._pipe = pipe
         self._patience = leaving / 2
@@ -317,23 +317,23 @@ class Wire:
 
 
 async def accept(
-    connection: socket.socket, context: ssl.SSLContext, limits: Limits, guest: Guest | None = None
-) -> Wire:
+    connection: socket.socket, context: ssl.SSLContext, limits: ConnectionLimits, guest: ClientConnection | None = None
+) -> TLSConnection:
     """Return an accepted connection after the server side of TLS; raise OSError when that fails.
 
     `guest` represents the connection while it is not authenticated; its `silence` is set to the time that we have
     waited for the caller.
     """
-    pipe = Pipe()
+    pipe = Connection()
     if guest is not None:
         guest.silence = pipe.silence
     await take_over(connection, lambda: pipe)
     return await _secured(pipe, context, None, limits)
 
 
-async def dial(endpoint: Endpoint, limits: Limits) -> Wire:
+async def dial(endpoint: Endpoint, limits: ConnectionLimits) -> TLSConnection:
     """Return a connection to an apiserver; raise OSError when that fails."""
-    pipe = Pipe()
+    pipe = Connection()
     made = await connected(endpoint.address, endpoint.port)
     try:
         await asyncio.get_running_loop().create_connection(lambda: pipe, sock=made)
@@ -343,8 +343,10 @@ async def dial(endpoint: Endpoint, limits: Limits) -> Wire:
     return await _secured(pipe, endpoint.tls, endpoint.server_name, limits)
 
 
-async def _secured(pipe: Pipe, context: ssl.SSLContext, name: str | None, limits: Limits) -> Wire:
-    wire = Wire(pipe, limits.leaving)
+async def _secured(
+    pipe: Connection, context: ssl.SSLContext, name: str | None, limits: ConnectionLimits
+) -> TLSConnection:
+    wire = TLSConnection(pipe, limits.leaving)
     try:
         async with asyncio.timeout(limits.handshake):
             await wire.shake_hands(context, name)

@@ -23,10 +23,10 @@ from cryptography.x509.oid import NameOID
 from tensile.errors import AlreadyExists, ClusterError, Denied, NotFound, Unauthorized
 from tensile.kube.cluster import Cluster
 from tensile.kube.net import insist
-from tensile.kube.tls import Pair, alternative
+from tensile.kube.tls import KeyPair, alternative
 from tensile.kubelet.api.certificate_checks import spelled
 from tensile.kubelet.api.pods import Log
-from tensile.kubelet.api.serving_certificate import Serving
+from tensile.kubelet.api.serving_certificate import ServingCertificate
 from tensile.objects import SIGNING_REQUEST, UPPER, Manifest, Ref
 
 SIGNER = "kubernetes.io/kubelet-serving"
@@ -48,7 +48,7 @@ _LOOK_SECONDS = 3600.0
 _RIGHTS = "certificatesigningrequests.certificates.k8s.io"
 
 
-class Request(NamedTuple):
+class SigningRequest(NamedTuple):
     """A request as it is sent, with its name and the key (PEM) that the certificate is for."""
 
     name: str
@@ -56,7 +56,7 @@ class Request(NamedTuple):
     key: bytes
 
 
-class Standing(NamedTuple):
+class CSRStatus(NamedTuple):
     """The state of a request: `certificate` (PEM) when issued, `refusal` when it never will be, or `approved`."""
 
     certificate: bytes = b""
@@ -64,7 +64,7 @@ class Standing(NamedTuple):
     approved: bool = False
 
 
-class Lack(NamedTuple):
+class PendingReason(NamedTuple):
     """What a request waits for, and what an operator can do about it; "" while that is not reported yet."""
 
     what: str = ""
@@ -79,7 +79,7 @@ class Clocks(NamedTuple):
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
-def request_for(node: str, address: str) -> Request:
+def request_for(node: str, address: str) -> SigningRequest:
     """Return a new key and the request for a node with its name and `address` (an IP address or DNS name).
 
     The request's name follows from the key, so that sending it twice creates one object.
@@ -89,29 +89,29 @@ def request_for(node: str, address: str) -> Request:
     digest = sha256(spelled(key.public_key())).hexdigest()[:12]
     name = f"tensile-{node[:_LONGEST_NAME].rstrip('.-')}-{digest}"
     content = _signed(node, address, key).public_bytes(form)
-    return Request(name, _manifest(name, content), key.private_bytes(form, pkcs8, serialization.NoEncryption()))
+    return SigningRequest(name, _manifest(name, content), key.private_bytes(form, pkcs8, serialization.NoEncryption()))
 
 
-def standing(raw: bytes, key: bytes) -> Standing:
+def csr_status(raw: bytes, key: bytes) -> CSRStatus:
     """Return the state of a request; a certificate for another key counts as a refusal."""
     status: dict[str, Any] = orjson.loads(raw).get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     for kind in ("Denied", "Failed"):
         if kind in conditions:
-            return Standing(refusal=f"{kind.lower()}: {_reason(conditions[kind])}")
+            return CSRStatus(refusal=f"{kind.lower()}: {_reason(conditions[kind])}")
     certificate = b64decode(status.get("certificate") or "")
     if certificate and not _belongs(certificate, key):
-        return Standing(refusal="what was issued is not a certificate of the key in the request")
-    return Standing(certificate, approved="Approved" in conditions)
+        return CSRStatus(refusal="what was issued is not a certificate of the key in the request")
+    return CSRStatus(certificate, approved="Approved" in conditions)
 
 
-def lacking(name: str, found: Standing, waited: float) -> Lack:
+def pending_reason(name: str, found: CSRStatus, waited: float) -> PendingReason:
     """Return what a request waits for after so many seconds."""
     if not found.approved:
-        approval = Lack("approval", f"kubectl certificate approve {name}")
-        return approval if waited > APPROVED_SECONDS else Lack()
+        approval = PendingReason("approval", f"kubectl certificate approve {name}")
+        return approval if waited > APPROVED_SECONDS else PendingReason()
     remedy = "give kube-controller-manager --cluster-signing-cert-file and --cluster-signing-key-file"
-    return Lack(f"the signer {SIGNER}", remedy) if waited > UNSIGNED_SECONDS else Lack()
+    return PendingReason(f"the signer {SIGNER}", remedy) if waited > UNSIGNED_SECONDS else PendingReason()
 
 
 def renewal(certificate: bytes) -> datetime:
@@ -161,10 +161,10 @@ def _reason(condition: Manifest) -> str:
     return str(condition.get("message") or condition.get("reason") or "no reason was given")
 
 
-class Enrolment:
+class CertificateRequester:
     """Keeps the certificates of virtual nodes; `run` is for one node, and returns only if its name is too long."""
 
-    def __init__(self, upper: Cluster, serving: Serving, log: Log, clocks: Clocks | None = None) -> None:
+    def __init__(self, upper: Cluster, serving: ServingCertificate, log: Log, clocks: Clocks | None = None) -> None:
         self._upper = upper
         self._serving = serving
         self._log = log
@@ -194,11 +194,11 @@ class Enrolment:
             found = await self._awaited(node, request)
         except (Denied, Unauthorized) as error:
             advice = f"allow the engine to create and get {_RIGHTS}, or set kubelet.tlsCertFile and kubelet.tlsKeyFile"
-            found = Standing(refusal=f"{error}: {advice}")
+            found = CSRStatus(refusal=f"{error}: {advice}")
         except NotFound:
-            found = Standing(refusal="the request was taken away, or the cluster takes none")
+            found = CSRStatus(refusal="the request was taken away, or the cluster takes none")
         if found.certificate:
-            self._serving.take(node, Pair(found.certificate, request.key))
+            self._serving.take(node, KeyPair(found.certificate, request.key))
             self._log.info(
                 "serving with the certificate that the upper cluster issued", node=node, request=request.name
             )
@@ -206,7 +206,7 @@ class Enrolment:
             self._log.warning("no serving certificate was issued", node=node, request=request.name, why=found.refusal)
             await self._clocks.sleep(REFUSED_SECONDS)
 
-    async def _send(self, request: Request) -> None:
+    async def _send(self, request: SigningRequest) -> None:
         """Create the request, with retries while the upper cluster is unreachable."""
         begun = self._clocks.seconds()
         with suppress(AlreadyExists):
@@ -218,29 +218,29 @@ class Enrolment:
                 sleep=self._clocks.sleep,
             )
 
-    async def _awaited(self, node: str, request: Request) -> Standing:
+    async def _awaited(self, node: str, request: SigningRequest) -> CSRStatus:
         """Poll the request until it is issued or refused; raise NotFound if it was deleted."""
-        begun, said = self._clocks.seconds(), Lack()
+        begun, said = self._clocks.seconds(), PendingReason()
         while True:
             found = await self._seen(request)
             if found.certificate or found.refusal:
                 return found
             waited = self._clocks.seconds() - begun
-            lack = lacking(request.name, found, waited)
-            if lack not in {Lack(), said}:
+            lack = pending_reason(request.name, found, waited)
+            if lack not in {PendingReason(), said}:
                 said = lack
                 self._log.warning("a serving certificate is awaited", node=node, waits_for=lack.what, do=lack.remedy)
             await self._clocks.sleep(pause(waited))
 
-    async def _seen(self, request: Request) -> Standing:
+    async def _seen(self, request: SigningRequest) -> CSRStatus:
         """Return the state of the request, an empty one while the upper cluster is unreachable."""
         try:
-            return standing(await self._upper.read(_ref(request)), request.key)
+            return csr_status(await self._upper.read(_ref(request)), request.key)
         except (Denied, Unauthorized, NotFound):
             raise
         except ClusterError:
-            return Standing()
+            return CSRStatus()
 
 
-def _ref(request: Request) -> Ref:
+def _ref(request: SigningRequest) -> Ref:
     return Ref(UPPER, SIGNING_REQUEST, "", request.name)

@@ -16,7 +16,7 @@ _KUBELETS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.
 """The statuses of a kubelet's own errors; with others it rejects the lower apiserver, not the caller."""
 
 
-class Refused(TensileError):
+class HTTPError(TensileError):
     """The request is not served: `status` is HTTP's (400-599), `message` says what was wrong and is shown unchanged."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
@@ -25,7 +25,7 @@ class Refused(TensileError):
         self.message = message
 
 
-def from_lower(lower: str, doing: str, status: int, body: bytes, *, of_kubelet: bool = False) -> Refused:
+def from_lower(lower: str, doing: str, status: int, body: bytes, *, of_kubelet: bool = False) -> HTTPError:
     """Return our error for an unwanted response of a lower apiserver, with its status where that is an error.
 
     `of_kubelet` means that the apiserver passed the request on to a node's kubelet. The kubelet's message is then
@@ -33,13 +33,13 @@ def from_lower(lower: str, doing: str, status: int, body: bytes, *, of_kubelet: 
     lower's name. A redirect is never followed and an unwanted success never used: both become 502.
     """
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
-        return Refused(HTTPStatus.BAD_GATEWAY, f"{lower}: {doing}: answered with a redirect, which is not followed")
+        return HTTPError(HTTPStatus.BAD_GATEWAY, f"{lower}: {doing}: answered with a redirect, which is not followed")
     if status < HTTPStatus.BAD_REQUEST or status not in HTTPStatus.__members__.values():
-        return Refused(HTTPStatus.BAD_GATEWAY, f"{lower}: {doing}: unexpected answer {status}")
+        return HTTPError(HTTPStatus.BAD_GATEWAY, f"{lower}: {doing}: unexpected answer {status}")
     told = _status(body)
     words = _printable(_kubelets(status, body, told)) if of_kubelet else ""
     said = _printable(str(told.get("message", "")) if told else body.decode(errors="replace"))
-    return Refused(HTTPStatus(status), words or f"{lower}: {said or HTTPStatus(status).phrase}")
+    return HTTPError(HTTPStatus(status), words or f"{lower}: {said or HTTPStatus(status).phrase}")
 
 
 def _status(body: bytes) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 import h11
 import httptools
 
-from tensile.kubelet.api.connection import Wire
-from tensile.kubelet.api.errors import Refused
+from tensile.kubelet.api.connection import TLSConnection
+from tensile.kubelet.api.errors import HTTPError
 from tensile.kubelet.api.requests import Headers
 
 _HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -24,7 +24,7 @@ PLAIN = "text/plain; charset=utf-8"
 Result = TypeVar("Result")
 
 
-class Request(NamedTuple):
+class RequestHead(NamedTuple):
     """The head of a request; `target` is the path with its query as received, in plain ASCII."""
 
     method: str
@@ -32,11 +32,11 @@ class Request(NamedTuple):
     headers: Headers
 
 
-class Departed(Exception):
+class ClientDisconnected(Exception):
     """The caller disconnected, so that no response can be sent."""
 
 
-class Chunks:
+class ChunkDecoder:
     """Parses a chunked body as it arrives. `ended` is true once all of it has been received.
 
     It uses llhttp (by httptools): a followed log has thousands of chunks a second, and h11 makes Python events of each
@@ -85,10 +85,10 @@ def chunk(content: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(content), content)
 
 
-class Dialogue:
+class Exchange:
     """One HTTP exchange; the h11 connection determines whether we are its client or its server."""
 
-    def __init__(self, wire: Wire, connection: h11.Connection) -> None:
+    def __init__(self, wire: TLSConnection, connection: h11.Connection) -> None:
         self.wire = wire
         self.connection = connection
 
@@ -116,10 +116,10 @@ class Dialogue:
         return self.connection.trailing_data[0]
 
 
-class Caller(Dialogue):
+class ServerExchange(Exchange):
     """The server side of an exchange."""
 
-    def __init__(self, wire: Wire, head: int) -> None:
+    def __init__(self, wire: TLSConnection, head: int) -> None:
         super().__init__(wire, h11.Connection(h11.SERVER, max_incomplete_event_size=head))
         self._bodiless = False
         self._in_chunks = False
@@ -129,7 +129,7 @@ class Caller(Dialogue):
         """Whether a whole response can still be sent."""
         return self.connection.our_state in {h11.IDLE, h11.SEND_RESPONSE}
 
-    async def request(self) -> Request:
+    async def request(self) -> RequestHead:
         """Return the request; raise h11.RemoteProtocolError if it is invalid, Refused if it has a body (none may)."""
         event = await self.next()
         if not isinstance(event, h11.Request):
@@ -137,9 +137,9 @@ class Caller(Dialogue):
         headers = plain(event.headers)
         self._bodiless = event.method == b"HEAD"
         if _announces_body(headers):
-            raise Refused(HTTPStatus.BAD_REQUEST, "no request here has a body")
+            raise HTTPError(HTTPStatus.BAD_REQUEST, "no request here has a body")
         await self.next()
-        return Request(event.method.decode(), event.target.decode(), headers)
+        return RequestHead(event.method.decode(), event.target.decode(), headers)
 
     async def reply(self, status: int, body: bytes, media: str = PLAIN, reason: str = "") -> None:
         """Send a whole response; `reason` is the text of the status line, in printable ASCII."""
@@ -181,7 +181,7 @@ def _announces_body(headers: Headers) -> bool:
     return any(name == "transfer-encoding" or (name == "content-length" and value != "0") for name, value in headers)
 
 
-async def while_present(wire: Wire, work: Coroutine[Any, Any, Result], *, dropping: bool = False) -> Result:
+async def while_present(wire: TLSConnection, work: Coroutine[Any, Any, Result], *, dropping: bool = False) -> Result:
     """Return the result of the work; raise Departed, with the work cancelled, if the caller disconnects before.
 
     A followed log can be silent for days; without this, a disconnect would be noticed only with the next line. What the
@@ -196,5 +196,5 @@ async def while_present(wire: Wire, work: Coroutine[Any, Any, Result], *, droppi
         gone.cancel()
         await asyncio.gather(working, gone, return_exceptions=True)
     if working.cancelled():
-        raise Departed
+        raise ClientDisconnected
     return working.result()

@@ -22,10 +22,10 @@ import h11
 from tensile import __version__
 from tensile.errors import ClusterError
 from tensile.kube.cluster import Cluster, Endpoint
-from tensile.kubelet.api.connection import Limits, Wire, dial
-from tensile.kubelet.api.errors import Refused, from_lower
-from tensile.kubelet.api.http import PLAIN, Caller, Chunks, Dialogue, plain, while_present
-from tensile.kubelet.api.requests import Ask, Headers, answered
+from tensile.kubelet.api.connection import ConnectionLimits, TLSConnection, dial
+from tensile.kubelet.api.errors import HTTPError, from_lower
+from tensile.kubelet.api.http import PLAIN, ChunkDecoder, Exchange, ServerExchange, plain, while_present
+from tensile.kubelet.api.requests import Headers, LowerRequest, answered
 
 _ERROR_AT_MOST = 64 * 1024
 _ANNOUNCED_AT_MOST = 20
@@ -33,14 +33,14 @@ _ANNOUNCED_AT_MOST = 20
 _CHUNKED = ("transfer-encoding", "chunked")
 
 
-class Side(NamedTuple):
+class StreamEnd(NamedTuple):
     """One end of a stream, with what has already been received from it."""
 
-    wire: Wire
+    wire: TLSConnection
     early: bytes
 
 
-class Pulse:
+class ActivityClock:
     """The time at which bytes last passed, in either direction."""
 
     def __init__(self) -> None:
@@ -56,14 +56,14 @@ class Pulse:
             await asyncio.sleep(rest)
 
 
-class LowerCall:
+class LowerExchange:
     """A request to a lower and its response, as a context manager that always closes the connection at its end."""
 
-    def __init__(self, cluster: Cluster, ask: Ask, limits: Limits) -> None:
+    def __init__(self, cluster: Cluster, ask: LowerRequest, limits: ConnectionLimits) -> None:
         self._cluster = cluster
         self._ask = ask
         self._limits = limits
-        self._dialogue: Dialogue | None = None
+        self._dialogue: Exchange | None = None
         self._in_chunks = False
 
     async def __aenter__(self) -> Self:
@@ -77,7 +77,7 @@ class LowerCall:
             await self._dialogue.wire.lost.wait()
 
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> TLSConnection:
         """The connection, once there has been a response."""
         assert self._dialogue is not None
         return self._dialogue.wire
@@ -98,7 +98,9 @@ class LowerCall:
                     return headers
                 raise self._refused(response.status_code, await self._body())
         except ClusterError as error:
-            raise Refused(HTTPStatus.BAD_GATEWAY, f"{self._cluster.name}: {self._ask.doing}: {error.title}") from error
+            raise HTTPError(
+                HTTPStatus.BAD_GATEWAY, f"{self._cluster.name}: {self._ask.doing}: {error.title}"
+            ) from error
         except TimeoutError as error:
             raise self._failed(HTTPStatus.GATEWAY_TIMEOUT, "no answer in time") from error
         except h11.LocalProtocolError as error:
@@ -113,7 +115,7 @@ class LowerCall:
         return self._unchunked() if self._in_chunks else self._framed()
 
     async def _unchunked(self) -> AsyncIterator[bytes]:
-        chunks, data = Chunks(), self.early()
+        chunks, data = ChunkDecoder(), self.early()
         while True:
             content = chunks.take(data)
             if content:
@@ -132,7 +134,7 @@ class LowerCall:
     async def _exchange(self) -> h11.Response | h11.InformationalResponse:
         endpoint = self._cluster.endpoint()
         wire = await dial(endpoint, self._limits)
-        self._dialogue = Dialogue(wire, h11.Connection(h11.CLIENT, max_incomplete_event_size=_ERROR_AT_MOST))
+        self._dialogue = Exchange(wire, h11.Connection(h11.CLIENT, max_incomplete_event_size=_ERROR_AT_MOST))
         await self._dialogue.send(_head(endpoint, self._ask))
         await self._dialogue.send(h11.EndOfMessage())
         for _ in range(_ANNOUNCED_AT_MOST):
@@ -154,15 +156,15 @@ class LowerCall:
                 break
         return body
 
-    def _refused(self, status: int, body: bytes) -> Refused:
+    def _refused(self, status: int, body: bytes) -> HTTPError:
         ask = self._ask
         return from_lower(self._cluster.name, ask.doing, status, body, of_kubelet=ask.of_kubelet)
 
-    def _failed(self, status: HTTPStatus, why: str) -> Refused:
-        return Refused(status, f"{self._cluster.name}: {self._ask.doing}: the cluster's apiserver: {why}")
+    def _failed(self, status: HTTPStatus, why: str) -> HTTPError:
+        return HTTPError(status, f"{self._cluster.name}: {self._ask.doing}: the cluster's apiserver: {why}")
 
 
-def _head(endpoint: Endpoint, ask: Ask) -> h11.Request:
+def _head(endpoint: Endpoint, ask: LowerRequest) -> h11.Request:
     """Return the head of a request: host, user agent, the lower's credential and the headers of the request."""
     name = f"[{endpoint.address}]" if ":" in endpoint.address else endpoint.address
     own = [("host", f"{name}:{endpoint.port}"), ("user-agent", f"tensile/{__version__}"), *endpoint.headers.items()]
@@ -170,23 +172,23 @@ def _head(endpoint: Endpoint, ask: Ask) -> h11.Request:
     return h11.Request(method=ask.method, target=target, headers=[*own, *ask.headers])
 
 
-async def tunnel(caller: Caller, call: LowerCall, limits: Limits) -> None:
+async def tunnel(caller: ServerExchange, call: LowerExchange, limits: ConnectionLimits) -> None:
     """Carry an upgraded stream to its end; raise Refused when the lower does not agree to it."""
     async with call:
         headers = await while_present(caller.wire, call.answer(HTTPStatus.SWITCHING_PROTOCOLS))
         await caller.switch(answered(headers))
-        upper = Side(caller.wire, caller.early())
-        await splice(upper, Side(call.wire, call.early()), limits)
+        upper = StreamEnd(caller.wire, caller.early())
+        await splice(upper, StreamEnd(call.wire, call.early()), limits)
 
 
-async def splice(upper: Side, lower: Side, limits: Limits) -> None:
+async def splice(upper: StreamEnd, lower: StreamEnd, limits: ConnectionLimits) -> None:
     """Copy both ways until one side ends, then end the other within `leaving` seconds once it has received all.
 
     What the lower sent before its end reaches the caller, however slowly that reads. What the caller sent before it
     left is offered to the lower for half of `leaving`. A stream without traffic for `idle` seconds ends too. A lower
     that reads nothing keeps no connection open, since its caller is gone.
     """
-    pulse = Pulse()
+    pulse = ActivityClock()
     down = asyncio.create_task(_copy(upper, lower.wire, pulse))
     up = asyncio.create_task(_copy(lower, upper.wire, pulse))
     over = {asyncio.create_task(upper.wire.hung_up()), asyncio.create_task(pulse.still(limits.idle))}
@@ -204,7 +206,7 @@ async def splice(upper: Side, lower: Side, limits: Limits) -> None:
     await asyncio.gather(upper.wire.close(), _close(lower.wire, limits.leaving))
 
 
-async def _close(wire: Wire, seconds: float) -> None:
+async def _close(wire: TLSConnection, seconds: float) -> None:
     """Close a connection within so many seconds, whatever its peer does."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -216,7 +218,7 @@ def _failed(task: asyncio.Task[None]) -> bool:
     return task.done() and task.exception() is not None
 
 
-async def _copy(source: Side, sink: Wire, pulse: Pulse) -> None:
+async def _copy(source: StreamEnd, sink: TLSConnection, pulse: ActivityClock) -> None:
     data = source.early or await source.wire.read()
     while data:
         pulse.beat()
@@ -224,13 +226,13 @@ async def _copy(source: Side, sink: Wire, pulse: Pulse) -> None:
         data = await source.wire.read()
 
 
-async def follow(caller: Caller, call: LowerCall) -> None:
+async def follow(caller: ServerExchange, call: LowerExchange) -> None:
     """Answer with the lower's log; raise Refused when there is none, an error of the connection when it breaks off."""
     async with call:
         await while_present(caller.wire, _relay(caller, call), dropping=True)
 
 
-async def _relay(caller: Caller, call: LowerCall) -> None:
+async def _relay(caller: ServerExchange, call: LowerExchange) -> None:
     await call.answer(HTTPStatus.OK)
     await caller.begin(HTTPStatus.OK, (("content-type", PLAIN), ("transfer-encoding", "chunked")))
     async for piece in call.pieces():

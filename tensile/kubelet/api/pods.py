@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from tensile.kube.cluster import Cluster
 from tensile.kube.store import Entry
-from tensile.kubelet.stats.usage import Runner, runner
+from tensile.kubelet.stats.usage import RunningPod, runner
 from tensile.names import Owner
 from tensile.reconcile.copies import mirror_of
 from tensile.reconcile.world import LowerWorld
@@ -19,7 +19,7 @@ _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _LIST = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[%b]}'
 
 
-class Target(NamedTuple):
+class PodTarget(NamedTuple):
     """A lower pod: its cluster, its namespace and name there, and the names of all containers of its upper pod."""
 
     cluster: Cluster
@@ -28,10 +28,10 @@ class Target(NamedTuple):
     containers: frozenset[str]
 
 
-class Pods(Protocol):
+class PodLister(Protocol):
     """The mirrored pods of one virtual node, by their upper names."""
 
-    def locate(self, namespace: str, pod: str) -> Target | None:
+    def locate(self, namespace: str, pod: str) -> PodTarget | None:
         """Return the lower pod of an upper pod on this node, None unless it is ours and has the upper pod's UID."""
         ...
 
@@ -39,7 +39,7 @@ class Pods(Protocol):
         """Return the node's mirrored pods as the JSON of a v1 PodList."""
         ...
 
-    def running(self) -> Sequence[Runner]:
+    def running(self) -> Sequence[RunningPod]:
         """Return the mirrored pods with a running container."""
         ...
 
@@ -56,10 +56,10 @@ class Log(Protocol):
         ...
 
 
-class NoPods:
+class EmptyPodLister:
     """A virtual node of which nothing is known yet."""
 
-    def locate(self, _namespace: str, _pod: str) -> Target | None:
+    def locate(self, _namespace: str, _pod: str) -> PodTarget | None:
         """Return None."""
         return None
 
@@ -67,7 +67,7 @@ class NoPods:
         """Return an empty list."""
         return _LIST % b""
 
-    def running(self) -> list[Runner]:
+    def running(self) -> list[RunningPod]:
         """Return an empty list."""
         return []
 
@@ -80,20 +80,20 @@ class MirroredPods:
         self._owner = owner
         self._cluster = cluster
 
-    def locate(self, namespace: str, pod: str) -> Target | None:
+    def locate(self, namespace: str, pod: str) -> PodTarget | None:
         """Return the lower pod of the upper pod of that name on this node, None where there is none of ours."""
         upper = self._lower.upper_pods.get(namespace, pod)
         below = self._below(upper) if upper else None
         cluster = self._cluster()
         if upper is None or below is None or cluster is None:
             return None
-        return Target(cluster, below.namespace, below.name, _containers(upper))
+        return PodTarget(cluster, below.namespace, below.name, _containers(upper))
 
     def listed(self) -> bytes:
         """Return the mirrored pods, as they are in the upper cluster, as the JSON of a v1 PodList."""
         return _LIST % b",".join(upper.raw for upper, _ in self.pairs())
 
-    def running(self) -> list[Runner]:
+    def running(self) -> list[RunningPod]:
         """Return the mirrored pods with a running container."""
         found = (runner(upper, below) for upper, below in self.pairs())
         return [one for one in found if one.containers]

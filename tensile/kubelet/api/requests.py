@@ -13,9 +13,9 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from tensile.kubelet.api import routes
-from tensile.kubelet.api.errors import Refused
-from tensile.kubelet.api.pods import Target
-from tensile.kubelet.api.routes import Call, Place, Query
+from tensile.kubelet.api.errors import HTTPError
+from tensile.kubelet.api.pods import PodTarget
+from tensile.kubelet.api.routes import APICall, ContainerRef, Query
 from tensile.objects import POD
 
 _STREAMS = {"input": "stdin", "output": "stdout", "error": "stderr", "tty": "tty"}
@@ -57,7 +57,7 @@ Headers = tuple[tuple[str, str], ...]
 """Header fields in order: names in lower case, values as text."""
 
 
-class Ask(NamedTuple):
+class LowerRequest(NamedTuple):
     """A request to a lower apiserver: `doing` for messages, `path` and `query` as they are sent.
 
     `of_kubelet` means that the apiserver passes it on to the kubelet of the pod's node.
@@ -71,27 +71,27 @@ class Ask(NamedTuple):
     of_kubelet: bool = False
 
 
-def ask_for(call: Call, place: Place, target: Target, headers: Headers) -> Ask:
+def ask_for(call: APICall, place: ContainerRef, target: PodTarget, headers: Headers) -> LowerRequest:
     """Return the request to the target's cluster.
 
     Raise Refused with 400 for an invalid query or upgrade. For the log of a container that the pod does not have it is
     404, as from a kubelet; a lower apiserver would answer 400, a bad request.
     """
     subresource = _SUBRESOURCES[call.area]
-    ask = Ask(
+    ask = LowerRequest(
         doing=f"{subresource} of pod {target.namespace}/{target.name}",
         method=call.method,
         path=f"{POD.path(target.namespace, target.name)}/{subresource}",
         query=_query(call, place.container),
-        headers=() if call.area == routes.LOGS else asked(headers),
+        headers=() if call.area == routes.LOGS else lower_request(headers),
         of_kubelet=True,
     )
     if call.area == routes.LOGS and place.container not in target.containers:
-        raise Refused(HTTPStatus.NOT_FOUND, f'container "{place.container}" not found in pod "{place.pod}"')
+        raise HTTPError(HTTPStatus.NOT_FOUND, f'container "{place.container}" not found in pod "{place.pod}"')
     return ask
 
 
-def _query(call: Call, container: str) -> str:
+def _query(call: APICall, container: str) -> str:
     match call.area:
         case routes.LOGS:
             return log_query(call.query, container)
@@ -185,8 +185,8 @@ def _encode(pairs: list[tuple[str, str]]) -> str:
     return urlencode(pairs, errors="surrogateescape")
 
 
-def _bad(message: str) -> Refused:
-    return Refused(HTTPStatus.BAD_REQUEST, message)
+def _bad(message: str) -> HTTPError:
+    return HTTPError(HTTPStatus.BAD_REQUEST, message)
 
 
 _LOG_KEYS: dict[str, Callable[[str, str], str]] = {
@@ -201,11 +201,11 @@ _LOG_KEYS: dict[str, Callable[[str, str], str]] = {
 }
 
 
-def asked(headers: Headers) -> Headers:
+def lower_request(headers: Headers) -> Headers:
     """Return the headers that request the caller's upgrade from a lower; 400 unless it is to WebSocket or SPDY/3.1."""
     protocols = words(headers, "upgrade")
     if "upgrade" not in words(headers, "connection") or len(protocols) != 1 or protocols[0] not in _PROTOCOLS:
-        raise Refused(HTTPStatus.BAD_REQUEST, "Upgrade request required: to websocket or SPDY/3.1")
+        raise HTTPError(HTTPStatus.BAD_REQUEST, "Upgrade request required: to websocket or SPDY/3.1")
     wanted = ((name, _without_tokens(name, value)) for name, value in headers if name in _ASKED)
     upgrade = next(value for name, value in headers if name == "upgrade")
     return ("connection", "Upgrade"), ("upgrade", upgrade), *(pair for pair in wanted if pair[1])

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from tensile.kubelet.api.errors import Refused
+from tensile.kubelet.api.errors import HTTPError
 
 LOGS = "containerLogs"
 EXEC = "exec"
@@ -25,7 +25,7 @@ STATS = "stats"
 Query = tuple[tuple[str, str], ...]
 
 
-class Call(NamedTuple):
+class APICall(NamedTuple):
     """A parsed request: `area` is the first segment of its path ("" for a path that no route can have)."""
 
     method: str
@@ -34,14 +34,14 @@ class Call(NamedTuple):
     query: Query
 
 
-class Access(NamedTuple):
+class RequiredAccess(NamedTuple):
     """A verb on a subresource of the Node; a call may need one of several."""
 
     verb: str
     subresource: str
 
 
-class Place(NamedTuple):
+class ContainerRef(NamedTuple):
     """The pod and container that a call names, by their upper names; "" where it names none."""
 
     namespace: str = ""
@@ -97,28 +97,28 @@ _SHAPES = (_LABEL, _SUBDOMAIN, _LABEL)
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def understand(method: str, target: str) -> Call:
+def understand(method: str, target: str) -> APICall:
     """Return the parsed method and target of a request; an unusual path becomes area "", which no route has."""
     path, _, query = target.partition("?")
     area, *rest = _segments(path) or ("",)
     pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
-    return Call(method, area, tuple(rest), tuple(pairs))
+    return APICall(method, area, tuple(rest), tuple(pairs))
 
 
-def accesses(call: Call) -> tuple[Access, ...]:
+def accesses(call: APICall) -> tuple[RequiredAccess, ...]:
     """Return the rights of which any one suffices for this call; a method unknown to Kubernetes has the verb ""."""
     verb = "create" if call.area in _RUNS_COMMANDS else _VERBS.get(call.method, "")
-    return tuple(Access(verb, subresource) for subresource in OWN_RIGHTS.get(call.area, ("proxy",)))
+    return tuple(RequiredAccess(verb, subresource) for subresource in OWN_RIGHTS.get(call.area, ("proxy",)))
 
 
-def place(call: Call) -> Place:
+def place(call: APICall) -> ContainerRef:
     """Return what the call names; raise Refused, 404 where there is no such route and 405 for a wrong method."""
     route = ROUTES.get(call.area)
     if route is None or not route.leads(call.rest):
-        raise Refused(HTTPStatus.NOT_FOUND, "404 page not found")
+        raise HTTPError(HTTPStatus.NOT_FOUND, "404 page not found")
     if call.method not in route.methods:
-        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"/{call.area} takes {' or '.join(sorted(route.methods))} only")
-    return Place(*call.rest) if route.segments else Place()
+        raise HTTPError(HTTPStatus.METHOD_NOT_ALLOWED, f"/{call.area} takes {' or '.join(sorted(route.methods))} only")
+    return ContainerRef(*call.rest) if route.segments else ContainerRef()
 
 
 def _segments(path: str) -> tuple[str, ...]:

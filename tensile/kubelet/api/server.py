@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from tensile.errors import TensileError
 from tensile.kube import net
-from tensile.kube.listener_limits import Door, Guest
+from tensile.kube.listener_limits import ClientConnection, ConnectionLimiter
 from tensile.kube.net import accept
-from tensile.kubelet.api.connection import Limits
-from tensile.kubelet.api.pods import Log, Pods
-from tensile.kubelet.api.service import Gate, Service, Site
-from tensile.kubelet.stats.collector import Meter
+from tensile.kubelet.api.connection import ConnectionLimits
+from tensile.kubelet.api.pods import Log, PodLister
+from tensile.kubelet.api.service import NodeServer, RequestAuth, Service
+from tensile.kubelet.stats.collector import StatsCollector
 
 _ADVICE = "it is had once that node is gone or elsewhere; else give another node.kubeletPort to this lower"
 
@@ -30,15 +30,15 @@ Address = tuple[str, int]
 """Where a server listens: an IP address of this machine, and a port."""
 
 
-class Seat(NamedTuple):
+class NodeEndpoint(NamedTuple):
     """Where a virtual node is to be served, and from what; without a `meter` its usage is unknown."""
 
     address: Address
-    pods: Pods
-    meter: Meter | None = None
+    pods: PodLister
+    meter: StatsCollector | None = None
 
 
-def seated(
+def assign_ports(
     held: Mapping[str, Address], wanted: Mapping[str, Address], barred: Collection[str] = ()
 ) -> dict[str, Address]:
     """Return the new address of each node; a node that gets none is left out.
@@ -58,10 +58,10 @@ def seated(
     return arrived | {node: address for node, address in held.items() if node not in going and address not in taken}
 
 
-class Listener:
+class NodeListener:
     """A port and the task that accepts on it, for one virtual node at a time."""
 
-    def __init__(self, site: Site, address: Address, service: Service, log: Log, door: Door) -> None:
+    def __init__(self, site: NodeServer, address: Address, service: Service, log: Log, door: ConnectionLimiter) -> None:
         """Start to accept connections for a site; raise TensileError when the port is not available."""
         self.site = site
         self.address = address
@@ -80,7 +80,7 @@ class Listener:
         self._accepting.cancel()
         return self._accepting
 
-    def _serve(self, connection: socket.socket, guest: Guest) -> None:
+    def _serve(self, connection: socket.socket, guest: ClientConnection) -> None:
         site = self.site
         task = asyncio.create_task(self._service.serve(connection, site, guest))
         guest.drop = task.cancel
@@ -91,7 +91,7 @@ class Listener:
     def _failed(self, error: OSError) -> None:
         self._log.warning("cannot take a connection", node=self.site.node, why=str(error))
 
-    def _ended(self, site: Site, task: asyncio.Task[None]) -> None:
+    def _ended(self, site: NodeServer, task: asyncio.Task[None]) -> None:
         """Remove a connection; log an unexpected error, which ends only this connection.
 
         The error's message is left out, because it may quote a credential.
@@ -103,7 +103,7 @@ class Listener:
             self._log.warning("a connection to the kubelet API failed", **fields)
 
 
-def _left(connection: socket.socket, guest: Guest, _task: asyncio.Task[None]) -> None:
+def _left(connection: socket.socket, guest: ClientConnection, _task: asyncio.Task[None]) -> None:
     """Close a connection that may have been cancelled before anything took it over."""
     connection.close()
     guest.leave()
@@ -130,16 +130,16 @@ class KubeletServer:
     cannot have its new port yet keeps the old one, so that it stays reachable.
     """
 
-    def __init__(self, gate: Gate, log: Log, limits: Limits | None = None) -> None:
+    def __init__(self, gate: RequestAuth, log: Log, limits: ConnectionLimits | None = None) -> None:
         self._gate = gate
         self._log = log
-        self._limits = limits or Limits()
+        self._limits = limits or ConnectionLimits()
         self._service = Service(gate, log, self._limits)
-        self._door = Door(self._limits.waiting, self._limits.patience)
-        self._sites: dict[str, Site] = {}
-        self._listeners: dict[str, Listener] = {}
+        self._door = ConnectionLimiter(self._limits.waiting, self._limits.patience)
+        self._sites: dict[str, NodeServer] = {}
+        self._listeners: dict[str, NodeListener] = {}
 
-    async def arrange(self, seats: Mapping[str, Seat]) -> dict[str, TensileError]:
+    async def arrange(self, seats: Mapping[str, NodeEndpoint]) -> dict[str, TensileError]:
         """Serve these virtual nodes and no others, each at its address; open streams go on.
 
         Return the errors of nodes whose address is not available now, or whose certificate files are unusable. Such a
@@ -152,7 +152,7 @@ class KubeletServer:
         doors = {listener.address: listener for listener in self._listeners.values()}
         doors |= self._opened(wanted, doors, troubles)
         held = {node: listener.address for node, listener in self._listeners.items()}
-        now = seated(held, wanted, troubles.keys())
+        now = assign_ports(held, wanted, troubles.keys())
         self._listeners = {node: doors.pop(address) for node, address in now.items()}
         for node, listener in self._listeners.items():
             listener.site = self._sites[node]
@@ -181,29 +181,29 @@ class KubeletServer:
         """Return the number of open streams (logs, exec, attach, port-forward) of each virtual node."""
         return {node: site.streams for node, site in self._sites.items()}
 
-    def _furnish(self, seats: Mapping[str, Seat]) -> dict[str, TensileError]:
+    def _furnish(self, seats: Mapping[str, NodeEndpoint]) -> dict[str, TensileError]:
         """Create or update the site of each node that has a certificate; return the errors of the others."""
         troubles = {}
         for node, seat in seats.items():
             try:
                 if node not in self._sites:
                     self._gate.serving.context(node, "")
-                    self._sites[node] = Site(node, seat.pods)
+                    self._sites[node] = NodeServer(node, seat.pods)
                 self._sites[node].pods, self._sites[node].meter = seat.pods, seat.meter
             except TensileError as error:
                 troubles[node] = error
         return troubles
 
     def _opened(
-        self, wanted: Mapping[str, Address], doors: Mapping[Address, Listener], troubles: dict[str, TensileError]
-    ) -> dict[Address, Listener]:
+        self, wanted: Mapping[str, Address], doors: Mapping[Address, NodeListener], troubles: dict[str, TensileError]
+    ) -> dict[Address, NodeListener]:
         """Open the wanted addresses that are not open yet; add failures to `troubles`."""
-        opened: dict[Address, Listener] = {}
+        opened: dict[Address, NodeListener] = {}
         for node, address in wanted.items():
             if address not in doors and address not in opened:
                 try:
                     site = self._sites[node]
-                    opened[address] = Listener(site, address, self._service, self._log, self._door)
+                    opened[address] = NodeListener(site, address, self._service, self._log, self._door)
                 except TensileError as error:
                     troubles[node] = error
         return opened

@@ -17,19 +17,19 @@ from typing import NamedTuple
 
 import h11
 
-from tensile.kube.listener_limits import Guest
+from tensile.kube.listener_limits import ClientConnection
 from tensile.kubelet.api import routes
-from tensile.kubelet.api.auth import Authenticator, Authorizer, User, Verdicts
-from tensile.kubelet.api.client_ca import ClientAuthority
-from tensile.kubelet.api.connection import Limits, Portion, Wire, accept
-from tensile.kubelet.api.errors import Refused
-from tensile.kubelet.api.http import Caller, Departed, Request
-from tensile.kubelet.api.lower_request import LowerCall, follow, tunnel
-from tensile.kubelet.api.pods import Log, Pods
+from tensile.kubelet.api.auth import Authenticator, Authorizer, TTLCache, User
+from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.connection import ConnectionLimits, StreamShares, TLSConnection, accept
+from tensile.kubelet.api.errors import HTTPError
+from tensile.kubelet.api.http import ClientDisconnected, RequestHead, ServerExchange
+from tensile.kubelet.api.lower_request import LowerExchange, follow, tunnel
+from tensile.kubelet.api.pods import Log, PodLister
 from tensile.kubelet.api.requests import ask_for, command_of
-from tensile.kubelet.api.routes import Call
-from tensile.kubelet.api.serving_certificate import Serving
-from tensile.kubelet.stats.collector import Meter, show
+from tensile.kubelet.api.routes import APICall
+from tensile.kubelet.api.serving_certificate import ServingCertificate
+from tensile.kubelet.stats.collector import StatsCollector, show
 from tensile.kubelet.stats.output import MEDIA, census, running_list
 
 _KEPT = 20
@@ -42,16 +42,16 @@ _JSON = "application/json"
 
 
 @dataclass
-class Site:
+class NodeServer:
     """One virtual node as it is served: its name, its pods, the number of open streams to them, and its usage.
 
     `connections` are those made to this node, at whichever port.
     """
 
     node: str
-    pods: Pods
+    pods: PodLister
     streams: int = 0
-    meter: Meter | None = None
+    meter: StatsCollector | None = None
     connections: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def close(self) -> None:
@@ -62,11 +62,11 @@ class Site:
         await asyncio.gather(*ending, return_exceptions=True)
 
 
-class Gate(NamedTuple):
+class RequestAuth(NamedTuple):
     """What decides who is admitted: our certificate, the client CA, authentication and authorization."""
 
-    serving: Serving
-    authority: ClientAuthority
+    serving: ServingCertificate
+    authority: ClientCA
     authenticator: Authenticator
     authorizer: Authorizer
 
@@ -74,13 +74,13 @@ class Gate(NamedTuple):
 class _Visit(NamedTuple):
     """A request that was authenticated and authorized."""
 
-    caller: Caller
-    request: Request
-    call: Call
+    caller: ServerExchange
+    request: RequestHead
+    call: APICall
     user: User
 
 
-class Streams:
+class StreamLimiter:
     """Counts open streams by user; beyond `limit` new ones are refused with 429. `what` names them in messages.
 
     The limits hold over all virtual nodes. Each stream holds two connections. A client that leaks them, such as a
@@ -103,7 +103,7 @@ class Streams:
             yield
 
     @contextmanager
-    def one_to(self, user: str, node: str, pod: str, most: Portion) -> Iterator[None]:
+    def one_to(self, user: str, node: str, pod: str, most: StreamShares) -> Iterator[None]:
         """Count a stream of a user to a pod; raise Refused where the pod, the node or the user has too many."""
         own, pods = (user, node), ("", node, pod)
         if self._open[pods] >= most.pod:
@@ -126,11 +126,11 @@ class Streams:
                 if not self._open[key]:
                     del self._open[key]
 
-    def _full(self, who: str, most: int) -> Refused:
-        return Refused(HTTPStatus.TOO_MANY_REQUESTS, f"{who} has {most} {self._what}: end some first")
+    def _full(self, who: str, most: int) -> HTTPError:
+        return HTTPError(HTTPStatus.TOO_MANY_REQUESTS, f"{who} has {most} {self._what}: end some first")
 
 
-class Complaints:
+class RejectionLog:
     """Logs why callers are rejected, the same reason again only after a while; `clock` returns seconds.
 
     The caller learns little, and kubectl shows only "unauthorized" or "bad certificate" of an apiserver that knows
@@ -141,7 +141,7 @@ class Complaints:
     def __init__(self, log: Log, clock: Callable[[], float]) -> None:
         self._log = log
         self._clock = clock
-        self._said: Verdicts[tuple[str, str], bool] = Verdicts(_REMEMBERED)
+        self._said: TTLCache[tuple[str, str], bool] = TTLCache(_REMEMBERED)
 
     def handshake(self, node: str, error: OSError, shown: str, authority: str) -> None:
         """Log a failed TLS handshake, unless the caller merely disconnected.
@@ -158,7 +158,7 @@ class Complaints:
             )
             self._say(node, f"a caller did not accept the serving certificate ({_alert(error)})", advice)
 
-    def refused(self, node: str, refused: Refused, *, named: bool) -> None:
+    def refused(self, node: str, refused: HTTPError, *, named: bool) -> None:
         """Log a rejected request; `named`: the caller sent a certificate or a token."""
         if refused.status == HTTPStatus.FORBIDDEN:
             self._say(node, refused.message, _BINDING)
@@ -187,17 +187,17 @@ def _alert(error: ssl.SSLError) -> str:
 
 
 class Service:
-    """Serves connections to any virtual node; what belongs to one node is in its `Site`."""
+    """Serves connections to any virtual node; what belongs to one node is in its `NodeServer`."""
 
-    def __init__(self, gate: Gate, log: Log, limits: Limits) -> None:
+    def __init__(self, gate: RequestAuth, log: Log, limits: ConnectionLimits) -> None:
         self._gate = gate
         self._log = log
         self._limits = limits
-        self._complaints = Complaints(log, time.monotonic)
-        self._streams = Streams(limits.streams)
-        self._requests = Streams(limits.streams, "requests under way (pods, metrics, stats, health)")
+        self._complaints = RejectionLog(log, time.monotonic)
+        self._streams = StreamLimiter(limits.streams)
+        self._requests = StreamLimiter(limits.streams, "requests under way (pods, metrics, stats, health)")
 
-    async def serve(self, connection: socket.socket, site: Site, guest: Guest) -> None:
+    async def serve(self, connection: socket.socket, site: NodeServer, guest: ClientConnection) -> None:
         """Serve one connection to its end; `guest` no longer counts as waiting once the caller is admitted."""
         with ExitStack() as until_taken_over:
             until_taken_over.callback(connection.close)
@@ -213,20 +213,22 @@ class Service:
         guest.advance(known=bool(wire.certificate))
         await self._converse(wire, site, guest, trusting=bool(authority))
 
-    async def _converse(self, wire: Wire, site: Site, guest: Guest, *, trusting: bool) -> None:
-        caller = Caller(wire, self._limits.head if guest.is_known else self._limits.unknown)
+    async def _converse(
+        self, wire: TLSConnection, site: NodeServer, guest: ClientConnection, *, trusting: bool
+    ) -> None:
+        caller = ServerExchange(wire, self._limits.head if guest.is_known else self._limits.unknown)
         try:
             request = await self._request(caller, guest)
             visit = await self._admit(caller, request, site.node, guest.origin if trusting else None)
             guest.be_admitted()
             await self._answer(visit, site)
-        except Refused as refused:
+        except HTTPError as refused:
             guest.advance(known=guest.is_known)
             await self._refuse(caller, refused.status, refused.message)
         except h11.RemoteProtocolError as error:
             guest.advance(known=guest.is_known)
             await self._refuse(caller, _blamed(error), str(error))
-        except (OSError, Departed):
+        except (OSError, ClientDisconnected):
             wire.abort()
         else:
             await wire.close()
@@ -234,32 +236,32 @@ class Service:
             wire.abort()
             await wire.lost.wait()
 
-    async def _request(self, caller: Caller, guest: Guest) -> Request:
+    async def _request(self, caller: ServerExchange, guest: ClientConnection) -> RequestHead:
         """Return the request; raise TimeoutError if it does not arrive in time."""
         async with asyncio.timeout(self._limits.asking):
             request = await caller.request()
         guest.advance(known=guest.is_known)
         return request
 
-    async def _admit(self, caller: Caller, request: Request, node: str, origin: str | None) -> _Visit:
+    async def _admit(self, caller: ServerExchange, request: RequestHead, node: str, origin: str | None) -> _Visit:
         """Return the request with its user if the user may make it; raise Refused (401, 403, 429, 503) if not.
 
         `origin` is the caller's address, None while no caller can be admitted.
         """
         if origin is None:
-            raise Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized")
+            raise HTTPError(HTTPStatus.UNAUTHORIZED, "Unauthorized")
         certificate = caller.wire.certificate
         try:
             user = await self._gate.authenticator.user(certificate, request.headers, origin)
             call = routes.understand(request.method, request.target)
             await self._gate.authorizer.permit(user, routes.accesses(call), node)
-        except Refused as refused:
+        except HTTPError as refused:
             named = bool(certificate) or any(name == "authorization" for name, _ in request.headers)
             self._complaints.refused(node, refused, named=named)
             raise
         return _Visit(caller, request, call, user)
 
-    async def _answer(self, visit: _Visit, site: Site) -> None:
+    async def _answer(self, visit: _Visit, site: NodeServer) -> None:
         place = routes.place(visit.call)
         if place.pod:
             pod = f"{place.namespace}/{place.pod}"
@@ -270,7 +272,7 @@ class Service:
         with self._requests.one(visit.user.name):
             await self._tell(visit, site)
 
-    async def _tell(self, visit: _Visit, site: Site) -> None:
+    async def _tell(self, visit: _Visit, site: NodeServer) -> None:
         """Answer a request about the node as a whole."""
         match visit.call.area:
             case routes.HEALTH:
@@ -284,11 +286,11 @@ class Service:
             case _:
                 await show(visit.caller, visit.call, site.meter)
 
-    def _lower_call(self, visit: _Visit, place: routes.Place, site: Site) -> LowerCall:
+    def _lower_call(self, visit: _Visit, place: routes.ContainerRef, site: NodeServer) -> LowerExchange:
         """Return the request to the lower for a call; 404 if the pod is not ours or not on this node."""
         target = site.pods.locate(place.namespace, place.pod)
         if target is None:
-            raise Refused(
+            raise HTTPError(
                 HTTPStatus.NOT_FOUND, f"pod {place.namespace}/{place.pod} does not run through node {site.node}"
             )
         call = visit.call
@@ -298,9 +300,9 @@ class Service:
             command = command_of(call.query)
             size = {"command_words": len(command), "command_length": sum(map(len, command))}
             self._log.info(call.area, **who, **place._asdict(), **size)
-        return LowerCall(target.cluster, ask, self._limits)
+        return LowerExchange(target.cluster, ask, self._limits)
 
-    async def _stream(self, visit: _Visit, call: LowerCall, site: Site) -> None:
+    async def _stream(self, visit: _Visit, call: LowerExchange, site: NodeServer) -> None:
         site.streams += 1
         try:
             if visit.call.area == routes.LOGS:
@@ -310,7 +312,7 @@ class Service:
         finally:
             site.streams -= 1
 
-    async def _refuse(self, caller: Caller, status: int, message: str) -> None:
+    async def _refuse(self, caller: ServerExchange, status: int, message: str) -> None:
         """Send an error and close, with a short timeout; a response that has begun is aborted instead."""
         if caller.unanswered:
             with suppress(OSError):

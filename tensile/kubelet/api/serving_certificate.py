@@ -15,8 +15,8 @@ from cryptography import x509
 
 from tensile.errors import TensileError
 from tensile.kube.files import read_regular
-from tensile.kube.tls import Pair, self_signed, serving_tls
-from tensile.kubelet.api.certificate_checks import Fault, described, doubts, pair_fault, unreadable
+from tensile.kube.tls import KeyPair, self_signed, serving_tls
+from tensile.kubelet.api.certificate_checks import CertificateProblem, described, pair_fault, unreadable, warnings
 from tensile.kubelet.api.pods import Log
 
 _LIFE = timedelta(days=365)
@@ -28,7 +28,7 @@ _ADVICE = (
 )
 
 
-Read = Callable[[Path], bytes]
+ReadFile = Callable[[Path], bytes]
 """Returns the content of a file; raises OSError."""
 
 
@@ -42,13 +42,13 @@ class ServingFiles(NamedTuple):
 class _Known(NamedTuple):
     """A TLS context and what it was made of."""
 
-    pair: Pair
+    pair: KeyPair
     authority: str
     tls: ssl.SSLContext
     certificate: x509.Certificate
 
 
-class Serving:
+class ServingCertificate:
     """TLS contexts of the listeners, created again when a certificate or the client CA has changed.
 
     `address` is where the upper cluster calls; `advice` is logged with a self-signed certificate; `read` reads a file.
@@ -62,7 +62,7 @@ class Serving:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         advice: str = _ADVICE,
         *,
-        read: Read = read_regular,
+        read: ReadFile = read_regular,
     ) -> None:
         self._log = log
         self._read = read
@@ -70,8 +70,8 @@ class Serving:
         self.address = address
         self._files = files
         self._now = now
-        self._issued: dict[str, Pair] = {}
-        self._made: dict[str, tuple[Pair, datetime]] = {}
+        self._issued: dict[str, KeyPair] = {}
+        self._made: dict[str, tuple[KeyPair, datetime]] = {}
         self._contexts: dict[str, _Known] = {}
         self._trouble = ""
         self._doubted: dict[str, list[str]] = {}
@@ -94,11 +94,11 @@ class Serving:
         self._doubt(node, known)
         return known.tls
 
-    def take(self, node: str, pair: Pair) -> None:
+    def take(self, node: str, pair: KeyPair) -> None:
         """Serve a node with a certificate that was issued for it, from the next connection on."""
         self._issued[node] = pair
 
-    def issued(self, node: str) -> Pair | None:
+    def issued(self, node: str) -> KeyPair | None:
         """Return the certificate that was issued for a node, None before."""
         return self._issued.get(node)
 
@@ -112,12 +112,12 @@ class Serving:
         self._made.pop(node, None)
         self._contexts.pop(node, None)
 
-    def _pair(self, node: str) -> Pair:
+    def _pair(self, node: str) -> KeyPair:
         if self._files is not None:
-            return Pair(*(_content(*each, self._read) for each in zip(_FIELDS, self._files, strict=True)))
+            return KeyPair(*(_content(*each, self._read) for each in zip(_FIELDS, self._files, strict=True)))
         return self._issued.get(node) or self._own(node)
 
-    def _own(self, node: str) -> Pair:
+    def _own(self, node: str) -> KeyPair:
         """Return the self-signed certificate, a new one when there is none or it expires soon."""
         pair, end = self._made.get(node, (None, self._now()))
         if pair is None or end - _RENEWED_BEFORE <= self._now():
@@ -127,14 +127,16 @@ class Serving:
             self._log.warning("serving with a certificate of our own making", node=node, advice=self._advice)
         return pair
 
-    def _loaded(self, pair: Pair, authority: str) -> _Known:
+    def _loaded(self, pair: KeyPair, authority: str) -> _Known:
         """Return the TLS context of a pair; raise TensileError with what is wrong with it."""
         try:
             tls = tls_context(pair, authority)
             return _Known(pair, authority, tls, x509.load_pem_x509_certificates(pair.certificate)[0])
         except (OSError, ValueError) as error:
             whose = self._whose()
-            fault = pair_fault(*whose, *pair) or Fault(whose[0], f"TLS does not take it ({error})", "give another one")
+            fault = pair_fault(*whose, *pair) or CertificateProblem(
+                whose[0], f"TLS does not take it ({error})", "give another one"
+            )
             raise TensileError(str(fault)) from error
 
     def _whose(self) -> tuple[str, str]:
@@ -153,7 +155,7 @@ class Serving:
         """Log once why callers may refuse a certificate; for a self-signed one that has been logged already."""
         if self._files is None and node not in self._issued:
             return
-        found = [str(each) for each in doubts(self._whose()[0], known.certificate, self.address, self._now())]
+        found = [str(each) for each in warnings(self._whose()[0], known.certificate, self.address, self._now())]
         about = node if self._files is None else ""
         if found != self._doubted.get(about, []):
             for each in found:
@@ -161,7 +163,7 @@ class Serving:
         self._doubted[about] = found
 
 
-def _content(field: str, file: Path, read: Read) -> bytes:
+def _content(field: str, file: Path, read: ReadFile) -> bytes:
     """Return the content of a file; raise TensileError that names it and the topology field that refers to it."""
     try:
         return read(file)
@@ -169,7 +171,7 @@ def _content(field: str, file: Path, read: Read) -> bytes:
         raise TensileError(str(unreadable(f"{field}: {file}", error))) from error
 
 
-def tls_context(pair: Pair, authority: str) -> ssl.SSLContext:
+def tls_context(pair: KeyPair, authority: str) -> ssl.SSLContext:
     """Return the TLS context of a listener: 1.2 or newer, a client certificate requested and, if sent, verified.
 
     A client certificate is optional, because a token may come instead; one of another authority ends the handshake. No
@@ -185,6 +187,6 @@ def tls_context(pair: Pair, authority: str) -> ssl.SSLContext:
     return context
 
 
-def self_made(node: str, address: str, now: datetime) -> Pair:
+def self_made(node: str, address: str, now: datetime) -> KeyPair:
     """Return a self-signed serving certificate for a node's name and address (IP or DNS name), valid for a year."""
     return self_signed("system:nodes", f"system:node:{node}", (node, address), now, _LIFE)

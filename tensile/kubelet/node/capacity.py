@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from tensile.kube.store import Kept
+from tensile.kube.store import Transformed
 from tensile.reconcile.pods.demand import Amounts, PodDemand, Quantities
 from tensile.resources import add, clamp, parse_all, render_all
 
@@ -120,7 +120,7 @@ class NodeOffer(msgspec.Struct, frozen=True, gc=False):
 _NODES = msgspec.json.Decoder(_Node)
 
 
-def node_offer(raw: bytes) -> Kept:
+def node_offer(raw: bytes) -> Transformed:
     """Transform a lower node into a `NodeOffer`, and keep no bytes."""
     node = _NODES.decode(raw)
     info = node.status.nodeInfo
@@ -139,7 +139,7 @@ def node_offer(raw: bytes) -> Kept:
         label_keys=frozenset(node.metadata.labels or ()),
         families=_families(node),
     )
-    return Kept(b"", offer)
+    return Transformed(b"", offer)
 
 
 def _families(node: _Node) -> frozenset[str]:

@@ -34,7 +34,7 @@ from tensile.names import (
     UNREACHABLE_TAINT,
 )
 from tensile.objects import NODE, UPPER, Manifest, Ref, annotations, labels
-from tensile.reconcile.desired import Absent, Decision, Patched, Present, Route, Wanted
+from tensile.reconcile.desired import Absent, Decision, Patched, Present, Wanted, Watch
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.world import Key, LowerWorld, World, mapping_note
 from tensile.topology import Lower
@@ -58,16 +58,16 @@ class NodeRule:
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch the upper Node, and what changes the lower's capacity; several capacity changes make one decision."""
         return (
-            Route("upper.nodes", _same_name),
-            Route("nodes", _node, delay=_SETTLE),
-            Route("foreign_pods", _node, delay=_SETTLE),
-            Route("upper_pods", _leaving),
-            Route("pods", _leaving),
-            Route("Service", _leaving),
-            Route("EndpointSlice", _leaving),
+            Watch("upper.nodes", _same_name),
+            Watch("nodes", _node, delay=_SETTLE),
+            Watch("foreign_pods", _node, delay=_SETTLE),
+            Watch("upper_pods", _leaving),
+            Watch("pods", _leaving),
+            Watch("Service", _leaving),
+            Watch("EndpointSlice", _leaving),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -99,13 +99,13 @@ def _missing(ref: Ref, lower: LowerWorld, world: World) -> Decision:
     manifest = _manifest({}, lower, world)
     manifest["status"] = node_status({}, lower, world)
     reason = f"lower cluster {lower.name} is in the topology" if lower.in_topology else "pods are bound to it"
-    return Decision((Present(ref, manifest, reason),), heeds=_heeded(lower), again=HEARTBEAT)
+    return Decision((Present(ref, manifest, reason),), reports_on=_heeded(lower), requeue_after=HEARTBEAT)
 
 
 def _is_known(lower: LowerWorld) -> bool:
     """Report whether a new Node can be created correctly: the lower's capacity is known, or that it is unreachable."""
     is_told = (lower.nodes.synced and lower.foreign_pods.synced) or lower.is_withheld
-    return is_told or lower.silent > SILENT_AFTER or lower.is_wrong
+    return is_told or lower.unreachable_seconds > SILENT_AFTER or lower.is_wrong
 
 
 def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision:
@@ -123,8 +123,8 @@ def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision
         body = {"metadata": {"uid": meta["uid"]}, "status": as_patch(seen, status)}
         patch = Patch("strategic-merge-patch", body)
         shown = moved(seen, status)
-        wanted.append(Patched(ref, patch, "what the lower cluster offers changed", "status", shown=shown))
-    return Decision(tuple(wanted), heeds=_heeded(lower), again=HEARTBEAT)
+        wanted.append(Patched(ref, patch, "what the lower cluster offers changed", "status", in_plan=shown))
+    return Decision(tuple(wanted), reports_on=_heeded(lower), requeue_after=HEARTBEAT)
 
 
 def _difference(lower: LowerWorld) -> str:

@@ -16,7 +16,7 @@ from tensile.kubelet.pods.conditions import replacing
 from tensile.names import DELETIONS_HELD, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, NOWHERE, STORE_RESTORED
 from tensile.objects import Manifest, moment_of, timestamp
 from tensile.reconcile import watches
-from tensile.reconcile.desired import Absent, Confirmed, Patched, Rule
+from tensile.reconcile.desired import Absent, Patched, Rule, VerifyAbsent
 from tensile.reconcile.guard import noted
 from tensile.reconcile.rules import claim_orphans, namespace_cleanup, rbac_orphans
 from tensile.reconcile.rules import orphans as strays
@@ -36,10 +36,10 @@ _COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInf
 
 RULES: tuple[Rule, ...] = (
     orphans.OrphanRule(),
-    strays.StrayRule(),
-    namespace_cleanup.VacancyRule(),
+    strays.ServiceOrphanRule(),
+    namespace_cleanup.NamespaceCleanupRule(),
     claim_orphans.ClaimOrphanRule(),
-    rbac_orphans.RightsOrphanRule(),
+    rbac_orphans.RBACOrphanRule(),
 )
 """The rules for deletions that no client is known to have requested, with one key for each lower."""
 
@@ -65,9 +65,9 @@ def is_reachable(seen: Manifest, lower: LowerWorld) -> bool:
 
     If the Node says that it does not, it first has to answer again, also after a restart of the engine.
     """
-    if lower.silent > SILENT_AFTER or lower.is_wrong or lower.is_excessive:
+    if lower.unreachable_seconds > SILENT_AFTER or lower.is_wrong or lower.is_excessive:
         return False
-    return _said(seen, LOWER_REACHABLE) != "False" or (lower.silent == 0 and lower.nodes.synced)
+    return _said(seen, LOWER_REACHABLE) != "False" or (lower.unreachable_seconds == 0 and lower.nodes.synced)
 
 
 def has_ready_node(seen: Manifest, lower: LowerWorld) -> bool:
@@ -143,10 +143,12 @@ def held_back(seen: Manifest, lower: LowerWorld, world: World) -> Problem | None
 
 def _is_certain(lower: LowerWorld, world: World) -> bool:
     """Report whether everything is known that the rules base their decisions on."""
-    if lower.silent or not lower.settled:
+    if lower.unreachable_seconds or not lower.settled:
         return False
     sides = ((world.upper.more, True), (lower.more, False))
-    kinds = ((more, kind) for more, above in sides for kind in watches.followed(lower.spec.controllers, above=above))
+    kinds = (
+        (more, kind) for more, above in sides for kind in watches.watched_kinds(lower.spec.controllers, above=above)
+    )
     return all(more[kind].synced for more, kind in kinds) and all(cache.synced for cache in world.upper.caches())
 
 
@@ -155,7 +157,7 @@ def _unasked(lower: LowerWorld, world: World) -> Iterator[bool]:
     for rule in RULES:
         for key in rule.keys(world, lower.name):
             wanted = rule.decide(key, world).wanted
-            yield any(isinstance(one, Absent | Confirmed | Patched) and not one.asked for one in wanted)
+            yield any(isinstance(one, Absent | VerifyAbsent | Patched) and not one.requested for one in wanted)
 
 
 def _offers(lower: LowerWorld) -> list[NodeOffer]:

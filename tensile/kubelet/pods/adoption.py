@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Entry
-from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
-from tensile.kubelet.pods.sync import placement, report
+from tensile.kubelet.pods.sync import placement, report_blocked
 from tensile.objects import POD, Manifest, Ref, metadata
 from tensile.reconcile.adoption import UNMARKED, conflict, marking, objection
 from tensile.reconcile.desired import Decision, Patched
@@ -35,13 +35,13 @@ def adopt(upper: Entry, found: Entry, lower: LowerWorld, world: World) -> Decisi
     wanted = lower_pod(upper.manifest(), _place(upper, lower, world))
     why = _objection_to(ref, upper, found, wanted, world) if found.raw else _objection_by_facts(found)
     if why:
-        return report(upper.manifest(), conflict(ref, why), world.now)._replace(again=LOOK_AGAIN)
+        return report_blocked(upper.manifest(), conflict(ref, why), world.now)._replace(requeue_after=LOOK_AGAIN)
     operations = marking(wanted, found.manifest(), _SECTIONS)
     fence = [
         {"op": "replace", "path": "/metadata/uid", "value": found.uid},
         {"op": "replace", "path": "/metadata/resourceVersion", "value": str(found.version)},
     ]
-    return Decision((Patched(ref, Patch("json-patch", fence + operations), "onConflict: adopt", shown=True),))
+    return Decision((Patched(ref, Patch("json-patch", fence + operations), "onConflict: adopt", in_plan=True),))
 
 
 def _objection_by_facts(found: Entry) -> str:
@@ -116,8 +116,8 @@ def _environment_misfits(want: Manifest, have: Manifest) -> Iterator[str]:
             yield f"container {want['name']} does not mount {mount['name']}"
 
 
-def _place(upper: Entry, lower: LowerWorld, world: World) -> Placement:
-    """Return the `Placement` of the pod."""
+def _place(upper: Entry, lower: LowerWorld, world: World) -> LowerContext:
+    """Return the `LowerContext` of the pod."""
     space = lower.namespaces.get("", lower.namespace(upper.namespace))
     key = Key("pod", lower.name, upper.namespace, upper.name)
     return placement(space.uid if space else "", key, lower, world)

@@ -19,7 +19,7 @@ from tensile.kubelet.pods.conditions import status_of
 from tensile.kubelet.pods.status import ending, evicted, status_write, upper_status
 from tensile.names import UNREACHABLE_TAINT
 from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, metadata, moment_of, timestamp, tolerates
-from tensile.reconcile.desired import Absent, Decision, Told, Wanted
+from tensile.reconcile.desired import Absent, Decision, EmitEvent, Wanted
 from tensile.reconcile.ownership import upper_uid_of
 from tensile.reconcile.world import LowerWorld, World
 
@@ -29,7 +29,7 @@ TAINT = {"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}
 _SOONEST = 1.0
 
 
-def withdraw(upper_pod: Manifest, below: Entry, ref: Ref, *, asked: bool) -> Decision:
+def delete_lower(upper_pod: Manifest, below: Entry, ref: Ref, *, asked: bool) -> Decision:
     """Delete the lower pod within the time that the upper one has left, and keep reporting its status.
 
     If the deletion was not `asked` for, the lower pod is not deleted, since the guard has to decide about it. The
@@ -47,7 +47,7 @@ def withdraw(upper_pod: Manifest, below: Entry, ref: Ref, *, asked: bool) -> Dec
     return Decision(tuple(wanted))
 
 
-def finalise(upper_pod: Manifest, last: Manifest | None, ref: Ref, now: datetime) -> Decision:
+def remove_upper(upper_pod: Manifest, last: Manifest | None, ref: Ref, now: datetime) -> Decision:
     """Remove the upper object, now that its lower pod is certainly gone; `last` is the lower pod's last known state.
 
     Controllers that hold a finalizer, and those that count ended pods, wait for a terminal phase. It costs a write, so
@@ -67,12 +67,12 @@ def finalise(upper_pod: Manifest, last: Manifest | None, ref: Ref, now: datetime
 
 def has_run(upper: Entry, lower: LowerWorld) -> bool:
     """Report whether containers of a pod have been seen, in its status or in the lower pod that is gone by now."""
-    departure = lower.pods.departed(lower.namespace(upper.namespace), upper.name)
+    departure = lower.pods.tombstone(lower.namespace(upper.namespace), upper.name)
     facts = departure.facts if departure else None
     return upper.facts.ran or (facts is not None and facts.ran and facts.upper_uid == upper.uid)
 
 
-def last_words(upper: Entry, lower: LowerWorld) -> Manifest | None:
+def last_known_status(upper: Entry, lower: LowerWorld) -> Manifest | None:
     """Return the lower pod of an upper one as last seen by the watch before its deletion, None if not kept."""
     raw = lower.pods.last(lower.namespace(upper.namespace), upper.name)
     last: Manifest | None = orjson.loads(raw) if raw else None
@@ -93,7 +93,7 @@ def or_evicted(said: Decision, upper_pod: Manifest, lower: LowerWorld, world: Wo
     left = _left(upper_pod, lower, world)
     if left is None:
         return said
-    return _evicted(upper_pod, lower, world) if left <= 0 else said._replace(again=max(left, _SOONEST))
+    return _evicted(upper_pod, lower, world) if left <= 0 else said._replace(requeue_after=max(left, _SOONEST))
 
 
 def _left(upper_pod: Manifest, lower: LowerWorld, world: World) -> float | None:
@@ -106,13 +106,13 @@ def _left(upper_pod: Manifest, lower: LowerWorld, world: World) -> float | None:
     if after is None or not _is_away(lower) or not lower.in_topology or _belongs_there(upper_pod):
         return None
     born = metadata(upper_pod).get("creationTimestamp")
-    waited = min(timedelta(seconds=lower.silent), world.now - moment_of(born) if born else after)
+    waited = min(timedelta(seconds=lower.unreachable_seconds), world.now - moment_of(born) if born else after)
     return (after - waited).total_seconds()
 
 
 def _is_away(lower: LowerWorld) -> bool:
     """Report whether the cluster does not answer, as opposed to a problem with our address or credential for it."""
-    return lower.tried and not lower.refusal and not lower.is_wrong
+    return lower.was_attempted and not lower.refusal and not lower.is_wrong
 
 
 def _belongs_there(upper_pod: Manifest) -> bool:
@@ -129,4 +129,4 @@ def _evicted(upper_pod: Manifest, lower: LowerWorld, world: World) -> Decision:
     words = f"lower cluster {lower.name} has not answered for longer than unreachable.evictAfter allows"
     body = evicted(upper_pod, words, timestamp(world.now))
     said = [status_write(upper_pod, body, words)] if body else []
-    return Decision((*said, Told(ref, meta["uid"], EVICTED, words), Absent(ref, meta["uid"], words)))
+    return Decision((*said, EmitEvent(ref, meta["uid"], EVICTED, words), Absent(ref, meta["uid"], words)))

@@ -20,13 +20,13 @@ import orjson
 
 from tensile.errors import AlreadyExists, ClusterError, Conflict, NotFound, Throttled, Unreachable
 from tensile.kube.cluster import Cluster, WatchEvent
-from tensile.kube.limits import Allowances
+from tensile.kube.limits import KeyedTokenBuckets
 from tensile.kubelet.pods.events import (
-    Glimpse,
-    Subject,
+    EventHeader,
+    EventSubject,
     content,
     copy_of,
-    glimpse,
+    event_header,
     is_copy,
     may_become_ours,
     ref_of,
@@ -58,7 +58,7 @@ _REMEMBERED = 4_000
 Item = TypeVar("Item")
 
 
-class Place(NamedTuple):
+class EventKey(NamedTuple):
     """Where an event waits: its namespace, and its UID there."""
 
     namespace: str
@@ -76,10 +76,10 @@ class FairQueue(Generic[Item]):
     def __len__(self) -> int:
         return self._size
 
-    def __contains__(self, place: Place) -> bool:
+    def __contains__(self, place: EventKey) -> bool:
         return place.uid in self._queues.get(place.namespace, ())
 
-    def put(self, place: Place, item: Item) -> bool:
+    def put(self, place: EventKey, item: Item) -> bool:
         """Put an item at the end of its namespace's queue; report whether another one was dropped for it."""
         queue = self._queues.setdefault(place.namespace, OrderedDict())
         self._size += place.uid not in queue
@@ -89,13 +89,13 @@ class FairQueue(Generic[Item]):
         self._drop(max(self._queues, key=lambda namespace: len(self._queues[namespace])))
         return True
 
-    def put_back(self, place: Place, item: Item) -> None:
+    def put_back(self, place: EventKey, item: Item) -> None:
         """Put a taken item back at the head of its namespace's queue, unless a newer one is there, or no room."""
         if place not in self and self._size < self._limit:
             self.put(place, item)
             self._queues[place.namespace].move_to_end(place.uid, last=False)
 
-    def take(self, may: Callable[[str], bool]) -> tuple[Place, Item] | None:
+    def take(self, may: Callable[[str], bool]) -> tuple[EventKey, Item] | None:
         """Take the oldest item of the namespace whose turn it is, among those that `may`; None where none may."""
         namespace = next((one for one in self._queues if may(one)), None)
         if namespace is None:
@@ -103,19 +103,19 @@ class FairQueue(Generic[Item]):
         self._queues.move_to_end(namespace)
         return self._drop(namespace)
 
-    def _drop(self, namespace: str) -> tuple[Place, Item]:
+    def _drop(self, namespace: str) -> tuple[EventKey, Item]:
         """Remove and return the oldest item of a namespace's queue."""
         uid, item = self._queues[namespace].popitem(last=False)
         self._size -= 1
         if not self._queues[namespace]:
             del self._queues[namespace]
-        return Place(namespace, uid), item
+        return EventKey(namespace, uid), item
 
 
 class _Waiting(NamedTuple):
     """A waiting event: what it is about, and its content."""
 
-    seen: Glimpse
+    seen: EventHeader
     said: Manifest
 
 
@@ -136,9 +136,9 @@ class EventMirror:
         self._awake = asyncio.Event()
         self._copies: OrderedDict[str, str] = OrderedDict()
         self._progress = 0.0
-        self._of_objects: Allowances[str] = Allowances(*OF_AN_OBJECT, limit=_REMEMBERED)
-        self._of_namespaces: Allowances[str] = Allowances(*OF_A_NAMESPACE, limit=_REMEMBERED)
-        self._of_all: Allowances[str] = Allowances(*OF_A_LOWER, limit=1)
+        self._of_objects: KeyedTokenBuckets[str] = KeyedTokenBuckets(*OF_AN_OBJECT, limit=_REMEMBERED)
+        self._of_namespaces: KeyedTokenBuckets[str] = KeyedTokenBuckets(*OF_A_NAMESPACE, limit=_REMEMBERED)
+        self._of_all: KeyedTokenBuckets[str] = KeyedTokenBuckets(*OF_A_LOWER, limit=1)
         self._resting: dict[str, float] = {}
         """Until when namespaces pause because the upper cluster failed to store one of their events."""
 
@@ -147,11 +147,11 @@ class EventMirror:
 
     def hear(self, event: WatchEvent) -> None:
         """Receive an event of the lower cluster about a pod or claim of ours; it replaces its former state."""
-        seen = glimpse(event.raw) if event.type in ("ADDED", "MODIFIED") else None
+        seen = event_header(event.raw) if event.type in ("ADDED", "MODIFIED") else None
         if seen is None or not self._concerns(seen):
             return
         now = asyncio.get_running_loop().time()
-        place = Place(seen.involvedObject.namespace, seen.metadata.uid)
+        place = EventKey(seen.involvedObject.namespace, seen.metadata.uid)
         if place not in self._queue and not self._of_objects.take(seen.involvedObject.uid, now):
             self.counts["dropped"] += 1
             return
@@ -164,7 +164,7 @@ class EventMirror:
         self.counts["dropped"] += self._queue.put(place, waiting)
         self._awake.set()
 
-    def _concerns(self, seen: Glimpse) -> bool:
+    def _concerns(self, seen: EventHeader) -> bool:
         """Report whether an event is worth keeping; its object is determined again when it is copied."""
         ours = subject_of(seen, self._lower, self._world) is not None
         return ours or may_become_ours(seen, self._lower)
@@ -198,7 +198,7 @@ class EventMirror:
         rests = now < self._resting.get(namespace, now)
         return not (rests or self._of_all.left("", now) or self._of_namespaces.left(namespace, now))
 
-    async def _attempt(self, place: Place, waiting: _Waiting, upper: Subject) -> None:
+    async def _attempt(self, place: EventKey, waiting: _Waiting, upper: EventSubject) -> None:
         """Copy one event; one that may succeed later goes back to the head of its namespace's queue.
 
         If the upper cluster answers that it failed, as for a webhook of that namespace, only the namespace pauses.
@@ -218,7 +218,7 @@ class EventMirror:
         except ClusterError:
             self.counts["failed"] += 1
 
-    async def _carry(self, waiting: _Waiting, upper: Subject) -> None:
+    async def _carry(self, waiting: _Waiting, upper: EventSubject) -> None:
         """Create the copy, or update the existing one."""
         ref = ref_of(waiting.seen, upper)
         copy = copy_of(waiting.said, ref, upper, self._lower.name, self._world.owner)

@@ -77,7 +77,7 @@ class _Source(msgspec.Struct, frozen=True, gc=False):
     component: _Word = ""
 
 
-class Glimpse(msgspec.Struct, frozen=True, gc=False):
+class EventHeader(msgspec.Struct, frozen=True, gc=False):
     """The part of an event that shows whether it is worth decoding."""
 
     metadata: _Identity
@@ -87,7 +87,7 @@ class Glimpse(msgspec.Struct, frozen=True, gc=False):
     type: _Word = ""
 
 
-class Subject(NamedTuple):
+class EventSubject(NamedTuple):
     """The upper object of a lower event; `version` is its resourceVersion, "" where it is not known."""
 
     kind: str
@@ -97,10 +97,10 @@ class Subject(NamedTuple):
     version: str = ""
 
 
-_GLIMPSES = msgspec.json.Decoder(Glimpse)
+_GLIMPSES = msgspec.json.Decoder(EventHeader)
 
 
-def glimpse(raw: bytes) -> Glimpse | None:
+def event_header(raw: bytes) -> EventHeader | None:
     """Return the decoded part of a lower event; None for what is none, or is longer than any event."""
     if len(raw) > _LONGEST:
         return None
@@ -138,7 +138,7 @@ def _repeats(given: Manifest) -> Manifest:
     return {"count": count} if type(count) is int and 0 <= count <= _MOST_REPEATS else {}
 
 
-def subject_of(seen: Glimpse, lower: LowerWorld, world: World) -> Subject | None:
+def subject_of(seen: EventHeader, lower: LowerWorld, world: World) -> EventSubject | None:
     """Return the upper pod or claim that a lower event is about, None if it is about no copy or written by us."""
     if _is_our_own(seen, world.owner):
         return None
@@ -147,7 +147,7 @@ def subject_of(seen: Glimpse, lower: LowerWorld, world: World) -> Subject | None
     )
 
 
-def _pod_of(seen: Glimpse, lower: LowerWorld, owner: Owner) -> Subject | None:
+def _pod_of(seen: EventHeader, lower: LowerWorld, owner: Owner) -> EventSubject | None:
     involved = seen.involvedObject
     below = lower.pods.get(involved.namespace, involved.name)
     if below is None or below.uid != involved.uid or involved.kind != POD.name:
@@ -155,20 +155,20 @@ def _pod_of(seen: Glimpse, lower: LowerWorld, owner: Owner) -> Subject | None:
     upper = upper_of(below, lower)
     if upper is None or not mirrors(below, upper, owner):
         return None
-    return Subject(POD.name, upper.namespace, upper.name, upper.uid, str(upper.version))
+    return EventSubject(POD.name, upper.namespace, upper.name, upper.uid, str(upper.version))
 
 
-def _claim_of(seen: Glimpse, lower: LowerWorld, world: World) -> Subject | None:
+def _claim_of(seen: EventHeader, lower: LowerWorld, world: World) -> EventSubject | None:
     involved = seen.involvedObject
     namespace = lower.upper_namespace(involved.namespace)
     claim = world.upper.more[CLAIM].get(namespace, involved.name) if namespace and seen.type == "Warning" else None
     copy = copy_in(lower, claim, world) if claim is not None else None
     if claim is None or copy is None or copy.uid != involved.uid:
         return None
-    return Subject(CLAIM.name, claim.namespace, claim.name, claim.uid)
+    return EventSubject(CLAIM.name, claim.namespace, claim.name, claim.uid)
 
 
-def may_become_ours(seen: Glimpse, lower: LowerWorld) -> bool:
+def may_become_ours(seen: EventHeader, lower: LowerWorld) -> bool:
     """Report whether an event is about a lower pod that is being created: it can arrive before that pod is known."""
     involved = seen.involvedObject
     made = lower.pods.get(involved.namespace, involved.name) is not None
@@ -176,13 +176,13 @@ def may_become_ours(seen: Glimpse, lower: LowerWorld) -> bool:
     return not made and lower.upper_pods.get(namespace, involved.name) is not None
 
 
-def ref_of(seen: Glimpse, upper: Subject) -> Ref:
+def ref_of(seen: EventHeader, upper: EventSubject) -> Ref:
     """Return the name of the copy."""
     digest = sha256(seen.metadata.uid.encode()).hexdigest()[:16]
     return Ref(UPPER, EVENT, upper.namespace, f"{upper.name[:_NAME_LIMIT].rstrip('-.')}.{digest}")
 
 
-def copy_of(said: Manifest, ref: Ref, upper: Subject, lower: str, owner: Owner) -> Manifest:
+def copy_of(said: Manifest, ref: Ref, upper: EventSubject, lower: str, owner: Owner) -> Manifest:
     """Return the copy of an event, as it should be created in the upper cluster; `said` is its content."""
     about = {
         "apiVersion": "v1",
@@ -225,7 +225,7 @@ def uid_of_copy(found: Manifest) -> str:
     return str(metadata(found)["uid"])
 
 
-def _is_our_own(seen: Glimpse, owner: Owner) -> bool:
+def _is_our_own(seen: EventHeader, owner: Owner) -> bool:
     """Report whether this program wrote an event, or this topology's engine copied it."""
     author = (seen.source.component if seen.source else "") or seen.reportingComponent
     labelled = seen.metadata.labels

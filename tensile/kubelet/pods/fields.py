@@ -28,7 +28,7 @@ _DIGITS = 8
 _MARKS = frozenset({VIRTUAL_POD, OWNER, OWNER_NAME, TRIPPED_LABELS, UPPER_UID, WRITTEN_KEYS, WRITTEN_IMAGES})
 
 
-class Verdict(Enum):
+class FieldVerdict(Enum):
     """What happens to a field."""
 
     KEEP = "kept as it is"
@@ -37,105 +37,105 @@ class Verdict(Enum):
     LATER = "not at creation, afterwards through a subresource"
 
 
-METADATA: Mapping[str, Verdict] = MappingProxyType(
+METADATA: Mapping[str, FieldVerdict] = MappingProxyType(
     {
-        "name": Verdict.KEEP,
-        "namespace": Verdict.MAP,
-        "labels": Verdict.MAP,
-        "annotations": Verdict.MAP,
-        "ownerReferences": Verdict.MAP,
-        "creationTimestamp": Verdict.DROP,
-        "deletionGracePeriodSeconds": Verdict.DROP,
-        "deletionTimestamp": Verdict.DROP,
-        "finalizers": Verdict.DROP,
-        "generateName": Verdict.DROP,
-        "generation": Verdict.DROP,
-        "managedFields": Verdict.DROP,
-        "resourceVersion": Verdict.DROP,
-        "selfLink": Verdict.DROP,
-        "uid": Verdict.DROP,
+        "name": FieldVerdict.KEEP,
+        "namespace": FieldVerdict.MAP,
+        "labels": FieldVerdict.MAP,
+        "annotations": FieldVerdict.MAP,
+        "ownerReferences": FieldVerdict.MAP,
+        "creationTimestamp": FieldVerdict.DROP,
+        "deletionGracePeriodSeconds": FieldVerdict.DROP,
+        "deletionTimestamp": FieldVerdict.DROP,
+        "finalizers": FieldVerdict.DROP,
+        "generateName": FieldVerdict.DROP,
+        "generation": FieldVerdict.DROP,
+        "managedFields": FieldVerdict.DROP,
+        "resourceVersion": FieldVerdict.DROP,
+        "selfLink": FieldVerdict.DROP,
+        "uid": FieldVerdict.DROP,
     }
 )
 """ObjectMeta. A create with a resourceVersion fails, and no lower controller would remove the finalizers."""
 
-SPEC: Mapping[str, Verdict] = MappingProxyType(
+SPEC: Mapping[str, FieldVerdict] = MappingProxyType(
     {
-        "activeDeadlineSeconds": Verdict.KEEP,
-        "affinity": Verdict.MAP,
-        "automountServiceAccountToken": Verdict.MAP,
-        "containers": Verdict.MAP,
-        "dnsConfig": Verdict.KEEP,
-        "dnsPolicy": Verdict.KEEP,
-        "enableServiceLinks": Verdict.KEEP,
-        "ephemeralContainers": Verdict.LATER,
-        "hostAliases": Verdict.KEEP,
-        "hostIPC": Verdict.KEEP,
-        "hostNetwork": Verdict.KEEP,
-        "hostPID": Verdict.KEEP,
-        "hostUsers": Verdict.KEEP,
-        "hostname": Verdict.KEEP,
-        "hostnameOverride": Verdict.KEEP,
-        "imagePullSecrets": Verdict.KEEP,
-        "initContainers": Verdict.MAP,
-        "nodeName": Verdict.DROP,
-        "nodeSelector": Verdict.MAP,
-        "os": Verdict.KEEP,
-        "overhead": Verdict.DROP,
-        "preemptionPolicy": Verdict.DROP,
-        "priority": Verdict.DROP,
-        "priorityClassName": Verdict.MAP,
-        "readinessGates": Verdict.DROP,
-        "resourceClaims": Verdict.KEEP,
-        "resources": Verdict.KEEP,
-        "restartPolicy": Verdict.KEEP,
-        "runtimeClassName": Verdict.MAP,
-        "schedulerName": Verdict.MAP,
-        "schedulingGates": Verdict.DROP,
-        "schedulingGroup": Verdict.DROP,
-        "securityContext": Verdict.KEEP,
-        "serviceAccount": Verdict.MAP,
-        "serviceAccountName": Verdict.MAP,
-        "setHostnameAsFQDN": Verdict.KEEP,
-        "shareProcessNamespace": Verdict.KEEP,
-        "subdomain": Verdict.KEEP,
-        "terminationGracePeriodSeconds": Verdict.KEEP,
-        "tolerations": Verdict.MAP,
-        "topologySpreadConstraints": Verdict.MAP,
-        "volumes": Verdict.MAP,
-        "workloadRef": Verdict.DROP,
+        "activeDeadlineSeconds": FieldVerdict.KEEP,
+        "affinity": FieldVerdict.MAP,
+        "automountServiceAccountToken": FieldVerdict.MAP,
+        "containers": FieldVerdict.MAP,
+        "dnsConfig": FieldVerdict.KEEP,
+        "dnsPolicy": FieldVerdict.KEEP,
+        "enableServiceLinks": FieldVerdict.KEEP,
+        "ephemeralContainers": FieldVerdict.LATER,
+        "hostAliases": FieldVerdict.KEEP,
+        "hostIPC": FieldVerdict.KEEP,
+        "hostNetwork": FieldVerdict.KEEP,
+        "hostPID": FieldVerdict.KEEP,
+        "hostUsers": FieldVerdict.KEEP,
+        "hostname": FieldVerdict.KEEP,
+        "hostnameOverride": FieldVerdict.KEEP,
+        "imagePullSecrets": FieldVerdict.KEEP,
+        "initContainers": FieldVerdict.MAP,
+        "nodeName": FieldVerdict.DROP,
+        "nodeSelector": FieldVerdict.MAP,
+        "os": FieldVerdict.KEEP,
+        "overhead": FieldVerdict.DROP,
+        "preemptionPolicy": FieldVerdict.DROP,
+        "priority": FieldVerdict.DROP,
+        "priorityClassName": FieldVerdict.MAP,
+        "readinessGates": FieldVerdict.DROP,
+        "resourceClaims": FieldVerdict.KEEP,
+        "resources": FieldVerdict.KEEP,
+        "restartPolicy": FieldVerdict.KEEP,
+        "runtimeClassName": FieldVerdict.MAP,
+        "schedulerName": FieldVerdict.MAP,
+        "schedulingGates": FieldVerdict.DROP,
+        "schedulingGroup": FieldVerdict.DROP,
+        "securityContext": FieldVerdict.KEEP,
+        "serviceAccount": FieldVerdict.MAP,
+        "serviceAccountName": FieldVerdict.MAP,
+        "setHostnameAsFQDN": FieldVerdict.KEEP,
+        "shareProcessNamespace": FieldVerdict.KEEP,
+        "subdomain": FieldVerdict.KEEP,
+        "terminationGracePeriodSeconds": FieldVerdict.KEEP,
+        "tolerations": FieldVerdict.MAP,
+        "topologySpreadConstraints": FieldVerdict.MAP,
+        "volumes": FieldVerdict.MAP,
+        "workloadRef": FieldVerdict.DROP,
     }
 )
 """PodSpec. Lower admission computes priority, preemptionPolicy and overhead, and refuses values that differ."""
 
-STATUS: Mapping[str, Verdict] = MappingProxyType(
+STATUS: Mapping[str, FieldVerdict] = MappingProxyType(
     {
-        "allocatedResources": Verdict.KEEP,
-        "conditions": Verdict.MAP,
-        "containerStatuses": Verdict.MAP,
-        "ephemeralContainerStatuses": Verdict.MAP,
-        "extendedResourceClaimStatus": Verdict.DROP,
-        "hostIP": Verdict.KEEP,
-        "hostIPs": Verdict.KEEP,
-        "initContainerStatuses": Verdict.MAP,
-        "message": Verdict.KEEP,
-        "nodeAllocatableResourceClaimStatuses": Verdict.DROP,
-        "nominatedNodeName": Verdict.DROP,
-        "observedGeneration": Verdict.MAP,
-        "phase": Verdict.MAP,
-        "podIP": Verdict.MAP,
-        "podIPs": Verdict.MAP,
-        "qosClass": Verdict.DROP,
-        "reason": Verdict.KEEP,
-        "resize": Verdict.DROP,
-        "resourceClaimStatuses": Verdict.DROP,
-        "resources": Verdict.KEEP,
-        "startTime": Verdict.KEEP,
+        "allocatedResources": FieldVerdict.KEEP,
+        "conditions": FieldVerdict.MAP,
+        "containerStatuses": FieldVerdict.MAP,
+        "ephemeralContainerStatuses": FieldVerdict.MAP,
+        "extendedResourceClaimStatus": FieldVerdict.DROP,
+        "hostIP": FieldVerdict.KEEP,
+        "hostIPs": FieldVerdict.KEEP,
+        "initContainerStatuses": FieldVerdict.MAP,
+        "message": FieldVerdict.KEEP,
+        "nodeAllocatableResourceClaimStatuses": FieldVerdict.DROP,
+        "nominatedNodeName": FieldVerdict.DROP,
+        "observedGeneration": FieldVerdict.MAP,
+        "phase": FieldVerdict.MAP,
+        "podIP": FieldVerdict.MAP,
+        "podIPs": FieldVerdict.MAP,
+        "qosClass": FieldVerdict.DROP,
+        "reason": FieldVerdict.KEEP,
+        "resize": FieldVerdict.DROP,
+        "resourceClaimStatuses": FieldVerdict.DROP,
+        "resources": FieldVerdict.KEEP,
+        "startTime": FieldVerdict.KEEP,
     }
 )
 """PodStatus. qosClass is immutable, and differs if a lower LimitRange adds limits; claims are the lower's own."""
 
 
-def with_verdict(table: Mapping[str, Verdict], *verdicts: Verdict) -> frozenset[str]:
+def with_verdict(table: Mapping[str, FieldVerdict], *verdicts: FieldVerdict) -> frozenset[str]:
     """Return the fields of a table that have one of the verdicts."""
     return frozenset(field for field, verdict in table.items() if verdict in verdicts)
 

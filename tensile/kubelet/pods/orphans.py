@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 from tensile.kube.store import Delta, Entry
 from tensile.kubelet.pods.conditions import is_terminal, status_of
-from tensile.kubelet.pods.deletion import has_run, last_words
+from tensile.kubelet.pods.deletion import has_run, last_known_status
 from tensile.kubelet.pods.status import lost as without_lower_pod
 from tensile.kubelet.pods.status import status_write, upper_status
 from tensile.objects import POD, UPPER, Ref, metadata, timestamp
 from tensile.reconcile.adoption import adopts
-from tensile.reconcile.copies import bound_as, standing, upper_of
-from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched, Route
+from tensile.reconcile.copies import bound_as, existing_copy, upper_of
+from tensile.reconcile.desired import Absent, Decision, Patched, VerifyAbsent, Watch
 from tensile.reconcile.guard import is_restored
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.pods.index import is_gone_below, is_mirror, was_deleted
@@ -25,7 +25,7 @@ from tensile.reconcile.world import Key, LowerWorld, World
 NAME = "orphans"
 _COLLECT = 0.5
 _UNASKED = "its upper pod is gone, and nobody is known to have deleted it"
-_Found = Absent | Confirmed | Patched
+_Found = Absent | VerifyAbsent | Patched
 
 
 def key_of(lower: str) -> Key:
@@ -38,12 +38,12 @@ class OrphanRule:
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch pods that are deleted on either side, appear without their counterpart, or free a name."""
         return (
-            Route("upper_pods", _above, delay=_COLLECT),
-            Route("pods", _below, delay=_COLLECT),
-            Route("foreign_pods", _left, delay=_COLLECT),
+            Watch("upper_pods", _above, delay=_COLLECT),
+            Watch("pods", _below, delay=_COLLECT),
+            Watch("foreign_pods", _left, delay=_COLLECT),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -53,7 +53,7 @@ class OrphanRule:
     def decide(self, key: Key, world: World) -> Decision:
         """Return deletions of certain orphans and quorum reads of uncertain ones; nothing from incomplete caches."""
         lower = world.lowers[key.lower]
-        if not (lower.settled and world.upper.namespaces.synced) or lower.silent:
+        if not (lower.settled and world.upper.namespaces.synced) or lower.unreachable_seconds:
             return Decision()
         found = [*_orphans(lower, world), *(_lost(lower, world) if has_node(lower, world) else ())]
         found.sort(key=lambda one: one.ref)
@@ -70,13 +70,13 @@ def _orphans(lower: LowerWorld, world: World) -> Iterator[_Found]:
             yield from _orphan(below, lower, world)
         elif upper.uid == below.facts.upper_uid and upper.facts.terminating and upper.facts.unasked:
             grace = metadata(upper.manifest()).get("deletionGracePeriodSeconds")
-            yield Absent(_ref(below, lower), below.uid, "Kubernetes deleted its upper pod", grace, asked=False)
+            yield Absent(_ref(below, lower), below.uid, "Kubernetes deleted its upper pod", grace, requested=False)
         elif _is_afterlife(below, upper):
             reason = "its upper pod has ended, and nothing of it is to run any more"
-            yield Absent(_ref(below, lower), below.uid, reason, asked=False, version=str(below.version))
+            yield Absent(_ref(below, lower), below.uid, reason, requested=False, version=str(below.version))
         elif upper.uid != below.facts.upper_uid and is_doubtful(below, upper, lower, world):
             reason = "the upper store was restored, and has an older pod in its upper pod's place"
-            yield Absent(_ref(below, lower), below.uid, reason, asked=False, lost=True)
+            yield Absent(_ref(below, lower), below.uid, reason, requested=False, after_rollback=True)
 
 
 def _is_afterlife(below: Entry, upper: Entry) -> bool:
@@ -103,15 +103,15 @@ def _orphan(below: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
     successor = bound_as(above.namespace, above.name, world)
     if successor is not None and not (below.facts.terminal or is_doubtful(below, successor.pod, lower, world)):
         return
-    departure = lower.upper_pods.departed(above.namespace, above.name)
-    if not lower.upper_pods.is_gone(above.namespace, above.name, below.facts.upper_uid):
-        yield Confirmed(above, below.facts.upper_uid, "its lower pod still runs", asked=False)
+    departure = lower.upper_pods.tombstone(above.namespace, above.name)
+    if not lower.upper_pods.is_deleted(above.namespace, above.name, below.facts.upper_uid):
+        yield VerifyAbsent(above, below.facts.upper_uid, "its lower pod still runs", requested=False)
         return
     is_back = lower.pods.came_back(below)
     is_doubted = is_back or is_restored(lower, world)
     if is_doubted or departure is None or not was_deleted(departure, below.facts.upper_uid):
         lost = is_back or lower.upper_pods.is_lost(above.namespace, above.name, below.facts.upper_uid)
-        yield Absent(_ref(below, lower), below.uid, _UNASKED, asked=False, lost=lost)
+        yield Absent(_ref(below, lower), below.uid, _UNASKED, requested=False, after_rollback=lost)
 
 
 def _ref(below: Entry, lower: LowerWorld) -> Ref:
@@ -127,13 +127,13 @@ def _lost(lower: LowerWorld, world: World) -> Iterator[_Found]:
             facts.terminal
             or facts.terminating
             or not has_run(upper, lower)
-            or standing(upper, lower) is not None
+            or existing_copy(upper, lower) is not None
             or _may_be_adopted(upper, lower, world)
         ):
             continue
         if not is_gone_below(upper, lower):
             ref = Ref(lower.name, POD, namespace, upper.name)
-            yield Confirmed(ref, upper.uid, "its upper pod ran and is not deleted", asked=False)
+            yield VerifyAbsent(ref, upper.uid, "its upper pod ran and is not deleted", requested=False)
             continue
         if _runs_unmarked(lower, namespace, upper.name):
             continue
@@ -150,7 +150,7 @@ def _may_be_adopted(upper: Entry, lower: LowerWorld, world: World) -> bool:
 
 def _ended(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
     """Yield how a pod ended, if its lower pod reported that before its deletion; else that it is lost."""
-    pod, last = upper.manifest(), last_words(upper, lower)
+    pod, last = upper.manifest(), last_known_status(upper, lower)
     if last is not None and is_terminal(status_of(last).get("phase")):
         body = upper_status(pod, last, generation=status_of(pod).get("observedGeneration") or 0)
         yield from [status_write(pod, body, "the lower pod said so last")] if body else ()
@@ -163,7 +163,7 @@ def _ended(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
 
 def _runs_unmarked(lower: LowerWorld, namespace: str, name: str) -> bool:
     """Report whether a lower pod is missing only because another client removed our label from it."""
-    foreign, departure = lower.foreign_pods.get(namespace, name), lower.pods.departed(namespace, name)
+    foreign, departure = lower.foreign_pods.get(namespace, name), lower.pods.tombstone(namespace, name)
     return foreign is not None and departure is not None and foreign.uid == departure.uid
 
 

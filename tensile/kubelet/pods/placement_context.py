@@ -13,7 +13,7 @@ from tensile.names import Owner
 from tensile.reconcile.pods.scheduling import UPPER_ONLY_KEYS
 from tensile.reconcile.world import UpperServer
 
-Identity = Literal["none", "lower", "upper"]
+AccountIdentity = Literal["none", "lower", "upper"]
 
 DEFAULT_SCHEDULER = "default-scheduler"
 
@@ -23,7 +23,7 @@ def same_name(namespace: str) -> str:
     return namespace
 
 
-class Placement(msgspec.Struct, frozen=True, gc=False):
+class LowerContext(msgspec.Struct, frozen=True, gc=False):
     """What the projection of one namespace's pods to one lower cluster depends on.
 
     - `node_name` is the virtual node, `namespace` and `namespace_uid` identify the lower namespace.
@@ -42,7 +42,7 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     node_name: str
     namespace: str
     namespace_uid: str
-    identity: Identity = "none"
+    identity: AccountIdentity = "none"
     ignore_labels: frozenset[str] = frozenset()
     node_label_keys: frozenset[str] = frozenset()
     domain_keys: frozenset[str] = frozenset()

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from tensile.kubelet.pods.fields import SPEC, Verdict, note_of_images, note_of_keys, ours_to_write, with_verdict
-from tensile.kubelet.pods.placement_context import DEFAULT_SCHEDULER, Placement
+from tensile.kubelet.pods.fields import SPEC, FieldVerdict, note_of_images, note_of_keys, ours_to_write, with_verdict
+from tensile.kubelet.pods.placement_context import DEFAULT_SCHEDULER, LowerContext
 from tensile.kubelet.pods.scheduling import scheduling_fields
 from tensile.kubelet.pods.service_account import account_fields
 from tensile.names import (
@@ -32,7 +32,7 @@ from tensile.names import (
 from tensile.objects import Manifest, annotations, controller_of, labels, uid
 from tensile.reconcile.pods.cluster_selector import cluster_selector_flaw
 
-_LEFT_OUT = with_verdict(SPEC, Verdict.DROP, Verdict.LATER)
+_LEFT_OUT = with_verdict(SPEC, FieldVerdict.DROP, FieldVerdict.LATER)
 _SCHEDULING = frozenset({"nodeSelector", "affinity", "tolerations", "topologySpreadConstraints"})
 _ELSEWHERE = _LEFT_OUT | _SCHEDULING | {"priorityClassName", "schedulerName", "runtimeClassName"}
 _TOPOLOGY_LABELS = "topology.kubernetes.io/"
@@ -62,14 +62,14 @@ _SELECTOR_INVALID = (
 _CLAIMS_NOT_MIRRORED = "resource claims and their templates are not mirrored: they have to exist in the lower cluster"
 
 
-class Note(NamedTuple):
+class PodNote(NamedTuple):
     """Something that the pod's author should be told once: a reason in CamelCase and a sentence."""
 
     reason: str
     message: str
 
 
-def lower_pod(upper_pod: Manifest, place: Placement) -> Manifest:
+def lower_pod(upper_pod: Manifest, place: LowerContext) -> Manifest:
     """Return the lower pod to create. It shares unchanged parts with the upper pod, which is never modified."""
     name = upper_pod["metadata"]["name"]
     identified = {"name": name, "namespace": place.namespace, "ownerReferences": [_namespace_owner(place)]}
@@ -81,7 +81,7 @@ def lower_pod(upper_pod: Manifest, place: Placement) -> Manifest:
     }
 
 
-def lower_spec(upper_pod: Manifest, place: Placement) -> Manifest:
+def lower_spec(upper_pod: Manifest, place: LowerContext) -> Manifest:
     """Return the spec of the lower pod."""
     spec = with_lower_classes(upper_pod["spec"], place)
     mapped = {**upper_pod, "spec": spec}
@@ -89,14 +89,14 @@ def lower_spec(upper_pod: Manifest, place: Placement) -> Manifest:
     return kept | scheduling_fields(mapped, place) | _class_fields(spec, place) | account_fields(mapped, place)
 
 
-def with_lower_classes(spec: Manifest, place: Placement) -> Manifest:
+def with_lower_classes(spec: Manifest, place: LowerContext) -> Manifest:
     """Return a pod's spec with the lower names of storage classes; the same object without changes."""
     volumes: list[Manifest] = spec.get("volumes") or []
     found = [_volume(volume, place) for volume in volumes]
     return spec if found == volumes else {**spec, "volumes": found}
 
 
-def _volume(volume: Manifest, place: Placement) -> Manifest:
+def _volume(volume: Manifest, place: LowerContext) -> Manifest:
     template: dict[str, Any] = (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}
     name = (template.get("spec") or {}).get("storageClassName")
     if name is None or name not in place.storage_classes:
@@ -105,7 +105,7 @@ def _volume(volume: Manifest, place: Placement) -> Manifest:
     return {**volume, "ephemeral": {**volume["ephemeral"], "volumeClaimTemplate": {**template, "spec": claim}}}
 
 
-def mutable_metadata(upper_pod: Manifest, place: Placement, lower_pod: Manifest | None = None) -> Manifest:
+def mutable_metadata(upper_pod: Manifest, place: LowerContext, lower_pod: Manifest | None = None) -> Manifest:
     """Return the labels and annotations that the lower pod carries for us: {"labels": ..., "annotations": ...}.
 
     Keys that others set in `lower_pod` are left out, and are not ours to change or remove.
@@ -125,21 +125,21 @@ def mutable_metadata(upper_pod: Manifest, place: Placement, lower_pod: Manifest 
     return kept
 
 
-def notes(upper_pod: Manifest, place: Placement) -> list[Note]:
+def notes(upper_pod: Manifest, place: LowerContext) -> list[PodNote]:
     """Return what of the pod was not mirrored, where its author could have relied on it."""
     spec = upper_pod["spec"]
     found = []
     name = spec.get("priorityClassName")
     if name and name not in place.priority_classes:
-        found.append(Note("PriorityClassDropped", _PRIORITY_DROPPED.format(name=name)))
+        found.append(PodNote("PriorityClassDropped", _PRIORITY_DROPPED.format(name=name)))
     if flaw := cluster_selector_flaw(upper_pod):
-        found.append(Note("ClusterSelectorInvalid", _SELECTOR_INVALID.format(flaw=flaw)))
+        found.append(PodNote("ClusterSelectorInvalid", _SELECTOR_INVALID.format(flaw=flaw)))
     if spec.get("resourceClaims"):
-        found.append(Note("ResourceClaimsNotMirrored", _CLAIMS_NOT_MIRRORED))
+        found.append(PodNote("ResourceClaimsNotMirrored", _CLAIMS_NOT_MIRRORED))
     return found
 
 
-def _namespace_owner(place: Placement) -> Manifest:
+def _namespace_owner(place: LowerContext) -> Manifest:
     """Return the owner reference by which the lower Namespace controls the pod."""
     return {
         "apiVersion": "v1",
@@ -150,7 +150,7 @@ def _namespace_owner(place: Placement) -> Manifest:
     }
 
 
-def _lower_labels(present: dict[str, str], place: Placement) -> dict[str, str]:
+def _lower_labels(present: dict[str, str], place: LowerContext) -> dict[str, str]:
     """Return the labels of the lower pod, with our marks."""
     kept = {
         key: value
@@ -160,7 +160,7 @@ def _lower_labels(present: dict[str, str], place: Placement) -> dict[str, str]:
     return kept | {VIRTUAL_POD: "true"} | place.owner.label
 
 
-def _lower_annotations(upper_pod: Manifest, tripped: dict[str, str], place: Placement) -> dict[str, str]:
+def _lower_annotations(upper_pod: Manifest, tripped: dict[str, str], place: LowerContext) -> dict[str, str]:
     """Return the annotations of the lower pod: mirrored ones, our marks, the ignored labels, and `safe-to-evict`."""
     kept = {
         key: value
@@ -190,7 +190,7 @@ def _has_local_storage(spec: Manifest) -> bool:
     )
 
 
-def _class_fields(spec: Manifest, place: Placement) -> Manifest:
+def _class_fields(spec: Manifest, place: LowerContext) -> Manifest:
     """Return the names that differ between clusters: priority class, runtime class, scheduler."""
     runtime = spec.get("runtimeClassName")
     scheduler = spec.get("schedulerName")

@@ -13,17 +13,17 @@ from tensile.kube.store import Delta, Entry
 from tensile.kubelet.node.rule import key_of as node_key
 from tensile.kubelet.pods.adoption import adopt
 from tensile.kubelet.pods.conditions import conditions_of
-from tensile.kubelet.pods.deletion import finalise, has_run, last_words, or_evicted, withdraw
+from tensile.kubelet.pods.deletion import delete_lower, has_run, last_known_status, or_evicted, remove_upper
 from tensile.kubelet.pods.orphans import is_doubtful
 from tensile.kubelet.pods.status import forgotten, status_write
-from tensile.kubelet.pods.sync import arrive, keep, out_of_reach, report
+from tensile.kubelet.pods.sync import create, out_of_reach, report_blocked, sync
 from tensile.names import MIRRORED, STORE_RESTORED, VIRTUAL_POD
 from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, metadata, timestamp
 from tensile.reconcile import copies
 from tensile.reconcile.adoption import REASON as NOT_OURS
 from tensile.reconcile.adoption import adopts, conflict
-from tensile.reconcile.copies import Bound
-from tensile.reconcile.desired import Absent, Confirmed, Decision, Route, Wanted
+from tensile.reconcile.copies import BoundPod
+from tensile.reconcile.desired import Absent, Decision, VerifyAbsent, Wanted, Watch
 from tensile.reconcile.guard import is_restored
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.pods.index import differ, is_daemon, is_gone_below, is_mirror, lives_below, mirrors, was_deleted
@@ -53,9 +53,9 @@ class PodRule:
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch the pod, its lower pod, and foreign pods that take or free the lower pod's name."""
-        return (Route("upper_pods", _above), Route("pods", _below), Route("foreign_pods", _in_the_way))
+        return (Watch("upper_pods", _above), Watch("pods", _below), Watch("foreign_pods", _in_the_way))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of every upper pod and every lower pod of ours; pods with an outdated status come first.
@@ -63,7 +63,7 @@ class PodRule:
         There are none while the lower's pods are being listed: nothing could be decided, and another call follows.
         """
         here = world.lowers[lower]
-        if not here.pods.synced and here.silent <= UNREACHABLE_AFTER:
+        if not here.pods.synced and here.unreachable_seconds <= UNREACHABLE_AFTER:
             return
         found = {(entry.namespace, entry.name) for entry in here.upper_pods}
         found |= {(namespace, entry.name) for entry in here.pods for namespace in here.above(entry.namespace)}
@@ -85,12 +85,12 @@ class PodRule:
             lower.in_step.pop((key.namespace, key.name), None)
             return _bound_no_more(key, lower, world) if lower.mapping_known else _NOTHING
         if not has_node(lower, world):
-            return Decision(waits=(node_key(lower),))
-        below = copies.standing(upper, lower)
+            return Decision(depends_on=(node_key(lower),))
+        below = copies.existing_copy(upper, lower)
         if upper.facts.terminating:
             return _terminating(key, upper, below, lower, world) if lower.mapping_known else _NOTHING
         if below is not None and _is_predecessor(below, upper, world) and _is_told_of(lower):
-            return _place_taken(key, below, Bound(upper, lower), world)
+            return _place_taken(key, below, BoundPod(upper, lower), world)
         return _NOTHING if upper.facts.terminal else _living(key, upper, below, lower, world)
 
 
@@ -121,7 +121,7 @@ def is_kept_out(upper_pod: Manifest, namespaces: Collection[str]) -> bool:
 
 def _is_told_of(lower: LowerWorld) -> bool:
     """Report whether the pods of a lower cluster are known as they are now."""
-    return lower.pods.synced and lower.mapping_known and lower.silent <= UNREACHABLE_AFTER
+    return lower.pods.synced and lower.mapping_known and lower.unreachable_seconds <= UNREACHABLE_AFTER
 
 
 def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
@@ -130,7 +130,7 @@ def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
     If Kubernetes deleted the upper pod because of its node, the lower pod stays, since the guard has to decide about
     it.
     """
-    namespace, departure = lower.namespace(key.namespace), lower.upper_pods.departed(key.namespace, key.name)
+    namespace, departure = lower.namespace(key.namespace), lower.upper_pods.tombstone(key.namespace, key.name)
     below = lower.pods.get(namespace, key.name) if lower.upper_namespace(namespace) else None
     if below is None or not is_mirror(below, world.owner):
         return _NOTHING
@@ -151,18 +151,18 @@ def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
 def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
     """Delete the lower pod, and remove the upper one once its lower pod is certainly gone."""
     if below is not None and mirrors(below, upper, world.owner):
-        return withdraw(upper.manifest(), below, _ref_of(below, lower), asked=not upper.facts.unasked)
+        return delete_lower(upper.manifest(), below, _ref_of(below, lower), asked=not upper.facts.unasked)
     ref, pod = _below_ref(key, lower), upper.manifest()
     if _is_astray(upper, lower, world):
-        return report(pod, _astray(ref), world.now)
+        return report_blocked(pod, _astray(ref), world.now)
     certain = (below is not None and not is_mirror(below, world.owner)) or is_gone_below(upper, lower)
     certain = certain or (lower.is_anothers(ref.namespace) and not upper.facts.ran)
     if not certain and not is_kept_out(pod, world.topology.exclude_namespaces):
-        return Decision((Confirmed(ref, upper.uid, "the lower pod has to be gone before the upper one goes"),))
+        return Decision((VerifyAbsent(ref, upper.uid, "the lower pod has to be gone before the upper one goes"),))
     is_taken = below is not None and _is_predecessor(below, upper, world) and _is_told_of(lower)
-    rival = _place_taken(key, below, Bound(upper, lower), world).wanted if below is not None and is_taken else ()
-    ended = finalise(pod, last_words(upper, lower), Ref(UPPER, POD, key.namespace, key.name), world.now)
-    return Decision((*(one for one in rival if isinstance(one, Absent | Confirmed)), *ended.wanted))
+    rival = _place_taken(key, below, BoundPod(upper, lower), world).wanted if below is not None and is_taken else ()
+    ended = remove_upper(pod, last_known_status(upper, lower), Ref(UPPER, POD, key.namespace, key.name), world.now)
+    return Decision((*(one for one in rival if isinstance(one, Absent | VerifyAbsent)), *ended.wanted))
 
 
 def _is_astray(upper: Entry, lower: LowerWorld, world: World) -> bool:
@@ -185,20 +185,20 @@ def _living(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, worl
     """Create the lower pod, keep it in sync, or report why not."""
     ours = below is not None and mirrors(below, upper, world.owner)
     objection = None if ours else _objection(upper, lower, world)
-    if objection is not None or lower.silent > UNREACHABLE_AFTER:
+    if objection is not None or lower.unreachable_seconds > UNREACHABLE_AFTER:
         return _kept_apart(upper, objection, lower, world)
     if not (lower.pods.synced and lower.mapping_known):
         return _NOTHING
     if below is not None and ours:
-        return keep(key, upper.manifest(), below, lower, world)
+        return sync(key, upper.manifest(), below, lower, world)
     return _missing(key, upper, below, lower, world)
 
 
 def _kept_apart(upper: Entry, objection: Problem | None, lower: LowerWorld, world: World) -> Decision:
     """Report why a pod is not mirrored or out of reach; evict it if its cluster is unreachable for too long."""
     pod = upper.manifest()
-    said = report(pod, objection, world.now) if objection else out_of_reach(pod, lower, world)
-    is_away = lower.silent > UNREACHABLE_AFTER and lives_below(upper, world.topology.exclude_namespaces)
+    said = report_blocked(pod, objection, world.now) if objection else out_of_reach(pod, lower, world)
+    is_away = lower.unreachable_seconds > UNREACHABLE_AFTER and lives_below(upper, world.topology.exclude_namespaces)
     return or_evicted(said, pod, lower, world) if is_away else said
 
 
@@ -210,7 +210,7 @@ def _objection(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
     if not lower.in_topology:
         gone = f"lower cluster {lower.name} was removed from the topology: it takes no new pods"
         return Problem("NotInTopology", gone)
-    if lower.silent > UNREACHABLE_AFTER:
+    if lower.unreachable_seconds > UNREACHABLE_AFTER:
         return Problem("LowerUnreachable", f"lower cluster {lower.name} does not answer")
     return None
 
@@ -228,7 +228,7 @@ def _runs_before(below: Entry, upper: Entry, world: World) -> bool:
     return _is_predecessor(below, upper, world) and below.facts.scheduled and not below.facts.terminal
 
 
-def _place_taken(key: Key, below: Entry, bound: Bound, world: World) -> Decision:
+def _place_taken(key: Key, below: Entry, bound: BoundPod, world: World) -> Decision:
     """Delete the lower pod of an earlier upper pod whose name is needed, and report that until it is gone.
 
     If the upper store was restored, the existing pod may be the newer one. Which of the two is to run is then not
@@ -237,14 +237,14 @@ def _place_taken(key: Key, below: Entry, bound: Bound, world: World) -> Decision
     upper, lower = bound
     where = f"pod {below.namespace}/{below.name} in lower cluster {lower.name}"
     if is_doubtful(below, upper, lower, world):
-        return report(upper.manifest(), _held(where), world.now)
+        return report_blocked(upper.manifest(), _held(where), world.now)
     ends = _predecessor_ends(key, below, upper, lower)
-    if upper.facts.terminal or any(isinstance(one, Confirmed) for one in ends):
+    if upper.facts.terminal or any(isinstance(one, VerifyAbsent) for one in ends):
         return Decision(ends)
     words = f"{where} of an earlier pod of this name has to end first"
     waits = Problem("PredecessorTerminating", f"{words}; if it does not, look at its finalizers there")
     problem = _objection(upper, lower, world) or waits
-    return Decision(ends + report(upper.manifest(), problem, world.now).wanted, problem=problem)
+    return Decision(ends + report_blocked(upper.manifest(), problem, world.now).wanted, problem=problem)
 
 
 def _held(where: str) -> Problem:
@@ -259,9 +259,9 @@ def _predecessor_ends(key: Key, below: Entry, upper: Entry, lower: LowerWorld) -
     That it is the earlier one is read at quorum. With another engine at work, it may be for an upper pod that has not
     been received here yet.
     """
-    if not lower.upper_pods.is_gone(key.namespace, key.name, below.facts.upper_uid):
+    if not lower.upper_pods.is_deleted(key.namespace, key.name, below.facts.upper_uid):
         above = Ref(UPPER, POD, key.namespace, key.name)
-        return (Confirmed(above, below.facts.upper_uid, "its lower pod is in the way of another"),)
+        return (VerifyAbsent(above, below.facts.upper_uid, "its lower pod is in the way of another"),)
     pod, grace = below.manifest(), _grace_of(upper.manifest())
     left = metadata(pod).get("deletionGracePeriodSeconds") if below.facts.terminating else None
     if left is not None and left <= grace:
@@ -284,25 +284,25 @@ def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, wor
     if in_the_way is not None and adopts(world, lower.name):
         return adopt(upper, in_the_way, lower, world)
     if in_the_way is not None:
-        return report(upper.manifest(), conflict(ref), world.now)
+        return report_blocked(upper.manifest(), conflict(ref), world.now)
     if has_run(upper, lower):
         return _forgotten(upper, ref, lower, world)
     other = _elsewhere(key, upper, world)
     if other is None and _may_be_elsewhere(upper.manifest(), lower, world):
-        return Decision(again=_SOON)
+        return Decision(requeue_after=_SOON)
     if other is None:
-        return arrive(key, upper.manifest(), upper.facts.references, lower, world)
+        return create(key, upper.manifest(), upper.facts.references, lower, world)
     awaited = (key_of(other.name, key.namespace, key.name),)
-    return report(upper.manifest(), _unfinished(key, upper, other, world), world.now, awaited)
+    return report_blocked(upper.manifest(), _unfinished(key, upper, other, world), world.now, awaited)
 
 
 def _unfinished(key: Key, upper: Entry, other: LowerWorld, world: World) -> Problem:
     """Return the problem that an earlier pod of that name runs, or may run, in another lower cluster."""
-    if other.silent > UNREACHABLE_AFTER:
+    if other.unreachable_seconds > UNREACHABLE_AFTER:
         unknown = f"an older pod of this name may still run in lower cluster {other.name}, which does not answer"
         return Problem("PredecessorUnreachable", unknown)
     where = f"pod {other.namespace(key.namespace)}/{key.name} in lower cluster {other.name}"
-    earlier = copies.standing(upper, other)
+    earlier = copies.existing_copy(upper, other)
     if earlier is not None and is_doubtful(earlier, upper, other, world):
         return _held(where)
     advice = f"if it does not, delete it there, or remove {other.name} from the topology"
@@ -318,7 +318,7 @@ def _forgotten(upper: Entry, ref: Ref, lower: LowerWorld, world: World) -> Decis
 def _elsewhere(key: Key, upper: Entry, world: World) -> LowerWorld | None:
     """Return the other lower where the pod of an earlier pod of that name is known to run: two must never run."""
     for other in world.lowers.values():
-        earlier = copies.standing(upper, other) if other.name != key.lower else None
+        earlier = copies.existing_copy(upper, other) if other.name != key.lower else None
         if earlier is not None and _runs_before(earlier, upper, world):
             return other
     return None

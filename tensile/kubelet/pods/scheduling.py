@@ -6,7 +6,7 @@ the lower pod Pending indefinitely; they were met when the pod was bound to its 
 constraints for lower nodes into an annotation; without it, the spec is used.
 """
 
-from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.objects import Manifest
 from tensile.reconcile.pods.cluster_selector import cluster_selector
 from tensile.reconcile.pods.scheduling import REQUIRED as _REQUIRED
@@ -17,12 +17,12 @@ _SPACE_NAME = "kubernetes.io/metadata.name"
 _MERGED = ("matchLabelKeys", "mismatchLabelKeys")
 
 
-def lower_tolerations(upper_pod: Manifest, place: Placement) -> list[Manifest]:
+def lower_tolerations(upper_pod: Manifest, place: LowerContext) -> list[Manifest]:
     """Return the tolerations of the lower pod."""
     return _tolerations(upper_pod["spec"], cluster_selector(upper_pod) or {}, place)
 
 
-def scheduling_fields(upper_pod: Manifest, place: Placement) -> Manifest:
+def scheduling_fields(upper_pod: Manifest, place: LowerContext) -> Manifest:
     """Return the lower pod's nodeSelector, affinity, tolerations and topologySpreadConstraints that are not empty."""
     spec = upper_pod["spec"]
     moved = cluster_selector(upper_pod)
@@ -52,20 +52,20 @@ def _restored(spec: Manifest, moved: Manifest | None) -> Manifest:
     return {**present, "nodeAffinity": node}
 
 
-def _tolerations(spec: Manifest, moved: Manifest, place: Placement) -> list[Manifest]:
+def _tolerations(spec: Manifest, moved: Manifest, place: LowerContext) -> list[Manifest]:
     """Return the moved tolerations, and those added to the spec since: a bound pod may get more."""
     kept = for_lower(moved.get("tolerations") or [], place.taints)
     present = {subject(one): one for one in for_lower(spec.get("tolerations") or [], place.taints)}
     return [present.pop(subject(one), one) for one in kept] + list(present.values())
 
 
-def _node_selector(selector: dict[str, str], place: Placement) -> dict[str, str]:
+def _node_selector(selector: dict[str, str], place: LowerContext) -> dict[str, str]:
     """Return the node labels to require, without those of the upper cluster."""
     only = (place.upper_only_keys, place.upper_only_nodes)
     return {key: value for key, value in selector.items() if not is_upper_only(key, [value], *only)}
 
 
-def _affinity(affinity: Manifest, place: Placement) -> Manifest:
+def _affinity(affinity: Manifest, place: LowerContext) -> Manifest:
     """Return the filtered affinity of all three kinds; an empty one is left out."""
     fields = {
         **affinity,
@@ -76,7 +76,7 @@ def _affinity(affinity: Manifest, place: Placement) -> Manifest:
     return {field: value for field, value in fields.items() if value}
 
 
-def _node_affinity(affinity: Manifest, place: Placement) -> Manifest:
+def _node_affinity(affinity: Manifest, place: LowerContext) -> Manifest:
     """Return the filtered node affinity, required and preferred."""
     fields = {
         **affinity,
@@ -86,7 +86,7 @@ def _node_affinity(affinity: Manifest, place: Placement) -> Manifest:
     return {field: value for field, value in fields.items() if value}
 
 
-def _required_terms(required: Manifest, place: Placement) -> Manifest | None:
+def _required_terms(required: Manifest, place: LowerContext) -> Manifest | None:
     """Return the filtered terms, of which one has to match.
 
     Terms for another virtual node are left out. If a remaining term has no further constraint, none is needed.
@@ -97,24 +97,24 @@ def _required_terms(required: Manifest, place: Placement) -> Manifest | None:
     return {**required, "nodeSelectorTerms": below} if below and len(below) == len(here) else None
 
 
-def _is_met_above(term: Split, place: Placement) -> bool:
+def _is_met_above(term: Split, place: LowerContext) -> bool:
     """Report whether the virtual node meets the upper part of a term, as far as is known."""
     known = place.node_labels
     return term.above is None or known is None or matches(term.above, place.node_name, known)
 
 
-def _preferences(preferred: list[Manifest], place: Placement) -> list[Manifest]:
+def _preferences(preferred: list[Manifest], place: LowerContext) -> list[Manifest]:
     """Return the filtered preferences; an empty one would prefer all nodes alike and is left out."""
     filtered = [{**term, "preference": _split(term.get("preference") or {}, place).below} for term in preferred]
     return [term for term in filtered if term["preference"]]
 
 
-def _split(term: Manifest, place: Placement) -> Split:
+def _split(term: Manifest, place: LowerContext) -> Split:
     """Return a term split into its parts: the upper one was met when the pod was bound."""
     return split_term(term, place.upper_only_keys, place.upper_only_nodes)
 
 
-def _pod_affinity(affinity: Manifest, place: Placement) -> Manifest:
+def _pod_affinity(affinity: Manifest, place: LowerContext) -> Manifest:
     """Return the filtered pod affinity or anti-affinity, required and preferred."""
     fields = {
         **affinity,
@@ -124,13 +124,13 @@ def _pod_affinity(affinity: Manifest, place: Placement) -> Manifest:
     return {field: value for field, value in fields.items() if value}
 
 
-def _pod_terms(terms: list[Manifest], place: Placement) -> list[Manifest]:
+def _pod_terms(terms: list[Manifest], place: LowerContext) -> list[Manifest]:
     """Return the required terms whose topology exists in the lower cluster."""
     domains = place.upper_domains
     return [_pod_term(term, place) for term in terms if term.get("topologyKey") not in domains]
 
 
-def _weighted_pod_terms(weighted: list[Manifest], place: Placement) -> list[Manifest]:
+def _weighted_pod_terms(weighted: list[Manifest], place: LowerContext) -> list[Manifest]:
     """Return the preferred terms whose topology exists in the lower cluster."""
     field, domains = "podAffinityTerm", place.upper_domains
     return [
@@ -138,7 +138,7 @@ def _weighted_pod_terms(weighted: list[Manifest], place: Placement) -> list[Mani
     ]
 
 
-def _pod_term(term: Manifest, place: Placement) -> Manifest:
+def _pod_term(term: Manifest, place: LowerContext) -> Manifest:
     """Return a term for the lower cluster: with lower namespaces, without merged expressions."""
     plain = without_merged(term)
     if names := plain.get("namespaces"):
@@ -148,7 +148,7 @@ def _pod_term(term: Manifest, place: Placement) -> Manifest:
     return plain
 
 
-def _space_selector(selector: Manifest, place: Placement) -> Manifest:
+def _space_selector(selector: Manifest, place: LowerContext) -> Manifest:
     """Return a namespace selector with lower names where it uses the label that holds a namespace's name."""
     found = dict(selector)
     named = (selector.get("matchLabels") or {}).get(_SPACE_NAME)
@@ -164,7 +164,7 @@ def _space_selector(selector: Manifest, place: Placement) -> Manifest:
     return found
 
 
-def _spread(constraints: list[Manifest], place: Placement) -> list[Manifest]:
+def _spread(constraints: list[Manifest], place: LowerContext) -> list[Manifest]:
     """Return the spread constraints whose topology exists in the lower cluster."""
     domains = place.upper_domains
     return [without_merged(one) for one in constraints if one.get("topologyKey") not in domains]

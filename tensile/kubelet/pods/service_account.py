@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
-from tensile.kube.store import Entry, Kept, decoded
-from tensile.kubelet.pods.placement_context import Placement
+from tensile.kube.store import Entry, Transformed, decoded
+from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.names import TOKEN_POD, UPPER_UID
 from tensile.objects import Manifest, annotations, metadata, uid
 from tensile.reconcile import ownership
@@ -38,7 +38,7 @@ _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _STARTED = ("containers", "initContainers")
 
 
-class Wish(NamedTuple):
+class ProjectedToken(NamedTuple):
     """One token: its key in the Secret, its audience ("" for the apiserver itself), and its lifetime in seconds."""
 
     entry: str
@@ -63,13 +63,13 @@ def secret_name(pod_uid: str) -> str:
     return f"{_PREFIX}{pod_uid}"
 
 
-def digest(raw: bytes) -> Kept:
+def digest(raw: bytes) -> Transformed:
     """Transform a lower Secret of ours: its bytes and marks, with `TokenFacts` if it is no copy of an upper one."""
     secret = decoded(raw)
     noted = annotations(secret)
     uid = noted.get(UPPER_UID, "")
     has_tokens = TOKEN_POD in noted and metadata(secret)["name"] == secret_name(uid)
-    return Kept(raw, marks_of(secret, TokenFacts(noted[TOKEN_POD], uid) if has_tokens else None))
+    return Transformed(raw, marks_of(secret, TokenFacts(noted[TOKEN_POD], uid) if has_tokens else None))
 
 
 def _by_pod(entry: Entry) -> Iterator[tuple[str, str]]:
@@ -80,12 +80,12 @@ def _by_pod(entry: Entry) -> Iterator[tuple[str, str]]:
 INDEXES = {"pod": _by_pod, **ownership.INDEXES}
 
 
-def wishes(spec: Manifest) -> tuple[Wish, ...]:
+def projected_tokens(spec: Manifest) -> tuple[ProjectedToken, ...]:
     """Return the tokens that a pod's volumes need, one for each audience; () for none."""
     found: dict[str, int] = {}
     for audience, seconds in _asked(spec):
         found[audience] = min(seconds, found.get(audience, seconds))
-    return tuple(Wish(entry_of(audience), audience, found[audience]) for audience in sorted(found))
+    return tuple(ProjectedToken(entry_of(audience), audience, found[audience]) for audience in sorted(found))
 
 
 def entry_of(audience: str) -> str:
@@ -176,7 +176,7 @@ def _item(key: str, path: str) -> Manifest:
     return {"key": key, "path": path}
 
 
-def account_fields(upper_pod: Manifest, place: Placement) -> Manifest:
+def account_fields(upper_pod: Manifest, place: LowerContext) -> Manifest:
     """Return the fields of the lower spec that depend on the pod's identity; others are as in the upper spec."""
     spec = upper_pod["spec"]
     match place.identity:
@@ -210,10 +210,10 @@ def _with_lower_identity(spec: Manifest) -> Manifest:
     return {} if any(map(is_token_volume, volumes)) else {"automountServiceAccountToken": False}
 
 
-def _with_upper_identity(upper_pod: Manifest, place: Placement) -> Manifest:
+def _with_upper_identity(upper_pod: Manifest, place: LowerContext) -> Manifest:
     spec = upper_pod["spec"]
     fields: Manifest = {"automountServiceAccountToken": False}
-    if not wishes(spec):
+    if not projected_tokens(spec):
         return fields
     name = secret_name(uid(upper_pod))
     fields["volumes"] = [in_place_of_tokens(volume, name) for volume in spec["volumes"]]
@@ -238,7 +238,7 @@ def with_address(container: Manifest, server: UpperServer | None) -> Manifest:
     return {**container, "env": [*added, *own]}
 
 
-def debug_containers(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> list[Manifest]:
+def debug_containers(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> list[Manifest]:
     """Return the ephemeral containers of an upper pod for its lower pod: without mounts of volumes it does not have.
 
     Where tokens of the upper cluster are mounted, they get the upper apiserver's address too.

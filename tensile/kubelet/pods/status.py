@@ -28,7 +28,7 @@ from tensile.kubelet.pods.conditions import (
     status_of,
     status_patch,
 )
-from tensile.kubelet.pods.fields import STATUS, Verdict, with_verdict
+from tensile.kubelet.pods.fields import STATUS, FieldVerdict, with_verdict
 from tensile.names import IN_STEP, LOWER_SCHEDULED, MIRRORED, STORE_RESTORED
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata
 from tensile.reconcile.desired import Patched
@@ -45,7 +45,7 @@ CONTAINERS_OF: Mapping[str, str] = MappingProxyType(
 
 _KILLED = 137
 _RESTART_ALL = "RestartAllContainers"
-_COPIED = with_verdict(STATUS, Verdict.KEEP)
+_COPIED = with_verdict(STATUS, FieldVerdict.KEEP)
 _NOT_SEEN_ENDING = "the pod ended in the lower cluster before this container's end was reported"
 LOWER_POD_LOST = "LowerPodLost"
 LOWER_UNREACHABLE = "LowerUnreachable"
@@ -333,7 +333,9 @@ def status_write(
     fields = ("uid", "resourceVersion") if _is_shared(body["status"]) else ("uid",)
     fence = {field: meta[field] for field in fields if field in meta}
     patch = Patch("strategic-merge-patch", {"metadata": fence, **body})
-    return Patched(Ref(UPPER, POD, meta["namespace"], meta["name"]), patch, reason, "status", asked=asked, lost=lost)
+    return Patched(
+        Ref(UPPER, POD, meta["namespace"], meta["name"]), patch, reason, "status", requested=asked, after_rollback=lost
+    )
 
 
 def _is_shared(status: Manifest) -> bool:

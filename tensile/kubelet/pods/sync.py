@@ -13,7 +13,7 @@ from tensile.kube.cluster import Patch
 from tensile.kube.store import Entry
 from tensile.kubelet.pods import service_account, token_rule
 from tensile.kubelet.pods.conditions import conditions_of, status_of
-from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod, mutable_metadata, notes
 from tensile.kubelet.pods.status import pending_because, status_write, unreachable, upper_status
 from tensile.kubelet.pods.update import (
@@ -24,11 +24,11 @@ from tensile.kubelet.pods.update import (
     changes_below,
     changes_images,
     drift,
-    in_step,
+    sync_condition,
 )
 from tensile.names import BOOKKEEPING, IN_STEP, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, UPPER, Manifest, Ref, annotations, as_read, labels, metadata, timestamp, uid
-from tensile.reconcile.desired import Decision, Patched, Present, Told, Wanted
+from tensile.reconcile.desired import Decision, EmitEvent, Patched, Present, Wanted
 from tensile.reconcile.diff import changes
 from tensile.reconcile.pods.references import Reference, references
 from tensile.reconcile.pods.scheduling import HOSTNAME, taints_of, tolerations_for_upper
@@ -38,25 +38,25 @@ from tensile.reconcile.world import Key, LowerWorld, Problem, World
 _MUTABLE = ("metadata.labels", "metadata.annotations")
 
 
-def report(upper_pod: Manifest, problem: Problem, now: datetime, waits: tuple[Key, ...] = ()) -> Decision:
+def report_blocked(upper_pod: Manifest, problem: Problem, now: datetime, waits: tuple[Key, ...] = ()) -> Decision:
     """Report on the pod, and once in an event, why it is not mirrored."""
     return Decision(tuple(_complaint(upper_pod, problem, now)), waits, problem)
 
 
-def arrive(key: Key, upper_pod: Manifest, named: Iterable[Reference], lower: LowerWorld, world: World) -> Decision:
+def create(key: Key, upper_pod: Manifest, named: Iterable[Reference], lower: LowerWorld, world: World) -> Decision:
     """Create the lower pod once its namespace and all that it refers to (`named`) exist in the lower cluster."""
     refused = service_account.refused(upper_pod)
     if refused is not None:
-        return report(upper_pod, refused, world.now)
+        return report_blocked(upper_pod, refused, world.now)
     awaited = service_account.awaited(key.namespace, named, lower, world) or token_rule.missing(
         lower, upper_pod, world.owner
     )
     known = (world.problems.get(one) for one in awaited or [key])
     problem = next((one for one in known if one is not None), None)
     if awaited and problem is not None:
-        return report(upper_pod, problem, world.now, tuple(awaited))
+        return report_blocked(upper_pod, problem, world.now, tuple(awaited))
     if awaited:
-        return Decision(waits=tuple(awaited))
+        return Decision(depends_on=tuple(awaited))
     complaint = _complaint(upper_pod, problem, world.now) if problem is not None else []
     namespace = namespaces.ready(lower, key.namespace)
     return Decision((*complaint, *_made(key, upper_pod, placement(namespace, key, lower, world))))
@@ -69,7 +69,7 @@ def out_of_reach(upper_pod: Manifest, lower: LowerWorld, world: World) -> Decisi
     return Decision((status_write(upper_pod, body, lost),) if body else ())
 
 
-def keep(key: Key, upper_pod: Manifest, below: Entry, lower: LowerWorld, world: World) -> Decision:
+def sync(key: Key, upper_pod: Manifest, below: Entry, lower: LowerWorld, world: World) -> Decision:
     """Keep a mirrored pod in sync: its status in the upper cluster, and changes of its spec in the lower cluster.
 
     The status comes first; its observedGeneration is the generation whose spec the lower pod has. If a pair of pods
@@ -88,7 +88,7 @@ def keep(key: Key, upper_pod: Manifest, below: Entry, lower: LowerWorld, world: 
     known = status_of(upper_pod).get("observedGeneration") or 0
     generation = known if changed else metadata(upper_pod).get("generation") or 1
     problem = _obstacle((key, *waits), world) if below_now or waits else None
-    said = in_step(upper_pod, problem, lower.name, world.now, waiting=bool(below_now or waits))
+    said = sync_condition(upper_pod, problem, lower.name, world.now, waiting=bool(below_now or waits))
     if not (problem or below_now or waits or is_settled):
         said = _drifted(upper_pod, below, lower, world)
     tolerant = [] if is_settled else _tolerant(upper_pod)
@@ -148,7 +148,7 @@ def _refusal(upper_pod: Manifest, said: Manifest | None) -> list[Wanted]:
         return []
     meta = metadata(upper_pod)
     reason = CHANGED_BELOW if said["reason"] == CHANGED_BELOW else NOT_IN_STEP
-    return [Told(Ref(UPPER, POD, meta["namespace"], meta["name"]), meta["uid"], reason, said["message"])]
+    return [EmitEvent(Ref(UPPER, POD, meta["namespace"], meta["name"]), meta["uid"], reason, said["message"])]
 
 
 def _complaint(upper_pod: Manifest, problem: Problem, now: datetime) -> list[Wanted]:
@@ -156,19 +156,19 @@ def _complaint(upper_pod: Manifest, problem: Problem, now: datetime) -> list[Wan
     if body is None:
         return []
     written = status_write(upper_pod, body, problem.message)
-    return [written, Told(written.ref, uid(upper_pod), problem.reason, problem.message)]
+    return [written, EmitEvent(written.ref, uid(upper_pod), problem.reason, problem.message)]
 
 
-def _made(key: Key, upper_pod: Manifest, place: Placement) -> list[Wanted]:
+def _made(key: Key, upper_pod: Manifest, place: LowerContext) -> list[Wanted]:
     """Return the lower pod, events about what was not mirrored, and the tolerations of the upper pod."""
     ref = Ref(key.lower, POD, place.namespace, key.name)
     present = Present(ref, lower_pod(upper_pod, place), f"bound to node {place.node_name}")
     above = Ref(UPPER, POD, key.namespace, key.name)
-    told = [Told(above, uid(upper_pod), note.reason, note.message) for note in notes(upper_pod, place)]
+    told = [EmitEvent(above, uid(upper_pod), note.reason, note.message) for note in notes(upper_pod, place)]
     return [present, *_tolerant(upper_pod), *told]
 
 
-def _metadata(upper_pod: Manifest, pod: Manifest, ref: Ref, place: Placement, *, sent: bool) -> list[Wanted]:
+def _metadata(upper_pod: Manifest, pod: Manifest, ref: Ref, place: LowerContext, *, sent: bool) -> list[Wanted]:
     """Return the write of labels and annotations of the lower pod, [] where it has them.
 
     Where images are `sent` in this round, only that write changes the note of them. Most pods are in sync, which our
@@ -196,9 +196,9 @@ def _without_notes(meta: Manifest) -> Manifest:
     return {**meta, "annotations": kept}
 
 
-def _kept_place(namespace: str, lower: LowerWorld, world: World) -> Placement:
-    """Return a `Placement` with what updates of a lower pod depend on."""
-    return Placement(
+def _kept_place(namespace: str, lower: LowerWorld, world: World) -> LowerContext:
+    """Return a `LowerContext` with what updates of a lower pod depend on."""
+    return LowerContext(
         world.owner,
         lower.node,
         namespace,
@@ -222,14 +222,14 @@ def _tolerant(upper_pod: Manifest) -> list[Wanted]:
     meta = metadata(upper_pod)
     patch = Patch("merge-patch", {"metadata": as_read(upper_pod), "spec": {"tolerations": tolerations}})
     ref = Ref(UPPER, POD, meta["namespace"], meta["name"])
-    return [Patched(ref, patch, "the pod has to outlast an engine that is down", shown=True)]
+    return [Patched(ref, patch, "the pod has to outlast an engine that is down", in_plan=True)]
 
 
-def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> Placement:
-    """Return the `Placement` for the pods of a namespace."""
+def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> LowerContext:
+    """Return the `LowerContext` for the pods of a namespace."""
     real = frozenset[str]().union(*(entry.facts.label_keys for entry in lower.nodes))
     above = _node_labels(lower, world)
-    return Placement(
+    return LowerContext(
         world.owner,
         lower.node,
         lower.namespace(key.namespace),

@@ -12,10 +12,18 @@ from typing import NamedTuple
 
 from tensile.kube.store import Delta, Entry
 from tensile.kubelet.pods import service_account
-from tensile.kubelet.pods.service_account import CA, NAMESPACE, PUBLISHED_CA, Wish, secret_name, uses_tokens, wishes
+from tensile.kubelet.pods.service_account import (
+    CA,
+    NAMESPACE,
+    PUBLISHED_CA,
+    ProjectedToken,
+    projected_tokens,
+    secret_name,
+    uses_tokens,
+)
 from tensile.names import TOKEN_POD, UPPER_UID, Owner
 from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
-from tensile.reconcile.desired import Absent, Ask, Decision, Granted, Route, Told, Wanted
+from tensile.reconcile.desired import Absent, Decision, EmitEvent, TokenRequest, TokenSecret, Wanted, Watch
 from tensile.reconcile.ownership import has_node, is_of, is_ours, others_wrote
 from tensile.reconcile.pods.index import is_mirror, lives_below
 from tensile.reconcile.token_requests import term_of
@@ -47,7 +55,7 @@ def key_of(lower: str, namespace: str, pod: str) -> Key:
 
 def missing(lower: LowerWorld, upper_pod: Manifest, owner: Owner) -> list[Key]:
     """Return the key of the tokens that a pod without a lower pod has to wait for; [] for none."""
-    if lower.spec.service_accounts.identity != "upper" or not wishes(upper_pod["spec"]):
+    if lower.spec.service_accounts.identity != "upper" or not projected_tokens(upper_pod["spec"]):
         return []
     meta = metadata(upper_pod)
     held = lower.secrets.get(lower.namespace(meta["namespace"]), secret_name(meta["uid"]))
@@ -60,13 +68,13 @@ class TokenRule:
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch pods on both sides, the lower Secrets, and the upper cluster's CA."""
         return (
-            Route("upper_pods", _above),
-            Route("pods", _below),
-            Route("secrets", _secret),
-            Route("upper.config_maps", _authority),
+            Watch("upper_pods", _above),
+            Watch("pods", _below),
+            Watch("secrets", _secret),
+            Watch("upper.config_maps", _authority),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -83,7 +91,7 @@ class TokenRule:
         Do nothing while the lower cluster does not answer: each attempt would issue a token that cannot be stored.
         """
         lower = world.lowers[key.lower]
-        if not lower.settled or lower.silent:
+        if not lower.settled or lower.unreachable_seconds:
             return Decision()
         held = _held(key, lower, world)
         upper = _user(key, held, lower, world)
@@ -113,7 +121,7 @@ def _user(key: Key, held: _Held, lower: LowerWorld, world: World) -> Entry | Non
     upper = lower.upper_pods.get(key.namespace, key.name)
     if upper is None or not lives_below(upper, world.topology.exclude_namespaces):
         return None
-    if not wishes(upper.manifest()["spec"]):
+    if not projected_tokens(upper.manifest()["spec"]):
         return None
     if held.pod is not None and held.pod.facts.upper_uid == upper.uid:
         return upper if not held.pod.facts.terminal and uses_tokens(held.pod.manifest(), upper.uid) else None
@@ -142,28 +150,28 @@ def _issued(pod: Manifest, held: _Held, lower: LowerWorld, world: World) -> Deci
             f"ConfigMap {meta['namespace']}/{PUBLISHED_CA} of the upper cluster, with its authority, is missing"
         )
         return Decision(problem=Problem("UpperAuthorityNotFound", missing_one))
-    wanted, name = wishes(pod["spec"]), secret_name(meta["uid"])
+    wanted, name = projected_tokens(pod["spec"]), secret_name(meta["uid"])
     ref = Ref(lower.name, SECRET, held.namespace, name)
     secret = next((one.manifest() for one in held.secrets if (one.namespace, one.name) == (ref.namespace, name)), None)
     manifest = _secret_of(pod, wanted, authority, ref, world)
     again = _good_for(secret, manifest, world)
     if again > 0:
-        return Decision(again=again)
+        return Decision(requeue_after=again)
     reason = f"pod {meta['name']} calls the upper cluster" if secret is None else "its tokens are to be renewed"
     account = Ref(UPPER, SERVICE_ACCOUNT, meta["namespace"], pod["spec"].get("serviceAccountName") or "default")
-    asks = tuple(Ask(wish.entry, _request(wish, meta)) for wish in wanted)
-    granted: Wanted = Granted(ref, account, asks, manifest, reason)
+    asks = tuple(TokenRequest(wish.entry, _request(wish, meta)) for wish in wanted)
+    granted: Wanted = TokenSecret(ref, account, asks, manifest, reason)
     return Decision((granted, *_told(pod, lower, world, runs=secret is not None)))
 
 
-def _told(pod: Manifest, lower: LowerWorld, world: World, *, runs: bool) -> Iterator[Told]:
+def _told(pod: Manifest, lower: LowerWorld, world: World, *, runs: bool) -> Iterator[EmitEvent]:
     """Yield an event why a running pod's tokens are not renewed; for a waiting pod its status says so."""
     meta = metadata(pod)
     refusal = world.problems.get(key_of(lower.name, meta["namespace"], meta["name"]))
     if runs and refusal is not None:
         ref = Ref(UPPER, POD, meta["namespace"], meta["name"])
         message = f"its tokens of the upper cluster are not renewed, and run out: {refusal.message}"
-        yield Told(ref, meta["uid"], refusal.reason, message)
+        yield EmitEvent(ref, meta["uid"], refusal.reason, message)
 
 
 def _good_for(secret: Manifest | None, wanted: Manifest, world: World) -> float:
@@ -182,7 +190,7 @@ def _good_for(secret: Manifest | None, wanted: Manifest, world: World) -> float:
     return (due - world.now).total_seconds()
 
 
-def _secret_of(pod: Manifest, wanted: Iterable[Wish], authority: str, ref: Ref, world: World) -> Manifest:
+def _secret_of(pod: Manifest, wanted: Iterable[ProjectedToken], authority: str, ref: Ref, world: World) -> Manifest:
     """Return the Secret, with "" for each token."""
     meta = metadata(pod)
     return {
@@ -203,7 +211,7 @@ def _secret_of(pod: Manifest, wanted: Iterable[Wish], authority: str, ref: Ref, 
     }
 
 
-def _request(wish: Wish, pod: Manifest) -> Manifest:
+def _request(wish: ProjectedToken, pod: Manifest) -> Manifest:
     """Return a TokenRequest that is bound to the pod of that UID."""
     bound = {"apiVersion": POD.api, "kind": POD.name, "name": pod["name"], "uid": pod["uid"]}
     audiences = {"audiences": [wish.audience]} if wish.audience else {}

@@ -10,10 +10,10 @@ patched.
 from collections.abc import Iterator
 
 from tensile.kube.cluster import Patch
-from tensile.kube.store import Delta, Entry, Kept, decoded
+from tensile.kube.store import Delta, Entry, Transformed, decoded
 from tensile.kubelet.pods.conditions import unplaced
 from tensile.objects import POD, UPPER, Manifest, Ref, as_read, labels, metadata
-from tensile.reconcile.desired import Decision, Patched, Route, Told, Wanted
+from tensile.reconcile.desired import Decision, EmitEvent, Patched, Wanted, Watch
 from tensile.reconcile.pods.cluster_selector import cluster_selector
 from tensile.reconcile.pods.scheduling import (
     UPPER_ONLY_KEYS,
@@ -39,19 +39,19 @@ _MISSED = (
 )
 
 
-def digest(raw: bytes) -> Kept:
+def digest(raw: bytes) -> Transformed:
     """Transform a pod: keep its bytes, and whether the scheduler has found no node for it."""
-    return Kept(raw, _MARK in raw and unplaced(decoded(raw), (_UNSCHEDULABLE,)) is not None)
+    return Transformed(raw, _MARK in raw and unplaced(decoded(raw), (_UNSCHEDULABLE,)) is not None)
 
 
-class WaitingRule:
+class UnboundPodRule:
     """The rule with one key for each pod that waits for a virtual node, in the queue of the topology's first lower."""
 
     name = WAITING
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch such pods, and virtual nodes that appear."""
-        return (Route("upper.waiting", _changed), Route("upper.nodes", _node_came))
+        return (Watch("upper.waiting", _changed), Watch("upper.nodes", _node_came))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of all of them, for the first lower."""
@@ -91,7 +91,7 @@ def _tolerant(pod: Manifest, world: World) -> Iterator[Wanted]:
     assert tolerations is not None, "some are lacking"
     meta = metadata(pod)
     patch = Patch("merge-patch", {"metadata": as_read(pod), "spec": {"tolerations": tolerations}})
-    yield Patched(_ref(meta), patch, "it asked for a virtual node, and does not tolerate one", shown=True)
+    yield Patched(_ref(meta), patch, "it asked for a virtual node, and does not tolerate one", in_plan=True)
 
 
 def _told(pod: Manifest, world: World) -> Iterator[Wanted]:
@@ -103,7 +103,7 @@ def _told(pod: Manifest, world: World) -> Iterator[Wanted]:
     if any(meets(spec, node.name, labels(node.manifest())) for node in nodes):
         return
     meta = metadata(pod)
-    yield Told(_ref(meta), meta["uid"], MISSED, _MISSED)
+    yield EmitEvent(_ref(meta), meta["uid"], MISSED, _MISSED)
 
 
 def _asks_below(spec: Manifest, world: World) -> bool:
@@ -128,4 +128,4 @@ def _changed(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 def _node_came(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield all keys when a virtual node appears: it may have what no other had."""
     if delta.before is None and lower == world.speaker:
-        yield from WaitingRule().keys(world, lower)
+        yield from UnboundPodRule().keys(world, lower)

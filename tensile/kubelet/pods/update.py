@@ -15,7 +15,7 @@ from typing import Any
 from tensile.kube.cluster import Patch
 from tensile.kubelet.pods.conditions import condition, conditions_of
 from tensile.kubelet.pods.fields import LISTS, digits, note_of_images, noted_images
-from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.scheduling import lower_tolerations
 from tensile.kubelet.pods.service_account import debug_containers
 from tensile.names import IN_STEP, WRITTEN_IMAGES
@@ -36,7 +36,7 @@ _DEBUG = "ephemeralcontainers"
 _LONGEST = 1024
 
 
-def changes_below(upper_pod: Manifest, lower_pod: Manifest, ref: Ref, place: Placement) -> list[Patched]:
+def changes_below(upper_pod: Manifest, lower_pod: Manifest, ref: Ref, place: LowerContext) -> list[Patched]:
     """Return the writes that update the lower pod (`ref`) to the upper pod's spec; [] without differences."""
     found = (
         ("", image_patch(upper_pod, lower_pod), "images or deadline differ from the upper pod's"),
@@ -45,7 +45,7 @@ def changes_below(upper_pod: Manifest, lower_pod: Manifest, ref: Ref, place: Pla
         (_DEBUG, ephemeral_patch(upper_pod, lower_pod, place), "ephemeral containers were added to the upper pod"),
     )
     return [
-        Patched(ref, _fenced(body, lower_pod), reason, subresource, shown=True, apart=True)
+        Patched(ref, _fenced(body, lower_pod), reason, subresource, in_plan=True, independent=True)
         for subresource, body, reason in found
         if body is not None
     ]
@@ -70,7 +70,7 @@ def adds_containers(change: Patched) -> bool:
     return change.subresource == _DEBUG
 
 
-def in_step(
+def sync_condition(
     upper_pod: Manifest, problem: Problem | None, lower: str, now: datetime, *, waiting: bool
 ) -> Manifest | None:
     """Return the condition that says why a change is not in `lower`; None where it should be absent.
@@ -92,7 +92,7 @@ def image_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
     return {"metadata": noted, **body} if body and noted else body
 
 
-def toleration_patch(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> Manifest | None:
+def toleration_patch(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> Manifest | None:
     """Return the patch of tolerations; the lower pod's own are never removed."""
     seen = lower_pod["spec"].get("tolerations") or []
     return _body({"tolerations": _tolerations(lower_tolerations(upper_pod, place), seen)})
@@ -110,7 +110,7 @@ def resize_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
     return _body(fields)
 
 
-def ephemeral_patch(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> Manifest | None:
+def ephemeral_patch(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> Manifest | None:
     """Return the patch of the ephemeralcontainers subresource: those that the lower pod lacks; they can only be added.
 
     The existing ones are named first, or the API would put the new ones before them.
@@ -191,7 +191,7 @@ def _differ(want: Mapping[str, Any], see: Mapping[str, Any]) -> bool:
     )
 
 
-def drift(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> str:
+def drift(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> str:
     """Return what another client has changed irreversibly in a lower pod, "" for nothing.
 
     Other changes in the lower cluster are reverted, but an earlier deadline, added tolerations and ephemeral containers
@@ -221,7 +221,7 @@ def _earlier_deadline(upper_pod: Manifest, lower_pod: Manifest) -> list[str]:
     return [f"activeDeadlineSeconds is {have}"]
 
 
-def _added_tolerations(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> list[str]:
+def _added_tolerations(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> list[str]:
     """Return tolerations that were added: none can be removed."""
     if not others_wrote(lower_pod, ("f:spec", "f:tolerations")):
         return []

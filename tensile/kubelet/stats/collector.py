@@ -18,20 +18,20 @@ import h11
 
 from tensile.kube.cluster import Cluster
 from tensile.kubelet.api import routes
-from tensile.kubelet.api.connection import Limits
-from tensile.kubelet.api.errors import Refused
-from tensile.kubelet.api.http import PLAIN, Caller, while_present
-from tensile.kubelet.api.lower_request import LowerCall
+from tensile.kubelet.api.connection import ConnectionLimits
+from tensile.kubelet.api.errors import HTTPError
+from tensile.kubelet.api.http import PLAIN, ServerExchange, while_present
+from tensile.kubelet.api.lower_request import LowerExchange
 from tensile.kubelet.api.pods import Log, MirroredPods
-from tensile.kubelet.api.requests import Ask
-from tensile.kubelet.api.routes import Call
+from tensile.kubelet.api.requests import LowerRequest
+from tensile.kubelet.api.routes import APICall
 from tensile.kubelet.stats.output import MEDIA, exposition, summary
 from tensile.kubelet.stats.usage import (
     NODE_METRICS,
     POD_METRICS,
-    Ledger,
-    Picture,
-    Runner,
+    CPUCounters,
+    RunningPod,
+    UsageReport,
     node_samples,
     picture,
     pod_samples,
@@ -52,7 +52,7 @@ _JSON = "application/json"
 _REASON_AT_MOST = 400
 
 
-class Meter:
+class StatsCollector:
     """The usage of one virtual node; there is one for as long as the node exists, since its counters must only grow."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Meter:
         cluster: Callable[[], Cluster | None],
         log: Log,
         *,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lower = lower
@@ -70,33 +70,33 @@ class Meter:
         self._query = urlencode({"labelSelector": f"{OWNER}={owner.mark}"})
         self._cluster = cluster
         self._log = log
-        self._limits = limits or Limits()
+        self._limits = limits or ConnectionLimits()
         self._clock = clock
-        self._ledger = Ledger()
+        self._ledger = CPUCounters()
         self._asking = asyncio.Lock()
-        self._known: Picture | Refused | None = None
+        self._known: UsageReport | HTTPError | None = None
         self._until = 0.0
         self._said = ""
 
-    async def picture(self) -> Picture:
+    async def picture(self) -> UsageReport:
         """Return the usage of the node and its pods, at most some seconds old; raise Refused where it is unknown."""
         async with self._asking:
             if self._known is None or self._clock() >= self._until:
                 self._known = await self._measured()
                 self._until = self._clock() + FRESH_SECONDS
                 self._tell(self._known)
-        if isinstance(self._known, Refused):
-            raise Refused(self._known.status, self._known.message)
+        if isinstance(self._known, HTTPError):
+            raise HTTPError(self._known.status, self._known.message)
         return self._known
 
-    async def _measured(self) -> Picture | Refused:
+    async def _measured(self) -> UsageReport | HTTPError:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 most = _LARGEST + _PER_NODE * len(self._lower.nodes)
                 nodes = node_samples(await self._asked(NODE_METRICS, most))
                 most = _LARGEST + _PER_POD * len(self._lower.pods)
                 pods = await asyncio.to_thread(pod_samples, await self._asked(POD_METRICS, most, self._query))
-        except Refused as refused:
+        except HTTPError as refused:
             return self._absent() if refused.status is HTTPStatus.NOT_FOUND else refused
         except TimeoutError:
             return self._failed(HTTPStatus.GATEWAY_TIMEOUT, "no answer in time")
@@ -115,7 +115,9 @@ class Meter:
         if cluster is None:
             raise self._failed(HTTPStatus.SERVICE_UNAVAILABLE, "the cluster is not connected yet")
         body = bytearray()
-        async with LowerCall(cluster, Ask(f"list {kind.name}", "GET", kind.path(), query), self._limits) as call:
+        async with LowerExchange(
+            cluster, LowerRequest(f"list {kind.name}", "GET", kind.path(), query), self._limits
+        ) as call:
             await call.answer(HTTPStatus.OK)
             async for piece in call.pieces():
                 body += piece
@@ -123,28 +125,28 @@ class Meter:
                     raise ValueError(f"more than {most:,} bytes")
         return bytes(body)
 
-    async def _runners(self) -> list[Runner]:
+    async def _runners(self) -> list[RunningPod]:
         """Return the running pods; yield to the event loop at intervals, as there may be thousands."""
-        found: list[Runner] = []
+        found: list[RunningPod] = []
         for count, (upper, below) in enumerate(self._pods.pairs()):
             if count % _AT_ONCE == 0:
                 await asyncio.sleep(0)
             found.append(runner(upper, below))
         return found
 
-    def _absent(self) -> Refused:
-        return Refused(
+    def _absent(self) -> HTTPError:
+        return HTTPError(
             HTTPStatus.NOT_FOUND,
             f"{self._lower.name} has no metrics API (metrics.k8s.io): what runs there is not measured until a "
             "metrics-server is installed there",
         )
 
-    def _failed(self, status: HTTPStatus, why: str) -> Refused:
-        return Refused(status, f"{self._lower.name}: metrics API: {why}")
+    def _failed(self, status: HTTPStatus, why: str) -> HTTPError:
+        return HTTPError(status, f"{self._lower.name}: metrics API: {why}")
 
-    def _tell(self, known: Picture | Refused) -> None:
+    def _tell(self, known: UsageReport | HTTPError) -> None:
         """Log once that usage is not available and why, and once that it is available again."""
-        words = known.message if isinstance(known, Refused) else ""
+        words = known.message if isinstance(known, HTTPError) else ""
         if words == self._said:
             return
         self._said = words
@@ -154,11 +156,11 @@ class Meter:
             self._log.info("what a virtual node uses is known again", node=self._lower.node)
 
 
-async def show(caller: Caller, call: Call, meter: Meter | None) -> None:
+async def show(caller: ServerExchange, call: APICall, meter: StatsCollector | None) -> None:
     """Answer with the usage of a node and its pods, or with the reason why it is not known."""
     try:
         found = await while_present(caller.wire, _picture(meter))
-    except Refused as refused:
+    except HTTPError as refused:
         await caller.reply(refused.status, f"{refused.message}\n".encode(), PLAIN, reason(refused.message))
         return
     if call.area == routes.STATS:
@@ -167,9 +169,9 @@ async def show(caller: Caller, call: Call, meter: Meter | None) -> None:
         await caller.reply(HTTPStatus.OK, await asyncio.to_thread(exposition, found), MEDIA)
 
 
-async def _picture(meter: Meter | None) -> Picture:
+async def _picture(meter: StatsCollector | None) -> UsageReport:
     if meter is None:
-        raise Refused(HTTPStatus.NOT_FOUND, "nothing is known of this node yet")
+        raise HTTPError(HTTPStatus.NOT_FOUND, "nothing is known of this node yet")
     return await meter.picture()
 
 

@@ -16,7 +16,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tensile.kubelet.stats.usage import ContainerReading, Picture, PodReading, Reading, Runner
+from tensile.kubelet.stats.usage import ContainerReading, PodReading, RunningPod, UsageReading, UsageReport
 from tensile.objects import Manifest, timestamp
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
@@ -33,13 +33,13 @@ class _Scope(NamedTuple):
 
     name: str
     labels: tuple[str, ...]
-    readings: list[tuple[tuple[str, ...], Reading]]
+    readings: list[tuple[tuple[str, ...], UsageReading]]
 
 
 class _Measured(Collector):
     """The collector that prometheus_client renders instead of the metrics of this process."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: UsageReport) -> None:
         self._picture = picture
 
     def collect(self) -> Iterator[Metric]:
@@ -54,12 +54,12 @@ class _Measured(Collector):
         yield failed
 
 
-def exposition(picture: Picture) -> bytes:
+def exposition(picture: UsageReport) -> bytes:
     """Return the text of `/metrics/resource`."""
     return generate_latest(_Measured(picture))
 
 
-def _scopes(picture: Picture) -> Iterator[_Scope]:
+def _scopes(picture: UsageReport) -> Iterator[_Scope]:
     yield _Scope("container", _CONTAINER, [(names, one.reading) for names, one in _containers(picture)])
     yield _Scope("node", (), [((), picture.node)] if picture.node is not None else [])
     yield _Scope("pod", _POD, [((pod.runner.namespace, pod.runner.name), pod.reading) for pod in picture.pods])
@@ -78,7 +78,7 @@ def _use(scope: _Scope) -> Iterator[Metric]:
     yield from (cpu, memory)
 
 
-def _starts(picture: Picture) -> Metric:
+def _starts(picture: UsageReport) -> Metric:
     words = "Start time of the container since unix epoch in seconds"
     found = GaugeMetricFamily("container_start_time_seconds", words, labels=_CONTAINER)
     for values, container in _containers(picture):
@@ -86,13 +86,13 @@ def _starts(picture: Picture) -> Metric:
     return found
 
 
-def _containers(picture: Picture) -> Iterator[tuple[tuple[str, ...], ContainerReading]]:
+def _containers(picture: UsageReport) -> Iterator[tuple[tuple[str, ...], ContainerReading]]:
     """Yield each container with its label values."""
     for pod in picture.pods:
         yield from (((one.name, pod.runner.namespace, pod.runner.name), one) for one in pod.containers)
 
 
-def summary(picture: Picture) -> bytes:
+def summary(picture: UsageReport) -> bytes:
     """Return the JSON of a stats v1alpha1 Summary."""
     node = {"nodeName": picture.name, **(_stats(picture.node) if picture.node else {})}
     return orjson.dumps({"node": node, "pods": [_pod(pod) for pod in picture.pods]})
@@ -112,7 +112,7 @@ def _container(one: ContainerReading) -> Stats:
     return {"name": one.name, "startTime": _time(one.started), **_stats(one.reading)}
 
 
-def _stats(reading: Reading) -> Stats:
+def _stats(reading: UsageReading) -> Stats:
     time = _time(reading.counter.time)
     return {
         "cpu": {"time": time, "usageNanoCores": reading.amount.cpu, "usageCoreNanoSeconds": reading.counter.used},
@@ -124,7 +124,7 @@ def _time(milliseconds: int) -> str:
     return timestamp(datetime.fromtimestamp(milliseconds / _THOUSAND, UTC))
 
 
-def census(node: str, runners: Sequence[Runner]) -> bytes:
+def census(node: str, runners: Sequence[RunningPod]) -> bytes:
     """Return the part of a kubelet's `/metrics` that is about the node: its name, running pods and containers."""
     containers = sum(len(one.containers) for one in runners)
     lines = [
@@ -139,7 +139,7 @@ def census(node: str, runners: Sequence[Runner]) -> bytes:
     return "\n".join((*lines, "")).encode()
 
 
-def running_list(runners: Sequence[Runner]) -> bytes:
+def running_list(runners: Sequence[RunningPod]) -> bytes:
     """Return the JSON of a v1 PodList with names, UIDs and running containers."""
     return orjson.dumps(
         {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [_running_pod(one) for one in runners]}
@@ -150,7 +150,7 @@ def _gauge(name: str, words: str, value: str) -> tuple[str, str, str]:
     return f"# HELP {name} {words}", f"# TYPE {name} gauge", f"{name}{value}"
 
 
-def _running_pod(one: Runner) -> Manifest:
+def _running_pod(one: RunningPod) -> Manifest:
     return {
         "metadata": {"name": one.name, "namespace": one.namespace, "uid": one.uid},
         "spec": {"containers": [{"name": name, "resources": {}} for name in one.containers]},

@@ -34,20 +34,20 @@ _YOUNG = 60_000
 _NODE = "node"
 
 
-class Amount(NamedTuple):
+class UsageRate(NamedTuple):
     """A rate of cpu in billionths (nanoseconds a second), and bytes of memory."""
 
     cpu: int
     memory: int
 
-    def __add__(self, other: object) -> "Amount":
+    def __add__(self, other: object) -> "UsageRate":
         """Return the sum of both fields, not the concatenation of tuples."""
-        if not isinstance(other, Amount):
+        if not isinstance(other, UsageRate):
             return NotImplemented
-        return Amount(self.cpu + other.cpu, self.memory + other.memory)
+        return UsageRate(self.cpu + other.cpu, self.memory + other.memory)
 
 
-NOTHING = Amount(0, 0)
+NOTHING = UsageRate(0, 0)
 
 
 class Sample(NamedTuple):
@@ -55,7 +55,7 @@ class Sample(NamedTuple):
 
     time: int
     window: int
-    used: Amount
+    used: UsageRate
 
 
 class PodSample(NamedTuple):
@@ -63,7 +63,7 @@ class PodSample(NamedTuple):
 
     time: int
     window: int
-    containers: dict[str, Amount]
+    containers: dict[str, UsageRate]
 
 
 class Counter(NamedTuple):
@@ -73,7 +73,7 @@ class Counter(NamedTuple):
     used: int
 
 
-class Below(NamedTuple):
+class LowerPodRef(NamedTuple):
     """A lower pod."""
 
     namespace: str
@@ -81,7 +81,7 @@ class Below(NamedTuple):
     uid: str
 
 
-class Runner(NamedTuple):
+class RunningPod(NamedTuple):
     """A mirrored pod: its upper names and UID, the lower pod, and when each running container was started.
 
     Times are milliseconds since 1970; `started` is the pod's start, None before it.
@@ -90,16 +90,16 @@ class Runner(NamedTuple):
     namespace: str
     name: str
     uid: str
-    below: Below
+    below: LowerPodRef
     started: int | None
     containers: dict[str, int]
 
 
-class Reading(NamedTuple):
+class UsageReading(NamedTuple):
     """A counter of cpu at its time, with the rate and the bytes of memory of the last sample."""
 
     counter: Counter
-    amount: Amount
+    amount: UsageRate
 
 
 class ContainerReading(NamedTuple):
@@ -107,22 +107,22 @@ class ContainerReading(NamedTuple):
 
     name: str
     started: int
-    reading: Reading
+    reading: UsageReading
 
 
 class PodReading(NamedTuple):
     """A pod under its upper name: the sum of its containers, and each of them."""
 
-    runner: Runner
-    reading: Reading
+    runner: RunningPod
+    reading: UsageReading
     containers: tuple[ContainerReading, ...]
 
 
-class Picture(NamedTuple):
+class UsageReport(NamedTuple):
     """A virtual node and its pods; the node's reading is None while no lower node has been measured."""
 
     name: str
-    node: Reading | None
+    node: UsageReading | None
     pods: tuple[PodReading, ...]
 
 
@@ -248,8 +248,8 @@ def _pod_sample(pod: _Pod) -> PodSample:
     return PodSample(milliseconds(pod.timestamp), span(pod.window), containers)
 
 
-def _amount(usage: _Usage) -> Amount:
-    return Amount(parse_once(usage.cpu, NANO), parse_once(usage.memory, 0))
+def _amount(usage: _Usage) -> UsageRate:
+    return UsageRate(parse_once(usage.cpu, NANO), parse_once(usage.memory, 0))
 
 
 def begun(rate: int, time: int, window: int, started: int | None = None) -> Counter:
@@ -270,7 +270,7 @@ def advanced(counter: Counter, rate: int, time: int) -> Counter:
     return Counter(time, counter.used + rate * (time - counter.time) // _THOUSAND)
 
 
-class Ledger:
+class CPUCounters:
     """The counters of one virtual node, by what they count.
 
     Readers of a kubelet take differences of counters that only grow. The time since the last sample counts at the new
@@ -297,12 +297,12 @@ class Ledger:
         self._counters = {key: counter for key, counter in self._counters.items() if key in keys}
 
 
-def runner(upper: Entry, below: Entry) -> Runner:
+def runner(upper: Entry, below: Entry) -> RunningPod:
     """Return the running containers of an upper pod, from the lower pod that was made for it."""
     status = _RUNNING_PODS.decode(below.raw).status
     started = None if status.startTime is None else milliseconds(status.startTime)
-    place = Below(below.namespace, below.name, below.uid)
-    return Runner(upper.namespace, upper.name, upper.uid, place, started, _starts(status))
+    place = LowerPodRef(below.namespace, below.name, below.uid)
+    return RunningPod(upper.namespace, upper.name, upper.uid, place, started, _starts(status))
 
 
 def _starts(status: _Status) -> dict[str, int]:
@@ -314,10 +314,10 @@ def _starts(status: _Status) -> dict[str, int]:
 def picture(
     name: str,
     node: Sample | None,
-    runners: Iterable[Runner],
+    runners: Iterable[RunningPod],
     samples: Mapping[tuple[str, str], PodSample],
-    ledger: Ledger,
-) -> Picture:
+    ledger: CPUCounters,
+) -> UsageReport:
     """Count the samples (those of pods by lower namespace and name), and drop the counters of what no longer runs."""
     there: set[Hashable] = {_NODE}
     pods: list[PodReading] = []
@@ -326,17 +326,17 @@ def picture(
         found = _pod(runner, samples.get((runner.below.namespace, runner.below.name)), ledger)
         pods += () if found is None else (found,)
     ledger.forget_all_but(there)
-    return Picture(name, _node(node, ledger), tuple(pods))
+    return UsageReport(name, _node(node, ledger), tuple(pods))
 
 
-def _node(sample: Sample | None, ledger: Ledger) -> Reading | None:
+def _node(sample: Sample | None, ledger: CPUCounters) -> UsageReading | None:
     if sample is None:
         return None
     counter = ledger.count(_NODE, sample.used.cpu, sample.time, sample.window)
-    return Reading(counter, sample.used)
+    return UsageReading(counter, sample.used)
 
 
-def _pod(runner: Runner, sample: PodSample | None, ledger: Ledger) -> PodReading | None:
+def _pod(runner: RunningPod, sample: PodSample | None, ledger: CPUCounters) -> PodReading | None:
     """Count a pod and its containers; None where no container has been measured since it started."""
     measured = tuple(_containers(runner, sample, ledger)) if sample else ()
     if not sample or not measured:
@@ -344,17 +344,17 @@ def _pod(runner: Runner, sample: PodSample | None, ledger: Ledger) -> PodReading
     together = sum((one.reading.amount for one in measured), NOTHING)
     first = min(one.started for one in measured)
     counter = ledger.count(runner.below.uid, together.cpu, sample.time, sample.window, first)
-    return PodReading(runner, Reading(counter, together), measured)
+    return PodReading(runner, UsageReading(counter, together), measured)
 
 
-def _containers(runner: Runner, sample: PodSample, ledger: Ledger) -> Iterator[ContainerReading]:
+def _containers(runner: RunningPod, sample: PodSample, ledger: CPUCounters) -> Iterator[ContainerReading]:
     for key, (name, started) in zip(_keys(runner), runner.containers.items(), strict=False):
         amount = sample.containers.get(name)
         if amount is not None and started <= sample.time:
             counter = ledger.count(key, amount.cpu, sample.time, sample.window, started)
-            yield ContainerReading(name, started, Reading(counter, amount))
+            yield ContainerReading(name, started, UsageReading(counter, amount))
 
 
-def _keys(runner: Runner) -> tuple[Hashable, ...]:
+def _keys(runner: RunningPod) -> tuple[Hashable, ...]:
     """Return the counter keys of a pod's containers and of the pod; a restarted container has a new key."""
     return (*((runner.below.uid, name, started) for name, started in runner.containers.items()), runner.below.uid)

@@ -12,7 +12,7 @@ from tensile.kube.store import Delta, Entry
 from tensile.objects import POD, UPPER, Ref, controller_of
 from tensile.policy.descheduler.bare_pods import is_safe
 from tensile.policy.descheduler.records import of_pod
-from tensile.reconcile.desired import Absent, Decision, Route
+from tensile.reconcile.desired import Absent, Decision, Watch
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
@@ -30,9 +30,9 @@ class DrainRule:
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch the pods, the node (which must be cordoned first), and the backup Secrets."""
-        return (Route("upper_pods", _pod), Route("upper.nodes", _every), Route("upper.secrets", _kept))
+        return (Watch("upper_pods", _pod), Watch("upper.nodes", _every), Watch("upper.secrets", _kept))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of all pods on the node if the lower is drained, and those with a reported problem."""
@@ -90,7 +90,7 @@ def kept(pod: Entry) -> Problem | None:
 def _evicted(pod: Entry, lower: LowerWorld) -> Absent:
     """Return the eviction of a pod from a drained lower cluster."""
     ref = Ref(UPPER, POD, pod.namespace, pod.name)
-    return Absent(ref, pod.uid, f"lower cluster {lower.name} is drained", evicted=True)
+    return Absent(ref, pod.uid, f"lower cluster {lower.name} is drained", evict=True)
 
 
 def _pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from tensile.kube.store import Delta, Entry
 from tensile.policy.descheduler.bare_pods import is_safe, loosed, successor_now, tie_of
 from tensile.policy.descheduler.drain import is_bare, is_drained, is_emptied
-from tensile.policy.descheduler.in_progress import settle, underway
+from tensile.policy.descheduler.in_progress import in_flight, settle
 from tensile.policy.descheduler.plan import listed
-from tensile.policy.descheduler.records import Kept, kept_of, present, withdrawal
-from tensile.policy.descheduler.targets import Ground, said_of
+from tensile.policy.descheduler.records import PodBackup, kept_of, present, withdrawal
+from tensile.policy.descheduler.targets import Targets, said_of
 from tensile.policy.placement import reader
-from tensile.reconcile.desired import Decision, Route, Wanted
+from tensile.reconcile.desired import Decision, Wanted, Watch
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "clearing"
@@ -34,17 +34,17 @@ def key_of(lower: str) -> Key:
     return Key(NAME, lower, "", "")
 
 
-class ClearingRule:
+class BarePodDrainRule:
     """One key per lower cluster, so that pods that leave together do not count on the same room."""
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch the pods, the own node (which must be cordoned first), and all nodes that may take pods."""
         return (
-            Route("upper_pods", _pod, delay=_COLLECT),
-            Route("upper.nodes", _own_node),
-            Route("upper.nodes", _any_node, delay=_COLLECT),
+            Watch("upper_pods", _pod, delay=_COLLECT),
+            Watch("upper.nodes", _own_node),
+            Watch("upper.nodes", _any_node, delay=_COLLECT),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -61,14 +61,14 @@ class ClearingRule:
         if not bare:
             return Decision()
         if any(map(_is_coming, _others(lower, world))):
-            return Decision(again=_SOON)
-        ground = Ground(world, without=lower.node)
-        for going in underway(world, but=lower.name):
+            return Decision(requeue_after=_SOON)
+        ground = Targets(world, without=lower.node)
+        for going in in_flight(world, but=lower.name):
             settle(going, world, ground)
         return _sorted_out(bare, lower, world, ground)
 
 
-def placed(pod: Entry, lower: LowerWorld, world: World, ground: Ground) -> tuple[str, str] | Problem:
+def placed(pod: Entry, lower: LowerWorld, world: World, ground: Targets) -> tuple[str, str] | Problem:
     """Return the virtual node that takes a bare pod and the lower node behind it, or why the pod stays."""
     tie = tie_of(pod, world)
     if tie is not None:
@@ -81,7 +81,7 @@ def placed(pod: Entry, lower: LowerWorld, world: World, ground: Ground) -> tuple
     return found[0], ground.move(going, lower.node, found[0])
 
 
-def _sorted_out(pods: list[Entry], lower: LowerWorld, world: World, ground: Ground) -> Decision:
+def _sorted_out(pods: list[Entry], lower: LowerWorld, world: World, ground: Targets) -> Decision:
     """Back up the pods that fit elsewhere and report the others; pods with a backup are placed first.
 
     They are checked again as long as they exist: a disruption budget may delay them until their room is taken.
@@ -96,18 +96,18 @@ def _sorted_out(pods: list[Entry], lower: LowerWorld, world: World, ground: Grou
             stays.append((f"{pod.namespace}/{pod.name}: {place.message}", place))
         wanted += _due(pod, kept, place, lower, world)
     if not stays:
-        return Decision(tuple(wanted), again=_LOOK)
+        return Decision(tuple(wanted), requeue_after=_LOOK)
     problem = Problem(stays[0][1].reason, listed([words for words, _ in stays]))
-    return Decision(tuple(wanted), problem=problem, again=_LOOK)
+    return Decision(tuple(wanted), problem=problem, requeue_after=_LOOK)
 
 
-def _turn(one: tuple[Entry, Kept | None]) -> tuple[bool, str, str]:
+def _turn(one: tuple[Entry, PodBackup | None]) -> tuple[bool, str, str]:
     pod, kept = one
     return kept is None or not kept.is_safe, pod.namespace, pod.name
 
 
 def _due(
-    pod: Entry, kept: Kept | None, place: tuple[str, str] | Problem, lower: LowerWorld, world: World
+    pod: Entry, kept: PodBackup | None, place: tuple[str, str] | Problem, lower: LowerWorld, world: World
 ) -> Iterator[Wanted]:
     """Yield the backup of a pod that has room elsewhere, or the withdrawal of the backup of one that stays."""
     if kept is None:
@@ -124,7 +124,7 @@ def _others(lower: LowerWorld, world: World) -> Iterator[LowerWorld]:
 
 def _is_coming(lower: LowerWorld) -> bool:
     """Report whether a lower cluster's caches for placement are still syncing."""
-    return not lower.silent and lower.pods.synced and not reader.is_known(lower)
+    return not lower.unreachable_seconds and lower.pods.synced and not reader.is_known(lower)
 
 
 def _pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:

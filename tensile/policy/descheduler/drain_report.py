@@ -14,8 +14,8 @@ from tensile.kube.store import Entry
 from tensile.policy.descheduler.bare_pods import loosed, uses_claims
 from tensile.policy.descheduler.drain import is_bare, kept
 from tensile.policy.descheduler.drain_bare_pods import placed
-from tensile.policy.descheduler.in_progress import settle, underway
-from tensile.policy.descheduler.targets import Ground, said_of
+from tensile.policy.descheduler.in_progress import in_flight, settle
+from tensile.policy.descheduler.targets import Targets, said_of
 from tensile.reconcile.world import LowerWorld, Problem, World
 from tensile.text import aligned
 
@@ -24,7 +24,7 @@ _HEAD = ("POD", "GOES TO", "REAL NODE", "WHY")
 _NOBODY: frozenset[str] = frozenset()
 
 
-class Departure(NamedTuple):
+class Eviction(NamedTuple):
     """One pod: whether it `leaves`, the virtual node with room for it and the lower node behind ("" for none).
 
     `why` is what prevents it from leaving, or keeps it Pending afterwards, else "". `others` are virtual nodes that
@@ -47,14 +47,14 @@ class Departure(NamedTuple):
         return self.leaves and not self.target and bool(self.why)
 
 
-def departures(world: World, name: str) -> list[Departure]:
+def evictions(world: World, name: str) -> list[Eviction]:
     """Return the preview for every pod on a lower's node, by namespace and name.
 
     Raises KeyError for an unknown lower.
     """
     lower = world.lowers[name]
-    ground, start = Ground(world, without=lower.node), Ground(world, without=lower.node)
-    for going in underway(world):
+    ground, start = Targets(world, without=lower.node), Targets(world, without=lower.node)
+    for going in in_flight(world):
         if going.node != lower.node:
             settle(going, world, ground)
     pods = sorted(lower.upper_pods, key=lambda one: (_goes_alone(one), one.namespace, one.name))
@@ -73,24 +73,24 @@ def _goes_alone(upper: Entry) -> bool:
 
 
 def _of_bare(
-    upper: Entry, lower: LowerWorld, world: World, ground: Ground, start: Ground, *, is_asked: bool
-) -> Departure:
+    upper: Entry, lower: LowerWorld, world: World, ground: Targets, start: Targets, *, is_asked: bool
+) -> Eviction:
     """Return the preview for a bare pod, which leaves only if it fits elsewhere."""
     place = placed(upper, lower, world, ground)
     if isinstance(place, Problem):
-        return Departure(upper.namespace, upper.name, leaves=False, why=place.message)
+        return Eviction(upper.namespace, upper.name, leaves=False, why=place.message)
     going = loosed(upper, world)
     could = start.others(going, lower.node, _NOBODY)[0]
     others, full = tuple(sorted({*could}.difference((place[0],)))), _full(going, lower, start, could, is_asked=is_asked)
-    return Departure(upper.namespace, upper.name, leaves=True, target=place[0], node=place[1], others=others, full=full)
+    return Eviction(upper.namespace, upper.name, leaves=True, target=place[0], node=place[1], others=others, full=full)
 
 
-def _full(upper: Entry, lower: LowerWorld, start: Ground, could: list[str], *, is_asked: bool) -> tuple[str, ...]:
+def _full(upper: Entry, lower: LowerWorld, start: Targets, could: list[str], *, is_asked: bool) -> tuple[str, ...]:
     """Return the virtual nodes that the upper scheduler may choose although no lower node has room."""
     return () if is_asked else tuple(sorted({*start.open_to(upper, lower.node)}.difference(could)))
 
 
-def _departure(upper: Entry, lower: LowerWorld, ground: Ground, start: Ground, *, is_asked: bool) -> Departure:
+def _departure(upper: Entry, lower: LowerWorld, ground: Targets, start: Targets, *, is_asked: bool) -> Eviction:
     """Return the preview for one pod; `start` are the targets before any pod left.
 
     `is_asked` is whether schedulers call the extender.
@@ -98,43 +98,43 @@ def _departure(upper: Entry, lower: LowerWorld, ground: Ground, start: Ground, *
     whose = (upper.namespace, upper.name)
     problem = kept(upper)
     if problem is not None:
-        return Departure(*whose, leaves=False, why=problem.message)
+        return Eviction(*whose, leaves=False, why=problem.message)
     if upper.facts.terminating or upper.facts.terminal:
-        return Departure(*whose, leaves=True)
+        return Eviction(*whose, leaves=True)
     if uses_claims(upper.manifest()):
-        return Departure(*whose, leaves=True, why=f"its claims are of {lower.name}: it would stay Pending")
+        return Eviction(*whose, leaves=True, why=f"its claims are of {lower.name}: it would stay Pending")
     found, refused = ground.others(upper, lower.node, _NOBODY)
     could = start.others(upper, lower.node, _NOBODY)[0] if refused else found
     full = _full(upper, lower, start, could, is_asked=is_asked)
     if not found:
         why = f"it would stay Pending: {said_of(refused)}"
-        return Departure(*whose, leaves=True, why=why, others=tuple(could), full=full)
+        return Eviction(*whose, leaves=True, why=why, others=tuple(could), full=full)
     target, node = found[0], ground.move(upper, lower.node, found[0])
     others = tuple(sorted({*found, *could}.difference((target,))))
-    return Departure(*whose, leaves=True, target=target, node=node, others=others, full=full)
+    return Eviction(*whose, leaves=True, target=target, node=node, others=others, full=full)
 
 
-def as_json(name: str, found: list[Departure]) -> str:
-    """Return the preview as JSON: `formatVersion`, `lower`, and `pods` with the fields of a `Departure`."""
+def as_json(name: str, found: list[Eviction]) -> str:
+    """Return the preview as JSON: `formatVersion`, `lower`, and `pods` with the fields of a `Eviction`."""
     pods = [one._asdict() for one in found]
     document = {"formatVersion": FORMAT, "lower": name, "pods": pods}
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 
-def as_text(name: str, found: list[Departure]) -> str:
+def as_text(name: str, found: list[Eviction]) -> str:
     """Return the preview as text: a table, and a last line with totals."""
     rows = [_HEAD, *map(_row, found)] if found else []
     lines = aligned(rows)
     return "\n".join([*lines, *([""] if lines else []), f"Drain of {name}: {', '.join(_counts(found))}."])
 
 
-def _row(one: Departure) -> tuple[str, str, str, str]:
+def _row(one: Eviction) -> tuple[str, str, str, str]:
     where = " or ".join((one.target, *one.others)) if one.target else ("nowhere" if one.leaves else "stays")
     full = f"the upper scheduler may have it wait in {' or '.join(one.full)}" if one.full else ""
     return f"{one.namespace}/{one.name}", where, one.node or "-", "; ".join(filter(None, (one.why, full)))
 
 
-def _counts(found: list[Departure]) -> Iterator[str]:
+def _counts(found: list[Eviction]) -> Iterator[str]:
     yield f"{sum(one.leaves for one in found)} to leave"
     yield f"{sum(one.is_lost for one in found)} of them without a place elsewhere"
     yield f"{sum(not one.leaves for one in found)} to stay"

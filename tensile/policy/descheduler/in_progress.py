@@ -16,14 +16,23 @@ from tensile.kube.store import Entry
 from tensile.objects import controller_of, deleted_at, metadata, moment_of
 from tensile.policy.descheduler.bare_pods import uses_claims
 from tensile.policy.descheduler.drain import is_bare, is_emptied, kept
-from tensile.policy.descheduler.records import PREFIX, Kept, Note, kept_in, kept_of, nodes_left, notes_on, recent
-from tensile.policy.descheduler.targets import Ground
+from tensile.policy.descheduler.records import (
+    PREFIX,
+    EvictionRecord,
+    PodBackup,
+    kept_in,
+    kept_of,
+    nodes_left,
+    notes_on,
+    recent,
+)
+from tensile.policy.descheduler.targets import Targets
 from tensile.reconcile.copies import bound
 from tensile.reconcile.pods.index import lives_below
 from tensile.reconcile.world import LowerWorld, World
 
 
-class Going(NamedTuple):
+class InFlight(NamedTuple):
     """A pod that leaves, or its replacement, and since when.
 
     `node` is the virtual node that it leaves, "" if it has left; `owner` is the UID of its controller, "" for none.
@@ -35,7 +44,7 @@ class Going(NamedTuple):
     since: datetime
 
 
-def underway(world: World, but: str = "") -> Iterator[Going]:
+def in_flight(world: World, but: str = "") -> Iterator[InFlight]:
     """Yield the pods that leave and have no new node: evicted in this interval, drained, or being re-created.
 
     For each pod that its controller has created since and that is bound, one leaving pod is left out, whichever it was.
@@ -54,7 +63,7 @@ def underway(world: World, but: str = "") -> Iterator[Going]:
     yield from _unbound(world)
 
 
-def settle(one: Going, world: World, ground: Ground) -> None:
+def settle(one: InFlight, world: World, ground: Targets) -> None:
     """Take the room for a pod that is on its way."""
     targets, _ = ground.others(one.pod, one.node, left_by(one.owner, world))
     if targets:
@@ -68,22 +77,22 @@ def left_by(owner: str, world: World) -> frozenset[str]:
     return nodes_left(world.upper.nodes, world.topology.descheduler, world.now, owner)
 
 
-def told_lately(lower: LowerWorld, world: World) -> list[Note]:
+def told_lately(lower: LowerWorld, world: World) -> list[EvictionRecord]:
     """Return the records on a lower's Node that were written within this interval."""
     node = world.upper.nodes.get("", lower.node)
     return recent(notes_on(node.manifest()) if node else (), world.now, world.topology.descheduler.interval)
 
 
-def _told(world: World) -> Iterator[Going]:
+def _told(world: World) -> Iterator[InFlight]:
     """Yield the pods evicted by the descheduler, without those that have a backup."""
     for lower in world.lowers.values():
         for note in told_lately(lower, world):
             for upper in lower.upper_pods.select("uid", note.pod):
                 if note.owner or kept_of(upper, world) is None:
-                    yield Going(upper, lower.node, note.owner, note.at)
+                    yield InFlight(upper, lower.node, note.owner, note.at)
 
 
-def _drained(world: World) -> Iterator[Going]:
+def _drained(world: World) -> Iterator[InFlight]:
     """Yield the pods that a drain evicts, or has evicted, and whose controller creates them again."""
     for lower in world.lowers.values():
         if not is_emptied(lower, world):
@@ -94,7 +103,7 @@ def _drained(world: World) -> Iterator[Going]:
                 continue
             pod = upper.manifest()
             if not uses_claims(pod):
-                yield Going(upper, lower.node, str(controller_of(pod).get("uid") or ""), _since(upper, world))
+                yield InFlight(upper, lower.node, str(controller_of(pod).get("uid") or ""), _since(upper, world))
 
 
 def _since(upper: Entry, world: World) -> datetime:
@@ -102,7 +111,7 @@ def _since(upper: Entry, world: World) -> datetime:
     return deleted_at(upper.manifest()) if upper.facts.terminating else world.now
 
 
-def _come(told: list[Going], world: World) -> Counter[str]:
+def _come(told: list[InFlight], world: World) -> Counter[str]:
     """Return the number of each owner's pods that were created since its first one left, and are bound.
 
     Times are compared in whole seconds, as in the API.
@@ -124,7 +133,7 @@ def _owner_since(entry: Entry, begun: dict[str, datetime]) -> str:
     return owner if owner in begun and made and moment_of(made) >= begun[owner] else ""
 
 
-def _kept(world: World, but: str) -> Iterator[Going]:
+def _kept(world: World, but: str) -> Iterator[InFlight]:
     """Yield the replacement of each backed-up pod that leaves or has left."""
     told = {note.pod for lower in world.lowers.values() for note in told_lately(lower, world)}
     for secret in world.upper.secrets:
@@ -135,10 +144,10 @@ def _kept(world: World, but: str) -> Iterator[Going]:
         if node is not None:
             name = metadata(safe.pod)["name"]
             entry = Entry(secret.namespace, name, safe.uid, 0, orjson.dumps(safe.pod), None)
-            yield Going(entry, node, "", world.now)
+            yield InFlight(entry, node, "", world.now)
 
 
-def _left(safe: Kept, told: set[str], but: str, world: World) -> str | None:
+def _left(safe: PodBackup, told: set[str], but: str, world: World) -> str | None:
     """Return the virtual node that a backed-up pod leaves, "" if it has left, None if it stays or is re-created."""
     found = bound(safe.uid, world)
     if found is not None:
@@ -152,8 +161,8 @@ def _left(safe: Kept, told: set[str], but: str, world: World) -> str | None:
     return None if made is not None and made.facts == safe.uid else ""
 
 
-def _unbound(world: World) -> Iterator[Going]:
+def _unbound(world: World) -> Iterator[InFlight]:
     """Yield re-created pods that have no node yet."""
     for entry in world.upper.remade:
         if entry.raw and bound(entry.uid, world) is None:
-            yield Going(entry, "", "", world.now)
+            yield InFlight(entry, "", "", world.now)

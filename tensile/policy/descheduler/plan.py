@@ -11,10 +11,10 @@ from typing import NamedTuple
 from tensile.kube.store import Entry
 from tensile.objects import controller_of
 from tensile.policy.descheduler.bare_pods import CLAIMED, is_safe, loosed, tie_of, uses_claims
-from tensile.policy.descheduler.in_progress import left_by, settle, underway
-from tensile.policy.descheduler.records import MOST, Note, kept_for, kept_of, notes_on, recent
+from tensile.policy.descheduler.in_progress import in_flight, left_by, settle
+from tensile.policy.descheduler.records import MOST, EvictionRecord, kept_for, kept_of, notes_on, recent
 from tensile.policy.descheduler.replacement import nodes_off
-from tensile.policy.descheduler.targets import Ground, Stuck, is_open, said_of, stuck_in
+from tensile.policy.descheduler.targets import StuckPod, Targets, is_open, said_of, stuck_in
 from tensile.reconcile.world import LowerWorld, World
 
 DEADLOCK = "DeschedulingDeadlock"
@@ -37,7 +37,7 @@ class Move(NamedTuple):
     others: tuple[str, ...] = ()
 
 
-class Stay(NamedTuple):
+class Skip(NamedTuple):
     """A pod that cannot run in lower cluster `source` and stays there: a reason in CamelCase, and a message."""
 
     upper: Entry
@@ -46,25 +46,25 @@ class Stay(NamedTuple):
     message: str
 
 
-class Pass(NamedTuple):
+class PassPlan(NamedTuple):
     """The result of one pass; `waiting` is the number of pods that leave later, because of the limit."""
 
     moves: tuple[Move, ...]
-    stays: tuple[Stay, ...]
+    stays: tuple[Skip, ...]
     waiting: int
 
 
-def one_pass(world: World) -> Pass:
+def one_pass(world: World) -> PassPlan:
     """Return what to do now with every pod that cannot run where it is; the pod that has waited longest comes first."""
     lowers = [lower for lower in world.lowers.values() if is_source(lower, world)]
     found = [one for lower in lowers for one in stuck_in(lower, world)]
     found.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
     turns = {lower.name: _Turn(lower, world) for lower in lowers}
-    ground, start = Ground(world), cache(partial(Ground, world))
-    for going in underway(world):
+    ground, start = Targets(world), cache(partial(Targets, world))
+    for going in in_flight(world):
         settle(going, world, ground)
     moves: list[Move] = []
-    stays: list[Stay] = []
+    stays: list[Skip] = []
     waiting = 0
     for one in found:
         turn = turns[one.lower]
@@ -80,7 +80,7 @@ def one_pass(world: World) -> Pass:
             moves.append(result)
         else:
             stays.append(result)
-    return Pass(tuple(moves), tuple(stays), waiting)
+    return PassPlan(tuple(moves), tuple(stays), waiting)
 
 
 def is_ready(upper: Entry, world: World) -> bool:
@@ -111,7 +111,7 @@ class _Turn:
         self.left = {True: min(most - len(lately), MOST - len(notes)), False: most}
 
 
-def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground]) -> Move | Stay:
+def _judged(one: StuckPod, world: World, ground: Targets, start: Callable[[], Targets]) -> Move | Skip:
     """Return where a pod goes, or why it stays; `start` returns the targets as they were before this pass.
 
     Nodes that only this pass has filled are not avoided: the upper scheduler chooses among them, so one pod may get the
@@ -121,11 +121,11 @@ def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground
     owner = str(controller_of(pod).get("uid") or "")
     tie = (CLAIMED if uses_claims(pod) else None) if owner else tie_of(one.upper, world)
     if tie is not None:
-        return Stay(one.upper, one.lower, *tie)
+        return Skip(one.upper, one.lower, *tie)
     going, left = one.upper if owner else loosed(one.upper, world), left_by(owner, world)
     targets, refused = ground.others(going, source.node, left)
     if not targets:
-        return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {said_of(refused)}")
+        return Skip(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {said_of(refused)}")
     could, never = start().others(going, source.node, left) if refused else (targets, {})
     node = ground.move(going, source.node, targets[0])
     others = sorted({*targets, *could} - {targets[0]})
@@ -145,9 +145,9 @@ def is_safe_move(move: Move, world: World) -> bool:
     return move.avoided[0] in off and move.target not in off and is_safe(move.upper, world, off)
 
 
-def note_of(move: Move, world: World) -> Note:
+def note_of(move: Move, world: World) -> EvictionRecord:
     """Return the record of a move that is made now."""
-    return Note(move.owner, move.upper.uid, world.now, move.avoided)
+    return EvictionRecord(move.owner, move.upper.uid, world.now, move.avoided)
 
 
 def listed(told: list[str]) -> str:

@@ -37,7 +37,7 @@ _CONTENT = "pod.json"
 _MARK = TRIED.encode()
 
 
-class Note(msgspec.Struct, frozen=True):
+class EvictionRecord(msgspec.Struct, frozen=True):
     """One evicted pod: the UIDs of its controller and of the pod, when, and the virtual nodes that are unsuitable."""
 
     owner: str
@@ -46,10 +46,10 @@ class Note(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...] = ()
 
 
-_NOTES = msgspec.json.Decoder(list[Note])
+_NOTES = msgspec.json.Decoder(list[EvictionRecord])
 
 
-class Kept(NamedTuple):
+class PodBackup(NamedTuple):
     """The content of a backup Secret.
 
     `uid` is the UID of the pod it backs up, `pod` the pod to create in its place, None if it is not readable. `taken`
@@ -67,7 +67,7 @@ class Kept(NamedTuple):
         return self.pod is not None and self.withdrawn is None
 
 
-def notes_on(node: Manifest) -> list[Note]:
+def notes_on(node: Manifest) -> list[EvictionRecord]:
     """Return the records on a Node; an empty list if they cannot be decoded."""
     try:
         found = _NOTES.decode(annotations(node).get(TRIED) or "[]")
@@ -76,12 +76,12 @@ def notes_on(node: Manifest) -> list[Note]:
     return [note for note in found if note.at.tzinfo is not None]
 
 
-def recent(notes: Iterable[Note], now: datetime, within: timedelta) -> list[Note]:
+def recent(notes: Iterable[EvictionRecord], now: datetime, within: timedelta) -> list[EvictionRecord]:
     """Return the records that are younger than `within`; a clock that was set back makes none older."""
     return [note for note in notes if now - note.at < within]
 
 
-def written(notes: Iterable[Note]) -> str:
+def written(notes: Iterable[EvictionRecord]) -> str:
     """Return records as the annotation's text; if that is too long, the oldest ones without their nodes.
 
     Limits need only who left and when; the nodes matter in the latest record of a controller.
@@ -95,11 +95,11 @@ def written(notes: Iterable[Note]) -> str:
     return msgspec.json.encode([_bare(note) if note.pod in cut else note for note in every]).decode()
 
 
-def _bare(note: Note) -> Note:
+def _bare(note: EvictionRecord) -> EvictionRecord:
     return replace(note, nodes=())
 
 
-def _size(note: Note) -> int:
+def _size(note: EvictionRecord) -> int:
     return len(msgspec.json.encode(note)) + 1
 
 
@@ -157,10 +157,10 @@ def present(successor: Manifest, pod: Entry, owner: Owner, reason: str) -> Prese
         "immutable": True,
         "data": {_CONTENT: b64encode(orjson.dumps(successor)).decode()},
     }
-    return Present(ref, manifest, reason, apart=True)
+    return Present(ref, manifest, reason, independent=True)
 
 
-def kept_of(pod: Entry, world: World) -> Kept | None:
+def kept_of(pod: Entry, world: World) -> PodBackup | None:
     """Return the backup of an upper pod, None for none; a backup of another name counts as unreadable."""
     ref = ref_of(pod.namespace, pod.uid)
     entry = world.upper.secrets.get(ref.namespace, ref.name)
@@ -169,14 +169,14 @@ def kept_of(pod: Entry, world: World) -> Kept | None:
     return kept._replace(pod=None) if kept is not None and is_other else kept
 
 
-def kept_in(entry: Entry, owner: Owner) -> Kept | None:
+def kept_in(entry: Entry, owner: Owner) -> PodBackup | None:
     """Return the content of a backup Secret, None for a Secret that is not ours."""
     secret = entry.manifest()
     pod_uid = upper_uid_of(secret)
     if entry.name != PREFIX + pod_uid or not is_ours(secret, owner):
         return None
     notes = annotations(secret)
-    return Kept(pod_uid, _content(secret, pod_uid), PLACE_TAKEN in notes, _moment(notes.get(WITHDRAWN)))
+    return PodBackup(pod_uid, _content(secret, pod_uid), PLACE_TAKEN in notes, _moment(notes.get(WITHDRAWN)))
 
 
 def _moment(noted: str | None) -> datetime | None:

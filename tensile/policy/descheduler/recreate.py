@@ -14,11 +14,11 @@ from tensile.kubelet.pods.conditions import DISRUPTION, conditions_of
 from tensile.names import PLACE_TAKEN, WITHDRAWN
 from tensile.objects import POD, UPPER, Ref, metadata, timestamp
 from tensile.policy.descheduler.drain import is_emptied
-from tensile.policy.descheduler.records import PREFIX, Kept, kept_in, noted, ref_of
+from tensile.policy.descheduler.records import PREFIX, PodBackup, kept_in, noted, ref_of
 from tensile.policy.descheduler.targets import stuck_in
 from tensile.reconcile.adoption import REASON as TAKEN
-from tensile.reconcile.copies import Bound, bound
-from tensile.reconcile.desired import Absent, Decision, Present, Route, Told
+from tensile.reconcile.copies import BoundPod, bound
+from tensile.reconcile.desired import Absent, Decision, EmitEvent, Present, Watch
 from tensile.reconcile.world import REMAKING, Key, Problem, World
 
 STOPPED = "PodPlaceTaken"
@@ -32,7 +32,7 @@ _WITHDRAWN_FOR = timedelta(minutes=2)
 _NOTHING = Decision()
 
 
-class RemakingRule:
+class RecreateRule:
     """One key per backup Secret, in the queue of the first lower cluster.
 
     The pod's own lower cluster may leave the topology before the pod is re-created.
@@ -40,12 +40,12 @@ class RemakingRule:
 
     name = REMAKING
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch the backup Secrets, the pods that they back up, and the re-created pods."""
         return (
-            Route("upper.secrets", _secret),
-            Route("upper_pods", _old),
-            Route("upper.remade", _new),
+            Watch("upper.secrets", _secret),
+            Watch("upper_pods", _old),
+            Watch("upper.remade", _new),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -65,7 +65,7 @@ class RemakingRule:
         if secret is None or kept is None:
             return _NOTHING
         if not all(lower.upper_pods.synced for lower in world.lowers.values()):
-            return Decision(again=_SOON)  # a cache that has synced wakes only the queue of its own lower
+            return Decision(requeue_after=_SOON)  # a cache that has synced wakes only the queue of its own lower
         standing = bound(kept.uid, world)
         if standing is not None:
             return _while_it_stands(standing, secret, kept, world)
@@ -76,7 +76,7 @@ def _key(lower: str, namespace: str, name: str) -> Key:
     return Key(REMAKING, lower, namespace, name)
 
 
-def _while_it_stands(standing: Bound, secret: Entry, kept: Kept, world: World) -> Decision:
+def _while_it_stands(standing: BoundPod, secret: Entry, kept: PodBackup, world: World) -> Decision:
     """Keep the backup as long as there is a reason for the pod to leave; other rules evict the pod."""
     pod, lower = standing
     if pod.facts.terminating:
@@ -85,12 +85,12 @@ def _while_it_stands(standing: Bound, secret: Entry, kept: Kept, world: World) -
     if pod.facts.terminal:
         return Decision((_done(secret, kept, "the pod that it keeps has ended"),))
     if kept.withdrawn is None and (is_emptied(lower, world) or _is_stuck(standing, world)):
-        return Decision(again=_LOOK)
+        return Decision(requeue_after=_LOOK)
     is_known = lower.pods.synced and world.upper.nodes.synced
-    return _withdrawn(secret, kept, world) if is_known else Decision(again=_LOOK)
+    return _withdrawn(secret, kept, world) if is_known else Decision(requeue_after=_LOOK)
 
 
-def _is_stuck(standing: Bound, world: World) -> bool:
+def _is_stuck(standing: BoundPod, world: World) -> bool:
     """Report whether the descheduler would evict the pod, now or when its turn comes."""
     policy = world.topology.descheduler
     stuck = stuck_in(standing.lower, world) if policy.enabled and not policy.dry_run else ()
@@ -102,25 +102,25 @@ def _is_disrupted(pod: Entry) -> bool:
     return (conditions_of(pod.manifest()).get(DISRUPTION) or {}).get("status") == "True"
 
 
-def _withdrawn(secret: Entry, kept: Kept, world: World) -> Decision:
+def _withdrawn(secret: Entry, kept: PodBackup, world: World) -> Decision:
     """Delete the Secret after a while; if the pod has to leave after all, it then gets a new backup."""
     if kept.withdrawn is None:
-        return Decision((noted(secret, WITHDRAWN, timestamp(world.now), "the pod may stay"),), again=_LOOK)
+        return Decision((noted(secret, WITHDRAWN, timestamp(world.now), "the pod may stay"),), requeue_after=_LOOK)
     if world.now - kept.withdrawn < _WITHDRAWN_FOR:
-        return Decision(again=_LOOK)
+        return Decision(requeue_after=_LOOK)
     return Decision((_done(secret, kept, "nothing rests on it any more"),))
 
 
-def _in_its_place(key: Key, secret: Entry, kept: Kept, world: World) -> Decision:
+def _in_its_place(key: Key, secret: Entry, kept: PodBackup, world: World) -> Decision:
     """Create the new pod, and delete the Secret once the pod exists."""
     if kept.pod is None:
         problem = Problem(REFUSED, f"{_named(secret)} does not hold a pod: mend it, or delete it")
-        return Decision(problem=problem, again=_LOOK)
+        return Decision(problem=problem, requeue_after=_LOOK)
     ref = Ref(UPPER, POD, secret.namespace, metadata(kept.pod)["name"])
     known = world.problems.get(key)
     if kept.taken:
         problem = _stopped(ref, secret)
-        return Decision((_told(secret, problem),), problem=problem, again=_LOOK)
+        return Decision((_told(secret, problem),), problem=problem, requeue_after=_LOOK)
     made = world.upper.remade.get(ref.namespace, ref.name)
     if made is not None and made.facts == kept.uid:
         return Decision((_done(secret, kept, "the pod that it kept is made again"),))
@@ -132,7 +132,7 @@ def _in_its_place(key: Key, secret: Entry, kept: Kept, world: World) -> Decision
     return Decision((*_refusal(secret, known), wanted))
 
 
-def _refusal(secret: Entry, known: Problem | None) -> Iterator[Told]:
+def _refusal(secret: Entry, known: Problem | None) -> Iterator[EmitEvent]:
     """Yield an event on the Secret with what prevents the pod's creation; an earlier `STOPPED` no longer applies."""
     if known is not None and known.reason != STOPPED:
         words = f"the pod is kept here and tried again until it is made: {known.message}"
@@ -148,16 +148,16 @@ def _stopped(ref: Ref, secret: Entry) -> Problem:
     return Problem(STOPPED, words)
 
 
-def _told(secret: Entry, problem: Problem) -> Told:
+def _told(secret: Entry, problem: Problem) -> EmitEvent:
     about = ref_of(secret.namespace, secret.name.removeprefix(PREFIX))
-    return Told(about, secret.uid, problem.reason, problem.message)
+    return EmitEvent(about, secret.uid, problem.reason, problem.message)
 
 
 def _named(secret: Entry) -> str:
     return f"Secret {secret.namespace}/{secret.name}"
 
 
-def _done(secret: Entry, kept: Kept, reason: str) -> Absent:
+def _done(secret: Entry, kept: PodBackup, reason: str) -> Absent:
     """Return the deletion of the Secret, if it is unchanged since this decision."""
     return Absent(ref_of(secret.namespace, kept.uid), secret.uid, reason, version=str(secret.version))
 

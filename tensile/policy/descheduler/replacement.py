@@ -8,7 +8,7 @@ avoid.
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
-from tensile.kube.store import Kept, decoded
+from tensile.kube.store import Transformed, decoded
 from tensile.kubelet.pods.scheduling import without_merged
 from tensile.kubelet.pods.service_account import without_token
 from tensile.names import DESCHEDULE_COUNT, DESCHEDULED, KEPT_OFF, REPLACES, UNSCHEDULABLE_NODE
@@ -28,7 +28,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _POD_TERM = "podAffinityTerm"
 
 
-def digest(raw: bytes) -> Kept:
+def digest(raw: bytes) -> Transformed:
     """Return the UID of the pod that a re-created pod replaces, "" if it does not say, for the cache.
 
     The pod's bytes are kept as well while it replaces a pod and waits for a node.
@@ -36,7 +36,7 @@ def digest(raw: bytes) -> Kept:
     pod = decoded(raw)
     replaces = annotations(pod).get(REPLACES, "")
     is_waiting = replaces and not pod["spec"].get("nodeName") and "deletionTimestamp" not in metadata(pod)
-    return Kept(raw if is_waiting else b"", replaces)
+    return Transformed(raw if is_waiting else b"", replaces)
 
 
 def successor_of(pod: Manifest, off: Collection[str] = ()) -> Manifest:

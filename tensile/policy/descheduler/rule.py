@@ -18,8 +18,8 @@ from tensile.policy.descheduler.in_progress import told_lately
 from tensile.policy.descheduler.plan import (
     DEADLOCK,
     Move,
-    Pass,
-    Stay,
+    PassPlan,
+    Skip,
     is_ready,
     is_safe_move,
     is_source,
@@ -28,7 +28,7 @@ from tensile.policy.descheduler.plan import (
     one_pass,
 )
 from tensile.policy.descheduler.records import (
-    Note,
+    EvictionRecord,
     kept_for,
     kept_of,
     node_ref,
@@ -40,7 +40,7 @@ from tensile.policy.descheduler.records import (
     written,
 )
 from tensile.policy.descheduler.targets import stuck_in
-from tensile.reconcile.desired import Absent, Decision, Moving, Patched, Route, Told, Wanted
+from tensile.reconcile.desired import Absent, Decision, EmitEvent, Patched, PodMove, Wanted, Watch
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.topology.fields import write_duration
 
@@ -60,9 +60,9 @@ class DeschedulerRule:
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch pods that begin to terminate and backup Secrets; everything else is checked once per interval."""
-        return (Route("upper_pods", _leaving), Route("upper.secrets", _safe))
+        return (Watch("upper_pods", _leaving), Watch("upper.secrets", _safe))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the lower's key if the descheduler is enabled or a problem of the key is still reported."""
@@ -76,22 +76,24 @@ class DeschedulerRule:
             return Decision()
         again = max(policy.interval.total_seconds(), _SHORTEST)
         if not is_source(lower, world):
-            return Decision(again=_SHORTEST)  # the informers that placement needs may have started with this rule
+            return Decision(
+                requeue_after=_SHORTEST
+            )  # the informers that placement needs may have started with this rule
         told = tuple(_left(lower, world))
         stuck = [one.upper for one in stuck_in(lower, world)]
         if not stuck:
-            return Decision(told, again=again)
+            return Decision(told, requeue_after=again)
         rest = _rest(lower, world)
         if rest > 0 and not policy.dry_run:
             wanted = (*told, *_of_the_last_pass(stuck, lower, world))
-            return Decision(wanted, problem=world.problems.get(key), again=rest)
+            return Decision(wanted, problem=world.problems.get(key), requeue_after=rest)
         found = one_pass(world)
         moves = _moves(found, lower)
         stays = _stays(found, lower)
         told += tuple(_deadlocked(stays, lower))
         if policy.dry_run:
-            return Decision(told, problem=_rehearsed(moves) or _kept(stays), again=again)
-        return Decision((*told, *_departures(moves, lower, world)), problem=_kept(stays), again=again)
+            return Decision(told, problem=_rehearsed(moves) or _kept(stays), requeue_after=again)
+        return Decision((*told, *_departures(moves, lower, world)), problem=_kept(stays), requeue_after=again)
 
 
 def _of_the_last_pass(stuck: list[Entry], lower: LowerWorld, world: World) -> Iterator[Wanted]:
@@ -119,11 +121,11 @@ def _departures(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[
             yield withdrawal(move.upper, world, "what it keeps is not what would be made now")
 
 
-def _moves(found: Pass, lower: LowerWorld) -> list[Move]:
+def _moves(found: PassPlan, lower: LowerWorld) -> list[Move]:
     return [move for move in found.moves if move.source == lower.name]
 
 
-def _stays(found: Pass, lower: LowerWorld) -> list[Stay]:
+def _stays(found: PassPlan, lower: LowerWorld) -> list[Skip]:
     return [stay for stay in found.stays if stay.source == lower.name]
 
 
@@ -145,8 +147,8 @@ def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[W
     notes = [*(note for note in known if note.pod not in leaving), *(note_of(move, world) for move in moves)]
     yield _noted(node, notes)
     for move in moves:
-        told = Moving(lower.node, (move.target, *move.others), move.node)
-        yield Absent(_ref(move), move.upper.uid, _reason(move, world), evicted=True, apart=True, moving=told)
+        told = PodMove(lower.node, (move.target, *move.others), move.node)
+        yield Absent(_ref(move), move.upper.uid, _reason(move, world), evict=True, independent=True, moving=told)
 
 
 def _reason(move: Move, world: World) -> str:
@@ -154,13 +156,13 @@ def _reason(move: Move, world: World) -> str:
     return f"unschedulable in {move.source} for longer than {patience}: it fits on node {_where(move)}"
 
 
-def _noted(node: Manifest, notes: list[Note]) -> Patched:
+def _noted(node: Manifest, notes: list[EvictionRecord]) -> Patched:
     """Return the patch that writes the records, with the Node's resourceVersion as precondition."""
     patch = Patch("merge-patch", {"metadata": {**as_read(node), "annotations": {TRIED: written(notes)}}})
     return Patched(node_ref(node), patch, "pods leave it")
 
 
-def _left(lower: LowerWorld, world: World) -> Iterator[Told]:
+def _left(lower: LowerWorld, world: World) -> Iterator[EmitEvent]:
     """Yield an event for each terminating pod that was evicted in this interval."""
     policy = world.topology.descheduler
     for note in told_lately(lower, world):
@@ -170,18 +172,18 @@ def _left(lower: LowerWorld, world: World) -> Iterator[Told]:
                 kept = f"its controller's pods are {off} for {write_duration(policy.cooldown)}"
                 kept = kept if note.owner else f"the pod that is made in its place is {off}"
                 words = f"no node of {lower.name} takes it: {kept}"
-                yield Told(_ref_of(upper.namespace, upper.name), upper.uid, "Rescheduled", words, warning=False)
+                yield EmitEvent(_ref_of(upper.namespace, upper.name), upper.uid, "Rescheduled", words, warning=False)
 
 
-def _deadlocked(stays: list[Stay], lower: LowerWorld) -> Iterator[Told]:
+def _deadlocked(stays: list[Skip], lower: LowerWorld) -> Iterator[EmitEvent]:
     """Yield an event for each pod that fits in no lower cluster; the text is constant, so that it is emitted once."""
     words = f"unschedulable in {lower.name}, and it fits in no other lower cluster: it stays"
     for stay in stays:
         if stay.reason == DEADLOCK:
-            yield Told(_ref(stay), stay.upper.uid, DEADLOCK, words)
+            yield EmitEvent(_ref(stay), stay.upper.uid, DEADLOCK, words)
 
 
-def _kept(stays: list[Stay]) -> Problem | None:
+def _kept(stays: list[Skip]) -> Problem | None:
     """Return the problem that lists the pods that stay and why."""
     if not stays:
         return None
@@ -199,11 +201,11 @@ def _where(move: Move) -> str:
     return " or ".join((f"{move.target} ({move.node})", *move.others))
 
 
-def _name(of: Move | Stay) -> str:
+def _name(of: Move | Skip) -> str:
     return f"{of.upper.namespace}/{of.upper.name}"
 
 
-def _ref(of: Move | Stay) -> Ref:
+def _ref(of: Move | Skip) -> Ref:
     return _ref_of(of.upper.namespace, of.upper.name)
 
 

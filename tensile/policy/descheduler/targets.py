@@ -27,7 +27,7 @@ from tensile.reconcile.pods.index import lives_below, mirrors
 from tensile.reconcile.world import Key, LowerWorld, World
 
 if TYPE_CHECKING:
-    from tensile.kubelet.pods.placement_context import Placement
+    from tensile.kubelet.pods.placement_context import LowerContext
 
 REASONS = frozenset({"Unschedulable", "SchedulerError"})
 """Reasons of condition PodScheduled=False after the scheduler tried; a pod with a scheduling gate was not tried."""
@@ -35,7 +35,7 @@ _PLACED_BY = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstrai
 _Likeness = bytes
 
 
-class Stuck(NamedTuple):
+class StuckPod(NamedTuple):
     """A pod unschedulable for too long: the upper pod, its lower cluster's name, and since when."""
 
     upper: Entry
@@ -51,7 +51,7 @@ def is_open(lower: LowerWorld, world: World) -> bool:
     return reader.is_known(lower) and is_reachable(node.manifest(), lower)
 
 
-def stuck_in(lower: LowerWorld, world: World) -> Iterator[Stuck]:
+def stuck_in(lower: LowerWorld, world: World) -> Iterator[StuckPod]:
     """Yield the pods of a lower cluster that have been unschedulable for longer than the topology allows."""
     patience = world.topology.descheduler.pending_longer_than
     for below in lower.pods:
@@ -61,7 +61,7 @@ def stuck_in(lower: LowerWorld, world: World) -> Iterator[Stuck]:
             continue
         since = waiting_since(below.manifest())
         if since is not None and world.now - since >= patience:
-            yield Stuck(upper, lower.name, since)
+            yield StuckPod(upper, lower.name, since)
 
 
 def waiting_since(pod: Manifest) -> datetime | None:
@@ -82,7 +82,7 @@ def _is_alive(upper: Entry, world: World) -> bool:
     return not upper.facts.terminating and lives_below(upper, world.topology.exclude_namespaces)
 
 
-class Ground:
+class Targets:
     """All lower clusters that can take pods, and their state as pods move; made for one pass, and changed by it.
 
     The lower cluster of virtual node `without` is left out, "" for none.
@@ -99,7 +99,7 @@ class Ground:
         self._below: dict[str, Snapshot] = {}
         self._refused: dict[tuple[str, _Likeness], str] = {}
         self._nowhere: dict[tuple[str, frozenset[str], str, _Likeness], dict[str, str]] = {}
-        self._places: dict[tuple[str, str], Placement] = {}
+        self._places: dict[tuple[str, str], LowerContext] = {}
 
     def others(self, upper: Entry, source: str, avoid: frozenset[str]) -> tuple[list[str], dict[str, str]]:
         """Return the virtual nodes that would take a pod of node `source`, and for each other one why not.

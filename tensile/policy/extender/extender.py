@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from tensile.objects import Manifest, metadata, uid
-from tensile.policy.extender.reservations import Ground, PodName, Promise, kind_of
-from tensile.policy.extender.search import Seeker
-from tensile.policy.extender.victims import Above, Residents, Wish, is_possible, may_preempt, priority_of
+from tensile.policy.extender.reservations import AssumedPod, NodeCache, PodName, kind_of
+from tensile.policy.extender.search import NodeFinder
+from tensile.policy.extender.victims import Preemptor, Residents, VirtualNodeView, is_possible, may_preempt, priority_of
 from tensile.policy.placement.placement import asks_too_much
 from tensile.policy.placement.reader import pod_of
 from tensile.policy.placement.snapshot import Pod
@@ -28,24 +28,24 @@ BEST = 10
 """The highest score of an extender."""
 
 Strategy = Literal["spread", "binpack"]
-Below = Callable[[Manifest], Manifest | None]
+ProjectPod = Callable[[Manifest], Manifest | None]
 """Returns the pod as it would be in one lower cluster; None if the pod is not mirrored."""
 
 
-class Site(NamedTuple):
+class LowerCandidate(NamedTuple):
     """One lower cluster: how pods look there, its state, and whether all of that state is known.
 
     `namespace` maps an upper namespace to the lower one. `above` returns the virtual node with its `residents`, None if
     it is not known.
     """
 
-    below: Below
-    ground: Ground
-    seeker: Seeker
+    below: ProjectPod
+    ground: NodeCache
+    seeker: NodeFinder
     is_known: Callable[[], bool]
     namespace: Callable[[str], str] = str
     residents: Residents = Residents()
-    above: Callable[[], Above | None] = lambda: None
+    above: Callable[[], VirtualNodeView | None] = lambda: None
 
     def name_of(self, upper_pod: Manifest) -> PodName:
         """Return the lower namespace and name of an upper pod."""
@@ -53,7 +53,7 @@ class Site(NamedTuple):
         return self.namespace(meta.get("namespace") or "default"), meta["name"]
 
 
-class Want(NamedTuple):
+class UnschedulablePod(NamedTuple):
     """A pod that fits nowhere, the virtual nodes where preemption would help, and since when, in seconds."""
 
     pod: Manifest
@@ -61,7 +61,7 @@ class Want(NamedTuple):
     since: float
 
 
-class Refusal(NamedTuple):
+class ClusterRefusal(NamedTuple):
     """Why no lower node fits, whether other pods are the reason, and whether preemption would help."""
 
     why: str
@@ -70,12 +70,12 @@ class Refusal(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Extender:
+class SchedulerExtender:
     """Answers for lower clusters, by virtual node name; the mapping may change between two requests."""
 
-    sites: Mapping[str, Site]
+    sites: Mapping[str, LowerCandidate]
     strategy: Strategy = "spread"
-    wants: dict[str, Want] = field(default_factory=dict)
+    wants: dict[str, UnschedulablePod] = field(default_factory=dict)
     """By UID: pods that got no node, and for which the scheduler would find no victims itself."""
     _prospects: OrderedDict[tuple[str, bytes, int], tuple[tuple[int, int], bool]] = field(default_factory=OrderedDict)
     """Whether preemption could help a kind of pods, with the state of the caches for which that holds."""
@@ -112,7 +112,7 @@ class Extender:
             self._give_back(name, pod)
         self.wants.pop(uid(pod), None)
         if helping and not kept:
-            self.wants[uid(pod)] = Want(pod, tuple(helping), now)
+            self.wants[uid(pod)] = UnschedulablePod(pod, tuple(helping), now)
         yield answer
 
     def prioritize(self, question: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -120,7 +120,7 @@ class Extender:
         pod = question["Pod"]
         return [{"Host": name, "Score": self._score(name, pod)} for name in question["NodeNames"]]
 
-    def _promise(self, name: str, upper_pod: Manifest, now: float) -> Refusal | None:
+    def _promise(self, name: str, upper_pod: Manifest, now: float) -> ClusterRefusal | None:
         """Reserve room for a pod in one lower cluster; return why there is none, None otherwise.
 
         For a pod whose search would take too long nothing is reserved or refused: the lower scheduler decides.
@@ -129,31 +129,31 @@ class Extender:
         if not site.is_known():
             return None
         site.ground.refresh(now)
-        site.ground.lapse(now - LAPSE)
+        site.ground.expire(now - LAPSE)
         manifest = site.below(upper_pod)
         if manifest is None:
             return None
         pod, held = seeking(manifest), self.nomination(name, upper_pod)
-        site.ground.break_promise((pod.namespace, pod.name))
+        site.ground.forget((pod.namespace, pod.name))
         if asks_too_much(pod, site.ground.snapshot):
             return None
         node, why, is_curable = site.seeker.seek(pod)
         node = node or _taken_over(site, pod, priority_of(upper_pod))
         if node:
-            site.ground.promise(pod, node, now)
+            site.ground.assume(pod, node, now)
             return None
         if held is not None:
-            site.ground.promise(pod, held.node, held.since, held.nominee)
-            return Refusal(why, is_curable=True)
-        return self._refusal(name, upper_pod, pod, why) if is_curable else Refusal(why, is_curable=False)
+            site.ground.assume(pod, held.node, held.since, held.nominee)
+            return ClusterRefusal(why, is_curable=True)
+        return self._refusal(name, upper_pod, pod, why) if is_curable else ClusterRefusal(why, is_curable=False)
 
-    def _refusal(self, name: str, upper_pod: Manifest, pod: Pod, why: str) -> Refusal:
+    def _refusal(self, name: str, upper_pod: Manifest, pod: Pod, why: str) -> ClusterRefusal:
         """Return the refusal of a pod that other pods keep from a node, with whether preempting them would help."""
         site, priority = self.sites[name], priority_of(upper_pod)
         above = site.above() if priority > site.residents.lowest and may_preempt(upper_pod) else None
         if above is None:
-            return Refusal(why, is_curable=True)
-        wish = Wish(seeking(upper_pod), pod, priority)
+            return ClusterRefusal(why, is_curable=True)
+        wish = Preemptor(seeking(upper_pod), pod, priority)
         kind, now = (name, kind_of(pod), priority), (site.ground.changed, site.residents.changed)
         before, helps = self._prospects.pop(kind, ((-1, -1), False))
         if before != now:
@@ -161,9 +161,9 @@ class Extender:
         self._prospects[kind] = (now, helps)
         if len(self._prospects) > _KEPT:
             self._prospects.popitem(last=False)
-        return Refusal(why, helps, helps)
+        return ClusterRefusal(why, helps, helps)
 
-    def nomination(self, name: str, upper_pod: Manifest) -> Promise | None:
+    def nomination(self, name: str, upper_pod: Manifest) -> AssumedPod | None:
         """Return the reservation of a pod for which others are preempted in one lower cluster, None for none."""
         nominees = self.sites[name].ground.nominees()
         found = nominees.get(self.sites[name].name_of(upper_pod)) if nominees else None
@@ -175,7 +175,7 @@ class Extender:
         """Release the reservation in a lower that was not named, unless pods are preempted there for this pod."""
         site = self.sites[name]
         if self.nomination(name, upper_pod) is None:
-            site.ground.break_promise(site.name_of(upper_pod))
+            site.ground.forget(site.name_of(upper_pod))
 
     def _score(self, name: str, upper_pod: Manifest) -> int:
         """Return the score of a lower cluster, 0 to 10, by its free share of what the pod requests."""
@@ -187,17 +187,17 @@ class Extender:
         return round(BEST * (free if self.strategy == "spread" else 1 - free))
 
 
-def _taken_over(site: Site, pod: Pod, priority: int) -> str:
+def _taken_over(site: LowerCandidate, pod: Pod, priority: int) -> str:
     """Return a node that is reserved for nominees of lower priority, which lose it; "" for none."""
     rivals = site.ground.nominees(priority)
     if not rivals:
         return ""
     for name in rivals:
-        site.ground.break_promise(name)
+        site.ground.forget(name)
     node, _ = site.seeker.find(pod)
     for rival in rivals.values():
         if rival.node != node:
-            site.ground.promise(rival.pod, rival.node, rival.since, rival.nominee)
+            site.ground.assume(rival.pod, rival.node, rival.since, rival.nominee)
     return node
 
 
@@ -206,7 +206,7 @@ def seeking(manifest: Manifest) -> Pod:
     return replace(pod_of(manifest), claims=(), own_claims={})
 
 
-def free_share(pod: Pod, ground: Ground) -> float:
+def free_share(pod: Pod, ground: NodeCache) -> float:
     """Return the free share of a lower cluster in the scarcest resource that a pod requests."""
     offered, used = ground.offered, ground.used
     names = [name for name in pod.requests or ("cpu", "memory") if offered[name] > 0]

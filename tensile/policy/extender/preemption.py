@@ -4,10 +4,10 @@ A kube-scheduler that preempts sends virtual nodes with the victims that the sum
 with the victims after whose end a lower node has room, and omits virtual nodes that have none. Only the best of several
 is returned, and its room is reserved at once; otherwise the next pod, perhaps a victim's successor, would take it.
 
-If the sum has room but no lower node has, the kube-scheduler finds no victims, and `Preemptor` preempts instead. It
-does so as the scheduler does: it nominates the pod, sets condition DisruptionTarget on the victims and deletes them,
-and the scheduler binds the pod once they are gone. The scheduler has its turn first: if it preempts by itself, on
-whatever node, it calls the extender within `PATIENCE`.
+If the sum has room but no lower node has, the kube-scheduler finds no victims, and `PreemptionController` preempts
+instead. It does so as the scheduler does: it nominates the pod, sets condition DisruptionTarget on the victims and
+deletes them, and the scheduler binds the pod once they are gone. The scheduler has its turn first: if it preempts by
+itself, on whatever node, it calls the extender within `PATIENCE`.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ import structlog
 
 from tensile.errors import ClusterError, Conflict, NotFound
 from tensile.kube.cluster import Cluster, Patch, Selection
-from tensile.kube.limits import Seldom
+from tensile.kube.limits import LogThrottle
 from tensile.names import COMPONENT
 from tensile.objects import DISRUPTION_BUDGET, POD, UPPER, Manifest, Ref, as_read, metadata, timestamp, uid
-from tensile.policy.extender.extender import Extender, Site, Want, seeking
+from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, UnschedulablePod, seeking
 from tensile.policy.extender.reservations import Nominee
 from tensile.policy.extender.victims import (
-    Above,
     Budget,
-    Choice,
+    NodeVictims,
+    Preemptor,
     Resident,
-    Wish,
+    VirtualNodeView,
     budget_of,
     choices,
     counted,
@@ -39,7 +39,7 @@ from tensile.policy.extender.victims import (
 )
 from tensile.policy.placement.placement import asks_too_much
 from tensile.policy.placement.snapshot import Pod
-from tensile.reconcile.desired import Told
+from tensile.reconcile.desired import EmitEvent
 from tensile.reconcile.plan import event
 
 _FIELD = "NodeNameToMetaVictims"
@@ -51,18 +51,18 @@ _MEDIA = "strategic-merge-patch"
 _log = structlog.get_logger("tensile.extender")
 
 
-class Best(NamedTuple):
+class BestVictims(NamedTuple):
     """The virtual node with the least costly preemption and its victims; `pod` is the preemptor, as in the lower."""
 
     name: str
     pod: Pod
-    choice: Choice
+    choice: NodeVictims
 
 
-class Preempting:
+class VictimSelector:
     """Chooses victims for the pods in requests to an extender."""
 
-    def __init__(self, extender: Extender) -> None:
+    def __init__(self, extender: SchedulerExtender) -> None:
         self._extender = extender
 
     def answer(
@@ -72,7 +72,7 @@ class Preempting:
 
         Nodes that are not virtual are passed through. Without `budgets` (None: not readable) no virtual node is
         returned. Nor is one if preemption costs less behind a virtual node that is not offered, because its sum has
-        room: the `Preemptor` does that.
+        room: the `PreemptionController` does that.
         """
         pod, offered = question["Pod"], question[_FIELD]
         told = {name: one for name, one in offered.items() if name not in self._extender.sites}
@@ -96,7 +96,7 @@ class Preempting:
 
     def best(
         self, pod: Manifest, offered: Mapping[str, Collection[str]], budgets: Collection[Budget]
-    ) -> Iterator[Best | None]:
+    ) -> Iterator[BestVictims | None]:
         """Yield the best of some virtual nodes, as far as it is known after each lower node; the last one counts.
 
         `offered` maps each virtual node to the UIDs of the victims that the sum requires.
@@ -109,10 +109,10 @@ class Preempting:
                 continue
             for choice in choices(wish, site.ground, above, budgets, counted(wish, above, uids)):
                 if choice is not None and (best is None or choice.cost < best.choice.cost):
-                    best = Best(name, wish.below, choice)
+                    best = BestVictims(name, wish.below, choice)
                 yield best
 
-    def nominate(self, pod: Manifest, best: Best, now: float) -> bool:
+    def nominate(self, pod: Manifest, best: BestVictims, now: float) -> bool:
         """Reserve the room that the victims free for a pod; report whether all victims still exist.
 
         Nominees of lower priority on that node lose their reservation.
@@ -124,16 +124,16 @@ class Preempting:
         priority = priority_of(pod)
         for name, one in site.ground.nominees(priority).items():
             if one.node == best.choice.node:
-                site.ground.break_promise(name)
+                site.ground.forget(name)
         nominee = Nominee(uid(pod), priority, best.choice.names)
-        site.ground.promise(best.pod, best.choice.node, now, nominee)
+        site.ground.assume(best.pod, best.choice.node, now, nominee)
         return True
 
-    def release(self, pod: Manifest, best: Best) -> None:
+    def release(self, pod: Manifest, best: BestVictims) -> None:
         """Release that reservation."""
         site = self._extender.sites.get(best.name)
         if site is not None:
-            site.ground.break_promise(site.name_of(pod))
+            site.ground.forget(site.name_of(pod))
 
     def _is_under_way(self, pod: Manifest, offered: Collection[str]) -> bool:
         """Report whether pods are already preempted for this pod on a virtual node that is not offered."""
@@ -141,23 +141,23 @@ class Preempting:
         return any(self._extender.nomination(name, pod) is not None for name in sites if name not in offered)
 
 
-def wish_of(pod: Manifest, site: Site) -> Wish | None:
+def wish_of(pod: Manifest, site: LowerCandidate) -> Preemptor | None:
     """Return the pod as it is in the upper and in a lower cluster; None if a preemption cannot be judged there."""
     manifest = site.below(pod) if site.is_known() and metadata(pod).get("name") else None
     below = seeking(manifest) if manifest is not None else None
     if below is None or asks_too_much(below, site.ground.snapshot):
         return None
-    return Wish(seeking(pod), below, priority_of(pod))
+    return Preemptor(seeking(pod), below, priority_of(pod))
 
 
-def _are_there(choice: Choice, above: Above) -> bool:
+def _are_there(choice: NodeVictims, above: VirtualNodeView) -> bool:
     """Report whether all victims are still bound to the virtual node; a scheduler accepts no others."""
     there = (above.residents.get(name) for name in choice.names)
     uids = {one.pod.uid for one in there if one is not None}
     return uids == {one.pod.uid for one in choice.victims}
 
 
-class Preemptor:
+class PreemptionController:
     """Preempts for the `wants` of the current extender (`extender` returns None without one), while `run` runs.
 
     `clock` returns monotonic seconds, the same clock as the extender's; `now` returns the time of day.
@@ -166,7 +166,7 @@ class Preemptor:
     def __init__(
         self,
         upper: Cluster,
-        extender: Callable[[], Extender | None],
+        extender: Callable[[], SchedulerExtender | None],
         *,
         clock: Callable[[], float],
         now: Callable[[], datetime],
@@ -176,7 +176,7 @@ class Preemptor:
         self._clock = clock
         self._now = now
         self._wanted = asyncio.Event()
-        self._seldom = Seldom(clock)
+        self._seldom = LogThrottle(clock)
 
     def heed(self) -> None:
         """Wake `run` if there are wants; called after each answer of the extender."""
@@ -211,17 +211,17 @@ class Preemptor:
                 del extender.wants[key]
                 await self._see_to(want, extender)
 
-    async def _see_to(self, want: Want, extender: Extender) -> None:
+    async def _see_to(self, want: UnschedulablePod, extender: SchedulerExtender) -> None:
         """Preempt for a pod, if that helps; retry after an error, unless the scheduler calls again meanwhile."""
         try:
-            await self._preempt(want, Preempting(extender))
+            await self._preempt(want, VictimSelector(extender))
         except (NotFound, Conflict) as error:
             _log.debug("a pod is not preempted for: it has changed", error=str(error))
         except ClusterError as error:
             self._tell("a pod could not be preempted for", error)
             extender.wants.setdefault(uid(want.pod), want._replace(since=self._clock() + _AGAIN - PATIENCE))
 
-    async def _preempt(self, want: Want, preempting: Preempting) -> None:
+    async def _preempt(self, want: UnschedulablePod, preempting: VictimSelector) -> None:
         meta = metadata(want.pod)
         ref = Ref(UPPER, POD, meta["namespace"], meta["name"])
         pod: Manifest = orjson.loads(await self._upper.read(ref))
@@ -255,13 +255,13 @@ class Preemptor:
             return not nominated and may_preempt(pod)
         return may_preempt(pod) and not site.residents.is_awaited(priority_of(pod))
 
-    async def _nominate(self, ref: Ref, pod: Manifest, best: Best) -> None:
+    async def _nominate(self, ref: Ref, pod: Manifest, best: BestVictims) -> None:
         """Set the pod's nominatedNodeName, unless the pod was changed since it was read."""
         if (pod.get("status") or {}).get("nominatedNodeName") != best.name:
             body = {"metadata": as_read(pod), "status": {"nominatedNodeName": best.name}}
             await self._upper.patch(ref, Patch(_MEDIA, body), "status")
 
-    async def _end(self, victim: Resident, pod: Manifest, best: Best) -> None:
+    async def _end(self, victim: Resident, pod: Manifest, best: BestVictims) -> None:
         """Set a victim's condition and delete it, unless it is gone already; then emit an event."""
         ref = Ref(UPPER, POD, victim.pod.namespace, victim.pod.name)
         try:
@@ -270,7 +270,7 @@ class Preemptor:
         except (NotFound, Conflict):
             return
         words = f"Preempted by pod {uid(pod)} on node {best.name}"
-        step = event(Told(ref, victim.pod.uid, "Preempted", words, warning=False), self._now())
+        step = event(EmitEvent(ref, victim.pod.uid, "Preempted", words, warning=False), self._now())
         try:
             await self._upper.create(step.ref, step.body or {})
         except ClusterError as error:

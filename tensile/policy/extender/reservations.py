@@ -30,7 +30,7 @@ class Nominee(NamedTuple):
     victims: frozenset[PodName]
 
 
-class Promise(NamedTuple):
+class AssumedPod(NamedTuple):
     """A reservation: room on a node for a pod on its way, since a moment in seconds.
 
     With a `nominee`, victims must make the room first, and until they are gone the node holds more than its capacity.
@@ -42,7 +42,7 @@ class Promise(NamedTuple):
     nominee: Nominee | None = None
 
 
-class Ground:
+class NodeCache:
     """One lower cluster.
 
     `grown` counts changes, other than taken room, that may affect a pod whose fit depends on a single node only.
@@ -51,7 +51,7 @@ class Ground:
 
     def __init__(self) -> None:
         self.snapshot = Snapshot({})
-        self.promises: dict[PodName, Promise] = {}
+        self.promises: dict[PodName, AssumedPod] = {}
         self.grown = 0
         self.changed = 0
         self.offered: Counter[str] = Counter()
@@ -91,7 +91,7 @@ class Ground:
             del self.promises[name]
             self._nominees.discard(name)
             self._unseat(name, pod.node)
-        self.break_promise(name)
+        self.forget(name)
         known = self._there.get(name)
         if known and _counts_as(known) == _counts_as(pod):
             return
@@ -115,13 +115,13 @@ class Ground:
         found = self._there.get(name)
         return found.node if found else ""
 
-    def pledged(self, node: str) -> list[PodName]:
+    def assumed(self, node: str) -> list[PodName]:
         """Return the pods that have a reservation on a node."""
         place = self.snapshot.nodes.get(node)
         names = place.pods if place else self._early.get(node, ())
         return [name for name in names if name in self.promises]
 
-    def nominees(self, below: float = inf) -> dict[PodName, Promise]:
+    def nominees(self, below: float = inf) -> dict[PodName, AssumedPod]:
         """Return the reservations of nominees with a lower priority than `below`."""
         found = ((name, self.promises[name]) for name in self._nominees)
         return {name: one for name, one in found if one.nominee is not None and one.nominee.priority < below}
@@ -148,13 +148,13 @@ class Ground:
         self.snapshot.spaces = spaces
         self._grow()
 
-    def promise(self, pod: Pod, node: str, now: float, nominee: Nominee | None = None) -> None:
+    def assume(self, pod: Pod, node: str, now: float, nominee: Nominee | None = None) -> None:
         """Reserve room on a node for a pod; replaces an earlier reservation of that pod."""
         name = (pod.namespace, pod.name)
         if name in self._there:
             return
-        self.break_promise(name)
-        self.promises[name] = Promise(pod, node, now, nominee)
+        self.forget(name)
+        self.promises[name] = AssumedPod(pod, node, now, nominee)
         if nominee is not None:
             self._nominees.add(name)
         self._add(pod, node)
@@ -174,7 +174,7 @@ class Ground:
             if any(victim is not None and victim.ending for victim in victims):
                 self.promises[name] = one._replace(since=now)
 
-    def break_promise(self, name: PodName) -> None:
+    def forget(self, name: PodName) -> None:
         """Release a pod's reservation, if there is one."""
         found = self.promises.pop(name, None)
         self._nominees.discard(name)
@@ -182,22 +182,22 @@ class Ground:
             self._take(name, found.node)
             self._grow()
 
-    def lapse(self, before: float) -> None:
+    def expire(self, before: float) -> None:
         """Release the reservations made before a moment."""
         for name in [name for name, one in self.promises.items() if one.since < before]:
-            self.break_promise(name)
+            self.forget(name)
 
     def _victims(self) -> frozenset[PodName]:
         """Return the victims of all nominees."""
         return frozenset[PodName]().union(*(one.nominee.victims for one in self.nominees().values() if one.nominee))
 
-    def _traded(self, name: PodName, node: str) -> Promise | None:
+    def _traded(self, name: PodName, node: str) -> AssumedPod | None:
         """Return the reservation of a pod that came to a node, swapped with that of a like pod expected there."""
         promised = self.promises.get(name)
         if promised is None or promised.node == node:
             return promised
         kind = kind_of(promised.pod)
-        other = next((one for one in self.pledged(node) if kind_of(self.promises[one].pod) == kind), None)
+        other = next((one for one in self.assumed(node) if kind_of(self.promises[one].pod) == kind), None)
         if other is None:
             return promised
         for one, place in ((name, promised.node), (other, node)):
@@ -206,7 +206,7 @@ class Ground:
         self._move(other, promised.node)
         return self._move(name, node)
 
-    def _move(self, name: PodName, node: str) -> Promise:
+    def _move(self, name: PodName, node: str) -> AssumedPod:
         """Move the reservation of a pod, which is on no node now, to another node."""
         promise = self.promises[name] = self.promises[name]._replace(node=node)
         self._add(promise.pod, node)

@@ -8,10 +8,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import islice
 
-from tensile.policy.extender.reservations import Ground, kind_of
+from tensile.policy.extender.reservations import NodeCache, kind_of
 from tensile.policy.placement.fit import ALONE
-from tensile.policy.placement.placement import Refusal, is_curable, message, prepare
-from tensile.policy.placement.snapshot import Judge, Node, Pod
+from tensile.policy.placement.placement import NodeRefusal, is_curable, message, prepare
+from tensile.policy.placement.snapshot import Node, NodeFilter, Pod
 
 _KEPT = 256
 _LOOKED_AT = 8
@@ -29,17 +29,17 @@ class _Search:
     pod: Pod
     alone: bool
     seen: int
-    judges: list[Judge]
+    judges: list[NodeFilter]
     left: list[Node]
     refusals: list[tuple[str, ...]] = field(default_factory=list)
     why: str = ""
     curable: bool = False
 
 
-class Seeker:
+class NodeFinder:
     """Searches one lower cluster, and remembers the results for the last few kinds of pods."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: NodeCache) -> None:
         self.ground = ground
         self._known: OrderedDict[bytes, _Search] = OrderedDict()
 
@@ -85,7 +85,7 @@ class Seeker:
 
     def _begin(self, pod: Pod) -> _Search:
         prepared = prepare(pod, self.ground.snapshot)
-        if isinstance(prepared, Refusal):
+        if isinstance(prepared, NodeRefusal):
             total = len(self.ground.snapshot.nodes)
             why = f"0/{total} nodes are available: {', '.join(prepared.reasons)}."
             return _Search(pod, alone=False, seen=self.ground.changed, judges=[], left=[], why=why)
@@ -98,7 +98,7 @@ class Seeker:
         return self.ground.grown if alone else self.ground.changed
 
 
-def first_reasons(node: Node, judges: list[Judge]) -> tuple[str, ...]:
+def first_reasons(node: Node, judges: list[NodeFilter]) -> tuple[str, ...]:
     """Return the reasons of the first check that a node fails, empty if it passes all."""
     for judge in judges:
         reasons = judge(node)

@@ -19,10 +19,10 @@ from aiohttp import web
 
 from tensile.errors import described
 from tensile.kube import net
-from tensile.policy.extender.extender import Extender
-from tensile.policy.extender.preemption import Preempting
+from tensile.policy.extender.extender import SchedulerExtender
+from tensile.policy.extender.preemption import VictimSelector
 from tensile.policy.extender.victims import Budget
-from tensile.policy.tls_port import Bounds, Front
+from tensile.policy.tls_port import ClientBounds, TLSPort
 
 SCHEDULER = "system:kube-scheduler"
 """The user name in a kube-scheduler's certificate."""
@@ -68,7 +68,7 @@ class ExtenderPort:
     def __init__(
         self,
         port: socket.socket,
-        extender: Extender,
+        extender: SchedulerExtender,
         *,
         clock: Callable[[], float],
         budgets: Budgets | None = None,
@@ -78,7 +78,7 @@ class ExtenderPort:
         self.extender = extender
         self._budgets = budgets
         self._answered_one = answered
-        self._front = Front(port, self._serve, Bounds(_LARGEST))
+        self._front = TLSPort(port, self._serve, ClientBounds(_LARGEST))
         self._clock = clock
         self._callers = frozenset(callers)
         self._has_refused = False
@@ -129,7 +129,7 @@ class ExtenderPort:
         """Return the victims; other tasks run between two lower nodes."""
         answer: Any = None
         found = await self._budgets() if self._budgets is not None else None
-        for answer in Preempting(self.extender).answer(question, found, self._clock()):  # noqa: B007
+        for answer in VictimSelector(self.extender).answer(question, found, self._clock()):  # noqa: B007
             await asyncio.sleep(0)
         return answer
 

@@ -14,14 +14,14 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from tensile.kube.store import Cache, Delta, Entry, Listener
-from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.sync import placement
 from tensile.objects import Manifest, labels, metadata
-from tensile.policy.extender.extender import LAPSE, Site, seeking
-from tensile.policy.extender.reservations import Ground, PodName, kind_of
-from tensile.policy.extender.search import Seeker
-from tensile.policy.extender.victims import Above, Residents
+from tensile.policy.extender.extender import LAPSE, LowerCandidate, seeking
+from tensile.policy.extender.reservations import NodeCache, PodName, kind_of
+from tensile.policy.extender.search import NodeFinder
+from tensile.policy.extender.victims import Residents, VirtualNodeView
 from tensile.policy.placement import reader
 from tensile.policy.placement.placement import asks_too_much
 from tensile.policy.placement.reader import node_of, pod_of
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 _LOOKED_FOR = 64
 """Maximum of kinds of pods without room that are examined in one request."""
-Bound = Callable[["Survey", Entry], None]
+OnPodBound = Callable[["ClusterTracker", Entry], None]
 """Called for each pod that becomes bound to the lower's virtual node."""
 
 
-class Projector(Protocol):
+class PodProjection(Protocol):
     """Projects upper pods into the lower cluster."""
 
     def below(self, upper_pod: Manifest) -> Manifest | None:
@@ -60,15 +60,15 @@ class _Waiting:
     kind: bytes = b""
 
 
-class Survey:
+class ClusterTracker:
     """Tracks one lower cluster, from its creation until `close`."""
 
-    def __init__(self, world: "World", lower: "LowerWorld", prospects: Projector, bound: Bound) -> None:
+    def __init__(self, world: "World", lower: "LowerWorld", prospects: PodProjection, bound: OnPodBound) -> None:
         self.lower = lower
-        self.ground = Ground()
-        self.seeker = Seeker(self.ground)
+        self.ground = NodeCache()
+        self.seeker = NodeFinder(self.ground)
         self.residents = Residents()
-        self.site = Site(
+        self.site = LowerCandidate(
             prospects.below, self.ground, self.seeker, self._is_known, lower.namespace, self.residents, self._above
         )
         self._world = world
@@ -97,7 +97,7 @@ class Survey:
 
     def release(self, pod: Entry) -> None:
         """Release the reservation of a pod that is bound elsewhere."""
-        self.ground.break_promise(self._name(pod))
+        self.ground.forget(self._name(pod))
 
     def is_relieved(self, now: float) -> bool:
         """Report, once per kind, whether a pod that was refused would find a node; `now` is in monotonic seconds.
@@ -105,7 +105,7 @@ class Survey:
         A nominee for which there is room now counts as well: its victims may have left the upper cluster long before.
         """
         self.ground.refresh(now)
-        self.ground.lapse(now - LAPSE)
+        self.ground.expire(now - LAPSE)
         before, seated = self._seated, self.ground.nominees()
         self._seated = {name for name, one in seated.items() if self.ground.is_ready(one.node)}
         return self._is_known() and (bool(self._seated - before) or self.seeker.relieved())
@@ -187,13 +187,13 @@ class Survey:
 
     # Virtual node
 
-    def _above(self) -> Above | None:
+    def _above(self) -> VirtualNodeView | None:
         """Return the virtual node as the upper scheduler sees it, None if it does not exist."""
         node = self._world.upper.nodes.get("", self.lower.node)
         if node is None:
             return None
         residents = self.residents
-        return Above(
+        return VirtualNodeView(
             node_of(node.manifest()), residents.pods, residents.used, self._copy_of, self._is_ours, self._labels
         )
 
@@ -245,7 +245,7 @@ class Survey:
                 continue
             node = self.seeker.find(pod)[0] if waiting.kind not in full else ""
             if node:
-                self.ground.promise(pod, node, inf)
+                self.ground.assume(pod, node, inf)
             else:
                 full.add(waiting.kind)
                 self._unseated[name] = waiting
@@ -264,14 +264,14 @@ class Survey:
 
     def _spread_out(self, node: str) -> None:
         """Move reservations from a node that has become too full to other nodes."""
-        for name in self.ground.pledged(node) if self.ground.promises else ():
+        for name in self.ground.assumed(node) if self.ground.promises else ():
             if not self.ground.is_crowded(node):
                 return
             pod, _, since, nominee = self.ground.promises[name]
-            self.ground.break_promise(name)
+            self.ground.forget(name)
             other, _ = self.seeker.find(pod)
             if other or nominee is not None:
-                self.ground.promise(pod, other or node, since, nominee)
+                self.ground.assume(pod, other or node, since, nominee)
             elif since == inf:
                 self._unseat(name)
 
@@ -294,13 +294,13 @@ def _form(node: "Node") -> tuple[object, ...]:
     return node.labels, node.taints, node.unschedulable, node.allocatable, node.ready
 
 
-class Prospects:
+class PodProjector:
     """Projects pods into one lower cluster."""
 
     def __init__(self, world: World, lower: LowerWorld) -> None:
         self._world = world
         self._lower = lower
-        self._places: dict[str, Placement] = {}
+        self._places: dict[str, LowerContext] = {}
         self._doubted: set[str] = set()
         self._topology: Topology | None = None
         self._seen: tuple[object, ...] = ()
@@ -312,7 +312,7 @@ class Prospects:
             return None
         return lower_pod(upper_pod, self.place(namespace))
 
-    def place(self, namespace: str) -> Placement:
+    def place(self, namespace: str) -> LowerContext:
         """Return the context of a namespace's pods: the same object as long as pods would be projected equally."""
         self._look()
         known = self._places.get(namespace)

@@ -16,14 +16,14 @@ from math import inf
 from typing import NamedTuple, Self
 
 from tensile.objects import Manifest, labels, metadata, moment_of, uid
-from tensile.policy.extender.reservations import Ground, Nominee, PodName
+from tensile.policy.extender.reservations import NodeCache, Nominee, PodName
 from tensile.policy.extender.search import first_reasons
 from tensile.policy.placement.fit import ALONE
 from tensile.policy.placement.node_checks import collide
-from tensile.policy.placement.placement import Refusal, is_curable, prepare
+from tensile.policy.placement.placement import NodeRefusal, is_curable, prepare
 from tensile.policy.placement.reader import pod_of
 from tensile.policy.placement.selectors import Labels, Test, is_empty, label_test
-from tensile.policy.placement.snapshot import Judge, Node, Pod
+from tensile.policy.placement.snapshot import Node, NodeFilter, Pod
 
 PODS, _WHOLE = "pods", 1000
 _PREEMPTED = ("DisruptionTarget", "True", "PreemptionByScheduler")
@@ -48,7 +48,7 @@ class Resident(NamedTuple):
     generation: int = 0
 
 
-class Above(NamedTuple):
+class VirtualNodeView(NamedTuple):
     """A virtual node as kube-scheduler sees it: the node, its pods by their lower names, and their requests.
 
     `copy_of` returns the UID of the lower pod that mirrors a resident, "" for none. `is_ours` reports whether a
@@ -63,7 +63,7 @@ class Above(NamedTuple):
     space: Callable[[str], Labels | None]
 
 
-class Wish(NamedTuple):
+class Preemptor(NamedTuple):
     """A pod that looks for a node: the upper pod (`above`), and that pod in the lower cluster (`below`)."""
 
     above: Pod
@@ -80,7 +80,7 @@ class Budget(NamedTuple):
     disrupted: frozenset[str]
 
 
-class Choice(NamedTuple):
+class NodeVictims(NamedTuple):
     """A lower node and its victims, the most important first; the lowest `cost` is the best choice.
 
     `names` are their lower names, `fresh` the victims that are not leaving anyway, and `violations` the number of fresh
@@ -166,12 +166,12 @@ def priority_of(pod: Manifest) -> int:
     return int(pod["spec"].get("priority") or 0)
 
 
-def is_ahead(nominee: Nominee, wish: Wish) -> bool:
+def is_ahead(nominee: Nominee, wish: Preemptor) -> bool:
     """Report whether a nominee is another pod with the same or a higher priority."""
     return nominee.uid != wish.above.uid and nominee.priority >= wish.priority
 
 
-def counted(wish: Wish, above: Above, uids: Container[str]) -> frozenset[PodName]:
+def counted(wish: Preemptor, above: VirtualNodeView, uids: Container[str]) -> frozenset[PodName]:
     """Return the residents, among `uids`, that a topology spread constraint of the upper pod counts.
 
     Other domains are not visible here, so only kube-scheduler can decide how many of them may stay.
@@ -192,15 +192,19 @@ def budget_of(manifest: Manifest) -> Budget:
     return Budget(metadata(manifest)["namespace"], covers, status.get("disruptionsAllowed") or 0, gone)
 
 
-def is_possible(wish: Wish, ground: Ground, above: Above) -> bool:
+def is_possible(wish: Preemptor, ground: NodeCache, above: VirtualNodeView) -> bool:
     """Report whether there is a sufficient set of victims, without choosing one."""
     search = _Search.begin(wish, ground, above)
     return search is not None and any(search.would_do(node) for node in search.nodes())
 
 
 def choices(
-    wish: Wish, ground: Ground, above: Above, budgets: Iterable[Budget], needed: frozenset[PodName] = frozenset()
-) -> Iterator[Choice | None]:
+    wish: Preemptor,
+    ground: NodeCache,
+    above: VirtualNodeView,
+    budgets: Iterable[Budget],
+    needed: frozenset[PodName] = frozenset(),
+) -> Iterator[NodeVictims | None]:
     """Yield the choice for one lower node at a time, None for a node that does not fit.
 
     `needed` are pods that must go for a reason that is not visible here.
@@ -222,21 +226,21 @@ def choices(
 class _Search:
     """State shared by all nodes: which pods may go, leave anyway or must go, and the room left on the virtual node."""
 
-    wish: Wish
-    ground: Ground
-    above: Above
+    wish: Preemptor
+    ground: NodeCache
+    above: VirtualNodeView
     lesser: dict[PodName, Resident]
     doomed: frozenset[PodName]
     forced: frozenset[PodName]
     left: Counter[str]
-    judges: list[Judge] | None
+    judges: list[NodeFilter] | None
     """The checks of a node, if nodes do not depend on each other."""
     weight: int = 1
     effort: int = 0
 
     @classmethod
     def begin(
-        cls, wish: Wish, ground: Ground, above: Above, needed: frozenset[PodName] = frozenset()
+        cls, wish: Preemptor, ground: NodeCache, above: VirtualNodeView, needed: frozenset[PodName] = frozenset()
     ) -> "_Search | None":
         """Compute what all nodes share; None if no node can fit."""
         residents = above.residents
@@ -245,7 +249,7 @@ class _Search:
         beside = ((name, one.pod) for name, one in residents.items() if asks or one.pod.apart)
         in_the_way = frozenset(name for name, pod in beside if _excludes(wish.above, pod, above))
         prepared = prepare(wish.below, ground.snapshot)
-        if not lesser or not in_the_way <= lesser.keys() or isinstance(prepared, Refusal):
+        if not lesser or not in_the_way <= lesser.keys() or isinstance(prepared, NodeRefusal):
             return None
         alone = {name for name, _ in prepared} <= ALONE
         going = {name for one in ground.nominees().values() if one.nominee for name in one.nominee.victims}
@@ -281,7 +285,7 @@ class _Search:
         with _Cleared(self.ground, (*there, *self.forced), self.wish, node):
             return self._fits(node)
 
-    def choice(self, node: Node, budgets: Iterable[Budget]) -> Choice | None:
+    def choice(self, node: Node, budgets: Iterable[Budget]) -> NodeVictims | None:
         """Return the victims on a node, None if preemption does not help."""
         there = self._there(node)
         going = {*there, *self.forced}
@@ -309,13 +313,13 @@ class _Search:
         cleared.take(name)
         return False
 
-    def _made(self, node: Node, names: list[PodName], violating: frozenset[PodName]) -> Choice | None:
+    def _made(self, node: Node, names: list[PodName], violating: frozenset[PodName]) -> NodeVictims | None:
         fresh = tuple(self.lesser[name] for name in names if name not in self.doomed)
         if not names:
             return None
         violations = sum(name in violating and name not in self.doomed for name in names)
         victims = tuple(self.lesser[name] for name in names)
-        return Choice(node.name, victims, frozenset(names), fresh, violations, (violations, *_cost(fresh)))
+        return NodeVictims(node.name, victims, frozenset(names), fresh, violations, (violations, *_cost(fresh)))
 
     def _there(self, node: Node) -> tuple[PodName, ...]:
         """Return the possible victims on a node: mirrors of residents, not pods that only have such a name."""
@@ -329,13 +333,13 @@ class _Search:
             left.update(taken_by(self.lesser[name].pod))
         return left
 
-    def _judges(self) -> list[Judge]:
+    def _judges(self) -> list[NodeFilter]:
         """Return the checks of a node for the present pods."""
         self.effort += self.weight
         if self.judges is not None:
             return self.judges
         prepared = prepare(self.wish.below, self.ground.snapshot)
-        return [_never] if isinstance(prepared, Refusal) else [one.judge for _, one in prepared]
+        return [_never] if isinstance(prepared, NodeRefusal) else [one.judge for _, one in prepared]
 
     def _fits(self, node: Node) -> bool:
         return not first_reasons(node, self._judges())
@@ -367,7 +371,7 @@ class _Search:
 class _Cleared:
     """A context manager: the cluster cache without some pods, and without a node's nominees that yield to a pod."""
 
-    def __init__(self, ground: Ground, names: Iterable[PodName], wish: Wish, node: Node) -> None:
+    def __init__(self, ground: NodeCache, names: Iterable[PodName], wish: Preemptor, node: Node) -> None:
         self._ground = ground
         on_node = ((name, one.nominee) for name, one in ground.nominees().items() if one.node == node.name)
         self._names = (*names, *(name for name, nominee in on_node if nominee and not is_ahead(nominee, wish)))
@@ -397,7 +401,7 @@ class _Cleared:
         self._ground.snapshot.add(pod, node)
 
 
-def _left(wish: Wish, ground: Ground, above: Above) -> Counter[str]:
+def _left(wish: Preemptor, ground: NodeCache, above: VirtualNodeView) -> Counter[str]:
     """Return what the virtual node would have left of the requested resources; negative for a shortage.
 
     Nominees that do not yield count, as in kube-scheduler.
@@ -418,7 +422,7 @@ def _is_short(left: Counter[str], pod: Pod | None = None) -> bool:
     return any(amount < amounts.get(name, 0) for name, amount in left.items())
 
 
-def _excludes(pod: Pod, other: Pod, above: Above) -> bool:
+def _excludes(pod: Pod, other: Pod, above: VirtualNodeView) -> bool:
     """Report whether two pods cannot share a virtual node, because of host ports or anti-affinity."""
     if any(collide(one, each) for one in pod.ports for each in other.ports):
         return True

@@ -22,7 +22,7 @@ ALONE = frozenset({"affinity", "unschedulable", "taints", "ports", "resources"})
 _FULL_ABOVE = "its virtual node offers no more"
 
 
-class Filling(NamedTuple):
+class Estimate(NamedTuple):
     """How many pods each node took; `more` is whether there may be room for more, `rest` the next pod's result."""
 
     counts: dict[str, int]
@@ -35,7 +35,7 @@ class Filling(NamedTuple):
         return sum(self.counts.values())
 
 
-class Place(NamedTuple):
+class ClusterSpace(NamedTuple):
     """One lower cluster: its virtual node's name, the pod in its lower form, and the cluster's snapshot."""
 
     node: str
@@ -43,7 +43,7 @@ class Place(NamedTuple):
     ground: Snapshot
 
 
-class Share(NamedTuple):
+class ClusterShare(NamedTuple):
     """What one lower cluster takes: the number by node, whether there may be room for more, and why there is not."""
 
     counts: Mapping[str, int]
@@ -51,7 +51,7 @@ class Share(NamedTuple):
     why: str
 
 
-def fill(pod: Pod, snapshot: Snapshot, most: int | None = None, steps: int = MOST) -> Filling:
+def fill(pod: Pod, snapshot: Snapshot, most: int | None = None, steps: int = MOST) -> Estimate:
     """Put as many pods like this one into a snapshot as it takes; the snapshot is changed.
 
     At most `most`, if given, and at most `steps` if they must be placed one by one.
@@ -60,7 +60,7 @@ def fill(pod: Pod, snapshot: Snapshot, most: int | None = None, steps: int = MOS
     bound = steps if most is None else min(most, steps)
     counts = _at_once(pod, snapshot, most) if alone else _one_by_one(pod, snapshot, bound)
     rest = examine(replica(pod, sum(counts.values())), snapshot)
-    return Filling(dict(counts), rest.fits, rest)
+    return Estimate(dict(counts), rest.fits, rest)
 
 
 def replica(pod: Pod, number: int) -> Pod:
@@ -123,7 +123,7 @@ def _left(node: Node, pod: Pod) -> tuple[float, int]:
     return min((_free(node, name) / node.allocatable[name] for name in names), default=1.0), -len(node.pods)
 
 
-def spread_out(pod: Pod, upper: Snapshot, places: Mapping[str, Place], steps: int) -> dict[str, Share]:
+def spread_out(pod: Pod, upper: Snapshot, places: Mapping[str, ClusterSpace], steps: int) -> dict[str, ClusterShare]:
     """Put as many pods like this one into the lower clusters as they take; at most `steps` one by one.
 
     The snapshots are changed.
@@ -135,16 +135,16 @@ def spread_out(pod: Pod, upper: Snapshot, places: Mapping[str, Place], steps: in
     return _together(pod, upper, places, steps)
 
 
-def _alone(pod: Pod, place: Place, upper: Snapshot, above: Placement) -> Share:
+def _alone(pod: Pod, place: ClusterSpace, upper: Snapshot, above: Placement) -> ClusterShare:
     """Fill one lower cluster, up to what its virtual node offers."""
     if place.node not in above.fitting:
-        return Share({}, more=False, why=_unsent(place.node, above))
+        return ClusterShare({}, more=False, why=_unsent(place.node, above))
     most = room(upper.nodes[place.node], pod)
     found = fill(place.below, place.ground, most)
-    return Share(found.counts, more=False, why=_FULL_ABOVE if found.more else found.rest.message)
+    return ClusterShare(found.counts, more=False, why=_FULL_ABOVE if found.more else found.rest.message)
 
 
-def _together(pod: Pod, upper: Snapshot, places: Mapping[str, Place], steps: int) -> dict[str, Share]:
+def _together(pod: Pod, upper: Snapshot, places: Mapping[str, ClusterSpace], steps: int) -> dict[str, ClusterShare]:
     """Place pods one by one, each on the virtual node with most room that has a fitting lower node."""
     counts: dict[str, Counter[str]] = {name: Counter() for name in places}
     total = 0
@@ -153,12 +153,13 @@ def _together(pod: Pod, upper: Snapshot, places: Mapping[str, Place], steps: int
     above = examine(replica(pod, total), upper)
     more = total == steps
     return {
-        name: Share(counts[name], more, "" if more else _why(place, above, total)) for name, place in places.items()
+        name: ClusterShare(counts[name], more, "" if more else _why(place, above, total))
+        for name, place in places.items()
     }
 
 
 def _one_more(
-    pod: Pod, number: int, upper: Snapshot, places: Mapping[str, Place], counts: Mapping[str, Counter[str]]
+    pod: Pod, number: int, upper: Snapshot, places: Mapping[str, ClusterSpace], counts: Mapping[str, Counter[str]]
 ) -> bool:
     """Place one more pod; report whether it fits."""
     behind = {place.node: name for name, place in places.items()}
@@ -173,7 +174,7 @@ def _one_more(
     return False
 
 
-def _why(place: Place, above: Placement, number: int) -> str:
+def _why(place: ClusterSpace, above: Placement, number: int) -> str:
     """Return why a lower cluster takes no more pods; the reasons of its own nodes come first."""
     below = examine(replica(place.below, number), place.ground)
     return _unsent(place.node, above) if below.fits else below.message

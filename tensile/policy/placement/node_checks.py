@@ -2,7 +2,7 @@
 
 from tensile.objects import Manifest, tolerates
 from tensile.policy.placement.selectors import only_nodes, required_terms, required_test
-from tensile.policy.placement.snapshot import HostPort, Node, Pod, Prepared, Snapshot, Taint, failing
+from tensile.policy.placement.snapshot import HostPort, Node, NodeTaint, Pod, PreparedCheck, Snapshot, failing
 from tensile.resources import is_binary, render
 
 _CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
@@ -16,13 +16,13 @@ TOO_MANY = "Too many pods"
 _ALL = "0.0.0.0"  # noqa: S104 - as the API writes all addresses
 
 
-def named(pod: Pod, snapshot: Snapshot) -> Prepared | None:
+def named(pod: Pod, snapshot: Snapshot) -> PreparedCheck | None:
     """Check the node's name, if the pod's affinity names its nodes."""
     only = only_nodes(required_terms(pod.spec))
     return None if only is None else failing(UNNAMED, *(snapshot.nodes.keys() - only))
 
 
-def unschedulable(pod: Pod, snapshot: Snapshot) -> Prepared | None:
+def unschedulable(pod: Pod, snapshot: Snapshot) -> PreparedCheck | None:
     """Check that the node is not cordoned."""
     cordoned = [node.name for node in snapshot.nodes.values() if node.unschedulable]
     if not cordoned or any(tolerates(one, _CORDON) for one in _tolerations(pod)):
@@ -30,23 +30,23 @@ def unschedulable(pod: Pod, snapshot: Snapshot) -> Prepared | None:
     return failing(UNSCHEDULABLE, *cordoned)
 
 
-def taints(pod: Pod, snapshot: Snapshot) -> Prepared | None:
+def taints(pod: Pod, snapshot: Snapshot) -> PreparedCheck | None:
     """Check that the pod tolerates all taints that repel pods."""
     kinds = {node.taints for node in snapshot.nodes.values() if node.taints}
     found = {kind: taint for kind in kinds if (taint := untolerated(pod, kind))}
     if not found:
         return None
     said = (UNTOLERATED,)
-    return Prepared(lambda node: said if node.taints in found else (), lambda node: f"taint {found[node.taints]}")
+    return PreparedCheck(lambda node: said if node.taints in found else (), lambda node: f"taint {found[node.taints]}")
 
 
-def untolerated(pod: Pod, kind: tuple[Taint, ...]) -> Taint | None:
+def untolerated(pod: Pod, kind: tuple[NodeTaint, ...]) -> NodeTaint | None:
     """Return the first of a node's taints that the pod does not tolerate."""
     tolerations = _tolerations(pod)
     return next((one for one in kind if not any(tolerates(other, one._asdict()) for other in tolerations)), None)
 
 
-def selected(pod: Pod, _snapshot: Snapshot) -> Prepared | None:
+def selected(pod: Pod, _snapshot: Snapshot) -> PreparedCheck | None:
     """Check the pod's nodeSelector and required node affinity."""
     test = required_test(pod.spec)
     if test is None:
@@ -57,7 +57,7 @@ def selected(pod: Pod, _snapshot: Snapshot) -> Prepared | None:
         """Return the labels of the nodeSelector that the node lacks."""
         return ", ".join(f"no {key}={text}" for key, text in wanted.items() if node.labels.get(key) != text)
 
-    return Prepared(lambda node: () if test(node.name, node.labels) else said, detail)
+    return PreparedCheck(lambda node: () if test(node.name, node.labels) else said, detail)
 
 
 def asked(pod: Pod) -> int:
@@ -73,7 +73,7 @@ def _tolerations(pod: Pod) -> list[Manifest]:
     return found
 
 
-def fits(pod: Pod, _snapshot: Snapshot) -> Prepared:
+def fits(pod: Pod, _snapshot: Snapshot) -> PreparedCheck:
     """Check the requests; all insufficient resources are reported, not only the first."""
     asked = tuple(pod.requests.items())
 
@@ -87,15 +87,15 @@ def fits(pod: Pod, _snapshot: Snapshot) -> Prepared:
             return ()
         return _short(node, asked)
 
-    return Prepared(judge, lambda node: _detail(node, asked))
+    return PreparedCheck(judge, lambda node: _detail(node, asked))
 
 
-def ports(pod: Pod, _snapshot: Snapshot) -> Prepared | None:
+def ports(pod: Pod, _snapshot: Snapshot) -> PreparedCheck | None:
     """Check that the pod's host ports are free."""
     if not pod.ports:
         return None
     wanted, said = pod.ports, (PORTS_TAKEN,)
-    return Prepared(lambda node: said if _taken(node, wanted) else (), lambda node: _who(node, wanted))
+    return PreparedCheck(lambda node: said if _taken(node, wanted) else (), lambda node: _who(node, wanted))
 
 
 def _short(node: Node, asked: tuple[tuple[str, int], ...]) -> tuple[str, ...]:

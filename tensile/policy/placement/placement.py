@@ -15,24 +15,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tensile.policy.placement import node_checks, pod_checks, volume_checks
-from tensile.policy.placement import node_checks as resources
-from tensile.policy.placement import pod_checks as spread
-from tensile.policy.placement import volume_checks as volumes
-from tensile.policy.placement import volume_checks as zones
-from tensile.policy.placement.snapshot import Check, Node, Nowhere, Pod, Prepared, Snapshot
+from tensile.policy.placement.snapshot import Check, Node, NoNodeFits, Pod, PreparedCheck, Snapshot
 
 CHECKS = (
     Check("affinity", node_checks.named),
     Check("unschedulable", node_checks.unschedulable),
     Check("taints", node_checks.taints),
     Check("affinity", node_checks.selected),
-    Check("ports", resources.ports),
-    Check("resources", resources.fits),
+    Check("ports", node_checks.ports),
+    Check("resources", node_checks.fits),
     Check("volumes", volume_checks.restricted),
     Check("attach limits", volume_checks.limits),
-    Check("volumes", volumes.volumes),
-    Check("zones", zones.zones),
-    Check("spread", spread.spread),
+    Check("volumes", volume_checks.volumes),
+    Check("zones", volume_checks.zones),
+    Check("spread", pod_checks.spread),
     Check("pod affinity", pod_checks.company),
 )
 """In kube-scheduler's order: the first check that fails for a node is reported."""
@@ -52,19 +48,19 @@ _FOR_GOOD = frozenset(
         node_checks.UNTOLERATED,
         node_checks.UNSELECTED,
         volume_checks.UNBOUND,
-        volumes.ELSEWHERE,
-        volumes.UNBINDABLE,
-        volumes.NO_SPACE,
-        volumes.MISSING,
-        zones.CONFLICT,
-        spread.UNLABELLED,
+        volume_checks.ELSEWHERE,
+        volume_checks.UNBINDABLE,
+        volume_checks.NO_SPACE,
+        volume_checks.MISSING,
+        volume_checks.CONFLICT,
+        pod_checks.UNLABELLED,
         pod_checks.NOT_NEAR,
     }
 )
 """Reasons that hold whatever pods leave the node."""
 
 
-class Refusal(NamedTuple):
+class NodeRefusal(NamedTuple):
     """Why a node does not fit: the name of the check, the scheduler's reasons, and details for a user."""
 
     check: str
@@ -81,8 +77,8 @@ class Placement:
     """The nodes that a pod fits on, and why the others do not; `nowhere` is why no node can fit, whatever its state."""
 
     fitting: tuple[str, ...]
-    refused: Mapping[str, Refusal]
-    nowhere: Refusal | None = None
+    refused: Mapping[str, NodeRefusal]
+    nowhere: NodeRefusal | None = None
 
     @property
     def fits(self) -> bool:
@@ -111,15 +107,19 @@ def asks_too_much(pod: Pod, snapshot: Snapshot) -> bool:
     Callers that answer for many pods leave such a pod to the scheduler, which must judge it anyway.
     """
     things = len(pod.requests) + len(pod.ports) + node_checks.asked(pod)
-    rules = (things, pod_checks.affinity_terms(pod), spread.spread_terms(pod))
-    every = (things * len(snapshot.nodes), pod_checks.affinity_cost(pod, snapshot), spread.spread_cost(pod, snapshot))
+    rules = (things, pod_checks.affinity_terms(pod), pod_checks.spread_terms(pod))
+    every = (
+        things * len(snapshot.nodes),
+        pod_checks.affinity_cost(pod, snapshot),
+        pod_checks.spread_cost(pod, snapshot),
+    )
     return any(asked > few and effort > _MOST for few, asked, effort in zip(_FEW, rules, every, strict=True))
 
 
 def examine(pod: Pod, snapshot: Snapshot) -> Placement:
     """Judge every node for a pod."""
     prepared = prepare(pod, snapshot)
-    if isinstance(prepared, Refusal):
+    if isinstance(prepared, NodeRefusal):
         return Placement((), dict.fromkeys(snapshot.nodes, prepared), prepared)
     fitting, refused = [], {}
     for node in snapshot.nodes.values():
@@ -134,7 +134,7 @@ def examine(pod: Pod, snapshot: Snapshot) -> Placement:
 def fitting(pod: Pod, snapshot: Snapshot) -> Iterator[Node]:
     """Yield the nodes that a pod fits on, lazily, for callers that need only the first."""
     prepared = prepare(pod, snapshot)
-    if isinstance(prepared, Refusal):
+    if isinstance(prepared, NodeRefusal):
         return
     judges = [one.judge for _, one in prepared]
     for node in snapshot.nodes.values():
@@ -148,26 +148,26 @@ def fitting(pod: Pod, snapshot: Snapshot) -> Iterator[Node]:
 def looked_at(pod: Pod, snapshot: Snapshot) -> frozenset[str]:
     """Return the names of the checks that apply to a pod."""
     prepared = prepare(pod, snapshot)
-    return frozenset({prepared.check} if isinstance(prepared, Refusal) else (name for name, _ in prepared))
+    return frozenset({prepared.check} if isinstance(prepared, NodeRefusal) else (name for name, _ in prepared))
 
 
-def prepare(pod: Pod, snapshot: Snapshot) -> list[tuple[str, Prepared]] | Refusal:
+def prepare(pod: Pod, snapshot: Snapshot) -> list[tuple[str, PreparedCheck]] | NodeRefusal:
     """Return the prepared checks that apply to a pod; a Refusal if no node can fit."""
     found = []
     for name, prepare in CHECKS:
         prepared = prepare(pod, snapshot)
-        if isinstance(prepared, Nowhere):
-            return Refusal(name, (prepared.reason,))
+        if isinstance(prepared, NoNodeFits):
+            return NodeRefusal(name, (prepared.reason,))
         if prepared is not None:
             found.append((name, prepared))
     return found
 
 
-def _judge(node: Node, prepared: list[tuple[str, Prepared]]) -> Refusal | None:
+def _judge(node: Node, prepared: list[tuple[str, PreparedCheck]]) -> NodeRefusal | None:
     for name, (judge, detail) in prepared:
         reasons = judge(node)
         if reasons:
-            return Refusal(name, reasons, detail(node))
+            return NodeRefusal(name, reasons, detail(node))
     return None
 
 

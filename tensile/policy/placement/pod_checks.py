@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tensile.objects import Manifest
 from tensile.policy.placement.node_checks import untolerated
 from tensile.policy.placement.selectors import comparisons, is_empty, label_test, required_test, with_keys
-from tensile.policy.placement.snapshot import Node, Pod, Prepared, Snapshot, Term
+from tensile.policy.placement.snapshot import AffinityTerm, Node, Pod, PreparedCheck, Snapshot
 
 NOT_NEAR = "node(s) didn't match pod affinity rules"
 NOT_APART = "node(s) didn't match pod anti-affinity rules"
@@ -29,7 +29,7 @@ class Constraint(NamedTuple):
     counts: dict[str, int]
 
 
-def company(pod: Pod, snapshot: Snapshot) -> Prepared | None:
+def company(pod: Pod, snapshot: Snapshot) -> PreparedCheck | None:
     """Check pod affinity and anti-affinity against the pods in the node's domains."""
     guarded = _guarded(pod, snapshot)
     if not guarded and not pod.near and not pod.apart:
@@ -45,10 +45,10 @@ def company(pod: Pod, snapshot: Snapshot) -> Prepared | None:
             return (NOT_APART,)
         return (KEPT_AWAY,) if guarded and not guarded.isdisjoint(node.labels.items()) else ()
 
-    return Prepared(judge)
+    return PreparedCheck(judge)
 
 
-def _is_near(terms: tuple[Term, ...], node: Node, near: frozenset[Domain], *, is_first: bool) -> bool:
+def _is_near(terms: tuple[AffinityTerm, ...], node: Node, near: frozenset[Domain], *, is_first: bool) -> bool:
     """Report whether all affinity terms hold in the node's domains, or the pod is the first of its kind."""
     domains = [(term.key, node.labels[term.key]) for term in terms if term.key in node.labels]
     return len(domains) == len(terms) and (is_first or all(domain in near for domain in domains))
@@ -83,12 +83,12 @@ def _apart(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
     return frozenset(_domains(found, snapshot))
 
 
-def _all_match(terms: tuple[Term, ...], other: Pod, snapshot: Snapshot) -> bool:
+def _all_match(terms: tuple[AffinityTerm, ...], other: Pod, snapshot: Snapshot) -> bool:
     space = snapshot.spaces.get(other.namespace)
     return all(term.matches(other, space) for term in terms)
 
 
-def _pods(snapshot: Snapshot, terms: tuple[Term, ...]) -> Iterator[tuple[Pod, str]]:
+def _pods(snapshot: Snapshot, terms: tuple[AffinityTerm, ...]) -> Iterator[tuple[Pod, str]]:
     """Return the pods that terms may match, judged by namespace, each with its node."""
     names = frozenset[str]().union(*(term.namespaces for term in terms))
     if any(term.everywhere for term in terms):
@@ -111,7 +111,7 @@ def affinity_cost(pod: Pod, snapshot: Snapshot) -> int:
     )
 
 
-def _domains(found: Iterable[tuple[Term, str]], snapshot: Snapshot) -> Iterator[Domain]:
+def _domains(found: Iterable[tuple[AffinityTerm, str]], snapshot: Snapshot) -> Iterator[Domain]:
     """Yield the domains of terms on nodes; a node without the label is in none."""
     for term, name in found:
         value = snapshot.nodes[name].labels.get(term.key)
@@ -119,7 +119,7 @@ def _domains(found: Iterable[tuple[Term, str]], snapshot: Snapshot) -> Iterator[
             yield term.key, value
 
 
-def spread(pod: Pod, snapshot: Snapshot) -> Prepared | None:
+def spread(pod: Pod, snapshot: Snapshot) -> PreparedCheck | None:
     """Check the number of matching pods in the node's domain against the domain with the fewest."""
     constraints: list[Manifest] = pod.spec.get("topologySpreadConstraints") or []
     hard = [one for one in constraints if one.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule"]
@@ -142,7 +142,7 @@ def spread(pod: Pod, snapshot: Snapshot) -> Prepared | None:
                 return (SKEWED,)
         return ()
 
-    return Prepared(judge, lambda node: _detail(node, found))
+    return PreparedCheck(judge, lambda node: _detail(node, found))
 
 
 def _constraint(constraint: Manifest, pod: Pod, labelled: list[Node], own: Mapping[str, list[Pod]]) -> Constraint:

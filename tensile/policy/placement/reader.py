@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import orjson
 
-from tensile.kube.store import Entry, Kept
+from tensile.kube.store import Entry, Transformed
 from tensile.objects import HARD, Manifest, labels, metadata, uid
 from tensile.policy.placement.selectors import Labels, comparisons, label_test, with_keys
-from tensile.policy.placement.snapshot import HostPort, Node, Pod, Snapshot, Storage, Taint, Term
+from tensile.policy.placement.snapshot import AffinityTerm, HostPort, Node, NodeTaint, Pod, Snapshot, Storage
 from tensile.reconcile.pods.demand import Amounts, pod_requests
 from tensile.reconcile.world import LowerWorld
 from tensile.resources import parse_all
@@ -53,7 +53,7 @@ def snapshot_of(
 def node_of(manifest: Manifest) -> Node:
     """Return a node."""
     spec, status = manifest.get("spec") or {}, manifest.get("status") or {}
-    taints = (Taint(one["key"], one.get("value") or "", one["effect"]) for one in spec.get("taints") or ())
+    taints = (NodeTaint(one["key"], one.get("value") or "", one["effect"]) for one in spec.get("taints") or ())
     return Node(
         metadata(manifest)["name"],
         labels(manifest),
@@ -123,20 +123,20 @@ def _guard(manifest: Manifest) -> bytes:
     return _SORTED.encode([terms, {key: carried.get(key) for key in keys}])
 
 
-def _terms(manifest: Manifest, namespace: str, kind: str) -> tuple[Term, ...]:
+def _terms(manifest: Manifest, namespace: str, kind: str) -> tuple[AffinityTerm, ...]:
     """Return the required terms of pod affinity or anti-affinity."""
     affinity = (manifest["spec"].get("affinity") or {}).get(kind) or {}
     return tuple(_term(one, namespace, labels(manifest)) for one in affinity.get(_REQUIRED) or ())
 
 
-def _term(term: Manifest, namespace: str, own: Labels) -> Term:
+def _term(term: Manifest, namespace: str, own: Labels) -> AffinityTerm:
     """Return one such term."""
     names, selector = term.get("namespaces") or (), term.get("namespaceSelector")
     pods = with_keys(
         term.get("labelSelector"), own, term.get("matchLabelKeys") or (), term.get("mismatchLabelKeys") or ()
     )
     own_only = not names and selector is None
-    return Term(
+    return AffinityTerm(
         term["topologyKey"],
         frozenset({namespace} if own_only else names),
         label_test(selector),
@@ -187,16 +187,16 @@ def _attached(attachments: Iterable[Manifest], volumes: Mapping[str, Manifest]) 
     return found
 
 
-def digest_node(raw: bytes) -> Kept:
+def digest_node(raw: bytes) -> Transformed:
     """Return for the cache what placement compares of a lower node: a `Node` without pods, which is not modified."""
-    return Kept(b"", node_of(orjson.loads(raw)))
+    return Transformed(b"", node_of(orjson.loads(raw)))
 
 
-def digest_pod(raw: bytes) -> Kept:
+def digest_pod(raw: bytes) -> Transformed:
     """Return for the cache what a lower pod takes of its node: a `Pod`, or None if it takes nothing."""
     pod: Manifest = orjson.loads(raw)
     takes = pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase") not in _ENDED
-    return Kept(b"", pod_of(pod, settled=True) if takes else None)
+    return Transformed(b"", pod_of(pod, settled=True) if takes else None)
 
 
 def is_known(lower: LowerWorld) -> bool:

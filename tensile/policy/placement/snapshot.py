@@ -16,7 +16,7 @@ from tensile.reconcile.pods.demand import Amounts
 _WHOLE = 1000
 
 
-class Taint(NamedTuple):
+class NodeTaint(NamedTuple):
     """A taint that repels pods from a node."""
 
     key: str
@@ -36,7 +36,7 @@ class HostPort(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class AffinityTerm:
     """A required term of pod affinity or anti-affinity, within the domain of node label `key`."""
 
     key: str
@@ -71,8 +71,8 @@ class Pod:
     labels: Labels
     requests: Amounts
     ports: tuple[HostPort, ...] = ()
-    near: tuple[Term, ...] = ()
-    apart: tuple[Term, ...] = ()
+    near: tuple[AffinityTerm, ...] = ()
+    apart: tuple[AffinityTerm, ...] = ()
     claims: tuple[str, ...] = ()
     own_claims: Mapping[str, Manifest] = field(default_factory=dict)
     disks: tuple[Manifest, ...] = ()
@@ -81,10 +81,10 @@ class Pod:
     guard: bytes = b""
 
 
-class Guard(NamedTuple):
+class RepellingPods(NamedTuple):
     """The anti-affinity terms of pods that are alike, and how many of these pods each node has."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[AffinityTerm, ...]
     nodes: Counter[str]
 
 
@@ -94,7 +94,7 @@ class Node:
 
     name: str
     labels: Labels
-    taints: tuple[Taint, ...]
+    taints: tuple[NodeTaint, ...]
     unschedulable: bool
     allocatable: Amounts
     ready: bool = True
@@ -138,7 +138,7 @@ class Snapshot:
     nodes: dict[str, Node]
     spaces: Mapping[str, Labels] = field(default_factory=dict)
     storage: Storage = field(default_factory=Storage)
-    guarded: dict[str, dict[bytes, Guard]] = field(default_factory=dict)
+    guarded: dict[str, dict[bytes, RepellingPods]] = field(default_factory=dict)
     population: Counter[str] = field(default_factory=Counter)
 
     def add(self, pod: Pod, node: str) -> None:
@@ -175,7 +175,7 @@ class Snapshot:
             self,
             nodes={name: node.copy() for name, node in self.nodes.items()},
             guarded={
-                space: {alike: Guard(one.terms, one.nodes.copy()) for alike, one in guards.items()}
+                space: {alike: RepellingPods(one.terms, one.nodes.copy()) for alike, one in guards.items()}
                 for space, guards in self.guarded.items()
             },
             population=self.population.copy(),
@@ -186,7 +186,7 @@ class Snapshot:
         self.population[pod.namespace] += 1
         if pod.apart:
             guards = self.guarded.setdefault(pod.namespace, {})
-            guards.setdefault(pod.guard, Guard(pod.apart, Counter())).nodes[node] += 1
+            guards.setdefault(pod.guard, RepellingPods(pod.apart, Counter())).nodes[node] += 1
 
     def _left(self, pod: Pod, node: str) -> None:
         """Stop counting a pod that was taken off a node."""
@@ -206,7 +206,7 @@ class Snapshot:
             del self.guarded[pod.namespace]
 
 
-Judge = Callable[[Node], tuple[str, ...]]
+NodeFilter = Callable[[Node], tuple[str, ...]]
 """Returns the reasons why a node does not fit, in kube-scheduler's words; () if it fits."""
 
 
@@ -215,14 +215,14 @@ def no_detail(_node: Node) -> str:
     return ""
 
 
-class Prepared(NamedTuple):
+class PreparedCheck(NamedTuple):
     """A check prepared for one pod; `detail` returns details for a user about a node that does not fit."""
 
-    judge: Judge
+    judge: NodeFilter
     detail: Callable[[Node], str] = no_detail
 
 
-class Nowhere(NamedTuple):
+class NoNodeFits(NamedTuple):
     """Why no node can fit, whatever its state."""
 
     reason: str
@@ -232,10 +232,10 @@ class Check(NamedTuple):
     """A named check; `prepare` returns None if the pod requires nothing that the check guards."""
 
     name: str
-    prepare: Callable[[Pod, Snapshot], Prepared | Nowhere | None]
+    prepare: Callable[[Pod, Snapshot], PreparedCheck | NoNodeFits | None]
 
 
-def failing(reason: str, *nodes: str) -> Prepared:
+def failing(reason: str, *nodes: str) -> PreparedCheck:
     """Return a check that fails for the named nodes only."""
     names, said = frozenset(nodes), (reason,)
-    return Prepared(lambda node: said if node.name in names else ())
+    return PreparedCheck(lambda node: said if node.name in names else ())

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tensile.objects import Manifest, annotations, controller_of, labels, metadata, uid
 from tensile.policy.placement.selectors import Labels, NodeTest, label_test, node_test, requirement_test
-from tensile.policy.placement.snapshot import Node, Nowhere, Pod, Prepared, Snapshot, Storage
+from tensile.policy.placement.snapshot import Node, NoNodeFits, Pod, PreparedCheck, Snapshot, Storage
 from tensile.resources import parse
 
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
@@ -43,17 +43,17 @@ class Claims(NamedTuple):
     delayed: tuple[Manifest, ...]
 
 
-def claims_of(pod: Pod, storage: Storage) -> Claims | Nowhere:
+def claims_of(pod: Pod, storage: Storage) -> Claims | NoNodeFits:
     """Return a pod's claims; Nowhere with the claim that the pod must wait for on any node."""
     found = [(name, claim_of(name, pod, storage)) for name in pod.claims]
     for name, claim in found:
         if flaw := _flaw(name, claim, pod):
-            return Nowhere(flaw)
+            return NoNodeFits(flaw)
     claims = [claim for _, claim in found if claim is not None]
     bound = tuple(claim for claim in claims if is_bound(claim))
     rest = tuple(claim for claim in claims if not is_bound(claim))
     if any(volume_of(claim) or not is_delayed(claim, storage) for claim in rest):
-        return Nowhere(UNBOUND)
+        return NoNodeFits(UNBOUND)
     return Claims(bound, rest)
 
 
@@ -103,13 +103,13 @@ def _flaw(name: str, claim: Manifest | None, pod: Pod) -> str:
     return ""
 
 
-def volumes(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
+def volumes(pod: Pod, snapshot: Snapshot) -> PreparedCheck | NoNodeFits | None:
     """Check that bound volumes are reachable from the node, and unbound claims can be bound or provisioned there."""
     if not pod.claims:
         return None
     storage = snapshot.storage
     found = claims_of(pod, storage)
-    if isinstance(found, Nowhere):
+    if isinstance(found, NoNodeFits):
         return found
     bound = [storage.volumes.get(claim["spec"]["volumeName"]) for claim in found.bound]
     tests = [_affinity(volume) for volume in bound if volume is not None]
@@ -120,7 +120,7 @@ def volumes(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
         reasons = _bound_reasons(bound, tests, node)
         return (*reasons, *_delayed_reasons(found, offers, node, storage))
 
-    return Prepared(judge)
+    return PreparedCheck(judge)
 
 
 def _bound_reasons(bound: Sequence[Manifest | None], tests: Sequence[NodeTest], node: Node) -> tuple[str, ...]:
@@ -239,7 +239,7 @@ def _capacity(volume: Manifest) -> int:
     return parse(str((volume["spec"].get("capacity") or {}).get("storage") or 0))
 
 
-def limits(pod: Pod, snapshot: Snapshot) -> Prepared | None:
+def limits(pod: Pod, snapshot: Snapshot) -> PreparedCheck | None:
     """Check the number of volumes of each driver that the node would have."""
     storage = snapshot.storage
     wanted = _attachable(pod, storage) if pod.claims and storage.limits else {}
@@ -251,16 +251,16 @@ def limits(pod: Pod, snapshot: Snapshot) -> Prepared | None:
         most = storage.limits.get(node.name)
         return (TOO_MANY,) if most and _exceeds(wanted, node, most, storage) else ()
 
-    return Prepared(judge)
+    return PreparedCheck(judge)
 
 
-def restricted(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
+def restricted(pod: Pod, snapshot: Snapshot) -> PreparedCheck | NoNodeFits | None:
     """Check disks and claims that cannot be shared."""
     storage = snapshot.storage
     mounted = [name for name in pod.claims if name not in pod.own_claims]
     missing = next((name for name in mounted if claim_of(name, pod, storage) is None), None)
     if missing is not None:
-        return Nowhere(f'persistentvolumeclaim "{missing}" not found')
+        return NoNodeFits(f'persistentvolumeclaim "{missing}" not found')
     alone = {name for name in mounted if _ONE_POD in _modes(claim_of(name, pod, storage))}
     is_taken = any(alone & set(other.claims) for other in _in_namespace(pod.namespace, snapshot)) if alone else False
     if not pod.disks and not is_taken:
@@ -272,7 +272,7 @@ def restricted(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
             return (DISK_TAKEN,)
         return (CLAIM_TAKEN,) if is_taken else ()
 
-    return Prepared(judge)
+    return PreparedCheck(judge)
 
 
 def _exceeds(wanted: dict[str, str], node: Node, limit: Mapping[str, int], storage: Storage) -> bool:
@@ -338,13 +338,13 @@ _SAME: dict[str, Callable[[Manifest, Manifest], bool]] = {
 }
 
 
-def zones(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
+def zones(pod: Pod, snapshot: Snapshot) -> PreparedCheck | NoNodeFits | None:
     """Check the zones of bound volumes; a node without any zone label passes."""
     names = [name for name in pod.claims if name not in pod.own_claims]
     found: list[Zone] = []
     for claim in (claim_of(name, pod, snapshot.storage) for name in names):
         told = _zones(claim, snapshot.storage) if claim else ()
-        if isinstance(told, Nowhere):
+        if isinstance(told, NoNodeFits):
             return told
         found += told
     if not found:
@@ -355,18 +355,18 @@ def zones(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
         placed = any(key in node.labels for key in _KEYS)
         return (CONFLICT,) if placed and not all(_is_in(node, *zone) for zone in found) else ()
 
-    return Prepared(judge, lambda node: ", ".join(_misses(node, found)))
+    return PreparedCheck(judge, lambda node: ", ".join(_misses(node, found)))
 
 
-def _zones(claim: Manifest, storage: Storage) -> Iterable[Zone] | Nowhere:
+def _zones(claim: Manifest, storage: Storage) -> Iterable[Zone] | NoNodeFits:
     """Return the zones of a claim's volume."""
     name = volume_of(claim)
     if not name:
         kind = storage.classes.get(class_of(claim))
-        return () if kind and kind.get("volumeBindingMode") == DELAYED else Nowhere("PersistentVolume had no name")
+        return () if kind and kind.get("volumeBindingMode") == DELAYED else NoNodeFits("PersistentVolume had no name")
     volume = storage.volumes.get(name)
     if volume is None:
-        return Nowhere(f'persistentvolume "{name}" not found')
+        return NoNodeFits(f'persistentvolume "{name}" not found')
     carried = labels(volume)
     return [(key, frozenset(part.strip() for part in carried[key].split("__"))) for key in _KEYS if key in carried]
 

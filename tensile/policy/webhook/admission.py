@@ -68,12 +68,12 @@ NodesTried = Callable[[str], Iterable[str]]
 """Returns the virtual nodes to which pods of a controller, by its UID, must not go now."""
 
 
-class Unprepared(TensileError):
+class CannotMutate(TensileError):
     """Why a pod cannot be prepared; it is created unchanged, with a warning to the client."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class MutationTerms:
     """What the mutation of a pod depends on.
 
     `keys` are the keys of requirements that choose a virtual node, `nodes` the names of the virtual nodes, `taints`
@@ -86,7 +86,7 @@ class Terms:
     excluded: frozenset[str]
 
 
-class Moved(NamedTuple):
+class SplitSelectors(NamedTuple):
     """A split spec: the nodeSelector and affinity that stay (None for none), and the content of the annotation."""
 
     node_selector: Manifest | None
@@ -94,9 +94,9 @@ class Moved(NamedTuple):
     selector: Manifest
 
 
-def terms_of(topology: Topology, own_namespace: str = "") -> Terms:
+def terms_of(topology: Topology, own_namespace: str = "") -> MutationTerms:
     """Return the terms of a topology; `own_namespace` is where the webhook runs, "" outside a cluster."""
-    return Terms(
+    return MutationTerms(
         keys=UPPER_ONLY_KEYS | set(topology.webhook.ignore_selector_keys),
         nodes=frozenset(lower.node.name for lower in topology.lowers),
         taints=taints_of(topology.lowers),
@@ -114,7 +114,7 @@ def none_tried(_owner: str) -> tuple[str, ...]:
     return ()
 
 
-def is_prepared_for(pod: Manifest, namespace: str, terms: Terms) -> bool:
+def is_prepared_for(pod: Manifest, namespace: str, terms: MutationTerms) -> bool:
     """Report whether a pod is to be prepared: it has the label that opts in, and its namespace is not excluded.
 
     A pod that the descheduler re-created is a copy of a prepared pod, and is skipped.
@@ -127,12 +127,12 @@ def demand_small(fields: Mapping[str, bytes | msgspec.Raw], most: int = LONGEST)
     """Raise Unprepared if fields of a pod exceed `most` bytes of JSON together; called before they are decoded."""
     size = sum(map(len, fields.values()))
     if size > most:
-        raise Unprepared(f"{', '.join(fields)} are {size:,} bytes of JSON, at most {most:,} are taken")
+        raise CannotMutate(f"{', '.join(fields)} are {size:,} bytes of JSON, at most {most:,} are taken")
 
 
 def prepared(
     pod: Manifest,
-    terms: Terms,
+    terms: MutationTerms,
     *,
     namespace: str = "",
     node_of: NodeOfClaim = no_claims,
@@ -148,7 +148,7 @@ def prepared(
         return pod
     spec = pod["spec"]
     if flaw := selector_flaw({field: spec[field] for field in FIELDS if field in spec}):
-        raise Unprepared(flaw)
+        raise CannotMutate(flaw)
     pins = [*_pins(spec, where, terms, node_of), *_avoided(pod, terms, tried)]
     if not pins and not _asks(spec, pod, terms):
         lacking = lacking_for(spec.get("tolerations") or (), terms.taints)
@@ -174,7 +174,7 @@ def encoded(selector: Manifest) -> str:
     for character, escape in _ESCAPES:
         text = text.replace(character, escape)
     if len(text) > LONGEST:
-        raise Unprepared(
+        raise CannotMutate(
             f"annotation clusterSelector would have {len(text):,} characters, at most {LONGEST:,} are read"
         )
     return text
@@ -198,7 +198,7 @@ def operations(before: Manifest, after: Manifest) -> list[Manifest]:
     return found
 
 
-def _asks(spec: Manifest, pod: Manifest, terms: Terms) -> bool:
+def _asks(spec: Manifest, pod: Manifest, terms: MutationTerms) -> bool:
     """Report whether a spec requires anything of nodes.
 
     Tolerations that this webhook added to a pod without requirements do not count.
@@ -220,7 +220,7 @@ def _noted(pod: Manifest) -> Manifest | None:
     return cluster_selector(pod) if {NOT_READY, UNREACHABLE} <= unlimited else None
 
 
-def _added(before: Manifest, found: Moved, spec: Manifest, terms: Terms) -> Manifest:
+def _added(before: Manifest, found: SplitSelectors, spec: Manifest, terms: MutationTerms) -> Manifest:
     """Return the annotation's selector with what was added to the spec since it was written."""
     present = before.get("tolerations") or []
     known = {subject(one) for one in present}
@@ -229,20 +229,20 @@ def _added(before: Manifest, found: Moved, spec: Manifest, terms: Terms) -> Mani
     return merged(before, {field: value for field, value in selector.items() if value})
 
 
-def _kept(spec: Manifest, found: Moved) -> Manifest | None:
+def _kept(spec: Manifest, found: SplitSelectors) -> Manifest | None:
     """Return the affinity of a pod that was prepared before; unchanged (also if empty) unless terms move now."""
     affinity: Manifest | None = found.affinity if "affinity" in found.selector else spec.get("affinity")
     return affinity
 
 
-def _avoided(pod: Manifest, terms: Terms, tried: NodesTried) -> list[Manifest]:
+def _avoided(pod: Manifest, terms: MutationTerms, tried: NodesTried) -> list[Manifest]:
     """Return the requirement that keeps a pod off the virtual nodes tried for its controller; empty for none."""
     owner = str(controller_of(pod).get("uid") or "")
     nodes = sorted(terms.nodes.intersection(tried(owner))) if owner else []
     return [{"key": HOSTNAME, "operator": "NotIn", "values": nodes}] if nodes else []
 
 
-def _pins(spec: Manifest, namespace: str, terms: Terms, node_of: NodeOfClaim) -> list[Manifest]:
+def _pins(spec: Manifest, namespace: str, terms: MutationTerms, node_of: NodeOfClaim) -> list[Manifest]:
     """Return the requirements that pin a pod to the virtual nodes selected for its claims, without repetition.
 
     No node satisfies two of them, and each is added to every term, so a third would only add cost.
@@ -283,7 +283,7 @@ def _with(pod: Manifest, **fields: Any) -> Manifest:
     return {**pod, "spec": {**rest, **{field: value for field, value in fields.items() if value is not None}}}
 
 
-def moved(spec: Manifest, keys: Collection[str], nodes: Collection[str]) -> Moved:
+def moved(spec: Manifest, keys: Collection[str], nodes: Collection[str]) -> SplitSelectors:
     """Return a spec with its requirements on lower nodes split off.
 
     `keys` (of requirements) and `nodes` (virtual nodes) are those that exist in the upper cluster only.
@@ -295,7 +295,9 @@ def moved(spec: Manifest, keys: Collection[str], nodes: Collection[str]) -> Move
     above, below = _divided(required.get("nodeSelectorTerms") or [], keys, nodes)
     tolerations = [_plain(one) for one in spec.get("tolerations") or ()]
     selector = {"nodeSelector": goes, "affinity": _affinity(required, below), "tolerations": tolerations}
-    return Moved(stays or None, _left(spec, above), {field: value for field, value in selector.items() if value})
+    return SplitSelectors(
+        stays or None, _left(spec, above), {field: value for field, value in selector.items() if value}
+    )
 
 
 def merged(first: Manifest, second: Manifest) -> Manifest:
@@ -383,11 +385,11 @@ def _crossed(first: _Terms, second: _Terms) -> _Terms:
     count = len(first) * len(second)
     if count > MOST:
         words = f"{len(first):,} node selector terms in annotation clusterSelector times {len(second):,} in the spec"
-        raise Unprepared(f"{words} are {count:,}, at most {MOST:,} are taken")
+        raise CannotMutate(f"{words} are {count:,}, at most {MOST:,} are taken")
     size = len(first) * len(orjson.dumps(second)) + len(second) * len(orjson.dumps(first))
     if size > LONGEST:
         words = "node selector terms in annotation clusterSelector times those in the spec"
-        raise Unprepared(f"{words} are about {size:,} bytes, at most {LONGEST:,} are taken")
+        raise CannotMutate(f"{words} are about {size:,} bytes, at most {LONGEST:,} are taken")
     return [_conjunction(one, other) for one in first for other in second]
 
 

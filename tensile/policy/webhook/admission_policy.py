@@ -47,7 +47,7 @@ _REAL_NODES = Selection(labels="!=".join(VIRTUAL_NODE))
 _log = structlog.get_logger("tensile.admissionpolicy")
 
 
-class Pace(NamedTuple):
+class PolicyTimings(NamedTuple):
     """Seconds until the next check: usually, after an error, and after a write conflict."""
 
     usually: float = 300.0
@@ -175,11 +175,13 @@ class PolicyRegistration:
     `own_namespace` is where this process runs, "" outside a cluster.
     """
 
-    def __init__(self, upper: Cluster, owner: Owner, own_namespace: str = "", pace: Pace | None = None) -> None:
+    def __init__(
+        self, upper: Cluster, owner: Owner, own_namespace: str = "", pace: PolicyTimings | None = None
+    ) -> None:
         self._upper = upper
         self._owner = owner
         self._own_namespace = own_namespace
-        self._pace = pace or Pace()
+        self._pace = pace or PolicyTimings()
         self._topology: Topology
         self._changed = asyncio.Event()
         self._trouble = ""

@@ -20,9 +20,9 @@ from aiohttp import web
 from tensile.errors import TensileError, described
 from tensile.kube import net
 from tensile.kube.aio import beginning
-from tensile.kube.tls import Pair, Papers, context, serving_tls, show
-from tensile.policy.tls_port import Bounds, Front
-from tensile.policy.webhook.review import VERSIONS, Malformed
+from tensile.kube.tls import KeyPair, TLSMaterial, context, serving_tls, show
+from tensile.policy.tls_port import ClientBounds, TLSPort
+from tensile.policy.webhook.review import VERSIONS, MalformedReview
 
 _MOST_BYTES = 3 * 1024 * 1024
 """Maximum bytes of a body: as much as an apiserver accepts from a client."""
@@ -33,20 +33,20 @@ _LOOK = 0.02
 _PATIENCE = 5.0
 _log = structlog.get_logger("tensile.webhook")
 
-Answer = Callable[[bytes], bytes]
+AnswerReview = Callable[[bytes], bytes]
 
 
-class Listening:
+class WebhookListener:
     """The webhook's server on `bind`:`port` (0 for any free port).
 
     `answer` returns the response to a review or raises Malformed. A body must arrive within `patience` seconds.
     """
 
-    def __init__(self, pair: Pair, answer: Answer, patience: float = _PATIENCE) -> None:
+    def __init__(self, pair: KeyPair, answer: AnswerReview, patience: float = _PATIENCE) -> None:
         self._answer = answer
         self._patience = patience
         self._tls = serving_tls(pair)
-        self._front: Front | None = None
+        self._front: TLSPort | None = None
         self._leaves = False
 
     @property
@@ -64,10 +64,10 @@ class Listening:
             if error.errno == errno.EADDRINUSE:
                 why = "is taken: set another webhook.port, or stop that program"
             raise net.refusal(error, f"{where}: {why}") from None
-        self._front = Front(opened, self._serve, Bounds(_MOST_BYTES, patience=self._patience))
+        self._front = TLSPort(opened, self._serve, ClientBounds(_MOST_BYTES, patience=self._patience))
         self._front.show(self._tls)
 
-    def show(self, pair: Pair) -> None:
+    def show(self, pair: KeyPair) -> None:
         """Serve another certificate, from the next connection on."""
         show(self._tls, pair)
 
@@ -83,7 +83,7 @@ class Listening:
             await self._seen_off(self._front)
             await self._front.retire(_GRACE)
 
-    async def _seen_off(self, front: Front) -> None:
+    async def _seen_off(self, front: TLSPort) -> None:
         """Wait until no client is connected; close the connections that are left after `_LEAVING` seconds.
 
         They are cut at once, because aiohttp's own shutdown would leave them open longer and drop requests that arrive
@@ -112,14 +112,14 @@ class Listening:
             return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         try:
             return web.Response(body=self._answer(body), content_type="application/json")
-        except Malformed as error:
+        except MalformedReview as error:
             return web.Response(status=HTTPStatus.BAD_REQUEST, text=f"{error}\n")
         except Exception as error:  # noqa: BLE001 - a creation must not wait for what never comes
             _log.error("a review failed, and the pod goes its way as it is: please report this", error=described(error))
             return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="a defect of tensile\n")
 
 
-class AnotherAnswers(TensileError):
+class UnexpectedServer(TensileError):
     """The server that answered a call has a certificate that is not trusted."""
 
 
@@ -129,7 +129,7 @@ async def call(url: str, trusted: bytes, times: int = 1) -> None:
     An address may lead to several engines in turn, so it is called up to `times` times until a trusted one answers.
     """
     for _ in range(times - 1):
-        with suppress(AnotherAnswers):
+        with suppress(UnexpectedServer):
             return await _called(url, trusted)
     return await _called(url, trusted)
 
@@ -137,7 +137,7 @@ async def call(url: str, trusted: bytes, times: int = 1) -> None:
 async def _called(url: str, trusted: bytes) -> None:
     asked = str(uuid4())
     body = _question(asked)
-    tls = context(Papers(authority=trusted), "the webhook's certificate")
+    tls = context(TLSMaterial(authority=trusted), "the webhook's certificate")
     tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     timeout = aiohttp.ClientTimeout(total=_PATIENCE)
     try:
@@ -147,7 +147,7 @@ async def _called(url: str, trusted: bytes) -> None:
         ):
             status, said = response.status, await beginning(response.content, _MOST_BYTES)
     except aiohttp.ClientConnectorCertificateError as error:
-        raise AnotherAnswers(f"{url}: {error.certificate_error}") from None
+        raise UnexpectedServer(f"{url}: {error.certificate_error}") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
         raise TensileError(f"{url}: {str(cause) or type(cause).__name__}") from None

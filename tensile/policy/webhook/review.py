@@ -15,10 +15,10 @@ import orjson
 from tensile.errors import TensileError
 from tensile.objects import Manifest
 from tensile.policy.webhook.admission import (
+    CannotMutate,
+    MutationTerms,
     NodeOfClaim,
     NodesTried,
-    Terms,
-    Unprepared,
     demand_small,
     is_prepared_for,
     no_claims,
@@ -39,7 +39,7 @@ _NULL = b"null"
 _Asked = TypeVar("_Asked")
 
 
-class Malformed(TensileError):
+class MalformedReview(TensileError):
     """The body is not an AdmissionReview that can be answered."""
 
 
@@ -126,7 +126,9 @@ _VOLUMES = msgspec.json.Decoder(list[_Volume] | None)
 _NOT_DECODED = (msgspec.DecodeError, RecursionError)
 
 
-def answer(body: bytes, terms: Terms, node_of: NodeOfClaim = no_claims, tried: NodesTried = none_tried) -> bytes:
+def answer(
+    body: bytes, terms: MutationTerms, node_of: NodeOfClaim = no_claims, tried: NodesTried = none_tried
+) -> bytes:
     """Return the answer to a review; raises Malformed for a body that is not a review."""
     review, flaw = _read(body)
     request = review.request
@@ -144,7 +146,7 @@ def _read(body: bytes) -> tuple[_Review[Any], str]:
     except _NOT_DECODED as error:
         review, flaw = _read_other(body), str(error)
     if review.kind != "AdmissionReview" or review.apiVersion not in {f"{_GROUP}/{version}" for version in VERSIONS}:
-        raise Malformed(f"{review.apiVersion} {review.kind} is not spoken: send AdmissionReview of {_GROUP}/v1")
+        raise MalformedReview(f"{review.apiVersion} {review.kind} is not spoken: send AdmissionReview of {_GROUP}/v1")
     return review, flaw
 
 
@@ -153,7 +155,7 @@ def _read_other(body: bytes) -> _Review[_Anything]:
     try:
         return _OTHERS.decode(body)
     except _NOT_DECODED as error:
-        raise Malformed(f"no AdmissionReview: {error}") from None
+        raise MalformedReview(f"no AdmissionReview: {error}") from None
 
 
 def _is_new_pod(request: _Anything) -> bool:
@@ -161,7 +163,7 @@ def _is_new_pod(request: _Anything) -> bool:
     return is_pod and request.operation == "CREATE" and not request.subResource
 
 
-def _change(request: _NewPod, terms: Terms, node_of: NodeOfClaim, tried: NodesTried) -> Manifest:
+def _change(request: _NewPod, terms: MutationTerms, node_of: NodeOfClaim, tried: NodesTried) -> Manifest:
     """Return the fields of the response beyond `allowed`: patch and warnings."""
     if request.object is None:
         return {}
@@ -170,7 +172,7 @@ def _change(request: _NewPod, terms: Terms, node_of: NodeOfClaim, tried: NodesTr
         if pod is None:
             return {}
         patch = operations(pod, prepared(pod, terms, namespace=request.namespace, node_of=node_of, tried=tried))
-    except (Unprepared, orjson.JSONDecodeError, *_NOT_DECODED) as error:
+    except (CannotMutate, orjson.JSONDecodeError, *_NOT_DECODED) as error:
         return _warned(str(error))
     found: Manifest = {"patchType": "JSONPatch", "patch": b64encode(orjson.dumps(patch)).decode()} if patch else {}
     flaw = cluster_selector_flaw(pod)
@@ -186,7 +188,7 @@ def _warning(words: str) -> Manifest:
     return {"warnings": [words[:_LONGEST_WARNING]]}
 
 
-def _pod(found: _Pod, namespace: str, terms: Terms) -> Manifest | None:
+def _pod(found: _Pod, namespace: str, terms: MutationTerms) -> Manifest | None:
     """Decode the relevant fields of a pod, None for a pod that is not to be prepared; raises Unprepared beyond a bound.
 
     Raises DecodeError or JSONDecodeError for fields that do not have a pod's schema.

@@ -20,15 +20,15 @@ import structlog
 
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, TensileError
 from tensile.kube.cluster import Cluster
-from tensile.kube.file_watch import FileWatcher, KeptFiles
-from tensile.kube.files import Unfit, read_regular
+from tensile.kube.file_watch import FileCache, FileWatcher
+from tensile.kube.files import UnreadableFile, read_regular
 from tensile.kube.store import Cache
-from tensile.kube.tls import Pair, self_signed, serving_tls
+from tensile.kube.tls import KeyPair, self_signed, serving_tls
 from tensile.names import Owner
 from tensile.objects import Manifest, Ref, metadata
 from tensile.policy.descheduler.records import nodes_tried
-from tensile.policy.webhook.admission import Terms, terms_of
-from tensile.policy.webhook.listener import Listening, call
+from tensile.policy.webhook.admission import MutationTerms, terms_of
+from tensile.policy.webhook.listener import WebhookListener, call
 from tensile.policy.webhook.registration import (
     address_of,
     bundle,
@@ -59,7 +59,7 @@ _TURNS = 8
 _log = structlog.get_logger("tensile.webhook")
 
 
-class Pace(NamedTuple):
+class WebhookTimings(NamedTuple):
     """Seconds between checks of the registration, after an error, of overlap, and after a write conflict.
 
     A published certificate is served after `overlap`, when every apiserver has received it. A certificate served from
@@ -74,7 +74,7 @@ class Pace(NamedTuple):
     again: float = 0.2
 
 
-class NotOurs(TensileError):
+class ForeignRegistration(TensileError):
     """The configuration of our name is not ours."""
 
 
@@ -84,7 +84,7 @@ class _Next(NamedTuple):
     It is served `overlap` seconds after its publication.
     """
 
-    pair: Pair
+    pair: KeyPair
     since: datetime
     overlap: float
     published: datetime | None = None
@@ -97,10 +97,10 @@ class _Own(NamedTuple):
     """
 
     names: tuple[str, ...]
-    pair: Pair
+    pair: KeyPair
 
 
-class Hooks(NamedTuple):
+class WebhookContext(NamedTuple):
     """The context of the webhook: its upper cluster, the owner, and the caches it reads.
 
     Paths of the topology are relative to `directory`, and `watcher` watches them. `claims` holds the upper's claims,
@@ -127,31 +127,31 @@ class WebhookServer:
 
     def __init__(
         self,
-        home: Hooks,
-        pace: Pace | None = None,
+        home: WebhookContext,
+        pace: WebhookTimings | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._home = home
-        self._pace = pace or Pace()
+        self._pace = pace or WebhookTimings()
         self._now = now
         self._clock = clock
         self._topology: Topology
-        self._terms: Terms
-        self._listening: Listening | None = None
+        self._terms: MutationTerms
+        self._listening: WebhookListener | None = None
         self._is_wanted = False
         self._own: _Own | None = None
         self._served: Webhook | None = None
-        self._shown: Pair
+        self._shown: KeyPair
         self._next: _Next | None = None
-        self._retired: list[Pair] = []
+        self._retired: list[KeyPair] = []
         self._is_reached = self._is_asked = False
         """Whether the address has answered, and whether an apiserver calls one of the addresses."""
         self._taken_back = 0
         self._welcome: float | None = None
         """When, by `clock`, an apiserver may call this engine; None while that is not known."""
         self._woken = asyncio.Event()
-        self._files: dict[tuple[Path, ...], KeptFiles] = {}
+        self._files: dict[tuple[Path, ...], FileCache] = {}
         self._trouble = ""
 
     @property
@@ -213,7 +213,7 @@ class WebhookServer:
         if same and self._listening is not None:
             self._listening.show(first)
         else:
-            opened = Listening(first, self._answer)
+            opened = WebhookListener(first, self._answer)
             await opened.start(webhook.bind, webhook.port)
             await self._deafen()
             self._listening = opened
@@ -243,15 +243,15 @@ class WebhookServer:
 
     # Certificate
 
-    def _pair(self, webhook: Webhook) -> Pair:
+    def _pair(self, webhook: Webhook) -> KeyPair:
         """Return the certificate and key of the topology's files, or a self-signed pair; raises TensileError."""
         if webhook.tls_cert_file is None or webhook.tls_key_file is None:
             names = names_of(webhook) if self._own is None or webhook.is_reachable else self._own.names
             return self._own_pair(names)
         files = {"tlsCertFile": webhook.tls_cert_file, "tlsKeyFile": webhook.tls_key_file}
         paths = self._paths(webhook)
-        kept = self._files.setdefault(paths, KeptFiles(self._home.watcher, paths, self._woken.set, read=read_regular))
-        pair = Pair(*(_content(field, path, kept) for field, path in zip(files, paths, strict=True)))
+        kept = self._files.setdefault(paths, FileCache(self._home.watcher, paths, self._woken.set, read=read_regular))
+        pair = KeyPair(*(_content(field, path, kept) for field, path in zip(files, paths, strict=True)))
         try:
             serving_tls(pair)
         except OSError as error:
@@ -259,7 +259,7 @@ class WebhookServer:
             raise TensileError(f"{whose}: no certificate and its key in PEM ({error}): give both anew") from None
         return pair
 
-    def _own_pair(self, names: tuple[str, ...]) -> Pair:
+    def _own_pair(self, names: tuple[str, ...]) -> KeyPair:
         """Return the self-signed pair if it covers these names and is not due, else a new one that replaces it."""
         own = self._own
         if own is not None and set(names) <= set(own.names) and not self._is_due(own.pair):
@@ -291,7 +291,7 @@ class WebhookServer:
         elif pair != newest:
             self._next = _Next(pair, self._now(), self._pace.overlap)
 
-    def _is_due(self, pair: Pair) -> bool:
+    def _is_due(self, pair: KeyPair) -> bool:
         """Report whether a certificate is to be renewed."""
         leaf = certificates_in(pair.certificate)[0]
         begin, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
@@ -307,7 +307,7 @@ class WebhookServer:
             return
         self._show(self._listening, pair)
 
-    def _show(self, listening: Listening, pair: Pair) -> None:
+    def _show(self, listening: WebhookListener, pair: KeyPair) -> None:
         listening.show(pair)
         self._shown, self._next = pair, None
         _log.info("the webhook shows another certificate")
@@ -323,7 +323,7 @@ class WebhookServer:
                 self._trouble = ""
             else:
                 self._welcomes()
-                with suppress(Denied, NotOurs):
+                with suppress(Denied, ForeignRegistration):
                     await self._stay_trusted(topology)
                 self._say("set webhook.service or webhook.url: how the upper's apiserver reaches it")
         except Conflict:
@@ -340,7 +340,7 @@ class WebhookServer:
         upper, ref = self._home.upper, ref_of(topology)
         try:
             seen = await self._seen(topology)
-        except (Denied, NotOurs):
+        except (Denied, ForeignRegistration):
             self._welcomes()
             raise
         trusted = bundle(self._mine(), bundle_in(seen or {}), self._dropped(), self._now())
@@ -431,7 +431,9 @@ class WebhookServer:
         except NotFound:
             return None
         if not is_ours(seen, self._home.owner):
-            raise NotOurs(f"{ref} is not ours, and stays as it is: delete it, or give the topology another name")
+            raise ForeignRegistration(
+                f"{ref} is not ours, and stays as it is: delete it, or give the topology another name"
+            )
         return seen
 
     def _mine(self) -> list[bytes]:
@@ -461,7 +463,7 @@ class WebhookServer:
                 _log.info("the webhook is not registered any more", name=meta["name"])
                 self._taken_back += 1
                 return self._pace.look
-        except (NotFound, NotOurs):
+        except (NotFound, ForeignRegistration):
             return None
         except Denied as error:
             words = "whether the webhook is registered still cannot be seen or changed: pods would wait for its answer"
@@ -478,11 +480,11 @@ class WebhookServer:
         self._trouble = trouble
 
 
-def _content(field: str, path: Path, kept: KeptFiles) -> bytes:
+def _content(field: str, path: Path, kept: FileCache) -> bytes:
     try:
         return kept.read(path)
     except OSError as error:
-        advice = error.advice if isinstance(error, Unfit) else "let the engine read it"
+        advice = error.advice if isinstance(error, UnreadableFile) else "let the engine read it"
         raise TensileError(f"webhook.{field}: {path}: {error.strerror}: {advice}") from None
 
 

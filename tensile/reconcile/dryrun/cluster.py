@@ -25,7 +25,7 @@ from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, POD, SERVICE_ACCOUNT, Kind, Manifest, Ref, metadata, timestamp, uid
 from tensile.reconcile.dryrun.patch import is_selected, patched
 from tensile.reconcile.dryrun.semantics import (
-    Author,
+    FieldManager,
     booked,
     check_way,
     created,
@@ -78,7 +78,7 @@ class _Follower(NamedTuple):
             self.cache.remove(raw)
 
 
-class Rehearsal:
+class DryRunCluster:
     """An in-memory cluster. `name` as in `Cluster`.
 
     `behind` is the real cluster that it stands for. That is read for what is not held here, and never written. With
@@ -238,7 +238,7 @@ class Rehearsal:
             before = _decoded(await self._fetched(ref))
             if metadata(before)["uid"] == uid:
                 self._revise(ref, before, disrupted(before, self._now()), FIELD_MANAGER, "status")
-        await Rehearsal.delete(self, ref, uid=uid)
+        await DryRunCluster.delete(self, ref, uid=uid)
 
     async def version(self) -> str:
         """Return the version that it was created with."""
@@ -345,9 +345,9 @@ class Rehearsal:
         """Return a UID that is unique over all clusters."""
         return str(uuid5(_UIDS, f"{self._name}/{self._count}"))
 
-    def _author(self, manager: str) -> Author:
+    def _author(self, manager: str) -> FieldManager:
         """Return the author of a write now."""
-        return Author(manager, timestamp(self._now()))
+        return FieldManager(manager, timestamp(self._now()))
 
 
 def _decoded(raw: bytes) -> Manifest:
@@ -396,4 +396,4 @@ def _success(ref: Ref, uid: str) -> bytes:
 
 
 if TYPE_CHECKING:
-    _: type[Cluster] = Rehearsal
+    _: type[Cluster] = DryRunCluster

@@ -50,14 +50,14 @@ _SECTIONS = ("labels", "annotations")
 _LISTS = ("containers", "initContainers")
 
 
-class Author(NamedTuple):
+class FieldManager(NamedTuple):
     """The writer, by field manager, and the time in RFC 3339."""
 
     manager: str
     moment: str
 
 
-def created(ref: Ref, body: Manifest, uid: str, author: Author) -> Manifest:
+def created(ref: Ref, body: Manifest, uid: str, author: FieldManager) -> Manifest:
     """Return a new object as it is stored, without its resourceVersion."""
     given = {field: value for field, value in metadata(body).items() if field not in _SERVERS}
     place = {"name": ref.name} | ({"namespace": ref.namespace} if ref.namespace else {})
@@ -145,7 +145,7 @@ def _resized(seen: Manifest, asked: Manifest) -> Manifest:
     return found
 
 
-def booked(seen: Manifest, manifest: Manifest, author: Author, subresource: str = "") -> Manifest:
+def booked(seen: Manifest, manifest: Manifest, author: FieldManager, subresource: str = "") -> Manifest:
     """Record the owners of labels and annotations in managedFields, and increment a pod's generation.
 
     As for an update in Kubernetes, the writer alone owns what it changed, removed keys have no owner, and unchanged
@@ -163,7 +163,7 @@ def booked(seen: Manifest, manifest: Manifest, author: Author, subresource: str 
 
 
 def _book(
-    books: list[Manifest], section: str, old: dict[str, str], new: dict[str, str], by: tuple[Author, str]
+    books: list[Manifest], section: str, old: dict[str, str], new: dict[str, str], by: tuple[FieldManager, str]
 ) -> None:
     """Record one section of metadata."""
     written = [key for key, value in new.items() if old.get(key) != value]
@@ -177,7 +177,7 @@ def _book(
         owned.update({f"f:{key}": {} for key in written})
 
 
-def _book_of(books: list[Manifest], author: Author, subresource: str) -> Manifest:
+def _book_of(books: list[Manifest], author: FieldManager, subresource: str) -> Manifest:
     """Return the writer's entry in managedFields, a new one if needed."""
     for book in books:
         if (book["manager"], book.get("subresource", "")) == (author.manager, subresource):

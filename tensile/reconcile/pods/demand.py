@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tensile.kube.store import Kept
+from tensile.kube.store import Transformed
 from tensile.names import LEGACY, OWNER, UPPER_UID, VIRTUAL_POD
 from tensile.resources import add, parse_all
 
@@ -113,7 +113,7 @@ def pod_requests(pod: Mapping[str, object]) -> Amounts:
     return _requests(msgspec.convert(pod, _Pod))
 
 
-def pod_demand(raw: bytes) -> Kept:
+def pod_demand(raw: bytes) -> Transformed:
     """Transform a pod that is only counted to a `PodDemand`. Bytes are kept only if it may have lost its owner."""
     pod = _PODS.decode(raw)
     ended = pod.status.phase in ("Succeeded", "Failed")
@@ -122,7 +122,7 @@ def pod_demand(raw: bytes) -> Kept:
     ending = bool(pod.metadata.deletionTimestamp)
     demand = PodDemand(pod.spec.nodeName, ended, {} if ended else _requests(pod), mark, made_for, ending)
     lost = made_for or labels.get(VIRTUAL_POD) == "true" or notes.get(LEGACY) == "true"
-    return Kept(raw if lost else b"", demand)
+    return Transformed(raw if lost else b"", demand)
 
 
 def _requests(pod: _Pod) -> Amounts:

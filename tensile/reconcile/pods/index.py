@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from tensile.kube.store import Departure, Entry, Kept, packed
+from tensile.kube.store import Entry, Tombstone, Transformed, packed
 from tensile.names import FIELD_MANAGER, OWNER, VIRTUAL_POD, Owner
 from tensile.objects import Manifest, controller_of, labels, metadata
 from tensile.reconcile.ownership import upper_uid_of
@@ -49,23 +49,23 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
         return self.daemon and not self.ran
 
 
-def digest_above(raw: bytes) -> Kept:
+def digest_above(raw: bytes) -> Transformed:
     """Keep an upper pod and its facts, without managedFields.
 
     So our marks never count on it, whoever wrote them: an upper pod is identified by its own UID alone.
     """
     pod: Manifest = orjson.loads(raw)
     pod["metadata"].pop("managedFields", None)
-    return Kept(packed(pod), facts_of(pod), pod)
+    return Transformed(packed(pod), facts_of(pod), pod)
 
 
-def digest_below(raw: bytes) -> Kept:
+def digest_below(raw: bytes) -> Transformed:
     """Keep a lower pod and its facts, with the managedFields needed later: our metadata, and other writers' spec."""
     pod: Manifest = orjson.loads(raw)
     books = pod["metadata"].pop("managedFields", None)
     if books:
         pod["metadata"]["managedFields"] = [_thinned(book) for book in books if not book.get("subresource")]
-    return Kept(packed(pod), facts_of(pod), pod)
+    return Transformed(packed(pod), facts_of(pod), pod)
 
 
 def _thinned(book: Manifest) -> Manifest:
@@ -124,7 +124,7 @@ def lives_below(upper_pod: Entry, excluded: Collection[str]) -> bool:
     return not (facts.terminal or facts.daemon or upper_pod.namespace in excluded)
 
 
-def was_deleted(departure: Departure, upper_uid: str) -> bool:
+def was_deleted(departure: Tombstone, upper_uid: str) -> bool:
     """Report whether the upper pod of that UID is known to have been deleted on request.
 
     Kubernetes itself deletes pods because of their node. And what a read or a write only found missing may have
@@ -143,10 +143,10 @@ def is_gone_below(upper: Entry, lower: LowerWorld) -> bool:
     delivered yet what another engine created since.
     """
     namespace = lower.namespace(upper.namespace)
-    departure = lower.pods.departed(namespace, upper.name)
+    departure = lower.pods.tombstone(namespace, upper.name)
     facts = departure.facts if departure is not None else None
     was_its = facts is not None and facts.upper_uid == upper.uid
-    return was_its or lower.pods.is_gone(namespace, upper.name, upper.uid)
+    return was_its or lower.pods.is_deleted(namespace, upper.name, upper.uid)
 
 
 def by_life(entry: Entry) -> Iterator[str]:

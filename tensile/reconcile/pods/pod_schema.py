@@ -16,8 +16,8 @@ import orjson
 from tensile.errors import TensileError
 from tensile.resources import SYNTAX, is_quantity
 from tensile.topology.fields import show
-from tensile.topology.messages import Problem
-from tensile.yaml_document import Node, Path, compose, locate
+from tensile.topology.messages import TopologyProblem
+from tensile.yaml_document import Path, YAMLNode, compose, locate
 
 _LIST, _MAP, _REQUIRED = "[]", "map[string]", "!"
 _INTEGERS = range(-(2**63), 2**63)
@@ -51,7 +51,7 @@ def forms() -> Mapping[str, Mapping[str, str]]:
     return {**found, "Pod": _POD}
 
 
-def composed(data: bytes, name: str) -> Node:
+def composed(data: bytes, name: str) -> YAMLNode:
     """Parse a pod's file to a tree. Raises TensileError, with positions in the file `name`, for invalid YAML."""
     try:
         text = data.decode()
@@ -59,21 +59,21 @@ def composed(data: bytes, name: str) -> Node:
         raise TensileError(f"{name}: a byte that is not UTF-8; save the file as UTF-8") from None
     root, found = compose(text, what="pod")
     if root is None or found:
-        raise TensileError("\n".join(Problem(*flaw).line(name) for flaw in found))
+        raise TensileError("\n".join(TopologyProblem(*flaw).line(name) for flaw in found))
     demand(root, _numbers(root, ()), name)
     return root
 
 
-def stored(node: Node) -> Any:
+def stored(node: YAMLNode) -> Any:
     """Return data as an apiserver stores it, without null fields."""
     if isinstance(node.value, dict):
         return {key: stored(one) for key, one in node.value.items() if one.value is not None}
     return [stored(one) for one in node.value] if isinstance(node.value, list) else node.value
 
 
-def demand(root: Node, found: Iterable[Found], name: str) -> None:
+def demand(root: YAMLNode, found: Iterable[Found], name: str) -> None:
     """Raise TensileError for the errors found in a tree, each with its position in the file `name`."""
-    problems = dict.fromkeys(Problem(locate(root, path), path, words) for path, words in found)
+    problems = dict.fromkeys(TopologyProblem(locate(root, path), path, words) for path, words in found)
     if problems:
         inorder = sorted(problems, key=lambda one: one.position)
         raise TensileError("\n".join(problem.line(name) for problem in inorder))
@@ -109,7 +109,7 @@ def _field(name: str, kind: str) -> Any:
     return name, _type_of(kind) | msgspec.UnsetType, msgspec.UNSET
 
 
-def flaws(node: Node, kind: str, path: Path = ()) -> Iterator[Found]:
+def flaws(node: YAMLNode, kind: str, path: Path = ()) -> Iterator[Found]:
     """Yield the errors in a value of a kind at a path. Null is no value, as in Kubernetes."""
     value = node.value
     if value is None:
@@ -124,7 +124,7 @@ def flaws(node: Node, kind: str, path: Path = ()) -> Iterator[Found]:
         yield path, _said(value, kind)
 
 
-def _in_list(node: Node, kind: str, path: Path) -> Iterator[Found]:
+def _in_list(node: YAMLNode, kind: str, path: Path) -> Iterator[Found]:
     if not isinstance(node.value, list):
         yield path, f"{show(node.value)} is no list; write each item after a dash"
         return
@@ -132,7 +132,7 @@ def _in_list(node: Node, kind: str, path: Path) -> Iterator[Found]:
         yield from _present(one, kind, (*path, place))
 
 
-def _in_map(node: Node, kind: str, path: Path) -> Iterator[Found]:
+def _in_map(node: YAMLNode, kind: str, path: Path) -> Iterator[Found]:
     if not isinstance(node.value, dict):
         yield path, f"{show(node.value)} is no mapping; {_KEYS}"
         return
@@ -140,7 +140,7 @@ def _in_map(node: Node, kind: str, path: Path) -> Iterator[Found]:
         yield from _present(one, kind, (*path, key))
 
 
-def _in_mapping(node: Node, fields: Mapping[str, str], path: Path) -> Iterator[Found]:
+def _in_mapping(node: YAMLNode, fields: Mapping[str, str], path: Path) -> Iterator[Found]:
     if not isinstance(node.value, dict):
         yield path, f"{show(node.value)} is no mapping; {_KEYS}"
         return
@@ -152,7 +152,7 @@ def _in_mapping(node: Node, fields: Mapping[str, str], path: Path) -> Iterator[F
             yield path, f"{field} is missing; add it"
 
 
-def _present(node: Node, kind: str, path: Path) -> Iterator[Found]:
+def _present(node: YAMLNode, kind: str, path: Path) -> Iterator[Found]:
     """Check a value that must not be null."""
     if node.value is None:
         yield path, "nothing stands here; write a value, or take it out"
@@ -185,7 +185,7 @@ def _said(value: Any, kind: str) -> str:
     return f"{show(value)} is no {noun}; {advice}"
 
 
-def _numbers(node: Node, path: Path) -> Iterator[Found]:
+def _numbers(node: YAMLNode, path: Path) -> Iterator[Found]:
     """Yield the numbers that JSON, or an apiserver, cannot represent."""
     if isinstance(node.value, dict):
         for key, one in node.value.items():

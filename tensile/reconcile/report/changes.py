@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from tensile.errors import ClusterError, Denied
 from tensile.kube.cluster import Patch
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, UPPER, Manifest, Ref
-from tensile.reconcile.desired import Moving
+from tensile.reconcile.desired import PodMove
 from tensile.reconcile.diff import Operation, between, parts
 from tensile.reconcile.dryrun.patch import patched
 from tensile.reconcile.plan import Step
@@ -40,7 +40,7 @@ _RANKS = {NAMESPACE.name: 0, CONFIG_MAP.name: 1, SECRET.name: 2, POD.name: 4, NO
 _OTHER_RANK = 3
 _DIGITS = re.compile(r"([0-9]+)")
 
-Before = Callable[[Ref], Manifest | None]
+ReadBefore = Callable[[Ref], Manifest | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Change:
     operations: tuple[Operation, ...]
     differences: tuple[Difference, ...] = ()
     manifest: Manifest | None = None
-    moving: Moving | None = None
+    moving: PodMove | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Counts(NamedTuple):
     delete: int = 0
 
 
-class Recorded(NamedTuple):
+class RecordedStep(NamedTuple):
     """A step that succeeded, and its key."""
 
     key: Key
@@ -99,18 +99,18 @@ class Recorder:
     """Observes a loop. `recorded` are the shown steps in order, `broken` the bugs in rules."""
 
     def __init__(self) -> None:
-        self.recorded: list[Recorded] = []
+        self.recorded: list[RecordedStep] = []
         self.broken: list[tuple[Key, Exception]] = []
 
-    def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
+    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
         """Record a step that succeeded and that a person decides about."""
-        if error is None and step.shown:
-            self.recorded.append(Recorded(key, step))
+        if error is None and step.in_plan:
+            self.recorded.append(RecordedStep(key, step))
 
-    def stuck(self, key: Key, problem: Problem) -> None:
+    def on_blocked(self, key: Key, problem: Problem) -> None:
         """Record nothing: the world holds the problems that are left at the end."""
 
-    def broke(self, key: Key, error: Exception) -> None:
+    def on_rule_error(self, key: Key, error: Exception) -> None:
         """Record a bug: a plan made with it is not reliable."""
         self.broken.append((key, error))
 
@@ -220,7 +220,7 @@ def _updated(ref: Ref, steps: Sequence[Step], seen: Manifest | None) -> Change |
     return Change(ref, "update", reason, shown, redacted_differences(ref.kind, told))
 
 
-def _moving(steps: Sequence[Step]) -> Moving | None:
+def _moving(steps: Sequence[Step]) -> PodMove | None:
     return next((step.moving for step in steps if step.moving), None)
 
 
@@ -238,9 +238,9 @@ def _alleged(joined: Iterable[Operation]) -> tuple[Difference, ...]:
 
 
 def preview(
-    recorded: Iterable[Recorded],
+    recorded: Iterable[RecordedStep],
     problems: Mapping[Key, Problem],
-    before: Before,
+    before: ReadBefore,
     *,
     topology: str,
     lowers: Sequence[str],
@@ -265,7 +265,7 @@ def preview(
     return Preview(topology, clusters, tuple(stuck), unreached)
 
 
-def observed(world: World) -> Before:
+def observed(world: World) -> ReadBefore:
     """Return a lookup in a world's caches. The world must not change while the dry run uses a copy of it."""
 
     def find(ref: Ref) -> Manifest | None:

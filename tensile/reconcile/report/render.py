@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import orjson
 
 from tensile.objects import UPPER
-from tensile.reconcile.desired import Moving
+from tensile.reconcile.desired import PodMove
 from tensile.reconcile.report.changes import Action, Change, Counts, Preview, count, subject
-from tensile.reconcile.report.values import listed, summary, told
+from tensile.reconcile.report.values import listed, shown_values, summary
 from tensile.reconcile.world import Key, Problem
 from tensile.text import harmless
 
@@ -147,7 +147,7 @@ def _details(change: Change) -> list[str]:
     """Return the lines below a change: its fields, or a summary of a new object."""
     if change.action == "create":
         return summary(change.ref.kind, change.manifest or {})
-    lines = [line for one in change.differences[:_FIELDS] for line in told(one)]
+    lines = [line for one in change.differences[:_FIELDS] for line in shown_values(one)]
     more = len(change.differences) - _FIELDS
     return [*lines, f"and {more} more fields"] if more > 0 else lines
 
@@ -195,7 +195,7 @@ def _change(change: Change) -> dict[str, Any]:
     }
 
 
-def _move(moving: Moving) -> dict[str, Any]:
+def _move(moving: PodMove) -> dict[str, Any]:
     """Return where a pod moves: between virtual nodes, and the real node that has capacity for it."""
     return {"from": moving.source, "to": moving.targets, "node": moving.node}
 

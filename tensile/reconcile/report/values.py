@@ -149,7 +149,7 @@ def listed(names: Iterable[str], most: int) -> str:
     return harmless(", ".join(known[:most])) + more
 
 
-def told(one: Difference) -> list[str]:
+def shown_values(one: Difference) -> list[str]:
     """Return the change of a field: one line, followed by more lines for a small change of a text."""
     field = harmless(one.field)
     if REDACTED in (one.old, one.new):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tensile.kube.store import Delta, Entry
 from tensile.objects import CLAIM, UPPER, VOLUME, Ref
-from tensile.reconcile.desired import Absent, Confirmed, Decision, Route
+from tensile.reconcile.desired import Absent, Decision, VerifyAbsent, Watch
 from tensile.reconcile.rules.claims import can_tell, is_copy, is_enabled, may_hold_data, without_volume
 from tensile.reconcile.world import Key, LowerWorld, World
 
@@ -27,11 +27,11 @@ class ClaimOrphanRule:
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch upper claims that are deleted, and lower ones that have no upper one."""
         return (
-            Route("upper.PersistentVolumeClaim", _above, delay=_COLLECT),
-            Route("PersistentVolumeClaim", _below, delay=_COLLECT),
+            Watch("upper.PersistentVolumeClaim", _above, delay=_COLLECT),
+            Watch("PersistentVolumeClaim", _below, delay=_COLLECT),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -42,22 +42,22 @@ class ClaimOrphanRule:
     def decide(self, key: Key, world: World) -> Decision:
         """Return deletions of certain orphans and quorum reads of uncertain ones."""
         lower = world.lowers[key.lower]
-        if not can_tell(lower, world) or lower.silent:
+        if not can_tell(lower, world) or lower.unreachable_seconds:
             return Decision()
         copies = sorted(lower.placed(lower.more[CLAIM]), key=lambda copy: (copy.namespace, copy.name))
         return Decision(tuple(one for copy in copies for one in _orphan(copy, lower, world)))
 
 
-def _orphan(copy: Entry, lower: LowerWorld, world: World) -> Iterator[Absent | Confirmed]:
+def _orphan(copy: Entry, lower: LowerWorld, world: World) -> Iterator[Absent | VerifyAbsent]:
     facts = copy.facts
     above = Ref(UPPER, CLAIM, lower.upper_namespace(copy.namespace), copy.name)
     claims = world.upper.more[CLAIM]
     spared = may_hold_data(copy) or facts.terminating or not is_copy(copy, world.owner) or not above.namespace
     if spared or claims.get(above.namespace, above.name) or world.upper.more[VOLUME].select("lower_claim", copy.uid):
         return
-    departure = claims.departed(above.namespace, above.name)
-    if departure is None or not claims.is_gone(above.namespace, above.name, facts.upper_uid):
-        yield Confirmed(above, facts.upper_uid, "its claim below stands", asked=False)
+    departure = claims.tombstone(above.namespace, above.name)
+    if departure is None or not claims.is_deleted(above.namespace, above.name, facts.upper_uid):
+        yield VerifyAbsent(above, facts.upper_uid, "its claim below stands", requested=False)
     elif not (departure.seen and departure.uid == facts.upper_uid):
         reason = "its upper claim is gone, and nobody is known to have deleted it"
         yield without_volume(copy, lower, reason, asked=False, lost=claims.is_lost(above.namespace, above.name))

@@ -12,7 +12,7 @@ from tensile.names import LOWER, UPPER_UID, Owner
 from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations, labels, uid
 from tensile.reconcile.adoption import adopts, conflict
 from tensile.reconcile.adoption import claim as claim_to
-from tensile.reconcile.desired import Confirmed, Decision, Present, Route, Wanted
+from tensile.reconcile.desired import Decision, Present, VerifyAbsent, Wanted, Watch
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules import namespaces
@@ -114,14 +114,14 @@ class ClaimRule:
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch claims on both sides, volumes that say where they are, and pods that use them."""
         return (
-            Route("upper.PersistentVolumeClaim", _above),
-            Route("upper.PersistentVolume", _volume),
-            Route("PersistentVolumeClaim", _below),
-            Route("upper_pods", _user),
-            Route("pods", _user_below),
+            Watch("upper.PersistentVolumeClaim", _above),
+            Watch("upper.PersistentVolume", _volume),
+            Watch("PersistentVolumeClaim", _below),
+            Watch("upper_pods", _user),
+            Watch("pods", _user_below),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -185,7 +185,7 @@ def _here(key: Key, claim: Entry, found: Entry | None, copy: Entry | None, world
     if found is None and claim.facts.volume:
         return _vanished(key, claim, lower, world)
     if not namespaces.ready(lower, key.namespace):
-        return Decision(waits=(namespaces.key_of(lower.name, key.namespace),))
+        return Decision(depends_on=(namespaces.key_of(lower.name, key.namespace),))
     manifest = claim.manifest()
     wanted = _wanted(manifest, lower, world.owner, grows=copy is not None and copy.facts.bound)
     unfitting = _unfitting(found, wanted, world) if found is not None and copy is None else None
@@ -222,7 +222,7 @@ def _may_be_in(claim: Entry, lower: LowerWorld) -> bool:
     """Report whether a claim is noted to be created in a lower; without controller PV there, a read decides."""
     if claim.facts.chosen != lower.name:
         return False
-    found = lower.more[CLAIM].is_gone(lower.namespace(claim.namespace), claim.name, claim.uid)
+    found = lower.more[CLAIM].is_deleted(lower.namespace(claim.namespace), claim.name, claim.uid)
     return is_enabled(lower) or not found
 
 
@@ -230,13 +230,13 @@ def _after(key: Key, claim: Entry, other: LowerWorld) -> Decision:
     """Wait for another lower to release a claim, and report it if that may take long: two copies are two volumes."""
     where = f"claim {claim.namespace}/{claim.name} has to go in lower cluster {other.name} first"
     waits = (key_of(other.name, key.namespace, key.name),)
-    if other.silent:
-        return Decision(waits=waits, problem=Problem("LowerUnreachable", f"{where}, which does not answer"))
+    if other.unreachable_seconds:
+        return Decision(depends_on=waits, problem=Problem("LowerUnreachable", f"{where}, which does not answer"))
     if is_enabled(other):
-        return Decision(waits=waits)
+        return Decision(depends_on=waits)
     ref = Ref(other.name, CLAIM, other.namespace(key.namespace), key.name)
     if other.more[CLAIM].get(ref.namespace, ref.name) is None:
-        return Decision((Confirmed(ref, claim.uid, "it was to be made there"),))
+        return Decision((VerifyAbsent(ref, claim.uid, "it was to be made there"),))
     return Decision(problem=Problem("ClaimElsewhere", f"{where}, where PV is not among the controllers any more"))
 
 
@@ -303,8 +303,8 @@ def _is_waited_for(claim: Entry, lower: LowerWorld, world: World) -> bool:
 def _vanished(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decision:
     """Report that the data of a claim are gone in the lower cluster, once that is certain."""
     ref = Ref(lower.name, CLAIM, lower.namespace(key.namespace), key.name)
-    if lower.more[CLAIM].departed(ref.namespace, ref.name) is None:
-        return Decision((Confirmed(ref, claim.uid, "its volume above says that it holds the data"),))
+    if lower.more[CLAIM].tombstone(ref.namespace, ref.name) is None:
+        return Decision((VerifyAbsent(ref, claim.uid, "its volume above says that it holds the data"),))
     lost = (
         f"claim {ref.namespace}/{ref.name} with the data is gone in lower cluster {lower.name}, or not marked as ours"
     )
@@ -340,7 +340,7 @@ def _told_here(key: Key, claim: Entry, world: World) -> Decision:
     if not users(lower, claim, world.topology.exclude_namespaces):
         return Decision()
     waits = (key_of(place.lower, key.namespace, key.name),) if place.lower in world.lowers else ()
-    return Decision(waits=waits, problem=place.problem or _far(claim, place.lower))
+    return Decision(depends_on=waits, problem=place.problem or _far(claim, place.lower))
 
 
 def _far(claim: Entry, lower: str) -> Problem | None:
@@ -376,7 +376,7 @@ def _left_over(key: Key, copy: Entry, claim: Entry | None, world: World) -> Deci
 
 def _was_deleted(key: Key, copy: Entry, world: World) -> bool:
     """Report whether the upper claim of a copy was seen deleted."""
-    departure = world.upper.more[CLAIM].departed(key.namespace, key.name)
+    departure = world.upper.more[CLAIM].tombstone(key.namespace, key.name)
     return departure is not None and departure.seen and departure.uid == copy.facts.upper_uid
 
 

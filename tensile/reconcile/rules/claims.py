@@ -15,7 +15,7 @@ import msgspec
 import orjson
 
 from tensile.kube.cluster import Patch
-from tensile.kube.store import Entry, Kept
+from tensile.kube.store import Entry, Transformed
 from tensile.names import LOWER, MIRRORED, OWNER, PROVISIONER, Owner
 from tensile.objects import (
     CLAIM,
@@ -30,7 +30,7 @@ from tensile.objects import (
     timestamp,
     uid,
 )
-from tensile.reconcile.desired import Absent, Patched, Told, Wanted
+from tensile.reconcile.desired import Absent, EmitEvent, Patched, Wanted
 from tensile.reconcile.ownership import upper_uid_of, we_wrote
 from tensile.reconcile.pods.index import lives_below
 from tensile.reconcile.world import LowerWorld, Problem, World
@@ -73,16 +73,16 @@ class ClaimFacts(msgspec.Struct, frozen=True, gc=False):
     terminating: bool
 
 
-class Home(NamedTuple):
+class ClaimHome(NamedTuple):
     """The name of the lower cluster where a claim lives, "" for none; `problem` is why pods elsewhere cannot use it."""
 
     lower: str = ""
     problem: Problem | None = None
 
 
-def digest(raw: bytes) -> Kept:
+def digest(raw: bytes) -> Transformed:
     """Transform a claim: its bytes and facts."""
-    return Kept(raw, facts_of(orjson.loads(raw)))
+    return Transformed(raw, facts_of(orjson.loads(raw)))
 
 
 def facts_of(claim: Manifest) -> ClaimFacts:
@@ -205,21 +205,21 @@ def may_hold_data(copy: Entry) -> bool:
 def without_volume(copy: Entry, lower: LowerWorld, reason: str, *, asked: bool = True, lost: bool = False) -> Absent:
     """Return the deletion of a lower claim without a known volume; if it gets one meanwhile, it stays."""
     ref = Ref(lower.name, CLAIM, copy.namespace, copy.name)
-    return Absent(ref, copy.uid, reason, asked=asked, lost=lost, version=str(copy.version))
+    return Absent(ref, copy.uid, reason, requested=asked, after_rollback=lost, version=str(copy.version))
 
 
-def home(claim: Entry, world: World) -> Home:
+def home(claim: Entry, world: World) -> ClaimHome:
     """Return where an upper claim lives."""
     if claim.facts.volume:
         return _of_volume(claim, world)
     if claim.namespace in world.topology.exclude_namespaces:
         words = f"claims of namespace {claim.namespace} are not mirrored (excludeNamespaces)"
-        return Home(problem=Problem("NamespaceExcluded", words))
+        return ClaimHome(problem=Problem("NamespaceExcluded", words))
     if held := _holder(claim, world):
-        return Home(held)
+        return ClaimHome(held)
     if is_selected(claim):
         chosen = (lower for lower in world.lowers.values() if lower.node == claim.facts.selected)
-        return next((Home(lower.name) for lower in chosen if is_enabled(lower)), Home())
+        return next((ClaimHome(lower.name) for lower in chosen if is_enabled(lower)), ClaimHome())
     return _of_user(claim, world)
 
 
@@ -247,15 +247,17 @@ def mapped(classes: Mapping[str, str], name: str) -> str:
     return classes.get(name, name)
 
 
-def _of_volume(claim: Entry, world: World) -> Home:
+def _of_volume(claim: Entry, world: World) -> ClaimHome:
     name = claim.facts.volume
     volume = world.upper.more[VOLUME].get("", name)
     where = f"claim {claim.namespace}/{claim.name}"
     if volume is None or volume.facts.owner != world.owner.mark:
-        return Home(problem=Problem("ClaimNotMirrored", f"{where} has volume {name}, which is in no lower cluster"))
+        return ClaimHome(
+            problem=Problem("ClaimNotMirrored", f"{where} has volume {name}, which is in no lower cluster")
+        )
     if volume.facts.claim_uid != claim.uid:
-        return Home(problem=Problem("ClaimNotBound", f"{where} asks for volume {name}, which is not bound to it"))
-    return Home(volume.facts.lower)
+        return ClaimHome(problem=Problem("ClaimNotBound", f"{where} asks for volume {name}, which is not bound to it"))
+    return ClaimHome(volume.facts.lower)
 
 
 def _holder(claim: Entry, world: World) -> str:
@@ -264,17 +266,17 @@ def _holder(claim: Entry, world: World) -> str:
     return next((name for name, copy in copies if copy is not None and may_hold_data(copy)), "")
 
 
-def _of_user(claim: Entry, world: World) -> Home:
+def _of_user(claim: Entry, world: World) -> ClaimHome:
     """Return the lower with a copy in use, or that may have one while its claims are unknown, else the oldest pod's."""
     using = {lower.name: users(lower, claim, world.topology.exclude_namespaces) for lower in world.lowers.values()}
     for lower in world.lowers.values():
         if using[lower.name] and copy_in(lower, claim, world) is not None:
-            return Home(lower.name)
+            return ClaimHome(lower.name)
     chosen = world.lowers.get(claim.facts.chosen)
     if chosen is not None and is_enabled(chosen) and not chosen.more[CLAIM].synced:
-        return Home(chosen.name, _unknown(claim, chosen))
+        return ClaimHome(chosen.name, _unknown(claim, chosen))
     oldest = [(_age(pod), name) for name, pods in using.items() for pod in pods]
-    return _first(claim, world.lowers[min(oldest)[1]]) if oldest else Home()
+    return _first(claim, world.lowers[min(oldest)[1]]) if oldest else ClaimHome()
 
 
 def _unknown(claim: Entry, lower: LowerWorld) -> Problem:
@@ -283,14 +285,14 @@ def _unknown(claim: Entry, lower: LowerWorld) -> Problem:
     return Problem("LowerUnreachable", f"{where} may have its volume in lower cluster {lower.name}, which is silent")
 
 
-def _first(claim: Entry, lower: LowerWorld) -> Home:
+def _first(claim: Entry, lower: LowerWorld) -> ClaimHome:
     """Return the home of a claim that a pod is the first to use: the pod's lower, if the claim can be created there."""
     facts = claim.facts
     if facts.provisioner in ("", PROVISIONER) or facts.storage_class in lower.spec.storage_classes:
-        return Home(lower.name) if is_enabled(lower) else Home()
+        return ClaimHome(lower.name) if is_enabled(lower) else ClaimHome()
     waits = f"claim {claim.namespace}/{claim.name} waits for a volume of {facts.provisioner}, which is in no lower"
     advice = f"list its class {facts.storage_class} in storageClasses to have it made in {lower.name}"
-    return Home(problem=Problem("ClaimNotMirrored", f"{waits} cluster; {advice}"))
+    return ClaimHome(problem=Problem("ClaimNotMirrored", f"{waits} cluster; {advice}"))
 
 
 def _age(pod: Entry) -> tuple[str, str]:
@@ -354,8 +356,8 @@ def given_up(claim: Manifest, problem: Problem) -> tuple[Wanted, ...]:
     fence = [{"op": "replace", "path": f"/metadata/{field}", "value": meta[field]} for field in _FENCE]
     taken = {"op": "remove", "path": f"/metadata/annotations/{SELECTED_NODE.replace('/', '~1')}"}
     reason = f"no volume can be made there: {problem.message}"
-    told = Told(_ref(claim), uid(claim), PROVISIONING_FAILED, problem.message)
-    return (told, Patched(_ref(claim), Patch("json-patch", [*fence, taken]), reason, shown=True))
+    told = EmitEvent(_ref(claim), uid(claim), PROVISIONING_FAILED, problem.message)
+    return (told, Patched(_ref(claim), Patch("json-patch", [*fence, taken]), reason, in_plan=True))
 
 
 def settled(claim: Manifest, lower: str) -> Wanted:
@@ -371,7 +373,7 @@ def unsettled(claim: Manifest, lower: str) -> Wanted:
 def _noted(claim: Manifest, lower: str | None, reason: str) -> Wanted:
     meta = metadata(claim)
     body = {"metadata": {**{field: meta[field] for field in _FENCE}, "annotations": {LOWER: lower}}}
-    return Patched(_ref(claim), Patch("merge-patch", body), reason, shown=True)
+    return Patched(_ref(claim), Patch("merge-patch", body), reason, in_plan=True)
 
 
 def pinned(claim: Manifest, node: str) -> tuple[Wanted, ...]:
@@ -382,7 +384,7 @@ def pinned(claim: Manifest, node: str) -> tuple[Wanted, ...]:
     fence = {"op": "replace", "path": "/metadata/uid", "value": meta["uid"]}
     added = {"op": "add", "path": f"/metadata/annotations/{SELECTED_NODE.replace('/', '~1')}", "value": node}
     reason = f"its volume is on node {node}"
-    return (Patched(_ref(claim), Patch("json-patch", [fence, added]), reason, shown=True),)
+    return (Patched(_ref(claim), Patch("json-patch", [fence, added]), reason, in_plan=True),)
 
 
 def _sizes(seen: Manifest, below: Manifest) -> dict[str, Any]:
@@ -414,8 +416,8 @@ def _complaint(seen: list[Manifest], problem: Problem, now: str) -> Manifest:
     return {**made, "lastProbeTime": None, "lastTransitionTime": old.get("lastTransitionTime") or now}
 
 
-def _event(claim: Manifest, problem: Problem) -> tuple[Told, ...]:
-    return (Told(_ref(claim), uid(claim), problem.reason, problem.message),)
+def _event(claim: Manifest, problem: Problem) -> tuple[EmitEvent, ...]:
+    return (EmitEvent(_ref(claim), uid(claim), problem.reason, problem.message),)
 
 
 def _ref(claim: Manifest) -> Ref:

@@ -13,9 +13,9 @@ from itertools import islice
 from tensile.kube.store import Cache, Delta, Entry
 from tensile.names import NO_ORIGINAL, Owner
 from tensile.objects import CONFIG_MAP, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Manifest, Ref
-from tensile.reconcile import copies as ownership
 from tensile.reconcile.adoption import REASON
-from tensile.reconcile.desired import Absent, Decision, Keys, Present, Route, Told
+from tensile.reconcile.copies import asking, keeps, may_be_made, mirror_of
+from tensile.reconcile.desired import Absent, Decision, EmitEvent, MapKeys, Present, Watch
 from tensile.reconcile.ownership import has_node, is_ours
 from tensile.reconcile.pods.index import lives_below
 from tensile.reconcile.pods.references import Reference, copy_of, never_copied
@@ -57,21 +57,21 @@ def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Re
     return sorted(found)
 
 
-class DependencyRule:
+class ConfigRule:
     """The rule with one key for each ConfigMap and Secret that a virtual node's pod refers to, or that has a copy."""
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch the originals, the copies, and pods on both sides that begin or cease to refer to them."""
         return (
-            Route("upper.config_maps", _original(CONFIG_MAP)),
-            Route("upper.secrets", _original(SECRET)),
-            Route("config_maps", _copy(CONFIG_MAP)),
-            Route("secrets", _copy(SECRET)),
-            Route("upper.ServiceAccount", _of_account),
-            Route("upper_pods", _referrer),
-            Route("pods", _referrer_below),
+            Watch("upper.config_maps", _original(CONFIG_MAP)),
+            Watch("upper.secrets", _original(SECRET)),
+            Watch("config_maps", _copy(CONFIG_MAP)),
+            Watch("secrets", _copy(SECRET)),
+            Watch("upper.ServiceAccount", _of_account),
+            Watch("upper_pods", _referrer),
+            Watch("pods", _referrer_below),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -159,11 +159,13 @@ def too_many(ref: Ref, names: int) -> Problem | None:
     return Problem("TooManyNamesHeld", f"namespace {ref.namespace} of lower cluster {ref.cluster}: {words}: {advice}")
 
 
-def exposed(pods: Iterable[Entry], problem: Problem) -> Iterator[Told]:
+def exposed(pods: Iterable[Entry], problem: Problem) -> Iterator[EmitEvent]:
     """Yield events for running pods that a name they refer to is another's in the lower cluster."""
     for pod in islice(pods, _TOLD if problem.reason == REASON else 0):
         ref = Ref(UPPER, POD, pod.namespace, pod.name)
-        yield Told(ref, pod.uid, problem.reason, f"the pod may read what is not its own, delete it: {problem.message}")
+        yield EmitEvent(
+            ref, pod.uid, problem.reason, f"the pod may read what is not its own, delete it: {problem.message}"
+        )
 
 
 def _kept(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key) -> Decision:
@@ -171,7 +173,7 @@ def _kept(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key)
     if not has_node(lower, world) or (copy is None and not _may_be_made(world, lower, original, ref.kind)):
         return Decision()
     if not namespaces.ready(lower, key.namespace):
-        return Decision(waits=(namespaces.key_of(lower.name, key.namespace),))
+        return Decision(depends_on=(namespaces.key_of(lower.name, key.namespace),))
     wanted = Present(
         ref,
         copy_of(original.manifest(), world.owner, ref.namespace),
@@ -200,10 +202,10 @@ def _held(world: World, ref: Ref, copy: Entry | None, key: Key, decision: Decisi
     if decision.wanted or not has_node(lower, world) or not _is_to_be_held(world, ref, copy, key):
         return decision
     if not namespaces.ready(lower, key.namespace):
-        return Decision(waits=(namespaces.key_of(lower.name, key.namespace),))
+        return Decision(depends_on=(namespaces.key_of(lower.name, key.namespace),))
     problem = too_many(ref, copies.count("held", ref.namespace)) if copy is None else None
     if problem is not None:
-        return Decision(problem=problem, again=LOOK_AGAIN)
+        return Decision(problem=problem, requeue_after=LOOK_AGAIN)
     taken = world.problems.get(key)
     told = exposed(_running(world, ref, key), taken) if taken is not None else ()
     # The problem of pods that need the object is reported once the name is held: others wait for that alone.
@@ -218,7 +220,7 @@ def _is_to_be_held(world: World, ref: Ref, copy: Entry | None, key: Key) -> bool
     if is_missing and copy is not None and copy.facts.owner == world.owner.mark and not is_name_held(copy):
         return False
     optional = Reference(ref.kind.name, ref.name, optional=True)
-    named = ownership.asking(lower, world, ref.kind.name, key.namespace, ref.name)
+    named = asking(lower, world, ref.kind.name, key.namespace, ref.name)
     if any(optional in pod.facts.references for pod in named) or any(True for _ in _running(world, ref, key)):
         return True
     pulling = service_accounts.pulling(world, key.namespace, ref.name) if ref.kind == SECRET else ()
@@ -229,13 +231,13 @@ def _running(world: World, ref: Ref, key: Key) -> Iterator[Entry]:
     """Yield the upper pods whose lower pod refers to a name: it would read whatever is created there next."""
     lower = world.lowers[key.lower]
     mentions = {Reference(ref.kind.name, ref.name, optional) for optional in (False, True)}
-    for pod in ownership.asking(lower, world, ref.kind.name, key.namespace, ref.name):
-        below = ownership.mirror_of(pod, lower, world.owner)
+    for pod in asking(lower, world, ref.kind.name, key.namespace, ref.name):
+        below = mirror_of(pod, lower, world.owner)
         if below is not None and mentions & below.facts.references:
             yield pod
 
 
-def _said(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key) -> Iterator[Told]:
+def _said(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key) -> Iterator[EmitEvent]:
     """Yield an event on the upper object that a change of it is refused: its pods run on without a sign of that."""
     problem = world.problems.get(key)
     if problem is None or copy is None or is_name_held(copy):
@@ -243,7 +245,7 @@ def _said(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key)
     if is_ours(copy.manifest(), world.owner):
         message = f"{ref.kind.name} {original.namespace}/{original.name} is not in step in lower cluster {ref.cluster}"
         above = Ref(UPPER, ref.kind, original.namespace, original.name)
-        yield Told(above, original.uid, problem.reason, f"{message}: {problem.message}")
+        yield EmitEvent(above, original.uid, problem.reason, f"{message}: {problem.message}")
 
 
 def _without_original(world: World, ref: Ref, copy: Entry | None, originals: Cache, key: Key) -> Decision:
@@ -256,8 +258,8 @@ def _without_original(world: World, ref: Ref, copy: Entry | None, originals: Cac
 
 def _is_deleted(originals: Cache, namespace: str, copy: Entry) -> bool:
     """Report whether the original of a copy was seen deleted, and does not exist again."""
-    departed = originals.departed(namespace, copy.name)
-    return departed is not None and departed.seen and originals.is_gone(namespace, copy.name, copy.facts.upper_uid)
+    departed = originals.tombstone(namespace, copy.name)
+    return departed is not None and departed.seen and originals.is_deleted(namespace, copy.name, copy.facts.upper_uid)
 
 
 def _end(world: World, ref: Ref, copy: Entry | None, reason: str) -> Decision:
@@ -287,35 +289,35 @@ def _is_asked(world: World, lower: LowerWorld, namespace: str, kind: Kind, name:
 
 
 def _may_be_made(world: World, lower: LowerWorld, original: Entry, kind: Kind) -> bool:
-    return ownership.may_be_made(_askers(world, lower, original.namespace, kind, original.name))
+    return may_be_made(_askers(world, lower, original.namespace, kind, original.name))
 
 
 def _askers(world: World, lower: LowerWorld, namespace: str, kind: Kind, name: str) -> Iterator[Entry]:
     """Yield the upper pods that need an object."""
-    yield from ownership.asking(lower, world, kind.name, namespace, name)
+    yield from asking(lower, world, kind.name, namespace, name)
     for account in service_accounts.pulling(world, namespace, name) if kind == SECRET else ():
-        yield from service_accounts.asking(world, lower, namespace, account)
+        yield from service_accounts.pods_using(world, lower, namespace, account)
 
 
 def _is_kept(world: World, lower: LowerWorld, namespace: str, kind: Kind, name: str) -> bool:
     """Report whether a lower pod of ours refers to a copy, or runs as an account that pulls images with it."""
-    if ownership.keeps(lower, kind.name, namespace, name):
+    if keeps(lower, kind.name, namespace, name):
         return True
     pulling = service_accounts.pulling(world, namespace, name) if kind == SECRET else ()
-    return any(ownership.keeps(lower, SERVICE_ACCOUNT.name, namespace, account) for account in pulling)
+    return any(keeps(lower, SERVICE_ACCOUNT.name, namespace, account) for account in pulling)
 
 
 def _needed(world: World, lower: LowerWorld, key: Key, problem: Problem) -> Problem | None:
     """Return the problem, with the object's name, if some pod cannot start for it."""
     kind, _, name = key.name.partition("/")
     needed = Reference(kind, name, optional=False)
-    askers = ownership.asking(lower, world, kind, key.namespace, name)
+    askers = asking(lower, world, kind, key.namespace, name)
     if not any(needed in entry.facts.references for entry in askers):
         return None
     return problem._replace(message=f"{kind} {key.namespace}/{name}: {problem.message}")
 
 
-def _original(kind: Kind) -> Keys:
+def _original(kind: Kind) -> MapKeys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
         entry = delta.entry
         here = world.lowers[lower]
@@ -330,7 +332,7 @@ def _original(kind: Kind) -> Keys:
     return keys
 
 
-def _copy(kind: Kind) -> Keys:
+def _copy(kind: Kind) -> MapKeys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
         yield from _of_copy(world.lowers[lower], kind, delta.entry)
 

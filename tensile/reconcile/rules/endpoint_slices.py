@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref
-from tensile.reconcile.desired import Absent, Decision, Patched, Present, Route, Told, Wanted
+from tensile.reconcile.desired import Absent, Decision, EmitEvent, Patched, Present, Wanted, Watch
 from tensile.reconcile.diff import changes
 from tensile.reconcile.rules.service_index import (
     SLICE_RULE,
@@ -31,7 +31,7 @@ NAME = SLICE_RULE
 _SECTIONS = ("metadata.labels", "metadata.annotations", "metadata.ownerReferences", "endpoints", "ports")
 
 
-class Source(NamedTuple):
+class SliceSource(NamedTuple):
     """What a lower slice is made from: an upper slice, or the alias; `entry` is None for the latter."""
 
     service: str
@@ -46,17 +46,17 @@ class Source(NamedTuple):
         return self.alias if self.entry is None and self.alias is not None else _of(self.entry)
 
 
-class SliceRule:
+class EndpointSliceRule:
     """The rule with one key for each slice of a namespace with pods, and for each lower copy."""
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch slices on both sides, and lower Services, without which there are none."""
         return (
-            Route("upper.EndpointSlice", _above),
-            Route("EndpointSlice", _below),
-            Route("Service", _of_service),
+            Watch("upper.EndpointSlice", _above),
+            Watch("EndpointSlice", _below),
+            Watch("Service", _of_service),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -86,22 +86,22 @@ class SliceRule:
         if not is_exposed(lower, key.namespace, world):
             return Decision()
         if not is_made_for(holder, world.owner, source.service_uid):
-            return Decision(waits=(service_key(lower.name, key.namespace, name),))
+            return Decision(depends_on=(service_key(lower.name, key.namespace, name),))
         return _kept(world, key, copy, source, holder)
 
 
-def source_of(world: World, key: Key) -> Source | None:
+def source_of(world: World, key: Key) -> SliceSource | None:
     """Return what a slice is made from; None if it is of no Service that is copied."""
     entry = world.upper.more[ENDPOINT_SLICE].get(key.namespace, key.name)
     if entry is not None:
         name, digest = entry.facts.service, entry.facts.print
         service = original(world, key.namespace, name)
-        return None if service is None else Source(name, service.uid, entry.uid, digest, entry)
+        return None if service is None else SliceSource(name, service.uid, entry.uid, digest, entry)
     if world.upper_server is None or not is_alias(world, key.namespace, key.name):
         return None
     made = alias_slice(world.upper_server, key.name)
     upper = world.owner.upper
-    return None if made is None else Source(key.name, upper, upper, print_of(made), None, made)
+    return None if made is None else SliceSource(key.name, upper, upper, print_of(made), None, made)
 
 
 def is_held(copy: Entry, lower: LowerWorld, world: World) -> bool:
@@ -110,7 +110,7 @@ def is_held(copy: Entry, lower: LowerWorld, world: World) -> bool:
     return holder is not None and bool(holder.facts.owner == world.owner.mark)
 
 
-def _kept(world: World, key: Key, copy: Entry | None, source: Source, holder: Entry) -> Decision:
+def _kept(world: World, key: Key, copy: Entry | None, source: SliceSource, holder: Entry) -> Decision:
     """Create the slice, or patch what differs."""
     ref = Ref(key.lower, ENDPOINT_SLICE, holder.namespace, key.name)
     is_made = copy is not None and is_made_for(copy, world.owner, source.uid)
@@ -133,16 +133,16 @@ def _kept(world: World, key: Key, copy: Entry | None, source: Source, holder: En
     return Decision((*_said(world, key, source), changed))
 
 
-def _said(world: World, key: Key, source: Source) -> list[Wanted]:
+def _said(world: World, key: Key, source: SliceSource) -> list[Wanted]:
     """Return an event on the upper Service about what keeps its endpoints from the lower cluster."""
     problem = world.problems.get(key)
     if problem is None or source.entry is None:
         return []
     above = Ref(UPPER, SERVICE, key.namespace, source.service)
-    return [Told(above, source.service_uid, problem.reason, problem.message)]
+    return [EmitEvent(above, source.service_uid, problem.reason, problem.message)]
 
 
-def _without_service(world: World, key: Key, copy: Entry | None, source: Source | None) -> Decision:
+def _without_service(world: World, key: Key, copy: Entry | None, source: SliceSource | None) -> Decision:
     """Delete the slice if its Service is not in the lower cluster; wait for a Service that will be created."""
     lower = world.lowers[key.lower]
     if copy is not None:
@@ -150,12 +150,12 @@ def _without_service(world: World, key: Key, copy: Entry | None, source: Source 
         return _end(world, ref, copy, "its Service is not here")
     if source is None or not is_exposed(lower, key.namespace, world):
         return Decision()
-    return Decision(waits=(service_key(lower.name, key.namespace, source.service),))
+    return Decision(depends_on=(service_key(lower.name, key.namespace, source.service),))
 
 
 def _gone(world: World, key: Key, ref: Ref, copy: Entry | None) -> Decision:
     """Delete the copy of a slice that was seen deleted, is of another Service now, or was a former alias."""
-    departed = world.upper.more[ENDPOINT_SLICE].departed(key.namespace, key.name)
+    departed = world.upper.more[ENDPOINT_SLICE].tombstone(key.namespace, key.name)
     if copy is None:
         return Decision()
     if is_made_for(copy, world.owner, world.owner.upper):

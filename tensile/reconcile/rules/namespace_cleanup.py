@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tensile.kube.store import Delta, Entry
 from tensile.objects import NAMESPACE, UPPER, Ref
 from tensile.reconcile import watches
-from tensile.reconcile.desired import Absent, Confirmed, Decision, Route
+from tensile.reconcile.desired import Absent, Decision, VerifyAbsent, Watch
 from tensile.reconcile.world import Key, LowerWorld, World
 
 NAME = "vacancy"
@@ -23,17 +23,17 @@ def key_of(lower: str) -> Key:
     return Key(NAME, lower, "", "")
 
 
-class VacancyRule:
+class NamespaceCleanupRule:
     """The rule with one key for each lower."""
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch namespaces on both sides, and objects whose deletion may leave a lower one empty."""
-        kinds = watches.followed(watches.FOLLOWS, above=False).values()
+        kinds = watches.watched_kinds(watches.FOLLOWS, above=False).values()
         more = tuple(follow.kind.name for follow in kinds if follow.ours and follow.kind.namespaced)
-        leaving = tuple(Route(cache, _left, delay=_COLLECT) for cache in (*_OURS, *more))
-        spaces = tuple(Route(cache, _space, delay=_COLLECT) for cache in ("upper.namespaces", "namespaces"))
+        leaving = tuple(Watch(cache, _left, delay=_COLLECT) for cache in (*_OURS, *more))
+        spaces = tuple(Watch(cache, _space, delay=_COLLECT) for cache in ("upper.namespaces", "namespaces"))
         return (*spaces, *leaving)
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -43,7 +43,7 @@ class VacancyRule:
     def decide(self, key: Key, world: World) -> Decision:
         """Return deletions of namespaces that are ours, empty and not needed; nothing from incomplete caches."""
         lower = world.lowers[key.lower]
-        if not (lower.settled and world.upper.namespaces.synced) or lower.silent:
+        if not (lower.settled and world.upper.namespaces.synced) or lower.unreachable_seconds:
             return Decision()
         ours = [one for one in lower.namespaces if one.facts.mark == world.owner.mark and not one.facts.ending]
         left = [one for one in ours if not _is_needed(one, lower, world)]
@@ -62,14 +62,16 @@ def _above(space: Entry) -> str:
     return str(space.facts.above or space.name)
 
 
-def _wanted(space: Entry, lower: LowerWorld, world: World) -> Absent | Confirmed:
+def _wanted(space: Entry, lower: LowerWorld, world: World) -> Absent | VerifyAbsent:
     """Return the deletion of a vacant namespace, or a quorum read if its upper one was not seen deleted."""
     name = _above(space)
     if world.upper.namespaces.get("", name) is not None:
         return _absent(space, lower, "namespaces are called otherwise now", asked=False)
-    departure = world.upper.namespaces.departed("", name)
+    departure = world.upper.namespaces.tombstone("", name)
     if departure is None:
-        return Confirmed(Ref(UPPER, NAMESPACE, "", name), "", f"namespace {space.name} is left below", asked=False)
+        return VerifyAbsent(
+            Ref(UPPER, NAMESPACE, "", name), "", f"namespace {space.name} is left below", requested=False
+        )
     seen = departure.seen and departure.uid == space.facts.upper_uid
     lost = world.upper.namespaces.is_lost("", name)
     return _absent(space, lower, f"namespace {name} is gone above", asked=seen, lost=lost)
@@ -77,7 +79,7 @@ def _wanted(space: Entry, lower: LowerWorld, world: World) -> Absent | Confirmed
 
 def _absent(space: Entry, lower: LowerWorld, reason: str, *, asked: bool, lost: bool = False) -> Absent:
     ref = Ref(lower.name, NAMESPACE, "", space.name)
-    return Absent(ref, space.uid, reason, asked=asked, lost=lost, vacant=True, apart=True)
+    return Absent(ref, space.uid, reason, requested=asked, after_rollback=lost, only_if_empty=True, independent=True)
 
 
 def _used(lower: LowerWorld) -> frozenset[str]:

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from tensile.kube.store import Delta, Entry, Kept, decoded
+from tensile.kube.store import Delta, Entry, Transformed, decoded
 from tensile.names import OWNER, UPPER_NAMESPACE, UPPER_UID, owner_of
 from tensile.objects import NAMESPACE, Manifest, Ref, annotations, labels, metadata
 from tensile.reconcile.adoption import REASON, adopts, claim, conflict
-from tensile.reconcile.desired import Decision, Present, Route
+from tensile.reconcile.desired import Decision, Present, Watch
 from tensile.reconcile.ownership import has_node, is_ours, our_keys
 from tensile.reconcile.pods.index import lives_below
 from tensile.reconcile.rules.claims import selected_in
@@ -25,7 +25,7 @@ _NAME_LABEL = "kubernetes.io/metadata.name"
 """The apiserver sets this label on every namespace and credits its creator with it, so it is ours to keep."""
 
 
-class SpaceFacts(msgspec.Struct, frozen=True, gc=False):
+class NamespaceFacts(msgspec.Struct, frozen=True, gc=False):
     """Facts of a namespace: whether it is `ending`, and the marks that an engine like this one wrote, "" without.
 
     `mark` is its owner's, `upper_uid` and `above` are UID and name of the upper namespace that it was made for.
@@ -37,15 +37,15 @@ class SpaceFacts(msgspec.Struct, frozen=True, gc=False):
     above: str = ""
 
 
-def digest(raw: bytes) -> Kept:
-    """Transform a namespace: its bytes and its `SpaceFacts`."""
+def digest(raw: bytes) -> Transformed:
+    """Transform a namespace: its bytes and its `NamespaceFacts`."""
     space = decoded(raw)
     ending = "deletionTimestamp" in metadata(space)
     written, noted = our_keys(space, "annotations"), annotations(space)
     if UPPER_UID not in written or not labels(space).get(OWNER):
-        return Kept(raw, SpaceFacts(ending))
+        return Transformed(raw, NamespaceFacts(ending))
     above = noted.get(UPPER_NAMESPACE, "") if UPPER_NAMESPACE in written else ""
-    return Kept(raw, SpaceFacts(ending, labels(space)[OWNER], noted.get(UPPER_UID, ""), above))
+    return Transformed(raw, NamespaceFacts(ending, labels(space)[OWNER], noted.get(UPPER_UID, ""), above))
 
 
 def key_of(lower: str, upper_namespace: str) -> Key:
@@ -80,12 +80,12 @@ class NamespaceRule:
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch namespaces on both sides, and lower accounts, which are created after their namespace."""
         return (
-            Route("namespaces", _below),
-            Route("accounts", _account_below),
-            Route("upper.namespaces", _above),
+            Watch("namespaces", _below),
+            Watch("accounts", _account_below),
+            Watch("upper.namespaces", _above),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tensile.kube.store import Delta
 from tensile.objects import NETWORK_POLICY, UPPER, Ref
 from tensile.reconcile.copies import is_inhabited
-from tensile.reconcile.desired import Decision, Route, Told
+from tensile.reconcile.desired import Decision, EmitEvent, Watch
 from tensile.reconcile.rules.service_index import began
 from tensile.reconcile.world import Key, World
 
@@ -21,14 +21,14 @@ _TOLD = (
 )
 
 
-class PolicyRule:
+class NetworkPolicyRule:
     """The rule with one key for each NetworkPolicy and lower cluster in which pods of its namespace run."""
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch policies, and the first pod of a namespace in each lower."""
-        return (Route("upper.policies", _changed), Route("upper_pods", _pods_came))
+        return (Watch("upper.policies", _changed), Watch("upper_pods", _pods_came))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of all policies whose namespace has pods in the lower."""
@@ -45,7 +45,7 @@ class PolicyRule:
         if entry is None or not is_inhabited(world.lowers[key.lower], key.namespace, world):
             return Decision()
         ref = Ref(UPPER, NETWORK_POLICY, key.namespace, key.name)
-        return Decision((Told(ref, entry.uid, REASON, _TOLD.format(namespace=key.namespace, lower=key.lower)),))
+        return Decision((EmitEvent(ref, entry.uid, REASON, _TOLD.format(namespace=key.namespace, lower=key.lower)),))
 
 
 def key_of(lower: str, namespace: str, name: str) -> Key:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tensile.kube.store import Delta, Entry
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Kind, Ref
-from tensile.reconcile.desired import Absent, Confirmed, Decision, Keys, Route
+from tensile.reconcile.desired import Absent, Decision, MapKeys, VerifyAbsent, Watch
 from tensile.reconcile.rules.endpoint_slices import is_held
 from tensile.reconcile.rules.service_index import is_exposed, is_kept, is_known, is_made_for
 from tensile.reconcile.world import Key, LowerWorld, World
@@ -23,18 +23,18 @@ def key_of(lower: str) -> Key:
     return Key(NAME, lower, "", "")
 
 
-class StrayRule:
+class ServiceOrphanRule:
     """The rule with one key for each lower."""
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch upper Services and slices that are deleted, and lower ones that appear without an upper one."""
         return (
-            Route("upper.Service", _above(SERVICE), delay=_COLLECT),
-            Route("upper.EndpointSlice", _above(ENDPOINT_SLICE), delay=_COLLECT),
-            Route("Service", _below(SERVICE), delay=_COLLECT),
-            Route("EndpointSlice", _below(ENDPOINT_SLICE), delay=_COLLECT),
+            Watch("upper.Service", _above(SERVICE), delay=_COLLECT),
+            Watch("upper.EndpointSlice", _above(ENDPOINT_SLICE), delay=_COLLECT),
+            Watch("Service", _below(SERVICE), delay=_COLLECT),
+            Watch("EndpointSlice", _below(ENDPOINT_SLICE), delay=_COLLECT),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -44,14 +44,14 @@ class StrayRule:
     def decide(self, key: Key, world: World) -> Decision:
         """Return deletions of copies whose upper object is certainly gone, and quorum reads of uncertain ones."""
         lower = world.lowers[key.lower]
-        if not is_known(lower, world) or lower.silent:
+        if not is_known(lower, world) or lower.unreachable_seconds:
             return Decision()
-        found: list[Absent | Confirmed] = [*_strays(SERVICE, lower, world), *_strays(ENDPOINT_SLICE, lower, world)]
+        found: list[Absent | VerifyAbsent] = [*_strays(SERVICE, lower, world), *_strays(ENDPOINT_SLICE, lower, world)]
         found.sort(key=lambda one: one.ref)
         return Decision(tuple(found))
 
 
-def _strays(kind: Kind, lower: LowerWorld, world: World) -> Iterator[Absent | Confirmed]:
+def _strays(kind: Kind, lower: LowerWorld, world: World) -> Iterator[Absent | VerifyAbsent]:
     """Yield the steps for copies without an upper object; copies that their own rule deletes anyway are left to it."""
     originals = world.upper.more[kind]
     for copy in lower.more[kind]:
@@ -59,13 +59,19 @@ def _strays(kind: Kind, lower: LowerWorld, world: World) -> Iterator[Absent | Co
         if not above.namespace or originals.get(above.namespace, above.name) is not None:
             continue
         if _is_left(kind, copy, above.namespace, lower, world):
-            departed, made_for = originals.departed(above.namespace, above.name), copy.facts.upper_uid
-            if departed is None or not originals.is_gone(above.namespace, above.name, made_for):
-                yield Confirmed(above, made_for, f"the {kind.name} made for it still stands", asked=False)
+            departed, made_for = originals.tombstone(above.namespace, above.name), copy.facts.upper_uid
+            if departed is None or not originals.is_deleted(above.namespace, above.name, made_for):
+                yield VerifyAbsent(above, made_for, f"the {kind.name} made for it still stands", requested=False)
             elif not (departed.seen and departed.uid == made_for):
                 reason = f"the upper {kind.name} is gone, and nobody is known to have deleted it"
                 ref = Ref(lower.name, kind, copy.namespace, copy.name)
-                yield Absent(ref, copy.uid, reason, asked=False, lost=originals.is_lost(above.namespace, above.name))
+                yield Absent(
+                    ref,
+                    copy.uid,
+                    reason,
+                    requested=False,
+                    after_rollback=originals.is_lost(above.namespace, above.name),
+                )
 
 
 def _is_left(kind: Kind, copy: Entry, namespace: str, lower: LowerWorld, world: World) -> bool:
@@ -76,7 +82,7 @@ def _is_left(kind: Kind, copy: Entry, namespace: str, lower: LowerWorld, world: 
     return stays and (kind == SERVICE or is_held(copy, lower, world))
 
 
-def _above(kind: Kind) -> Keys:
+def _above(kind: Kind) -> MapKeys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
         """Yield the key when an upper object that has a copy is deleted or created."""
         entry, here = delta.entry, world.lowers[lower]
@@ -87,7 +93,7 @@ def _above(kind: Kind) -> Keys:
     return keys
 
 
-def _below(kind: Kind) -> Keys:
+def _below(kind: Kind) -> MapKeys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
         """Yield the key when a copy appears without an upper object."""
         after, here = delta.after, world.lowers[lower]

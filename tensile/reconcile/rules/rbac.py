@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from tensile.kube.store import Delta, Departure, Entry, Kept, decoded
+from tensile.kube.store import Delta, Entry, Tombstone, Transformed, decoded
 from tensile.objects import (
     CLUSTER_ROLE,
     POD,
@@ -26,7 +26,7 @@ from tensile.objects import (
     labels,
     uid,
 )
-from tensile.reconcile.desired import Absent, Decision, Keys, Present, Route, Told
+from tensile.reconcile.desired import Absent, Decision, EmitEvent, MapKeys, Present, Watch
 from tensile.reconcile.ownership import has_node, is_of, is_ours
 from tensile.reconcile.rules import namespaces, service_accounts
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
@@ -39,7 +39,7 @@ _TOLD_AT_MOST = 5
 """Maximum pods of one account that get an event about a refusal: one is enough to find the reason."""
 
 
-class Binding(NamedTuple):
+class BindingFacts(NamedTuple):
     """The facts of a RoleBinding: its role's kind and name, and its accounts, as (namespace, name)."""
 
     kind: str
@@ -50,7 +50,7 @@ class Binding(NamedTuple):
 _Accounts = tuple[tuple[str, str], ...]
 
 
-def digest(raw: bytes) -> Kept:
+def digest(raw: bytes) -> Transformed:
     """Transform a RoleBinding: its bytes and facts."""
     manifest = decoded(raw)
     role = manifest.get("roleRef") or {}
@@ -59,12 +59,12 @@ def digest(raw: bytes) -> Kept:
         for one in manifest.get("subjects") or ()
         if one.get("kind") == SERVICE_ACCOUNT.name
     )
-    return Kept(raw, Binding(role.get("kind", ""), role.get("name", ""), tuple(found)))
+    return Transformed(raw, BindingFacts(role.get("kind", ""), role.get("name", ""), tuple(found)))
 
 
-def existence(_raw: bytes) -> Kept:
+def existence(_raw: bytes) -> Transformed:
     """Transform a ClusterRole to nothing but its existence."""
-    return Kept(b"", None)
+    return Transformed(b"", None)
 
 
 def _by_account(entry: Entry) -> Iterator[tuple[str, str]]:
@@ -83,21 +83,21 @@ def key_of(lower: str, namespace: str, kind: Kind, name: str) -> Key:
     return Key(NAME, lower, namespace, f"{kind.name}/{name}")
 
 
-class RightsRule:
+class RBACRule:
     """The rule with one key for each RoleBinding of a mirrored account, each Role in one, and each copy."""
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch roles and bindings on both sides, and accounts that become or cease to be ours in the lower cluster."""
         return (
-            Route("upper.Role", _original(ROLE)),
-            Route("upper.RoleBinding", _binding),
-            Route("Role", _copy(ROLE)),
-            Route("RoleBinding", _binding_below),
-            Route("ClusterRole", _cluster_role),
-            Route("ServiceAccount", _account),
-            Route("upper_pods", _user),
+            Watch("upper.Role", _original(ROLE)),
+            Watch("upper.RoleBinding", _binding),
+            Watch("Role", _copy(ROLE)),
+            Watch("RoleBinding", _binding_below),
+            Watch("ClusterRole", _cluster_role),
+            Watch("ServiceAccount", _account),
+            Watch("upper_pods", _user),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -121,7 +121,7 @@ class RightsRule:
         users = _users(world, lower, kind, key.namespace, name)
         copy = copies.get(ref.namespace, name)
         if original is None:
-            return _without_original(world, ref, copy, originals.departed(key.namespace, name))
+            return _without_original(world, ref, copy, originals.tombstone(key.namespace, name))
         if not users:
             is_kept = kind == ROLE and _is_granted_yet(world, lower, ref)
             return Decision() if is_kept else _end(world, ref, copy)
@@ -173,11 +173,11 @@ def _is_granted_yet(world: World, lower: LowerWorld, role: Ref) -> bool:
 def _is_merely_missing(world: World, lower: LowerWorld, copy: Entry) -> bool:
     """Report whether a lower binding has no upper one, though that was not seen deleted."""
     originals, place = world.upper.more[ROLE_BINDING], (lower.upper_namespace(copy.namespace), copy.name)
-    departed = originals.departed(*place)
+    departed = originals.tombstone(*place)
     return bool(place[0]) and originals.get(*place) is None and not (departed is not None and departed.seen)
 
 
-def _without_original(world: World, ref: Ref, copy: Entry | None, departed: Departure | None) -> Decision:
+def _without_original(world: World, ref: Ref, copy: Entry | None, departed: Tombstone | None) -> Decision:
     """Delete the copy if its original was seen deleted; if that is merely missing, nothing is decided here."""
     if copy is None or departed is None or not departed.seen:
         return Decision()
@@ -193,14 +193,14 @@ def _kept(world: World, lower: LowerWorld, ref: Ref, original: Entry, users: _Ac
         return obstacle._replace(wanted=(*obstacle.wanted, *told))
     manifest = _copy_of(original, ref, users, lower, world)
     reason = f"pods on node {lower.node} have rights by it"
-    wanted = Present(ref, manifest, reason, sections=_SECTIONS, replaceable=True, apart=True)
+    wanted = Present(ref, manifest, reason, sections=_SECTIONS, replaceable=True, independent=True)
     refusal = world.problems.get(key_of(lower.name, original.namespace, ref.kind, original.name))
     return Decision((wanted, *_told(refusal, lower, original, ref.kind, users)))
 
 
 def _is_spared(upper_namespace: str, role: Entry, world: World) -> bool:
     """Report whether a lower role is ours and its upper role merely missing: it may soon be back."""
-    departed = world.upper.more[ROLE].departed(upper_namespace, role.name)
+    departed = world.upper.more[ROLE].tombstone(upper_namespace, role.name)
     return is_ours(role.manifest(), world.owner) and not (departed is not None and departed.seen)
 
 
@@ -210,7 +210,7 @@ def _obstacle(world: World, lower: LowerWorld, binding: Entry) -> Decision | Non
     A role that the lower cluster lacks cannot be granted. Nor can one that is foreign by now: a remaining binding would
     give our accounts the rights of that role.
     """
-    facts: Binding = binding.facts
+    facts: BindingFacts = binding.facts
     ref = Ref(lower.name, ROLE_BINDING, lower.namespace(binding.namespace), binding.name)
     copy = lower.more[ROLE_BINDING].get(ref.namespace, ref.name)
     ours = copy if copy is not None and is_ours(copy.manifest(), world.owner) else None
@@ -232,7 +232,7 @@ def _obstacle(world: World, lower: LowerWorld, binding: Entry) -> Decision | Non
     return Decision(problem=Problem("ClusterRoleNotFound", missing))
 
 
-def _grants(seen: Manifest, facts: Binding) -> bool:
+def _grants(seen: Manifest, facts: BindingFacts) -> bool:
     """Report whether a lower binding refers to the same role as the upper one."""
     role = seen.get("roleRef") or {}
     return (role.get("kind"), role.get("name")) == (facts.kind, facts.role)
@@ -261,18 +261,20 @@ def _content(binding: Manifest, users: _Accounts, lower: LowerWorld) -> Manifest
     return {"roleRef": binding["roleRef"], "subjects": subjects}
 
 
-def _told(problem: Problem | None, lower: LowerWorld, original: Entry, kind: Kind, users: _Accounts) -> Iterator[Told]:
+def _told(
+    problem: Problem | None, lower: LowerWorld, original: Entry, kind: Kind, users: _Accounts
+) -> Iterator[EmitEvent]:
     """Yield events about a refusal: on the upper object, and on some of the pods that lack the rights."""
     if problem is None:
         return
     message = (
         f"{kind.name} {original.namespace}/{original.name} is not in lower cluster {lower.name}: {problem.message}"
     )
-    yield Told(Ref(UPPER, kind, original.namespace, original.name), original.uid, problem.reason, message)
+    yield EmitEvent(Ref(UPPER, kind, original.namespace, original.name), original.uid, problem.reason, message)
     for namespace, name in users:
         pods = lower.upper_pods.select("reference", (SERVICE_ACCOUNT.name, namespace, name))
         for pod in sorted(pods, key=lambda one: one.name)[:_TOLD_AT_MOST]:
-            yield Told(Ref(UPPER, POD, namespace, pod.name), pod.uid, problem.reason, message)
+            yield EmitEvent(Ref(UPPER, POD, namespace, pod.name), pod.uid, problem.reason, message)
 
 
 def _end(world: World, ref: Ref, copy: Entry | None) -> Decision:
@@ -299,7 +301,7 @@ def _below(lower: LowerWorld, kind: Kind, entry: Entry) -> Iterator[Key]:
         yield key_of(lower.name, namespace, kind, entry.name)
 
 
-def _original(kind: Kind) -> Keys:
+def _original(kind: Kind) -> MapKeys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
         """Yield a role's key if an account has rights by it, or a copy exists."""
         here, entry = world.lowers[lower], delta.entry
@@ -319,7 +321,7 @@ def _binding(world: World, lower: str, delta: Delta) -> Iterator[Key]:
             yield from _of_binding(lower, entry)
 
 
-def _copy(kind: Kind) -> Keys:
+def _copy(kind: Kind) -> MapKeys:
     def keys(world: World, lower: str, delta: Delta) -> Iterable[Key]:
         """Yield the key of a copy."""
         yield from _below(world.lowers[lower], kind, delta.entry)
@@ -351,7 +353,7 @@ def _user(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     if delta.before is not None or delta.after is None or "RBAC" not in here.spec.controllers:
         return
     for name in sorted(service_accounts.named(delta.after)):
-        askers = service_accounts.asking(world, here, delta.after.namespace, name)
+        askers = service_accounts.pods_using(world, here, delta.after.namespace, name)
         copy = service_accounts.standing(world, here, delta.after.namespace, name)
         if copy is not None and len(list(islice(askers, 2))) == 1:
             yield from _of_account(world, here, copy)

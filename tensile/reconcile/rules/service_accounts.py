@@ -8,10 +8,10 @@ that runs as one only keeps it from deletion, as it is (`copies.py`).
 
 from collections.abc import Iterable, Iterator
 
-from tensile.kube.store import Cache, Delta, Entry, Kept, decoded
+from tensile.kube.store import Cache, Delta, Entry, Transformed, decoded
 from tensile.objects import SERVICE_ACCOUNT, Manifest, Ref, annotations, labels, uid
-from tensile.reconcile import copies as ownership
-from tensile.reconcile.desired import Absent, Decision, Present, Route
+from tensile.reconcile.copies import asking, keeps, may_be_made
+from tensile.reconcile.desired import Absent, Decision, Present, Watch
 from tensile.reconcile.ownership import has_node, is_of, is_ours, upper_uid_of
 from tensile.reconcile.pods.index import lives_below
 from tensile.reconcile.pods.references import Reference
@@ -30,11 +30,11 @@ and the list is not copied.
 """
 
 
-def digest(raw: bytes) -> Kept:
+def digest(raw: bytes) -> Transformed:
     """Transform an account: its bytes and the names of its pull secrets. Most have none, and are not decoded."""
     if b"imagePullSecrets" not in raw:
-        return Kept(raw, ())
-    return Kept(raw, tuple(one["name"] for one in _pulls(decoded(raw)) if one.get("name")))
+        return Transformed(raw, ())
+    return Transformed(raw, tuple(one["name"] for one in _pulls(decoded(raw)) if one.get("name")))
 
 
 def by_pull_secret(entry: Entry) -> Iterator[tuple[str, str]]:
@@ -79,7 +79,7 @@ def standing(world: World, lower: LowerWorld, namespace: str, name: str) -> Entr
     if originals.get(namespace, name) is not None:
         return copied(world, lower, namespace, name)
     copy = lower.more[SERVICE_ACCOUNT].get(lower.namespace(namespace), name)
-    departed = originals.departed(namespace, name)
+    departed = originals.tombstone(namespace, name)
     is_deleted = departed is not None and departed.seen
     return copy if copy is not None and not is_deleted and is_ours(copy.manifest(), world.owner) else None
 
@@ -98,34 +98,34 @@ def secrets_of(world: World, namespace: str, wanted: Iterable[Reference]) -> Ite
             yield from above.facts
 
 
-def asking(world: World, lower: LowerWorld, namespace: str, name: str) -> Iterator[Entry]:
+def pods_using(world: World, lower: LowerWorld, namespace: str, name: str) -> Iterator[Entry]:
     """Yield the upper pods that need the copy of an account, by its upper namespace and name."""
     if lower.spec.service_accounts.identity != "none":
-        yield from ownership.asking(lower, world, SERVICE_ACCOUNT.name, namespace, name)
+        yield from asking(lower, world, SERVICE_ACCOUNT.name, namespace, name)
 
 
 def is_asked(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
     """Report whether an upper pod needs the copy of an account."""
-    return any(True for _ in asking(world, lower, namespace, name))
+    return any(True for _ in pods_using(world, lower, namespace, name))
 
 
 def is_used(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
     """Report whether an upper pod needs the copy of an account, or a lower pod of ours keeps it."""
-    return is_asked(world, lower, namespace, name) or ownership.keeps(lower, SERVICE_ACCOUNT.name, namespace, name)
+    return is_asked(world, lower, namespace, name) or keeps(lower, SERVICE_ACCOUNT.name, namespace, name)
 
 
-class AccountRule:
+class ServiceAccountRule:
     """The rule with one key for each account but `default` that a virtual node's pod runs as, or that has a copy."""
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch accounts on both sides, and pods on both sides that begin or cease to run as one."""
         return (
-            Route("upper.ServiceAccount", _original),
-            Route("ServiceAccount", _copy),
-            Route("upper_pods", _user),
-            Route("pods", _user_below),
+            Watch("upper.ServiceAccount", _original),
+            Watch("ServiceAccount", _copy),
+            Watch("upper_pods", _user),
+            Watch("pods", _user_below),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -147,8 +147,8 @@ class AccountRule:
             return _end(world, ref, copy, "no pod runs as it any more")
         if original is None:
             return _without_original(world, ref, copy, originals, key)
-        askers = asking(world, lower, key.namespace, key.name)
-        is_wanted = any(True for _ in askers) if copy is not None else ownership.may_be_made(askers)
+        askers = pods_using(world, lower, key.namespace, key.name)
+        is_wanted = any(True for _ in askers) if copy is not None else may_be_made(askers)
         return _kept(world, lower, ref, original, copy) if is_wanted else Decision()
 
 
@@ -156,7 +156,7 @@ def _kept(world: World, lower: LowerWorld, ref: Ref, original: Entry, copy: Entr
     if not has_node(lower, world):
         return Decision()
     if not namespaces.ready(lower, original.namespace):
-        return Decision(waits=(namespaces.key_of(lower.name, original.namespace),))
+        return Decision(depends_on=(namespaces.key_of(lower.name, original.namespace),))
     manifest = _copy_of(original, copy, ref, world)
     reason = f"pods on node {lower.node} run as it"
     return Decision((Present(ref, manifest, reason, sections=_SECTIONS, replaceable=True),))
@@ -198,10 +198,10 @@ def _pulls(account: Manifest) -> list[Manifest]:
 def _without_original(world: World, ref: Ref, copy: Entry | None, originals: Cache, key: Key) -> Decision:
     """Delete the copy if its original was seen deleted; keep it if the original is merely missing."""
     problem = Problem("ServiceAccountNotFound", f"ServiceAccount {key.namespace}/{key.name}: it does not exist")
-    departed = originals.departed(key.namespace, key.name)
+    departed = originals.tombstone(key.namespace, key.name)
     if departed is None or not departed.seen or copy is None:
         return Decision(problem=problem)
-    if not originals.is_gone(key.namespace, key.name, upper_uid_of(copy.manifest())):
+    if not originals.is_deleted(key.namespace, key.name, upper_uid_of(copy.manifest())):
         return Decision(problem=problem)
     return _end(world, ref, copy, "the upper ServiceAccount was deleted")._replace(problem=problem)
 

@@ -14,7 +14,7 @@ from hashlib import blake2b
 import msgspec
 import orjson
 
-from tensile.kube.store import Cache, Delta, Entry, Kept, packed
+from tensile.kube.store import Cache, Delta, Entry, Transformed, packed
 from tensile.names import OWNER, Owner
 from tensile.objects import ENDPOINT_SLICE, SERVICE, Manifest, labels, metadata
 from tensile.reconcile import copies
@@ -127,30 +127,30 @@ def _if_count(cache: Cache, index: str, delta: Delta, count: int) -> str:
     return namespace if cache.count(index, namespace) == count else ""
 
 
-def upper_service(raw: bytes) -> Kept:
+def upper_service(raw: bytes) -> Transformed:
     """Transform an upper Service to its name, labels and spec."""
     found: Manifest = orjson.loads(raw)
-    return Kept(packed({"metadata": _meta(found, labels(found)), "spec": found.get("spec") or {}}), None)
+    return Transformed(packed({"metadata": _meta(found, labels(found)), "spec": found.get("spec") or {}}), None)
 
 
-def lower_service(raw: bytes) -> Kept:
+def lower_service(raw: bytes) -> Transformed:
     """Transform a lower Service: its bytes and marks."""
     found: Manifest = orjson.loads(raw)
-    return Kept(packed(found), ServiceFacts(*_marks(found)), found)
+    return Transformed(packed(found), ServiceFacts(*_marks(found)), found)
 
 
-def upper_slice(raw: bytes) -> Kept:
+def upper_slice(raw: bytes) -> Transformed:
     """Transform an upper slice to the fields that its copy should have."""
     found = shared(orjson.loads(raw))
-    return Kept(packed(found), SliceFacts(_service_of(found), print_of(found)))
+    return Transformed(packed(found), SliceFacts(_service_of(found), print_of(found)))
 
 
-def lower_slice(raw: bytes) -> Kept:
+def lower_slice(raw: bytes) -> Transformed:
     """Transform a lower slice: its bytes, and the facts that show whether it is as it should be."""
     found: Manifest = orjson.loads(raw)
     holders = [one["uid"] for one in metadata(found).get("ownerReferences") or ()]
     holder = holders[0] if len(holders) == 1 else ""
-    return Kept(packed(found), SliceFacts(_service_of(found), print_of(found), *_marks(found), holder), found)
+    return Transformed(packed(found), SliceFacts(_service_of(found), print_of(found), *_marks(found), holder), found)
 
 
 def shared(upper: Manifest) -> Manifest:

@@ -17,7 +17,7 @@ from tensile.names import UPPER_UID, Owner
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref, annotations, labels, metadata, uid
 from tensile.reconcile import copies
 from tensile.reconcile.adoption import claim, conflict
-from tensile.reconcile.desired import Absent, Decision, Present, Route, Told, Wanted
+from tensile.reconcile.desired import Absent, Decision, EmitEvent, Present, Wanted, Watch
 from tensile.reconcile.ownership import has_node, node_begins
 from tensile.reconcile.rules import namespaces
 from tensile.reconcile.rules.service_index import (
@@ -43,9 +43,9 @@ PAUSE = 5.0
 """Seconds for which Services stay after the last pod of their namespace: often the next one comes soon."""
 _API_SERVER = ("default", "kubernetes")
 
-Verdict = Literal["keep", "drop", "map"]
+FieldPolicy = Literal["keep", "drop", "map"]
 
-SPEC: Mapping[str, Verdict] = {
+SPEC: Mapping[str, FieldPolicy] = {
     "allocateLoadBalancerNodePorts": "drop",
     "clusterIP": "map",
     "clusterIPs": "drop",
@@ -85,15 +85,15 @@ class ServiceRule:
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch Services on both sides, the first and the last pod of a namespace, and the node."""
         return (
-            Route("upper.Service", _above),
-            Route("Service", _below),
-            Route("upper_pods", _first_pod),
-            Route("upper_pods", _last_pod, delay=PAUSE),
-            Route("pods", _last_pod_below, delay=PAUSE),
-            Route("upper.nodes", _node),
+            Watch("upper.Service", _above),
+            Watch("Service", _below),
+            Watch("upper_pods", _first_pod),
+            Watch("upper_pods", _last_pod, delay=PAUSE),
+            Watch("pods", _last_pod_below, delay=PAUSE),
+            Watch("upper.nodes", _node),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -155,7 +155,7 @@ def _kept(world: World, key: Key, ref: Ref, copy: Entry | None, manifest: Manife
     if not has_node(lower, world) or (copy is None and not _may_be_made(lower, key.namespace)):
         return Decision()
     if not namespaces.ready(lower, key.namespace):
-        return Decision(waits=(namespaces.key_of(lower.name, key.namespace),))
+        return Decision(depends_on=(namespaces.key_of(lower.name, key.namespace),))
     obstacle = "" if copy is None else cannot_become(copy.manifest(), manifest)
     if copy is not None and obstacle:
         if copy.facts.owner == world.owner.mark:
@@ -181,12 +181,12 @@ def _said(world: World, key: Key) -> list[Wanted]:
     problem, above = world.problems.get(key), original(world, key.namespace, key.name)
     if problem is None or above is None:
         return []
-    return [Told(Ref(UPPER, SERVICE, key.namespace, key.name), above.uid, problem.reason, problem.message)]
+    return [EmitEvent(Ref(UPPER, SERVICE, key.namespace, key.name), above.uid, problem.reason, problem.message)]
 
 
 def _gone(world: World, key: Key, ref: Ref, copy: Entry | None) -> Decision:
     """Delete the copy of a Service seen deleted, or a former alias; the orphan rule decides about the rest."""
-    departed = world.upper.more[SERVICE].departed(key.namespace, key.name)
+    departed = world.upper.more[SERVICE].tombstone(key.namespace, key.name)
     if copy is None:
         return Decision()
     if is_made_for(copy, world.owner, world.owner.upper):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tensile.kube.store import Delta, Entry
 from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref, annotations, labels
 from tensile.reconcile.adoption import adopts
-from tensile.reconcile.desired import Absent, Confirmed, Decision, Present, Route, Told
+from tensile.reconcile.desired import Absent, Decision, EmitEvent, Present, VerifyAbsent, Watch
 from tensile.reconcile.ownership import has_node, node_begins
 from tensile.reconcile.rules import claim_rule
 from tensile.reconcile.rules.claims import can_tell, copy_in, home, is_copy, is_enabled, is_selected
@@ -32,14 +32,14 @@ class VolumeRule:
 
     name = NAME
 
-    def routes(self) -> tuple[Route, ...]:
+    def watches(self) -> tuple[Watch, ...]:
         """Watch volumes and claims on both sides, and the node, without which nothing is created."""
         return (
-            Route("upper.PersistentVolumeClaim", _claim_above),
-            Route("upper.PersistentVolume", _above),
-            Route("PersistentVolumeClaim", _claim_below),
-            Route("PersistentVolume", _below),
-            Route("upper.nodes", _node),
+            Watch("upper.PersistentVolumeClaim", _claim_above),
+            Watch("upper.PersistentVolume", _above),
+            Watch("PersistentVolumeClaim", _claim_below),
+            Watch("PersistentVolume", _below),
+            Watch("upper.nodes", _node),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -85,17 +85,17 @@ def _new(key: Key, foreign: Entry | None, lower: LowerWorld, world: World) -> De
     if claim.facts.passing and not is_selected(claim):
         return Decision()
     if copy is None and not claim.facts.passing:
-        return Decision(waits=(claim_rule.key_of(lower.name, claim.namespace, claim.name),))
+        return Decision(depends_on=(claim_rule.key_of(lower.name, claim.namespace, claim.name),))
     if not is_selected(claim) and below(lower, copy) is None:
         return Decision()
     return Decision((*_told(key, claim, world), _placeholder(claim, copy, lower, world)))
 
 
-def _told(key: Key, claim: Entry, world: World) -> Iterator[Told]:
+def _told(key: Key, claim: Entry, world: World) -> Iterator[EmitEvent]:
     """Yield an event on the claim about what keeps its volume from being created."""
     problem = world.problems.get(key)
     if problem is not None:
-        yield Told(Ref(UPPER, CLAIM, claim.namespace, claim.name), claim.uid, problem.reason, problem.message)
+        yield EmitEvent(Ref(UPPER, CLAIM, claim.namespace, claim.name), claim.uid, problem.reason, problem.message)
 
 
 def _left_by_another(key: Key, claim: Entry, volume: Entry | None, lower: LowerWorld, world: World) -> Decision:
@@ -104,8 +104,8 @@ def _left_by_another(key: Key, claim: Entry, volume: Entry | None, lower: LowerW
     if claim.facts.volume != key.name or not adopts(world, lower.name):
         return Decision()
     if volume is None:
-        is_known = world.upper.more[VOLUME].departed("", key.name) is not None
-        return Decision() if is_known else Decision((Confirmed(ref, "", "its claim is bound to it"),))
+        is_known = world.upper.more[VOLUME].tombstone("", key.name) is not None
+        return Decision() if is_known else Decision((VerifyAbsent(ref, "", "its claim is bound to it"),))
     if volume.facts.lower != lower.name:
         return Decision()
     notes = annotations(volume.manifest()) | world.owner.signed(claim.uid)
@@ -183,8 +183,8 @@ def _data_go(volume: Entry, gone: Absent, lower: LowerWorld, world: World) -> De
         asked = f"the upper claim was deleted, and volume {volume.name} has the policy Delete"
         its = is_copy(copy, world.owner) and copy.facts.upper_uid in (facts.upper_uid, facts.claim_uid)
         return Decision((Absent(ref, copy.uid, asked),) if its and not copy.facts.terminating else ())
-    if copy is None and lower.more[CLAIM].departed(namespace, name) is None:
-        return Decision((Confirmed(ref, facts.lower_claim, "it has to be gone before its volume above goes"),))
+    if copy is None and lower.more[CLAIM].tombstone(namespace, name) is None:
+        return Decision((VerifyAbsent(ref, facts.lower_claim, "it has to be gone before its volume above goes"),))
     return Decision() if facts.terminating else Decision((gone,))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import orjson
 
-from tensile.kube.store import Entry, Kept
+from tensile.kube.store import Entry, Transformed
 from tensile.names import LOWER, LOWER_CLAIM_UID, LOWER_VOLUME, LOWER_VOLUME_SOURCE, OWNER, PROVISIONER, Owner
 from tensile.objects import CLAIM, VOLUME, Manifest, annotations, labels, metadata
 from tensile.reconcile.ownership import upper_uid_of
@@ -73,7 +73,7 @@ def claim_uid_of(name: str) -> str:
     return name.removeprefix(_PREFIX)
 
 
-def digest(raw: bytes) -> Kept:
+def digest(raw: bytes) -> Transformed:
     """Transform a volume of the upper cluster: its bytes and facts."""
     volume: Manifest = orjson.loads(raw)
     spec, notes, upper_uid = volume.get("spec") or {}, annotations(volume), upper_uid_of(volume)
@@ -89,14 +89,14 @@ def digest(raw: bytes) -> Kept:
         deletes=spec.get("persistentVolumeReclaimPolicy") == "Delete",
         terminating="deletionTimestamp" in metadata(volume),
     )
-    return Kept(raw, facts)
+    return Transformed(raw, facts)
 
 
-def digest_below(raw: bytes) -> Kept:
+def digest_below(raw: bytes) -> Transformed:
     """Transform a volume of a lower cluster to the facts that are reported upwards; it is never ours to change."""
     spec = orjson.loads(raw).get("spec") or {}
     holder = (spec.get("claimRef") or {}).get("uid", "")
-    return Kept(b"", LowerVolume(holder, _source(spec), spec.get("persistentVolumeReclaimPolicy", "Retain")))
+    return Transformed(b"", LowerVolume(holder, _source(spec), spec.get("persistentVolumeReclaimPolicy", "Retain")))
 
 
 def _source(spec: Manifest) -> str:

@@ -4,6 +4,6 @@ The tour is data (script.py); the other modules run it. The demo never calls the
 user would, and observes it through kubectl alone.
 """
 
-from tensile.sandbox.demo.guide import Wishes, demo
+from tensile.sandbox.demo.guide import DemoOptions, demo
 
-__all__ = ["Wishes", "demo"]
+__all__ = ["DemoOptions", "demo"]

@@ -18,7 +18,7 @@ from pathlib import Path
 import tensile
 from tensile.errors import INTERRUPTED, TensileError
 from tensile.sandbox import processes, stop
-from tensile.sandbox.demo.runner import DemoError, Engine, Screen, Shell, ignore, interruptible
+from tensile.sandbox.demo.runner import DemoEngine, DemoError, DemoScreen, Shell, ignore, interruptible
 from tensile.sandbox.demo.script import (
     CACHE_FOLDER,
     EDITED_FILE,
@@ -37,7 +37,7 @@ TOPOLOGY_FILE = "topology.yaml"
 
 
 @dataclass(frozen=True)
-class Wishes:
+class DemoOptions:
     """The options of the demo.
 
     Attributes:
@@ -50,7 +50,7 @@ class Wishes:
     log_format: str = "text"
 
 
-def demo(wishes: Wishes) -> int:
+def demo(wishes: DemoOptions) -> int:
     """Run the tour on stdout; on a terminal, stay until Ctrl-C afterwards.
 
     Returns:
@@ -59,7 +59,7 @@ def demo(wishes: Wishes) -> int:
     Raises:
         TensileError: a step failed; nothing is left then either.
     """
-    screen = Screen(sys.stdout, colour=takes_colour(sys.stdout))
+    screen = DemoScreen(sys.stdout, colour=takes_colour(sys.stdout))
     begun = time.monotonic()
     try:
         with interruptible(), _place() as directory:
@@ -84,7 +84,7 @@ def _place() -> Iterator[Path]:
             directory.rmdir()
 
 
-def _visit(screen: Screen, directory: Path, wishes: Wishes) -> None:
+def _visit(screen: DemoScreen, directory: Path, wishes: DemoOptions) -> None:
     """Start everything, run the tour, and end everything in order."""
     with ExitStack() as ending:
         screen.words("Starting an upper cluster and two lowers: real control planes, as processes of this machine.")
@@ -120,17 +120,17 @@ def _variables(sandbox: Sandbox) -> dict[str, str]:
     }
 
 
-def _start_engine(screen: Screen, directory: Path, variables: dict[str, str], wishes: Wishes) -> Engine:
+def _start_engine(screen: DemoScreen, directory: Path, variables: dict[str, str], wishes: DemoOptions) -> DemoEngine:
     """Show the commands that start the engine, and start it the same way."""
     screen.command(f"cd {directory}")
     screen.command("export KUBECONFIG=upper.kubeconfig")
     screen.command(f"tensile run -f {TOPOLOGY_FILE} 2> {LOG_FILE} &")
     options = ("--log-level", wishes.log_level, "--log-format", wishes.log_format)
     command = (*TENSILE, "run", "-f", TOPOLOGY_FILE, *options)
-    return Engine.start(command, directory, variables, directory / LOG_FILE)
+    return DemoEngine.start(command, directory, variables, directory / LOG_FILE)
 
 
-def _show(screen: Screen, sandbox: Sandbox, engine: Engine, variables: dict[str, str]) -> None:
+def _show(screen: DemoScreen, sandbox: Sandbox, engine: DemoEngine, variables: dict[str, str]) -> None:
     """Run the scenes, and stay on a terminal; an error is raised with the end of the engine's log."""
     programs = {"kubectl": sandbox.kubectl_command()[:1], "tensile": TENSILE}
     shell = Shell(screen, sandbox.directory, programs, variables, engine.check)
@@ -147,7 +147,7 @@ def _show(screen: Screen, sandbox: Sandbox, engine: Engine, variables: dict[str,
         raise DemoError(f"{told}To see more: tensile demo --engine-log --log-level debug") from error
 
 
-def _stay(screen: Screen, sandbox: Sandbox, engine: Engine) -> None:
+def _stay(screen: DemoScreen, sandbox: Sandbox, engine: DemoEngine) -> None:
     """Print what to try, and wait for Ctrl-C, which ends the demo without an error."""
     kubectl = "kubectl" if shutil.which("kubectl") else sandbox.kubectl_command()[0]
     with suppress(KeyboardInterrupt):
@@ -170,7 +170,7 @@ def _end_in_peace() -> None:
     _progress("ending the engine and the clusters")
 
 
-def _show_log(screen: Screen, engine: Engine) -> None:
+def _show_log(screen: DemoScreen, engine: DemoEngine) -> None:
     screen.title("The engine's log")
     screen.words(engine.log.read_text(errors="replace").rstrip())
 

@@ -41,7 +41,7 @@ class DemoError(TensileError):
     """The tour cannot continue; the message contains the command, and what to do."""
 
 
-class Screen:
+class DemoScreen:
     """Writes to a stream, in colour if requested."""
 
     def __init__(self, stream: TextIO, *, colour: bool) -> None:
@@ -68,7 +68,7 @@ class Screen:
         self.stream.flush()
 
 
-class Engine:
+class DemoEngine:
     """A running engine; created by `start`."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -129,7 +129,7 @@ class Shell:
         limit: the timeout of a command in seconds.
     """
 
-    screen: Screen
+    screen: DemoScreen
     directory: Path
     programs: Mapping[str, Sequence[str]]
     variables: Mapping[str, str]

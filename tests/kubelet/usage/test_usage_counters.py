@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kubelet.stats.usage import Counter, Ledger, advanced, begun
+from tensile.kubelet.stats.usage import Counter, CPUCounters, advanced, begun
 
 CPU = 1_000_000_000
 """One cpu, in nanoseconds a second."""
@@ -84,7 +84,7 @@ def test_a_new_beginning_never_looks_like_more(former: int, now: int, gap: int) 
 
 def test_a_ledger_counts_by_name() -> None:
     """Each thing has its own counter."""
-    ledger = Ledger()
+    ledger = CPUCounters()
     assert ledger.count("a", CPU, START, 1000) == Counter(START, CPU)
     assert ledger.count("b", CPU, START, 2000) == Counter(START, 2 * CPU)
     assert ledger.count("a", CPU, START + 1000, 1000) == Counter(START + 1000, 2 * CPU)
@@ -92,7 +92,7 @@ def test_a_ledger_counts_by_name() -> None:
 
 def test_a_ledger_forgets_what_is_no_more() -> None:
     """And begins it anew when it comes back."""
-    ledger = Ledger()
+    ledger = CPUCounters()
     for name in "abc":
         ledger.count(name, CPU, START, 1000)
     ledger.forget_all_but({"b"})

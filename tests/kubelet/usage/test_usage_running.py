@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from worldkit import A, home, put, twin, upper_pod, world
 
-from tensile.kubelet.stats.usage import Below, Runner, runner
+from tensile.kubelet.stats.usage import LowerPodRef, RunningPod, runner
 from tensile.objects import Manifest
 
 NOON = 1_772_366_400_000
@@ -16,7 +16,7 @@ def since(second: int) -> Manifest:
     return {"running": {"startedAt": f"2026-03-01T12:00:{second:02d}Z"}}
 
 
-def found(status: Manifest | None) -> Runner:
+def found(status: Manifest | None) -> RunningPod:
     """Return what runs of a pod whose lower one has a status."""
     here = world()
     home(here)
@@ -29,7 +29,7 @@ def test_names_are_the_uppers_and_the_place_is_the_lowers() -> None:
     """The pod is told of as above, and looked up as below."""
     here = found(None)
     assert (here.namespace, here.name, here.uid) == ("shop", "web", "Pod-web")
-    assert here.below == Below("shop", "web", "below-Pod-web")
+    assert here.below == LowerPodRef("shop", "web", "below-Pod-web")
 
 
 def test_a_pod_that_has_not_started_runs_nothing() -> None:

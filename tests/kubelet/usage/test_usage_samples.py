@@ -9,8 +9,8 @@ import pytest
 from tensile.kubelet.stats.usage import (
     NODE_METRICS,
     POD_METRICS,
-    Amount,
     Sample,
+    UsageRate,
     milliseconds,
     node_samples,
     pod_samples,
@@ -44,20 +44,20 @@ def test_the_paths_are_those_of_the_metrics_api() -> None:
 
 def test_a_node_is_read() -> None:
     """Time and window in milliseconds, cpu in billionths, memory in bytes."""
-    assert node_samples(body(node())) == [Sample(NOON, 15_023, Amount(250_000_000, 1 << 30))]
+    assert node_samples(body(node())) == [Sample(NOON, 15_023, UsageRate(250_000_000, 1 << 30))]
 
 
 @pytest.mark.parametrize(
     ("cpu", "memory", "amount"),
     [
-        ("0", "0", Amount(0, 0)),
-        ("1n", "1", Amount(1, 1)),
-        ("123456789n", "4096Ki", Amount(123_456_789, 4 << 20)),
-        ("17u", "1k", Amount(17_000, 1000)),
-        ("2", "1500Mi", Amount(2_000_000_000, 1500 << 20)),
+        ("0", "0", UsageRate(0, 0)),
+        ("1n", "1", UsageRate(1, 1)),
+        ("123456789n", "4096Ki", UsageRate(123_456_789, 4 << 20)),
+        ("17u", "1k", UsageRate(17_000, 1000)),
+        ("2", "1500Mi", UsageRate(2_000_000_000, 1500 << 20)),
     ],
 )
-def test_amounts_are_exact(cpu: str, memory: str, amount: Amount) -> None:
+def test_amounts_are_exact(cpu: str, memory: str, amount: UsageRate) -> None:
     """In whichever unit a server tells them, down to a billionth of a cpu."""
     assert node_samples(body(node(cpu=cpu, memory=memory)))[0].used == amount
 
@@ -75,7 +75,7 @@ def test_pods_are_read_by_namespace_and_name() -> None:
     }
     found = pod_samples(body(pod))["shop", "web"]
     assert (found.time, found.window) == (NOON + 1000, 20_000)
-    assert found.containers == {"main": Amount(5_000_000, 10 << 20), "side": Amount(1_000_000, 1 << 20)}
+    assert found.containers == {"main": UsageRate(5_000_000, 10 << 20), "side": UsageRate(1_000_000, 1 << 20)}
 
 
 @pytest.mark.parametrize("read", [node_samples, pod_samples])
@@ -133,7 +133,7 @@ def test_other_spans_are_refused(text: str) -> None:
 def test_a_cluster_is_the_sum_of_its_nodes() -> None:
     """As new as the node measured last, over that node's window."""
     nodes = node_samples(body(node(second=3), {**node("n2", "1", "1Gi", second=9), "window": "9s"}, node("n3")))
-    assert whole(nodes) == Sample(NOON + 9000, 9000, Amount(1_500_000_000, 3 << 30))
+    assert whole(nodes) == Sample(NOON + 9000, 9000, UsageRate(1_500_000_000, 3 << 30))
 
 
 def test_a_cluster_without_nodes_has_no_sum() -> None:
@@ -143,6 +143,6 @@ def test_a_cluster_without_nodes_has_no_sum() -> None:
 
 def test_amounts_do_not_become_longer_tuples() -> None:
     """They are summed by part, and with nothing else."""
-    assert Amount(1, 2) + Amount(3, 4) == Amount(4, 6)
+    assert UsageRate(1, 2) + UsageRate(3, 4) == UsageRate(4, 6)
     with pytest.raises(TypeError):
-        sum([(3, 4)], Amount(1, 2))
+        sum([(3, 4)], UsageRate(1, 2))

@@ -8,21 +8,23 @@ from prometheus_client.parser import text_string_to_metric_families
 from usagekit import CPU, HOUR, MEBI, NOON, node_sample, pod_sample, running
 
 from tensile.kubelet.stats.output import exposition, summary
-from tensile.kubelet.stats.usage import Ledger, Picture, picture
+from tensile.kubelet.stats.usage import CPUCounters, UsageReport, picture
 
 WEB = {"namespace": "shop", "pod": "web"}
 
 
-def two_pods() -> Picture:
+def two_pods() -> UsageReport:
     """Make a picture of a node with a pod of two containers and one of one."""
     samples = {
         ("mapped", "web-below"): pod_sample(2, main=0.5, side=0.000000001),
         ("mapped", "db-below"): pod_sample(1, main=2),
     }
-    return picture("virtual-a", node_sample(3, 4), [running(main=3600, side=7200), running("db")], samples, Ledger())
+    return picture(
+        "virtual-a", node_sample(3, 4), [running(main=3600, side=7200), running("db")], samples, CPUCounters()
+    )
 
 
-def read(found: Picture) -> dict[str, list[Any]]:
+def read(found: UsageReport) -> dict[str, list[Any]]:
     """Parse the text as Prometheus does: samples by metric."""
     families = text_string_to_metric_families(exposition(found).decode())
     samples = [sample for family in families for sample in family.samples]
@@ -74,7 +76,7 @@ def test_starts_and_memory_are_plain_numbers() -> None:
 
 def test_a_node_that_was_not_measured_says_so() -> None:
     """By the kubelet's own metric for it; nothing is made up."""
-    whole, nothing = read(two_pods()), read(Picture("virtual-a", None, ()))
+    whole, nothing = read(two_pods()), read(UsageReport("virtual-a", None, ()))
     assert whole["resource_scrape_error"][0].value == 0
     assert set(nothing) == {"resource_scrape_error"}
     assert nothing["resource_scrape_error"][0].value == 1
@@ -113,4 +115,4 @@ def test_the_summary_has_rates_and_counters() -> None:
 
 def test_the_summary_of_a_node_that_was_not_measured_has_no_figures() -> None:
     """Its name is all that is known."""
-    assert orjson.loads(summary(Picture("virtual-a", None, ()))) == {"node": {"nodeName": "virtual-a"}, "pods": []}
+    assert orjson.loads(summary(UsageReport("virtual-a", None, ()))) == {"node": {"nodeName": "virtual-a"}, "pods": []}
