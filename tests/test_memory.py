@@ -33,7 +33,7 @@ def test_what_was_freed_goes_back_to_the_system() -> None:
 
 
 _READING = """
-from tensile import memory
+from tensile.engine import run as memory
 from test_memory import resident
 
 memory.keep_large_apart()

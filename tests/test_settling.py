@@ -20,7 +20,7 @@ async def settled(synced: Wait) -> float:
         """Have nothing to do."""
 
     engine = SimpleNamespace(
-        clusters=SimpleNamespace(fleet=SimpleNamespace(synced=synced)), loop=SimpleNamespace(quiet=quiet)
+        clusters=SimpleNamespace(fleet=SimpleNamespace(synced=synced)), loop=SimpleNamespace(wait_idle=quiet)
     )
     before = gc.get_freeze_count()
     try:

@@ -59,7 +59,7 @@ def test_other_conditions_are_no_note(reason: str, status: str) -> None:
 
 
 DOUBTS: dict[str, Callable[[World], object]] = {
-    "silent": lambda here: setattr(here.lowers[A], "silent", 1.0),
+    "silent": lambda here: setattr(here.lowers[A], "unreachable_seconds", 1.0),
     "pods": lambda here: here.lowers[A].pods.mark_stale(),
     "namespaces above": lambda here: here.upper.namespaces.mark_stale(),
     "Services above": lambda here: here.upper.more[SERVICE].mark_stale(),

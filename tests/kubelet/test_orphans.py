@@ -111,7 +111,7 @@ def test_a_pod_that_kubernetes_took_away_for_its_nodes_sake_counts() -> None:
     """Pod GC and taint manager act on what they think of the node, not on anybody's word."""
     here = mirrored(status=TAKEN_FOR_DEAD)
     drop(here.lowers[A].upper_pods, "web")
-    assert not wanted(here).asked
+    assert not wanted(here).requested
 
 
 def test_a_pod_that_kubernetes_is_ending_for_its_nodes_sake_counts() -> None:

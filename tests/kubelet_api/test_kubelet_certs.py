@@ -14,8 +14,9 @@ from kubelet_lab import Notes
 from kubelet_pki import SERVER, Identity, Pki, write
 
 from tensile.errors import TensileError, Unreachable
+from tensile.kube.tls import KeyPair
 from tensile.kubelet.api.client_ca import ClientCA
-from tensile.kubelet.api.serving_certificate import Pair, ServingCertificate, self_made, tls_context
+from tensile.kubelet.api.serving_certificate import ServingCertificate, self_made, tls_context
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -152,16 +153,16 @@ def test_an_encrypted_key_does_not_ask(pki: Pki) -> None:
     secret = serialization.BestAvailableEncryption(b"a password")
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, secret)
     with pytest.raises((OSError, ValueError)):
-        tls_context(Pair(pki.serving.certificate, pem), "")
+        tls_context(KeyPair(pki.serving.certificate, pem), "")
 
 
 def test_tls_is_modern_and_resumes_nothing(pki: Pki) -> None:
     """TLS is 1.2 or newer, returns no tickets and asks for client certificates only when it can verify them."""
-    context = tls_context(Pair(*pki.serving), pki.clients.pem)
+    context = tls_context(KeyPair(*pki.serving), pki.clients.pem)
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
     assert (context.num_tickets, context.verify_mode) == (0, ssl.CERT_OPTIONAL)
     assert context.options & ssl.OP_NO_TICKET
-    assert tls_context(Pair(*pki.serving), "").verify_mode == ssl.CERT_NONE
+    assert tls_context(KeyPair(*pki.serving), "").verify_mode == ssl.CERT_NONE
 
 
 async def test_an_authority_file_is_followed(tmp_path: Path, pki: Pki) -> None:
@@ -262,4 +263,4 @@ async def test_no_authority_at_all() -> None:
 def test_an_identity_is_a_pair(pki: Pki) -> None:
     """A chain behind the certificate is shown as given: the context takes both."""
     chained = Identity(pki.serving.certificate + pki.servers.pem.encode(), pki.serving.key)
-    assert shown(tls_context(Pair(*chained), "")).issuer.rfc4514_string() == "CN=servers"
+    assert shown(tls_context(KeyPair(*chained), "")).issuer.rfc4514_string() == "CN=servers"

@@ -11,9 +11,10 @@ from kubelet_lab import Notes
 from kubelet_pki import CLIENT, DAY, SERVER, Identity, Pki, write
 
 from tensile.errors import TensileError
+from tensile.kube.tls import KeyPair
 from tensile.kubelet.api.certificate_checks import described, pair_fault, warnings
 from tensile.kubelet.api.client_ca import ClientCA
-from tensile.kubelet.api.serving_certificate import Pair, ServingCertificate, ServingFiles, tls_context
+from tensile.kubelet.api.serving_certificate import ServingCertificate, ServingFiles, tls_context
 
 ADDRESS = "127.0.0.1"
 PEM, PKCS8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
@@ -242,4 +243,4 @@ def test_what_openssl_refuses_by_itself_is_passed_on(tmp_path: Path) -> None:
     with pytest.raises(TensileError, match="TLS does not take it"):
         ServingCertificate(Notes(), ADDRESS, ServingFiles(*files)).context("virtual-a", "")
     with pytest.raises(OSError, match="TOO_SMALL"):
-        tls_context(Pair(weak.public_bytes(PEM), secret), "")
+        tls_context(KeyPair(weak.public_bytes(PEM), secret), "")

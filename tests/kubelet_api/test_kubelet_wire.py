@@ -14,10 +14,11 @@ import pytest
 from kubelet_lab import PATIENCE, QUICK, leak_watch
 from kubelet_pki import Pki
 
+from tensile.kube.tls import KeyPair
 from tensile.kubelet.api.connection import Connection, ConnectionLimits, TLSConnection, accept
 from tensile.kubelet.api.http import ClientDisconnected, while_present
 from tensile.kubelet.api.lower_request import StreamEnd, splice
-from tensile.kubelet.api.serving_certificate import Pair, tls_context
+from tensile.kubelet.api.serving_certificate import tls_context
 
 Peer = Callable[[ssl.SSLSocket], None]
 CONTENT = bytes(range(256)) * 4096
@@ -46,7 +47,7 @@ async def wire_to(pki: Pki, peer: Peer, limits: ConnectionLimits = QUICK) -> tup
         gone = asyncio.ensure_future(asyncio.to_thread(connect, listening.getsockname()))
         connection, _ = await asyncio.get_running_loop().sock_accept(listening)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    return await accept(connection, tls_context(Pair(*pki.serving), ""), limits), gone
+    return await accept(connection, tls_context(KeyPair(*pki.serving), ""), limits), gone
 
 
 def say_and_break_off(secure: ssl.SSLSocket) -> None:

@@ -21,13 +21,13 @@ from tensile.sandbox.state import Options, State, claimed
 STARTER = """
 import sys
 from pathlib import Path
-from tensile.sandbox import guard, processes, state
+from tensile.sandbox import processes, state, stop
 from tensile.sandbox.state import claimed
 from tensile.sandbox.state import Options, State
 
 directory, identity, word = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 with claimed(directory) as claim:
-    watching = guard.begin(directory, identity, claim.made, claim.descriptor)
+    watching = stop.begin(directory, identity, claim.made, claim.descriptor)
     if word != "stateless":
         state.save(directory, State(identity, Options(), ["upper", "output"], claim.made))
         (directory / "upper").mkdir()
