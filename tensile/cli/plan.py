@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensile.engine.clusters import Clusters
-from tensile.engine.logging import LoggingObserver
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics
+from tensile.engine.observer import LoggingObserver
 from tensile.engine.oneshot import ClusterTimeout, Problems, Progress, converge, opened, rehearse
 from tensile.errors import ClusterError, TensileError
 from tensile.policy.descheduler.drain_report import Eviction, evictions

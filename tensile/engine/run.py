@@ -33,9 +33,9 @@ from tensile.engine.engine import Engine
 from tensile.engine.file_source import TopologyUpdate
 from tensile.engine.health import ProbeServer, TelemetryServer
 from tensile.engine.leader_election import Election, LeaderLabel, lease_ref, own_pod, warn_of_leader
-from tensile.engine.logging import LoggingObserver
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics, lowers, missing, readings
+from tensile.engine.observer import LoggingObserver
 from tensile.engine.servers import ReloadableServer, WebhookAlone, own_namespace
 from tensile.engine.sources import ConfigMapSource, FileSource, TopologySource
 from tensile.engine.status.query import engine_at

@@ -1,7 +1,8 @@
 """Fast imports of aiohttp and the `kubernetes` package, and the limits that aiohttp lacks.
 
 aiohttp creates two TLS contexts when it is imported and loads all CAs of the system into both, which takes a sixth of
-the engine's start-up time. Neither is used here: each connection has the TLS context of its kubeconfig.
+the engine's start-up time. Neither is used here: each connection has the TLS context of its kubeconfig. `kubernetes`
+looks for the user's home directory when it is imported, and fails for a user that has none, as in many containers.
 
 aiohttp limits buffered content and each header, but not the bytes around content: informational responses, chunk
 extensions, chunks of one byte. So this module counts them.
@@ -9,8 +10,8 @@ extensions, chunks of one byte. So this module counts them.
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -20,11 +21,16 @@ _PLACES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """The environment variables that tell OpenSSL where CA certificates are."""
 
 
-@contextmanager
-def without_authorities() -> Iterator[None]:
+def without_authorities() -> AbstractContextManager[None]:
     """Make TLS contexts that are created in the block trust no CA, then restore the environment."""
-    before = {name: os.environ.get(name) for name in _PLACES}
-    os.environ.update(dict.fromkeys(_PLACES, os.devnull))
+    return _environment(dict.fromkeys(_PLACES, os.devnull))
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables in the block, then restore them."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -34,7 +40,7 @@ def without_authorities() -> Iterator[None]:
                 os.environ[name] = value
 
 
-with without_authorities():
+with without_authorities(), _environment({"HOME": os.environ.get("HOME") or os.sep}):
     import aiohttp
     from aiohttp.client_proto import ResponseHandler
     from aiohttp.http_exceptions import LineTooLong

@@ -23,6 +23,13 @@ def test_the_engine_starts_without_reading_authorities_that_nobody_uses() -> Non
     assert done.stdout.split() == ["0", "True"]
 
 
+def test_the_engine_starts_as_a_user_without_a_home() -> None:
+    """A container may run as a user that is only a number; the environment is as it was, without HOME."""
+    nobody = ("unshare", "--user", "--map-user=65532", "--map-group=65532", "env", "-u", "HOME")
+    done = subprocess.run([*nobody, sys.executable, "-c", _LOOK], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "True"]
+
+
 @pytest.mark.parametrize("known", ["", "/somewhere"], ids=["nothing", "a file"])
 def test_what_the_environment_says_of_authorities_is_put_back(known: str) -> None:
     """Programs that give credentials inherit it, and later contexts read it."""

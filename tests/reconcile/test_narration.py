@@ -7,8 +7,8 @@ import pytest
 import structlog
 from structlog.testing import CapturingLogger, capture_logs
 
-from tensile.engine.logging import LoggingObserver
 from tensile.engine.metrics import Metrics
+from tensile.engine.observer import LoggingObserver
 from tensile.errors import (
     AlreadyExists,
     ClusterError,

@@ -13,8 +13,9 @@ from loopkit import ONE, Told
 from virtualtime import clock, in_virtual_time
 from worldkit import NOW, OWNER_HERE, A, B, home, marked, put, raised, referring, secret, upper_pod, world
 
-from tensile.engine.logging import LoggingObserver, configure
+from tensile.engine.logging import configure
 from tensile.engine.metrics import Metrics
+from tensile.engine.observer import LoggingObserver
 from tensile.errors import ClusterError, Conflict, Denied, Throttled, Unreachable
 from tensile.names import TOKEN_TERM
 from tensile.objects import EVENT, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
