@@ -27,7 +27,7 @@ BUGS = (
         "tensile/kube/client.py",
         '            "preconditions": {"uid": uid, **({"resourceVersion": version} if version else {})},\n',
         "",
-        _in("kube", "client", "calls"),
+        _in("kube", "client"),
     ),
     Bug(
         "a change carries no UID",
@@ -75,8 +75,8 @@ BUGS = (
     Bug(
         "a watch goes on after history was rewound",
         "tensile/kube/informer.py",
-        "        if version < self._position:\n            raise self._rewind(version)\n        if event",
-        "        if event",
+        "        if version < self._position:\n            raise self._rewind(version)\n        self._denials",
+        "        self._denials",
         _in("kube", "informer"),
     ),
     Bug(
@@ -89,22 +89,22 @@ BUGS = (
     Bug(
         "the guard is off",
         "tensile/reconcile/guard.py",
-        "    if unasked > limits.max_deletes and percent > limits.max_delete_percent:",
-        "    if unasked < 0:",
+        "    return count > limits.max_deletes and _percent(",
+        "    return count < 0 and _percent(",
         _in("reconcile", "guard"),
     ),
     Bug(
         "absence from a cache without a list counts",
         "tensile/kubelet/pods/orphans.py",
-        "if not lower.settled or lower.silent:",
-        "if lower.silent:",
+        "if not (lower.settled and world.upper.namespaces.synced) or lower.unreachable_seconds:",
+        "if lower.unreachable_seconds:",
         _in("kubelet", "orphans"),
     ),
     Bug(
         "a lower cluster that does not answer counts as empty",
         "tensile/kubelet/pods/orphans.py",
-        "if not lower.settled or lower.silent:",
-        "if not lower.settled:",
+        "if not (lower.settled and world.upper.namespaces.synced) or lower.unreachable_seconds:",
+        "if not (lower.settled and world.upper.namespaces.synced):",
         _in("kubelet", "orphans"),
     ),
     Bug(
@@ -124,7 +124,7 @@ BUGS = (
     Bug(
         "the newer of two pods of a name is taken for the older",
         "tensile/kubelet/pods/rule.py",
-        "    if not lower.upper_pods.is_gone(key.namespace, key.name, below.facts.upper_uid):\n",
+        "    if not lower.upper_pods.is_deleted(key.namespace, key.name, below.facts.upper_uid):\n",
         "    if False:\n",
         (*_in("kubelet", "lifecycle"), *_in("faults", "pairs")),
     ),
@@ -145,7 +145,7 @@ BUGS = (
     Bug(
         "a name counts as empty while a create is under way",
         "tensile/reconcile/apply.py",
-        "        cache.doubt(step.ref.namespace, step.ref.name)",
+        "        cache.invalidate(step.ref.namespace, step.ref.name)",
         "        pass",
         _in("reconcile", "apply", "certainty"),
     ),
@@ -187,8 +187,8 @@ BUGS = (
     Bug(
         "a Secret stays below without a pod",
         "tensile/reconcile/rules/config.py",
-        "    return bool(below) or by_account or any",
-        "    return kind == SECRET or bool(below) or by_account or any",
+        "    if keeps(lower, kind.name, namespace, name):\n        return True",
+        "    if kind == SECRET or keeps(lower, kind.name, namespace, name):\n        return True",
         _in("reconcile", "dependencies"),
     ),
     Bug(
@@ -222,14 +222,14 @@ BUGS = (
     Bug(
         "a volume's placeholder goes before the data",
         "tensile/reconcile/rules/volume_rule.py",
-        "    if copy is None and lower.more[CLAIM].departed(namespace, name) is None:\n",
-        "    if copy is None and lower.silent:\n",
+        "    if copy is None and lower.more[CLAIM].tombstone(namespace, name) is None:\n",
+        "    if copy is None and lower.unreachable_seconds:\n",
         _in("reconcile", "provisioning"),
     ),
     Bug(
         "a namespace is deleted that is not empty",
         "tensile/reconcile/apply.py",
-        "    if step.vacant:\n        await look_into(cluster, step.ref)\n",
+        "    if step.only_if_empty:\n        await look_into(cluster, step.ref)\n",
         "",
         _in("reconcile", "vacancies", "vacancy", "apply"),
     ),

@@ -1,10 +1,11 @@
 """What puts bugs into a copy of the engine: it says when it cannot, and what nobody noticed."""
 
+import ast
 from pathlib import Path
 
 import pytest
 
-from bench.bugs.__main__ import Inapplicable, broken, planted, put_to_the_test, tried
+from bench.bugs.__main__ import ROOT, Inapplicable, broken, planted, put_to_the_test, tried
 from bench.bugs.table import BUGS, Bug
 
 TEST = """
@@ -61,3 +62,10 @@ def test_a_tree_whose_tests_cannot_be_run_is_no_verdict(tmp_path: Path) -> None:
     """A file that is not there is neither caught nor missed."""
     with pytest.raises(RuntimeError, match="pytest ended with 4"):
         put_to_the_test(tree_of(tmp_path), ["test_nothing.py"])
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_every_bug_can_still_be_put_in(bug: Bug) -> None:
+    """Its text stands in its file, what comes out is Python, and the tests that should notice exist."""
+    ast.parse(planted((ROOT / bug.path).read_text(), bug))
+    assert [path for path in bug.tests if not (ROOT / path).exists()] == []
