@@ -93,7 +93,7 @@ class Return:
 
 @asynccontextmanager
 async def out_of_reach(trial: Trial, way: Detour, absence: Absence) -> AsyncIterator[None]:
-    """Have a lower be out of the engine's reach."""
+    """Make a lower cluster unreachable for the engine."""
     sandbox, victim = trial.sandbox, absence.victim
     match absence.way:
         case "killed":
@@ -113,7 +113,7 @@ async def out_of_reach(trial: Trial, way: Detour, absence: Absence) -> AsyncIter
 
 
 async def meddle(trial: Trial, absence: Absence, found: Snapshot) -> frozenset[str]:
-    """Delete a pod of the victim's above, and where it can be, end another below; returns the UIDs of the latter."""
+    """Delete a pod of the victim's above, and where it can be, end another below, and return the UIDs of the latter."""
     deleted, other, *_ = sorted(oracles.name_of(pod) for pod in found.upper if _is_at(pod, absence.victim))
     await trial.upper.remove(_path(deleted))
     if absence.way != "parted":
@@ -148,7 +148,7 @@ async def returned(trial: Trial, begin: float, pods: int, ended: frozenset[str])
 
 
 async def outage(trial: Trial, ways: Mapping[str, Detour], absence: Absence, pods: int) -> dict[str, Any]:
-    """Have one lower be away while so many pods run in all; returns the result with what it broke."""
+    """Cut off one lower cluster while so many pods run in all, and return the result with what broke."""
     before = await trial.settled(pods)
     begin = time.monotonic()
     async with out_of_reach(trial, ways[absence.victim], absence):
@@ -163,7 +163,7 @@ async def outage(trial: Trial, ways: Mapping[str, Detour], absence: Absence, pod
 
 
 async def outages(trial: Trial, ways: Mapping[str, Detour], absences: list[Absence], pods: int) -> dict[str, Any]:
-    """Have a workload run through every absence; returns the result with what it broke."""
+    """Run a workload through every outage, and return the result with what broke."""
     names = await load(trial, "away", pods // len(trial.lowers))
     pods = len(names) * (pods // len(trial.lowers))
     runs = []

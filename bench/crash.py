@@ -27,7 +27,7 @@ STARTED = 30.0
 
 
 async def edit(trial: Trial, wanted: Edit) -> str:
-    """Make one edit in the upper cluster; returns the UID of what it deleted, else ""."""
+    """Make one edit in the upper cluster, and return the UID of what it deleted, else ""."""
     pods, deployments = PODS.format(NAMESPACE), DEPLOYMENTS.format(NAMESPACE)
     match wanted.verb:
         case "deploy":
@@ -43,7 +43,7 @@ async def edit(trial: Trial, wanted: Edit) -> str:
 
 
 async def one_life(trial: Trial, life: Round) -> list[str]:
-    """Start the engine, make the edits meanwhile, kill it; returns the UIDs of the deleted pods."""
+    """Start the engine, make the edits meanwhile, kill it, and return the UIDs of the deleted pods."""
 
     async def edits() -> list[str]:
         """Make the edits, one after the other, from their moment on."""
@@ -61,7 +61,7 @@ async def one_life(trial: Trial, life: Round) -> list[str]:
 
 
 async def crash(trial: Trial, lives: list[Round], quiet: float) -> dict[str, Any]:
-    """Live through all lives and one more that nobody ends; returns the result with what it broke."""
+    """Run and kill the engine so many times, then let it run, and return the result with what broke."""
     deleted: list[str] = []
     written = []
     for number, life in enumerate(lives, 1):

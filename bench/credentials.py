@@ -76,7 +76,7 @@ def swaps(trial: Trial, *, files: bool) -> list[Swap]:
 
 
 async def ordeal(trial: Trial, swap: Swap, pods: int, rounds: int) -> list[dict[str, Any]]:
-    """Have pods run in every lower, strike and mend so many times; returns a result for each with what it broke."""
+    """Run pods in every lower cluster, break and repair credentials so many times, and return each result."""
     names = [f"{GROUP}-{lower}" for lower in trial.lowers]
     for name, lower in zip(names, trial.lowers, strict=True):
         await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(name, pods, lower, grace=30))
@@ -105,7 +105,7 @@ async def prepared(trial: Trial, swap: Swap) -> None:
 
 
 async def once(trial: Trial, swap: Swap, number: int) -> dict[str, Any]:
-    """Strike, bind a pod meanwhile, mend, and see how long that pod takes; returns the result with what broke."""
+    """Break the credentials, bind a pod, repair them, and return how long that pod takes and what broke."""
     before = await trial.settled(len((await trial.snapshot()).upper))
     positions = {site.name: audit.position(site.audit_log) for site in (trial.upper, *trial.lowers.values())}
     said = trial.log.stat().st_size
@@ -233,7 +233,7 @@ async def until_recovered(trial: Trial, since: int) -> None:
 
 
 async def reason_of(trial: Trial, swap: Swap) -> list[str]:
-    """Wait for what the victim's node has to say, where it has to; returns what is wrong with it."""
+    """Wait for what the victim's node has to say, where it has to, and return what is wrong with it."""
     found: dict[str, Any] = {}
 
     async def is_told() -> bool:

@@ -109,7 +109,7 @@ class Place:
         return ["unshare", "-m", *after(f"mount --bind '{self._hosts}' /etc/hosts")]
 
     def kubeconfig(self, name: str) -> Path:
-        """Write one that leads to the lower by a name; returns its path."""
+        """Write one that leads to the lower by a name, and return its path."""
         found = yaml.safe_load((self.sandbox.directory / f"{LOWER}.kubeconfig").read_text())
         cluster = found["clusters"][0]["cluster"]
         cluster["server"] = f"https://{name}:{urlsplit(cluster['server']).port}"
@@ -119,7 +119,7 @@ class Place:
         return path
 
     def topology(self, name: str) -> Path:
-        """Write one whose lower is reached by a name; returns its path."""
+        """Write one whose lower is reached by a name, and return its path."""
         found, _ = with_own_ports(self.sandbox)
         found["lowers"][0]["kubeconfig"] = str(self.kubeconfig(name))
         path = self.sandbox.directory / f"{name}.yaml"

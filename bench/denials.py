@@ -236,7 +236,7 @@ class Trial:
             await self.place.field.rig.upper.call("POST", self.place.path(plural), body)
 
     async def go(self, hold: float) -> tuple[float, float]:
-        """Refuse, make the pods, hold on, lift; returns when it was lifted, and the seconds until all pods ran."""
+        """Refuse, make the pods, hold on, lift, and return when it was lifted, and the seconds until all pods ran."""
         following = asyncio.create_task(self._follow())
         try:
             lift = await self.place.kind.deny(self.place)
@@ -388,7 +388,7 @@ async def laid_out(sandbox: Sandbox, directory: Path) -> AsyncIterator[Field]:
 
 
 async def denied(field: Field, kinds: Iterable[Kind], pods: int, hold: float) -> list[dict[str, Any]]:
-    """Have all kinds of refusal at work at once; returns what came of each."""
+    """Refuse requests in every way at once, and return the outcome of each."""
     trials = [Trial(Place(field, kind), pods) for kind in kinds]
     start = len(field.rig.journal)
     for trial in trials:
@@ -408,7 +408,7 @@ async def denied(field: Field, kinds: Iterable[Kind], pods: int, hold: float) ->
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result; returns the exit code."""
+    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pods", type=int, default=10, help="of each kind")
     parser.add_argument("--hold", type=float, default=65.0, help="seconds for which each refusal lasts")

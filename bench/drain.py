@@ -88,7 +88,7 @@ def maintained(sandbox: Sandbox, modes: dict[str, str]) -> None:
 
 
 async def filled(trial: Trial, pods: int) -> list[str]:
-    """Have all pods run in the first lower, each under a budget; returns the Deployments' names."""
+    """Run all pods in the first lower cluster, each with a PodDisruptionBudget, and return the Deployments' names."""
     names = [f"d-{number}" for number in range(1, max(pods // EACH, 1) + 1)]
     for name in names:
         await trial.upper.call("POST", BUDGETS, budget(name))

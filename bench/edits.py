@@ -186,7 +186,7 @@ async def cut_once(ask: Ask, file: Mounted, whole: str, size: int, found: Found)
 
 
 async def by_file(trial: Trial, topology: Document, file: Mounted, given: Namespace) -> tuple[Found, Found]:
-    """Cut the file, and swap the folder that it is in; returns what was seen of either."""
+    """Cut the file, and swap the folder that it is in, and return what was seen of either."""
     cuts, swaps, chance, node = Found(), Found(), Random(given.seed), list(trial.lowers)[-1]
     url = f"http://127.0.0.1:{topology['telemetry']['port']}/status"
     async with aiohttp.ClientSession() as session:

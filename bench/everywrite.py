@@ -122,7 +122,7 @@ async def reference(rig: Rig, deed: Deed) -> Reference:
 
 
 async def strike(rig: Rig, deed: Deed, known: Reference, number: int, moment: str) -> dict[str, Any]:
-    """Run a deed and kill the engine at one write; returns what came of it, with "struck" None where there is none."""
+    """Run a deed and kill the engine at one write; return what came of it, with "struck" None where there is none."""
     async with Scene(rig) as scene:
         await deed.prepare(scene)
         start = await rig.silence(len(rig.journal), QUIET / 3)
@@ -200,7 +200,7 @@ async def end(scene: Scene, deed: Deed) -> None:
 
 
 async def every_write(rig: Rig, deed: Deed, moment: str, numbers: Iterable[int], within: float) -> dict[str, Any]:
-    """Strike at these writes of a deed, as many as it has; returns the result with what it broke.
+    """Strike at these writes of a deed, as many as it has, and return the result with what it broke.
 
     Args:
         rig: one whose engine runs.
@@ -262,7 +262,7 @@ def together(before: Iterable[dict[str, Any]], now: Iterable[dict[str, Any]]) ->
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result; returns the exit code."""
+    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--deeds", default="", help="some of: " + ",".join(one.name for one in DEEDS))
     parser.add_argument("--moments", default="", help="some of: " + ",".join(MOMENTS))

@@ -80,7 +80,7 @@ def site(name: str, nodes: int) -> LowerCandidate:
 
 
 def asked(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -> tuple[float, list[str]]:
-    """Ask about one pod; returns the milliseconds, and the nodes that are left."""
+    """Ask about one pod, and return the milliseconds, and the nodes that are left."""
     question = orjson.dumps({"Pod": wanted, "Nodes": None, "NodeNames": names})
     begin = time.perf_counter()
     answer = extender.filter(orjson.loads(question), 0.0)
@@ -92,7 +92,7 @@ def asked(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -> tu
 
 
 def preempted(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -> float:
-    """Ask who has to go for one pod; returns the milliseconds."""
+    """Ask who has to go for one pod, and return the milliseconds."""
     victims = {name: {"Pods": [{"UID": "r0-0"}], "NumPDBViolations": 0} for name in names}
     question = orjson.dumps({"Pod": wanted, "NodeNameToMetaVictims": victims})
     begin = time.perf_counter()
@@ -103,7 +103,7 @@ def preempted(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -
 
 
 def measured(given: argparse.Namespace) -> dict[str, Any]:
-    """Go through the kinds of questions; returns milliseconds and what is broken."""
+    """Go through the kinds of questions, and return milliseconds and what is broken."""
     names = [f"lower-{number}" for number in range(given.lowers)]
     extender = SchedulerExtender({name: site(name, given.nodes) for name in names})
     gc.collect()
@@ -142,7 +142,7 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Read the arguments, measure, keep the result; returns the exit code."""
+    """Read the arguments, measure, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--lowers", type=int, default=10)
     parser.add_argument("--nodes", type=int, default=500, help="in each")

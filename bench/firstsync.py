@@ -100,7 +100,7 @@ async def all_below(lower: Site, space: str, count: int) -> None:
 
 
 async def bare(trial: Trial, space: str) -> float:
-    """Make the same in the other lower, from a list; returns the CPU seconds of this process."""
+    """Make the same in the other lower, from a list, and return the CPU seconds of this process."""
     lower = trial.lowers[B]
     await space_made(lower, space)
     begin = time.process_time()
@@ -127,7 +127,7 @@ async def gone(trial: Trial, space: str) -> None:
 
 
 async def sync(trial: Trial, number: int, pods: int) -> dict[str, float]:
-    """Have it all below once; returns milliseconds of CPU for one object, and the seconds that it took."""
+    """Have it all below once, and return milliseconds of CPU for one object, and the seconds that it took."""
     space, count = f"sync-{number}", pods * EACH
     await space_made(trial.upper, space)
     await at_rest(trial)

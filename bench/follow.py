@@ -270,7 +270,7 @@ def spent(trial: Trial) -> dict[str, float]:
 
 
 async def turn(trial: Trial, followed: Followed, given: Namespace, way: str, *, by_ceiling: bool) -> dict[str, Any]:
-    """Follow all logs one way for a time, then mirror pods under it; returns what was measured and what broke."""
+    """Follow all logs one way for a time, then mirror pods under it, and return what was measured and what broke."""
     async with beside(trial, wanted=by_ceiling):
         await calm()
         async with followed.streams(way) as streams:

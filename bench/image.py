@@ -64,7 +64,7 @@ def works(builder: str) -> bool:
 
 
 def saved(builder: str, archive: Path) -> Path:
-    """Build the image and save it; returns the archive."""
+    """Build the image and save it, and return the archive."""
     subprocess.run(["make", "image", f"BUILDER={builder}"], cwd=ROOT, check=True)
     save = (
         ["push", IMAGE, f"docker-archive:{archive}:{IMAGE}"] if builder == "buildah" else ["save", "-o", archive, IMAGE]
@@ -109,7 +109,7 @@ class Node:
         return cluster.kubeconfig.read_text().replace(cluster.server, server)
 
     def kubectl(self, *arguments: str, space: str = SPACE, stdin: str = "") -> str:
-        """Run kubectl; returns what it prints, "" where it fails."""
+        """Run kubectl, and return what it prints, "" where it fails."""
         done = self._sandbox.kubectl("-n", space, *arguments, cluster=LOWER, stdin=stdin)
         return done.stdout if done.returncode == 0 else ""
 
@@ -141,14 +141,14 @@ class Node:
         return f"pod {name}: {self.status(name)}: {self.kubectl('logs', name)}"
 
     def ended(self, name: str, *arguments: str) -> tuple[int, str]:
-        """Run a pod to its end; returns its exit code and what it said."""
+        """Run a pod to its end, and return its exit code and what it said."""
         self.start(name, *arguments)
         until(lambda: self.status(name).get("phase") in ("Succeeded", "Failed"), lambda: self.found(name))
         (container,) = self.status(name)["containerStatuses"]
         return container["state"]["terminated"]["exitCode"], self.kubectl("logs", name)
 
     def served(self) -> tuple[float, str]:
-        """Run the engine until it is ready, and tell it to end; returns the seconds to readiness and what it said."""
+        """Run the engine until it is ready, and tell it to end; return the seconds to readiness and what it said."""
         begin = time.monotonic()
         self.start("run", "run", *UPPER)
         until(lambda: _is_ready(self.status("run")), lambda: self.found("run"))
@@ -174,7 +174,7 @@ def until(holds: Callable[[], object], found: Callable[[], str]) -> None:
 
 
 def tried(archive: Path, scratch: Path) -> dict[str, Any]:
-    """Run the image in all ways; returns what was measured and what broke."""
+    """Run the image in all ways, and return what was measured and what broke."""
     image = described(archive)
     broken = [] if image["User"] == "65532:65532" and image["Entrypoint"] == ["tensile"] else [f"it says {image}"]
     with Sandbox.start(scratch / "sandbox", Options(lowers=1, real_node=True)) as sandbox:

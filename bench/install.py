@@ -177,7 +177,7 @@ def furnished(root: Path, cache: Path | None, program: tuple[str, ...]) -> Place
 
 
 def installed(root: Path) -> tuple[str, ...]:
-    """Build the wheel and install it in an environment of its own; returns the program as pip makes it."""
+    """Build the wheel and install it in an environment of its own, and return the program as pip makes it."""
     environment = root / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

@@ -106,7 +106,7 @@ async def detour(sandbox: Sandbox, lower: str, directory: Path | None = None) ->
 
 
 async def turn(trial: Trial, slow: Detour, tag: str, pods: int, *, well: bool) -> float:
-    """Load all lowers; returns the seconds until the third one's pods are Ready."""
+    """Load all lowers, and return the seconds until the third one's pods are Ready."""
     if not well:
         trial.sandbox.suspend(STOPPED, APISERVER)
         slow.late = LATE

@@ -54,7 +54,7 @@ class Stopwatch:
 
 
 async def series(site: Site, pods: int) -> list[float]:
-    """Time so many pods, one after the other with a rest between; returns the seconds in order of size."""
+    """Time so many pods, one after the other with a rest between, and return the seconds in order of size."""
     watch, tag = Stopwatch(site), time.time_ns() // 1_000_000
     following = asyncio.create_task(watch.follow())
     await watch.time(f"latency-{tag}-first")

@@ -82,7 +82,7 @@ async def all_ready(site: Site, query: str, pods: int, begin: float, limit: floa
 
 
 async def run(turn: Turn, pods: int) -> dict[str, Any]:
-    """Create, wait, measure, delete, wait; returns one run's numbers."""
+    """Create, wait, measure, delete, wait, and return one run's numbers."""
     site, child = turn.site, turn.child
     tag, sizes = f"makespan-{time.time_ns() // 1_000_000}", parts(pods)
     names = [f"{tag}-{number}" for number in range(len(sizes))]

@@ -93,7 +93,7 @@ class Course:
         return sum(map(oracles.is_ready, found)) >= pods
 
     async def burst(self, pods: int) -> dict[str, Any]:
-        """Have so many pods on each lower that is served; returns seconds and the most descriptors."""
+        """Have so many pods on each lower that is served, and return seconds and the most descriptors."""
         begin, path = time.monotonic(), DEPLOYMENTS.format(NAMESPACE)
         for name in self.served:
             await self.trial.upper.call("POST", path, deployment(f"on-{name}", pods, name))
@@ -163,7 +163,7 @@ def _messages(node: Manifest) -> str:
 
 
 async def tried(trial: Trial, case: Case, pods: int) -> dict[str, Any]:
-    """Run an engine in one case; returns what was measured and what broke."""
+    """Run an engine in one case, and return what was measured and what broke."""
     course = Course(trial, case)
     try:
         await until(course.nodes_are_ready, "nodes are Ready", LIMIT, LOOK)

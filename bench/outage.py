@@ -50,7 +50,7 @@ def draw(seed: int, victims: list[str]) -> list[Outage]:
 
 
 async def load(trial: Trial, tag: str, pods: int) -> list[str]:
-    """Create a Deployment of so many pods for every lower; returns their names, which end with the lower's."""
+    """Create a Deployment of so many pods for every lower, and return their names, which end with the lower's."""
     names = [f"{tag}-{lower}" for lower in trial.lowers]
     for name, lower in zip(names, trial.lowers, strict=True):
         await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(name, pods, lower))
@@ -58,7 +58,7 @@ async def load(trial: Trial, tag: str, pods: int) -> list[str]:
 
 
 async def suffer(trial: Trial, outage: Outage) -> float:
-    """Kill the victim's apiserver at its moment and start it again; returns when it was ready (monotonic)."""
+    """Kill the victim's apiserver at its moment and start it again, and return when it was ready (monotonic)."""
     await asyncio.sleep(outage.after)
     trial.sandbox.kill(outage.victim, APISERVER)
     await asyncio.sleep(outage.down)
@@ -67,7 +67,7 @@ async def suffer(trial: Trial, outage: Outage) -> float:
 
 
 async def undisturbed(trial: Trial, tag: str, pods: int, lower: str) -> float:
-    """Load all lowers; returns the seconds until the last pod of one of them is Ready."""
+    """Load all lowers, and return the seconds until the last pod of one of them is Ready."""
     begin = time.monotonic()
     names = await load(trial, tag, pods)
     found = await all_ready(trial.upper, labelled(f"{tag}-{lower}"), pods, begin)
@@ -109,7 +109,7 @@ async def afterwards(trial: Trial, outage: Outage, names: list[str], back: float
 
 
 async def outages(trial: Trial, seed: int, pods: int, rounds: int) -> dict[str, Any]:
-    """Run all rounds; returns the result with what it broke."""
+    """Run all rounds, and return the result with what it broke."""
     lowers = list(trial.lowers)
     drawn = draw(seed, [lowers[number % len(lowers)] for number in range(rounds)] + [UPPER] * rounds)
     calm_s, runs = [], []

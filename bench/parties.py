@@ -85,7 +85,7 @@ async def emptied(sandbox: Sandbox, namespace: str, limit: float) -> None:
 
 
 async def calm(limit: float = PATIENCE) -> float:
-    """Return when the machine was calm for a second, or after `limit` seconds; returns the load in percent."""
+    """Wait until the machine was idle for a second, at most `limit` seconds, and return the load in percent."""
     psutil.cpu_percent()
     load = 100.0
     for _ in range(round(limit / LOOK)):

@@ -39,7 +39,7 @@ class Race(NamedTuple):
 async def take_turns(
     race: Race, sandbox: Sandbox, pods: int, rounds: int, parties: Sequence[Party] = PARTIES
 ) -> list[dict[str, Any]]:
-    """Run every party once a round; returns the runs in the order in which they were."""
+    """Run every party once a round, and return the runs in the order in which they were."""
     runs: list[dict[str, Any]] = []
     for number in range(1, rounds + 1):
         for party in parties:
@@ -52,7 +52,7 @@ async def take_turns(
 
 
 async def measure(race: Race, sandbox: Sandbox, pods: int, rounds: int, results: Path) -> int:
-    """Run all rounds, keep and print them; returns the exit code."""
+    """Run all rounds, keep and print them, and return the exit code."""
     runs = await take_turns(race, sandbox, pods, rounds)
     async with Site(sandbox.clusters[UPPER]) as site:
         kubernetes = await site.version()

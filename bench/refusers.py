@@ -58,7 +58,7 @@ class Webhook:
         await self._front.shutdown(0.0)
 
     async def ask(self, site: Site, namespace: str, way: str) -> Callable[[], Awaitable[object]]:
-        """Have a cluster ask it about every new pod of a namespace; returns what ends that."""
+        """Register it as a webhook for new pods of a namespace, and return what unregisters it."""
         name = f"{namespace}.example.com"
         rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
         hook = {

@@ -166,7 +166,7 @@ class Rolling:
 
 
 def _written(sandbox: Sandbox, path: Path, address: int) -> tuple[int, int]:
-    """Write the sandbox's topology for one more replica; returns the ports of its webhook and its telemetry."""
+    """Write the sandbox's topology for one more replica, and return the ports of its webhook and its telemetry."""
     found, hook = with_own_ports(sandbox)
     url = f"https://127.0.0.1:{address}/mutate"
     found["webhook"] = {"enabled": True, "bind": "127.0.0.1", "port": hook, "url": url}

@@ -155,7 +155,7 @@ class Trial:
 
 
 async def _ended(process: Process) -> tuple[int, str]:
-    """Return how a run of pytest ends; one that hangs is no answer, and holds nobody else up."""
+    """Return how a run of pytest ends; a run that hangs is ended and has no result."""
     assert process.stdout is not None
     try:
         async with asyncio.timeout(LIMIT):
@@ -219,7 +219,7 @@ def is_shown(missing: Thing, ran: Ran) -> bool:
 
 
 async def missed(trial: Trial, missing: Thing, whole: dict[str, Ran]) -> dict[str, Any]:
-    """Leave a thing out until a test breaks of it; returns which one, and how."""
+    """Leave a thing out until a test breaks of it, and return which one, and how."""
     tried = []
     for test in likely(missing, whole):
         ran = await trial.ran(test, missing)

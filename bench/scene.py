@@ -123,7 +123,7 @@ class Scene:
                         self._canaries.setdefault(name, []).append(made)
 
     async def harmed(self) -> list[str]:
-        """Return which canary was touched, and which objects of ours are for nobody."""
+        """Return the canaries that were changed, and our objects that no upper object requests."""
         objects = await self.objects()
         said = strays(_without_nodes(objects), UPPER, self.rig.mark)
         for name, before in self._canaries.items():

@@ -178,7 +178,7 @@ async def laid_out(trial: Trial, watched: Watched, names: list[str]) -> None:
 
 
 async def rolled(trial: Trial, watched: Watched, names: list[str], rounds: int) -> dict[str, Any]:
-    """Run all rounds; returns what was measured in them."""
+    """Run all rounds, and return what was measured in them."""
     assert trial.engine is not None
     watched.begin()
     before, changes, used = writes(trial), watched.slices.changes, trial.engine.usage()
@@ -210,7 +210,7 @@ def breaches(found: dict[str, Any]) -> list[str]:
 
 
 async def rolls(trial: Trial, pods: int, rounds: int, *, cut: bool = False) -> dict[str, Any]:
-    """Lay everything out and roll it, and `cut` off one lower; returns the result with what it broke."""
+    """Lay everything out and roll it, and `cut` off one lower, and return the result with what it broke."""
     names = [f"s-{number}" for number in range(1, max(pods // ENDPOINTS, 1) + 1)]
     theirs = {lower: await strangers(site) for lower, site in trial.lowers.items()}
     await trial.start_engine_and_nodes()

@@ -102,7 +102,7 @@ async def _pages(trial: Trial, cluster: str) -> None:
 
 
 async def change_some(trial: Trial, number: int) -> list[str]:
-    """Have a container of some lower pods restarted, as their status says; returns the names of the pods."""
+    """Have a container of some lower pods restarted, as their status says, and return the names of the pods."""
     names = []
     for lower in trial.lowers.values():
         for pod in await lower.items(f"{PODS.format(NAMESPACE)}?limit={CHANGED}"):
@@ -116,7 +116,7 @@ async def change_some(trial: Trial, number: int) -> list[str]:
 
 
 async def told_above(trial: Trial, name: str, number: int) -> float:
-    """Return when a pod above says that it was restarted so often; returns the time (monotonic)."""
+    """Return when a pod above says that it was restarted so often, and return the time (monotonic)."""
     async for _, pod in trial.upper.watch(PODS.format(NAMESPACE), f"fieldSelector=metadata.name%3D{name}"):
         if pod["status"]["containerStatuses"][0]["restartCount"] == number:
             break
@@ -124,7 +124,7 @@ async def told_above(trial: Trial, name: str, number: int) -> float:
 
 
 async def at_rest(trial: Trial) -> float:
-    """Return when the engine has come to rest; returns since when (monotonic)."""
+    """Return when the engine has come to rest, and return since when (monotonic)."""
     since = before = time.monotonic()
     known = usage(trial).cpu
     while before - since < REST:
@@ -137,7 +137,7 @@ async def at_rest(trial: Trial) -> float:
 
 
 async def restart(trial: Trial, number: int, quiet: float) -> dict[str, Any]:
-    """Start the engine again after changes below; returns seconds, and the writes that nothing called for."""
+    """Start the engine again after changes below, and return seconds, and the writes that nothing called for."""
     assert trial.engine is not None
     trial.engine.stop()
     names = await change_some(trial, number)

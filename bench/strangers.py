@@ -285,7 +285,7 @@ async def clear(field: Field, given: Sequence[Case]) -> None:
 
 
 async def strangers(field: Field, given: Sequence[Case]) -> dict[str, Any]:
-    """Go through with it; returns the result with what it broke."""
+    """Go through with it, and return the result with what it broke."""
     await field.begin()
     await stand_in_the_way(field, given)
     print(f"{len(given)} strangers are in their places", flush=True)

@@ -187,7 +187,7 @@ def manifest(pod: Pod, megabytes: int) -> Manifest:
 
 
 async def made(place: Place, pods: Sequence[Pod]) -> str:
-    """Create the pods above and wait until they are ready; returns the clusters' version."""
+    """Create the pods above and wait until they are ready, and return the clusters' version."""
     async with Site(place.sandbox.clusters[UPPER]) as site:
         await nodes_usable(site, 2)
         for pod in pods:
@@ -238,7 +238,7 @@ def judged(place: Place, pods: Sequence[Pod], runs: Sequence[dict[str, Any]]) ->
 
 
 def measure(place: Place, given: argparse.Namespace, port: int, *, is_real: bool) -> int:
-    """Run it all beside an engine, keep and print what came out; returns the exit code."""
+    """Run it all beside an engine, keep and print what came out, and return the exit code."""
     pods = [Pod("in-name-only", NAMED, port), *([Pod("real-node", REAL, HTTP_PORT)] if is_real else ())]
     child = engine(place.sandbox, place.sandbox.directory / "engine.log")
     try:

@@ -84,7 +84,7 @@ class Caller:
             self.broken.append(f"{self.name}: token {len(self.tokens)} was answered with {status}")
 
     async def listed(self, token: str) -> int:
-        """List pods above with a token; returns the status."""
+        """List pods above with a token, and return the status."""
         cluster = self._trial.sandbox.clusters[UPPER]
         tls = ssl.create_default_context(cafile=str(cluster.audit_log.parent / "pki" / "ca.crt"))
         headers = {"Authorization": f"Bearer {token}"}
@@ -104,7 +104,7 @@ class Caller:
 
 
 async def called(trial: Trial, given: Namespace, *, is_real: bool) -> dict[str, Any]:
-    """Have pods call the upper cluster over the renewals, then delete them; returns the result with what it broke."""
+    """Let pods call the upper cluster across token renewals, delete them, and return the result with what broke."""
     topology = trial.sandbox.directory / "topology.yaml"
     topology.write_text(topology.read_text() + "serviceAccounts: {identity: upper}\n")
     await trial.start_engine_and_nodes()

@@ -137,7 +137,7 @@ def is_near(found: Used, wanted: Used) -> bool:
 
 
 async def run(trial: Trial, sandbox: Sandbox, below: MetricsServer, above: MetricsServer) -> str:
-    """Do it all; returns the clusters' version."""
+    """Do it all, and return the clusters' version."""
     async with Site(sandbox.clusters[UPPER]) as site:
         await nodes_usable(site, 1)
         version = await site.version()
@@ -158,7 +158,7 @@ async def run(trial: Trial, sandbox: Sandbox, below: MetricsServer, above: Metri
 
 
 def measure(sandbox: Sandbox, results: Path) -> int:
-    """Run it beside an engine, keep and print what came out; returns the exit code."""
+    """Run it beside an engine, keep and print what came out, and return the exit code."""
     ports = [run[0] for run in choose([1, 1, 1])]
     tell_use(sandbox, LOWER, ports[0])
     trial = Trial(sandbox)

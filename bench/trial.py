@@ -198,7 +198,7 @@ def run(
     long: str = "",
     arguments: Callable[[ArgumentParser], None] | None = None,
 ) -> int:
-    """Read the arguments, run a scenario on a sandbox of its own, keep its result; returns the exit code.
+    """Read the arguments, run a scenario on a sandbox of its own, keep its result, and return the exit code.
 
     The scenario's result holds what it broke in "broken". `long` says what `--long` does, where there is that; its
     result is kept beside the other. `arguments` adds some of the scenario's own.

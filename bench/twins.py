@@ -193,7 +193,7 @@ class Slots:
 
 
 async def turn(slots: Slots, victim: Child, chance: Random, number: int, *, throughout: bool) -> float:
-    """Have one engine stand still while things happen; returns the seconds until all was settled after it went on."""
+    """Suspend one engine while objects change, and return the seconds until all has settled after it resumes."""
     if throughout:
         victim.suspend()
         await slots.stir(chance, number)
@@ -265,7 +265,7 @@ def judged(twins: Twins, start: int, harmed: list[str]) -> tuple[dict[str, Any],
 
 
 async def twins_apart(twins: Twins, rounds: int, pods: int, seed: int, quiet: float = QUIET) -> dict[str, Any]:
-    """Run so many rounds; returns the result with what it broke."""
+    """Run so many rounds, and return the result with what it broke."""
     chance, start = Random(seed), len(twins.rig.journal)
     slots = Slots(twins, pods)
     await slots.lay_out()
@@ -285,7 +285,7 @@ async def twins_apart(twins: Twins, rounds: int, pods: int, seed: int, quiet: fl
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result; returns the exit code."""
+    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--pods", type=int, default=6)

@@ -238,7 +238,7 @@ class Field:
 
 
 async def suffer(field: Field, fault: Fault, victim: str, slack: float) -> dict[str, Any]:
-    """Have the watches of one cluster disturbed while everything changes; returns the result with what it broke."""
+    """Disturb the watches of one cluster while objects change, and return the result with what broke."""
     proxy = field.rig.proxies[victim]
     start = len(field.rig.journal)
     mend = await fault.strike(proxy)
@@ -288,7 +288,7 @@ async def laid_out(sandbox: Sandbox, directory: Path, namespaces: int) -> AsyncI
 
 
 async def ordeal(field: Field, faults: Iterable[Fault], victims: Iterable[str], slack: float) -> list[dict[str, Any]]:
-    """Go through faults, each in each of these clusters; returns the results."""
+    """Go through faults, each in each of these clusters, and return the results."""
     found = []
     for fault in faults:
         for victim in victims:
@@ -298,7 +298,7 @@ async def ordeal(field: Field, faults: Iterable[Fault], victims: Iterable[str], 
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result; returns the exit code."""
+    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--namespaces", type=int, default=15)
     parser.add_argument("--faults", default="", help="some of: " + ",".join(fault.name for fault in FAULTS))

@@ -97,7 +97,7 @@ def _series(body: bytes, reviews: int, series: int = 10) -> Iterator[float]:
 
 
 async def create(site: Site, tag: str, pods: int, *, opted: bool, rate: float = RATE) -> tuple[list[float], int]:
-    """Create so many pods at a rate; returns the seconds of each that came through, sorted, and how many did not."""
+    """Create so many pods at a rate, and return the seconds of each that came through, sorted, and how many did not."""
     begin = time.monotonic()
 
     async def one(number: int) -> float | None:
@@ -140,7 +140,7 @@ def topology(sandbox: Sandbox, directory: Path) -> Path:
 
 
 async def measured(sandbox: Sandbox, directory: Path, pods: int, rounds: int) -> dict[str, Any]:
-    """Run all rounds; returns the figures of each kind, and what came of creations without the webhook."""
+    """Run all rounds, and return the figures of each kind, and what came of creations without the webhook."""
     command = ["tensile", "run", "--only", "webhook", "-f", str(topology(sandbox, directory)), "--log-format", "json"]
     child = Child(command, sandbox, directory / "webhook.log")
     try:

@@ -122,7 +122,7 @@ def changed(path: tuple[Any, ...], value: Any, *, gone: bool = False) -> dict[st
 
 
 def worked(pod: dict[str, Any]) -> str:
-    """Have everything done to a pod that commands do; returns why it was refused, "" where it was not."""
+    """Check a pod as the commands do, and return why it was refused, "" if it was not."""
     text = json.dumps(pod).encode()
     try:
         found = mutation(read_pod(text, "pod"), default_topology())

@@ -40,7 +40,7 @@ IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 
 
 def reached(port: int) -> list[str]:
-    """Return those loopback addresses at which something listens; the port is a spare one, so nobody else does."""
+    """Return the loopback addresses that accept a connection; no other program uses this free port."""
     found = []
     for address in (V4, V6) if has_ipv6() else (V4,):
         try:
@@ -53,7 +53,7 @@ def reached(port: int) -> list[str]:
 
 @asynccontextmanager
 async def kubelet(bind: str, port: int) -> AsyncIterator[int]:
-    """Listen as a virtual node does; returns the port."""
+    """Listen as a virtual node does, and return the port."""
     with open_port("node", bind, port) as opened:
         yield opened.getsockname()[1]
 

@@ -113,7 +113,7 @@ def reload(into: World, *lowers: str, more: str = "") -> None:
 
 
 def put(cache: Cache, *manifests: Manifest) -> Entry:
-    """Let the watch tell a cache of objects, each newer than all before; returns the last entry."""
+    """Let the watch tell a cache of objects, each newer than all before, and return the last entry."""
     for manifest in manifests:
         cache.put(stored(manifest, cache.version + 1))
     meta = metadata(manifests[-1])

@@ -109,13 +109,13 @@ def tried(tree: Path, bug: Bug, sequences: int) -> dict[str, Any]:
 
 
 def broken(trials: Iterable[dict[str, Any]]) -> list[str]:
-    """Return which bugs nobody noticed, and which could not be put in."""
+    """Return the bugs that no test noticed, and those that could not be put in."""
     missed = [one for one in trials if not one["caught"]]
     return [f"{one['bug']}: {one.get('inapplicable') or 'no test notices'}" for one in missed]
 
 
 def main() -> int:
-    """Read the arguments, try every bug, keep the result; returns the exit code."""
+    """Read the arguments, try every bug, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="only bugs whose name has this text; nothing is kept then")
     parser.add_argument("--sequences", type=int, default=0, help="play so many sequences against each bug as well")

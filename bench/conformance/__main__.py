@@ -92,7 +92,7 @@ def told(every: list[Case]) -> None:
 
 
 def of_a_part(every: list[Case], known: judging.Reasons) -> int:
-    """Print what is broken in a part of the tests, on both sides; returns the exit code."""
+    """Print what is broken in a part of the tests, on both sides, and return the exit code."""
     broken = judging.broken(every, known, whole=False)
     for words in broken:
         print(f"{NAME}: BROKEN: {words}", file=sys.stderr)
@@ -100,7 +100,7 @@ def of_a_part(every: list[Case], known: judging.Reasons) -> int:
 
 
 def of_the_whole(every: list[Case], known: judging.Reasons, wanted: argparse.Namespace) -> int:
-    """Keep the result of all tests, write the page, and print what changed and broke; returns the exit code."""
+    """Keep the result of all tests, write the page, and print what changed and broke, and return the exit code."""
     before = kept_before(wanted.results, NAME)
     run_as = {"procs": wanted.procs, "runs": wanted.runs}
     path = keep(wanted.results, NAME, VERSION, {"run": run_as, **judging.result(every, known)})
@@ -114,7 +114,7 @@ def of_the_whole(every: list[Case], known: judging.Reasons, wanted: argparse.Nam
 
 
 def main() -> int:
-    """Read the arguments, run, keep the result; returns the exit code."""
+    """Read the arguments, run, keep the result, and return the exit code."""
     wanted = arguments()
     if wanted.document:
         PAGE.write_text(page(kept_before(wanted.results, NAME)))

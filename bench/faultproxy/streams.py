@@ -74,7 +74,7 @@ class Stream:
             self._ordered.set_result(end)
 
     async def carry(self, lines: Any, tamper: Tamper, send: Send) -> End:
-        """Pass lines on until the other side ends or an end is ordered; returns which end it is."""
+        """Pass lines on until the other side ends or an end is ordered, and return which end it is."""
         pump = asyncio.create_task(self._pump(lines, tamper, send))
         try:
             either: tuple[asyncio.Future[Any], ...] = (pump, self._ordered)

@@ -44,7 +44,7 @@ def kubectls(sandbox: Sandbox, *, short: bool) -> dict[str, str]:
 
 
 def compared(version: str, real: Answers, virtual: Answers) -> dict[str, Any]:
-    """Compare one version's answers; returns how many lines differ by command, what is expected, and what broke."""
+    """Compare one version's answers, and return how many lines differ by command, what is expected, and what broke."""
     apart, strange, met = {}, [], set()
     for command, lines in real.items():
         found = lines_apart(lines, virtual[command])
@@ -81,7 +81,7 @@ def result_of(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def trial(folder: Path, *, short: bool) -> tuple[str, dict[str, Any]]:
-    """Do it all on clusters of its own, made in a folder; returns the clusters' version and the result."""
+    """Do it all on clusters of its own, made in a folder, and return the clusters' version and the result."""
     with Sandbox.start(folder / "sandbox", CLUSTERS, progress=print) as sandbox:
         sandbox.adopt("engine.log")
         versions = kubectls(sandbox, short=short)
@@ -92,7 +92,7 @@ def trial(folder: Path, *, short: bool) -> tuple[str, dict[str, Any]]:
 
 
 def main() -> int:
-    """Read the arguments, run, keep the result; returns the exit code."""
+    """Read the arguments, run, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--short", action="store_true", help="the clusters' own kubectl only")
     parser.add_argument("--document", action="store_true", help="write docs/kubectl.md only")

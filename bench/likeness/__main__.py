@@ -27,7 +27,7 @@ NAME = "faults-likeness"
 
 
 async def scenario(sandbox: Sandbox, given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Go through the trials; returns the cluster's version and the result."""
+    """Go through the trials, and return the cluster's version and the result."""
     cluster = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
     try:
         results = [await trial(cluster, given.seed + number, given.requests) for number in range(given.trials)]
@@ -40,7 +40,7 @@ async def scenario(sandbox: Sandbox, given: argparse.Namespace) -> tuple[str, di
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result; returns the exit code."""
+    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--requests", type=int, default=50, help="of each trial")

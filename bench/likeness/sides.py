@@ -43,7 +43,7 @@ class Side:
         return Ref(self.cluster.name, kind, own if kind.namespaced else "", prefix + name)
 
     async def ask(self, request: Request) -> Manifest | ClusterError:
-        """Make a request; returns the answer, or the error that it met."""
+        """Make a request, and return the answer, or the error that it met."""
         ref = self.ref(*request.place)
         body = self._body(request, ref)
         uid = filled(request.uid, self.uids, self.versions)
@@ -135,7 +135,7 @@ class Pair:
         self.last: Outcome = {}
 
     async def ask(self, request: Request) -> str:
-        """Make a request of both; returns in what the answers differ, "" for nothing."""
+        """Make a request of both, and return in what the answers differ, "" for nothing."""
         known = self.stock.versions.get(request.place, [])[-1:]
         answers = [await side.ask(request) for side in self.sides]
         self._take(request, answers)

@@ -70,7 +70,7 @@ async def trial(real: Cluster, seed: int, count: int) -> Result:
 
 
 async def _asked(pair: Pair, asking: Asking, count: int) -> list[str]:
-    """Make the requests; returns the differences, the first of which may well be why there are more."""
+    """Make the requests, and return the differences, the first of which may well be why there are more."""
     said: list[str] = []
     waiting: list[Request] = []
     for number in range(count):

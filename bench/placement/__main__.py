@@ -29,7 +29,7 @@ BAR = 0.99
 
 
 async def outcomes(sandbox: Sandbox, seeds: range, pods: int) -> tuple[str, list[Outcome]]:
-    """Go through the worlds in a sandbox of nothing but an upper cluster; returns its version, and what came out."""
+    """Go through the worlds in a sandbox of nothing but an upper cluster, and return its version, and what came out."""
     async with Recorder() as recorder, Site(sandbox.clusters[UPPER]) as site:
         stage = Stage(site, recorder)
         await stage.prepare()
@@ -54,7 +54,7 @@ def result(found: list[Outcome]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result; returns the exit code."""
+    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--worlds", type=int, default=42)
     parser.add_argument("--pods", type=int, default=12, help="that look for a node in each")

@@ -245,7 +245,7 @@ CASES: Mapping[str, Case] = {
 
 
 async def _stuck(stage: Stage) -> str:
-    """Have one pod of three wait in the first lower, of which two nodes have room for two; returns its owner's UID."""
+    """Leave one of three pods pending in the first lower cluster, which has room for two; return its owner's UID."""
     await stage.offer(A, 2, 2)
     owner = await stage.deploy("web", 1, 3)
     await stage.waits("web", 1, A)

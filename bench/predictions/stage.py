@@ -210,7 +210,7 @@ class Stage:
         }
 
     async def deploy(self, app: str, replicas: int, slots: int, spec: Manifest | None = None) -> str:
-        """Make a Deployment; returns the UID of its ReplicaSet once its pods are there."""
+        """Make a Deployment, and return the UID of its ReplicaSet once its pods are there."""
         fields = {"replicas": replicas, "selector": {"matchLabels": {"app": app}}}
         body = {"metadata": {"name": app}, "spec": {**fields, "template": self.template(app, slots, spec)}}
         await self.upper.call("POST", DEPLOYMENTS.format(self.namespace), body)

@@ -61,7 +61,7 @@ def campaign(
 
 
 def replay(deeds: list[Deed]) -> int:
-    """Play one sequence, and say what is wrong and what it takes; returns the exit code."""
+    """Play one sequence, and say what is wrong and what it takes, and return the exit code."""
     print("deeds:", *deeds)
     words = wrong(deeds)
     if words:
@@ -71,7 +71,7 @@ def replay(deeds: list[Deed]) -> int:
 
 
 def main() -> int:
-    """Read the arguments, go through the sequences, keep the result; returns the exit code."""
+    """Read the arguments, go through the sequences, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1, help="of the first sequence; each has the next one")

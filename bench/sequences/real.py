@@ -152,7 +152,7 @@ async def played(scene: Scene, weather: Weather, deeds: list[Deed]) -> Verdict:
 
 
 async def campaign(rig: Rig, seeds: range, abreast: int, most: int = MOST) -> dict[str, Any]:
-    """Play many, so many at a time, on an engine that runs; returns the result."""
+    """Play many, so many at a time, on an engine that runs, and return the result."""
     weather = Weather(rig, Random(seeds[0]))
     rig.direct(weather)
     waiting, broken, deeds = list(seeds), [], 0
@@ -194,7 +194,7 @@ async def scenario(sandbox: Sandbox, given: argparse.Namespace) -> dict[str, Any
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result; returns the exit code."""
+    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1, help="of the first sequence; each has the next one")

@@ -23,7 +23,7 @@ class Named(NamedTuple):
 
 
 def main(about: str, name: str, every: Sequence[Named], tried: Callable[[Named], str]) -> int:
-    """Read the arguments, carry out all, keep the result; returns the exit code.
+    """Read the arguments, carry out all, keep the result, and return the exit code.
 
     Args:
         about: what the program is for; its first line is shown.

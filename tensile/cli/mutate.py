@@ -24,7 +24,6 @@ from tensile.reconcile.rules.services import server_of
 from tensile.topology import Lower, Topology, parse
 from tensile.yaml_document import YAMLNode, find
 
-OUTPUTS = ("yaml", "json")
 _LATER = "set-when-created"
 _SUFFIX = "xxxxx"
 _WELL_KNOWN = ("kubernetes.io", "k8s.io")

@@ -335,9 +335,3 @@ def _status(status: Manifest) -> Manifest:
 
 def _some(manifest: Mapping[str, Any], names: tuple[str, ...]) -> Manifest:
     return {name: manifest[name] for name in names if name in manifest}
-
-
-def is_virtual(node: Manifest) -> bool:
-    """Report whether a node of the upper cluster is a virtual node, of any engine."""
-    marks: dict[str, Any] = metadata(node).get("labels") or {}
-    return marks.get("type") == "virtual-kubelet"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tensile.kube.cluster import Selection
 from tensile.kube.fleet import InformerSpec
-from tensile.kube.store import Cache, Transformed
+from tensile.kube.store import Cache
 from tensile.kubelet.node.capacity import node_offer
 from tensile.kubelet.node.rule import NodeRule
 from tensile.kubelet.pods import service_account, unbound
@@ -50,7 +50,7 @@ from tensile.reconcile.rules.namespace_cleanup import NamespaceCleanupRule
 from tensile.reconcile.rules.namespaces import NamespaceRule
 from tensile.reconcile.rules.network_policies import NetworkPolicyRule
 from tensile.reconcile.rules.orphans import ServiceOrphanRule
-from tensile.reconcile.rules.rbac import RBACRule
+from tensile.reconcile.rules.rbac import RBACRule, existence
 from tensile.reconcile.rules.rbac_orphans import RBACOrphanRule
 from tensile.reconcile.rules.service_accounts import ServiceAccountRule
 from tensile.reconcile.rules.services import ServiceRule
@@ -79,7 +79,7 @@ def upper_world() -> UpperWorld:
         secrets=Cache(),
         waiting=Cache(unbound.digest),
         remade=Cache(replacement.digest),
-        policies=Cache(_existence),
+        policies=Cache(existence),
         more=watches.caches(above=True),
     )
 
@@ -122,7 +122,7 @@ def lower_world(
         pods=Cache(checked(POD, digest_below), INDEXES_BELOW, remembers=_LAST_WORDS),
         foreign_pods=Cache(checked(POD, pod_demand)),
         namespaces=Cache(checked(NAMESPACE, namespaces.digest)),
-        accounts=Cache(_existence),
+        accounts=Cache(existence),
         config_maps=Cache(checked(CONFIG_MAP, digest_marks), ownership.INDEXES),
         secrets=Cache(checked(SECRET, service_account.digest), service_account.INDEXES),
         nodes=Cache(node_offer),
@@ -174,11 +174,6 @@ def _controllers_feeds(
     """Yield the informers of the enabled controllers."""
     for kind, follow in watches.watched_kinds(controllers, above=above).items():
         yield InformerSpec(cluster, kind, follow.selection(owner), caches[kind])
-
-
-def _existence(_raw: bytes) -> Transformed:
-    """Keep nothing of an object but its existence."""
-    return Transformed(b"", None)
 
 
 def rules() -> tuple[Rule, ...]:

@@ -139,7 +139,7 @@ class LowerConnection:
         remaps: bool = False,
         busy: Callable[[str], bool] | None = None,
     ) -> None:
-        """Add the lower to the world and start its tasks; returns at once, whether the cluster responds or not.
+        """Add the lower to the world and start its tasks, and return at once, whether the cluster responds or not.
 
         Without `connect` the lower was left behind, and only its Node is kept. With `remaps` no object depends on the
         namespace mapping recorded on its Node. With `busy`, which reports whether a lower has other work, events of its

@@ -20,16 +20,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
 
 import structlog
 from aiohttp import web
 
+from tensile.kube.listener_limits import origin_of
 from tensile.kube.net import soft_limit
 
-_SITE = 64
-"""Host bits of an IPv6 address: one machine can own all addresses of its /64 network."""
 _SHARE = 8
 """A port may use at most this fraction (1/8) of the process's file descriptors."""
 _LINGERING = 1.0
@@ -130,19 +128,6 @@ class PortClients:
     def _end(self, visitor: PortClient) -> None:
         self.leave(visitor)
         visitor.drop()
-
-
-def origin_of(host: str) -> str:
-    """Return the origin that a host address counts as: an IPv4 address (also IPv4-mapped) or an IPv6 /64 network."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if not isinstance(address, IPv6Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(IPv6Address(int(address) >> _SITE << _SITE))
 
 
 class TLSPort:

@@ -102,7 +102,7 @@ class Api:
             raise SandboxError(f"{what}: {status}: {content.decode(errors='replace')}")
 
     def _request(self, port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
-        """Send one request on a connection of its own; returns the status and the body."""
+        """Send one request on a connection of its own, and return the status and the body."""
         connection = _Connection(port, self._tls)
         try:
             connection.request(method, path, body, {"Content-Type": "application/json"})

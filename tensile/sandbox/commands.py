@@ -27,7 +27,7 @@ DEFAULT_DIRECTORY = Path(".tensile-sandbox")
 
 
 def prepare() -> int:
-    """Find or build the binaries, and start nothing; returns 0, or 1 if they cannot be built."""
+    """Find or build the binaries, and start nothing, and return 0, or 1 if they cannot be built."""
     try:
         found = binaries.find_or_build(_say)
     except (SandboxError, OSError) as error:
@@ -84,7 +84,7 @@ def up(
 
 
 def status(directory: Path = DEFAULT_DIRECTORY) -> int:
-    """Print the processes of a sandbox; returns 0 if all of them run, 1 if one does not or there is no sandbox."""
+    """Print the processes of a sandbox, and return 0 if all of them run, 1 if one does not or there is no sandbox."""
     directory = directory.resolve()
     try:
         state = load(directory)
@@ -102,7 +102,7 @@ def status(directory: Path = DEFAULT_DIRECTORY) -> int:
 
 
 def down(directory: Path = DEFAULT_DIRECTORY) -> int:
-    """Stop the sandbox and delete its files; returns 0, also if there is none."""
+    """Stop the sandbox and delete its files, and return 0, also if there is none."""
     directory = directory.resolve()
     try:
         left = stop.end(directory)
@@ -118,7 +118,7 @@ def down(directory: Path = DEFAULT_DIRECTORY) -> int:
 
 
 def _already(directory: Path, state: State, asked: dict[str, int]) -> int:
-    """Print the sandbox that already runs; returns 1 if its options differ from the requested ones."""
+    """Print the sandbox that already runs, and return 1 if its options differ from the requested ones."""
     has = state.options
     real = ", the first with a real node" if has.real_node else ""
     _tell(f"already running: {has.lowers} lowers of {has.nodes} nodes{real}\n\n{_guide(directory, state)}")

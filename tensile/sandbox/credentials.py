@@ -94,7 +94,7 @@ class Authority:
 
 
 def write(layout: Layout, now: datetime) -> Authority:
-    """Write all credentials of the cluster's processes and users; returns its CA."""
+    """Write all credentials of the cluster's processes and users, and return its CA."""
     for directory in (layout.pki, layout.output, layout.logs, layout.work):
         directory.mkdir(parents=True, exist_ok=True)
     signer = authority(f"{layout.name}-ca", now)

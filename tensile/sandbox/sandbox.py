@@ -182,7 +182,7 @@ class Sandbox:
         state.save(self.directory, current)
 
     def stop(self) -> list[str]:
-        """End all processes and delete the sandbox's files; returns the names of other files in the directory."""
+        """End all processes and delete the sandbox's files, and return the names of other files in the directory."""
         left = end_sandbox(self.directory) or []
         if self._guard is not None:
             self._guard.release()

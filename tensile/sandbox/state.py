@@ -169,7 +169,7 @@ def _claim(directory: Path) -> DirectoryLock:
 
 
 def _make(directory: Path) -> list[str]:
-    """Create the directory and its missing parents; returns the created ones, deepest first."""
+    """Create the directory and its missing parents, and return the created ones, deepest first."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o755, exist_ok=True)

@@ -52,7 +52,7 @@ def end(directory: Path) -> list[str] | None:
 
 
 def tear_down(directory: Path, state: State) -> list[str]:
-    """End the processes and delete the files; returns the names of other files in the directory, which stay."""
+    """End the processes and delete the files, and return the names of other files in the directory, which stay."""
     end_processes(state)
     remove_entries(directory, [*state.entries, NEW_FILE, FILE])
     return remove_made(directory, state.made)

@@ -69,7 +69,7 @@ def timed(*arguments: str | Path) -> tuple[Told, float]:
 
 
 def refused(*arguments: str | Path, **options: Any) -> str:
-    """Run the program where it has to refuse: exit code 1, all words on stderr; returns these."""
+    """Run the program where it has to refuse: exit code 1, all words on stderr, and return these."""
     told = tensile(*arguments, **options)
     assert (told.code, told.out) == (1, ""), told
     assert told.err.endswith("\n")
@@ -147,7 +147,7 @@ class Files:
         self.ports = spare_ports(4)
 
     def save(self, edit: _EDIT = lambda _file: None, name: str = "topology.yaml") -> Path:
-        """Write the topology, after an edit in place, and the kubeconfigs; returns where it is."""
+        """Write the topology, after an edit in place, and the kubeconfigs, and return where it is."""
         for cluster, port in zip(("upper", "lower"), self.ports, strict=False):
             (self.directory / cluster).write_bytes(_kubeconfig(port))
         topology: dict[str, Any] = {

@@ -85,7 +85,7 @@ async def test_colours_are_for_terminals(ground: Ground) -> None:
 
 
 def _on_a_terminal(*arguments: str) -> tuple[int, str]:
-    """Run the program with a terminal for its output; returns the exit code and what it wrote."""
+    """Run the program with a terminal for its output, and return the exit code and what it wrote."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(PROGRAM, [PROGRAM, *arguments], environment(TERM="xterm"))

@@ -37,7 +37,7 @@ def run(here: World, name: str, lower: str = A, **given: Any) -> None:
 
 
 def keep(here: World, name: str, lower: str = A, notes: dict[str, str] | None = None) -> Manifest:
-    """Let a pod be kept; returns what is to be made."""
+    """Let a pod be kept, and return what is to be made."""
     pod = here.lowers[lower].upper_pods.get("default", name)
     assert pod is not None
     made = successor_of(pod.manifest())

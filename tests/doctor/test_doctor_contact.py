@@ -38,7 +38,7 @@ def now() -> datetime:
 
 @asynccontextmanager
 async def serving(papers: Papers, *, status: int = 200, body: Any = None, **headers: str) -> AsyncIterator[int]:
-    """Serve one answer to everything, by TLS; returns the port."""
+    """Serve one answer to everything, by TLS, and return the port."""
 
     async def answer(_request: web.BaseRequest) -> web.Response:
         """Return the answer."""

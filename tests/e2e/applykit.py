@@ -42,7 +42,7 @@ class Hand:
         return await ran(self.sandbox.kubectl_command(*arguments, cluster=cluster), stdin=stdin)
 
     async def well(self, *arguments: str, cluster: str = UPPER, stdin: str = "") -> str:
-        """Run it where it has to end well and without a warning; returns what it prints."""
+        """Run it where it has to end well and without a warning, and return what it prints."""
         done = await self(*arguments, cluster=cluster, stdin=stdin)
         assert (done.code, done.err) == (0, ""), done
         return done.out

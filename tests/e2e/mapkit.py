@@ -54,7 +54,7 @@ class MapProgram(Program):
 
     @asynccontextmanager
     async def running(self, name: str) -> AsyncIterator[tuple[Process, Path]]:
-        """Run the program on another ConfigMap; returns it and the file that it logs to."""
+        """Run the program on another ConfigMap, and return it and the file that it logs to."""
         path = self.directory / f"{name}.log"
         with path.open("wb") as log:
             process = await asyncio.create_subprocess_exec(*self.command("run", name), stdout=log, stderr=log)

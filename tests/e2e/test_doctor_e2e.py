@@ -42,7 +42,7 @@ class Limited(Ground):
             await grant(self.sites[name], found, self.user)
 
     async def doctor(self) -> tuple[int, list[dict[str, Any]]]:
-        """Ask doctor about the topology as the engine has it; returns the exit code and all that fails."""
+        """Ask doctor about the topology as the engine has it, and return the exit code and all that fails."""
         told: Done = await ran([sys.executable, "-m", "tensile", "doctor", "-o", "json", "-f", str(self.save(*EDITS))])
         found = [
             {"cluster": cluster["name"], **one}

@@ -114,7 +114,7 @@ async def test_a_pod_that_fits_on_no_single_node_is_not_sent(ground: Advised) ->
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def full(ground: Advised) -> AsyncIterator[list[tuple[str, str]]]:
-    """Take nine tenths of every node below in the name of strangers; returns each one's lower and path."""
+    """Take nine tenths of every node below in the name of strangers, and return each one's lower and path."""
     fillers = []
     for name in LOWERS:
         for node in (f"{name}-node-{number}" for number in range(1, NODES + 1)):
@@ -177,7 +177,7 @@ async def test_a_burst_is_not_sent_where_it_finds_no_room(ground: Advised) -> No
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def urgent(ground: Advised) -> AsyncIterator[str]:
-    """Make a priority class above all others; returns its name."""
+    """Make a priority class above all others, and return its name."""
     name = f"urgent-{ground.mark}"
     await ground.upper.create(PRIORITIES, {"metadata": {"name": name}, "value": 1000})
     yield name

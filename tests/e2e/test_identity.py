@@ -74,7 +74,7 @@ async def runs(ground: Ground, name: str, lower: str, **spec: Any) -> tuple[Mani
 
 
 async def listed(ground: Ground, cluster: str, token: str, authority: str = "", server: str = "") -> int:
-    """List pods of the namespace as somebody with a token does; returns the status."""
+    """List pods of the namespace as somebody with a token does, and return the status."""
     tls = ssl.create_default_context(cadata=authority or authority_of(ground, cluster))
     connector = aiohttp.TCPConnector(ssl=tls)
     url = (server or ground.sandbox.clusters[cluster].server) + ground.path("pods")

@@ -23,7 +23,7 @@ def is_for(upper: Manifest) -> Any:
 
 
 async def replaced(ground: Ground, path: str, body: Manifest, delay: float) -> Manifest:
-    """Delete an object above at once, and make another of its name; returns that."""
+    """Delete an object above at once, and make another of its name, and return that."""
     await ground.upper.delete(path, 0)
     await ground.upper.gone(path)
     await asyncio.sleep(delay)

@@ -60,7 +60,7 @@ def endpoints(found: dict[str, Manifest]) -> list[tuple[str, bool]]:
 
 
 async def in_step(ground: Ground, service: str, lower: str, count: int, limit: float = 20.0) -> dict[str, Manifest]:
-    """Wait until the slices below tell of so many endpoints just as those above do; returns those below."""
+    """Wait until the slices below tell of so many endpoints just as those above do, and return those below."""
     above = await ground.upper.until_all(slices_path(ground, service), lambda one: len(endpoints(one)) == count)
     told = endpoints(above)
     return await ground.sites[lower].until_all(

@@ -36,7 +36,7 @@ def subject(ground: Ground, name: str) -> Manifest:
 
 
 async def granted(ground: Ground, name: str, account: str) -> tuple[str, str]:
-    """Have a role above that an account is given; returns the paths of role and binding."""
+    """Create an upper Role bound to an account, and return the paths of role and binding."""
     role, binding = (ground.path(plural, name, api=RBAC) for plural in ("roles", "rolebindings"))
     await ground.upper.create(ground.path("roles", api=RBAC), {"metadata": {"name": name}, "rules": READS})
     ref = {"apiGroup": GROUP, "kind": "Role", "name": name}
@@ -46,7 +46,7 @@ async def granted(ground: Ground, name: str, account: str) -> tuple[str, str]:
 
 
 async def published(ground: Ground, name: str) -> str:
-    """Have a Service above; returns its path, and returns when its slices are below."""
+    """Create an upper Service, wait for its lower EndpointSlices, and return its path."""
     spec = {"selector": {"app": "web"}, "ports": [{"port": 80}]}
     await ground.upper.create(ground.path("services"), {"metadata": {"name": name}, "spec": spec})
     await ground.sites[A].until_all(slices(ground, name), bool)

@@ -14,7 +14,7 @@ PATIENCE = 30.0
 
 
 async def asked(ground: Ground, directory: Path, path: str) -> str:
-    """Ask lower-a's node for a page as an administrator of the upper cluster; returns the whole answer."""
+    """Ask lower-a's node for a page as an administrator of the upper cluster, and return the whole answer."""
     pki = ground.sandbox.clusters[UPPER].audit_log.parent / "pki"
     pair = issued(pki, ground.user)
     files = directory / "user.crt", directory / "user.key"

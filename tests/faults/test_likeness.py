@@ -66,7 +66,7 @@ async def test_requests_are_of_every_sort() -> None:
 
 
 async def asked(seed: int) -> list[tuple[Request, str]]:
-    """Make requests of a cluster in memory; returns each with "ok", or the name of the error that it met."""
+    """Make requests of a cluster in memory, and return each with "ok", or the name of the error that it met."""
     cluster = rehearsal()
     side = Side(cluster, "alike", "alike")
     stock = Stock(lambda *place: cluster.find(*side.ref(*place)[1:]))

@@ -125,7 +125,7 @@ def test_the_model_sees_what_is_wrong(spoil: Spoil, words: str) -> None:
 
 
 def looked(look: Spoil) -> list[str]:
-    """Let everything be right, and then show the model a write; returns what it says of that."""
+    """Let everything be right, and then show the model a write, and return what it says of that."""
     return [re.sub(r"^.*? shop/\S+: ", "", words) for words in spoiled(look)]
 
 

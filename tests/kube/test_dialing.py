@@ -121,7 +121,7 @@ def leading(
 
 @asynccontextmanager
 async def listening() -> AsyncIterator[tuple[int, list[str]]]:
-    """Listen on loopback; returns the port, and the list of who came."""
+    """Listen on loopback, and return the port, and the list of who came."""
     came: list[str] = []
 
     async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -82,7 +82,7 @@ def access_to(port: int) -> Access:
 
 
 async def ask(calls: RequestPool, access: Access, method: str = "GET", body: bytes = b"") -> tuple[int, bytes]:
-    """Ask for /x; returns status and body."""
+    """Ask for /x, and return status and body."""
     answer = await calls.call(access, method, "/x", {}, body or None)
     return answer.status, answer.body
 

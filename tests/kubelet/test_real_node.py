@@ -60,7 +60,7 @@ class Virtual:
         self.troubles.append(error)
 
     async def settled(self) -> list[str]:
-        """Let the loop see the node as it is, and come to rest; returns the steps that this took."""
+        """Let the loop see the node as it is, and come to rest, and return the steps that this took."""
         with suppress(NotFound):
             self.world.upper.nodes.put(await self.upper.read(self.ref))
         self.steps.clear()

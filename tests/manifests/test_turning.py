@@ -76,7 +76,7 @@ def turn(file: str, namespace: str = "tensile") -> ConvertedTopology:
 
 
 def refusal(file: str, namespace: str = "tensile") -> str:
-    """Turn what cannot be; returns what is said."""
+    """Turn what cannot be, and return what is said."""
     with pytest.raises(TopologyErrors) as found:
         turn(file, namespace)
     return str(found.value)

@@ -23,7 +23,7 @@ def filtered(made: SchedulerExtender, wanted: Manifest, *names: str, now: float 
 def asked(
     made: SchedulerExtender, wanted: Manifest, offered: dict[str, list[str]], **given: Any
 ) -> dict[str, list[str]]:
-    """Ask who has to go, given who would by the sum; returns that by virtual node, by the pods' UIDs."""
+    """Ask who has to go, given who would by the sum, and return that by virtual node, by the pods' UIDs."""
     victims = {name: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0} for name, uids in offered.items()}
     question = {"Pod": wanted, "NodeNameToMetaVictims": victims}
     *_, answer = VictimSelector(made).answer(question, given.get("budgets", ()), given.get("now", 0.0))

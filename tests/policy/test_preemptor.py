@@ -63,7 +63,7 @@ class Scene:
         self.extender.filter({"Pod": self.comer, "NodeNames": ["v"]}, self.time)
 
     async def look(self, **now: Any) -> list[str]:
-        """Have it looked at in time, when the pod is as it was but for this; returns what was written."""
+        """Have it looked at in time, when the pod is as it was but for this, and return what was written."""
         self.upper.answer("read", {**self.comer, **now})
         self.time += PATIENCE
         await self.made.look()

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.policy.tls_port import PortClient, PortClients, origin_of
+from tensile.kube.listener_limits import origin_of
+from tensile.policy.tls_port import PortClient, PortClients
 
 
 class Port:

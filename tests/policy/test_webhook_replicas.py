@@ -220,7 +220,7 @@ class Refusing(DryRunCluster):
 
 
 async def heard(here: Scene) -> str:
-    """Call the webhook as an apiserver does, by what is registered; returns where that was."""
+    """Call the webhook as an apiserver does, by what is registered, and return where that was."""
     (hook,) = (here.registered() or {})["webhooks"]
     await call(hook["clientConfig"]["url"], bundle_in(here.registered() or {}))
     return str(hook["clientConfig"]["url"])
@@ -429,7 +429,7 @@ class Asker:
         self.writer = writer
 
     async def ask(self) -> bytes:
-        """Ask once; returns the head of the answer, in small letters, b"" where the connection has ended."""
+        """Ask once, and return the head of the answer, in small letters, b"" where the connection has ended."""
         self.writer.write(ASKED)
         try:
             head = await self.reader.readuntil(b"\r\n\r\n")

@@ -95,7 +95,7 @@ async def test_what_is_no_review_gets_its_own_answer(here: Scene) -> None:
 
 
 async def listening(of: Scene, answer: Callable[[bytes], bytes], **given: float) -> tuple[WebhookListener, bytes]:
-    """Listen with another answer; returns with it what to trust."""
+    """Listen with another answer, and return with it what to trust."""
     pair = self_signed("x", "127.0.0.1", ["127.0.0.1"], of.now, timedelta(days=1))
     made = WebhookListener(pair, answer, **given)
     await made.start("127.0.0.1", 0)

@@ -97,7 +97,7 @@ def bound(here: World, name: str = "web", lower: str = A, spec: Manifest | None 
 
 
 def settled_claim(here: World, lower: str = A, **fields: Any) -> Manifest:
-    """Let a claim be bound above to its placeholder, and below to a volume; returns the claim above."""
+    """Let a claim be bound above to its placeholder, and below to a volume, and return the claim above."""
     made = claim(volume="pvc-claim-data", **fields)
     above(here, made)
     below(here, copy(made, "1Gi"), lower=lower)

@@ -36,7 +36,7 @@ def step(ready: str = "True", **more: Any) -> Step:
 
 
 def made(times: int, *steps: Step, every: float = 0.1) -> tuple[WriteThrottle, float]:
-    """Note that steps came through, one after the other so many times; returns the time after the last too."""
+    """Note that steps came through, one after the other so many times, and return the time after the last too."""
     found, now = WriteThrottle(), 0.0
     for _ in range(times):
         for one in steps:

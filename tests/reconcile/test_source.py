@@ -55,7 +55,7 @@ class Following:
                     yield reading.topology
 
     async def next(self) -> list[str]:
-        """Wait for the next topology; returns its lowers."""
+        """Wait for the next topology, and return its lowers."""
         async with asyncio.timeout(PATIENCE):
             return names(await anext(self.topologies))
 

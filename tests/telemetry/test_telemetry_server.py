@@ -47,7 +47,7 @@ async def server(engine: Engine) -> AsyncIterator[TelemetryServer]:
 
 
 async def ask(server: ProbeServer, path: str, method: str = "GET") -> tuple[int, str, str]:
-    """Send a request; returns status, content type and body."""
+    """Send a request, and return status, content type and body."""
     url = f"http://127.0.0.1:{server.port}{path}"
     async with asyncio.timeout(20), aiohttp.ClientSession() as session, session.request(method, url) as answer:
         return answer.status, answer.headers["Content-Type"], await answer.text()

@@ -128,7 +128,7 @@ def _webhook(facts: Facts) -> Iterator[Finding]:
 
 
 def _pair(facts: Facts, *fields: str) -> Generator[Finding, None, x509.Certificate | None]:
-    """Yield findings on a certificate and its key; returns the certificate if both are valid."""
+    """Yield findings on a certificate and its key, and return the certificate if both are valid."""
     answers = [facts.files[field] for field in fields if field in facts.files]
     if len(answers) != len(fields):
         return None

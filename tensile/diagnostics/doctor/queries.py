@@ -320,7 +320,7 @@ async def _looked_up(host: str, port: int) -> None:
 
 
 async def _connected(way: ServerEndpoint, tls: ssl.SSLContext | None) -> bytes:
-    """Connect, with TLS if given, and close the connection; returns the server's certificate (DER, b"" without TLS)."""
+    """Connect, with TLS if given, and close the connection; return the server's certificate (DER, b"" without TLS)."""
     name = way.name if tls else None
     async with asyncio.timeout(STEP_SECONDS):
         plain = await connected(way.host, way.port)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from tensile.policy.placement.node_checks import free
 from tensile.policy.placement.placement import Placement, examine, fitting, looked_at
 from tensile.policy.placement.snapshot import Node, Pod, Snapshot
 
@@ -109,18 +110,14 @@ def room(node: Node, pod: Pod) -> int:
     """Return how many such pods a node has room for, if it takes one: by resources, pod slots and host ports."""
     if pod.ports:
         return 1
-    left = (_free(node, name) // amount for name, amount in pod.requests.items())
+    left = (free(node, name) // amount for name, amount in pod.requests.items())
     return min(node.room - len(node.pods), *left) if pod.requests else node.room - len(node.pods)
-
-
-def _free(node: Node, name: str) -> int:
-    return node.allocatable.get(name, 0) - node.used.get(name, 0)
 
 
 def _left(node: Node, pod: Pod) -> tuple[float, int]:
     """Return the free share of a node's scarcest resource, and for equal shares the fewer pods."""
     names = [name for name in (*pod.requests, "cpu", "memory") if node.allocatable.get(name)]
-    return min((_free(node, name) / node.allocatable[name] for name in names), default=1.0), -len(node.pods)
+    return min((free(node, name) / node.allocatable[name] for name in names), default=1.0), -len(node.pods)
 
 
 def spread_out(pod: Pod, upper: Snapshot, places: Mapping[str, ClusterSpace], steps: int) -> dict[str, ClusterShare]:

@@ -101,10 +101,11 @@ def ports(pod: Pod, _snapshot: Snapshot) -> PreparedCheck | None:
 def _short(node: Node, asked: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
     """Return the reason for each insufficient resource."""
     full = (TOO_MANY,) if len(node.pods) >= node.room else ()
-    return (*full, *(f"Insufficient {name}" for name, amount in asked if amount > _left(node, name)))
+    return (*full, *(f"Insufficient {name}" for name, amount in asked if amount > free(node, name)))
 
 
-def _left(node: Node, name: str) -> int:
+def free(node: Node, name: str) -> int:
+    """Return how much of a resource the pods on a node leave, in milli-units."""
     return node.allocatable.get(name, 0) - node.used.get(name, 0)
 
 
@@ -112,10 +113,10 @@ def _detail(node: Node, asked: tuple[tuple[str, int], ...]) -> str:
     """Return what is requested and what is left of each insufficient resource."""
     said = [f"{node.room} pods are the most"] if len(node.pods) >= node.room else []
     said += [
-        f"{name}: {_written(name, amount)} asked, {_written(name, _left(node, name))} of "
+        f"{name}: {_written(name, amount)} asked, {_written(name, free(node, name))} of "
         f"{_written(name, node.allocatable.get(name, 0))} left"
         for name, amount in asked
-        if amount > _left(node, name)
+        if amount > free(node, name)
     ]
     return "; ".join(said)
 

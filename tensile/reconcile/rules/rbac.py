@@ -63,7 +63,7 @@ def digest(raw: bytes) -> Transformed:
 
 
 def existence(_raw: bytes) -> Transformed:
-    """Transform a ClusterRole to nothing but its existence."""
+    """Keep nothing of an object but its existence."""
     return Transformed(b"", None)
 
 
