@@ -117,7 +117,7 @@ async def _with_both(scene: Scene) -> None:
 
 async def _descheduling(scene: Scene) -> None:
     """Have the descheduler look often."""
-    policy = {"enabled": True, "interval": "2s", "pendingLongerThan": "1s"}
+    policy = {"enabled": True, "interval": "2s", "pendingLongerThan": "1s", "recreateBarePods": True}
     scene.rig.more = {"descheduler": policy}
     scene.rig.save()
     await scene.rig.usable()

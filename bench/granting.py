@@ -63,7 +63,7 @@ def everything(file: Manifest) -> None:
     file["controllers"] = ["PV", "Service", "RBAC", "ServiceAccount"]
     file["serviceAccounts"] = {"identity": "upper"}
     file["webhook"] = {"enabled": True}
-    file["descheduler"] = {"enabled": True}
+    file["descheduler"] = {"enabled": True, "recreateBarePods": True}
     file["extender"] = {**file.get("extender", {}), "enabled": True}
     for key in ("tlsCertFile", "tlsKeyFile"):
         file["kubelet"].pop(key, None)

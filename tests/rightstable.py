@@ -22,7 +22,7 @@ EVERYTHING = {
     "controllers": ["PV", "Service", "RBAC", "ServiceAccount"],
     "serviceAccounts": {"identity": "upper"},
     "webhook": {"enabled": True},
-    "descheduler": {"enabled": True},
+    "descheduler": {"enabled": True, "recreateBarePods": True},
     "extender": {"enabled": True},
 }
 """A topology that asks for all there is."""

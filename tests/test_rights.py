@@ -9,7 +9,7 @@ from rightstable import topology as whole
 
 from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.permissions import ALL_KINDS, READ, WRITTEN, Permission, lower_rights, upper_rights
-from tensile.objects import CLAIM, POD, SECRET, STORAGE_CLASS, Kind
+from tensile.objects import CLAIM, POD, STORAGE_CLASS, Kind
 from tensile.reconcile.watches import FOLLOWS
 from tensile.topology import Topology, parse
 
@@ -95,6 +95,16 @@ def test_pods_may_always_be_evicted(moving: dict[str, Any]) -> None:
     assert (right.verbs, bool(right.lost)) == (("create",), not moving)
 
 
+@pytest.mark.parametrize("moving", [{"descheduler": {"enabled": True}}, {"lower": {"maintenance": "drain"}}])
+def test_pods_and_secrets_are_written_above_only_to_recreate_bare_pods(moving: dict[str, Any]) -> None:
+    """Whoever may create pods in every namespace has any account of the cluster: it is asked for by name only."""
+    asked = {"descheduler": {**moving.get("descheduler", {}), "recreateBarePods": True}}
+    for fields, is_asked in ((moving, False), (asked, True)):
+        rights = above(**{**BARE, **moving, **fields})
+        assert ("create" in verbs(rights, "pods")) == is_asked
+        assert bool(verbs(rights, "secrets") & {"get", *WRITTEN}) == is_asked
+
+
 @pytest.mark.parametrize(
     ("controller", "resource", "group", "wanted"),
     [
@@ -144,17 +154,6 @@ def test_nobody_may_do_everything() -> None:
         assert found <= {*READ, *WRITTEN}
         assert not any(one.resource in {"nodes/proxy", "users", "groups"} for one in rights)
         assert all(one.verbs == ("list",) and one.lost for one in rights if one.kind == ALL_KINDS)
-
-
-def test_pods_above_are_made_and_secrets_written_only_where_pods_are_moved() -> None:
-    """Elsewhere that would only let an engine that is taken over run what it likes, or leave secrets behind."""
-    rights = above(**{key: value for key, value in EVERYTHING.items() if key != "descheduler"})
-    assert "create" not in verbs(rights, POD.plural)
-    assert verbs(rights, SECRET.plural) == {"list", "watch"}
-    for moving in (topology(descheduler={"enabled": True}), topology(lower={"maintenance": "drain"})):
-        rights = upper_rights(moving)
-        assert "create" in verbs(rights, POD.plural)
-        assert verbs(rights, SECRET.plural) == {*READ, *WRITTEN}
 
 
 def test_rights_in_one_namespace_are_no_rights_elsewhere() -> None:

@@ -250,16 +250,16 @@ BUGS = (
     Bug(
         "a pod without a controller leaves before it is kept",
         "tensile/policy/descheduler/drain.py",
-        "return not is_bare(pod) or is_safe(",
-        "return True or is_safe(",
+        "return not is_bare(pod) or any(",
+        "return True or any(",
         _in("descheduling", "bare_whole"),
     ),
     Bug(
         "a pod that somebody deleted is made again",
         "tensile/policy/descheduler/recreate.py",
-        "return _NOTHING if _is_disrupted(pod) else",
-        "return _NOTHING if True else",
-        _in("descheduling", "remaking"),
+        "if pod.facts.terminating and _is_disrupted(pod):",
+        "if pod.facts.terminating:",
+        _in("descheduling", "recreate"),
     ),
     Bug(
         "what is kept of a pod goes though somebody else has its place",

@@ -86,7 +86,12 @@ class Stage:
         found = yaml.safe_load((self.sandbox.directory / "topology.yaml").read_text())
         url = f"https://127.0.0.1:{self._hook}/mutate"
         found["webhook"] = {"enabled": True, "bind": "127.0.0.1", "port": self._hook, "url": url}
-        first = {"interval": INTERVAL, "pendingLongerThan": f"{PATIENCE:g}s", "cooldown": "10m"}
+        first = {
+            "interval": INTERVAL,
+            "pendingLongerThan": f"{PATIENCE:g}s",
+            "cooldown": "10m",
+            "recreateBarePods": True,
+        }
         found["descheduler"] = {**first, "enabled": False, **self.policy, **policy}
         for lower in found["lowers"]:
             lower["maintenance"] = self._maintained.get(lower["name"], "none")

@@ -32,7 +32,6 @@ from tensile.objects import (
 )
 from tensile.policy.descheduler import replacement
 from tensile.policy.descheduler.drain import DrainRule
-from tensile.policy.descheduler.drain_bare_pods import BarePodDrainRule
 from tensile.policy.descheduler.recreate import RecreateRule
 from tensile.policy.descheduler.rule import DeschedulerRule
 from tensile.policy.placement import reader
@@ -182,6 +181,5 @@ def rules() -> tuple[Rule, ...]:
     identities = (ServiceAccountRule(), RBACRule(), RBACOrphanRule(), TokenRule())
     services = (ServiceRule(), EndpointSliceRule(), ServiceOrphanRule(), NetworkPolicyRule())
     storage = (ClaimRule(), VolumeRule(), ClaimOrphanRule())
-    pods = (PodRule(), OrphanRule(), UnboundPodRule(), DrainRule(), DeschedulerRule())
-    bare = (BarePodDrainRule(), RecreateRule())
-    return (NodeRule(), *spaces, ConfigRule(), *identities, *services, *storage, *pods, *bare)
+    pods = (PodRule(), OrphanRule(), UnboundPodRule(), DrainRule(), DeschedulerRule(), RecreateRule())
+    return (NodeRule(), *spaces, ConfigRule(), *identities, *services, *storage, *pods)

@@ -44,7 +44,7 @@ ALL_KINDS = Kind("*/*", "everything", "*", namespaced=True)
 """All kinds of a cluster, including those of extensions."""
 _STREAMED = ("get", "create")
 """For exec, attach and port-forward: a WebSocket is opened by a GET, and both verbs are checked."""
-_BARE = "pods without a controller that are moved"
+_BARE = "descheduler.recreateBarePods"
 _AT_CREATION = "tolerations that pods get when they are created"
 _AT_CREATION_LOST = "the MutatingAdmissionPolicy: the engine patches the tolerations of each pod after it is bound"
 _PREEMPTED = "preemption for pods that only the real nodes behind a virtual node refuse"
@@ -139,7 +139,7 @@ def upper_rights(
         found.append(Permission(SERVICE_ACCOUNT, ("create",), "serviceAccounts.identity: upper", "token"))
     lost = "" if topology.evicts else f"{_EVICTED}, once an edit asks for it"
     found.append(Permission(POD, ("create",), _EVICTED, "eviction", lost=lost))
-    if topology.evicts:
+    if topology.descheduler.recreate_bare_pods:
         found += [Permission(POD, ("create",), _BARE), Permission(SECRET, ("get", *WRITTEN), _BARE)]
     found += _admission(topology)
     if place is not None:

@@ -42,16 +42,16 @@ def redact_error(error: ClusterError, step: Step, cache: Cache | None) -> Cluste
         return error
     known = cache.get(step.ref.namespace, step.ref.name) if cache else None
     contents = [step.body or {}, _patched(step), known.manifest() if known and known.raw else {}]
-    pieces = {piece for content in contents for piece in _sought(content, step.ref)}
+    is_backup = any(content.get("type") == KEPT_POD for content in contents)
+    pieces = {piece for content in contents for piece in _sought(content, step.ref, is_pod=is_backup)}
     if any(piece in error.message for piece in pieces):
         error.message = UNTOLD
         error.args = (UNTOLD,)
     return error
 
 
-def _sought(content: Mapping[str, Any], ref: Ref) -> Iterator[str]:
-    """Yield the texts that a message would contain if it quoted a Secret's content."""
-    is_pod = content.get("type") == KEPT_POD
+def _sought(content: Mapping[str, Any], ref: Ref, *, is_pod: bool) -> Iterator[str]:
+    """Yield the texts that a message would contain if it quoted the content of a Secret, or of a pod's backup."""
     for value in _values(content):
         decoded = _decoded(value)
         pod = _pod_in(decoded) if is_pod else None

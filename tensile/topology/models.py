@@ -287,6 +287,10 @@ class Descheduler(Section):
     """Time in which pods of the same owner are not sent back to the node that a pod left."""
     dry_run: bool = False
     """Report what would be moved, and move nothing."""
+    recreate_bare_pods: bool = False
+    """Move pods that no controller would create again, in a drain too, by creating them again elsewhere; off, as the
+    engine then needs the right to create pods and Secrets in every namespace of the upper cluster. While it is off,
+    such pods stay where they are."""
 
 
 class Telemetry(Section):
@@ -410,7 +414,8 @@ class Topology(TopologyFile):
     @property
     def places(self) -> bool:
         """Whether any feature checks on which lower nodes a pod fits, so that these nodes must be watched."""
-        return self.evicts or self.extender.enabled
+        is_asked = self.descheduler.enabled or self.extender.enabled
+        return is_asked or (self.descheduler.recreate_bare_pods and self.evicts)
 
     @property
     def evicts(self) -> bool:

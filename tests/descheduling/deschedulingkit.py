@@ -11,7 +11,8 @@ from tensile.objects import Manifest, annotations, timestamp
 from tensile.policy.descheduler.records import EvictionRecord, notes_on, written
 from tensile.reconcile.world import World
 
-ON = "descheduler: {enabled: true, cooldown: 10m}\n"
+ON = "descheduler: {enabled: true, cooldown: 10m, recreateBarePods: true}\n"
+DRAIN_ONLY = "descheduler: {recreateBarePods: true}\n"
 TOLERANT = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]
 
 

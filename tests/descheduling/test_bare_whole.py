@@ -4,20 +4,21 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from deschedulingkit import ON, A, B, seeker
+from deschedulingkit import DRAIN_ONLY, ON, A, B, seeker
 from leavingkit import Leaving, within_limit
 from virtualtime import in_virtual_time
 from worldkit import lower_node, topology
 
-from tensile.names import DESCHEDULE_COUNT, DESCHEDULED, KEPT_OFF, PLACE_TAKEN, REPLACES
+from tensile.names import DESCHEDULE_COUNT, DESCHEDULED, KEPT_OFF, REPLACES
 from tensile.objects import EVENT, NODE, POD, SECRET, UPPER, Manifest, Ref, annotations, labels, uid
-from tensile.policy.descheduler.records import PREFIX, ref_of
+from tensile.policy.descheduler.replacement import backup_ref
 
-SMALL = "descheduler: {enabled: true, cooldown: 10m, maxEvictionsPerNode: 2}\n"
+SMALL = "descheduler: {enabled: true, interval: 70s, cooldown: 10m, maxEvictionsPerNode: 2, recreateBarePods: true}\n"
 DRAINED = f"name: {A}, maintenance: drain"
+WRITES = {f"name: {A}": 22, DRAINED: 25}
 ABOVE = Ref(UPPER, POD, "default", "web")
 BELOW = Ref(A, POD, "default", "web")
-SAFE = ref_of("default", "Pod-web")
+SAFE = backup_ref("default", "Pod-web")
 
 
 def bare(name: str = "web", cpu: str = "3", **meta: Any) -> Manifest:
@@ -52,44 +53,36 @@ async def test_a_pod_without_a_controller_comes_to_run_elsewhere() -> None:
     assert await stage.listed(A) == []
     assert [one["metadata"]["name"] for one in await stage.listed(B)] == ["web"]
     told = next(one for one in await stage.listed(UPPER, EVENT) if one["reason"] == "Rescheduled")
-    assert told["message"].endswith("the pod that is made in its place is kept off lower-a")
+    assert told["message"].endswith("the pod that is created in its place is kept off lower-a")
     await stage.stop()
 
 
-@pytest.mark.parametrize("writes", range(1, 14))
-def test_a_crash_at_any_write_loses_no_pod_and_lets_no_more_leave(writes: int) -> None:
+@pytest.mark.parametrize("writes", range(1, 30))
+@pytest.mark.parametrize("lower", [f"name: {A}", DRAINED], ids=["stuck", "drained"])
+def test_a_crash_at_any_write_loses_no_pod_and_creates_none_twice(lower: str, writes: int) -> None:
     """The engine dies with the connection after so many writes above, and another goes on from the Secrets."""
 
     @in_virtual_time
     async def crashing() -> None:
         """Play it."""
-        stage = Leaving(*(bare(f"web-{place}") for place in range(4)), more=SMALL)
+        stage = Leaving(*(bare(f"web-{place}") for place in range(3)), more=SMALL)
         await stage.passing(1)
         stage.clusters[UPPER].failing = writes
-        await stage.passing(2)
+        stage.reload(topology(lower, f"name: {B}", more=SMALL))
+        await stage.passing(4)
+        assert stage.clusters[UPPER].down == (writes <= WRITES[lower])
         stage.clusters[UPPER].failing, stage.clusters[UPPER].down = 0, False
         await stage.restart()
         await stage.passing(9)
-        for place in range(4):
+        for place in range(3):
             assert annotations(moved(stage, f"web-{place}"))[DESCHEDULE_COUNT] == "1"
-        assert await stage.above() == [f"web-{place}" for place in range(4)]
+        assert await stage.above() == [f"web-{place}" for place in range(3)]
+        assert [pod["metadata"]["name"] for pod in await stage.listed(B)] == await stage.above()
         assert await kept(stage) == []
-        assert within_limit(stage.left), stage.left
+        assert lower == DRAINED or within_limit(stage.left), stage.left
         await stage.stop()
 
     crashing()
-
-
-@in_virtual_time
-async def test_nobody_leaves_while_all_lowers_are_full() -> None:
-    """Nor is anything kept; each is told of once."""
-    stage = Leaving(*(bare(f"web-{place}") for place in range(3)), room="2")
-    await stage.passing(10)
-    assert stage.left == []
-    assert await kept(stage) == []
-    events = [event["involvedObject"]["name"] for event in await stage.listed(UPPER, EVENT)]
-    assert sorted(events) == [f"web-{place}" for place in range(3)]
-    await stage.stop()
 
 
 @in_virtual_time
@@ -102,7 +95,7 @@ async def test_a_pod_that_may_not_be_made_again_is_kept_and_told_and_tried_until
     assert await kept(stage) == [SAFE.name]
     await stage.restart()
     await stage.passing(1)
-    events = [one for one in await stage.listed(UPPER, EVENT) if one["reason"] == "PodNotMadeAgain"]
+    events = [one for one in await stage.listed(UPPER, EVENT) if one["reason"] == "PodNotRecreated"]
     assert {one["involvedObject"]["name"] for one in events} == {SAFE.name}
     assert "exceeded quota: small" in events[0]["message"]
     assert "exceeded quota: small" in {problem.message for problem in stage.world.problems.values()}
@@ -125,33 +118,23 @@ async def test_a_pod_that_may_not_be_kept_does_not_leave() -> None:
     await stage.stop()
 
 
-ADOPTING = ON + "onConflict: adopt\n"
-
-
 @in_virtual_time
-async def test_a_pod_whose_name_is_taken_is_kept_and_nothing_is_done_until_a_person_has_spoken() -> None:
-    """Not even when the name is free again: somebody may have meant the other one to be the last.
-
-    Nor is that one taken over, whatever the topology says of other names.
-    """
-    stage = Leaving(bare(), more=ADOPTING)
+async def test_a_pod_whose_name_is_taken_is_kept_until_the_name_is_free() -> None:
+    """The other pod is left alone, and not adopted, whatever the topology says of other names."""
+    stage = Leaving(bare(), more=ON + "onConflict: adopt\n")
     stage.clusters[UPPER].denied["create", "Pod"] = "not yet"
     await stage.passing(6)
     assert await stage.above() == []
     stage.clusters[UPPER].denied.clear()
-    stage.clusters[UPPER].place(POD, seeker(ownerReferences=[], node=B, uid="another", labels={"virtual-pod": "true"}))
+    other = seeker(ownerReferences=[], node=B, uid="another", labels={"virtual-pod": "true"})
+    stage.clusters[UPPER].place(POD, other)
     await stage.passing(1)
-    secret = stage.find(SAFE)
-    assert secret is not None
-    assert PLACE_TAKEN in annotations(secret)
+    assert (uid(stage.find(ABOVE) or {}), await kept(stage)) == ("another", [SAFE.name])
     (problem,) = stage.world.problems.values()
-    assert problem.reason == "PodPlaceTaken"
-    assert f"Secret default/{SAFE.name}" in problem.message
+    assert problem.reason == "NameConflict"
+    assert "Pod default/web exists in the upper cluster and is not ours" in problem.message
     await stage.delete(ABOVE, 0)
     await stage.restart()
-    await stage.passing(2)
-    assert await stage.above() == []
-    stage.clusters[UPPER].alter(SAFE, lambda one: one["metadata"]["annotations"].pop(PLACE_TAKEN))
     await stage.passing(1)
     assert moved(stage)
     assert await kept(stage) == []
@@ -163,7 +146,7 @@ async def test_a_pod_that_somebody_deletes_while_it_is_kept_is_not_made_again() 
     """It is drained, and a budget keeps it for now."""
     stage = Leaving(bare(cpu="1"))
     stage.clusters[UPPER].budgeted.add("web")
-    stage.reload(topology(DRAINED, f"name: {B}"))
+    stage.reload(topology(DRAINED, f"name: {B}", more=DRAIN_ONLY))
     await stage.passing(2)
     assert await kept(stage) == [SAFE.name]
     await stage.delete(ABOVE)
@@ -175,17 +158,17 @@ async def test_a_pod_that_somebody_deletes_while_it_is_kept_is_not_made_again() 
 
 @in_virtual_time
 async def test_a_drain_moves_what_has_no_controller_when_its_budget_allows_it() -> None:
-    """It is asked again and again; what it was not kept off it is not kept off."""
-    stage = Leaving(bare(cpu="1"), more="")
+    """It is asked again and again, and it is said why it waits."""
+    stage = Leaving(bare(cpu="1"), more=DRAIN_ONLY)
     await stage.passing(1)
     stage.clusters[UPPER].budgeted.add("web")
-    stage.reload(topology(DRAINED, f"name: {B}"))
+    stage.reload(topology(DRAINED, f"name: {B}", more=DRAIN_ONLY))
     await stage.passing(3)
     assert await stage.above() == ["web"]
     assert "TooManyRequests" in {problem.reason for problem in stage.world.problems.values()}
     stage.clusters[UPPER].budgeted.clear()
     await stage.passing(2)
-    assert KEPT_OFF not in annotations(moved(stage))
+    assert annotations(moved(stage))[KEPT_OFF] == A
     assert await kept(stage) == []
     assert not stage.world.problems
     await stage.stop()
@@ -201,9 +184,9 @@ def held(pod: Manifest) -> None:
 @in_virtual_time
 async def test_what_the_lower_pod_says_of_a_disruption_does_not_lose_one_that_was_evicted() -> None:
     """It denies one while the pod above is ending; that was evicted all the same."""
-    stage = Leaving(bare(cpu="1"), more="")
+    stage = Leaving(bare(cpu="1"), more=DRAIN_ONLY)
     await stage.passing(1)
-    stage.reload(topology(DRAINED, f"name: {B}"))
+    stage.reload(topology(DRAINED, f"name: {B}", more=DRAIN_ONLY))
     stage.clusters[A].alter(BELOW, held)
     await stage.passing(2)
     assert "deletionTimestamp" in (stage.find(ABOVE) or {})["metadata"]
@@ -217,11 +200,11 @@ async def test_what_the_lower_pod_says_of_a_disruption_does_not_lose_one_that_wa
 @in_virtual_time
 async def test_a_drain_that_is_taken_back_lets_go_of_what_it_kept() -> None:
     """After a while, in which an eviction that was sent would have come; the pod stays as it was."""
-    stage = Leaving(bare(cpu="1"), more="")
+    stage = Leaving(bare(cpu="1"), more=DRAIN_ONLY)
     stage.clusters[UPPER].budgeted.add("web")
-    stage.reload(topology(DRAINED, f"name: {B}"))
+    stage.reload(topology(DRAINED, f"name: {B}", more=DRAIN_ONLY))
     await stage.passing(2)
-    stage.reload(topology(f"name: {A}", f"name: {B}"))
+    stage.reload(topology(f"name: {A}", f"name: {B}", more=DRAIN_ONLY))
     await stage.passing(1)
     assert await kept(stage) == [SAFE.name]
     stage.clusters[UPPER].budgeted.clear()
@@ -229,21 +212,6 @@ async def test_a_drain_that_is_taken_back_lets_go_of_what_it_kept() -> None:
     assert await kept(stage) == []
     assert stage.find(ABOVE) is not None
     assert uid(stage.find(ABOVE) or {}) == "Pod-web"
-    await stage.stop()
-
-
-@in_virtual_time
-async def test_what_fits_nowhere_stays_while_its_node_is_drained() -> None:
-    """And it is said why; what others leave comes to be looked at again."""
-    stage = Leaving(bare(cpu="3"), more="", room="2")
-    stage.reload(topology(DRAINED, f"name: {B}"))
-    await stage.passing(2)
-    (problem,) = stage.world.problems.values()
-    assert problem.reason == "FitsNowhereElse"
-    assert problem.message.startswith(
-        "default/web: it has no controller, and fits in no other lower cluster: lower-b: "
-    )
-    assert (await stage.above(), await kept(stage)) == (["web"], [])
     await stage.stop()
 
 
@@ -263,30 +231,18 @@ async def test_a_second_move_counts_on_and_keeps_what_the_first_one_kept() -> No
     assert pod["spec"]["nodeName"] == A
     assert annotations(pod)["note"] == "kept"
     assert (annotations(pod)[DESCHEDULE_COUNT], annotations(pod)[REPLACES]) == ("2", first)
-    assert KEPT_OFF not in annotations(pod)
+    assert annotations(pod)[KEPT_OFF] == B
     assert await kept(stage) == []
-    await stage.stop()
-
-
-@in_virtual_time
-async def test_secrets_of_others_by_such_a_name_are_none_of_ours() -> None:
-    """What is in one is not made, whatever it says; nor is it read as ours."""
-    stage = Leaving()
-    secret = {"metadata": {"name": PREFIX + "x", "namespace": "default"}, "data": {"pod.json": "e30="}}
-    stage.clusters[UPPER].place(SECRET, secret)
-    await stage.passing(2)
-    assert await kept(stage) == [PREFIX + "x"]
-    assert await stage.above() == []
     await stage.stop()
 
 
 @in_virtual_time
 async def test_what_a_person_would_want_to_know_is_in_the_plan() -> None:
     """Step by step, with the reason: a plan is these very steps on clusters in memory."""
-    stage = Leaving(bare(cpu="1"), more="")
+    stage = Leaving(bare(cpu="1"), more=DRAIN_ONLY)
     await stage.passing(1)
     before = len(stage.script.lines)
-    stage.reload(topology(DRAINED, f"name: {B}"))
+    stage.reload(topology(DRAINED, f"name: {B}", more=DRAIN_ONLY))
     await stage.calm()
     said = [line.step for line in stage.script.lines[before:] if line.step and line.step.in_plan]
     assert [(step.verb, str(step.ref), step.subresource) for step in said if step.ref.kind != NODE] == [
@@ -297,33 +253,13 @@ async def test_what_a_person_would_want_to_know_is_in_the_plan() -> None:
         ("create", "upper: Pod default/web", ""),
         ("delete", f"upper: Secret default/{SAFE.name}", ""),
     ]
-    assert "lower cluster lower-a is drained, and the pod fits on node lower-b (lower-b-n1)" in {
-        step.reason for step in said
-    }
+    assert "lower cluster lower-a is drained: it fits on node lower-b (lower-b-n1)" in {step.reason for step in said}
     await stage.stop()
 
 
 @in_virtual_time
-async def test_a_pod_that_somebody_holds_is_made_again_when_it_is_let_go() -> None:
-    """With a finalizer it is told to have ended, and stays for its holder to see that."""
-    stage = Leaving(bare(cpu="1", finalizers=["example.com/held"]), more="")
-    await stage.passing(1)
-    stage.reload(topology(DRAINED, f"name: {B}"))
-    await stage.passing(2)
-    held = stage.find(ABOVE)
-    assert held is not None
-    assert (uid(held), held["status"]["phase"]) == ("Pod-web", "Failed")
-    assert await kept(stage) == [SAFE.name]
-    stage.clusters[UPPER].alter(ABOVE, lambda one: one["metadata"].pop("finalizers"))
-    await stage.passing(2)
-    assert moved(stage)["metadata"]["finalizers"] == ["example.com/held"]
-    assert await kept(stage) == []
-    await stage.stop()
-
-
-@in_virtual_time
-async def test_one_that_is_kept_leaves_together_with_those_that_need_not_be() -> None:
-    """Its turn is the pass that kept it, though others have left by the time it is safe."""
+async def test_one_that_is_backed_up_leaves_together_with_those_that_need_not_be() -> None:
+    """Its turn is the pass that backed it up, though others have left by then: a plan of one pass shows it too."""
     stage = Leaving(seeker("owned"), seeker("bare", ownerReferences=[]))
     await stage.passing(4)
     (_, first), (_, second) = stage.left
@@ -333,18 +269,15 @@ async def test_one_that_is_kept_leaves_together_with_those_that_need_not_be() ->
 
 
 @in_virtual_time
-async def test_what_changes_while_a_budget_holds_it_up_is_made_as_it_is_by_then() -> None:
-    """What was kept first is let go of, and the pod is kept anew before it leaves."""
-    stage = Leaving(bare(cpu="1"), more="")
+async def test_what_changes_while_a_budget_holds_it_up_is_created_as_it_is_by_then() -> None:
+    """It does not leave for what it was: the backup is brought up to date first."""
+    stage = Leaving(bare(cpu="1"), more=DRAIN_ONLY)
     stage.clusters[UPPER].budgeted.add("web")
-    stage.reload(topology(DRAINED, f"name: {B}"))
+    stage.reload(topology(DRAINED, f"name: {B}", more=DRAIN_ONLY))
     await stage.passing(1)
     assert await kept(stage) == [SAFE.name]
     stage.clusters[UPPER].alter(ABOVE, lambda one: one["metadata"].update(labels={"new": "yes"}))
-    await stage.passing(1)
     stage.clusters[UPPER].budgeted.clear()
-    await stage.passing(1)
-    assert uid(stage.find(ABOVE) or {}) == "Pod-web", "it does not leave for what it was"
     await stage.passing(4)
     assert labels(moved(stage))["new"] == "yes"
     assert await kept(stage) == []
@@ -352,17 +285,38 @@ async def test_what_changes_while_a_budget_holds_it_up_is_made_as_it_is_by_then(
     await stage.stop()
 
 
+OFF = "descheduler: {enabled: true}\n"
+
+
 @in_virtual_time
-async def test_of_two_for_whom_there_is_one_place_one_stays() -> None:
-    """A pod that could run nowhere else goes on where it is, in whatever moment of the other's move it is looked at."""
-    stage = Leaving(bare("one", cpu="1"), bare("two", cpu="1"), more="", room="1")
-    stage.clusters[UPPER].denied["create", "Pod"] = "not yet"
+async def test_bare_pods_stay_unless_the_topology_has_them_recreated() -> None:
+    """Neither the descheduler nor a drain touches them or writes a Secret; both say so."""
+    stage = Leaving(bare(), more=OFF)
+    await stage.passing(4)
+    (problem,) = stage.world.problems.values()
+    words = "default/web: not moved: it has no controller; set descheduler.recreateBarePods to move it"
+    assert problem == ("NoController", words)
     stage.reload(topology(DRAINED, f"name: {B}"))
     await stage.passing(2)
-    stage.clusters[UPPER].denied.clear()
-    await stage.passing(2)
-    assert moved(stage, "one")
-    assert [name for name, _ in stage.left] == ["one"]
     (problem,) = stage.world.problems.values()
-    assert problem.message.startswith("default/two: ")
+    assert problem == ("NoController", f"the drain waits for pods: {words}")
+    assert (uid(stage.find(ABOVE) or {}), await kept(stage), stage.left) == ("Pod-web", [], [])
+    await stage.stop()
+
+
+@in_virtual_time
+async def test_a_pod_that_has_left_is_created_again_though_it_is_switched_off_meanwhile() -> None:
+    """Its Secret is all that is left of it; a backup of a pod that still runs goes."""
+    stage = Leaving(bare("gone", cpu="1"), bare("held", cpu="1"), more=DRAIN_ONLY)
+    stage.clusters[UPPER].budgeted.add("held")
+    stage.clusters[UPPER].denied["create", "Pod"] = "not yet"
+    stage.reload(topology(DRAINED, f"name: {B}", more=DRAIN_ONLY))
+    await stage.passing(2)
+    assert (await stage.above(), len(await kept(stage))) == (["held"], 2)
+    stage.clusters[UPPER].denied.clear()
+    stage.reload(topology(DRAINED, f"name: {B}"))
+    await stage.passing(4)
+    assert moved(stage, "gone")
+    assert uid(stage.find(Ref(UPPER, POD, "default", "held")) or {}) == "Pod-held"
+    assert await kept(stage) == []
     await stage.stop()

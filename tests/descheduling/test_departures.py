@@ -46,7 +46,7 @@ def test_those_that_stay_are_those_that_a_drain_leaves() -> None:
     """With the same words."""
     told = found(running(seeker("bare", cpu="5", ownerReferences=[]), seeker("agent", ownerReferences=DAEMON)))
     assert [one.leaves for one in told.values()] == [False, False]
-    assert "it has no controller, and fits in no other lower cluster: lower-b: " in told["bare"].why
+    assert "it fits in no other lower cluster: lower-b: " in told["bare"].why
     assert "DaemonSet" in told["agent"].why
 
 
@@ -60,7 +60,18 @@ def test_a_pod_without_a_controller_leaves_where_there_is_room() -> None:
     assert list(told) == ["bare", "later", "stored"]
     assert (told["bare"].leaves, told["later"].node) == (False, "lower-b-n1")
     assert found(running(bare))["bare"] == Eviction("default", "bare", leaves=True, target=B, node="lower-b-n1")
-    assert (told["stored"].leaves, told["stored"].why.split(" of ")[0]) == (False, "its claims are")
+    assert (told["stored"].leaves, told["stored"].why.partition(":")[0]) == (False, "not moved")
+
+
+def test_a_pod_without_a_controller_stays_unless_the_topology_has_it_recreated() -> None:
+    """There may be room for it: nobody would create it again, and it takes no room from others."""
+    here = ground(cpus=(("8",), ("4",)), more="")
+    for pod in (seeker("bare", ownerReferences=[]), seeker("owned")):
+        put(here.lowers[A].upper_pods, {**pod, "status": {"phase": "Running"}})
+    told = found(here)
+    why = "not moved: it has no controller; set descheduler.recreateBarePods to move it"
+    assert told["bare"] == Eviction("default", "bare", leaves=False, why=why)
+    assert told["owned"].target == B
 
 
 def test_what_has_ended_leaves_for_nowhere() -> None:

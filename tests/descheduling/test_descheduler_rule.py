@@ -1,19 +1,23 @@
 """What the descheduler writes, in which order, and what it says."""
 
+from base64 import b64decode
+
+import orjson
 import pytest
 from deschedulingkit import NOW, ON, A, B, ground, left, noted, notes_in, seeker, wait
 from worldkit import changed, decided, drop, names, put, reload, written
 
 from tensile.names import WITHDRAWN
 from tensile.objects import EVENT, NODE, POD, UPPER, Ref, annotations
-from tensile.policy.descheduler.records import EvictionRecord, present, ref_of
-from tensile.policy.descheduler.replacement import successor_of
+from tensile.policy.descheduler.records import EvictionRecord
+from tensile.policy.descheduler.replacement import backup, backup_ref, nodes_off, successor_of
 from tensile.policy.descheduler.rule import DeschedulerRule, key_of
 from tensile.reconcile.desired import Decision, PodMove
-from tensile.reconcile.plan import Plan
+from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.world import Problem, World
 
 CLAIMED = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+GONE = WITHDRAWN.replace("/", "~1")
 DRY = "descheduler: {enabled: true, dryRun: true}\n"
 
 
@@ -88,13 +92,19 @@ def kept_bare(here: World, *off: str, notes: dict[str, str] | None = None) -> No
     wait(here, pod)
     entry = here.lowers[A].upper_pods.get("default", "web")
     assert entry is not None
-    secret = present(successor_of(pod, off), entry, here.owner, "it moves").manifest
+    secret = backup(successor_of(pod, off), entry, here.owner, "it moves").manifest
     marks = {**annotations(secret), **(notes or {})}
     put(here.upper.secrets, written({**secret, "metadata": {**secret["metadata"], "uid": "s", "annotations": marks}}))
 
 
-def test_a_pod_leaves_only_for_where_what_is_kept_of_it_may_go() -> None:
-    """Room may have come elsewhere since it was kept, and gone where it was; then it is kept anew."""
+def backed_up_off(step: Step) -> list[str]:
+    """Return the nodes that the pod in a backup is kept off, which a step writes."""
+    (data,) = (one["value"] for one in step.operations if one["path"] == "/data/pod.json")
+    return nodes_off(orjson.loads(b64decode(data)))
+
+
+def test_a_pod_leaves_only_for_where_its_backup_may_go() -> None:
+    """Room may have come elsewhere since it was written, and gone where it was; then it is brought up to date."""
     here = ground(*(f"name: lower-{letter}" for letter in "abc"), cpus=(("2",), ("4",), ("4",)))
     kept_bare(here, A)
     assert [step.verb for step in asked(here)[1].steps] == ["patch", "delete"]
@@ -102,23 +112,23 @@ def test_a_pod_leaves_only_for_where_what_is_kept_of_it_may_go() -> None:
     assert [step.verb for step in asked(here)[1].steps] == ["patch", "delete"], "it goes to lower-b"
     for off in ((A, B), ()):
         kept_bare(here, *off)
-        (note,) = asked(here)[1].steps
-        assert note.patch is not None
-        assert WITHDRAWN in annotations(note.patch.body)
+        (step,) = asked(here)[1].steps
+        assert (step.verb, step.ref, backed_up_off(step)) == ("patch", backup_ref("default", "Pod-web"), [A])
 
 
 def test_a_pod_that_is_another_by_now_does_not_leave() -> None:
-    """What is made would be as it was; nothing more is done about it while nobody may rely on what is kept."""
+    """What is created would be as it was: the backup is brought up to date, and a withdrawal of it taken back."""
     here = ground()
     kept_bare(here, A)
     changed(here.lowers[A].upper_pods, "web", lambda pod: pod["spec"]["containers"][0].update(image="app:2"))
-    (note,) = asked(here)[1].steps
-    assert note.ref == ref_of("default", "Pod-web")
+    (step,) = asked(here)[1].steps
+    assert (step.verb, step.ref) == ("patch", backup_ref("default", "Pod-web"))
     kept_bare(here, A, notes={WITHDRAWN: "2026-03-01T12:00:00Z"})
-    assert asked(here)[1].steps == ()
+    (step,) = asked(here)[1].steps
+    assert [(one["op"], one["path"]) for one in step.operations] == [("remove", f"/metadata/annotations/{GONE}")]
 
 
-def test_between_two_passes_only_what_is_safe_by_now_is_looked_at() -> None:
+def test_between_two_passes_only_what_is_backed_up_by_now_is_looked_at() -> None:
     """A pass looks at every node, and pods may begin to end by the thousand; whom the last one told does not count."""
     here = ground(cpus=(("2",), ("64",)))
     wait(here, seeker("large", cpu="65"))
@@ -233,7 +243,7 @@ def test_a_pod_that_begins_to_leave_is_heard_of() -> None:
     """And nothing else is: a pass is made once in an interval."""
     here = ground()
     heard: list[object] = []
-    route, _ = DeschedulerRule().watches()
+    route, _, _ = DeschedulerRule().watches()
     here.lowers[A].upper_pods.subscribe(lambda delta: heard.extend(route.keys(here, A, delta)))
     pod = seeker()
     put(here.lowers[A].upper_pods, pod)

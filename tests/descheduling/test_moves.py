@@ -186,6 +186,15 @@ def test_a_pod_with_claims_stays(owners: list[Any]) -> None:
     assert stays(one_pass(here)) == [("web", "UsesClaims")]
 
 
+@pytest.mark.parametrize("lower", [f"name: {A}", f"name: {A}, maintenance: drain"])
+def test_a_pod_without_a_controller_stays_unless_the_topology_has_it_recreated(lower: str) -> None:
+    """It is not even looked for a place."""
+    here = ground(lower, f"name: {B}", more="descheduler: {enabled: true}\n")
+    changed(here.upper.nodes, A, lambda node: node["spec"].update(unschedulable=True), "")
+    wait(here, seeker(ownerReferences=[]))
+    assert stays(one_pass(here)) == [("web", "NoController")]
+
+
 def test_a_static_pod_stays() -> None:
     """A file makes it, where it is."""
     here = ground()
@@ -204,13 +213,13 @@ def test_no_more_leave_a_node_than_the_topology_allows() -> None:
 
 
 def test_those_that_are_to_be_kept_take_nobody_elses_turn() -> None:
-    """Something may refuse their Secrets for ever; as many as may leave are kept in one pass."""
+    """Something may refuse their Secrets for ever."""
     here = ground(cpus=(("2",), ("64",)), more=ON.replace("true,", "true, maxEvictionsPerNode: 2,"))
     for place in range(3):
         wait(here, seeker(f"bare-{place}", ownerReferences=[]), status=refused(400 - place))
     wait(here, seeker("one"), seeker("two"), seeker("three"))
-    assert [name for name, _, _ in moves(here)] == ["bare-0", "bare-1", "one", "three"]
-    assert one_pass(here).waiting == 2
+    assert [name for name, _, _ in moves(here)] == ["bare-0", "bare-1", "bare-2", "one", "three"]
+    assert one_pass(here).waiting == 1
 
 
 def test_who_left_within_the_interval_counts() -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import orjson
 import pytest
-from deschedulingkit import NOW, TOLERANT, A, B, seeker
-from worldkit import token_volume, upper_pod
+from deschedulingkit import NOW, A, B, ground
+from worldkit import put, token_volume, upper_pod
 
 from tensile.objects import Manifest, annotations, labels, metadata, timestamp
-from tensile.policy.descheduler.replacement import digest, freed_from, freed_in_time, is_alike, nodes_off, successor_of
+from tensile.policy.descheduler.replacement import digest, freed, loosed, nodes_off, successor_of
 
 TOKEN = token_volume("kube-api-access-x1")
 MOUNT = {"name": "kube-api-access-x1", "mountPath": "/var/run/secrets"}
@@ -41,15 +41,21 @@ def test_what_its_author_wrote_goes_on() -> None:
     owners = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "y"}]
     spec = {"nodeSelector": {"disk": "ssd"}, "restartPolicy": "Never", "priorityClassName": "high"}
     given = {"labels": {"app": "x"}, "annotations": {"note": "y"}, "finalizers": ["a/b"], "ownerReferences": owners}
-    made = successor_of(upper_pod(spec=spec, **given))
+    made = successor_of(upper_pod(spec=spec, **given), (A,))
     assert labels(made) == {"app": "x", "create-by-descheduler": "true"}
     assert annotations(made) == {
         "note": "y",
         "tensile-kube.io/replaces": "Pod-web",
+        "tensile-kube.io/kept-off": A,
         "sigs.k8s.io/deschedule-count": "1",
+        "unschedulable-node": A,
     }
     assert (metadata(made)["finalizers"], metadata(made)["ownerReferences"]) == (["a/b"], owners)
-    assert made["spec"] == {**spec, "containers": [{"name": "main", "image": "app:1"}]}
+    assert made["spec"] == {
+        **spec,
+        "affinity": required([off(A)]),
+        "containers": [{"name": "main", "image": "app:1"}],
+    }
 
 
 def test_what_the_apiserver_wrote_does_not() -> None:
@@ -62,18 +68,18 @@ def test_what_the_apiserver_wrote_does_not() -> None:
         "overhead": {"cpu": "1"},
         "ephemeralContainers": [{"name": "d"}],
     }
-    made = successor_of(upper_pod(spec=spec, status={"phase": "Running"}, labels=zone, **stored))
+    made = successor_of(upper_pod(spec=spec, status={"phase": "Running"}, labels=zone, **stored), (A,))
     assert set(metadata(made)) == {"name", "namespace", "labels", "annotations"}
     assert labels(made) == {"app": "x", "create-by-descheduler": "true"}
     assert set(made) == {"apiVersion", "kind", "metadata", "spec"}
-    assert set(made["spec"]) == {"containers"}
+    assert set(made["spec"]) == {"containers", "affinity"}
 
 
 def test_the_token_that_admission_mounts_goes_with_its_mounts() -> None:
     """Admission adds another; other volumes stay."""
     container = {"name": "main", "image": "app:1", "volumeMounts": [MOUNT, {"name": "data", "mountPath": "/d"}]}
     spec = {"containers": [container], "initContainers": [container], "volumes": [TOKEN, {"name": "data"}]}
-    made = successor_of(upper_pod(spec=spec))["spec"]
+    made = successor_of(upper_pod(spec=spec), (A,))["spec"]
     assert made["volumes"] == [{"name": "data"}]
     for kind in ("containers", "initContainers"):
         assert [mount["name"] for mount in made[kind][0]["volumeMounts"]] == ["data"]
@@ -83,8 +89,8 @@ def test_tolerations_that_admission_adds_go_and_others_stay() -> None:
     """So do those without a limit, which the pod needs until somebody has seen it."""
     limited = [{**one, "tolerationSeconds": 300} for one in LAPSES]
     own = [{"key": "a", "operator": "Exists"}, {**LAPSES[0], "tolerationSeconds": 60}]
-    assert successor_of(upper_pod(spec={"tolerations": [*limited, *own]}))["spec"]["tolerations"] == own
-    assert successor_of(upper_pod(spec={"tolerations": LAPSES}))["spec"]["tolerations"] == LAPSES
+    assert successor_of(upper_pod(spec={"tolerations": [*limited, *own]}), (A,))["spec"]["tolerations"] == own
+    assert successor_of(upper_pod(spec={"tolerations": LAPSES}), (A,))["spec"]["tolerations"] == LAPSES
 
 
 @pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
@@ -95,7 +101,7 @@ def test_what_was_merged_into_selectors_is_taken_out_of_them(kind: str) -> None:
     plain = {**term, "labelSelector": {"matchExpressions": merged[1:]}}
     preferred = "preferredDuringSchedulingIgnoredDuringExecution"
     affinity = {kind: {REQUIRED: [term], preferred: [{"weight": 1, "podAffinityTerm": term}]}}
-    made = successor_of(upper_pod(spec={"affinity": affinity, "topologySpreadConstraints": [term]}))["spec"]
+    made = successor_of(upper_pod(spec={"affinity": affinity, "topologySpreadConstraints": [term]}), (A,))["spec"]
     assert made["affinity"][kind] == {REQUIRED: [plain], preferred: [{"weight": 1, "podAffinityTerm": plain}]}
     assert made["topologySpreadConstraints"] == [plain]
 
@@ -128,7 +134,7 @@ def test_a_second_move_counts_on_and_adds_to_what_it_is_kept_off() -> None:
 @pytest.mark.parametrize("count", ["many", "-1", "1.5", "9" * 10, pytest.param("9" * 5000, id="no number to Python")])
 def test_a_count_that_is_none_begins_anew(count: str) -> None:
     """Anybody may write an annotation, and nobody else's pods shall stay for it."""
-    made = successor_of(upper_pod(annotations={"sigs.k8s.io/deschedule-count": count}))
+    made = successor_of(upper_pod(annotations={"sigs.k8s.io/deschedule-count": count}), (A,))
     assert annotations(made)["sigs.k8s.io/deschedule-count"] == "1"
 
 
@@ -144,19 +150,19 @@ def test_what_it_was_kept_off_can_be_taken_back_whole(affinity: Manifest | None)
     """What its author asked for comes out as it went in."""
     spec = {"affinity": affinity} if affinity else {}
     made = successor_of(upper_pod(spec=spec), (A,))
-    freed = freed_from(made, nodes_off(made))
-    left = freed["spec"].get("affinity")
+    left = freed(made)["spec"].get("affinity")
     assert (left or None) == (affinity and {field: value for field, value in affinity.items() if value})
-    assert nodes_off(freed) == []
+    assert nodes_off(freed(made)) == []
 
 
 @pytest.mark.parametrize(("ago", "nodes"), [(599, [A]), (600, [])])
 def test_what_it_was_kept_off_counts_for_the_cooldown(ago: float, nodes: list[str]) -> None:
     """It was made when it left."""
-    pod = again(successor_of(upper_pod(), (A,)))
-    freed = freed_in_time(pod, NOW + timedelta(seconds=ago), timedelta(minutes=10))
-    assert nodes_off(freed) == nodes
-    assert (freed is pod) == bool(nodes)
+    here = ground()
+    pod = put(here.lowers[B].upper_pods, again(successor_of(upper_pod(), (A,))))
+    here.now = NOW + timedelta(seconds=ago)
+    assert nodes_off(loosed(pod, here).manifest()) == nodes
+    assert (loosed(pod, here) is pod) == bool(nodes)
 
 
 def test_a_pod_is_not_changed_by_what_is_made_of_it() -> None:
@@ -164,7 +170,7 @@ def test_a_pod_is_not_changed_by_what_is_made_of_it() -> None:
     pod: Any = again(successor_of(upper_pod(annotations={"a": "b"}), (A,)))
     before = repr(pod)
     successor_of(pod, (B,))
-    freed_from(pod, nodes_off(pod))
+    freed(pod)
     assert repr(pod) == before
 
 
@@ -179,14 +185,3 @@ def test_only_whose_place_it_has_is_kept_of_one_that_was_made() -> None:
         raw = orjson.dumps(pod)
         assert digest(raw) == (raw if is_whole else b"", "u", None)
     assert digest(b'{"metadata": {"name": "x"}}') == (b"", "", None)
-
-
-def test_pods_are_alike_but_for_what_the_engine_adds() -> None:
-    """That they outlast an engine that is down is written to every mirrored pod; all else is somebody's wish."""
-    made = successor_of(seeker())
-    lapse = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}
-    other = {"key": "disk", "operator": "Exists"}
-    assert is_alike(made, successor_of(seeker(spec={"tolerations": [*TOLERANT, lapse]})))
-    assert not is_alike(made, successor_of(seeker(spec={"tolerations": [*TOLERANT, other]})))
-    assert not is_alike(made, successor_of(seeker(labels={"new": "yes"})))
-    assert not is_alike(made, successor_of(seeker(), (A,)))

@@ -196,19 +196,19 @@ def test_the_upper_cluster_has_no_distance_to_itself() -> None:
     ("fields", "version", "level"),
     [
         ({}, "v1.25.9", Level.WARN),
-        ({"descheduler": {"enabled": True}}, "v1.25.9", Level.FAIL),
-        ({"descheduler": {"enabled": True}}, "v1.26.0", Level.WARN),
-        ({"lower": {"maintenance": "drain"}}, "v1.25.9", Level.FAIL),
-        ({"lower": {"maintenance": "cordon"}}, "v1.25.9", Level.WARN),
+        ({"descheduler": {"enabled": True}}, "v1.25.9", Level.WARN),
+        ({"descheduler": {"recreateBarePods": True}}, "v1.25.9", Level.FAIL),
+        ({"descheduler": {"recreateBarePods": True}}, "v1.26.0", Level.WARN),
+        ({"lower": {"maintenance": "drain"}}, "v1.25.9", Level.WARN),
     ],
 )
-def test_pods_leave_only_where_an_eviction_is_told_from_a_delete(fields: Any, version: str, level: Level) -> None:
+def test_bare_pods_leave_only_where_an_eviction_is_told_from_a_delete(fields: Any, version: str, level: Level) -> None:
     """Before 1.26 an evicted pod does not say so, and would be lost; what a lower cluster is does not matter."""
     old = contact(version=version)
     known = facts(side(UPPER, contact=old), side(contact=old), topology=topology(**fields))
     found = only(one for one in reached(known.upper, known) if one.check == "version")
     assert found.level == level
-    assert ("an evicted one would be lost" in found.what) == (level == Level.FAIL)
+    assert ("an evicted pod would be lost" in found.what) == (level == Level.FAIL)
     below = only(one for one in reached(known.lowers[LOWER], known) if one.check == "version")
     assert below.level == Level.WARN
 

@@ -12,7 +12,7 @@ from hookedkit import OPTED, Hooked, hooking
 from sitekit import Manifest, is_ready
 
 from tensile.names import DESCHEDULE_COUNT, KEPT_OFF, OWNER, REPLACES
-from tensile.policy.descheduler.records import PREFIX
+from tensile.policy.descheduler.replacement import BACKUP
 from tensile.sandbox.apiserver import RESOURCES
 from tensile.sandbox.sandbox import Sandbox
 
@@ -26,14 +26,14 @@ CLOSED_B, DRAINED_A, DRAINED_B = (
     edit_lower(A, maintenance="drain"),
     edit_lower(B, maintenance="drain"),
 )
-ON = with_fields(
-    descheduler={
-        "enabled": True,
-        "interval": f"{INTERVAL}s",
-        "pendingLongerThan": f"{PATIENCE}s",
-        "cooldown": f"{COOLDOWN}s",
-    }
-)
+POLICY_ON = {
+    "enabled": True,
+    "recreateBarePods": True,
+    "interval": f"{INTERVAL}s",
+    "pendingLongerThan": f"{PATIENCE}s",
+    "cooldown": f"{COOLDOWN}s",
+}
+ON, DRAINS = with_fields(descheduler=POLICY_ON), with_fields(descheduler={**POLICY_ON, "enabled": False})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -86,7 +86,7 @@ async def runs(ground: Hooked, name: str, made: Manifest) -> Manifest:
 
 async def none_kept(ground: Hooked) -> None:
     """Wait until no pod is kept any more."""
-    await ground.upper.until_all(ground.path("secrets"), lambda found: not any(PREFIX in name for name in found))
+    await ground.upper.until_all(ground.path("secrets"), lambda found: not any(BACKUP in name for name in found))
 
 
 async def test_a_pod_without_a_controller_is_freed_and_again(ground: Hooked) -> None:
@@ -117,8 +117,7 @@ async def test_a_pod_without_a_controller_is_freed_and_again(ground: Hooked) -> 
     notes = third["metadata"]["annotations"]
     assert (notes["note"], notes[DESCHEDULE_COUNT]) == ("kept", "2")
     assert notes[REPLACES] == second["metadata"]["uid"]
-    assert KEPT_OFF not in notes
-    assert "affinity" not in third["spec"]
+    assert notes[KEPT_OFF] == ground.nodes[B]
     assert orjson.loads(notes["clusterSelector"])["nodeSelector"] == {"kubernetes.io/os": "linux"}
     await none_kept(ground)
     await ground.upper.delete(ground.pod_path("large"), 0)
@@ -126,7 +125,7 @@ async def test_a_pod_without_a_controller_is_freed_and_again(ground: Hooked) -> 
 
 async def test_a_budget_keeps_a_pod_that_runs_until_it_allows_its_eviction(ground: Hooked) -> None:
     """It is asked again and again meanwhile, and the pod runs on as it is."""
-    await ground.reload(ground.hooked(), CLOSED_B)
+    await ground.reload(ground.hooked(), DRAINS, CLOSED_B)
     await closed(ground, B)
     made = await asked(ground, "single", "1")
     await runs_in(ground, "single", A)
@@ -138,11 +137,11 @@ async def test_a_budget_keeps_a_pod_that_runs_until_it_allows_its_eviction(groun
     path = ground.path("poddisruptionbudgets", "single", api=POLICY)
     await ground.upper.until(path, lambda one: one.get("status", {}).get("currentHealthy") == 1)
     await ground.note()
-    await ground.reload(ground.hooked(), DRAINED_A)
+    await ground.reload(ground.hooked(), DRAINS, DRAINED_A)
     await polled(lambda: [said for _, said in ground.heard.problems if "disruption budget" in said.message], 30)
-    found = await ground.upper.until_all(ground.path("secrets"), lambda all_of: any(PREFIX in name for name in all_of))
-    (secret,) = [one for one in found.values() if one["metadata"]["name"].startswith(PREFIX)]
-    assert secret["metadata"]["name"] == PREFIX + made["metadata"]["uid"]
+    found = await ground.upper.until_all(ground.path("secrets"), lambda all_of: any(BACKUP in name for name in all_of))
+    (secret,) = [one for one in found.values() if one["metadata"]["name"].startswith(BACKUP)]
+    assert secret["metadata"]["name"] == BACKUP + made["metadata"]["uid"]
     assert OWNER in secret["metadata"]["labels"]
     tried: list[int] = []
     while len(tried) < 3:
@@ -160,16 +159,16 @@ async def test_a_budget_keeps_a_pod_that_runs_until_it_allows_its_eviction(groun
 
 async def test_the_plan_of_a_drain_says_that_a_pod_is_made_again(ground: Hooked) -> None:
     """In one line; that it is kept meanwhile is over by the end of what is planned."""
-    await ground.reload(ground.hooked(), CLOSED_B)
+    await ground.reload(ground.hooked(), DRAINS, CLOSED_B)
     await closed(ground, B)
     made = await asked(ground, "planned", "1")
     await runs_in(ground, "planned", A)
-    await ground.reload(ground.hooked())
+    await ground.reload(ground.hooked(), DRAINS)
     await ground.upper.until(f"/api/v1/nodes/{ground.nodes[B]}", lambda one: len(one["spec"]["taints"]) == 1)
-    path = str(ground.save(ground.hooked(), DRAINED_A))
+    path = str(ground.save(ground.hooked(), DRAINS, DRAINED_A))
     told = await ran([sys.executable, "-m", "tensile", "plan", "-f", path])
     assert f"-/+ Pod {ground.namespace}/planned: " in told.out, told.out + told.err
-    assert PREFIX not in told.out
+    assert BACKUP not in told.out
     still = await ground.upper.read(ground.pod_path("planned"))
     assert still["metadata"]["uid"] == made["metadata"]["uid"]
     await ground.upper.delete(ground.pod_path("planned"), 0)
@@ -177,15 +176,15 @@ async def test_the_plan_of_a_drain_says_that_a_pod_is_made_again(ground: Hooked)
 
 async def crowded_out(ground: Hooked, name: str) -> tuple[Manifest, Manifest]:
     """Have a pod leave and a quota come meanwhile; stop the engine, and give the pod and the Secret that keeps it."""
-    await ground.reload(ground.hooked(), CLOSED_B)
+    await ground.reload(ground.hooked(), DRAINS, CLOSED_B)
     await closed(ground, B)
     made = await asked(ground, name, "1")
     await runs_in(ground, name, A)
     quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     await ground.upper.create(ground.path("resourcequotas"), quota)
     await ground.upper.until(ground.path("resourcequotas", "none"), lambda one: one.get("status", {}).get("used"))
-    await ground.reload(ground.hooked(), DRAINED_A)
-    secret = PREFIX + made["metadata"]["uid"]
+    await ground.reload(ground.hooked(), DRAINS, DRAINED_A)
+    secret = BACKUP + made["metadata"]["uid"]
     problems = ground.heard.problems
     await polled(lambda: [key for key, said in problems if key.name == secret and "quota" in said.message], 30)
     await ground.stop()
@@ -196,8 +195,8 @@ async def crowded_out(ground: Hooked, name: str) -> tuple[Manifest, Manifest]:
 async def test_a_pod_that_its_namespace_has_no_room_for_any_more_is_kept_until_it_has(ground: Hooked) -> None:
     """A quota that came while it was leaving; another engine goes on from the Secret alone."""
     made, secret = await crowded_out(ground, "counted")
-    await ground.start(ground.hooked(), await_nodes=False)
-    about = f"involvedObject.uid={secret['metadata']['uid']},reason=PodNotMadeAgain"
+    await ground.start(ground.hooked(), DRAINS, await_nodes=False)
+    about = f"involvedObject.uid={secret['metadata']['uid']},reason=PodNotRecreated"
     told = await ground.upper.until_all(f"{ground.path('events')}?fieldSelector={about}", bool)
     assert all("exceeded quota" in event["message"] for event in told.values())
     await ground.upper.delete(ground.path("resourcequotas", "none"))
@@ -208,27 +207,30 @@ async def test_a_pod_that_its_namespace_has_no_room_for_any_more_is_kept_until_i
 
 
 async def test_a_pod_whose_name_somebody_took_is_kept(ground: Hooked) -> None:
-    """The other one runs on untouched, and it is said what a person can do."""
+    """The other one runs on untouched, and it is said what a person can do; once it is gone the pod is created."""
     made, secret = await crowded_out(ground, "taken")
     await ground.upper.delete(ground.path("resourcequotas", "none"))
     other = await ground.asked("taken", {"terminationGracePeriodSeconds": 1})
-    await ground.start(ground.hooked(), await_nodes=False)
-    assert "delete that Secret" in await ground.told(secret, "PodPlaceTaken")
+    await ground.start(ground.hooked(), DRAINS, await_nodes=False)
+    assert "delete the Secret to give it up" in await ground.told(secret, "PodNotRecreated")
     assert (await runs(ground, "taken", made))["metadata"]["uid"] == other["metadata"]["uid"]
-    await ground.upper.delete(ground.path("secrets", secret["metadata"]["name"]))
+    await ground.upper.delete(ground.pod_path("taken"), 0)
+    moved = await runs(ground, "taken", other)
+    assert moved["metadata"]["annotations"][REPLACES] == made["metadata"]["uid"]
+    await none_kept(ground)
     await ground.upper.delete(ground.pod_path("taken"), 0)
 
 
 async def test_a_pod_that_cannot_be_kept_stays_and_it_is_said_why(ground: Hooked) -> None:
     """In the apiserver's own words; it leaves when there is room for its Secret."""
-    await ground.reload(ground.hooked(), CLOSED_B)
+    await ground.reload(ground.hooked(), DRAINS, CLOSED_B)
     await closed(ground, B)
     made = await asked(ground, "unkept", "1")
     await runs_in(ground, "unkept", A)
     quota = {"metadata": {"name": "secrets"}, "spec": {"hard": {"secrets": "0"}}}
     await ground.upper.create(ground.path("resourcequotas"), quota)
     await ground.upper.until(ground.path("resourcequotas", "secrets"), lambda one: one.get("status", {}).get("used"))
-    await ground.reload(ground.hooked(), DRAINED_A)
+    await ground.reload(ground.hooked(), DRAINS, DRAINED_A)
     problems = ground.heard.problems
     await polled(lambda: [said for _, said in problems if "exceeded quota: secrets" in said.message], 30)
     assert (await ground.upper.read(ground.pod_path("unkept")))["metadata"]["uid"] == made["metadata"]["uid"]
@@ -240,15 +242,15 @@ async def test_a_pod_that_cannot_be_kept_stays_and_it_is_said_why(ground: Hooked
 
 async def test_a_pod_whose_secrets_name_somebody_took_stays_and_it_is_said_why(ground: Hooked) -> None:
     """Releases of Helm are not followed, so only a read can tell whose the Secret is; it is not touched."""
-    await ground.reload(ground.hooked(), CLOSED_B)
+    await ground.reload(ground.hooked(), DRAINS, CLOSED_B)
     await closed(ground, B)
     made = await asked(ground, "nameless", "1")
     await runs_in(ground, "nameless", A)
-    path = ground.path("secrets", PREFIX + made["metadata"]["uid"])
+    path = ground.path("secrets", BACKUP + made["metadata"]["uid"])
     theirs = await ground.upper.create(
         ground.path("secrets"), {"metadata": {"name": path.rpartition("/")[2]}, "type": "helm.sh/release.v1"}
     )
-    await ground.reload(ground.hooked(), DRAINED_A)
+    await ground.reload(ground.hooked(), DRAINS, DRAINED_A)
     problems = ground.heard.problems
     await polled(
         lambda: [said for _, said in problems if f"{theirs['metadata']['name']} exists in" in said.message], 30

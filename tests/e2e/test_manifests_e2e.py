@@ -29,7 +29,7 @@ EVERYTHING: dict[str, Any] = {
     "serviceAccounts": {"identity": "upper"},
     "webhook": {"enabled": True},
     "extender": {"enabled": True},
-    "descheduler": {"enabled": True},
+    "descheduler": {"enabled": True, "recreateBarePods": True},
 }
 TOPOLOGIES: dict[str, dict[str, Any]] = {
     "little": {"controllers": [], "lowers": []},

@@ -19,7 +19,7 @@ from tensile.kubelet.stats.usage import milliseconds, node_samples, pod_samples
 from tensile.names import DESCHEDULE_COUNT, KEPT_OFF, KUBELET_PORT, TOKEN_TERM, TRIED, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, deleted_at, later, timestamp
 from tensile.policy.descheduler.records import notes_on
-from tensile.policy.descheduler.replacement import freed_from, nodes_off, successor_of
+from tensile.policy.descheduler.replacement import freed, successor_of
 from tensile.reconcile.dryrun.semantics import marked
 from tensile.reconcile.token_requests import term_of
 
@@ -149,7 +149,7 @@ def test_what_a_pod_says_of_its_moves_costs_nobody_anything(text: str) -> None:
     upper = {**pod(), **noted(**{KEPT_OFF: text, DESCHEDULE_COUNT: text})}
     made = successor_of(upper, ["vk-b"])
     assert made["metadata"]["annotations"][DESCHEDULE_COUNT].isdecimal()
-    assert freed_from(made, nodes_off(made))["spec"]["containers"]
+    assert freed(made)["spec"]["containers"]
     assert orjson.dumps(made)
 
 

@@ -17,7 +17,7 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
         **ALL,
         "webhook": {"enabled": True},
         "extender": {"enabled": True},
-        "descheduler": {"enabled": True},
+        "descheduler": {"enabled": True, "recreateBarePods": True},
         "services": {"kubeSystem": True},
     },
     "prefix": {"lowerDefaults": {"namespaces": {"mapping": "prefix"}, "maintenance": "drain"}},

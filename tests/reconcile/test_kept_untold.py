@@ -10,8 +10,7 @@ from worldkit import OWNER_HERE, A, put, upper_pod, world
 from tensile.errors import Denied
 from tensile.kube.cluster import Patch
 from tensile.objects import Manifest
-from tensile.policy.descheduler.records import present
-from tensile.policy.descheduler.replacement import successor_of
+from tensile.policy.descheduler.replacement import backup, successor_of
 from tensile.reconcile.plan import Step
 from tensile.reconcile.redaction import UNTOLD, redact_error
 
@@ -58,7 +57,7 @@ def kept(applied: Any = None, uid: str = "5f0c1d2e-0000-4000-8000-1234567890ab")
     notes = {"note": SECRETS["annotation"], APPLIED: orjson.dumps(applied or above).decode()}
     pod = upper_pod(spec=SPEC, uid=uid, annotations=notes)
     here = world()
-    wanted = present(successor_of(pod, (A,)), put(here.lowers[A].upper_pods, pod), OWNER_HERE, "it moves")
+    wanted = backup(successor_of(pod, (A,)), put(here.lowers[A].upper_pods, pod), OWNER_HERE, "it moves")
     return Step("create", wanted.ref, "it moves", body=wanted.manifest)
 
 
@@ -110,6 +109,21 @@ def test_what_the_secret_is_known_to_hold_is_not_told_either() -> None:
     note = Patch("merge-patch", {"metadata": {"uid": "secret", "annotations": {"a": "b"}}})
     refused = Denied(f"no: {SECRETS['environment']}", status=403, reason="Forbidden")
     assert redact_error(refused, Step("patch", step.ref, "why", patch=note), here.upper.secrets).message == UNTOLD
+
+
+def test_the_clusters_own_words_about_a_backup_that_is_brought_up_to_date_are_told() -> None:
+    """What the patch carries is a pod, too, though it does not say so itself."""
+    step, here = kept(), world()
+    put(here.upper.secrets, {**(step.body or {}), "metadata": {**(step.body or {})["metadata"], "uid": "secret"}})
+    data = (step.body or {})["data"]["pod.json"]
+    patch = Patch("json-patch", [{"op": "replace", "path": "/data/pod.json", "value": data}])
+    changed = Step("patch", step.ref, "why", patch=patch)
+    for words, said in (
+        (f"{HOOK}: containers of namespace default are not allowed", None),
+        (f"no: {SECRETS['header']}", UNTOLD),
+    ):
+        refused = Denied(words, status=403, reason="Forbidden")
+        assert redact_error(refused, changed, here.upper.secrets).message == (said or words)
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,9 @@ def test_a_port_of_null_goes_before_that_of_lower_defaults() -> None:
     [
         ("maintenance: none", "", False),
         ("maintenance: cordon", "", False),
-        ("maintenance: drain", "", True),
+        ("maintenance: drain", "", False),
+        ("maintenance: drain", "descheduler: {recreateBarePods: true}\n", True),
+        ("maintenance: none", "descheduler: {recreateBarePods: true}\n", False),
         ("maintenance: none", "descheduler: {enabled: true}\n", True),
         ("maintenance: none", "extender: {enabled: true}\n", True),
         ("maintenance: none", "webhook: {enabled: true, url: 'https://a'}\n", False),

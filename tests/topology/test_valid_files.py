@@ -188,6 +188,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         ("webhook", {"enabled": False, "bind": "0.0.0.0", "port": 8443, "service": None}),
         ("extender", {"enabled": False, "port": 8888, "strategy": "spread"}),
         ("descheduler", {"enabled": False, "max_evictions_per_node": 10, "dry_run": False}),
+        ("descheduler", {"recreate_bare_pods": False}),
         ("telemetry", {"bind": "127.0.0.1", "port": 9095}),
         ("guard", {"max_deletes": 20, "max_delete_percent": 30}),
     ],

@@ -147,12 +147,9 @@ def _version(side: ClusterFacts, contact: ContactResult, facts: Facts) -> Findin
     if found < OLDEST:
         advice = f"upgrade the cluster: {_dotted(OLDEST)} is the oldest that has every API the engine uses"
         return Finding(side.name, "version", Level.FAIL, f"{told} is too old", advice)
-    if side.name == UPPER and found < _TOLD_APART and facts.topology.evicts:
-        what = f"{told} is too old for pods without a controller to leave a node: an evicted one would be lost"
-        advice = (
-            f"upgrade the cluster to {_dotted(_TOLD_APART)} or newer, or do without descheduler.enabled and "
-            "maintenance: drain"
-        )
+    if side.name == UPPER and found < _TOLD_APART and facts.topology.descheduler.recreate_bare_pods:
+        what = f"{told} is too old for descheduler.recreateBarePods: an evicted pod would be lost"
+        advice = f"upgrade the cluster to {_dotted(_TOLD_APART)} or newer, or do without descheduler.recreateBarePods"
         return Finding(side.name, "version", Level.FAIL, what, advice)
     if side.name != UPPER and above is not None and not above[1] - _MOST_MINORS <= found[1] <= above[1]:
         what = f"{told} below, and {_upper_version(facts)} above"

@@ -2,16 +2,16 @@
 
 It works like `kubectl drain`: once the node is cordoned, pods are evicted by the Eviction API, so that disruption
 budgets and grace periods hold. A refused eviction is retried. A DaemonSet's pod stays, because it would come back at
-once, and is reported unless it was never mirrored. A pod without a controller leaves once other rules have written its
-backup.
+once, and is reported unless it was never mirrored. A pod without a controller is evicted once the rule of the
+descheduler has found room for it, backed it up, and recorded that it leaves.
 """
 
 from collections.abc import Iterator
 
 from tensile.kube.store import Delta, Entry
 from tensile.objects import POD, UPPER, Ref, controller_of
-from tensile.policy.descheduler.bare_pods import is_safe
-from tensile.policy.descheduler.records import of_pod
+from tensile.policy.descheduler.records import told_lately
+from tensile.policy.descheduler.replacement import is_backed_up, successor_now
 from tensile.reconcile.desired import Absent, Decision, Watch
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
@@ -31,8 +31,8 @@ class DrainRule:
     name = NAME
 
     def watches(self) -> tuple[Watch, ...]:
-        """Watch the pods, the node (which must be cordoned first), and the backup Secrets."""
-        return (Watch("upper_pods", _pod), Watch("upper.nodes", _every), Watch("upper.secrets", _kept))
+        """Watch the pods, and the node, which must be cordoned first and has the records of those that leave."""
+        return (Watch("upper_pods", _pod), Watch("upper.nodes", _every))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of all pods on the node if the lower is drained, and those with a reported problem."""
@@ -45,7 +45,7 @@ class DrainRule:
         """Return the eviction of the pod, or what prevents it."""
         lower = world.lowers[key.lower]
         pod = lower.upper_pods.get(key.namespace, key.name)
-        if pod is None or not is_emptied(lower, world) or not _can_leave(pod, world):
+        if pod is None or not is_emptied(lower, world) or not _can_leave(pod, lower, world):
             return _NOTHING
         problem = kept(pod)
         return Decision(problem=problem) if problem else Decision((_evicted(pod, lower),))
@@ -73,11 +73,14 @@ def is_bare(pod: Entry) -> bool:
     return bool(pod.facts.bare) and not pod.facts.terminal
 
 
-def _can_leave(pod: Entry, world: World) -> bool:
+def _can_leave(pod: Entry, lower: LowerWorld, world: World) -> bool:
     """Report whether a pod can be evicted and will be created again."""
     if pod.facts.terminating or pod.facts.stays_out:
         return False
-    return not is_bare(pod) or is_safe(pod, world)
+    return not is_bare(pod) or any(
+        note.pod == pod.uid and is_backed_up(pod, successor_now(pod, world, note.nodes), world)
+        for note in told_lately(lower, world)
+    )
 
 
 def kept(pod: Entry) -> Problem | None:
@@ -97,12 +100,6 @@ def _pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     key = key_of(lower, delta.entry.namespace, delta.entry.name)
     if is_drained(world.lowers[lower]) or key in world.problems:
         yield key
-
-
-def _kept(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    here = world.lowers[lower]
-    if is_drained(here):
-        yield from (key_of(lower, pod.namespace, pod.name) for pod in of_pod(delta.entry, here))
 
 
 def _every(world: World, lower: str, delta: Delta) -> Iterator[Key]:

@@ -11,12 +11,11 @@ from typing import NamedTuple
 import orjson
 
 from tensile.kube.store import Entry
-from tensile.policy.descheduler.bare_pods import loosed, uses_claims
 from tensile.policy.descheduler.drain import is_bare, kept
-from tensile.policy.descheduler.drain_bare_pods import placed
 from tensile.policy.descheduler.in_progress import in_flight, settle
+from tensile.policy.descheduler.replacement import loosed, obstacle, uses_claims
 from tensile.policy.descheduler.targets import Targets, said_of
-from tensile.reconcile.world import LowerWorld, Problem, World
+from tensile.reconcile.world import LowerWorld, World
 from tensile.text import aligned
 
 FORMAT = 1
@@ -59,30 +58,13 @@ def evictions(world: World, name: str) -> list[Eviction]:
             settle(going, world, ground)
     pods = sorted(lower.upper_pods, key=lambda one: (_goes_alone(one), one.namespace, one.name))
     is_asked = world.topology.extender.enabled
-    found = [
-        _of_bare(one, lower, world, ground, start, is_asked=is_asked)
-        if _goes_alone(one)
-        else _departure(one, lower, ground, start, is_asked=is_asked)
-        for one in pods
-    ]
+    found = [_departure(one, lower, world, ground, start, is_asked=is_asked) for one in pods]
     return sorted(found, key=lambda one: (one.namespace, one.name))
 
 
 def _goes_alone(upper: Entry) -> bool:
+    """Report whether a pod leaves only if it fits elsewhere, because no controller would create it again."""
     return is_bare(upper) and not upper.facts.terminating
-
-
-def _of_bare(
-    upper: Entry, lower: LowerWorld, world: World, ground: Targets, start: Targets, *, is_asked: bool
-) -> Eviction:
-    """Return the preview for a bare pod, which leaves only if it fits elsewhere."""
-    place = placed(upper, lower, world, ground)
-    if isinstance(place, Problem):
-        return Eviction(upper.namespace, upper.name, leaves=False, why=place.message)
-    going = loosed(upper, world)
-    could = start.others(going, lower.node, _NOBODY)[0]
-    others, full = tuple(sorted({*could}.difference((place[0],)))), _full(going, lower, start, could, is_asked=is_asked)
-    return Eviction(upper.namespace, upper.name, leaves=True, target=place[0], node=place[1], others=others, full=full)
 
 
 def _full(upper: Entry, lower: LowerWorld, start: Targets, could: list[str], *, is_asked: bool) -> tuple[str, ...]:
@@ -90,26 +72,32 @@ def _full(upper: Entry, lower: LowerWorld, start: Targets, could: list[str], *, 
     return () if is_asked else tuple(sorted({*start.open_to(upper, lower.node)}.difference(could)))
 
 
-def _departure(upper: Entry, lower: LowerWorld, ground: Targets, start: Targets, *, is_asked: bool) -> Eviction:
+def _departure(
+    upper: Entry, lower: LowerWorld, world: World, ground: Targets, start: Targets, *, is_asked: bool
+) -> Eviction:
     """Return the preview for one pod; `start` are the targets before any pod left.
 
     `is_asked` is whether schedulers call the extender.
     """
     whose = (upper.namespace, upper.name)
-    problem = kept(upper)
+    is_alone = _goes_alone(upper)
+    problem = obstacle(upper, world) if is_alone else kept(upper)
     if problem is not None:
         return Eviction(*whose, leaves=False, why=problem.message)
     if upper.facts.terminating or upper.facts.terminal:
         return Eviction(*whose, leaves=True)
     if uses_claims(upper.manifest()):
         return Eviction(*whose, leaves=True, why=f"its claims are of {lower.name}: it would stay Pending")
-    found, refused = ground.others(upper, lower.node, _NOBODY)
-    could = start.others(upper, lower.node, _NOBODY)[0] if refused else found
-    full = _full(upper, lower, start, could, is_asked=is_asked)
+    going = loosed(upper, world) if is_alone else upper
+    found, refused = ground.others(going, lower.node, _NOBODY)
+    could = start.others(going, lower.node, _NOBODY)[0] if refused else found
+    if not found and is_alone:
+        return Eviction(*whose, leaves=False, why=f"it fits in no other lower cluster: {said_of(refused)}")
+    full = _full(going, lower, start, could, is_asked=is_asked)
     if not found:
         why = f"it would stay Pending: {said_of(refused)}"
         return Eviction(*whose, leaves=True, why=why, others=tuple(could), full=full)
-    target, node = found[0], ground.move(upper, lower.node, found[0])
+    target, node = found[0], ground.move(going, lower.node, found[0])
     others = tuple(sorted({*found, *could}.difference((target,))))
     return Eviction(*whose, leaves=True, target=target, node=node, others=others, full=full)
 

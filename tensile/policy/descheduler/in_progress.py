@@ -14,22 +14,13 @@ import orjson
 
 from tensile.kube.store import Entry
 from tensile.objects import controller_of, deleted_at, metadata, moment_of
-from tensile.policy.descheduler.bare_pods import uses_claims
 from tensile.policy.descheduler.drain import is_bare, is_emptied, kept
-from tensile.policy.descheduler.records import (
-    PREFIX,
-    EvictionRecord,
-    PodBackup,
-    kept_in,
-    kept_of,
-    nodes_left,
-    notes_on,
-    recent,
-)
+from tensile.policy.descheduler.records import nodes_left, told_lately
+from tensile.policy.descheduler.replacement import BACKUP, PodBackup, backup_in, backup_of, uses_claims
 from tensile.policy.descheduler.targets import Targets
 from tensile.reconcile.copies import bound
 from tensile.reconcile.pods.index import lives_below
-from tensile.reconcile.world import LowerWorld, World
+from tensile.reconcile.world import World
 
 
 class InFlight(NamedTuple):
@@ -44,11 +35,10 @@ class InFlight(NamedTuple):
     since: datetime
 
 
-def in_flight(world: World, but: str = "") -> Iterator[InFlight]:
+def in_flight(world: World) -> Iterator[InFlight]:
     """Yield the pods that leave and have no new node: evicted in this interval, drained, or being re-created.
 
     For each pod that its controller has created since and that is bound, one leaving pod is left out, whichever it was.
-    Pods with a backup in the drained lower `but` are left out too: the caller finds their nodes.
     """
     told = list(_told(world))
     known = {one.pod.uid for one in told}
@@ -59,7 +49,7 @@ def in_flight(world: World, but: str = "") -> Iterator[InFlight]:
             come[one.owner] -= 1
         else:
             yield one
-    yield from _kept(world, but)
+    yield from _backed_up(world)
     yield from _unbound(world)
 
 
@@ -77,18 +67,12 @@ def left_by(owner: str, world: World) -> frozenset[str]:
     return nodes_left(world.upper.nodes, world.topology.descheduler, world.now, owner)
 
 
-def told_lately(lower: LowerWorld, world: World) -> list[EvictionRecord]:
-    """Return the records on a lower's Node that were written within this interval."""
-    node = world.upper.nodes.get("", lower.node)
-    return recent(notes_on(node.manifest()) if node else (), world.now, world.topology.descheduler.interval)
-
-
 def _told(world: World) -> Iterator[InFlight]:
-    """Yield the pods evicted by the descheduler, without those that have a backup."""
+    """Yield the pods evicted with a record on the Node, without those that have a backup."""
     for lower in world.lowers.values():
         for note in told_lately(lower, world):
             for upper in lower.upper_pods.select("uid", note.pod):
-                if note.owner or kept_of(upper, world) is None:
+                if note.owner or backup_of(upper, world) is None:
                     yield InFlight(upper, lower.node, note.owner, note.at)
 
 
@@ -133,32 +117,27 @@ def _owner_since(entry: Entry, begun: dict[str, datetime]) -> str:
     return owner if owner in begun and made and moment_of(made) >= begun[owner] else ""
 
 
-def _kept(world: World, but: str) -> Iterator[InFlight]:
+def _backed_up(world: World) -> Iterator[InFlight]:
     """Yield the replacement of each backed-up pod that leaves or has left."""
     told = {note.pod for lower in world.lowers.values() for note in told_lately(lower, world)}
     for secret in world.upper.secrets:
-        safe = kept_in(secret, world.owner) if secret.name.startswith(PREFIX) else None
-        if safe is None or safe.pod is None or safe.taken:
+        kept = backup_in(secret, world.owner) if secret.name.startswith(BACKUP) else None
+        if kept is None or kept.pod is None:
             continue
-        node = _left(safe, told, but, world)
+        entry = Entry(secret.namespace, metadata(kept.pod)["name"], kept.uid, 0, orjson.dumps(kept.pod), None)
+        node = _left(entry, kept, told, world)
         if node is not None:
-            name = metadata(safe.pod)["name"]
-            entry = Entry(secret.namespace, name, safe.uid, 0, orjson.dumps(safe.pod), None)
             yield InFlight(entry, node, "", world.now)
 
 
-def _left(safe: PodBackup, told: set[str], but: str, world: World) -> str | None:
+def _left(pod: Entry, kept: PodBackup, told: set[str], world: World) -> str | None:
     """Return the virtual node that a backed-up pod leaves, "" if it has left, None if it stays or is re-created."""
-    found = bound(safe.uid, world)
+    found = bound(kept.uid, world)
     if found is not None:
-        upper, lower = found
-        is_told = lower.name != but and (upper.uid in told or is_emptied(lower, world))
-        is_going = upper.facts.terminating or (is_told and safe.is_safe and is_bare(upper))
-        return lower.node if is_going else None
-    assert safe.pod is not None
-    meta = metadata(safe.pod)
-    made = world.upper.remade.get(meta["namespace"], meta["name"])
-    return None if made is not None and made.facts == safe.uid else ""
+        is_evicted = kept.uid in told and kept.withdrawn is None and is_bare(found.pod)
+        return found.lower.node if found.pod.facts.terminating or is_evicted else None
+    made = world.upper.remade.get(pod.namespace, pod.name)
+    return None if made is not None and made.facts == kept.uid else ""
 
 
 def _unbound(world: World) -> Iterator[InFlight]:

@@ -4,16 +4,25 @@ The pass is a function of the world alone. So the queue of each lower cluster co
 part of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import NamedTuple
 
 from tensile.kube.store import Entry
-from tensile.objects import controller_of
-from tensile.policy.descheduler.bare_pods import CLAIMED, is_safe, loosed, tie_of, uses_claims
+from tensile.objects import controller_of, metadata, moment_of
+from tensile.policy.descheduler.drain import is_bare, is_drained, is_emptied
 from tensile.policy.descheduler.in_progress import in_flight, left_by, settle
-from tensile.policy.descheduler.records import MOST, EvictionRecord, kept_for, kept_of, notes_on, recent
-from tensile.policy.descheduler.replacement import nodes_off
+from tensile.policy.descheduler.records import MOST, EvictionRecord, kept_for, notes_on, recent, told_lately
+from tensile.policy.descheduler.replacement import (
+    CLAIMED,
+    backup_of,
+    is_backed_up,
+    loosed,
+    nodes_off,
+    obstacle,
+    successor_now,
+    uses_claims,
+)
 from tensile.policy.descheduler.targets import StuckPod, Targets, is_open, said_of, stuck_in
 from tensile.reconcile.world import LowerWorld, World
 
@@ -38,7 +47,7 @@ class Move(NamedTuple):
 
 
 class Skip(NamedTuple):
-    """A pod that cannot run in lower cluster `source` and stays there: a reason in CamelCase, and a message."""
+    """A pod that should leave lower cluster `source` and stays there: a reason in CamelCase, and a message."""
 
     upper: Entry
     source: str
@@ -55,9 +64,12 @@ class PassPlan(NamedTuple):
 
 
 def one_pass(world: World) -> PassPlan:
-    """Return what to do now with every pod that cannot run where it is; the pod that has waited longest comes first."""
+    """Return what to do now with every pod that has to leave its lower; the one that has waited longest comes first.
+
+    A pod without a backup gets one in this pass and takes no turn, so that one whose Secret is refused delays no other.
+    """
     lowers = [lower for lower in world.lowers.values() if is_source(lower, world)]
-    found = [one for lower in lowers for one in stuck_in(lower, world)]
+    found = [one for lower in lowers for one in candidates(lower, world)]
     found.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
     turns = {lower.name: _Turn(lower, world) for lower in lowers}
     ground, start = Targets(world), cache(partial(Targets, world))
@@ -70,45 +82,55 @@ def one_pass(world: World) -> PassPlan:
         turn = turns[one.lower]
         if one.upper.uid in turn.told_to_go:
             continue
-        ready = is_ready(one.upper, world)
-        if turn.left[ready] <= 0:
+        if turn.left <= 0:
             waiting += 1
             continue
         result = _judged(one, world, ground, start)
         if isinstance(result, Move):
-            turn.left[ready] -= 1
+            turn.left -= is_ready(result, world)
             moves.append(result)
         else:
             stays.append(result)
     return PassPlan(tuple(moves), tuple(stays), waiting)
 
 
-def is_ready(upper: Entry, world: World) -> bool:
-    """Report whether a pod may be evicted at once: it has a controller, or a backup."""
-    kept = kept_of(upper, world) if upper.facts.bare else None
-    return not upper.facts.bare or (kept is not None and kept.is_safe)
-
-
 def is_source(lower: LowerWorld, world: World) -> bool:
-    """Report whether a lower's pods are considered; those of a drained one leave anyway."""
-    return is_open(lower, world) and lower.spec.maintenance != "drain"
+    """Report whether pods of a lower may leave it now: it is drained, or the descheduler is on."""
+    if is_drained(lower) and not world.topology.places:
+        return is_emptied(lower, world)
+    is_asked = is_emptied(lower, world) if is_drained(lower) else world.topology.descheduler.enabled
+    return is_asked and is_open(lower, world)
+
+
+def candidates(lower: LowerWorld, world: World) -> Iterator[StuckPod]:
+    """Yield the pods that have to leave a lower: those that are stuck in it, or all bare ones if it is drained."""
+    if not is_drained(lower):
+        yield from stuck_in(lower, world)
+        return
+    for upper in lower.upper_pods:
+        if is_bare(upper) and not upper.facts.terminating:
+            made = metadata(upper.manifest()).get("creationTimestamp")
+            yield StuckPod(upper, lower.name, moment_of(made) if made else world.now)
+
+
+def is_ready(move: Move, world: World) -> bool:
+    """Report whether a pod may be evicted at once: it has a controller, or a backup of what would be created now."""
+    if move.owner:
+        return True
+    return is_backed_up(move.upper, successor_now(move.upper, world, move.avoided), world)
 
 
 class _Turn:
-    """How many pods may leave a lower cluster now, and the UIDs of those evicted within this interval.
-
-    `left` has a separate limit for pods that need a backup first (False), so that a pod whose Secret is refused does
-    not use up the turn of another.
-    """
+    """How many pods may leave a lower cluster now, and the UIDs of those evicted within this interval."""
 
     def __init__(self, lower: LowerWorld, world: World) -> None:
         policy = world.topology.descheduler
         node = world.upper.nodes.get("", lower.node)
         notes = recent(notes_on(node.manifest()) if node else (), world.now, kept_for(policy))
-        lately = recent(notes, world.now, policy.interval)
+        lately = told_lately(lower, world)
         self.told_to_go = {note.pod for note in lately}
-        most = policy.max_evictions_per_node
-        self.left = {True: min(most - len(lately), MOST - len(notes)), False: most}
+        most = MOST if is_drained(lower) else policy.max_evictions_per_node
+        self.left = min(most - len(lately), MOST - len(notes))
 
 
 def _judged(one: StuckPod, world: World, ground: Targets, start: Callable[[], Targets]) -> Move | Skip:
@@ -119,9 +141,9 @@ def _judged(one: StuckPod, world: World, ground: Targets, start: Callable[[], Ta
     """
     pod, source = one.upper.manifest(), world.lowers[one.lower]
     owner = str(controller_of(pod).get("uid") or "")
-    tie = (CLAIMED if uses_claims(pod) else None) if owner else tie_of(one.upper, world)
-    if tie is not None:
-        return Skip(one.upper, one.lower, *tie)
+    problem = (CLAIMED if uses_claims(pod) else None) if owner else obstacle(one.upper, world)
+    if problem is not None:
+        return Skip(one.upper, one.lower, *problem)
     going, left = one.upper if owner else loosed(one.upper, world), left_by(owner, world)
     targets, refused = ground.others(going, source.node, left)
     if not targets:
@@ -130,19 +152,16 @@ def _judged(one: StuckPod, world: World, ground: Targets, start: Callable[[], Ta
     node = ground.move(going, source.node, targets[0])
     others = sorted({*targets, *could} - {targets[0]})
     avoided = (source.node, *sorted(refused.keys() & never.keys()))
+    if not owner:
+        avoided = _as_backed_up(one.upper, source.node, targets[0], world) or avoided
     return Move(one.upper, one.lower, targets[0], node, owner, avoided, tuple(others))
 
 
-def is_safe_move(move: Move, world: World) -> bool:
-    """Report whether a pod without a controller has a backup that may go to the nodes with room now.
-
-    Other nodes avoided by the backup do not matter, if it avoids the source and not the target.
-    """
-    kept = None if move.owner else kept_of(move.upper, world)
-    if kept is None or kept.pod is None:
-        return False
-    off = nodes_off(kept.pod)
-    return move.avoided[0] in off and move.target not in off and is_safe(move.upper, world, off)
+def _as_backed_up(pod: Entry, source: str, target: str, world: World) -> tuple[str, ...]:
+    """Return the nodes that a pod's backup avoids, if they do for this move: room may have changed elsewhere since."""
+    kept = backup_of(pod, world)
+    off = nodes_off(kept.pod) if kept is not None and kept.pod is not None else []
+    return tuple(off) if source in off and target not in off else ()
 
 
 def note_of(move: Move, world: World) -> EvictionRecord:

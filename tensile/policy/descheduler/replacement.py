@@ -1,21 +1,51 @@
-"""The replacement of a pod without a controller: the same pod, free to run on another node.
+"""The replacement of a pod without a controller, and the Secret that holds it while the pod moves.
 
-What the apiserver and its admission plugins added to the old pod is left out, because much of it is refused at
-creation. The rest stays as its author wrote it, with marks for the pod that it replaces and the nodes that it must
-avoid.
+The replacement is the same pod, free to run on another node. What the apiserver and its admission plugins added to the
+old pod is left out, because much of it is refused at creation. The rest stays as its author wrote it, with marks for
+the pod that it replaces and the nodes that it must avoid.
+
+The backup is written before the pod is evicted and deleted once the replacement exists, so that after any crash the
+next engine finds all it needs. It is a Secret because only those who may read pods may see a pod's content. It is in
+the pod's namespace so that it is deleted with that namespace.
 """
 
+from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
+from typing import NamedTuple
 
-from tensile.kube.store import Transformed, decoded
+import orjson
+from msgspec.structs import replace
+
+from tensile.kube.store import Entry, Transformed, decoded
 from tensile.kubelet.pods.scheduling import without_merged
 from tensile.kubelet.pods.service_account import without_token
-from tensile.names import DESCHEDULE_COUNT, DESCHEDULED, KEPT_OFF, REPLACES, UNSCHEDULABLE_NODE
-from tensile.objects import Manifest, annotations, labels, metadata, moment_of, uid
+from tensile.names import (
+    DESCHEDULE_COUNT,
+    DESCHEDULED,
+    KEPT_OFF,
+    KEPT_POD,
+    REPLACES,
+    UNSCHEDULABLE_NODE,
+    WITHDRAWN,
+    Owner,
+)
+from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, labels, metadata, moment_of, uid
 from tensile.policy.webhook.admission import pinned
+from tensile.reconcile.desired import Present
+from tensile.reconcile.ownership import is_ours, upper_uid_of
+from tensile.reconcile.pods.pod_schema import is_pod
 from tensile.reconcile.pods.scheduling import HOSTNAME, NOT_READY, REQUIRED, UNREACHABLE, has_requirements, required_of
+from tensile.reconcile.world import Problem, World
 
+BACKUP = "tensile-pod-"
+"""The prefix of a backup's name, before the UID of its pod."""
+CLAIMED = Problem("UsesClaims", "not moved: its claims are bound to volumes of its lower cluster")
+_EXCLUDED = Problem("NamespaceExcluded", "not moved: pods of its namespace are not mirrored; delete it yourself")
+_STATIC = Problem("StaticPod", "not moved: it is a static pod; remove its file from the node")
+_NOT_ENABLED = Problem("NoController", "not moved: it has no controller; set descheduler.recreateBarePods to move it")
+_CONTENT = "pod.json"
+_MIRROR = "kubernetes.io/config.mirror"
 _KEPT_METADATA = ("name", "namespace", "finalizers", "ownerReferences")
 _ADMITTED = frozenset({"nodeName", "priority", "preemptionPolicy", "overhead", "ephemeralContainers"})
 """Fields of a spec that are set at creation, at binding or later, and are refused in a new pod."""
@@ -23,6 +53,7 @@ _DOMAINS = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/reg
 """Labels that a pod gets with its node."""
 _ADMITTED_SECONDS = 300
 _DIGITS = 9
+"""The most digits of a count that is believed."""
 _TERMS = ("podAffinity", "podAntiAffinity")
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _POD_TERM = "podAffinityTerm"
@@ -39,26 +70,14 @@ def digest(raw: bytes) -> Transformed:
     return Transformed(raw if is_waiting else b"", replaces)
 
 
-def successor_of(pod: Manifest, off: Collection[str] = ()) -> Manifest:
+def successor_of(pod: Manifest, off: Collection[str]) -> Manifest:
     """Return the pod to create in place of a stored one; it avoids the virtual nodes `off`."""
-    nodes = sorted({*off, *nodes_off(pod)})
-    freed = freed_from(pod, nodes_off(pod))
+    nodes, plain = sorted({*off, *nodes_off(pod)}), freed(pod)
     meta = {field: value for field in _KEPT_METADATA if (value := metadata(pod).get(field))}
     carried = {key: value for key, value in labels(pod).items() if key not in _DOMAINS}
     meta["labels"] = {**carried, DESCHEDULED: "true"}
-    meta["annotations"] = {**annotations(freed), **_marks(pod, nodes)}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(freed["spec"], nodes)}
-
-
-def is_alike(one: Manifest, other: Manifest) -> bool:
-    """Report whether two replacements are equal, except for what the engine adds to a mirrored pod."""
-    return _unlapsed(one) == _unlapsed(other)
-
-
-def _unlapsed(pod: Manifest) -> Manifest:
-    """Return a pod without its tolerations of not-ready and unreachable nodes."""
-    left = [one for one in pod["spec"].get("tolerations") or () if one.get("key") not in (NOT_READY, UNREACHABLE)]
-    return {**pod, "spec": {**pod["spec"], "tolerations": left}}
+    meta["annotations"] = {**annotations(plain), **_marks(pod, nodes)}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(plain["spec"], nodes)}
 
 
 def nodes_off(pod: Manifest) -> list[str]:
@@ -67,20 +86,13 @@ def nodes_off(pod: Manifest) -> list[str]:
     return noted.split(",") if noted else []
 
 
-def freed_in_time(pod: Manifest, now: datetime, cooldown: timedelta) -> Manifest:
-    """Return a pod without the nodes it avoids once the cooldown is over: they may have room by now."""
-    made = metadata(pod).get("creationTimestamp")
-    is_due = nodes_off(pod) and made and now - moment_of(made) >= cooldown
-    return freed_from(pod, nodes_off(pod)) if is_due else pod
-
-
-def freed_from(pod: Manifest, nodes: Collection[str]) -> Manifest:
-    """Return a pod that no longer avoids these nodes; the same object if it did not avoid them because of us."""
+def freed(pod: Manifest) -> Manifest:
+    """Return a pod that no longer avoids nodes because of an earlier move; the same object if it did not."""
     required = required_of(pod["spec"])
-    if not nodes or required is None:
+    if not nodes_off(pod) or required is None:
         return pod
     spec, affinity = pod["spec"], pod["spec"]["affinity"]
-    ours = _requirement(nodes)
+    ours = _requirement(nodes_off(pod))
     terms = [_without(term, ours) for term in required.get("nodeSelectorTerms") or ()]
     node = {field: value for field, value in affinity["nodeAffinity"].items() if field != REQUIRED}
     if all(map(has_requirements, terms)):
@@ -106,15 +118,14 @@ def _without(term: Manifest, requirement: Manifest) -> Manifest:
 
 def _marks(pod: Manifest, nodes: list[str]) -> dict[str, str]:
     """Return the annotations added to the new pod: tensile-kube's, and ours."""
-    marks = {REPLACES: uid(pod), DESCHEDULE_COUNT: str(_count(annotations(pod).get(DESCHEDULE_COUNT, "")) + 1)}
-    if not nodes:
-        return marks
-    return {**marks, UNSCHEDULABLE_NODE: pod["spec"].get("nodeName", ""), KEPT_OFF: ",".join(nodes)}
-
-
-def _count(noted: str) -> int:
-    """Return how often a pod was moved; 0 for text that is not such a number, or too long."""
-    return int(noted) if noted.isdecimal() and len(noted) <= _DIGITS else 0
+    noted = annotations(pod).get(DESCHEDULE_COUNT, "")
+    count = int(noted) if noted.isdecimal() and len(noted) <= _DIGITS else 0
+    return {
+        REPLACES: uid(pod),
+        DESCHEDULE_COUNT: str(count + 1),
+        UNSCHEDULABLE_NODE: pod["spec"].get("nodeName", ""),
+        KEPT_OFF: ",".join(nodes),
+    }
 
 
 def _spec(spec: Manifest, nodes: list[str]) -> Manifest:
@@ -122,7 +133,7 @@ def _spec(spec: Manifest, nodes: list[str]) -> Manifest:
     fields = {**spec, **without_token(spec)}
     affinity = _unmerged(spec.get("affinity") or {})
     fields |= {
-        "affinity": pinned(affinity, [_requirement(nodes)]) if nodes else affinity,
+        "affinity": pinned(affinity, [_requirement(nodes)]),
         "tolerations": [one for one in spec.get("tolerations") or () if not _is_admitted(one)],
         "topologySpreadConstraints": [without_merged(one) for one in spec.get("topologySpreadConstraints") or ()],
     }
@@ -148,3 +159,114 @@ def _unmerged_terms(terms: Manifest) -> Manifest:
     if preferred := terms.get(_PREFERRED):
         found[_PREFERRED] = [{**one, _POD_TERM: without_merged(one[_POD_TERM])} for one in preferred]
     return found
+
+
+class PodBackup(NamedTuple):
+    """The content of a backup Secret.
+
+    `uid` is the UID of the pod that it backs up, `pod` the pod to create in its place, None if it is not readable.
+    `withdrawn` is since when the backup is not needed, None while it is.
+    """
+
+    uid: str
+    pod: Manifest | None
+    withdrawn: datetime | None = None
+
+
+def backup_ref(namespace: str, pod_uid: str) -> Ref:
+    """Return the ref of the Secret that backs up the pod of a UID."""
+    return Ref(UPPER, SECRET, namespace, BACKUP + pod_uid)
+
+
+def backup(successor: Manifest, pod: Entry, owner: Owner, reason: str) -> Present:
+    """Return the backup Secret of a pod as desired; if it is refused, later steps still run."""
+    ref = backup_ref(pod.namespace, pod.uid)
+    marks = {"labels": owner.label, "annotations": owner.signed(pod.uid)}
+    manifest = {
+        "apiVersion": SECRET.api,
+        "kind": SECRET.name,
+        "metadata": {"name": ref.name, "namespace": ref.namespace, **marks},
+        "type": KEPT_POD,
+        "data": {_CONTENT: b64encode(orjson.dumps(successor)).decode()},
+    }
+    return Present(ref, manifest, reason, ("metadata.labels", "metadata.annotations", "data"), independent=True)
+
+
+def backup_of(pod: Entry, world: World) -> PodBackup | None:
+    """Return the backup of an upper pod, None for none."""
+    secret = world.upper.secrets.get(pod.namespace, BACKUP + pod.uid)
+    return backup_in(secret, world.owner) if secret is not None else None
+
+
+def backup_in(entry: Entry, owner: Owner) -> PodBackup | None:
+    """Return the content of a backup Secret, None for a Secret that is not ours."""
+    secret = entry.manifest()
+    pod_uid = upper_uid_of(secret)
+    if entry.name != BACKUP + pod_uid or not is_ours(secret, owner):
+        return None
+    return PodBackup(pod_uid, _content(secret, pod_uid), _moment(annotations(secret).get(WITHDRAWN)))
+
+
+def is_backed_up(pod: Entry, successor: Manifest, world: World) -> bool:
+    """Report whether a pod may be evicted: its backup is not withdrawn and holds what would be created now."""
+    kept = backup_of(pod, world)
+    return kept is not None and kept.withdrawn is None and kept.pod == successor
+
+
+def _moment(noted: str | None) -> datetime | None:
+    """Return a timestamp, None if it is not valid."""
+    try:
+        return moment_of(noted) if noted else None
+    except ValueError:
+        return None
+
+
+def _content(secret: Manifest, pod_uid: str) -> Manifest | None:
+    """Return the pod of a Secret, None if it is not valid: no pod, or of another namespace or UID than the Secret.
+
+    Anyone who may write Secrets in that namespace can have written it; an unreadable one must not block other pods.
+    """
+    try:
+        pod: Manifest = orjson.loads(b64decode(secret["data"][_CONTENT]))
+    except (KeyError, TypeError, ValueError):
+        return None
+    if not is_pod(pod) or not metadata(pod).get("name"):
+        return None
+    is_there = metadata(pod).get("namespace") == metadata(secret)["namespace"]
+    return pod if is_there and annotations(pod).get(REPLACES) == pod_uid else None
+
+
+def uses_claims(pod: Manifest) -> bool:
+    """Report whether a pod has volumes that are bound to its lower cluster."""
+    volumes = pod["spec"].get("volumes") or ()
+    return any(one.get("persistentVolumeClaim") or one.get("ephemeral") for one in volumes)
+
+
+def obstacle(pod: Entry, world: World) -> Problem | None:
+    """Return why a bare pod is not moved, regardless of room elsewhere; None if it may be."""
+    manifest = pod.manifest()
+    if pod.namespace in world.topology.exclude_namespaces:
+        return _EXCLUDED
+    if _MIRROR in annotations(manifest):
+        return _STATIC
+    if uses_claims(manifest):
+        return CLAIMED
+    if not world.topology.descheduler.recreate_bare_pods:
+        return _NOT_ENABLED
+    before = annotations(manifest).get(REPLACES, "")
+    if before and world.upper.secrets.get(pod.namespace, BACKUP + before) is not None:
+        return Problem("NotSettled", f"not moved yet: Secret {BACKUP}{before} still holds the pod that it replaces")
+    return None
+
+
+def loosed(pod: Entry, world: World) -> Entry:
+    """Return the pod as it may move now: nodes avoided for longer than the cooldown may have room by now."""
+    manifest = pod.manifest()
+    made = metadata(manifest).get("creationTimestamp")
+    is_due = made is not None and world.now - moment_of(made) >= world.topology.descheduler.cooldown
+    return replace(pod, raw=orjson.dumps(freed(manifest))) if is_due and nodes_off(manifest) else pod
+
+
+def successor_now(pod: Entry, world: World, off: Collection[str]) -> Manifest:
+    """Return the replacement that would be created for a pod now; it avoids the virtual nodes `off`."""
+    return successor_of(loosed(pod, world).manifest(), off)

@@ -1,7 +1,9 @@
 """The rule that evicts pods for which their lower cluster has no node, if another lower cluster has one.
 
 A pod is evicted by the Eviction API, with its UID. Its controller creates another pod, which is kept off the unsuitable
-nodes. A pod without a controller gets a backup first, and another rule re-creates it from there.
+nodes. A pod without a controller gets a backup first, and another rule re-creates it from there. The pods without a
+controller of a drained lower cluster leave in the same way, whether the descheduler is enabled or not; the rule of the
+drain evicts them once they are recorded here.
 
 Evictions are recorded on the Node before they are sent. Another engine, or this one after a crash, counts them, so that
 no more pods leave than the topology allows. A pod that fits in no other lower cluster stays, with one event.
@@ -13,15 +15,14 @@ from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry
 from tensile.names import TRIED
 from tensile.objects import POD, UPPER, Manifest, Ref, as_read
-from tensile.policy.descheduler.bare_pods import successor_now
-from tensile.policy.descheduler.in_progress import told_lately
+from tensile.policy.descheduler.drain import is_drained
 from tensile.policy.descheduler.plan import (
     DEADLOCK,
     Move,
     PassPlan,
     Skip,
+    candidates,
     is_ready,
-    is_safe_move,
     is_source,
     listed,
     note_of,
@@ -30,16 +31,13 @@ from tensile.policy.descheduler.plan import (
 from tensile.policy.descheduler.records import (
     EvictionRecord,
     kept_for,
-    kept_of,
     node_ref,
     notes_on,
-    of_pod,
-    present,
     recent,
-    withdrawal,
+    told_lately,
     written,
 )
-from tensile.policy.descheduler.targets import stuck_in
+from tensile.policy.descheduler.replacement import BACKUP, backup, backup_of, successor_now
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Patched, PodMove, Wanted, Watch
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.topology.fields import write_duration
@@ -56,69 +54,69 @@ def key_of(lower: str) -> Key:
 
 
 class DeschedulerRule:
-    """One key per lower cluster: limits apply to all its pods together."""
+    """One key per lower cluster: limits apply to all its pods together, and no two of them count on the same room."""
 
     name = NAME
 
     def watches(self) -> tuple[Watch, ...]:
-        """Watch pods that begin to terminate and backup Secrets; everything else is checked once per interval."""
-        return (Watch("upper_pods", _leaving), Watch("upper.secrets", _safe))
+        """Watch evicted pods, backups, and the Node, which is cordoned first; the rest is checked once per interval."""
+        return (Watch("upper_pods", _leaving), Watch("upper.secrets", _backed_up), Watch("upper.nodes", _cordoned))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield the lower's key if the descheduler is enabled or a problem of the key is still reported."""
-        if world.topology.descheduler.enabled or key_of(lower) in world.problems:
+        """Yield the lower's key if pods may have to leave it or a problem of the key is still reported."""
+        if _is_asked(lower, world) or key_of(lower) in world.problems:
             yield key_of(lower)
 
     def decide(self, key: Key, world: World) -> Decision:
         """Return the pods to evict from the lower cluster now."""
         policy, lower = world.topology.descheduler, world.lowers[key.lower]
-        if not policy.enabled:
+        if not _is_asked(key.lower, world):
             return Decision()
         again = max(policy.interval.total_seconds(), _SHORTEST)
         if not is_source(lower, world):
-            return Decision(
-                requeue_after=_SHORTEST
-            )  # the informers that placement needs may have started with this rule
+            return Decision(requeue_after=_SHORTEST)  # the informers of placement may have started with this rule
         told = tuple(_left(lower, world))
-        stuck = [one.upper for one in stuck_in(lower, world)]
-        if not stuck:
+        if next(candidates(lower, world), None) is None:
             return Decision(told, requeue_after=again)
-        rest = _rest(lower, world)
-        if rest > 0 and not policy.dry_run:
-            wanted = (*told, *_of_the_last_pass(stuck, lower, world))
-            return Decision(wanted, problem=world.problems.get(key), requeue_after=rest)
+        rest = 0.0 if policy.dry_run else _rest(lower, world)
+        if rest > 0 and not _has_new_backup(lower, world):
+            return Decision(told, problem=world.problems.get(key), requeue_after=rest)
         found = one_pass(world)
         moves = _moves(found, lower)
+        if rest > 0:
+            late = [move for move in moves if not move.owner and is_ready(move, world)]
+            evictions = tuple(_evictions(late, lower, world)) if late else ()
+            return Decision((*told, *evictions), problem=world.problems.get(key), requeue_after=rest)
         stays = _stays(found, lower)
         told += tuple(_deadlocked(stays, lower))
         if policy.dry_run:
-            return Decision(told, problem=_rehearsed(moves) or _kept(stays), requeue_after=again)
-        return Decision((*told, *_departures(moves, lower, world)), problem=_kept(stays), requeue_after=again)
+            return Decision(told, problem=_rehearsed(moves) or _kept(stays, lower), requeue_after=again)
+        return Decision((*told, *_departures(moves, lower, world)), problem=_kept(stays, lower), requeue_after=again)
 
 
-def _of_the_last_pass(stuck: list[Entry], lower: LowerWorld, world: World) -> Iterator[Wanted]:
-    """Yield evictions of pods that were counted in this interval's pass and have got a backup since.
+def _is_asked(lower: str, world: World) -> bool:
+    """Report whether the topology has pods leave a lower."""
+    return world.topology.descheduler.enabled or is_drained(world.lowers[lower])
 
-    The pass is computed again only if there are such pods.
-    """
+
+def _has_new_backup(lower: LowerWorld, world: World) -> bool:
+    """Report whether a pod that was counted in this interval's pass has got its backup since."""
     told = {note.pod for note in told_lately(lower, world)}
-    if any(is_ready(one, world) for one in stuck if one.facts.bare and one.uid not in told):
-        safe = [move for move in _moves(one_pass(world), lower) if is_safe_move(move, world)]
-        yield from _evictions(safe, lower, world) if safe else ()
+    bare = (one.upper for one in candidates(lower, world) if one.upper.facts.bare)
+    return any(pod.uid not in told and backup_of(pod, world) is not None for pod in bare)
 
 
 def _departures(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[Wanted]:
-    """Yield the evictions that may be sent now, and backups for bare pods, which are evicted once the backup exists."""
-    ready = [move for move in moves if move.owner or is_safe_move(move, world)]
+    """Yield the evictions that may be sent now, and the backups of the pods that leave once they have one."""
+    ready: list[Move] = []
+    others: list[Move] = []
+    for move in moves:
+        (ready if is_ready(move, world) else others).append(move)
     if ready:
         yield from _evictions(ready, lower, world)
-    for move in moves:
-        kept = kept_of(move.upper, world)
-        if not move.owner and kept is None:
-            successor = successor_now(move.upper, world, move.avoided)
-            yield present(successor, move.upper, world.owner, _reason(move, world))
-        elif kept is not None and kept.withdrawn is None and not is_safe_move(move, world):
-            yield withdrawal(move.upper, world, "what it keeps is not what would be made now")
+    for move in others:
+        successor = successor_now(move.upper, world, move.avoided)
+        yield backup(successor, move.upper, world.owner, _reason(move, world))
 
 
 def _moves(found: PassPlan, lower: LowerWorld) -> list[Move]:
@@ -140,20 +138,23 @@ def _rest(lower: LowerWorld, world: World) -> float:
 
 
 def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[Wanted]:
-    """Yield the patch that records the evictions on the Node, then the evictions."""
+    """Yield the patch that records the evictions on the Node, then the evictions, unless the drain sends them."""
     node = _node(lower, world)
     known = recent(notes_on(node), world.now, kept_for(world.topology.descheduler))
     leaving = {move.upper.uid for move in moves}
     notes = [*(note for note in known if note.pod not in leaving), *(note_of(move, world) for move in moves)]
     yield _noted(node, notes)
-    for move in moves:
+    for move in () if is_drained(lower) else moves:
         told = PodMove(lower.node, (move.target, *move.others), move.node)
         yield Absent(_ref(move), move.upper.uid, _reason(move, world), evict=True, independent=True, moving=told)
 
 
 def _reason(move: Move, world: World) -> str:
-    patience = write_duration(world.topology.descheduler.pending_longer_than)
-    return f"unschedulable in {move.source} for longer than {patience}: it fits on node {_where(move)}"
+    why = f"unschedulable in {move.source} for longer than "
+    why += write_duration(world.topology.descheduler.pending_longer_than)
+    if is_drained(world.lowers[move.source]):
+        why = f"lower cluster {move.source} is drained"
+    return f"{why}: it fits on node {_where(move)}"
 
 
 def _noted(node: Manifest, notes: list[EvictionRecord]) -> Patched:
@@ -170,24 +171,27 @@ def _left(lower: LowerWorld, world: World) -> Iterator[EmitEvent]:
             if upper.facts.terminating:
                 off = f"kept off {', '.join(note.nodes)}"
                 kept = f"its controller's pods are {off} for {write_duration(policy.cooldown)}"
-                kept = kept if note.owner else f"the pod that is made in its place is {off}"
-                words = f"no node of {lower.name} takes it: {kept}"
+                kept = kept if note.owner else f"the pod that is created in its place is {off}"
+                why = f"{lower.name} is drained" if is_drained(lower) else f"no node of {lower.name} takes it"
+                words = f"{why}: {kept}"
                 yield EmitEvent(_ref_of(upper.namespace, upper.name), upper.uid, "Rescheduled", words, warning=False)
 
 
 def _deadlocked(stays: list[Skip], lower: LowerWorld) -> Iterator[EmitEvent]:
     """Yield an event for each pod that fits in no lower cluster; the text is constant, so that it is emitted once."""
-    words = f"unschedulable in {lower.name}, and it fits in no other lower cluster: it stays"
+    why = f"{lower.name} is drained" if is_drained(lower) else f"unschedulable in {lower.name}"
+    words = f"{why}, and it fits in no other lower cluster: it stays"
     for stay in stays:
         if stay.reason == DEADLOCK:
             yield EmitEvent(_ref(stay), stay.upper.uid, DEADLOCK, words)
 
 
-def _kept(stays: list[Skip]) -> Problem | None:
+def _kept(stays: list[Skip], lower: LowerWorld) -> Problem | None:
     """Return the problem that lists the pods that stay and why."""
     if not stays:
         return None
-    return Problem(stays[0].reason, listed([f"{_name(stay)}: {stay.message}" for stay in stays]))
+    said = listed([f"{_name(stay)}: {stay.message}" for stay in stays])
+    return Problem(stays[0].reason, f"the drain waits for pods: {said}" if is_drained(lower) else said)
 
 
 def _rehearsed(moves: list[Move]) -> Problem | None:
@@ -219,8 +223,18 @@ def _node(lower: LowerWorld, world: World) -> Manifest:
     return entry.manifest()
 
 
-def _safe(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    if world.topology.descheduler.enabled and any(of_pod(delta.entry, world.lowers[lower])):
+def _backed_up(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Yield the lower's key when the backup of one of its pods changes: the pod is evicted once it has one."""
+    name = delta.entry.name
+    is_here = name.startswith(BACKUP) and any(world.lowers[lower].upper_pods.select("uid", name.removeprefix(BACKUP)))
+    if is_here and _is_asked(lower, world):
+        yield key_of(lower)
+
+
+def _cordoned(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    here = world.lowers[lower]
+    states = {bool(one.manifest()["spec"].get("unschedulable")) for one in delta if one is not None}
+    if delta.entry.name == here.node and is_drained(here) and (len(states) > 1 or delta.before is None):
         yield key_of(lower)
 
 
@@ -228,7 +242,7 @@ def _leaving(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the lower's key when an evicted pod begins to terminate, because an event is emitted for it."""
     pod, before = delta.after, delta.before
     begins = pod is not None and pod.facts.terminating and not (before and before.facts.terminating)
-    if begins and world.topology.descheduler.enabled and _was_told(delta.entry, world.lowers[lower], world):
+    if begins and _is_asked(lower, world) and _was_told(delta.entry, world.lowers[lower], world):
         yield key_of(lower)
 
 
