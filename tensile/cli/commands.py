@@ -73,10 +73,6 @@ def run(
     key: KeyOption = None,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
-    only: Annotated[
-        str | None,
-        typer.Option("--only", help="webhook: run that and nothing else.", callback=one_of("webhook")),
-    ] = None,
     leader_elect: Annotated[
         bool | None,
         typer.Option(
@@ -104,7 +100,7 @@ def run(
 
     _configure_logs(log_level or "info", log_format)
     found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
-    manner = running.RunOptions(only, leader_elect, probes)
+    manner = running.RunOptions(leader_elect, probes)
     if found is not None:
         running.run_map(*found, manner=manner)
         return
