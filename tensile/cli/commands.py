@@ -388,12 +388,12 @@ def manifests(
         raise TensileError("--dir: empty: name a directory, or leave the option away")
     name, data = read(file)
     wishes = write.RenderOptions(namespace, image)
-    found = write.rendering(data, name, wishes, for_lower=lower is not None)
-    lines = list(found.told)
+    setup = write.rendering(data, name, wishes, for_lower=lower is not None)
+    lines = write.warnings(setup, name) if lower is None else []
     if directory is None:
-        typer.echo(write.printed(found.setup, lower, file, wishes), nl=False)
+        typer.echo(write.printed(setup, lower, file, wishes), nl=False)
     else:
-        lines += write.written(found.setup, Path(directory), name)
+        lines += write.written(setup, Path(directory), name)
     for line in lines:
         typer.echo(harmless(line), err=True)
 
