@@ -36,7 +36,7 @@ def parse_in_cluster(text: str, name: str, namespace: str) -> Topology:
     problems = located(text, _faults(topology, [*_changes(topology, namespace)]))
     if problems:
         raise TopologyErrors(name, problems)
-    return parse(text, name=name, configmap_mode=True)
+    return parse(text, name=name, configmap_mode=True)  # as the engine parses it
 
 
 def _faults(topology: Topology, changes: list[_Change]) -> Iterator[TopologyFault]:
