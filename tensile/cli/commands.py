@@ -73,10 +73,6 @@ def run(
     key: KeyOption = None,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
-    only: Annotated[
-        str | None,
-        typer.Option("--only", help="webhook: run that and nothing else.", callback=one_of("webhook")),
-    ] = None,
     leader_elect: Annotated[
         bool | None,
         typer.Option(
@@ -104,7 +100,7 @@ def run(
 
     _configure_logs(log_level or "info", log_format)
     found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
-    manner = running.RunOptions(only, leader_elect, probes)
+    manner = running.RunOptions(leader_elect, probes)
     if found is not None:
         running.run_map(*found, manner=manner)
         return
@@ -392,12 +388,12 @@ def manifests(
         raise TensileError("--dir: empty: name a directory, or leave the option away")
     name, data = read(file)
     wishes = write.RenderOptions(namespace, image)
-    found = write.rendering(data, name, wishes, for_lower=lower is not None)
-    lines = list(found.told)
+    setup = write.rendering(data, name, wishes, for_lower=lower is not None)
+    lines = write.warnings(setup, name) if lower is None else []
     if directory is None:
-        typer.echo(write.printed(found.setup, lower, file, wishes), nl=False)
+        typer.echo(write.printed(setup, lower, file, wishes), nl=False)
     else:
-        lines += write.written(found.setup, Path(directory), name)
+        lines += write.written(setup, Path(directory), name)
     for line in lines:
         typer.echo(harmless(line), err=True)
 

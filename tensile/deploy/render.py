@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import yaml
 
 from tensile.deploy import upper
-from tensile.deploy.convert import sharing
+from tensile.deploy.incluster import secret_field, secret_for, sharing
 from tensile.deploy.rbac import CONFIGMAP, lower_roles
 from tensile.deploy.setup import NAME, Piece, Setup, comment, stream
 from tensile.deploy.upper import namespace, scheduler
@@ -130,6 +130,11 @@ def lower_head(setup: Setup, lower: Lower, apply: str) -> str:
     ]
     if others := sharing(setup.topology, lower):
         lines.insert(1, f"The Secret is that of {', '.join(others)} too: what is there goes when this is put there.")
+    if lower.kubeconfig is not None:
+        lines[1:1] = [
+            "The topology names a file for it. For an engine that is to use the Secret, write in its place:",
+            secret_field(secret_for(setup.topology, lower, setup.namespace)),
+        ]
     return "\n".join(lines)
 
 
@@ -141,8 +146,7 @@ def _commands(setup: Setup, lower: Lower, apply: str) -> list[str]:
     directory see them. kubectl does the work of pipes, since a shell ignores failures on the left side of a pipe. The
     script polls for the token, since older versions of `kubectl wait` cannot wait for a field to exist.
     """
-    secret = lower.kubeconfig_secret
-    assert secret is not None, "there are no paths in a ConfigMap"
+    secret = secret_for(setup.topology, lower, setup.namespace)
     below, above = 'kubectl --kubeconfig "$LOWER"', f'kubectl --kubeconfig "$UPPER" -n {secret.namespace}'
     view = f"{below} config view --minify -o jsonpath"
     token = f"{below} -n {setup.namespace} get secret {TOKEN} -o"

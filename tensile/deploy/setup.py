@@ -15,6 +15,10 @@ from tensile.yaml_document import document
 
 NAME = ACCOUNT
 """The name of the engine's objects, or their prefix."""
+WEBHOOK = f"{NAME}-webhook"
+"""The name of the webhook's Service, unless the topology names one."""
+METRICS, EXTENDER = f"{NAME}-metrics", f"{NAME}-extender"
+"""The names of the other Services."""
 _ROOM = 100
 _LAST = 65535
 _FIRST_PROBED = 8081
@@ -22,7 +26,7 @@ _WIDTH = 120
 
 
 class Setup(NamedTuple):
-    """An engine in the upper cluster; `text` is the topology as stored in its ConfigMap."""
+    """An engine in the upper cluster; `text` is the text of its topology file."""
 
     topology: Topology
     text: str

@@ -12,9 +12,8 @@ The storage class and the scheduler's configuration are text, not data, because 
 
 from typing import Any
 
-from tensile.deploy.convert import EXTENDER, METRICS, WEBHOOK
 from tensile.deploy.rbac import CONFIGMAP, upper_roles
-from tensile.deploy.setup import NAME, Piece, Setup
+from tensile.deploy.setup import EXTENDER, METRICS, NAME, WEBHOOK, Piece, Setup
 from tensile.engine.configmap_source import KEY
 from tensile.names import LEADS, VIRTUAL_NODE
 from tensile.objects import Manifest

@@ -12,11 +12,11 @@ from pathlib import Path
 from secrets import token_hex
 from typing import NamedTuple
 
-from tensile.deploy.convert import turned
+from tensile.deploy.incluster import cautions, parse_in_cluster
 from tensile.deploy.render import LOWERS, MARK, OF_LOWER, OF_UPPER, TOPOLOGY, files, lower_stream, upper_stream
 from tensile.deploy.setup import Setup, comment, default_image
 from tensile.errors import TensileError
-from tensile.topology import decode
+from tensile.topology import decode, parse
 from tensile.topology.fields import label_name
 
 NAMESPACE = "tensile"
@@ -31,23 +31,21 @@ class RenderOptions(NamedTuple):
     image: str | None
 
 
-class Rendering(NamedTuple):
-    """A set-up, and a description of each change to the topology that it needed."""
-
-    setup: Setup
-    told: tuple[str, ...]
-
-
-def rendering(data: bytes, name: str, wishes: RenderOptions, *, for_lower: bool = False) -> Rendering:
+def rendering(data: bytes, name: str, wishes: RenderOptions, *, for_lower: bool = False) -> Setup:
     """Return the set-up for a topology file; `name` is the file's name.
 
-    With `for_lower` only the manifests of a lower cluster are needed. Raises TensileError for invalid options, and for
-    a topology that cannot be converted.
+    With `for_lower` only the manifests of a lower cluster are needed, for which the engine may run anywhere. Raises
+    TensileError for invalid options, and for a topology that an engine in the upper cluster cannot use.
     """
     _check(wishes)
-    found = turned(decode(data, name=name), name, wishes.namespace, for_lower=for_lower)
-    setup = Setup(found.topology, found.text, wishes.namespace, wishes.image or default_image())
-    return Rendering(setup, tuple(f"{name}: {words}" for words in found.words))
+    text = decode(data, name=name)
+    topology = parse(text, name=name) if for_lower else parse_in_cluster(text, name, wishes.namespace)
+    return Setup(topology, text, wishes.namespace, wishes.image or default_image())
+
+
+def warnings(setup: Setup, name: str) -> list[str]:
+    """Return a line for each setting of the topology that works in a pod, but perhaps not as intended."""
+    return [f"warning: {caution.line(name)}" for caution in cautions(setup.text, setup.topology)]
 
 
 def _check(wishes: RenderOptions) -> None:

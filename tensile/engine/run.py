@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, aclosing, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
 import orjson
@@ -36,7 +36,7 @@ from tensile.engine.leader_election import Election, LeaderLabel, lease_ref, own
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics, lowers, missing, readings
 from tensile.engine.observer import LoggingObserver
-from tensile.engine.servers import ReloadableServer, WebhookAlone, own_namespace
+from tensile.engine.servers import ReloadableServer, own_namespace
 from tensile.engine.sources import ConfigMapSource, FileSource, TopologySource
 from tensile.engine.status.query import engine_at
 from tensile.engine.status.report import EngineStatus
@@ -68,13 +68,12 @@ T = TypeVar("T")
 
 
 class RunOptions(NamedTuple):
-    """How to run: `only` one part ("webhook"); with `elect`, with leader election among engines of one topology.
+    """How to run.
 
-    If `elect` is None, leader election is used inside a cluster, where a Deployment has replicas and rolling updates.
-    `probes` is the port for a kubelet's probes, None for no such port.
+    `elect` is whether to use leader election among engines of one topology; None: inside a cluster, where a Deployment
+    has replicas and rolling updates. `probes` is the port for a kubelet's probes, None for no such port.
     """
 
-    only: str | None = None
     elect: bool | None = None
     probes: int | None = None
 
@@ -96,19 +95,6 @@ class _RunContext(NamedTuple):
     watcher: FileWatcher
     elects: bool
     stop: asyncio.Event
-
-
-class RunningPart(Protocol):
-    """Something that runs as a topology says."""
-
-    @property
-    def topology(self) -> Topology:
-        """The active topology."""
-        ...
-
-    async def reload(self, topology: Topology) -> None:
-        """Activate another topology."""
-        ...
 
 
 def run(path: Path, *, allow_exec_plugins: bool = False, manner: RunOptions) -> None:
@@ -144,7 +130,7 @@ async def _run(
         if first is not None and first.topology is not None:
             standing.take(first)
             followed.tell(first)
-            await (_run_webhook if manner.only else _run_engine)(first.topology, around)
+            await _run_engine(first.topology, around)
     _log.info("stopped", topology=standing.topology)
 
 
@@ -267,27 +253,7 @@ def give_back() -> None:
         trim(0)
 
 
-async def _run_webhook(topology: Topology, around: _RunContext) -> None:
-    """Run only the webhook."""
-    metrics = Metrics()
-    fleet = Fleet(chance=random.random, observe=metrics.observe, watcher=around.watcher)
-    alone = WebhookAlone(topology, around.ways, fleet)
-    around.standing.waits = alone.missing
-    telemetry = ReloadableServer("telemetry", _Telemetry(alone.missing, metrics, around.standing))
-    around.standing.pending = lambda: (*alone.pending, *telemetry.pending)
-    await telemetry.open(topology)
-    try:
-        await _unless(around.stop, alone.start())
-        if alone.is_running:
-            _log.info("started", topology=topology.name, only="webhook", file=around.followed.name)
-            around.followed.lead()
-            await _unless(around.stop, _follow(around, alone, metrics, telemetry))
-    finally:
-        await alone.stop()
-        await telemetry.close()
-
-
-async def _follow(around: _RunContext, engine: RunningPart, metrics: Metrics, telemetry: ReloadableServer) -> None:
+async def _follow(around: _RunContext, engine: Engine, metrics: Metrics, telemetry: ReloadableServer) -> None:
     """Activate each valid change of the topology; a rejected one is reported, and the last good one stays active."""
     followed, standing = around.followed, around.standing
     async with aclosing(followed.readings(engine.topology)) as states:
@@ -309,7 +275,7 @@ def _refused(reading: TopologyUpdate, metrics: Metrics) -> None:
         _log.error("topology refused: the last good one stays in force", error=line)
 
 
-async def _reload(topology: Topology, engine: RunningPart, telemetry: ReloadableServer) -> None:
+async def _reload(topology: Topology, engine: Engine, telemetry: ReloadableServer) -> None:
     """Activate a topology, except for changes that need a restart."""
     change = edit(engine.topology, topology)
     _say(change)

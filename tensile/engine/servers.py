@@ -2,9 +2,6 @@
 
 A port of an edit may be in use, possibly by another server of this process that is about to release it. The former
 server keeps serving until the port is free, and the open is retried, so that no second edit is needed.
-
-`tensile run --only webhook` needs nothing of the lower clusters and opens none. It reads the upper's claims, and the
-descheduler's records on the virtual nodes.
 """
 
 import asyncio
@@ -14,26 +11,19 @@ from typing import Protocol
 
 import structlog
 
-from tensile.engine.caches import node_feed
-from tensile.engine.lower import ClusterAccess
 from tensile.errors import PortTaken, TensileError
 from tensile.kube.cluster import Selection
 from tensile.kube.credentials import SERVICE_ACCOUNT
 from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.net import listening, supervised
-from tensile.kube.store import Cache
-from tensile.names import owner_of
 from tensile.objects import CLAIM, UPPER
 from tensile.policy.webhook.server import WebhookContext, WebhookServer
-from tensile.reconcile.ownership import digest_node
-from tensile.reconcile.rules import claims
 from tensile.topology import Topology
 
 _AGAIN = 1.0
 """Seconds between two attempts."""
 _SELDOM = 60.0
 """Seconds between two attempts that each interrupt what is served."""
-_CONNECTIONS = 4
 _log = structlog.get_logger("tensile.engine.servers")
 
 
@@ -183,7 +173,7 @@ def _ports(topology: Topology, *, but: str) -> set[int]:
 
 
 class WebhookPort:
-    """The webhook beside the engine; the cache of claims in `home` is filled while it is served."""
+    """The webhook on its port; the cache of claims in `home` is filled while it is served."""
 
     def __init__(self, home: WebhookContext, fleet: Fleet) -> None:
         self.server = WebhookServer(home)
@@ -211,59 +201,6 @@ class WebhookPort:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         await self.server.close()
-
-
-class WebhookAlone:
-    """The webhook of a topology without an engine; used inside one event loop."""
-
-    port: WebhookPort
-
-    def __init__(self, topology: Topology, ways: ClusterAccess, fleet: Fleet) -> None:
-        self.topology = topology
-        self.is_running = False
-        self._ways = ways
-        self._fleet = fleet
-
-    async def start(self) -> None:
-        """Start; return when the upper cluster has responded.
-
-        Raises TensileError for bad credentials or a port in use.
-        """
-        if not self.topology.webhook.enabled:
-            raise TensileError("webhook.enabled is false: there is nothing to run with --only webhook")
-        upper = self.topology.upper
-        access = await self._ways.upper_access(upper)
-        cluster = self._fleet.open(
-            UPPER, access, qps=upper.qps, burst=upper.burst, connections=_CONNECTIONS, anchored=True
-        )
-        owner = owner_of(await self._fleet.identified(UPPER), self.topology.name)
-        known, nodes = Cache(claims.digest, claims.INDEXES), Cache(digest_node)
-        self._fleet.follow(node_feed(nodes))
-        home = WebhookContext(cluster, owner, self._ways.directory, known, nodes, self._fleet.watcher, own_namespace())
-        self.port = WebhookPort(home, self._fleet)
-        self._in_force = ReloadableServer("webhook", self.port)
-        await self._in_force.open(self.topology)
-        self.is_running = True
-
-    async def stop(self) -> None:
-        """Stop; the registration stays."""
-        if self.is_running:
-            await self._in_force.close()
-        await self._fleet.close_all()
-
-    async def reload(self, topology: Topology) -> None:
-        """Activate another topology; its name and upper must be unchanged."""
-        self.topology = topology
-        await self._in_force.follow(topology)
-
-    @property
-    def pending(self) -> tuple[str, ...]:
-        """Parts of the topology that are not active yet, as messages."""
-        return self._in_force.pending if self.is_running else ()
-
-    def missing(self) -> str:
-        """Return why it is not ready, "" if it is."""
-        return self.port.server.waits() if self.is_running else "the upper cluster has not answered yet"
 
 
 def own_namespace() -> str:

@@ -10,7 +10,7 @@ the file may belong to a node, and its listener would fail only at run time.
 Warnings are for what is valid and probably a mistake. `tensile validate` prints them. Nothing is refused for them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tensile import resources
@@ -327,7 +327,12 @@ def check(data: Any, *, configmap_mode: bool) -> Iterator[TopologyFault]:
 
 def cautions(text: str, topology: Topology) -> tuple[TopologyProblem, ...]:
     """Return the warnings about a valid topology, in the order of the file. `text` is its source."""
-    found = [*_webhook_without_address(topology), *_same_cluster(topology)]
+    return located(text, [*_webhook_without_address(topology), *_same_cluster(topology)])
+
+
+def located(text: str, faults: Iterable[TopologyFault]) -> tuple[TopologyProblem, ...]:
+    """Return faults of a valid topology with their positions, in the order of the file. `text` is its source."""
+    found = list(faults)
     root = compose(text)[0] if found else None
     if root is None:
         return ()
@@ -335,13 +340,13 @@ def cautions(text: str, topology: Topology) -> tuple[TopologyProblem, ...]:
     return tuple(sorted(placed, key=lambda problem: problem.position))
 
 
-def _webhook_without_address(topology: Topology) -> Iterator[tuple[Path, str]]:
+def _webhook_without_address(topology: Topology) -> Iterator[TopologyFault]:
     if topology.webhook.enabled and not topology.webhook.is_reachable:
         words = "without service or url it is not registered, and the upper cluster never calls it; set one of them"
-        yield ("webhook", "enabled"), words
+        yield TopologyFault(("webhook", "enabled"), words)
 
 
-def _same_cluster(topology: Topology) -> Iterator[tuple[Path, str]]:
+def _same_cluster(topology: Topology) -> Iterator[TopologyFault]:
     """Yield lowers with the same access, which are the same cluster. The engine ignores the later one."""
     seen: dict[tuple[object, ...], int] = {}
     for place, lower in enumerate(topology.lowers):
@@ -350,4 +355,4 @@ def _same_cluster(topology: Topology) -> Iterator[tuple[Path, str]]:
             words = (
                 f"lowers[{first}] is reached in the same way, and one cluster cannot be two lowers; keep one of them"
             )
-            yield ("lowers", place), words
+            yield TopologyFault(("lowers", place), words)

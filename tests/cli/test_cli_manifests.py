@@ -1,4 +1,4 @@
-"""`tensile manifests` as a program: what comes out where, what is said, and exit codes."""
+"""`tensile manifests` as a program: what is printed where, and exit codes."""
 
 from pathlib import Path
 
@@ -6,15 +6,16 @@ import pytest
 import yaml
 from clikit import refused, tensile
 
-TOPOLOGY = """\
+SECRET = "kubeconfigSecret: {namespace: tensile, name: a}"
+TOPOLOGY = f"""\
 # Mine.
 apiVersion: tensile-kube.io/v1alpha1
 kind: Topology
 name: demo
-upper: {kubeconfig: upper}
-lowers: [{name: a, kubeconfig: k}]
+lowers: [{{name: a, {SECRET}}}]
 controllers: []
 """
+MACHINE = TOPOLOGY.replace(SECRET, "kubeconfig: k")
 
 
 @pytest.fixture
@@ -29,18 +30,19 @@ def kinds(text: str) -> list[str]:
     return [one["kind"] for one in yaml.safe_load_all(text)]
 
 
-def test_what_is_printed_can_be_piped_and_what_was_changed_is_said_beside_it(place: Path) -> None:
-    """The stream on stdout, a line for each change on stderr; from a file and from standard input alike."""
+def test_what_is_printed_can_be_piped_and_warnings_are_beside_it(place: Path) -> None:
+    """The stream on stdout, a line for each warning on stderr; from a file and from standard input alike."""
     told = tensile("manifests", cwd=place)
     assert told.code == 0
     assert {"Namespace", "ConfigMap", "Deployment", "NetworkPolicy"} <= set(kinds(told.out))
-    assert [line.partition(": ")[0] for line in told.err.splitlines()] == ["topology.yaml"] * 3
+    assert told.err.startswith("warning: topology.yaml:2:1: telemetry.bind: at 127.0.0.1 nobody ")
+    assert len(told.err.splitlines()) == 1
     assert "# Mine." in told.out
     piped = tensile("manifests", "-f", "-", stdin=TOPOLOGY.encode())
     told_here, said = "see tensile manifests --lower a\n", "see tensile manifests -f FILE --lower a\n"
     assert (piped.code, piped.out) == (0, told.out.replace(told_here, said))
     assert said in piped.out
-    assert piped.err.startswith("standard input: upper.kubeconfig: left out")
+    assert piped.err.startswith("warning: standard input:2:1: telemetry.bind: ")
 
 
 def test_the_command_that_is_given_for_a_lower_cluster_is_the_one_that_was_run(place: Path) -> None:
@@ -68,13 +70,20 @@ def test_a_directory_is_written_and_said_file_by_file(place: Path) -> None:
     assert [path.name for path in (place / "other").iterdir()] == ["engine.yaml"]
 
 
-def test_what_is_for_a_lower_cluster_does_not_depend_on_certificates_in_files(place: Path) -> None:
-    """They are of the engine's own servers: who runs it outside of the cluster with them joins lowers as others do."""
-    without = tensile("manifests", "--lower", "a", cwd=place)
-    files = "kubelet: {tlsCertFile: c, tlsKeyFile: k, clientCAFile: a}\nwebhook: {tlsCertFile: c, tlsKeyFile: k}\n"
-    (place / "topology.yaml").write_text(TOPOLOGY + files)
+def test_the_topology_of_a_machine_is_refused_and_joins_a_lower_cluster_all_the_same(place: Path) -> None:
+    """The refusal has each change in a line; access to a lower cluster is the same wherever the engine runs."""
+    for_pods = tensile("manifests", "--lower", "a", cwd=place)
+    (place / "topology.yaml").write_text(MACHINE + "upper: {kubeconfig: u}\n")
+    assert refused("manifests", cwd=place).splitlines() == [
+        f"topology.yaml:5:32: lowers[0].kubeconfig: a pod has no file k; write {SECRET}",
+        "topology.yaml:7:21: upper.kubeconfig: a pod has no file u, and uses its ServiceAccount; leave upper out",
+    ]
+    assert refused("manifests", "--dir", "out", cwd=place) == refused("manifests", cwd=place)
+    assert not (place / "out").exists()
     told = tensile("manifests", "--lower", "a", cwd=place)
-    assert (told.code, told.out, told.err) == (0, without.out, without.err)
+    assert (told.code, told.err) == (0, "")
+    assert list(yaml.safe_load_all(told.out)) == list(yaml.safe_load_all(for_pods.out))
+    assert f"# {SECRET}\n" in told.out
 
 
 def test_what_cannot_be_is_refused(place: Path) -> None:
@@ -87,6 +96,6 @@ def test_what_cannot_be_is_refused(place: Path) -> None:
     assert refused("manifests", "--namespace", "default", cwd=place).startswith("--namespace default: ")
     assert refused("manifests", cwd=place.parent).startswith("topology.yaml: no such file")
     (place / "topology.yaml").write_text(TOPOLOGY + "kubelet: {tlsCertFile: c, tlsKeyFile: k}\n")
-    assert refused("manifests", cwd=place).startswith("topology.yaml:8:24: kubelet.tlsCertFile: ")
+    assert refused("manifests", cwd=place).startswith("topology.yaml:7:24: kubelet.tlsCertFile: ")
     (place / "file").write_text("")
     assert "file" in refused("manifests", "-f", "-", "--dir", "file", stdin=TOPOLOGY.encode(), cwd=place)

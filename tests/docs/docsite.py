@@ -116,11 +116,16 @@ class Site:
             shutil.copy(f"{self.sandbox.directory / name}.kubeconfig", self.root / "kubeconfigs" / name)
 
     def write(self, name: str, text: str) -> None:
-        """Write a file as a page shows it; a topology's ports and addresses become free ones of this machine."""
+        """Write a file as a page shows it; a topology's ports and addresses become free ones of this machine.
+
+        One in a folder is rendered for pods, and stays as it is.
+        """
         documents = list(yaml.safe_load_all(text)) if name.endswith(".yaml") else []
-        if len(documents) == 1 and documents[0].get("kind") == "Topology":
+        path = self.root / name
+        path.parent.mkdir(exist_ok=True)
+        if path.parent == self.root and len(documents) == 1 and documents[0].get("kind") == "Topology":
             text = yaml.safe_dump(self._here(documents[0]), sort_keys=False)
-        (self.root / name).write_text(text)
+        path.write_text(text)
 
     def _here(self, topology: dict[str, Any]) -> dict[str, Any]:
         here = {"bind": LOOPBACK, "port": self.kubelet, "nodeAddress": LOOPBACK}

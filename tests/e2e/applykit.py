@@ -14,7 +14,7 @@ from enginekit import UPPER, Done, ran
 from sitekit import Manifest, Site
 
 from tensile.deploy.render import STORAGE
-from tensile.deploy.setup import Setup
+from tensile.deploy.setup import WEBHOOK, Setup
 from tensile.deploy.write import RenderOptions, rendering
 from tensile.engine.leader_election import lease_ref
 from tensile.sandbox.sandbox import Sandbox
@@ -25,10 +25,21 @@ CLUSTER_WIDE = ("clusterroles", "clusterrolebindings")
 
 
 def setup(name: str, **fields: Any) -> Setup:
-    """Make a set-up of a topology of that name, in a namespace of that name; of two lowers unless others are given."""
-    lowers = [{"name": lower, "kubeconfig": lower} for lower in ("lower-a", "lower-b")]
-    file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "lowers": lowers, **fields, "name": name}
-    return rendering(yaml.safe_dump(file).encode(), "topology.yaml", RenderOptions(name, None)).setup
+    """Make a set-up of a topology of that name, in a namespace of that name; of two lowers unless others are given.
+
+    Each lower has its kubeconfig in a Secret there, and the webhook has its Service.
+    """
+    lowers = fields.get("lowers", [{"name": "lower-a"}, {"name": "lower-b"}])
+    file = {
+        "apiVersion": "tensile-kube.io/v1alpha1",
+        "kind": "Topology",
+        **fields,
+        "name": name,
+        "lowers": [{**lower, "kubeconfigSecret": {"namespace": name, "name": lower["name"]}} for lower in lowers],
+    }
+    if fields.get("webhook", {}).get("enabled"):
+        file["webhook"] = {**fields["webhook"], "service": {"namespace": name, "name": WEBHOOK}}
+    return rendering(yaml.safe_dump(file).encode(), "topology.yaml", RenderOptions(name, None))
 
 
 class Hand:

@@ -37,7 +37,7 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
     "everything": EVERYTHING,
     "webhook": {"webhook": {"enabled": True}, "controllers": []},
     "prefix": {"lowerDefaults": {"namespaces": {"mapping": "prefix"}, "maintenance": "drain"}},
-    "ports": {"lowerDefaults": {"node": {"kubeletPort": 9000}}, "lowers": [{"name": "lower-a", "kubeconfig": "k"}]},
+    "ports": {"lowerDefaults": {"node": {"kubeletPort": 9000}}, "lowers": [{"name": "lower-a"}]},
 }
 CRITICAL = 2_000_000_000
 SENT_ANYWAY = "poddisruptionbudget.policy/tensile configured"
@@ -123,10 +123,7 @@ def machine(sandbox: Sandbox) -> dict[str, Any]:
     Without what all pods of the upper cluster would meet, the webhook and the extender.
     """
     ports = spare_ports(len(LOWERS) + 2)
-    lowers = [
-        {"name": name, "kubeconfig": name, "node": {"kubeletPort": port}}
-        for name, port in zip(LOWERS, ports, strict=False)
-    ]
+    lowers = [{"name": name, "node": {"kubeletPort": port}} for name, port in zip(LOWERS, ports, strict=False)]
     return {
         **EVERYTHING,
         "controllers": ["Service", "RBAC", "ServiceAccount"],
@@ -237,7 +234,7 @@ async def test_what_a_lower_cluster_lets_the_engine_do_is_no_more_than_it_does(
     """
     hand = Hand(sandbox)
     async with namespaced(sandbox, UPPER, A) as (name, sites):
-        found = setup(name, lowers=[{"name": A, "kubeconfig": "k"}])
+        found = setup(name, lowers=[{"name": A}])
         written(found, tmp_path, "topology.yaml")
         await hand.well("create", "namespace", name)
         commands = commands_in((tmp_path / "lowers" / A / "access.yaml").read_text())

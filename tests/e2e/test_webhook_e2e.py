@@ -1,10 +1,7 @@
 """The webhook behind a real apiserver, in a sandbox of its own: it hears of every opted-in pod of the upper cluster."""
 
 import asyncio
-import os
 import random
-import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +11,7 @@ import orjson
 import psutil
 import pytest
 import pytest_asyncio
-from enginekit import LOWERS, TOLERATION, A, edit_lower, polled, ran
+from enginekit import LOWERS, TOLERATION, A, edit_lower, polled
 from hookedkit import OPTED, Hooked, hooking
 from programkit import Program
 from sitekit import LIMIT, Manifest, is_ready
@@ -220,37 +217,6 @@ async def test_virtual_nodes_with_taints_of_their_own_are_tolerated(ground: Hook
     made = await ground.asked("dedicated", None, "?dryRun=All")
     assert {"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"} in made["spec"]["tolerations"]
     await ground.reload(ground.hooked())
-
-
-async def test_the_webhook_runs_alone(own: Sandbox, tmp_path: Path) -> None:
-    """A process that needs no lower cluster, serves another topology, and ends as it is told to."""
-    there = Hooked(own, tmp_path)
-    (there.hook_port,) = spare_ports(1)
-    await there.open()
-    log = tmp_path / "alone.log"
-    try:
-        off = there.save(there.hooked(enabled=False))
-        refused = await ran([sys.executable, "-m", "tensile", "run", "--only", "webhook", "-f", str(off)])
-        assert refused.code == 1
-        assert "webhook.enabled is false" in refused.err
-        path = there.save(there.hooked())
-        command = [sys.executable, "-m", "tensile", "run", "--only", "webhook", "-f", str(path)]
-        with log.open("wb") as out:
-            process = await asyncio.create_subprocess_exec(*command, stdout=out, stderr=out, env=dict(os.environ))
-        try:
-            await there.registered()
-            made = await there.asked("alone", {"nodeSelector": {"e2e": there.mark, "disk": "ssd"}}, "?dryRun=All")
-            assert noted(made)["nodeSelector"] == {"disk": "ssd"}
-            there.save(there.hooked(enabled=False))
-            await there.upper.gone(there.hook)
-            assert await there.upper.read(f"/api/v1/nodes/{there.nodes[A]}") == {}
-        finally:
-            process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(60):
-                code = await process.wait()
-        assert code == 0, log.read_text()
-    finally:
-        await there.close()
 
 
 async def test_a_pod_that_no_webhook_saw_comes_to_its_node(ground: Hooked) -> None:

@@ -9,13 +9,19 @@ from tensile.deploy.setup import Setup
 from tensile.deploy.write import NAMESPACE, RenderOptions, rendering
 from tensile.objects import Manifest
 
+
+def lower(name: str, **fields: Any) -> dict[str, Any]:
+    """Return a lower cluster of a topology, whose kubeconfig is in a Secret."""
+    return {"name": name, "kubeconfigSecret": {"namespace": NAMESPACE, "name": name}, **fields}
+
+
 ALL = {"controllers": ["PV", "Service", "RBAC", "ServiceAccount"], "serviceAccounts": {"identity": "upper"}}
 TOPOLOGIES: dict[str, dict[str, Any]] = {
     "little": {"lowers": [], "controllers": []},
     "default": {},
     "whole": {
         **ALL,
-        "webhook": {"enabled": True},
+        "webhook": {"enabled": True, "service": {"namespace": NAMESPACE, "name": "tensile-webhook"}},
         "extender": {"enabled": True},
         "descheduler": {"enabled": True, "recreateBarePods": True},
         "services": {"kubeSystem": True},
@@ -25,22 +31,22 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
         "webhook": {"enabled": True, "port": 8081, "service": {"namespace": NAMESPACE, "name": "hook"}},
         "telemetry": {"bind": "::", "port": 8082},
         "lowerDefaults": {"node": {"kubeletPort": 9000}},
-        "lowers": [{"name": "only", "kubeconfig": "k"}],
+        "lowers": [lower("only")],
     },
 }
 """What is laid over a topology of two lowers, by what it is for."""
 
 
 def text(**fields: Any) -> str:
-    """Write a topology file of two lowers."""
-    lowers = [{"name": name, "kubeconfig": f"kubeconfigs/{name}"} for name in ("lower-a", "lower-b")]
+    """Write a topology file of two lowers, for an engine in the upper cluster."""
+    lowers = [lower(name) for name in ("lower-a", "lower-b")]
     file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "demo", "lowers": lowers, **fields}
     return yaml.safe_dump(file, sort_keys=False)
 
 
 def setup(namespace: str = NAMESPACE, image: str | None = None, **fields: Any) -> Setup:
     """Make a set-up of such a file."""
-    return rendering(text(**fields).encode(), "topology.yaml", RenderOptions(namespace, image)).setup
+    return rendering(text(**fields).encode(), "topology.yaml", RenderOptions(namespace, image))
 
 
 def applied(found: Setup) -> list[Manifest]:

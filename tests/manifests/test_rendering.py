@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import yaml
-from setupkit import ALL, TOPOLOGIES, applied, one, read, setup, text
+from setupkit import ALL, TOPOLOGIES, applied, lower, one, read, setup, text
 
 import tensile
 from tensile.deploy.render import OF_LOWER, OF_UPPER, files, lower_stream, upper_stream
@@ -60,7 +60,7 @@ def test_lower_clusters_that_join_later_have_ports_that_can_be_called() -> None:
     assert max(allowed(setup(kubelet={"port": 65500}))) == 65535
     among = setup(kubelet={"port": 8080})
     assert not set(range(8080, 8180)) & {int(container(among)["args"][-1])}
-    many = [{"name": f"l{number}", "kubeconfig": "k"} for number in range(150)]
+    many = [lower(f"l{number}") for number in range(150)]
     assert set(range(10350, 10500)) <= allowed(setup(lowers=many))
 
 
@@ -180,7 +180,7 @@ def test_the_namespace_is_everywhere() -> None:
 
 def test_a_lower_cluster_gets_the_rights_of_its_own_controllers() -> None:
     """And an account whose token it is that the kubeconfig holds."""
-    lowers = [{"name": "a", "kubeconfig": "k"}, {"name": "b", "kubeconfig": "k", "controllers": []}]
+    lowers = [lower("a"), lower("b", controllers=[])]
     found = setup(lowers=lowers)
     rights = []
     for name in "ab":

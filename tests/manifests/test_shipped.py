@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from tensile.deploy.render import TOPOLOGY, files
-from tensile.deploy.write import NAMESPACE, RenderOptions, rendering, written
+from tensile.deploy.write import NAMESPACE, RenderOptions, rendering, warnings, written
 
 SHIPPED = Path(__file__).resolve().parents[2] / "manifests"
 ADVICE = "mend: tensile manifests -f manifests/topology.yaml --dir manifests"
@@ -14,9 +14,9 @@ def test_the_directory_is_a_rendering_of_its_topology() -> None:
     """Every file, and none beside them."""
     name = SHIPPED / TOPOLOGY
     found = rendering(name.read_bytes(), str(name), RenderOptions(NAMESPACE, None))
-    assert found.told == (), "it is for the cluster as it is"
+    assert warnings(found, str(name)) == []
     held = {str(path.relative_to(SHIPPED)): path.read_text() for path in SHIPPED.rglob("*") if path.is_file()}
-    assert held == files(found.setup), ADVICE
+    assert held == files(found), ADVICE
 
 
 def test_what_people_enable_in_it_is_rendered_over_it(tmp_path: Path) -> None:
@@ -27,16 +27,16 @@ def test_what_people_enable_in_it_is_rendered_over_it(tmp_path: Path) -> None:
     for text in (enabled, (SHIPPED / TOPOLOGY).read_text()):
         own.write_text(text)
         found = rendering(own.read_bytes(), str(own), RenderOptions(NAMESPACE, None))
-        assert written(found.setup, own.parent, str(own)) != []
+        assert written(found, own.parent, str(own)) != []
         assert {str(path.relative_to(own.parent)): path.read_text() for path in own.parent.rglob("*.yaml")} == files(
-            found.setup
+            found
         )
     assert (own.parent / "scheduler-extender.yaml").read_text() == (SHIPPED / "scheduler-extender.yaml").read_text()
 
 
 def test_it_has_what_most_people_begin_with() -> None:
     """Two lower clusters, the webhook, the controllers of the default; nothing that needs a set-up elsewhere first."""
-    topology = rendering((SHIPPED / TOPOLOGY).read_bytes(), TOPOLOGY, RenderOptions(NAMESPACE, None)).setup.topology
+    topology = rendering((SHIPPED / TOPOLOGY).read_bytes(), TOPOLOGY, RenderOptions(NAMESPACE, None)).topology
     assert [lower.name for lower in topology.lowers] == ["lower-a", "lower-b"]
     assert (topology.webhook.enabled, topology.extender.enabled) == (True, False)
     assert topology.enabled == {"PV", "Service", "ServiceAccount"}
