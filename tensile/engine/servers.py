@@ -3,13 +3,14 @@
 A port of an edit may be in use, possibly by another server of this process that is about to release it. The former
 server keeps serving until the port is free, and the open is retried, so that no second edit is needed.
 
-`tensile run --only webhook` needs nothing of the lower clusters and opens none. It reads the upper's claims, and the
-descheduler's records on the virtual nodes.
+`tensile run --only webhook` needs nothing of the lower clusters and opens none. It reads the upper's claims, the
+descheduler's records on the virtual nodes, and the one Secret with the webhook's certificates.
 """
 
 import asyncio
 from contextlib import suppress
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Protocol
 
 import structlog
@@ -23,7 +24,8 @@ from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.net import listening, supervised
 from tensile.kube.store import Cache
 from tensile.names import owner_of
-from tensile.objects import CLAIM, UPPER
+from tensile.objects import CLAIM, SECRET, UPPER, Ref
+from tensile.policy.webhook.registration import secret_ref
 from tensile.policy.webhook.server import WebhookContext, WebhookServer
 from tensile.reconcile.ownership import digest_node
 from tensile.reconcile.rules import claims
@@ -223,6 +225,8 @@ class WebhookAlone:
         self.is_running = False
         self._ways = ways
         self._fleet = fleet
+        self._secrets = Cache()
+        self._secret: Ref | None = None
 
     async def start(self) -> None:
         """Start; return when the upper cluster has responded.
@@ -239,9 +243,11 @@ class WebhookAlone:
         owner = owner_of(await self._fleet.identified(UPPER), self.topology.name)
         known, nodes = Cache(claims.digest, claims.INDEXES), Cache(digest_node)
         self._fleet.follow(node_feed(nodes))
-        home = WebhookContext(cluster, owner, self._ways.directory, known, nodes, self._fleet.watcher, own_namespace())
+        inside, watcher = own_namespace(self._ways.account), self._fleet.watcher
+        home = WebhookContext(cluster, owner, self._ways.directory, known, nodes, self._secrets, watcher, inside)
         self.port = WebhookPort(home, self._fleet)
         self._in_force = ReloadableServer("webhook", self.port)
+        await self._follow_secret(self.topology)
         await self._in_force.open(self.topology)
         self.is_running = True
 
@@ -254,7 +260,18 @@ class WebhookAlone:
     async def reload(self, topology: Topology) -> None:
         """Activate another topology; its name and upper must be unchanged."""
         self.topology = topology
+        await self._follow_secret(topology)
         await self._in_force.follow(topology)
+
+    async def _follow_secret(self, topology: Topology) -> None:
+        """Watch the Secret with the webhook's certificates, and no other; an edit may move it."""
+        ref = secret_ref(topology, own_namespace(self._ways.account))
+        if ref != self._secret:
+            await self._fleet.leave(UPPER, self._secrets)
+            self._secret = ref
+            if ref is not None:
+                named = Selection(ref.namespace, fields=f"metadata.name={ref.name}")
+                self._fleet.follow(InformerSpec(UPPER, SECRET, named, self._secrets))
 
     @property
     def pending(self) -> tuple[str, ...]:
@@ -266,8 +283,8 @@ class WebhookAlone:
         return self.port.server.waits() if self.is_running else "the upper cluster has not answered yet"
 
 
-def own_namespace() -> str:
-    """Return the namespace that this process runs in, "" outside a cluster."""
+def own_namespace(account: Path = SERVICE_ACCOUNT) -> str:
+    """Return the namespace that this process runs in, "" outside a cluster; `account` is its ServiceAccount."""
     with suppress(OSError):
-        return (SERVICE_ACCOUNT / "namespace").read_text().strip()
+        return (account / "namespace").read_text().strip()
     return ""

@@ -1,11 +1,11 @@
 """TLS contexts for connections to clusters and for our listeners, from certificates and keys in PEM.
 
-A listener without a configured certificate gets a self-signed one. Keys are never written to a disk if the system can
-keep them in memory.
+A listener without a configured certificate gets a self-signed one, or one under a CA that is created for it. Keys are
+never written to a disk if the system can keep them in memory.
 """
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from ipaddress import ip_address
@@ -39,10 +39,13 @@ class TLSMaterial(NamedTuple):
 
 
 class KeyPair(NamedTuple):
-    """A certificate (with its chain) and its key, both in PEM."""
+    """A certificate (with its chain) and its key, both in PEM. Never print it: its text hides the key."""
 
     certificate: bytes
     key: bytes
+
+    def __repr__(self) -> str:
+        return "KeyPair(...)"
 
 
 def context(papers: TLSMaterial, origin: str) -> ssl.SSLContext:
@@ -88,20 +91,76 @@ def self_signed(organization: str, common_name: str, names: Iterable[str], now: 
     length.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name(
+    name = _name(organization, common_name)
+    return _pair(_serving(x509.CertificateBuilder(name, name), names), key, key, now, life)
+
+
+def certificate_authority(organization: str, common_name: str, now: datetime, life: timedelta) -> KeyPair:
+    """Create a CA, valid from an hour before `now`, whose key can sign serving certificates and nothing else."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(organization, common_name)
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    builder = (
+        x509.CertificateBuilder(name, name)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    return _pair(builder, key, key, now, life)
+
+
+def issued(authority: KeyPair, organization: str, names: Sequence[str], now: datetime, life: timedelta) -> KeyPair:
+    """Create a serving certificate for `names` that a CA signs, valid from an hour before `now`."""
+    signer = x509.load_pem_x509_certificate(authority.certificate)
+    signing = serialization.load_pem_private_key(authority.key, password=None)
+    assert isinstance(signing, ec.EllipticCurvePrivateKey), "a CA of ours"
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _serving(x509.CertificateBuilder(signer.subject, _name(organization, names[0])), names)
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key())
+    return _pair(builder.add_extension(identifier, critical=False), key, signing, now, life)
+
+
+def _name(organization: str, common_name: str) -> x509.Name:
+    return x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization),
             x509.NameAttribute(NameOID.COMMON_NAME, common_name[:_LONGEST_COMMON_NAME]),
         ]
     )
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + life)
-        .add_extension(x509.SubjectAlternativeName([alternative(one) for one in names]), critical=False)
+
+
+def _serving(builder: x509.CertificateBuilder, names: Iterable[str]) -> x509.CertificateBuilder:
+    return (
+        builder.add_extension(x509.SubjectAlternativeName([alternative(one) for one in names]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
+    )
+
+
+def _pair(
+    builder: x509.CertificateBuilder,
+    key: ec.EllipticCurvePrivateKey,
+    signing: ec.EllipticCurvePrivateKey,
+    now: datetime,
+    life: timedelta,
+) -> KeyPair:
+    """Sign a certificate for a key, and return both in PEM."""
+    certificate = (
+        builder.public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + life)
+        .sign(signing, hashes.SHA256())
     )
     plain = serialization.NoEncryption()
     pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
@@ -121,14 +180,9 @@ def serving_tls(pair: KeyPair) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
-    show(context, pair)
-    return context
-
-
-def show(context: ssl.SSLContext, pair: KeyPair) -> None:
-    """Use a certificate for new connections of a TLS context. Raises OSError if it is no valid pair."""
     with file_of(pair.key + b"\n" + pair.certificate) as path:
         context.load_cert_chain(path, password=_no_password)
+    return context
 
 
 def _no_password() -> bytes:
