@@ -5,7 +5,7 @@ never written to a disk if the system can keep them in memory.
 """
 
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from ipaddress import ip_address
@@ -39,7 +39,7 @@ class TLSMaterial(NamedTuple):
 
 
 class KeyPair(NamedTuple):
-    """A certificate (with its chain) and its key, both in PEM. Never print it: its text hides the key."""
+    """A certificate (with its chain) and its key, both in PEM. Its text hides the key."""
 
     certificate: bytes
     key: bytes
@@ -85,82 +85,46 @@ def _text(pem: bytes) -> str | None:
 
 
 def self_signed(organization: str, common_name: str, names: Iterable[str], now: datetime, life: timedelta) -> KeyPair:
-    """Create a self-signed serving certificate for `names` (IP addresses or DNS names).
+    """Create a self-signed serving certificate for `names` (IP addresses or DNS names), like `issued`."""
+    return issued(organization, common_name, names, now, life)
+
+
+def issued(
+    organization: str,
+    common_name: str,
+    names: Iterable[str],
+    now: datetime,
+    life: timedelta,
+    *,
+    authority: KeyPair | None = None,
+    signs: bool = False,
+) -> KeyPair:
+    """Create a certificate that a CA (None: its own key) signs; with `signs` it is a CA for serving certificates.
 
     It is valid from an hour before `now`. The common name, which clients do not verify, is truncated to its maximum
-    length.
+    length. The CA's key is an elliptic curve key.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    name = _name(organization, common_name)
-    return _pair(_serving(x509.CertificateBuilder(name, name), names), key, key, now, life)
-
-
-def certificate_authority(organization: str, common_name: str, now: datetime, life: timedelta) -> KeyPair:
-    """Create a CA, valid from an hour before `now`, whose key can sign serving certificates and nothing else."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = _name(organization, common_name)
-    usage = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    builder = (
-        x509.CertificateBuilder(name, name)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-    return _pair(builder, key, key, now, life)
-
-
-def issued(authority: KeyPair, organization: str, names: Sequence[str], now: datetime, life: timedelta) -> KeyPair:
-    """Create a serving certificate for `names` that a CA signs, valid from an hour before `now`."""
-    signer = x509.load_pem_x509_certificate(authority.certificate)
-    signing = serialization.load_pem_private_key(authority.key, password=None)
-    assert isinstance(signing, ec.EllipticCurvePrivateKey), "a CA of ours"
-    key = ec.generate_private_key(ec.SECP256R1())
-    builder = _serving(x509.CertificateBuilder(signer.subject, _name(organization, names[0])), names)
-    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key())
-    return _pair(builder.add_extension(identifier, critical=False), key, signing, now, life)
-
-
-def _name(organization: str, common_name: str) -> x509.Name:
-    return x509.Name(
+    name = x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization),
             x509.NameAttribute(NameOID.COMMON_NAME, common_name[:_LONGEST_COMMON_NAME]),
         ]
     )
-
-
-def _serving(builder: x509.CertificateBuilder, names: Iterable[str]) -> x509.CertificateBuilder:
-    return (
-        builder.add_extension(x509.SubjectAlternativeName([alternative(one) for one in names]), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    )
-
-
-def _pair(
-    builder: x509.CertificateBuilder,
-    key: ec.EllipticCurvePrivateKey,
-    signing: ec.EllipticCurvePrivateKey,
-    now: datetime,
-    life: timedelta,
-) -> KeyPair:
-    """Sign a certificate for a key, and return both in PEM."""
+    issuer = x509.load_pem_x509_certificate(authority.certificate).subject if authority else name
+    signer = serialization.load_pem_private_key(authority.key, None) if authority else key
+    assert isinstance(signer, ec.EllipticCurvePrivateKey), "the caller demands it"
+    known, own = signer.public_key(), key.public_key()
     certificate = (
-        builder.public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
+        x509.CertificateBuilder(issuer, name, own, x509.random_serial_number())
         .not_valid_before(now - _SKEW)
         .not_valid_after(now + life)
-        .sign(signing, hashes.SHA256())
+        .add_extension(x509.SubjectAlternativeName([alternative(one) for one in names]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(own), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(known), critical=False)
+        .sign(signer, hashes.SHA256())
     )
     plain = serialization.NoEncryption()
     pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8

@@ -49,8 +49,7 @@ class Scene:
         if isinstance(self.upper, DryRunCluster):
             self.upper.place(NAMESPACE, {"metadata": {"name": INSIDE}})
             self.upper.follow(SECRET, self.secrets, bool)
-            for found in filter(None, [self.secret()]):
-                self.secrets.put(orjson.dumps(found))
+            self.secrets.replace(map(orjson.dumps, filter(None, [self.secret()])), 0)
 
     def topology(self, more: str = "", *, enabled: bool = True, url: str = "") -> Topology:
         """Make a topology whose webhook is reached on loopback."""

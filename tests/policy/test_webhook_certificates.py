@@ -15,7 +15,6 @@ from tensile.policy.webhook.certificates import (
     LIFE,
     OVERLAP,
     Served,
-    WebhookCertificates,
     certificates_in,
     certificates_of,
     given,
@@ -117,8 +116,8 @@ def test_what_does_not_belong_together_is_nothing(data: Any) -> None:
 
 
 def under(authority: KeyPair, served: Served, now: float) -> Served:
-    """Give another certificate under a CA."""
-    pair = issued(authority, "x", ["x"], NOW, timedelta(days=1))
+    """Return what is served once another certificate under a CA was given."""
+    pair = issued("x", "x", ["x"], NOW, timedelta(days=1), authority=authority)
     return given(served, pair, authority.certificate, now)
 
 
@@ -161,9 +160,3 @@ def test_of_a_file_nothing_but_certificates_is_published() -> None:
     pair = self_signed("x", "x", ["x"], NOW, timedelta(days=1))
     both = KeyPair(b"# ours\n" + pair.key + pair.certificate, pair.key)
     assert trusted(given((), both, both.certificate, 0.0)) == pair.certificate
-
-
-def test_a_text_without_certificates_has_none() -> None:
-    """Whoever wrote it."""
-    assert certificates_in(b"nothing") == []
-    assert certificates_of(secret(REF, OWNER, WebhookCertificates(KeyPair(b"", b""), FIRST.serving))) is None

@@ -237,19 +237,6 @@ async def test_given_files_are_used_and_followed(here: Scene, tmp_path: Path) ->
     assert here.trusts() == 1
 
 
-async def test_what_takes_the_place_of_files_overlaps_with_them(here: Scene, tmp_path: Path) -> None:
-    """Another replica may hear later of the edit."""
-    pair = files(here, tmp_path)
-    await here.begin(FILES)
-    await here.begin()
-    assert pair.certificate in here.trusted()
-    await here.heard()
-    here.add_after(seconds=2 * OVERLAP)
-    await here.server.look()
-    assert pair.certificate not in here.trusted()
-    await here.heard()
-
-
 @pytest.mark.parametrize("missing", ["hook.crt", "hook.key"])
 async def test_files_that_cannot_be_used_are_named(here: Scene, tmp_path: Path, missing: str) -> None:
     """At the start that is an error; a file that is not there, and one that is no certificate."""

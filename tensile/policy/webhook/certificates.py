@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from tensile.kube.tls import KeyPair, certificate_authority, issued
+from tensile.kube.tls import KeyPair, issued
 from tensile.kubelet.api.certificate_checks import names_of, pair_fault
 from tensile.names import Owner
 from tensile.objects import SECRET, Manifest, Ref
@@ -48,14 +48,14 @@ def renewed(known: WebhookCertificates | None, names: Sequence[str], now: dateti
     webhook has answered at the new address.
     """
     if known is None or _is_due(known.authority, now):
-        authority = certificate_authority("tensile", "webhook CA", now, AUTHORITY_LIFE)
-        return WebhookCertificates(authority, issued(authority, "tensile", names, now, LIFE))
+        authority = issued("tensile", "webhook CA", ["webhook-ca"], now, AUTHORITY_LIFE, signs=True)
+        return WebhookCertificates(authority, issued("tensile", names[0], names, now, LIFE, authority=authority))
     if not _is_due(known.serving, now):
         former = names_of(certificates_in(known.serving.certificate)[0])
         if set(names) <= set(former):
             return known
         names = list(dict.fromkeys([*names, *former]))[:_NAMES]
-    return known._replace(serving=issued(known.authority, "tensile", names, now, LIFE))
+    return known._replace(serving=issued("tensile", names[0], names, now, LIFE, authority=known.authority))
 
 
 def _is_due(pair: KeyPair, now: datetime) -> bool:

@@ -1,8 +1,9 @@
 """Serves the webhook of the active topology: its port, its certificate, and its registration in the upper cluster.
 
-All replicas serve it, so that creations never wait for a new leader. The leader also writes the Secret with the
+All replicas serve it, so that creations never wait for a new leader. The leader also keeps the Secret with the
 certificates and the registration, and deletes both when the webhook is disabled. They stay when the engine stops,
-because this or another engine will come back.
+because this or another engine will come back. A replica that has no certificate creates a missing Secret itself: it is
+not ready without, and a leader of another version or namespace may not create it.
 """
 
 import asyncio
@@ -98,6 +99,7 @@ class WebhookServer:
         self._woken = asyncio.Event()
         self._trouble = ""
         home.secrets.subscribe(self._note_secret)
+        home.secrets.on_sync(self._woken.set)
 
     @property
     def port(self) -> int:
@@ -110,7 +112,7 @@ class WebhookServer:
             return ""
         if self._listener is None:
             return "the webhook is not served yet: its port cannot be had"
-        why = self._trouble or "the engine that leads creates it"
+        why = self._trouble or "it waits for the upper's Secrets"
         return "" if self._listener.shown else f"the webhook has no certificate yet: {why}"
 
     async def serve(self, topology: Topology) -> None:
@@ -167,11 +169,10 @@ class WebhookServer:
 
     async def _keep(self, topology: Topology) -> None:
         """Serve the certificate of the moment; as the leader, also keep the Secret and the registration."""
-        webhook, leads = topology.webhook, self._home.leads()
+        webhook, leads, ref, secrets = topology.webhook, self._home.leads(), self._secret, self._home.secrets
         try:
-            if leads and self._secret is not None:
-                stored = await self._registration.keep_certificates(self._secret, names_of(webhook), self._now())
-                self._home.secrets.apply_response(stored)
+            if ref and (leads or (not self._served and secrets.synced and secrets.get(*ref[2:]) is None)):
+                secrets.apply_response(await self._registration.keep_certificates(ref, names_of(webhook), self._now()))
         finally:
             self._show(webhook)
         if not webhook.is_reachable:
@@ -203,14 +204,14 @@ class WebhookServer:
         wanted = shown(self._served, now)
         if self._listener is not None and wanted is not None and wanted != self._listener.shown:
             self._listener.show(wanted)
-            _log.info("the webhook shows another certificate")
+            _log.info("the webhook serves another certificate")
 
     def _certificates(self, webhook: Webhook) -> WebhookCertificates | None:
         """Return the certificates in the Secret, None if there is none yet; outside of a cluster our own."""
         if self._secret is None:
             self._own = renewed(self._own, names_of(webhook), self._now())
             return self._own
-        entry = self._home.secrets.get(self._secret.namespace, self._secret.name)
+        entry = self._home.secrets.get(*self._secret[2:])
         found = certificates_of(demand_ours(self._secret, entry.manifest(), self._home.owner)) if entry else None
         if entry and found is None:
             raise TensileError(f"{self._secret} holds no CA and certificate that belong together: the leader renews it")
