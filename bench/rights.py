@@ -95,6 +95,7 @@ TESTS = tuple(
         "vacancies_e2e.py::test_a_namespace_deleted_while_the_engine_was_down_goes_too",
         "webhook_e2e.py::test_fields_are_reloaded_and_switched_off_it_is_taken_back",
         "webhook_e2e.py::test_an_engine_that_starts_again_is_heard_again",
+        "webhook_e2e.py::test_replicas_in_a_cluster_share_the_certificate_in_a_secret",
         "webhook_e2e.py::test_a_claim_with_a_chosen_node_pins_its_pod",
         "bare_e2e.py::test_a_pod_without_a_controller_is_freed_and_again",
         "bare_e2e.py::test_a_pod_whose_name_somebody_took_is_kept",

@@ -16,8 +16,10 @@ from tensile.sandbox import audit
 from tensile.sandbox.layout import UPPER
 
 _DECISION = "authorization.k8s.io/decision"
-_SCOPED = {"leases.coordination.k8s.io", "configmaps"}
+_SCOPED = {"leases.coordination.k8s.io", "configmaps", "secrets"}
 """Resources on which there are rights in one namespace."""
+_CERTIFICATE = "tensile-webhook-"
+"""How the name of the one Secret begins on which there are."""
 
 
 class Used(NamedTuple):
@@ -78,8 +80,14 @@ def asked_of(cluster: str, record: dict[str, Any], own: str) -> Thing:
 
 
 def _scope(cluster: str, resource: str, verb: str, ref: dict[str, Any], own: str) -> str:
-    """Return in which one namespace a right stands that is not for all: of those above, three do."""
-    namespace = ref.get("namespace", "")
+    """Return in which one namespace a right stands that is not for all: of those above, four do.
+
+    The log has no name of what was refused at its creation.
+    """
+    namespace, name = ref.get("namespace", ""), ref.get("name", "")
+    is_certificate = name.startswith(_CERTIFICATE) or (not name and verb == "create" and namespace == own)
     if cluster != UPPER or resource not in _SCOPED or (resource == "configmaps" and verb not in ("create", "patch")):
+        return ""
+    if resource == "secrets" and (verb in ("list", "watch") or not is_certificate):
         return ""
     return OWN if namespace == own else namespace

@@ -27,6 +27,7 @@ EVERYTHING = {
 }
 """A topology that asks for all there is."""
 PLACE = ConfigMapKey("that of the topology's ConfigMap", "topology")
+INSIDE = "that of the engine"
 
 
 def topology() -> Topology:
@@ -37,7 +38,7 @@ def topology() -> Topology:
 def table() -> str:
     """Write both sides."""
     whole = topology()
-    above = upper_rights(whole, place=PLACE, takes_turns=True)
+    above = upper_rights(whole, place=PLACE, takes_turns=True, namespace=INSIDE)
     return "\n".join([*_side("upper cluster", above), "", *_side("lower clusters", _below(whole))])
 
 

@@ -86,6 +86,30 @@ def test_what_a_webhook_registered_can_always_be_taken_back() -> None:
     (left,) = (one for one in above(**BARE) if (one.resource, one.group) == hook)
     assert (set(left.verbs), left.name) == ({"get", "delete"}, "tensile-demo")
     assert left.lost
+    (secret,) = (one for one in upper_rights(topology(**BARE), namespace="ops") if one.name == "tensile-webhook-demo")
+    assert (secret.namespace, set(secret.verbs), bool(secret.lost)) == ("ops", {"get", "delete"}, True)
+
+
+@pytest.mark.parametrize(
+    ("webhook", "namespace"),
+    [
+        ({}, "inside"),
+        ({"url": "https://hook/"}, "inside"),
+        ({"service": {"namespace": "ops", "name": "hook"}}, "ops"),
+        ({"tlsCertFile": "c", "tlsKeyFile": "k"}, ""),
+    ],
+)
+def test_the_webhooks_certificate_is_in_one_secret(webhook: dict[str, Any], namespace: str) -> None:
+    """In the namespace of its Service, else in that of the engine; with files, or outside a cluster, in none."""
+    spec = topology(webhook={"enabled": True, **webhook})
+    rights = [one for one in upper_rights(spec, namespace="inside") if one.purpose.startswith("CA and certificate")]
+    assert [(one.namespace, one.name, one.verbs) for one in rights] == (
+        [(namespace, "", ("create",)), (namespace, "tensile-webhook-demo", ("get", "patch", "delete"))]
+        if namespace
+        else []
+    )
+    outside = [one.namespace for one in upper_rights(spec) if one.purpose.startswith("CA and certificate")]
+    assert outside == (["ops", "ops"] if "service" in webhook else [])
 
 
 @pytest.mark.parametrize("moving", [{"descheduler": {"enabled": True}}, {"lower": {"maintenance": "drain"}}, {}])
@@ -169,13 +193,14 @@ def test_rights_in_one_namespace_are_no_rights_elsewhere() -> None:
 
 def test_what_is_for_one_object_is_for_no_other() -> None:
     """Neither another's webhook nor another's turn is the engine's to change; at `create` no role can tell names."""
-    rights = upper_rights(topology(webhook={"enabled": True}), takes_turns=True)
+    rights = upper_rights(topology(webhook={"enabled": True}), takes_turns=True, namespace="tensile")
     named = {(one.resource, one.name): one.verbs for one in rights if one.name}
     assert named == {
         ("mutatingwebhookconfigurations", "tensile-demo"): ("get", "patch", "delete"),
         ("mutatingadmissionpolicies", "tensile-demo"): ("get", "patch", "delete"),
         ("mutatingadmissionpolicybindings", "tensile-demo"): ("get", "patch", "delete"),
         ("leases", "tensile-demo"): ("get", "patch"),
+        ("secrets", "tensile-webhook-demo"): ("get", "patch", "delete"),
     }
     unnamed = {one.resource: one.verbs for one in rights if not one.name and one.namespace in ("", "kube-system")}
     assert unnamed["mutatingwebhookconfigurations"] == unnamed["leases"] == ("create",)
@@ -195,5 +220,5 @@ def test_how_a_right_is_written_in_a_role() -> None:
 def test_the_documentation_lists_just_these() -> None:
     """It is written from the list (tests/rightstable.py), so a change of a right is a change there."""
     assert rewritten(DOCUMENT.read_text()) == DOCUMENT.read_text()
-    above_all = upper_rights(whole(), place=ConfigMapKey("x", "y"), takes_turns=True)
+    above_all = upper_rights(whole(), place=ConfigMapKey("x", "y"), takes_turns=True, namespace="z")
     assert table().count("\n| `") == len(above_all) + len(lower_rights(whole().lowers[0]))

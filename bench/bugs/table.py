@@ -52,9 +52,9 @@ BUGS = (
     ),
     Bug(
         "what others registered under the webhook's name is written over",
-        "tensile/policy/webhook/server.py",
-        "if not is_ours(seen, self._home.owner):",
-        "if not seen:",
+        "tensile/policy/webhook/registration.py",
+        "    if is_ours(seen, owner):",
+        "    if seen:",
         _in("policy", "webhook_server"),
     ),
     Bug(

@@ -26,7 +26,7 @@ def upper_roles(topology: Topology, *, namespace: str, configmap: str = CONFIGMA
         namespace: the namespace of the engine, its account and the topology's ConfigMap.
         configmap: the name of that ConfigMap.
     """
-    rights = upper_rights(topology, place=ConfigMapKey(namespace, configmap), takes_turns=True)
+    rights = upper_rights(topology, place=ConfigMapKey(namespace, configmap), takes_turns=True, namespace=namespace)
     return [_account(topology.name, namespace), *_roles(rights, topology.name, namespace)]
 
 

@@ -106,7 +106,8 @@ class Engine:
             ReloadableServer("extender", self.extender),
         )
         self._parts = (self._hooked, self._extended)
-        self.admission = PolicyRegistration(self.clusters.connections[UPPER], world.owner, own_namespace())
+        inside = own_namespace(self._ways.account)
+        self.admission = PolicyRegistration(self.clusters.connections[UPPER], world.owner, inside)
         await self._hooked.open(self.topology)
         timing = Timing(utc_now, random.random)
         self.trials = CredentialChecks(
@@ -229,10 +230,17 @@ class Engine:
                 self._wake(before.lower.name)
 
     def _home_of_webhook(self, world: World) -> WebhookContext:
-        upper, claims = self.clusters.connections[UPPER], world.upper.more[CLAIM]
-        nodes, home = world.upper.nodes, self._ways.directory
-        watcher = self.clusters.fleet.watcher
-        return WebhookContext(upper, world.owner, home, claims, nodes, watcher, own_namespace(), lambda: self._leads)
+        return WebhookContext(
+            self.clusters.connections[UPPER],
+            world.owner,
+            self._ways.directory,
+            world.upper.more[CLAIM],
+            world.upper.nodes,
+            world.upper.secrets,
+            self.clusters.fleet.watcher,
+            own_namespace(self._ways.account),
+            lambda: self._leads,
+        )
 
     def _ports(self, topology: Topology) -> KubeletServers:
         upper = self.clusters.connections[UPPER]

@@ -21,6 +21,7 @@ from tensile.kube import net
 from tensile.kube.cluster import Cluster
 from tensile.kube.credentials import (
     NAME_ONE,
+    SERVICE_ACCOUNT,
     Access,
     AccessError,
     CredentialsUnavailable,
@@ -56,7 +57,7 @@ class ClusterAccess(NamedTuple):
     """How to access clusters; paths are relative to `directory`.
 
     `upper_kubeconfig` and `upper_context`, if given, are used instead of the topology's. `instead` is advice for a
-    process that runs outside of a pod.
+    process that runs outside of a pod, `account` the directory with a pod's ServiceAccount.
     """
 
     directory: Path
@@ -64,6 +65,7 @@ class ClusterAccess(NamedTuple):
     upper_kubeconfig: str | None = None
     upper_context: str | None = None
     instead: str = NAME_ONE
+    account: Path = SERVICE_ACCOUNT
 
     async def upper_access(self, upper: Upper) -> Access:
         """Return the access to the upper cluster, in-cluster without a kubeconfig; raises AccessError."""
@@ -71,7 +73,9 @@ class ClusterAccess(NamedTuple):
         if self.upper_kubeconfig is not None:
             path, context = self.upper_kubeconfig, self.upper_context
         try:
-            return await in_cluster(instead=self.instead) if path is None else await self.access(path, context)
+            if path is None:
+                return await in_cluster(directory=self.account, instead=self.instead)
+            return await self.access(path, context)
         except AccessError as error:
             raise AccessError(f"upper: {error.what}", error.advice) from None
 

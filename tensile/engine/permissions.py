@@ -33,7 +33,7 @@ from tensile.objects import (
     Ref,
 )
 from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
-from tensile.policy.webhook.registration import ref_of
+from tensile.policy.webhook.registration import ref_of, secret_ref
 from tensile.reconcile.watches import FOLLOWS, WatchedKind
 from tensile.topology import Controller, Lower, Topology
 
@@ -123,11 +123,12 @@ _BELOW = (
 
 
 def upper_rights(
-    topology: Topology, *, place: ConfigMapKey | None = None, takes_turns: bool = False
+    topology: Topology, *, place: ConfigMapKey | None = None, takes_turns: bool = False, namespace: str = ""
 ) -> list[Permission]:
     """Return the permissions of a topology's engine in the upper cluster.
 
-    `place` is the ConfigMap with the topology, None for a file; `takes_turns` is whether it uses leader election.
+    `place` is the ConfigMap with the topology, None for a file; `takes_turns` is whether it uses leader election;
+    `namespace` is where it runs, "" outside a cluster.
     """
     found = [*_ABOVE, *_controllers(topology.enabled, above=True), *_preempting(topology)]
     if topology.kubelet.tls_cert_file is None:
@@ -141,7 +142,7 @@ def upper_rights(
     found.append(Permission(POD, ("create",), _EVICTED, "eviction", lost=lost))
     if topology.descheduler.recreate_bare_pods:
         found += [Permission(POD, ("create",), _BARE), Permission(SECRET, ("get", *WRITTEN), _BARE)]
-    found += _admission(topology)
+    found += _admission(topology, namespace)
     if place is not None:
         status = Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
         found += _one(status, ("create", "patch"), "the topology's status beside its ConfigMap")
@@ -162,13 +163,16 @@ def _one(ref: Ref, verbs: tuple[str, ...], purpose: str, lost: str = "") -> Iter
     yield basis._replace(verbs=tuple(verb for verb in verbs if verb != "create"), name=ref.name)
 
 
-def _admission(topology: Topology) -> Iterator[Permission]:
+def _admission(topology: Topology, namespace: str) -> Iterator[Permission]:
     """Yield the permissions for admission of pods: the webhook, and the MutatingAdmissionPolicy."""
-    if topology.webhook.enabled:
+    webhook, secret = topology.webhook, secret_ref(topology, namespace)
+    if webhook.enabled:
         yield from _one(ref_of(topology), ("get", *WRITTEN), "registration of the webhook")
         yield Permission(CLAIM, FOLLOWED, "the webhook, which keeps pods with their volumes")
+        if secret is not None and webhook.tls_cert_file is None:
+            yield from _one(secret, ("get", *WRITTEN), "CA and certificate of the webhook")
     else:
-        yield _taken_back(ref_of(topology))
+        yield from (_taken_back(ref) for ref in (ref_of(topology), secret) if ref is not None)
     for ref in (policy_ref(topology.name), binding_ref(topology.name)):
         yield from _one(ref, ("get", *WRITTEN), _AT_CREATION, lost=_AT_CREATION_LOST)
 
@@ -180,9 +184,10 @@ def _preempting(topology: Topology) -> Iterator[Permission]:
 
 
 def _taken_back(ref: Ref) -> Permission:
-    """Return the permission to delete a registration from when the webhook was enabled; else it would remain."""
-    lost = "a registration from when webhook.enabled was true, with pods that wait for nobody's answer"
-    return Permission(ref.kind, ("get", "delete"), "webhook.enabled: false takes it back", name=ref.name, lost=lost)
+    """Return the permission to delete what there is from when the webhook was enabled; else it would remain."""
+    lost = "a registration or a Secret from when webhook.enabled was true; pods may wait for nobody's answer"
+    why = "webhook.enabled: false takes it back"
+    return Permission(ref.kind, ("get", "delete"), why, namespace=ref.namespace, name=ref.name, lost=lost)
 
 
 def _controllers(controllers: Iterable[Controller], *, above: bool) -> Iterator[Permission]:

@@ -7,6 +7,7 @@ server keeps serving until the port is free, and the open is retried, so that no
 import asyncio
 from contextlib import suppress
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Protocol
 
 import structlog
@@ -203,8 +204,8 @@ class WebhookPort:
         await self.server.close()
 
 
-def own_namespace() -> str:
-    """Return the namespace that this process runs in, "" outside a cluster."""
+def own_namespace(account: Path = SERVICE_ACCOUNT) -> str:
+    """Return the namespace that this process runs in, "" outside a cluster; `account` is its ServiceAccount."""
     with suppress(OSError):
-        return (SERVICE_ACCOUNT / "namespace").read_text().strip()
+        return (account / "namespace").read_text().strip()
     return ""

@@ -1,7 +1,7 @@
 """TLS contexts for connections to clusters and for our listeners, from certificates and keys in PEM.
 
-A listener without a configured certificate gets a self-signed one. Keys are never written to a disk if the system can
-keep them in memory.
+A listener without a configured certificate gets a self-signed one, or one under a CA that is created for it. Keys are
+never written to a disk if the system can keep them in memory.
 """
 
 import ssl
@@ -39,10 +39,13 @@ class TLSMaterial(NamedTuple):
 
 
 class KeyPair(NamedTuple):
-    """A certificate (with its chain) and its key, both in PEM."""
+    """A certificate (with its chain) and its key, both in PEM. Its text hides the key."""
 
     certificate: bytes
     key: bytes
+
+    def __repr__(self) -> str:
+        return "KeyPair(...)"
 
 
 def context(papers: TLSMaterial, origin: str) -> ssl.SSLContext:
@@ -82,10 +85,24 @@ def _text(pem: bytes) -> str | None:
 
 
 def self_signed(organization: str, common_name: str, names: Iterable[str], now: datetime, life: timedelta) -> KeyPair:
-    """Create a self-signed serving certificate for `names` (IP addresses or DNS names).
+    """Create a self-signed serving certificate for `names` (IP addresses or DNS names), like `issued`."""
+    return issued(organization, common_name, names, now, life)
+
+
+def issued(
+    organization: str,
+    common_name: str,
+    names: Iterable[str],
+    now: datetime,
+    life: timedelta,
+    *,
+    authority: KeyPair | None = None,
+    signs: bool = False,
+) -> KeyPair:
+    """Create a certificate that a CA (None: its own key) signs; with `signs` it is a CA for serving certificates.
 
     It is valid from an hour before `now`. The common name, which clients do not verify, is truncated to its maximum
-    length.
+    length. The CA's key is an elliptic curve key.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name(
@@ -94,14 +111,20 @@ def self_signed(organization: str, common_name: str, names: Iterable[str], now: 
             x509.NameAttribute(NameOID.COMMON_NAME, common_name[:_LONGEST_COMMON_NAME]),
         ]
     )
+    issuer = x509.load_pem_x509_certificate(authority.certificate).subject if authority else name
+    signer = serialization.load_pem_private_key(authority.key, None) if authority else key
+    assert isinstance(signer, ec.EllipticCurvePrivateKey), "the caller demands it"
+    known, own = signer.public_key(), key.public_key()
     certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        x509.CertificateBuilder(issuer, name, own, x509.random_serial_number())
         .not_valid_before(now - _SKEW)
         .not_valid_after(now + life)
         .add_extension(x509.SubjectAlternativeName([alternative(one) for one in names]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
+        .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(own), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(known), critical=False)
+        .sign(signer, hashes.SHA256())
     )
     plain = serialization.NoEncryption()
     pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
@@ -121,14 +144,9 @@ def serving_tls(pair: KeyPair) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
-    show(context, pair)
-    return context
-
-
-def show(context: ssl.SSLContext, pair: KeyPair) -> None:
-    """Use a certificate for new connections of a TLS context. Raises OSError if it is no valid pair."""
     with file_of(pair.key + b"\n" + pair.certificate) as path:
         context.load_cert_chain(path, password=_no_password)
+    return context
 
 
 def _no_password() -> bytes:

@@ -11,7 +11,7 @@ the Secret's own name and namespace.
 import re
 from base64 import b64decode
 from binascii import Error
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -41,9 +41,13 @@ def redact_error(error: ClusterError, step: Step, cache: Cache | None) -> Cluste
     if step.ref.kind != SECRET:
         return error
     known = cache.get(step.ref.namespace, step.ref.name) if cache else None
-    contents = [step.body or {}, _patched(step), known.manifest() if known and known.raw else {}]
+    return redact(error, step.ref, [step.body or {}, _patched(step), known.manifest() if known and known.raw else {}])
+
+
+def redact(error: ClusterError, ref: Ref, contents: Sequence[Mapping[str, Any]]) -> ClusterError:
+    """Return an error about a Secret, without its message if that quotes one of these states of the Secret."""
     is_backup = any(content.get("type") == KEPT_POD for content in contents)
-    pieces = {piece for content in contents for piece in _sought(content, step.ref, is_pod=is_backup)}
+    pieces = {piece for content in contents for piece in _sought(content, ref, is_pod=is_backup)}
     if any(piece in error.message for piece in pieces):
         error.message = UNTOLD
         error.args = (UNTOLD,)

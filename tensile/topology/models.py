@@ -241,7 +241,8 @@ class Webhook(Section):
     """The URL at which the upper apiserver reaches it, for an engine outside of the cluster; null if `service` is
     set."""
     tls_cert_file: fields.FilePath | None = None
-    """Path of the serving certificate, together with tlsKeyFile; null: a self-signed certificate."""
+    """Path of the serving certificate, together with tlsKeyFile; null: one under a CA of the engine's own, which its
+    replicas in a cluster share in a Secret."""
     tls_key_file: fields.FilePath | None = None
     """Path of the certificate's key."""
     ignore_selector_keys: fields.LabelKeys = ("clusterID",)

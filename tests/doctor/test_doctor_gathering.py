@@ -266,6 +266,7 @@ def test_which_rights_are_asked_for_above() -> None:
         rights = needed_above(spec, place, "own")
         assert {one.namespace for one in rights if one.purpose.startswith("replicas")} == {"kube-system"}
         assert {one.namespace for one in rights if "beside its ConfigMap" in one.purpose} == maps
+        assert {one.namespace for one in rights if one.name.startswith("tensile-webhook")} == {"own"}
     assert not [one for one in needed_above(spec, PLACE, "") if one.purpose.startswith("replicas")]
 
 

@@ -155,6 +155,11 @@ class Ground:
         return self.namespace
 
     @property
+    def ways(self) -> ClusterAccess:
+        """The engine's access to its clusters, from outside of them."""
+        return ClusterAccess(self.directory)
+
+    @property
     def lease(self) -> str:
         """The path of the Lease by which engines of this topology take turns, where they do."""
         return lease_ref(self.namespace).path()
@@ -232,7 +237,7 @@ class Ground:
         fleet = Fleet(chance=random.random, clock=lambda: time.monotonic() + self.ahead)
         topology = self.topology(*edits)
         self.started_as = topology.name
-        self.engine = Engine(topology, ClusterAccess(self.directory), self.heard, fleet)
+        self.engine = Engine(topology, self.ways, self.heard, fleet)
         self.is_started = True
         async with asyncio.timeout(3 * LIMIT):
             await self.engine.start()

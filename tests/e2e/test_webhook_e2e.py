@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import orjson
 import psutil
 import pytest
 import pytest_asyncio
-from enginekit import LOWERS, TOLERATION, A, edit_lower, polled
+from enginekit import LOWERS, TOLERATION, A, Edit, edit_lower, polled
 from hookedkit import OPTED, Hooked, hooking
 from programkit import Program
 from sitekit import LIMIT, Manifest, is_ready
@@ -19,7 +20,9 @@ from sitekit import LIMIT, Manifest, is_ready
 from bench.spareports import spare_ports
 from tensile.engine.engine import Engine
 from tensile.engine.lower import ClusterAccess
+from tensile.engine.servers import WebhookAlone
 from tensile.kube.fleet import Fleet
+from tensile.policy.webhook.listener import call
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -178,36 +181,129 @@ def _trusted(hook: Manifest) -> str:
     return str(hook["webhooks"][0]["clientConfig"]["caBundle"])
 
 
-async def test_an_engine_that_stands_by_leaves_the_address_to_the_one_that_drives(ground: Hooked) -> None:
-    """One of the same name that was set up elsewhere is trusted at once, and asked when it drives itself."""
-    before, ports = await ground.registered(), spare_ports(len(LOWERS) + 2)
+def elsewhere(**webhook: Any) -> Edit:
+    """Make an edit by which a second engine has other ports, and `webhook` other fields."""
+    ports = spare_ports(len(LOWERS) + 2)
 
-    def elsewhere(file: Manifest) -> None:
-        """Set other ports in the topology, and another address for the webhook."""
+    def edit(file: Manifest) -> None:
         for lower, port in zip(file["lowers"], ports, strict=False):
             lower["node"]["kubeletPort"] = port
         file["kubelet"]["port"] = ports[-2]
-        file["webhook"] |= {"port": ports[-1], "url": f"https://127.0.0.1:{ports[-1]}/mutate"}
+        file["webhook"] |= {"port": ports[-1], **webhook}
 
-    topology = ground.topology(ground.hooked(), elsewhere)
-    other = Engine(topology, ClusterAccess(ground.directory), ground.heard, Fleet(chance=random.random))
+    return edit
+
+
+@asynccontextmanager
+async def standing_by(ground: Hooked, *edits: Edit) -> AsyncIterator[Engine]:
+    """Have a second engine stand by, which is ready for reviews."""
+    other = Engine(ground.topology(*edits), ground.ways, ground.heard, Fleet(chance=random.random))
     await other.standby()
     try:
-        await ground.upper.until(ground.hook, lambda one: _trusted(one) != _trusted(before))
         await polled(lambda: not other.hook.server.waits())
-        assert _address(await ground.registered()) == _address(before)
-        await ground.stop()
-        await other.lead()
-        found = await ground.upper.until(ground.hook, lambda one: _address(one) == topology.webhook.url)
-        assert found["metadata"]["uid"] == before["metadata"]["uid"]
+        yield other
     finally:
         await other.stop()
+
+
+async def test_an_engine_that_stands_by_leaves_the_address_to_the_one_that_drives(ground: Hooked) -> None:
+    """One of the same name that was set up elsewhere changes nothing, and is asked when it drives itself."""
+    before, (port,) = await ground.registered(), spare_ports(1)
+    url = f"https://127.0.0.1:{port}/mutate"
+    async with standing_by(ground, ground.hooked(), elsewhere(port=port, url=url)) as other:
+        assert (await ground.registered())["webhooks"] == before["webhooks"]
+        await ground.stop()
+        await other.lead()
+        found = await ground.upper.until(ground.hook, lambda one: _address(one) == url)
+        assert found["metadata"]["uid"] == before["metadata"]["uid"]
     await ground.start(ground.hooked())
     await ground.upper.until(ground.hook, lambda one: _address(one) == _address(before))
 
 
 def _address(hook: Manifest) -> str:
     return str(hook["webhooks"][0]["clientConfig"]["url"])
+
+
+TAINT = {"key": "e2e-inside", "value": "", "effect": "NoSchedule"}
+
+
+class Inside(Hooked):
+    """An engine that finds itself in a pod of namespace `home`."""
+
+    home = "kube-public"
+
+    @property
+    def ways(self) -> ClusterAccess:
+        """The access of a process that has an account mounted."""
+        account = self.directory / "account"
+        account.mkdir(exist_ok=True)
+        (account / "namespace").write_text(self.home)
+        return ClusterAccess(self.directory, account=account)
+
+    @property
+    def secret(self) -> str:
+        """The path of the Secret with the webhook's certificate."""
+        return self.path("secrets", f"tensile-webhook-{self.namespace}", namespace=self.home)
+
+    async def asks(self) -> None:
+        """Wait until a pod that is created is prepared by this engine: no other one has its taint."""
+        async with asyncio.timeout(LIMIT):
+            while not await self.is_prepared("asked"):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.1)
+
+    async def is_prepared(self, name: str) -> bool:
+        """Report whether a pod that is created now is prepared by this engine."""
+        made = await self.asked(name, None, "?dryRun=All")
+        return TAINT["key"] in {one.get("key") for one in made["spec"]["tolerations"]}
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def inside(own: Sandbox, tmp_path: Path) -> AsyncIterator[Inside]:
+    """An engine in a cluster, which is asked about pods; at its end nothing of it may be left."""
+    made = Inside(own, tmp_path)
+    (made.hook_port,) = spare_ports(1)
+    await made.open()
+    try:
+        await made.start(made.hooked(), edit_lower(A, node={"taints": [TAINT]}))
+        await made.asks()
+        yield made
+        await made.clear()
+        await made.upper.gone(made.hook, made.secret)
+    finally:
+        await made.close()
+
+
+async def test_replicas_in_a_cluster_share_the_certificate_in_a_secret(inside: Inside) -> None:
+    """The one that leads makes it and keeps it, also when a person deletes or spoils it; no pod goes by meanwhile."""
+    upper = inside.upper
+    hook, secret = await inside.registered(), await upper.read(inside.secret)
+    first = secret["data"]["ca.crt"]
+    assert _trusted(hook) == first
+    async with standing_by(inside, inside.hooked(), elsewhere()) as other:
+        address = f"https://127.0.0.1:{other.hook.port}/mutate"
+        await call(address, b64decode(_trusted(hook)))
+        await upper.delete(inside.secret)
+        await upper.until(inside.secret, lambda one: one["data"]["ca.crt"] != first)
+        assert await inside.is_prepared("deleted")
+        await upper.until(inside.hook, lambda one: _trusted(one) != first)
+        await upper.patch(inside.secret, {"data": {"tls.crt": b64encode(b"spoilt").decode()}})
+        await upper.until(inside.secret, lambda one: b64decode(one["data"]["tls.crt"]) != b"spoilt")
+        assert await inside.is_prepared("spoilt")
+        await call(address, b64decode(_trusted(await inside.registered())))
+
+
+async def test_a_webhook_that_runs_alone_in_a_cluster_shares_it_too(inside: Inside) -> None:
+    """It watches that one Secret, and writes nothing that is there."""
+    before = await inside.registered(), await inside.upper.read(inside.secret)
+    topology = inside.topology(inside.hooked(), elsewhere())
+    alone = WebhookAlone(topology, inside.ways, Fleet(chance=random.random))
+    await alone.start()
+    try:
+        await polled(lambda: not alone.missing())
+        await call(f"https://127.0.0.1:{alone.port.port}/mutate", b64decode(_trusted(before[0])))
+    finally:
+        await alone.stop()
+    assert (await inside.registered(), await inside.upper.read(inside.secret)) == before
 
 
 async def test_virtual_nodes_with_taints_of_their_own_are_tolerated(ground: Hooked) -> None:

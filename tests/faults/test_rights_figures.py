@@ -119,6 +119,14 @@ def record(code: int = 200, user: str = "engine", decision: str = "allow", **ref
             {"resource": "leases", "apiGroup": "coordination.k8s.io", "namespace": "kube-node-lease"},
             Thing(UPPER, LEASES, "get", "kube-node-lease"),
         ),
+        (UPPER, {"resource": "secrets", "namespace": "here", "verb": "create"}, Thing(UPPER, "secrets", "create", OWN)),
+        (UPPER, {"resource": "secrets", "namespace": "there", "verb": "create"}, Thing(UPPER, "secrets", "create")),
+        (
+            UPPER,
+            {"resource": "secrets", "namespace": "here", "name": "tensile-webhook-demo"},
+            Thing(UPPER, "secrets", "get", OWN),
+        ),
+        (UPPER, {"resource": "secrets", "verb": "list"}, Thing(UPPER, "secrets", "list")),
     ],
 )
 def test_which_right_a_request_needs(cluster: str, ref: dict[str, str], wanted_thing: Thing) -> None:

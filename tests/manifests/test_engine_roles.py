@@ -67,7 +67,8 @@ def test_the_objects_are_as_recorded(side: str, extent: str) -> None:
 def test_they_grant_the_rights_and_nothing_else(extent: str) -> None:
     """Each verb on each resource, in its namespace and on its object: neither fewer nor more."""
     topology = TOPOLOGIES[extent]()
-    rights = upper_rights(topology, place=ConfigMapKey("tensile", "topology"), takes_turns=True)
+    place = ConfigMapKey("tensile", "topology")
+    rights = upper_rights(topology, place=place, takes_turns=True, namespace="tensile")
     assert granted(above(topology)) == listed(rights)
     assert granted(below(topology)) == listed(lower_rights(topology.lowers[0]))
 

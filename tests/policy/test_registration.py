@@ -1,31 +1,27 @@
-"""What the apiserver is told of the webhook, and how trust in its certificates overlaps."""
+"""What the apiserver is told of the webhook, and where its certificate is kept."""
 
 from base64 import b64decode
 from copy import deepcopy
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jsonpatch
 import pytest
 
-from tensile.kube.tls import self_signed
 from tensile.names import owner_of
+from tensile.objects import SECRET, UPPER, Ref
 from tensile.policy.webhook.registration import (
     address_of,
-    bundle,
     bundle_in,
-    certificates_in,
     change,
     configuration,
     names_of,
     ref_of,
-    trusting,
+    secret_ref,
 )
 from tensile.topology import Topology, parse
 
 Manifest = dict[str, Any]
 
-NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 OWNER = owner_of("11111111-upper", "demo")
 SERVICE, URL = "service: {namespace: hooks, name: webhook}", "url: 'https://10.0.0.1:8443/mutate'"
 
@@ -34,12 +30,6 @@ def topology(webhook: str = URL, more: str = "") -> Topology:
     """Read a topology whose webhook is reached that way."""
     text = f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers: []\nwebhook: {{{webhook}}}\n"
     return parse(text + more)
-
-
-def certificate(days: float = 30, begun: float = 0) -> bytes:
-    """Make a certificate that began some days ago and ends in some."""
-    begin = NOW - timedelta(days=begun)
-    return self_signed("tensile", "x", ["x"], begin, timedelta(days=days + begun)).certificate
 
 
 def stored(wanted: Manifest) -> Manifest:
@@ -125,59 +115,18 @@ def test_what_others_added_stays_when_something_is_written() -> None:
     assert hook["namespaceSelector"]["matchExpressions"][1:] == [added]
 
 
-def held(pem: bytes) -> set[bytes]:
-    """Tell certificates apart."""
-    return {one.tbs_certificate_bytes for one in certificates_in(pem)}
-
-
-def test_the_next_certificate_is_trusted_beside_the_one_that_is_shown() -> None:
-    """And the last one goes once it is shown no more."""
-    shown, following = certificate(), certificate()
-    both = bundle([shown, following], shown, [], NOW)
-    assert held(both) == held(shown) | held(following)
-    assert held(bundle([following], both, [shown], NOW)) == held(following)
-
-
-def test_what_others_show_stays_trusted_as_long_as_it_holds() -> None:
-    """Another engine behind the same Service; what has ended goes, and of very many the oldest."""
-    mine, other, ended = certificate(), certificate(begun=1), certificate(days=-1, begun=40)
-    assert held(bundle([mine], other + ended, [], NOW)) == held(mine) | held(other)
-    many = [certificate(begun=day) for day in range(1, 18)]
-    assert held(bundle([mine], b"".join(many), [], NOW)) == held(b"".join([mine, *many[:15]]))
-
-
-def test_two_engines_come_to_rest() -> None:
-    """Each finds its certificate in what the other wrote, and writes nothing, whatever the order."""
-    first, second = certificate(), certificate()
-    written = bundle([second], bundle([first], b"", [], NOW), [], NOW)
-    assert bundle([first], written, [], NOW) == bundle([second], written, [], NOW) == written
-
-
-def test_a_chain_is_trusted_whole_and_what_is_shared_stays() -> None:
-    """The authority's certificate in a file is the next file's, too."""
-    authority, old, new = certificate(), certificate(), certificate()
-    assert held(bundle([new + authority], old + authority, [old + authority], NOW)) == held(new + authority)
-
-
-def test_trust_can_come_alone() -> None:
-    """Where the apiserver asks already, all else waits for the call."""
-    seen = stored(configuration(topology(), OWNER, certificate()))
-    seen["webhooks"][0]["clientConfig"]["url"] = "https://elsewhere/"
-    both = bundle([certificate()], bundle_in(seen), [], NOW)
-    found = trusting(seen, both)
-    assert found is not None
-    client = found.body["webhooks"][0]["clientConfig"]
-    assert (client["url"], b64decode(client["caBundle"])) == ("https://elsewhere/", both)
-    assert found.body["metadata"] == {"uid": "u-1", "resourceVersion": "7"}
-    assert trusting(seen, bundle_in(seen)) is None
-    assert trusting({**seen, "webhooks": []}, both) is None
-
-
 def test_a_bundle_that_cannot_be_read_is_none() -> None:
     """Somebody else's writing is no reason to fail."""
     for client in ({}, {"caBundle": "?"}, {"caBundle": None}):
         assert bundle_in({"webhooks": [{"clientConfig": client}]}) == b""
     assert bundle_in({}) == b""
-    assert certificates_in(b"nothing") == []
-    mine = certificate()
-    assert held(bundle([mine], b"nothing", [], NOW)) == held(mine)
+
+
+def test_the_secret_is_where_the_service_leads() -> None:
+    """Else where the engine runs, and nowhere for one outside of a cluster; each topology has one of its own."""
+    by_service, by_url = topology(SERVICE), topology(URL)
+    assert [secret_ref(by_service), secret_ref(by_service, "engine")] == 2 * [
+        Ref(UPPER, SECRET, "hooks", "tensile-webhook-demo")
+    ]
+    assert secret_ref(by_url, "engine") == Ref(UPPER, SECRET, "engine", "tensile-webhook-demo")
+    assert secret_ref(by_url) is None

@@ -1,424 +1,313 @@
-"""Several engines that serve one webhook in turn: when one may be sent questions, and how it leaves."""
+"""Several engines that serve one webhook: they share a certificate, one of them keeps it, and they leave in order."""
 
 import asyncio
-import itertools
-import socket
 import ssl
+from base64 import b64encode
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 import pytest_asyncio
 from answering import Answering
-from hookkit import NAME, PACE, Scene, scene
+from hookkit import INSIDE, SECRET_NAME, Scene, scene
 
-from bench.spareports import spare_port
-from tensile.errors import Conflict, Denied, TensileError, Unreachable
+from tensile.errors import Conflict, Denied, NotFound
 from tensile.kube.cluster import Patch
 from tensile.kube.tls import self_signed
-from tensile.objects import MUTATING_WEBHOOK, UPPER, Ref
+from tensile.objects import MUTATING_WEBHOOK, SECRET, UPPER, Manifest, Ref
+from tensile.policy.webhook.certificates import OVERLAP, certificates_of
 from tensile.policy.webhook.listener import WebhookListener, call
-from tensile.policy.webhook.registration import bundle_in, certificates_in
+from tensile.policy.webhook.server import AGAIN, LOOK, REST
 from tensile.reconcile.dryrun.cluster import DryRunCluster
+from tensile.reconcile.redaction import UNTOLD
 
-WAITS = "the upper's apiserver does not trust the webhook's certificate yet"
 ASKED = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"
 PATIENCE = 30.0
+NONE_YET = "the webhook has no certificate yet: it waits for the upper's Secrets"
 
 
 @pytest_asyncio.fixture
 async def here(tmp_path: Path) -> AsyncIterator[Scene]:
-    """A scene with an empty cluster."""
-    async with scene(tmp_path) as made:
+    """The engine that leads, in an empty cluster."""
+    async with scene(tmp_path, inside=INSIDE) as made:
         yield made
 
 
-async def test_the_first_engine_may_be_asked_as_soon_as_it_has_looked(here: Scene) -> None:
-    """Nobody asks before it is registered; what is not served is waited for by nobody."""
-    assert here.server.waits() == ""
-    await here.server.serve(here.topology())
-    assert here.server.waits() == WAITS
-    await here.server.look()
-    assert here.server.waits() == ""
+@pytest_asyncio.fixture
+async def other(here: Scene, tmp_path: Path) -> AsyncIterator[Scene]:
+    """Another engine in that cluster, which stands by, on a port of its own."""
+    async with scene(tmp_path, here.upper, INSIDE) as made:
+        made.leads = False
+        yield made
 
 
-async def test_another_engine_waits_until_every_apiserver_has_heard_of_its_certificate(
-    here: Scene, tmp_path: Path
+async def heard(*engines: Scene) -> None:
+    """Call each engine, trusting what is registered."""
+    for engine in engines:
+        await call(f"https://127.0.0.1:{engine.port}/mutate", engine.trusted())
+
+
+async def pass_on(seconds: float, *engines: Scene) -> None:
+    """Let time pass for engines, and have each look."""
+    for engine in engines:
+        engine.add_after(seconds=seconds)
+        await engine.server.look()
+
+
+def authority(of: Scene) -> bytes:
+    """Return the CA in the Secret."""
+    found = certificates_of(of.secret() or {})
+    assert found is not None
+    return found.authority.certificate
+
+
+async def test_the_one_that_leads_makes_the_certificate_and_all_serve_it(here: Scene, other: Scene) -> None:
+    """What is trusted is its CA."""
+    assert await here.begin() == LOOK
+    assert await other.begin() == LOOK
+    assert here.server.waits() == other.server.waits() == ""
+    assert await here.shown() == await other.shown()
+    assert here.trusted() == authority(here)
+    await heard(here, other)
+
+
+async def test_one_that_stands_by_makes_it_where_nobody_has(here: Scene, other: Scene) -> None:
+    """It cannot be ready without, and a leader of another version makes none; who leads goes on with it."""
+    other.secrets.mark_stale()
+    assert await other.begin() == LOOK
+    assert (other.server.waits(), here.secret()) == (NONE_YET, None)
+    other.secrets.replace((), 0)
+    assert await other.server.look() == LOOK
+    assert (other.server.waits(), here.registered()) == ("", None)
+    made = here.secret()
+    await here.begin()
+    assert here.secret() == made
+    await heard(here, other)
+
+
+async def test_one_that_stands_by_writes_nothing(here: Scene, other: Scene) -> None:
+    """Set up elsewhere it would write it to and fro with the one that leads; when it leads itself it does write."""
+    for one in (here, other):
+        one.add_after(days=-22)
+        await one.begin()
+    before = (here.registered(), here.secret())
+    other.add_after(days=22)
+    await other.server.look()
+    await other.server.serve(other.topology(enabled=False))
+    assert await other.server.look() is None
+    assert (here.registered(), here.secret()) == before
+    await other.begin()
+    await here.delete_secret()
+    await other.server.look()
+    assert here.secret() is None, "it has a certificate"
+    here.leads, other.leads = False, True
+    await other.begin()
+    assert str(other.port) in await here.heard()
+
+
+async def test_who_takes_over_goes_on_with_what_is_there(
+    here: Scene, other: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is registered already leads to it once it counts as ready: sooner, its answers would be refused."""
-    await here.server.serve(here.topology())
+    """Neither the Secret nor trust changes hands: no call fails while another engine begins to lead, or starts."""
+    await here.begin()
+    secret, trusted = here.secret(), here.trusted()
+    await other.begin()
+    here.leads, other.leads = False, True
+    await other.server.look()
+    assert (here.secret(), here.trusted()) == (secret, trusted)
+    assert capsys.readouterr().out.count("the webhook has a new certificate") == 1
+    await heard(here, other)
+
+
+async def test_the_certificate_is_renewed_and_trust_stays(here: Scene, other: Scene) -> None:
+    """Under the same CA: whoever serves which of the two, apiservers take both."""
+    for one in (here, other):
+        one.add_after(days=-22)
+        await one.begin()
+    first, registered = await here.shown(), here.registered()
+    here.add_after(days=22)
     await here.server.look()
-    async with scene(tmp_path, here.upper) as other:
-        await other.server.serve(other.topology())
-        await other.server.look()
-        trusted = certificates_in(bundle_in(here.registered() or {}))
-        assert (len(trusted), other.server.waits()) == (2, WAITS)
-        other.add_after(seconds=PACE.heard)
-        assert other.server.waits() == ""
-        assert here.server.waits() == "", "the first one goes on meanwhile"
-        other.now -= timedelta(hours=1)
-        assert other.server.waits() == "", "a time of day that is put back takes nothing away"
+    assert await here.shown() != first
+    await heard(here, other)
+    await other.server.look()
+    assert await here.shown() == await other.shown()
+    assert here.registered() == registered
+    await heard(here, other)
 
 
-async def test_of_two_that_begin_together_the_slower_one_waits(here: Scene, tmp_path: Path) -> None:
-    """Nobody asked when it looked first; once the other one is registered, it would not be trusted."""
-    async with scene(tmp_path, here.upper) as other:
-        await other.server.serve(other.topology(url="https://127.0.0.1:9/mutate"))
-        await other.server.look()
-        assert other.server.waits() == ""
-        await here.server.serve(here.topology())
-        await here.server.look()
-        await other.server.look()
-        assert (here.server.waits(), other.server.waits()) == ("", WAITS)
-        other.add_after(seconds=PACE.heard)
-        assert other.server.waits() == ""
+async def test_a_secret_that_is_deleted_is_made_anew_and_no_call_fails(here: Scene, other: Scene) -> None:
+    """With another CA: both are trusted, until nobody can serve the former one any more; then it is not."""
+    for one in (here, other):
+        await one.begin()
+    first, former = await here.shown(), authority(here)
+    await here.delete_secret()
+    await pass_on(0.0, other, here, other)
+    assert authority(here) != former
+    assert (await here.shown(), await other.shown(), here.trusts()) == (first, first, 2)
+    await heard(here, other)
+    await pass_on(OVERLAP, here)
+    await heard(here, other)
+    await pass_on(OVERLAP, other)
+    assert await here.shown() == await other.shown() != first
+    await heard(here, other)
+    await pass_on(OVERLAP, here)
+    assert here.trusted() == authority(here)
+    await heard(here, other)
 
 
 @asynccontextmanager
-async def in_turns(*ports: int) -> AsyncIterator[int]:
-    """Return a port that leads each new connection to the next of these, as a Service does."""
-    turns, passing = itertools.cycle(ports), set()
-
-    async def passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass on all that comes one way."""
-        with suppress(OSError):
-            while chunk := await reader.read(1 << 16):
-                writer.write(chunk)
-        writer.close()
-
-    async def led(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Lead one connection."""
-        passing.add(asyncio.current_task())
-        there, back = await asyncio.open_connection("127.0.0.1", next(turns))
-        try:
-            await asyncio.gather(passed(reader, back), passed(there, writer))
-        finally:
-            for end in (back, writer):
-                end.close()
-                with suppress(OSError):
-                    await end.wait_closed()
-
-    server = await asyncio.start_server(led, "127.0.0.1", 0)
+async def running(engine: Scene) -> AsyncIterator[asyncio.Queue[bool]]:
+    """Run an engine, which has to be quicker than its next check; give whether the Secret is there as that changes."""
+    news: asyncio.Queue[bool] = asyncio.Queue()
+    engine.secrets.subscribe(lambda delta: news.put_nowait(delta.after is not None))
+    await engine.server.serve(engine.topology())
+    task = asyncio.create_task(engine.server.run())
     try:
-        yield server.sockets[0].getsockname()[1]
+        async with asyncio.timeout(LOOK / 2):
+            yield news
     finally:
-        server.close()
-        await asyncio.wait_for(asyncio.gather(*passing), PATIENCE)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_engines_that_share_an_address_come_through_to_themselves(here: Scene, tmp_path: Path) -> None:
-    """Neither trusts the other before one is registered, and the address leads to the other first."""
-    async with scene(tmp_path, here.upper) as other, in_turns(other.port, here.port) as port:
-        topologies = [one.topology(url=f"https://127.0.0.1:{port}/mutate") for one in (here, other)]
-        for one, topology in zip((here, other), topologies, strict=True):
-            await one.server.serve(topology)
-        assert await here.server.look() == PACE.look
-        assert await other.server.look() == PACE.look
-        assert len(certificates_in(bundle_in(here.registered() or {}))) == 2
+async def test_a_change_of_the_secret_is_noticed_at_once(here: Scene) -> None:
+    """Not after the rest that was due."""
+    async with running(here) as news:
+        assert await news.get()
+        await here.delete_secret()
+        assert [await news.get(), await news.get()] == [False, True]
 
 
-@asynccontextmanager
-async def beside(first: Scene, directory: Path) -> AsyncIterator[Scene]:
-    """Have one that leads registered, and another one of its name that was set up elsewhere stand by."""
-    await first.server.serve(first.topology())
-    await first.server.look()
-    async with scene(directory, first.upper) as other:
-        other.leads = False
-        await other.server.serve(other.topology())
-        yield other
+async def test_who_waits_for_the_secrets_goes_on_once_they_are_known(other: Scene) -> None:
+    """An engine that begins has not listed them yet."""
+    other.secrets.mark_stale()
+    async with running(other) as news:
+        await asyncio.sleep(0)
+        other.secrets.replace((), 0)
+        assert await news.get()
 
 
-async def test_one_that_stands_by_changes_nothing_but_whom_to_trust(here: Scene, tmp_path: Path) -> None:
-    """Set up otherwise it would write it to and fro with the one that leads; when it leads itself it does write."""
-    async with beside(here, tmp_path) as other:
-        await other.server.look()
-        found = here.registered() or {}
-        assert found["webhooks"][0]["clientConfig"]["url"].endswith(f":{here.port}/mutate")
-        assert len(certificates_in(bundle_in(found))) == 2
-        for one in (here, other):
-            assert await one.server.look() == PACE.look
-        assert here.registered() == found, "both are at rest"
-        here.leads, other.leads = False, True
-        await other.server.look()
-        for one in (here, other):
-            await one.server.look()
-        assert (here.registered() or {})["webhooks"][0]["clientConfig"]["url"].endswith(f":{other.port}/mutate")
+def foreign(data: Any = None) -> Manifest:
+    """Make a Secret of the name that nobody of ours made."""
+    return {"metadata": {"namespace": INSIDE, "name": SECRET_NAME}, "data": data or {}}
 
 
-async def test_one_that_stands_by_has_its_next_certificate_trusted(here: Scene, tmp_path: Path) -> None:
-    """It may be asked by then: it serves the same Service, where it was set up together with the other."""
-    async with beside(here, tmp_path) as other:
-        await other.server.look()
-        other.add_after(days=22)
-        await other.server.look()
-        assert len(certificates_in(bundle_in(here.registered() or {}))) == 3
-
-
-async def test_one_that_stands_by_takes_nothing_back(here: Scene, tmp_path: Path) -> None:
-    """The one that leads serves a webhook; this one does not, and looks again, as it may lead some day."""
-    async with beside(here, tmp_path) as other:
-        await other.server.serve(other.topology(enabled=False))
-        assert await other.server.look() == PACE.look
-        assert here.registered() is not None
-        other.leads = True
-        assert await other.server.look() == PACE.look
-        assert here.registered() is None
-
-
-async def test_what_is_taken_back_stays_away(here: Scene, tmp_path: Path) -> None:
-    """Another one that has not heard of the edit registers it once more, and must not take it back: this one looks."""
-    async with beside(here, tmp_path) as other:
-        await here.server.serve(here.topology(enabled=False))
-        assert await here.server.look() == PACE.look
-        await other.server.look()
-        assert here.registered() is not None
-        await other.server.serve(other.topology(enabled=False))
-        await here.server.look()
-        await other.server.look()
-        assert here.registered() is None
-        assert await here.server.look() is None
-
-
-async def test_two_that_do_not_agree_do_not_make_and_delete_for_ever(here: Scene, tmp_path: Path) -> None:
-    """Another one of that name goes on registering it by a topology of its own: in the end it has its way."""
-    async with beside(here, tmp_path) as other:
-        await here.server.serve(here.topology(enabled=False))
-        rests = []
-        for _ in range(5):
-            rests.append(await here.server.look())
-            await other.server.look()
-        assert rests == [*3 * [PACE.look], None, None]
-        assert here.registered() is not None
-        await here.server.serve(here.topology(enabled=False))
-        await here.server.look()
-        assert here.registered() is None, "an edit asks for it anew"
-
-
-async def test_an_address_that_leads_to_others_only_is_given_up(here: Scene, tmp_path: Path) -> None:
-    """What answers there is nobody that this engine trusts: said, and tried again after a rest."""
-    async with scene(tmp_path) as stranger:
-        await stranger.server.serve(stranger.topology())
-        await here.server.serve(here.topology(url=f"https://127.0.0.1:{stranger.port}/mutate"))
-        assert await here.server.look() == PACE.rest
-        assert here.registered() is None
-        assert await stranger.server.look() == PACE.look, "it goes on as before"
-
-
-class Refusing(DryRunCluster):
-    """A cluster that lets nobody change a thing while it `refuses`."""
-
-    refuses = False
-
-    async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
-        """Patch, or refuse to."""
-        if self.refuses:
-            raise Denied("no right to that", status=403)
-        return await super().patch(ref, patch, subresource)
-
-
-async def heard(here: Scene) -> str:
-    """Call the webhook as an apiserver does, by what is registered, and return where that was."""
-    (hook,) = (here.registered() or {})["webhooks"]
-    await call(hook["clientConfig"]["url"], bundle_in(here.registered() or {}))
-    return str(hook["clientConfig"]["url"])
-
-
-async def test_another_address_on_the_same_port_turns_nobody_away(here: Scene) -> None:
-    """The certificate for it is trusted before it is shown, and is for the former one until the new one answers."""
-    await here.server.serve(here.topology())
+async def test_a_secret_of_somebody_else_is_left_alone_and_not_served(here: Scene, other: Scene) -> None:
+    """Whatever is in it; that is said, and it is ours once it was deleted."""
+    there = here.upper.place(SECRET, foreign())
+    here.secrets.put(orjson.dumps(there))
+    for one in (here, other):
+        assert await one.begin() == REST
+    assert "Secret engines/tensile-webhook-demo is not ours, and stays as it is: delete it" in here.server.waits()
+    assert (here.secret(), here.registered()) == (there, None)
+    await here.server.serve(here.topology(enabled=False))
     await here.server.look()
-    here.add_after(seconds=PACE.heard)
-    other = f"https://localhost:{here.port}/mutate"
-    await here.server.serve(here.topology(url=other))
-    addresses = [await heard(here)]
-    while addresses[-1] != other:
-        assert here.server.waits() == ""
-        here.add_after(seconds=await here.server.look() or 0.0)
-        addresses.append(await heard(here))
-    assert len(addresses) <= 4
+    assert here.secret() == there
+    await here.delete_secret()
+    assert await here.begin() == LOOK
+    await here.heard()
 
 
-async def test_an_address_that_nobody_answers_at_leaves_the_one_that_works(here: Scene) -> None:
-    """However long the edit stands, and when it is corrected."""
-    await here.server.serve(here.topology())
-    await here.server.look()
-    before = await heard(here)
-    await here.server.serve(here.topology(url=f"https://nowhere.invalid:{here.port}/mutate"))
-    for _ in range(5):
-        await here.server.look()
-        here.add_after(seconds=30)
-        assert (await heard(here), here.server.waits()) == (before, "")
-    await here.server.serve(here.topology())
-    await here.server.look()
-    assert await heard(here) == before
+async def test_who_served_before_a_stranger_took_the_name_serves_on(here: Scene) -> None:
+    """Apiservers trust that certificate."""
+    await here.begin()
+    await here.delete_secret()
+    there = here.upper.place(SECRET, foreign())
+    assert await here.server.look() == REST
+    assert here.secret() == there
+    assert here.server.waits() == ""
+    await here.heard()
 
 
-async def test_an_address_that_is_taken_out_leaves_the_certificate(here: Scene) -> None:
-    """The one that is registered is asked for as long as it stands."""
-    await here.server.serve(here.topology())
-    await here.server.look()
-    topology = here.topology()
-    nowhere = topology.model_copy(update={"webhook": topology.webhook.model_copy(update={"url": None})})
-    await here.server.serve(nowhere)
-    for _ in range(5):
-        await here.server.look()
-        here.add_after(seconds=60)
-        await heard(here)
+async def test_what_somebody_wrote_into_our_secret_is_replaced(here: Scene, other: Scene) -> None:
+    """It is still ours; who stands by serves on what it has, and whoever has nothing waits."""
+    for one in (here, other):
+        await one.begin()
+    spoilt = {"data": {"tls.crt": b64encode(b"no certificate").decode()}}
+    found = (here.secret() or {})["metadata"]
+    body = {**spoilt, "metadata": {"uid": found["uid"], "resourceVersion": found["resourceVersion"]}}
+    await here.upper.patch(Ref(UPPER, SECRET, INSIDE, SECRET_NAME), Patch("merge-patch", body))
+    assert await other.server.look() == REST
+    await heard(other)
+    await pass_on(0.0, here, other)
+    assert certificates_of(here.secret() or {}) is not None
+    await pass_on(2 * OVERLAP, here, other)
+    await heard(here, other)
 
 
-async def test_what_is_taken_back_leaves_the_certificate_that_is_trusted(here: Scene) -> None:
-    """An edit of address and port whose port was taken: the move that comes later shows what apiservers know."""
-    await here.server.serve(here.topology())
-    await here.server.look()
-    before = here.server._shown
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        there = taken.getsockname()[1]
-        topology = here.topology(url=f"https://localhost:{there}/mutate")
-        moved = topology.model_copy(update={"webhook": topology.webhook.model_copy(update={"port": there})})
-        with pytest.raises(TensileError, match="is taken"):
-            await here.server.serve(moved)
-    await here.server.serve(here.topology())
-    assert here.server._shown == before
-    here.port = spare_port()
-    await here.server.serve(here.topology())
-    assert here.server._shown == before
-    await here.server.look()
-    await heard(here)
+class Hidden(DryRunCluster):
+    """A cluster in which another engine is quicker: the Secret is not there yet when it is first looked for."""
+
+    hides = 1
+
+    async def read(self, ref: Ref) -> bytes:
+        """Read, or find nothing."""
+        if ref.kind == SECRET and self.hides:
+            self.hides -= 1
+            raise NotFound("no such Secret", status=404)
+        return await super().read(ref)
 
 
-async def test_a_renewal_without_an_address_is_trusted_before_it_is_shown(here: Scene) -> None:
-    """What is registered is asked for as long as it stands."""
-    await here.server.serve(here.topology())
-    await here.server.look()
-    topology = here.topology()
-    nowhere = topology.model_copy(update={"webhook": topology.webhook.model_copy(update={"url": None})})
-    await here.server.serve(nowhere)
-    before = here.server._shown
-    here.add_after(days=25)
-    for _ in range(60):
-        here.add_after(seconds=await here.server.look() or 0.0)
-        known = certificates_in(bundle_in(here.registered() or {}))
-        assert set(certificates_in(here.server._shown.certificate)) <= set(known)
-    assert here.server._shown != before
+async def test_of_two_that_make_the_secret_one_takes_that_of_the_other(tmp_path: Path) -> None:
+    """Nothing is written over."""
+    upper = Hidden(UPPER, now=lambda: datetime.now(UTC))
+    async with scene(tmp_path, upper, INSIDE) as here, scene(tmp_path, upper, INSIDE) as other:
+        await other.begin()
+        before, upper.hides = here.secret(), 1
+        assert await here.begin() == AGAIN
+        assert await here.server.look() == LOOK
+        assert here.secret() == before
+        await heard(here, other)
 
 
-async def test_a_patch_that_is_refused_leaves_who_is_trusted_ready(tmp_path: Path) -> None:
-    """Only a certificate that the apiserver does not know yet is a reason to be asked no more."""
-    upper = Refusing(UPPER, now=lambda: datetime.now(UTC))
-    async with scene(tmp_path, upper) as here:
-        await here.server.serve(here.topology())
-        await here.server.look()
-        here.add_after(seconds=PACE.heard)
-        upper.refuses = True
-        await here.server.serve(here.topology(url=f"https://localhost:{here.port}/mutate"))
-        assert await here.server.look() == PACE.rest
-        assert here.server.waits() == ""
-        await heard(here)
+async def test_switched_off_both_are_taken_back(here: Scene, other: Scene) -> None:
+    """By the one that leads; nothing of it is left, and again switched on it is there."""
+    for one in (here, other):
+        await one.begin()
+        await one.server.serve(one.topology(enabled=False))
+    await other.server.look()
+    assert None not in (here.secret(), here.registered())
+    assert await here.server.look() is None
+    assert (here.secret(), here.registered()) == (None, None)
+    await here.begin()
+    assert None not in (here.secret(), here.registered())
+    await here.heard()
 
 
-async def test_who_deletes_the_registration_while_the_address_changes_waits_for_nothing(here: Scene) -> None:
-    """Nobody asks at the former address any more."""
-    await here.server.serve(here.topology())
-    await here.server.look()
-    other = f"https://localhost:{here.port}/mutate"
-    await here.server.serve(here.topology(url=other))
-    found = (here.registered() or {})["metadata"]
-    ref = Ref(UPPER, MUTATING_WEBHOOK, "", NAME)
-    await here.upper.delete(ref, uid=found["uid"], version=found["resourceVersion"])
-    await here.server.look()
-    assert await heard(here) == other
+async def test_what_a_refusal_quotes_of_the_secret_is_not_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A webhook or a policy of the cluster may answer with all that it was sent."""
+
+    class Quoting(DryRunCluster):
+        """A cluster that refuses Secrets, and repeats them."""
+
+        async def create(self, ref: Ref, body: Manifest) -> bytes:
+            """Refuse, with the key."""
+            raise Denied(f"{ref}: no {body['data']['tls.key']}", status=403)
+
+    async with scene(tmp_path, Quoting(UPPER, now=lambda: datetime.now(UTC)), INSIDE) as here:
+        assert await here.begin() == REST
+        assert UNTOLD in here.server.waits()
+    assert UNTOLD in capsys.readouterr().out
 
 
-async def test_a_certificate_in_files_that_is_given_up_stays_trusted(here: Scene, tmp_path: Path) -> None:
-    """Another replica may have heard later of it."""
-    pair = self_signed("ours", "127.0.0.1", ("127.0.0.1",), datetime.now(UTC), timedelta(days=90))
-    (tmp_path / "tls.crt").write_bytes(pair.certificate)
-    (tmp_path / "tls.key").write_bytes(pair.key)
-    await here.server.serve(here.topology(", tlsCertFile: tls.crt, tlsKeyFile: tls.key"))
-    await here.server.look()
-    await here.server.serve(here.topology())
-    for _ in range(5):
-        here.add_after(seconds=await here.server.look() or 0.0)
-        assert set(certificates_in(pair.certificate)) <= set(certificates_in(bundle_in(here.registered() or {})))
-
-
-@pytest.mark.parametrize("leads", [True, False])
-async def test_a_certificate_in_files_stays_trusted_while_others_show_it(tmp_path: Path, *, leads: bool) -> None:
-    """One Secret is mounted by all replicas, and changes for one of them a minute before it does for the other."""
-    files = ", tlsCertFile: tls.crt, tlsKeyFile: tls.key"
-    early, late = tmp_path / "early", tmp_path / "late"
-
-    def write(*directories: Path) -> None:
-        """Write a new pair."""
-        pair = self_signed("ours", "127.0.0.1", ("127.0.0.1",), datetime.now(UTC), timedelta(days=90))
-        for directory in directories:
-            directory.mkdir(exist_ok=True)
-            (directory / "tls.crt").write_bytes(pair.certificate)
-            (directory / "tls.key").write_bytes(pair.key)
-
-    write(early, late)
-    async with scene(early) as one, scene(late, one.upper) as other:
-        one.leads, other.leads = leads, not leads
-        for each in (one, other):
-            await each.server.serve(each.topology(files))
-            await each.server.look()
-        write(early)
-        for _ in range(8):
-            for each in (one, other):
-                each.add_after(seconds=PACE.look)
-                await each.server.look()
-                for asked in (one, other):
-                    await call(f"https://127.0.0.1:{asked.port}/mutate", bundle_in(one.registered() or {}))
-
-
-async def test_an_engine_that_cannot_make_itself_trusted_is_not_asked(tmp_path: Path) -> None:
-    """It is looked at again soon where another engine was quicker; what is refused stays so for longer."""
+async def test_where_another_was_quicker_it_is_looked_at_again_soon(tmp_path: Path) -> None:
+    """What is refused stays so for longer."""
     async with scene(tmp_path) as first:
-        await first.server.serve(first.topology())
-        await first.server.look()
+        await first.begin()
         there = first.registered() or {}
     upper = Answering("")
     async with scene(tmp_path, upper) as here:
         upper.answer("read", there, there)
         upper.answer("patch", Conflict("changed since", status=409), Denied("no right to that", status=403))
-        await here.server.serve(here.topology())
-        assert (await here.server.look(), here.server.waits()) == (PACE.again, WAITS)
-        assert (await here.server.look(), here.server.waits()) == (PACE.rest, WAITS)
-
-
-@pytest.mark.parametrize(
-    ("error", "waits"), [(Denied("no right to that", status=403), ""), (Unreachable("away"), WAITS)]
-)
-async def test_an_engine_that_may_not_look_is_asked_by_nobody_through_it(
-    tmp_path: Path, error: Exception, waits: str
-) -> None:
-    """Somebody else registers it then, and sees to trust; a cluster that is away is waited for."""
-    upper = Answering("")
-    async with scene(tmp_path, upper) as here:
-        upper.answer("read", error)
-        await here.server.serve(here.topology())
-        await here.server.look()
-        assert here.server.waits() == waits
-
-
-async def test_what_is_somebody_elses_under_our_name_holds_up_nobody(here: Scene) -> None:
-    """It is never ours to be asked through; the rest of the engine is needed all the same."""
-    here.upper.place(MUTATING_WEBHOOK, {"metadata": {"name": NAME}, "webhooks": []})
-    await here.server.serve(here.topology())
-    await here.server.look()
-    assert here.server.waits() == ""
-
-
-async def test_without_an_address_nobody_is_waited_for(here: Scene) -> None:
-    """It is served for whoever registers it by hand."""
-    topology = here.topology()
-    nowhere = topology.model_copy(update={"webhook": topology.webhook.model_copy(update={"url": None})})
-    await here.server.serve(nowhere)
-    await here.server.look()
-    assert here.server.waits() == ""
+        assert await here.begin() == AGAIN
+        assert await here.server.look() == REST
+        assert [one.ref.kind for one in upper.asked] == 4 * [MUTATING_WEBHOOK]
 
 
 class Asker:
@@ -429,7 +318,7 @@ class Asker:
         self.writer = writer
 
     async def ask(self) -> bytes:
-        """Ask once, and return the head of the answer, in small letters, b"" where the connection has ended."""
+        """Ask once; returns the head of the answer, in small letters, b"" where the connection has ended."""
         self.writer.write(ASKED)
         try:
             head = await self.reader.readuntil(b"\r\n\r\n")

@@ -28,8 +28,9 @@ from tensile.kube.tls import KeyPair, self_signed
 from tensile.names import TRIED
 from tensile.objects import MUTATING_WEBHOOK
 from tensile.policy.descheduler.records import EvictionRecord, written
+from tensile.policy.webhook.certificates import OVERLAP
 from tensile.policy.webhook.listener import WebhookListener, call
-from tensile.policy.webhook.registration import bundle_in, certificates_in
+from tensile.policy.webhook.server import LOOK, REST
 from tensile.topology import parse
 
 HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\n"
@@ -49,7 +50,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Scene]:
 async def asked(of: Scene, body: bytes, method: str = "POST", path: str = "/anything") -> tuple[int, bytes]:
     """Send a request, trusting whatever is registered."""
     trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trusted.load_verify_locations(cadata=bundle_in(of.registered() or {}).decode())
+    trusted.load_verify_locations(cadata=of.trusted().decode())
     url = f"https://127.0.0.1:{of.port}{path}"
     sent = {"data": BytesIO(body), "ssl": trusted}
     async with aiohttp.ClientSession() as session, session.request(method, url, **sent) as response:
@@ -62,16 +63,11 @@ def review(pod: dict[str, Any] | None = None) -> bytes:
     return orjson.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
 
 
-def trusted_by(of: Scene) -> int:
-    """Count the certificates that are trusted."""
-    return len(certificates_in(bundle_in(of.registered() or {})))
-
-
 async def test_it_is_registered_once_it_has_called_itself_and_then_answers(here: Scene) -> None:
     """With the certificate of its own making in the bundle; a second look writes nothing."""
     await here.server.serve(here.topology())
     assert here.registered() is None
-    assert await here.server.look() == 10.0
+    assert await here.server.look() == LOOK
     found = here.registered()
     assert found is not None
     assert found["webhooks"][0]["clientConfig"]["url"].endswith(f":{here.port}/mutate")
@@ -85,8 +81,7 @@ async def test_it_is_registered_once_it_has_called_itself_and_then_answers(here:
 
 async def test_what_is_no_review_gets_its_own_answer(here: Scene) -> None:
     """400 with a word of what is wrong, 405, and health."""
-    await here.server.serve(here.topology())
-    await here.server.look()
+    await here.begin()
     status, said = await asked(here, b"{")
     assert (status, said[:20]) == (400, b"no AdmissionReview: ")
     assert (await asked(here, b"", "GET"))[0] == 405
@@ -143,8 +138,7 @@ async def test_an_answer_that_comes_in_pieces_is_read_whole(here: Scene) -> None
 
 async def test_a_large_review_is_answered(here: Scene) -> None:
     """As large as an apiserver takes a pod."""
-    await here.server.serve(here.topology())
-    await here.server.look()
+    await here.begin()
     large = {**POD, "metadata": {**POD["metadata"], "annotations": {"a": "x" * (2 << 20)}}}
     assert (await asked(here, review(large)))[0] == 200
 
@@ -152,10 +146,9 @@ async def test_a_large_review_is_answered(here: Scene) -> None:
 async def test_nothing_is_registered_while_it_cannot_be_reached(here: Scene) -> None:
     """A wrong address would cost every creation its patience; it is said, and tried again."""
     await here.server.serve(here.topology(url=f"https://127.0.0.1:{spare_port()}/"))
-    assert await here.server.look() == 5.0
+    assert await here.server.look() == REST
     assert here.registered() is None
-    await here.server.serve(here.topology())
-    await here.server.look()
+    await here.begin()
     assert here.registered() is not None
 
 
@@ -172,8 +165,7 @@ async def test_without_an_address_it_is_served_and_not_registered(here: Scene) -
 async def test_what_is_somebody_elses_under_our_name_is_not_touched(here: Scene) -> None:
     """Neither changed nor deleted, also when the webhook is switched off."""
     there = here.upper.place(MUTATING_WEBHOOK, {"metadata": {"name": NAME}, "webhooks": []})
-    await here.server.serve(here.topology())
-    assert await here.server.look() == 5.0
+    assert await here.begin() == REST
     await here.server.serve(here.topology(enabled=False))
     assert await here.server.look() is None
     assert here.registered() == there
@@ -181,86 +173,30 @@ async def test_what_is_somebody_elses_under_our_name_is_not_touched(here: Scene)
 
 async def test_switched_off_it_is_taken_back_and_not_served(here: Scene) -> None:
     """What is registered and not there costs every creation its patience; again switched on, it is back."""
-    await here.server.serve(here.topology())
-    await here.server.look()
+    await here.begin()
     await here.server.serve(here.topology(enabled=False))
-    assert await here.server.look() == 10.0
-    assert here.registered() is None
     assert await here.server.look() is None
+    assert here.registered() is None
     with pytest.raises(OSError, match=r"."):
         await asyncio.open_connection("127.0.0.1", here.port)
-    await here.server.serve(here.topology())
-    await here.server.look()
+    await here.begin()
     assert here.registered() is not None
 
 
 async def test_a_program_that_ends_leaves_what_is_registered(here: Scene) -> None:
     """It, or another one, comes back, and the apiserver goes on without an answer until then."""
-    await here.server.serve(here.topology())
-    await here.server.look()
+    await here.begin()
     await here.server.close()
     assert here.registered() is not None
 
 
-async def test_a_program_that_comes_back_is_trusted_before_it_has_called_itself(here: Scene, tmp_path: Path) -> None:
-    """What is registered may lead to it at once, beside the one that was there; the address waits for the call."""
-    await here.server.serve(here.topology())
-    await here.server.look()
-    before = (here.registered() or {})["webhooks"][0]["clientConfig"]
-    async with scene(tmp_path, here.upper) as other:
-        await other.server.serve(other.topology(url=f"https://127.0.0.1:{spare_port()}/"))
-        assert await other.server.look() == 5.0
-        assert trusted_by(here) == 2
-        assert (here.registered() or {})["webhooks"][0]["clientConfig"]["url"] == before["url"]
-        await other.server.serve(other.topology())
-        await other.server.look()
-        assert str(other.port) in (here.registered() or {})["webhooks"][0]["clientConfig"]["url"]
-
-
 async def test_what_somebody_changed_is_put_right(here: Scene) -> None:
     """A failure policy by which creations fail, for one."""
-    await here.server.serve(here.topology())
-    await here.server.look()
+    await here.begin()
     found = here.registered() or {}
     here.upper.place(MUTATING_WEBHOOK, {**found, "webhooks": [{**found["webhooks"][0], "failurePolicy": "Fail"}]})
     await here.server.look()
     assert (here.registered() or {})["webhooks"][0]["failurePolicy"] == "Ignore"
-
-
-async def shown(of: Scene) -> bytes:
-    """Return the certificate that a caller is shown."""
-    plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
-    _, writer = await asyncio.open_connection("127.0.0.1", of.port, ssl=plain)
-    found: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    writer.close()
-    await writer.wait_closed()
-    return found
-
-
-async def test_its_certificate_is_renewed_with_overlap(here: Scene) -> None:
-    """The next one is trusted before it is shown, the last one until it is shown no more; nobody is turned away."""
-    here.add_after(days=-25)
-    await here.server.serve(here.topology())
-    await here.server.look()
-    first = await shown(here)
-    here.add_after(days=20)
-    await here.server.look()
-    assert (trusted_by(here), await shown(here)) == (1, first)
-    here.add_after(days=2)
-    await here.server.look()
-    assert (trusted_by(here), await shown(here)) == (2, first)
-    here.add_after(seconds=19)
-    await here.server.look()
-    assert await shown(here) == first
-    here.add_after(seconds=2)
-    await here.server.look()
-    second = await shown(here)
-    assert second != first
-    assert trusted_by(here) == 2
-    await here.server.look()
-    assert trusted_by(here) == 1
-    await call(f"https://127.0.0.1:{here.port}/", bundle_in(here.registered() or {}))
 
 
 def files(of: Scene, directory: Path) -> KeyPair:
@@ -280,22 +216,25 @@ FILES = ", tlsCertFile: hook.crt, tlsKeyFile: hook.key"
 
 
 async def test_given_files_are_used_and_followed(here: Scene, tmp_path: Path) -> None:
-    """A renewed pair is trusted before it is shown, as one of our own making is; half of one changes nothing."""
+    """A renewed pair is trusted before it is shown, and the last one after; half of one changes nothing."""
     files(here, tmp_path)
-    await here.server.serve(here.topology(FILES))
-    await here.server.look()
-    first = await shown(here)
+    await here.begin(FILES)
+    first = await here.shown()
     async with changed(here, tmp_path):
         (tmp_path / "hook.key").write_bytes(b"half")
-    assert await here.server.look() == 5.0
-    assert await shown(here) == first
+    assert await here.server.look() == REST
+    assert await here.shown() == first
     async with changed(here, tmp_path):
         files(here, tmp_path)
     await here.server.look()
-    assert (trusted_by(here), await shown(here)) == (2, first)
-    here.add_after(seconds=21)
+    assert (here.trusts(), await here.shown()) == (2, first)
+    here.add_after(seconds=OVERLAP)
     await here.server.look()
-    assert await shown(here) != first
+    assert (here.trusts(), await here.shown() == first) == (2, False)
+    await here.heard()
+    here.add_after(seconds=OVERLAP)
+    await here.server.look()
+    assert here.trusts() == 1
 
 
 @pytest.mark.parametrize("missing", ["hook.crt", "hook.key"])
@@ -303,7 +242,7 @@ async def test_files_that_cannot_be_used_are_named(here: Scene, tmp_path: Path, 
     """At the start that is an error; a file that is not there, and one that is no certificate."""
     files(here, tmp_path)
     (tmp_path / missing).write_bytes(b"nothing")
-    with pytest.raises(TensileError, match=r"hook\.crt"):
+    with pytest.raises(TensileError, match=rf"{missing}: it holds no "):
         await here.server.serve(here.topology(FILES))
     async with changed(here, tmp_path):
         (tmp_path / missing).unlink()
@@ -311,7 +250,7 @@ async def test_files_that_cannot_be_used_are_named(here: Scene, tmp_path: Path, 
         await here.server.serve(here.topology(FILES))
     async with changed(here, tmp_path):
         os.mkfifo(tmp_path / missing)
-    with pytest.raises(TensileError, match=f"{missing}: not a file: name a regular file"):
+    with pytest.raises(TensileError, match=rf"{missing}: cannot be read \(not a file\): name a regular file"):
         await here.server.serve(here.topology(FILES))
 
 
@@ -330,14 +269,12 @@ async def test_a_port_that_is_taken_is_named_and_changes_nothing(here: Scene) ->
 
 async def test_nobody_is_sent_there_while_its_port_cannot_be_had(here: Scene) -> None:
     """It made way for another part, and its new port is taken: a Service has to lead elsewhere."""
-    await here.server.serve(here.topology())
-    await here.server.look()
+    await here.begin()
     here.add_after(seconds=60)
     assert here.server.waits() == ""
     await here.server.close()
     assert "its port cannot be had" in here.server.waits()
-    await here.server.serve(here.topology())
-    await here.server.look()
+    await here.begin()
     here.add_after(seconds=60)
     assert here.server.waits() == ""
     await here.server.serve(here.topology(enabled=False))
@@ -345,23 +282,54 @@ async def test_nobody_is_sent_there_while_its_port_cannot_be_had(here: Scene) ->
 
 
 async def test_a_move_keeps_the_certificate(here: Scene) -> None:
-    """Apiservers trust it already; under another name it is another one."""
+    """Apiservers trust it already."""
     await here.server.serve(here.topology())
-    before = await shown(here)
+    before = await here.shown()
     here.port = spare_port()
     await here.server.serve(here.topology())
-    assert await shown(here) == before
-    await here.server.serve(here.topology(url=f"https://localhost:{here.port}/mutate"))
-    assert await shown(here) != before
+    assert await here.shown() == before
+
+
+async def test_another_address_turns_nobody_away(here: Scene) -> None:
+    """The certificate is for both, under the same CA, and the former one stays registered until the other answers."""
+    await here.begin()
+    former, trusted = await here.heard(), here.trusted()
+    assert await here.begin(url=f"https://nowhere.invalid:{here.port}/mutate") == REST
+    assert await here.heard() == former
+    other = f"https://localhost:{here.port}/mutate"
+    assert await here.begin(url=other) == LOOK
+    assert (await here.heard(), here.trusted()) == (other, trusted)
+
+
+async def test_outside_a_cluster_its_certificate_is_renewed_under_the_same_ca(here: Scene) -> None:
+    """So nothing is registered anew."""
+    here.add_after(days=-22)
+    await here.begin()
+    first, registered = await here.shown(), here.registered()
+    here.add_after(days=22)
+    await here.server.look()
+    assert await here.shown() != first
+    assert here.registered() == registered
+    await here.heard()
+
+
+async def test_a_program_that_comes_back_registers_its_new_ca(here: Scene, tmp_path: Path) -> None:
+    """The last one's key was in its memory only."""
+    await here.begin()
+    before = here.trusted()
+    async with scene(tmp_path, here.upper) as other:
+        await other.begin()
+        assert other.trusted() != before
+        assert other.trusts() == 1
+        await other.heard()
 
 
 async def test_other_keys_count_from_the_next_review_on(here: Scene) -> None:
     """A reload that moves nothing keeps the port, the certificate and open connections."""
-    await here.server.serve(here.topology())
-    await here.server.look()
-    before = await shown(here)
+    await here.begin()
+    before = await here.shown()
     await here.server.serve(here.topology(", ignoreSelectorKeys: [disk]"))
-    assert await shown(here) == before
+    assert await here.shown() == before
     _, said = await asked(here, review())
     assert b"disk" not in said
     assert orjson.loads(said)["response"]["allowed"]
@@ -420,29 +388,12 @@ async def test_an_upper_cluster_that_says_no_costs_the_answers_nothing(
     upper = Answering("")
     async with scene(tmp_path, upper) as here:
         upper.answer("read", error, error)
-        await here.server.serve(here.topology())
-        assert await here.server.look() == 5.0
+        assert await here.begin() == REST
         assert here.server.port == here.port
+        assert here.server.waits() == ""
         await here.server.serve(here.topology(enabled=False))
-        assert await here.server.look() == (5.0 if isinstance(error, Unreachable) else None)
-    assert ("cannot be seen or changed" in capsys.readouterr().out) == isinstance(error, Denied)
-
-
-async def test_a_certificate_that_cannot_be_published_is_shown_in_the_end(tmp_path: Path) -> None:
-    """Whoever manages the registration in our place has published it, or nobody would be served for ever."""
-    upper = Answering("")
-    async with scene(tmp_path, upper) as here:
-        upper.answer("read", *(Denied("no right to that", status=403) for _ in range(4)))
-        await here.server.serve(here.topology())
-        first = await shown(here)
-        here.add_after(days=22)
-        await here.server.look()
-        here.add_after(seconds=100)
-        await here.server.look()
-        assert await shown(here) == first
-        here.add_after(seconds=101)
-        await here.server.look()
-        assert await shown(here) != first
+        assert await here.server.look() == (REST if isinstance(error, Unreachable) else None)
+    assert "the webhook may still be registered" in capsys.readouterr().out
 
 
 async def test_a_call_knows_who_answers(here: Scene) -> None:

@@ -33,7 +33,7 @@ from tensile.kubelet.api.certificate_checks import (
 )
 from tensile.kubelet.api.client_ca import CALLERS_KEY, PUBLISHED
 from tensile.objects import UPPER, Manifest, metadata
-from tensile.policy.webhook.registration import certificates_in
+from tensile.policy.webhook.certificates import certificates_in
 from tensile.policy.webhook.registration import names_of as webhook_names
 
 CHECK = "certificates"

@@ -104,7 +104,7 @@ def needed_above(topology: Topology, place: ConfigMapKey | None, own: str) -> li
 
     By default an engine uses leader election only in a cluster.
     """
-    return upper_rights(topology, place=place, takes_turns=bool(own))
+    return upper_rights(topology, place=place, takes_turns=bool(own), namespace=own)
 
 
 class _Gathering:

@@ -9,7 +9,7 @@ from cryptography.x509.oid import NameOID
 from tensile.diagnostics.doctor.facts import ClusterFacts, ContactResult, Facts, Finding, Level, ServerEndpoint, Stage
 from tensile.kubelet.api.certificate_checks import date_of, described, names_of
 from tensile.objects import UPPER
-from tensile.policy.webhook.registration import certificates_in
+from tensile.policy.webhook.certificates import certificates_in
 
 MOST_SECONDS = 5.0
 """The largest difference in seconds between two clocks that is not reported."""

@@ -6,7 +6,7 @@ issued, a self-signed certificate serves clusters whose apiserver does not verif
 """
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -114,7 +114,7 @@ class ServingCertificate:
 
     def _pair(self, node: str) -> KeyPair:
         if self._files is not None:
-            return KeyPair(*(_content(*each, self._read) for each in zip(_FIELDS, self._files, strict=True)))
+            return read_pair(_FIELDS, self._files, self._read)
         return self._issued.get(node) or self._own(node)
 
     def _own(self, node: str) -> KeyPair:
@@ -161,6 +161,11 @@ class ServingCertificate:
             for each in found:
                 self._log.warning("callers may refuse the serving certificate", node=node, why=each)
         self._doubted[about] = found
+
+
+def read_pair(fields: Sequence[str], files: Sequence[Path], read: ReadFile) -> KeyPair:
+    """Return a certificate and its key; raise TensileError that names a file and its field in the topology."""
+    return KeyPair(*(_content(*each, read) for each in zip(fields, files, strict=True)))
 
 
 def _content(field: str, file: Path, read: ReadFile) -> bytes:

@@ -197,7 +197,8 @@ class PolicyRegistration:
             self._changed.clear()
             rest = await self.look()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), rest)
+                async with asyncio.timeout(rest):
+                    await self._changed.wait()
 
     async def look(self) -> float:
         """Reconcile the registration with the topology; return the seconds until the next check."""

@@ -20,7 +20,7 @@ from aiohttp import web
 from tensile.errors import TensileError, described
 from tensile.kube import net
 from tensile.kube.aio import beginning
-from tensile.kube.tls import KeyPair, TLSMaterial, context, serving_tls, show
+from tensile.kube.tls import KeyPair, TLSMaterial, context, serving_tls
 from tensile.policy.tls_port import ClientBounds, TLSPort
 from tensile.policy.webhook.review import VERSIONS, MalformedReview
 
@@ -39,13 +39,14 @@ AnswerReview = Callable[[bytes], bytes]
 class WebhookListener:
     """The webhook's server on `bind`:`port` (0 for any free port).
 
-    `answer` returns the response to a review or raises Malformed. A body must arrive within `patience` seconds.
+    It accepts connections once it has a certificate, `shown`. `answer` returns the response to a review or raises
+    Malformed. A body must arrive within `patience` seconds.
     """
 
-    def __init__(self, pair: KeyPair, answer: AnswerReview, patience: float = _PATIENCE) -> None:
+    def __init__(self, pair: KeyPair | None, answer: AnswerReview, patience: float = _PATIENCE) -> None:
+        self.shown = pair
         self._answer = answer
         self._patience = patience
-        self._tls = serving_tls(pair)
         self._front: TLSPort | None = None
         self._leaves = False
 
@@ -65,11 +66,17 @@ class WebhookListener:
                 why = "is taken: set another webhook.port, or stop that program"
             raise net.refusal(error, f"{where}: {why}") from None
         self._front = TLSPort(opened, self._serve, ClientBounds(_MOST_BYTES, patience=self._patience))
-        self._front.show(self._tls)
+        if self.shown is not None:
+            self.show(self.shown)
 
     def show(self, pair: KeyPair) -> None:
-        """Serve another certificate, from the next connection on."""
-        show(self._tls, pair)
+        """Serve a certificate, from the next connection on; raises TensileError if TLS does not take it."""
+        assert self._front is not None, "it was started"
+        try:
+            self._front.show(serving_tls(pair))
+        except OSError as error:
+            raise TensileError(f"the webhook's certificate: TLS does not take it ({error}): renew it") from None
+        self.shown = pair
 
     async def close(self) -> None:
         """Stop listening; answer on open connections for one more second, and close each after its answer.
@@ -119,56 +126,32 @@ class WebhookListener:
             return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="a defect of tensile\n")
 
 
-class UnexpectedServer(TensileError):
-    """The server that answered a call has a certificate that is not trusted."""
+async def call(url: str, trusted: bytes) -> None:
+    """Have a webhook review a pod that does not exist, trusting only the given certificates.
 
-
-async def call(url: str, trusted: bytes, times: int = 1) -> None:
-    """Call a webhook, trusting only the given certificates; raises TensileError with what went wrong.
-
-    An address may lead to several engines in turn, so it is called up to `times` times until a trusted one answers.
+    Raises TensileError with what went wrong.
     """
-    for _ in range(times - 1):
-        with suppress(UnexpectedServer):
-            return await _called(url, trusted)
-    return await _called(url, trusted)
-
-
-async def _called(url: str, trusted: bytes) -> None:
-    asked = str(uuid4())
-    body = _question(asked)
+    uid = str(uuid4())
+    request = {"uid": uid, "kind": {"kind": "Pod"}, "operation": "CREATE", "object": {"metadata": {}, "spec": {}}}
+    review = {"apiVersion": f"admission.k8s.io/{VERSIONS[0]}", "kind": "AdmissionReview", "request": request}
     tls = context(TLSMaterial(authority=trusted), "the webhook's certificate")
     tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     timeout = aiohttp.ClientTimeout(total=_PATIENCE)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
-            session.post(url, data=body, ssl=tls, allow_redirects=False) as response,
+            session.post(url, data=orjson.dumps(review), ssl=tls, allow_redirects=False) as response,
         ):
             status, said = response.status, await beginning(response.content, _MOST_BYTES)
     except aiohttp.ClientConnectorCertificateError as error:
-        raise UnexpectedServer(f"{url}: {error.certificate_error}") from None
+        raise TensileError(f"{url}: {error.certificate_error}") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
         raise TensileError(f"{url}: {str(cause) or type(cause).__name__}") from None
-    if status != HTTPStatus.OK or not _is_answer(said, asked):
-        raise TensileError(f"{url}: something else answers there (HTTP {status})")
-
-
-def _question(uid: str) -> bytes:
-    """Return a review of a pod that does not exist."""
-    pod = {"metadata": {"name": "probe", "namespace": "probe"}, "spec": {"containers": []}}
-    kind = {"group": "", "version": "v1", "kind": "Pod"}
-    request = {"uid": uid, "kind": kind, "operation": "CREATE", "object": pod}
-    return orjson.dumps(
-        {"apiVersion": f"admission.k8s.io/{VERSIONS[0]}", "kind": "AdmissionReview", "request": request}
-    )
-
-
-def _is_answer(said: bytes, uid: str) -> bool:
-    """Report whether a body is the answer to our review."""
     try:
-        found = orjson.loads(said)
-        return bool(found["response"]["uid"] == uid and found["response"]["allowed"])
+        found = orjson.loads(said)["response"]
+        is_answer = status == HTTPStatus.OK and found["uid"] == uid and found["allowed"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        return False
+        is_answer = False
+    if not is_answer:
+        raise TensileError(f"{url}: something else answers there (HTTP {status})")

@@ -1,23 +1,29 @@
-"""The MutatingWebhookConfiguration: which pods are sent to the webhook, at which address, and the CA bundle.
+"""The webhook's objects in the upper cluster: its MutatingWebhookConfiguration, and the Secret with its certificates.
 
 Creations of pods must never fail or wait for long because of the webhook. So only pods that opted in are sent, the
-timeout is three seconds, and the failure policy is Ignore. Certificates overlap, also when several engines serve one
-Service: a new certificate is published before it is served, and an old one stays until it is no longer served.
+timeout is three seconds, the failure policy is Ignore, and it is registered only once it has answered at its address.
+
+Only the leader writes, as other engines may be set up differently. What is not ours under our name stays as it is.
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Iterable
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import Any
 from urllib.parse import urlsplit
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
+import orjson
+import structlog
 
-from tensile.kube.cluster import Patch
+from tensile.errors import AlreadyExists, ClusterError, Conflict, NotFound, TensileError
+from tensile.kube.cluster import Cluster, Patch
 from tensile.names import PREFIX, VIRTUAL_POD, Owner
-from tensile.objects import MUTATING_WEBHOOK, UPPER, Manifest, Ref, annotations, as_read, labels, metadata
+from tensile.objects import MUTATING_WEBHOOK, SECRET, UPPER, Manifest, Ref, annotations, as_read, labels, metadata
+from tensile.policy.webhook.certificates import certificates_of, renewed, secret
+from tensile.policy.webhook.listener import call
+from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.pods.scheduling import left_alone
+from tensile.reconcile.redaction import redact
 from tensile.topology import ServiceRef, Topology, Webhook
 
 HOOK = f"pods.{PREFIX.rstrip('/')}"
@@ -25,17 +31,27 @@ HOOK = f"pods.{PREFIX.rstrip('/')}"
 TIMEOUT_SECONDS = 3
 PATH = "/mutate"
 _PORT = 443
-_OTHERS = 15
-"""Maximum of certificates of other engines, running or gone, kept in the bundle; the newest are kept.
+_log = structlog.get_logger("tensile.webhook")
 
-An engine cannot know which others still run. The limit covers the engines that serve one Service plus many restarts;
-with a lower one, a long-running engine would not be trusted until its next check.
-"""
+
+class ForeignRegistration(TensileError):
+    """The configuration or the Secret of our name is not ours."""
 
 
 def ref_of(topology: Topology) -> Ref:
     """Return the ref of a topology's configuration; two topologies in one upper cluster have one each."""
     return Ref(UPPER, MUTATING_WEBHOOK, "", f"tensile-{topology.name}")
+
+
+def secret_ref(topology: Topology, own_namespace: str = "") -> Ref | None:
+    """Return the ref of the Secret with the webhook's certificates, None for an engine outside of a cluster.
+
+    It is in the namespace of the webhook's Service, else in the engine's own: a Service selects pods of its namespace,
+    so these are the same. Whoever controls that of the Service decides where the calls go.
+    """
+    service = topology.webhook.service
+    namespace = service.namespace if service else own_namespace
+    return Ref(UPPER, SECRET, namespace, f"tensile-webhook-{topology.name}") if namespace else None
 
 
 def names_of(webhook: Webhook) -> tuple[str, ...]:
@@ -60,9 +76,13 @@ def configuration(topology: Topology, owner: Owner, bundle: bytes, own_namespace
     """Return the configuration as the API stores it; `bundle` is the CA bundle in PEM."""
     left = sorted(left_alone(topology, own_namespace))
     elsewhere = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": left}
+    service = topology.webhook.service
+    client: Manifest = {"url": address_of(topology.webhook)}
+    if service is not None:
+        client = {"service": {"namespace": service.namespace, "name": service.name, "path": PATH, "port": _PORT}}
     hook = {
         "name": HOOK,
-        "clientConfig": {**_client(topology.webhook), "caBundle": b64encode(bundle).decode()},
+        "clientConfig": {**client, "caBundle": b64encode(bundle).decode()},
         "rules": [
             {
                 "apiGroups": [""],
@@ -109,15 +129,6 @@ def change(seen: Manifest, wanted: Manifest) -> Patch | None:
     return Patch("merge-patch", {"metadata": {**as_read(seen), **sections}, "webhooks": hooks})
 
 
-def trusting(seen: Manifest, trusted: bytes) -> Patch | None:
-    """Return the patch that sets only the CA bundle of a configuration of ours, None if it is equal already."""
-    if not seen.get("webhooks") or bundle_in(seen) == trusted:
-        return None
-    hook, *others = seen["webhooks"]
-    client = {**hook.get("clientConfig", {}), "caBundle": b64encode(trusted).decode()}
-    return Patch("merge-patch", {"metadata": as_read(seen), "webhooks": [{**hook, "clientConfig": client}, *others]})
-
-
 def _laid_over(seen: Manifest, hook: Manifest) -> Manifest:
     """Return a webhook entry with ours applied; unknown fields and exclusions added by others stay."""
     ours: list[Manifest] = hook["namespaceSelector"]["matchExpressions"]
@@ -136,34 +147,75 @@ def bundle_in(seen: Manifest) -> bytes:
         return b""
 
 
-def bundle(mine: Iterable[bytes], present: bytes, dropped: Collection[bytes], now: datetime) -> bytes:
-    """Return the CA bundle in PEM: all of `mine`, and the newest of the `present` ones that have not expired.
+def demand_ours(ref: Ref, seen: Manifest, owner: Owner) -> Manifest:
+    """Return an object of our name; raises ForeignRegistration if it is not ours."""
+    if is_ours(seen, owner):
+        return seen
+    raise ForeignRegistration(f"{ref} is not ours, and stays as it is: delete it, or give the topology another name")
 
-    `mine` and `dropped` are PEM with any number of certificates; no engine serves those in `dropped` any more. If the
-    set of certificates does not change, `present` is returned unchanged, so that two engines do not overwrite each
-    other.
+
+class WebhookRegistration:
+    """Writes both objects, as the leader; raises ClusterError, and ForeignRegistration for objects that are not ours.
+
+    `namespace` is where this process runs, "" outside a cluster.
     """
-    own = list(dict.fromkeys(one for pem in mine for one in certificates_in(pem)))
-    gone = {one for pem in dropped for one in certificates_in(pem)} - set(own)
-    there = certificates_in(present)
-    others = [one for one in there if one not in own and one not in gone and one.not_valid_after_utc > now]
-    kept = sorted(others, key=lambda one: one.not_valid_before_utc, reverse=True)[:_OTHERS]
-    if set(there) == {*own, *kept}:
-        return present
-    return b"".join(one.public_bytes(Encoding.PEM) for one in (*own, *kept))
 
+    def __init__(self, upper: Cluster, owner: Owner, namespace: str) -> None:
+        self._upper = upper
+        self._owner = owner
+        self._namespace = namespace
+        self._reached: Webhook | None = None
+        """The settings with which the webhook has answered."""
 
-def certificates_in(pem: bytes) -> list[x509.Certificate]:
-    """Return the certificates of a PEM text, an empty list if it has none."""
-    try:
-        return x509.load_pem_x509_certificates(pem)
-    except ValueError:
-        return []
+    async def keep_certificates(self, ref: Ref, names: Sequence[str], now: datetime) -> bytes:
+        """Create the Secret, or renew what is due in it; return it as stored."""
+        seen = await self._seen(ref)
+        known = certificates_of(seen) if seen else None
+        wanted = renewed(known, names, now)
+        if seen and wanted is known:
+            return orjson.dumps(seen)
+        made = secret(ref, self._owner, wanted)
+        patch = Patch("merge-patch", {"metadata": as_read(seen), "data": made["data"]}) if seen else None
+        try:
+            stored = await self._write(ref, made, patch)
+        except ClusterError as error:
+            raise redact(error, ref, [made, seen or {}]) from None
+        _log.info("the webhook has a new certificate", secret=f"{ref.namespace}/{ref.name}")
+        return stored
 
+    async def register(self, topology: Topology, trusted: bytes) -> None:
+        """Register the webhook as the topology says, once it answers at its address; raises TensileError until then."""
+        ref, webhook = ref_of(topology), topology.webhook
+        seen = await self._seen(ref)
+        if self._reached != webhook:
+            await call(address_of(webhook), trusted)
+            self._reached = webhook
+        wanted = configuration(topology, self._owner, trusted, self._namespace)
+        patch = change(seen, wanted) if seen else None
+        if seen is None or patch is not None:
+            await self._write(ref, wanted, patch)
+            _log.info("the webhook is registered", name=ref.name, address=address_of(webhook))
 
-def _client(webhook: Webhook) -> dict[str, Any]:
-    """Return the clientConfig of the webhook without the CA bundle."""
-    if webhook.service is None:
-        return {"url": address_of(webhook)}
-    service = {"namespace": webhook.service.namespace, "name": webhook.service.name, "path": PATH, "port": _PORT}
-    return {"service": service}
+    async def take_back(self, topology: Topology) -> None:
+        """Delete both objects as far as they are ours."""
+        self._reached = None
+        for ref in filter(None, (ref_of(topology), secret_ref(topology, self._namespace))):
+            with suppress(ForeignRegistration, NotFound):
+                if (seen := await self._seen(ref)) is not None:
+                    read = as_read(seen)
+                    await self._upper.delete(ref, uid=read["uid"], version=read["resourceVersion"])
+                    _log.info("deleted: the webhook is not enabled", kind=ref.kind.name, name=ref.name)
+
+    async def _seen(self, ref: Ref) -> Manifest | None:
+        """Return an object of ours, None for none."""
+        try:
+            return demand_ours(ref, orjson.loads(await self._upper.read(ref)), self._owner)
+        except NotFound:
+            return None
+
+    async def _write(self, ref: Ref, wanted: Manifest, patch: Patch | None) -> bytes:
+        """Patch the object, or create it if there is no patch; return it as stored."""
+        try:
+            return await (self._upper.patch(ref, patch) if patch else self._upper.create(ref, wanted))
+        except AlreadyExists as error:
+            raise Conflict(error.message) from None
