@@ -28,6 +28,7 @@ _DEPARTED_BYTES = 16 << 20
 _LAST_BYTES = 16 << 20
 _LOST_KEPT = 20_000
 _GONE_KEPT = 8
+_NO_NAMES = frozenset[str]()
 _DECODED_KEPT, _DECODED_BYTES = 128, 8 << 20
 _OVERHEAD = 512
 """Bytes of an object besides its content: in the cache and its indexes."""
@@ -136,6 +137,18 @@ class Delta(NamedTuple):
         return entry
 
 
+def changed_facts(delta: Delta) -> frozenset[str] | None:
+    """Return the names of the facts that differ, None if the object was created, deleted or replaced."""
+    before, after = delta
+    if before is None or after is None or before.uid != after.uid:
+        return None
+    old, new = before.facts, after.facts
+    if old == new:
+        return _NO_NAMES
+    names: tuple[str, ...] = old.__struct_fields__ if isinstance(old, msgspec.Struct) else getattr(old, "_fields", ())
+    return frozenset([name for name in names if getattr(old, name) != getattr(new, name)])
+
+
 class Tombstone(NamedTuple):
     """A tombstone: the last known facts of a deleted object. uid is "" if the name was only found empty.
 
@@ -159,6 +172,13 @@ class CacheTotals:
         """Add objects, or with negative numbers remove some."""
         self.objects += objects
         self.content += content
+
+    def replace(self, before: Entry | None, after: Entry | None) -> None:
+        """Count `after` instead of `before`; None for no object."""
+        self.add(
+            (after is not None) - (before is not None),
+            (after.weight if after else 0) - (before.weight if before else 0),
+        )
 
 
 def keep_all(raw: bytes) -> Transformed:
@@ -323,7 +343,8 @@ class Cache:
 
         It does not stay decoded: in a list, thousands of others follow before any decision.
         """
-        return self._entry(meta or meta_of(raw), self._kept(raw))
+        meta = meta or meta_of(raw)
+        return self._entry(meta, version_in(meta), self._kept(raw))
 
     def put(self, raw: bytes, meta: Meta | None = None) -> None:
         """Store an object from the watch.
@@ -336,8 +357,10 @@ class Cache:
         name, version = (meta.namespace, meta.name), version_in(meta)
         self.version = max(self.version, version)
         known = self._entries.get(name)
-        if (known is None or known.version < version) and version > self._end(name, meta.uid):
-            self._file(name, self._digested(meta, raw))
+        if known is not None and known.version >= version:
+            return
+        if name not in self._departed or version > self._end(name, meta.uid):
+            self._file(name, self._digested(meta, version, raw))
 
     def add_unselected(self, raw: bytes) -> None:
         """Store an object from a quorum read that the watch may not select, as it does not have our labels yet.
@@ -356,10 +379,10 @@ class Cache:
         """Store the response to a write of ours, unless the watch has already delivered the result."""
         meta = meta_of(raw)
         if meta.resourceVersion.isdecimal():
-            name = (meta.namespace, meta.name)
+            name, version = (meta.namespace, meta.name), int(meta.resourceVersion)
             known = self._entries.get(name)
-            if int(meta.resourceVersion) > (known.version if known else self.version):
-                self._file(name, self._digested(meta, raw))
+            if version > (known.version if known else self.version):
+                self._file(name, self._digested(meta, version, raw))
 
     def remove(self, raw: bytes, meta: Meta | None = None) -> None:
         """Apply a deletion that the watch saw. An object with another UID stays."""
@@ -426,12 +449,12 @@ class Cache:
         self._depart(name, Tombstone(known.uid, known.facts, seen) if known else before, size)
         self._file(name, None)
 
-    def _digested(self, meta: Meta, raw: bytes) -> Entry:
+    def _digested(self, meta: Meta, version: int, raw: bytes) -> Entry:
         """Transform an object for a decision that may follow next: it stays decoded."""
         kept = self._kept(raw)
         if kept.manifest is not None:
             _remembered(kept.raw, kept.manifest)
-        return self._entry(meta, kept)
+        return self._entry(meta, version, kept)
 
     def _kept(self, raw: bytes) -> Transformed:
         """Transform an object. Any error is attributed to the object, and affects only that object."""
@@ -440,9 +463,9 @@ class Cache:
         except Exception as error:
             raise Malformed(f"{type(error).__name__}: {error}") from error
 
-    def _entry(self, meta: Meta, kept: Transformed) -> Entry:
+    def _entry(self, meta: Meta, version: int, kept: Transformed) -> Entry:
         weight = 0 if self.tally is None else _weight(kept)
-        return Entry(intern(meta.namespace), meta.name, meta.uid, version_in(meta), kept.raw, kept.facts, weight)
+        return Entry(intern(meta.namespace), meta.name, meta.uid, version, kept.raw, kept.facts, weight)
 
     def _end(self, name: Name, uid: str) -> float:
         """Return the version at which the object of that UID left a name. 0: it did not; infinite: it is deleted."""
@@ -492,38 +515,37 @@ class Cache:
         """
         before = self._entries.pop(name, None)
         if self.tally is not None:
-            self.tally.add(
-                (entry is not None) - (before is not None),
-                (entry.weight if entry else 0) - (before.weight if before else 0),
-            )
+            self.tally.replace(before, entry)
         if before is not None:
-            self._unindex(name, before)
+            self._remove_from_indexes(name, before)
         if entry is None:
             self._back.pop(name, None)
         if entry is not None:
             self._entries[name] = entry
-            self._succeed(name, before, entry)
-            for index, values_of in self._index_of.items():
-                for value in values_of(entry):
-                    self._indexes[index].setdefault(value, {})[name] = entry
+            if before is None or before.uid != entry.uid:
+                self._succeed(name, before, entry)
+            self._doubted.discard(name)
+            self._add_to_indexes(name, entry)
         if not _is_alike(before, entry):
             self._tell(Delta(before, entry))
 
     def _succeed(self, name: Name, before: Entry | None, entry: Entry) -> None:
-        """Drop the tombstone of a name that has an object again. The deletion of the previous UID stays recorded."""
+        """Drop the tombstone of a name that has a new object. The deletion of the previous UID stays recorded."""
         departure = self._return(name)
         last = before.uid if before is not None else departure.uid if departure is not None else ""
-        if before is None or before.uid != entry.uid:
-            self._lost.pop(name, None)
-            self._gone.pop(name, None)
-            if last not in ("", entry.uid):
-                self.mark_deleted(*name, last)
-        self._doubted.discard(name)
+        self._lost.pop(name, None)
+        self._gone.pop(name, None)
+        if last not in ("", entry.uid):
+            self.mark_deleted(*name, last)
         self._left.pop(name, None)
         self._forget_last(name)
 
-    def _unindex(self, name: Name, entry: Entry) -> None:
-        """Remove an entry from the indexes."""
+    def _add_to_indexes(self, name: Name, entry: Entry) -> None:
+        for index, values_of in self._index_of.items():
+            for value in values_of(entry):
+                self._indexes[index].setdefault(value, {})[name] = entry
+
+    def _remove_from_indexes(self, name: Name, entry: Entry) -> None:
         for index, values_of in self._index_of.items():
             for value in values_of(entry):
                 filed = self._indexes[index].get(value, {})
@@ -538,13 +560,8 @@ def _is_alike(before: Entry | None, after: Entry | None) -> bool:
         return before is after
     if before.uid != after.uid or before.facts != after.facts:
         return False
-    renumbered = after.raw.replace(_version_text(after), _version_text(before), 1)
-    return before.raw == renumbered
-
-
-def _version_text(entry: Entry) -> bytes:
-    """Return an entry's resourceVersion field as it appears in its bytes."""
-    return b'"resourceVersion":"%d"' % entry.version
+    old, new = b'"resourceVersion":"%d"' % before.version, b'"resourceVersion":"%d"' % after.version
+    return before.raw == after.raw.replace(new, old, 1)
 
 
 def meta_of(raw: bytes) -> Meta:

@@ -154,11 +154,15 @@ class Watch(NamedTuple):
     `cache` is the attribute's name in LowerWorld, or "upper.NAME" for one of UpperWorld. Instead of an attribute it may
     name a kind that a controller watches ("upper.Service"). `delay` in seconds collects several changes into one
     reconciliation.
+
+    `facts` are the names of the facts on which the keys depend: changes of an existing object that leave them the same
+    are not passed to `keys`. () selects objects that are created, deleted or replaced, None every change.
     """
 
     cache: str
     keys: MapKeys
     delay: float = 0.0
+    facts: tuple[str, ...] | None = None
 
 
 class Rule(Protocol):

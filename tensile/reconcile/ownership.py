@@ -63,7 +63,8 @@ def is_ours(manifest: Manifest, owner: Owner) -> bool:
 
 def upper_uid_of(manifest: Manifest) -> str:
     """Return the UID of the upper object that an object was made for, "" if we did not write it."""
-    found = annotations(manifest).get(UPPER_UID, "")
+    meta = manifest.get("metadata") or {}
+    found: str = (meta.get("annotations") or {}).get(UPPER_UID, "")
     return found if found and UPPER_UID in our_keys(manifest, "annotations") else ""
 
 
@@ -124,9 +125,9 @@ def our_keys(manifest: Manifest, section: str) -> frozenset[str]:
 
     `section` is "labels" or "annotations".
     """
-    found: set[str] = set()
+    found: list[str] = []
     for book in manifest.get("metadata", {}).get("managedFields") or ():
         if book.get("manager") == FIELD_MANAGER and not book.get("subresource"):
             fields = book.get("fieldsV1", {}).get("f:metadata", {}).get(f"f:{section}", {})
-            found.update(field[2:] for field in fields if field.startswith("f:"))
+            found += [field[2:] for field in fields if field.startswith("f:")]
     return frozenset(found)

@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 from podkit import below, place, pod
+from podviewkit import reflected_conditions, upper_status
 
 from tensile.engine.lower import left_behind
-from tensile.kubelet.pods.conditions import DISRUPTION, reflected_conditions
+from tensile.kubelet.pods.conditions import DISRUPTION
 from tensile.kubelet.pods.projection import mutable_metadata
-from tensile.kubelet.pods.status import upper_status
 from tensile.kubelet.pods.update import image_patch
 from tensile.kubelet.stats.usage import milliseconds, node_samples, pod_samples
 from tensile.names import DESCHEDULE_COUNT, KEPT_OFF, KUBELET_PORT, TOKEN_TERM, TRIED, WRITTEN_IMAGES, WRITTEN_KEYS

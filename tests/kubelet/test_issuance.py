@@ -27,7 +27,7 @@ from worldkit import (
     world,
 )
 
-from tensile.kube.store import Delta, Entry
+from tensile.kube.store import Delta, Entry, changed_facts
 from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.service_account import secret_name
@@ -429,7 +429,9 @@ def test_copies_are_not_confused_with_tokens() -> None:
 def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
     """Return the names of the keys that a change concerns."""
     (route,) = (one for one in RULE.watches() if one.cache == cache)
-    return list(names(route.keys(here, lower, delta)))
+    changed = changed_facts(delta)
+    is_passed_on = changed is None or bool(changed.intersection(route.facts))
+    return list(names(route.keys(here, lower, delta))) if is_passed_on else []
 
 
 def test_there_is_a_key_for_every_pod_and_every_secret() -> None:

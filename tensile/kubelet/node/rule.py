@@ -64,10 +64,10 @@ class NodeRule:
             Watch("upper.nodes", _same_name),
             Watch("nodes", _node, delay=_SETTLE),
             Watch("foreign_pods", _node, delay=_SETTLE),
-            Watch("upper_pods", _leaving),
-            Watch("pods", _leaving),
-            Watch("Service", _leaving),
-            Watch("EndpointSlice", _leaving),
+            Watch("upper_pods", _leaving, facts=()),
+            Watch("pods", _leaving, facts=()),
+            Watch("Service", _leaving, facts=()),
+            Watch("EndpointSlice", _leaving, facts=()),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:

@@ -120,8 +120,8 @@ class ClaimRule:
             Watch("upper.PersistentVolumeClaim", _above),
             Watch("upper.PersistentVolume", _volume),
             Watch("PersistentVolumeClaim", _below),
-            Watch("upper_pods", _user),
-            Watch("pods", _user_below),
+            Watch("upper_pods", _user, facts=("terminal", "references")),
+            Watch("pods", _user_below, facts=()),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:

@@ -70,8 +70,8 @@ class ConfigRule:
             Watch("config_maps", _copy(CONFIG_MAP)),
             Watch("secrets", _copy(SECRET)),
             Watch("upper.ServiceAccount", _of_account),
-            Watch("upper_pods", _referrer),
-            Watch("pods", _referrer_below),
+            Watch("upper_pods", _referrer, facts=("terminal", "daemon", "references")),
+            Watch("pods", _referrer_below, facts=("references",)),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:

@@ -32,7 +32,7 @@ class NamespaceCleanupRule:
         """Watch namespaces on both sides, and objects whose deletion may leave a lower one empty."""
         kinds = watches.watched_kinds(watches.FOLLOWS, above=False).values()
         more = tuple(follow.kind.name for follow in kinds if follow.ours and follow.kind.namespaced)
-        leaving = tuple(Watch(cache, _left, delay=_COLLECT) for cache in (*_OURS, *more))
+        leaving = tuple(Watch(cache, _left, delay=_COLLECT, facts=()) for cache in (*_OURS, *more))
         spaces = tuple(Watch(cache, _space, delay=_COLLECT) for cache in ("upper.namespaces", "namespaces"))
         return (*spaces, *leaving)
 

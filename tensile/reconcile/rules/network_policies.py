@@ -28,7 +28,7 @@ class NetworkPolicyRule:
 
     def watches(self) -> tuple[Watch, ...]:
         """Watch policies, and the first pod of a namespace in each lower."""
-        return (Watch("upper.policies", _changed), Watch("upper_pods", _pods_came))
+        return (Watch("upper.policies", _changed), Watch("upper_pods", _pods_came, facts=("terminal", "daemon")))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of all policies whose namespace has pods in the lower."""

@@ -97,7 +97,7 @@ class RBACRule:
             Watch("RoleBinding", _binding_below),
             Watch("ClusterRole", _cluster_role),
             Watch("ServiceAccount", _account),
-            Watch("upper_pods", _user),
+            Watch("upper_pods", _user, facts=()),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:

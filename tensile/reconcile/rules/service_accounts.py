@@ -124,8 +124,8 @@ class ServiceAccountRule:
         return (
             Watch("upper.ServiceAccount", _original),
             Watch("ServiceAccount", _copy),
-            Watch("upper_pods", _user),
-            Watch("pods", _user_below),
+            Watch("upper_pods", _user, facts=("terminal", "daemon", "references")),
+            Watch("pods", _user_below, facts=("references",)),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:

@@ -90,9 +90,9 @@ class ServiceRule:
         return (
             Watch("upper.Service", _above),
             Watch("Service", _below),
-            Watch("upper_pods", _first_pod),
-            Watch("upper_pods", _last_pod, delay=PAUSE),
-            Watch("pods", _last_pod_below, delay=PAUSE),
+            Watch("upper_pods", _first_pod, facts=("terminal", "daemon")),
+            Watch("upper_pods", _last_pod, delay=PAUSE, facts=("terminal", "daemon")),
+            Watch("pods", _last_pod_below, delay=PAUSE, facts=()),
             Watch("upper.nodes", _node),
         )
 
