@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from tensile.kube.cluster import Selection
 from tensile.kube.fleet import InformerSpec
 from tensile.kube.store import Cache
+from tensile.kubelet.node import capacity
 from tensile.kubelet.node.capacity import node_offer
 from tensile.kubelet.node.rule import NodeRule
 from tensile.kubelet.pods import service_account, unbound
@@ -124,7 +125,7 @@ def lower_world(
         accounts=Cache(existence),
         config_maps=Cache(checked(CONFIG_MAP, digest_marks), ownership.INDEXES),
         secrets=Cache(checked(SECRET, service_account.digest), service_account.INDEXES),
-        nodes=Cache(node_offer),
+        nodes=Cache(node_offer, capacity.INDEXES),
         more=watches.caches(above=False),
         naming=naming if spec.namespaces.mapping == "prefix" else None,
         mark=naming.mark if naming is not None else "",

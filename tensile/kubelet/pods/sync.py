@@ -224,7 +224,7 @@ def _tolerant(upper: PodView) -> list[Wanted]:
 
 def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> LowerContext:
     """Return the `LowerContext` for the pods of a namespace."""
-    real = frozenset[str]().union(*(entry.facts.label_keys for entry in lower.nodes))
+    real = frozenset(map(str, lower.nodes.values("label")))
     above = _node_labels(lower, world)
     return LowerContext(
         world.owner,
