@@ -210,7 +210,7 @@ class FailureBackoff:
         return step.identity in self._refused.get(key, {})
 
     def rested(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
-        """Return the steps that may be tried now. A step in back-off blocks the later ones unless it is `independent`."""
+        """Return the steps that may be tried now. One in back-off blocks the later ones unless it is `independent`."""
         book = self._refused.get(key)
         if book is None:
             return steps
