@@ -12,7 +12,8 @@ from typing import NamedTuple
 import msgspec
 import orjson
 
-from tensile.kube.store import Entry, Tombstone, Transformed, packed
+from tensile.kube.store import Entry, Transformed, packed
+from tensile.kube.tombstones import Tombstone
 from tensile.names import FIELD_MANAGER, OWNER, VIRTUAL_POD, Owner
 from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, labels
 from tensile.reconcile.ownership import upper_uid_of

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from tensile.kube.store import Delta, Entry, Tombstone, Transformed, decoded
+from tensile.kube.store import Delta, Entry, Transformed, decoded
+from tensile.kube.tombstones import Tombstone
 from tensile.objects import (
     CLUSTER_ROLE,
     POD,
