@@ -283,7 +283,7 @@ class LowerConnection:
             health, is_empty = fleet.health(lower.name), lower.upper_pods.synced and not lower.is_bound
             if health.wrong and not health.shared and is_empty:
                 _log.warning("another cluster takes the place of an empty one", lower=lower.name)
-                fleet.cluster(lower.name).accept_any()
+                fleet.cluster(lower.name).identity.accept_any()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK):
                     await fleet.identified(lower.name)

@@ -282,7 +282,7 @@ class Fleet:
 
     def identity(self, name: str) -> str:
         """Return the UID of an open cluster's kube-system, "" before its first response."""
-        return self._open[name].cluster.pin
+        return self._open[name].cluster.identity.pin
 
     def is_identified(self, name: str) -> bool:
         """Report whether an open cluster has proven its identity at least once."""
@@ -298,7 +298,7 @@ class Fleet:
         """Wait for an open cluster's first response. Return the UID of its kube-system, "" if it is closed before."""
         entry = self._open[name]
         await entry.identified.wait()
-        return entry.cluster.pin
+        return entry.cluster.identity.pin
 
     async def synced(self, *names: str) -> None:
         """Wait until every cache of these clusters (none given: of all) has had its first list, and tails listen."""
@@ -333,9 +333,9 @@ class Fleet:
         names, own = list(self._open), self._open[name].cluster
         for place, (other, entry) in enumerate(self._open.items()):
             is_first = place < names.index(name) or entry.identified.is_set()
-            if own.pin != uid and _server(entry.cluster.access) == _server(own.access):
+            if own.identity.pin != uid and _server(entry.cluster.access) == _server(own.access):
                 is_first = True
-            if other != name and entry.cluster.pin == uid and is_first:
+            if other != name and entry.cluster.identity.pin == uid and is_first:
                 return AccessProblem(f"the same cluster as lower {other}" if other else "the upper cluster itself")
         return None
 
@@ -412,9 +412,9 @@ class Fleet:
         """Read the identity once, with a time-out."""
         try:
             async with asyncio.timeout(self._patience):
-                uid = await entry.cluster.identity()
+                uid = await entry.cluster.identify()
         except TimeoutError:
-            raise entry.cluster.suspect(f"no answer in {self._patience:g} s") from None
+            raise entry.cluster.identity.suspect(f"no answer in {self._patience:g} s") from None
         entry.identified.set()
         entry.denials.end(entry, NAMESPACE)
         if entry.trouble is not None:

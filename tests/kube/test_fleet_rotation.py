@@ -305,7 +305,7 @@ async def test_nothing_is_listed_of_another_cluster_than_the_one_known_from_befo
         await here.until_complaint("another cluster answers")
         assert not here.fleet.is_identified("a")
         assert {asked.sort for asked in here.one.asked} == {"identity"}
-        here.fleet.cluster("a").accept_any()
+        here.fleet.cluster("a").identity.accept_any()
         await here.fleet.listed("a", here.cache)
         assert here.fleet.is_identified("a")
         assert (here.fleet.identity("a"), here.cache.synced) == (UID, True)

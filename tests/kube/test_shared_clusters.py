@@ -139,8 +139,8 @@ async def test_another_cluster_than_before_is_told_before_one_that_has_a_name() 
         await news.until(lambda: fleet.health("a").wrong)
         assert not fleet.health("a").shared
         with pytest.raises(WrongCluster, match="another cluster answers"):
-            await fleet.cluster("a").identity()
-        fleet.cluster("a").accept_any()
+            await fleet.cluster("a").identify()
+        fleet.cluster("a").identity.accept_any()
         assert "lower b" in await refused(fleet, news, "a")
         fleet.cluster("a").take(access_to(one.port))
         assert await fleet.identified("a") == "one"

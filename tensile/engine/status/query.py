@@ -107,7 +107,7 @@ async def _ask_map(place: ConfigMapKey, ways: ClusterAccess) -> StatusAnswer:
     cluster = HttpCluster(UPPER, await ways.upper_access(Upper()))
     try:
         async with asyncio.timeout(_PATIENCE):
-            return await _answer(cluster, place, await cluster.identity(), lambda: datetime.now(UTC))
+            return await _answer(cluster, place, await cluster.identify(), lambda: datetime.now(UTC))
     except TimeoutError:
         raise TensileError(f"upper: no answer in {_PATIENCE:g} s: check that its apiserver runs") from None
     finally:
