@@ -209,9 +209,7 @@ class Engine:
 
     def _cuts(self, found: Transition) -> bool:
         """Report whether an open connection would be closed and replaced by another one to the same lower."""
-        return (
-            found.deed is Action.JOIN and found.before is not None and found.before.name in self.clusters.fleet.names()
-        )
+        return found.deed is Action.JOIN and found.before is not None and found.before.name in self.clusters.fleet
 
     async def _take(self, found: Transition) -> None:
         before = self.clusters.joined[found.before.name] if found.before is not None else None
@@ -318,8 +316,7 @@ class Engine:
 
     def _greet(self) -> None:
         """Retry waiting keys at once when an unreachable cluster responds again."""
-        fleet = self.clusters.fleet
-        silent = {name for name in fleet.names() if fleet.silent(name)}
+        silent = {name for name, opened in self.clusters.fleet.items() if opened.silent}
         if self._silent - silent:
             self.loop.expedite(LONGEST_REST)
         self._silent = silent

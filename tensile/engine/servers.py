@@ -191,7 +191,7 @@ class WebhookPort:
         """Serve as a topology says; raises TensileError, with nothing changed, if that is not possible."""
         await self.server.serve(topology)
         if topology.webhook.enabled:
-            self._fleet.ensure(self._feed)
+            self._fleet.follow(self._feed)
         if self._task is None:
             self._task = supervised("webhook", self.server.run)
 
