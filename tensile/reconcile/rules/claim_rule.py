@@ -44,7 +44,12 @@ _DECIDED = frozenset(
     }
 )
 """Problems that are found in each decision; any other is a cluster's answer to the last write."""
-_ABOVE_ONLY = ("pv.kubernetes.io/", "volume.kubernetes.io/", "volume.beta.kubernetes.io/")
+_ABOVE_ONLY = (
+    "pv.kubernetes.io/",
+    "volume.kubernetes.io/",
+    "volume.beta.kubernetes.io/",
+    "kubectl.kubernetes.io/last-",
+)
 
 
 def key_of(lower: str, namespace: str, name: str) -> Key:
