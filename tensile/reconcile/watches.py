@@ -4,7 +4,7 @@ A controller is a few rules and the kinds that they read, on both sides, besides
 enabled controllers are listed: without a controller, its kinds need no permissions.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 from tensile.kube.cluster import Selection
@@ -12,7 +12,7 @@ from tensile.kube.store import Cache, Index, Transform, keep_all
 from tensile.names import OWNER, Owner
 from tensile.objects import CLAIM, CLUSTER_ROLE, STORAGE_CLASS, VOLUME, Kind
 from tensile.reconcile.rules import claims, config, endpoint_slices, rbac, service_accounts, services, volumes
-from tensile.reconcile.rules.mirror import MirrorRule
+from tensile.reconcile.rules.mirror import MirroredKind, MirrorRule
 from tensile.reconcile.schemas import checked
 from tensile.topology import Controller
 
@@ -43,13 +43,6 @@ class WatchedKind(NamedTuple):
         return Selection(labels=f"{OWNER}={owner.mark}") if self.ours else Selection()
 
 
-def originals_and_copies(rules: Iterable[MirrorRule]) -> Iterator[WatchedKind]:
-    """Yield what mirrored kinds need: their objects in the upper cluster, and our copies in each lower."""
-    for one in (one for rule in rules for one in rule.kinds):
-        yield WatchedKind(one.kind, above=True, digest=one.digest_above, indexes=one.indexes_above)
-        yield WatchedKind(one.kind, above=False, ours=True, digest=one.digest_below, indexes=one.indexes_below)
-
-
 _MORE: dict[Controller, tuple[WatchedKind, ...]] = {
     "PV": (
         WatchedKind(CLAIM, above=True, digest=claims.digest, indexes=claims.INDEXES),
@@ -60,13 +53,23 @@ _MORE: dict[Controller, tuple[WatchedKind, ...]] = {
     ),
     "RBAC": (WatchedKind(CLUSTER_ROLE, above=False, digest=rbac.existence),),
 }
-FOLLOWS: dict[Controller, tuple[WatchedKind, ...]] = {
-    controller: (
-        *originals_and_copies(rule for rule in MIRRORED if rule.controller == controller),
-        *_MORE.get(controller, ()),
-    )
-    for controller in get_args(Controller)
-}
+
+
+def follows(rules: Sequence[MirrorRule]) -> dict[Controller, tuple[WatchedKind, ...]]:
+    """Return the kinds by controller: the originals and our copies of those that it mirrors, and what else it reads."""
+    found: dict[Controller, tuple[WatchedKind, ...]] = {}
+    for controller in get_args(Controller):
+        mirrored = (one for rule in rules if rule.controller == controller for one in rule.kinds)
+        found[controller] = (*(side for one in mirrored for side in _sides(one)), *_MORE.get(controller, ()))
+    return found
+
+
+def _sides(one: MirroredKind) -> Iterator[WatchedKind]:
+    yield WatchedKind(one.kind, above=True, digest=one.digest_above, indexes=one.indexes_above)
+    yield WatchedKind(one.kind, above=False, ours=True, digest=one.digest_below, indexes=one.indexes_below)
+
+
+FOLLOWS = follows(MIRRORED)
 """The kinds by controller. A kind that two controllers watch on one side is the same in both."""
 
 
@@ -78,9 +81,9 @@ def watched_kinds(controllers: Iterable[Controller], *, above: bool) -> dict[Kin
 
 def caches(*, above: bool) -> dict[Kind, Cache]:
     """Create a cache for each kind that any controller watches on one side. It is not synced until it is fed."""
-    return caches_of(watched_kinds(FOLLOWS, above=above).values())
+    return {kind: cache_of(one) for kind, one in watched_kinds(FOLLOWS, above=above).items()}
 
 
-def caches_of(kinds: Iterable[WatchedKind]) -> dict[Kind, Cache]:
-    """Create a cache for each of these kinds. Objects of a lower cluster are checked before they are transformed."""
-    return {one.kind: Cache(one.digest if one.above else checked(one.kind, one.digest), one.indexes) for one in kinds}
+def cache_of(one: WatchedKind) -> Cache:
+    """Create the cache of a kind. Objects of a lower cluster are checked before they are transformed."""
+    return Cache(one.digest if one.above else checked(one.kind, one.digest), one.indexes)

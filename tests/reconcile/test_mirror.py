@@ -17,7 +17,9 @@ from worldkit import (
     marked,
     put,
     raised,
+    reload,
     space,
+    synced,
     thing,
     twin,
     upper_pod,
@@ -51,6 +53,8 @@ from tensile.reconcile.world import Key, LowerWorld, World
 
 
 def _need(pair: Pair) -> Need:
+    if "Service" not in pair.lower.spec.controllers:
+        return Need.NONE
     if is_inhabited(pair.lower, pair.key.namespace, pair.world):
         return Need.ASKED
     return Need.KEPT if keeps_namespace(pair.lower, pair.key.namespace) else Need.NONE
@@ -86,6 +90,7 @@ RULE = MirrorRule(
             indexes_below={"namespace": by_namespace},
         ),
     ),
+    controller="Service",
     users=pods_of_namespace(_of_namespace),
 )
 
@@ -94,12 +99,17 @@ RULE = MirrorRule(
 
 def watching(of: World) -> World:
     """Let a world have the caches of the kind, on both sides."""
-    for above, holder in ((True, of.upper), (False, of.lowers[A])):
-        kinds = [one for one in watches.originals_and_copies([RULE]) if one.above == above]
-        for kind, cache in watches.caches_of(kinds).items():
-            cache.replace((), 1)
-            holder.more[kind] = cache  # type: ignore[attr-defined]
+    above, below = followed()
+    of.upper.more[NETWORK_POLICY], of.lowers[A].more[NETWORK_POLICY] = watches.cache_of(above), watches.cache_of(below)
+    synced(of.upper.more)
+    synced(of.lowers[A].more)
     return of
+
+
+def followed() -> list[watches.WatchedKind]:
+    """Return what is watched of the kind once its rule is in the table."""
+    table = watches.follows([*watches.MIRRORED, RULE])
+    return [one for one in table["Service"] if one.kind == NETWORK_POLICY]
 
 
 KEY = Key("policy", A, "default", "shut")
@@ -175,6 +185,7 @@ async def test_a_copy_is_made_updated_and_deleted_with_its_original() -> None:
 
 
 FATES = {
+    ("switched off", "there"): ["delete"],
     ("asked", "there"): [],
     ("asked", "deleted"): ["delete"],
     ("asked", "missing"): [],
@@ -193,7 +204,9 @@ def test_what_becomes_of_a_copy(need: str, original: str) -> None:
     """The table at the head of mirror.py; a copy of another owner is left alone in each case."""
     here = copied(inhabited())
     lower = here.lowers[A]
-    if need != "asked":
+    if need == "switched off":
+        reload(here, f"name: {A}, controllers: []")
+    elif need != "asked":
         drop(lower.upper_pods, "web")
     if need == "kept":
         put(lower.pods, twin(upper_pod()))
@@ -246,7 +259,7 @@ def test_nothing_is_decided_from_incomplete_caches(which: str) -> None:
 
 def test_the_line_in_the_table_says_what_is_watched() -> None:
     """All originals above, and below our copies alone, each with its marks."""
-    above, below = watches.originals_and_copies([RULE])
+    above, below = followed()
     owner = world().owner
     assert (above.kind, above.above, above.selection(owner)) == (NETWORK_POLICY, True, Selection())
     assert (below.kind, below.above) == (NETWORK_POLICY, False)

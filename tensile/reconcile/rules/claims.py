@@ -40,7 +40,6 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _PROVISIONERS = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner")
 _BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 _OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
-_CONTROLLER = "PV"
 _FIELDS = ("dataSource", "dataSourceRef")
 PROVISIONING_FAILED = "ProvisioningFailed"
 """The event reason that Kubernetes' provisioners use."""
@@ -128,7 +127,7 @@ INDEXES = {"node": _by_node, "uid": by_uid}
 
 def is_enabled(lower: LowerWorld) -> bool:
     """Report whether a lower has the controller PV."""
-    return _CONTROLLER in lower.spec.controllers
+    return "PV" in lower.spec.controllers
 
 
 def can_tell(world: World, lower: LowerWorld) -> bool:
@@ -340,9 +339,8 @@ def told_above(claim: Manifest, copy: Entry | None, problem: Problem | None, now
     body = {"metadata": {field: meta[field] for field in _FENCE}, "status": changed}
     reason = problem.message if problem else "the lower claim says so"
     wanted = Patched(_ref(claim), Patch("merge-patch", body), reason, "status")
-    if problem is None or "conditions" not in changed:
-        return (wanted,)
-    return (wanted, EmitEvent(_ref(claim), uid(claim), problem.reason, problem.message))
+    told = EmitEvent(_ref(claim), uid(claim), problem.reason, problem.message) if problem else None
+    return (wanted, told) if told and "conditions" in changed else (wanted,)
 
 
 def given_up(claim: Manifest, problem: Problem) -> tuple[Wanted, ...]:
@@ -359,13 +357,10 @@ def noted(claim: Manifest, lower: str | None) -> Wanted:
 
     None removes the note: the claim is not in that lower, and will not be created there.
     """
-    meta = metadata(claim)
-    known = annotations(claim).get(LOWER)
-    reason = f"its volume is to be in lower cluster {lower}"
-    if lower is None:
-        reason = f"its volume is not to be in lower cluster {known} any more"
+    meta, known = metadata(claim), annotations(claim).get(LOWER)
+    where = f"to be in lower cluster {lower}" if lower else f"not to be in lower cluster {known} any more"
     body = {"metadata": {**{field: meta[field] for field in _FENCE}, "annotations": {LOWER: lower}}}
-    return Patched(_ref(claim), Patch("merge-patch", body), reason, in_plan=True)
+    return Patched(_ref(claim), Patch("merge-patch", body), f"its volume is {where}", in_plan=True)
 
 
 def pinned(claim: Manifest, node: str) -> tuple[Wanted, ...]:

@@ -164,8 +164,8 @@ class Users(NamedTuple):
 class MirrorRule:
     """The rule for one mirrored kind, or for several that are needed together: then a key's name begins with the kind.
 
-    `controller` enables it, None for always. `is_known` reports whether all that decisions rest on is listed, besides
-    the originals and copies.
+    `controller` enables it; it is None for kinds whose caches all lowers have. `users` are what needs the objects.
+    `is_known` reports whether all that decisions rest on is listed, besides the originals and copies.
     """
 
     name: str

@@ -69,7 +69,6 @@ SPEC: Mapping[str, FieldPolicy] = {
 """What happens to each field of ServiceSpec; a field that is not listed is dropped."""
 
 EXTERNAL_NAME = "ExternalName"
-_CLUSTER_IP = "ClusterIP"
 _HEADLESS = "None"
 _ALLOCATED = frozenset({"clusterIP", "clusterIPs", "ipFamilies", "healthCheckNodePort"})
 """Fields that the cluster fills in, or that cannot change: they are not compared."""
@@ -245,7 +244,7 @@ def _spec(upper: Manifest, families: Collection[str]) -> Manifest:
         ]
     if upper.get("type") == EXTERNAL_NAME:
         return {"type": EXTERNAL_NAME, **kept}
-    kept |= {"type": _CLUSTER_IP, "internalTrafficPolicy": "Cluster"}
+    kept |= {"type": "ClusterIP", "internalTrafficPolicy": "Cluster"}
     if upper.get("clusterIP") != _HEADLESS:
         return {**kept, **_stacks(upper, families)}
     stacks: Manifest = {field: upper[field] for field in ("ipFamilyPolicy", "ipFamilies") if field in upper}
