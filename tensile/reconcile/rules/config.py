@@ -120,9 +120,9 @@ def _present(pair: Pair, original: Entry) -> Decision:
 
 def _refused(pair: Pair) -> Iterator[EmitEvent]:
     """Yield an event on the upper object that a change of it is refused: its pods run on without a sign of that."""
-    copy, above = pair.copy, pair.above
-    if copy is not None and is_copy(copy, pair.world.owner) and not _is_name_held(copy):
-        what = f"{above.kind.name} {above.namespace}/{above.name}"
+    copy, is_blocked = pair.copy, pair.key in pair.world.problems
+    if is_blocked and copy is not None and is_copy(copy, pair.world.owner) and not _is_name_held(copy):
+        what = f"{pair.ref.kind.name} {pair.key.namespace}/{pair.ref.name}"
         yield from pair.told(f"{what} is not in step in lower cluster {pair.lower.name}: ")
 
 

@@ -79,8 +79,9 @@ class Pair(NamedTuple):
 
     def end(self, reason: str) -> Decision:
         """Return the deletion of the copy, if there is one and it is ours."""
-        copy, is_ours = self.copy, self.copy is not None and is_copy(self.copy, self.world.owner)
-        return Decision((Absent(self.ref, copy.uid, reason),)) if copy is not None and is_ours else Decision()
+        if self.copy is None or not is_copy(self.copy, self.world.owner):
+            return Decision()
+        return Decision((Absent(self.ref, self.copy.uid, reason),))
 
     def copied(
         self, original: Entry, content: Manifest, reason: str, sections: tuple[str, ...], *, independent: bool = False
@@ -106,7 +107,7 @@ class Pair(NamedTuple):
 
     def told(self, words: str = "") -> Iterator[EmitEvent]:
         """Yield an event on the original about the problem of the last attempt. `words` precede the message."""
-        if self.original is not None:
+        if self.original is not None and self.key in self.world.problems:
             yield from told_of(self.key, self.world, self.above, self.original.uid, words)
 
 
@@ -186,26 +187,25 @@ class MirrorRule:
         """Yield the keys of everything that is needed, and of every copy."""
         here = world.lowers[lower]
         found = set(self.users.used(world, here))
-        for kind in self.kinds:
-            copies = here.below(kind.kind)
-            assert copies is not None
-            found.update(
-                key for copy in copies if kind.is_copy(copy) for key in self.keys_of_copy(kind.kind, here, copy)
-            )
+        for one in self.kinds:
+            for copy in filter(one.is_copy, here.below(one.kind) or ()):
+                found.update(self._on_copy(one.kind, world, lower, Delta(None, copy)))
         yield from sorted(found)
 
     def decide(self, key: Key, world: World) -> Decision:
         """Return what should become of one copy; nothing from incomplete caches."""
         lower = world.lowers[key.lower]
-        first, _, rest = key.name.partition("/")
-        one = next(one for one in self.kinds if one.kind.name == first) if rest else self.kinds[0]
+        one, name = self.kinds[0], key.name
+        if len(self.kinds) > 1:
+            first, _, name = key.name.partition("/")
+            (one,) = [one for one in self.kinds if one.kind.name == first]
         originals, copies = world.upper.cache(one.kind), lower.below(one.kind)
         assert originals is not None
         assert copies is not None
         if not (originals.synced and copies.synced and self.is_known(world, lower)):
             return Decision()
-        ref = Ref(lower.name, one.kind, lower.namespace(key.namespace), rest or first)
-        original, copy = originals.get(key.namespace, ref.name), copies.get(ref.namespace, ref.name)
+        ref = Ref(lower.name, one.kind, lower.namespace(key.namespace), name)
+        original, copy = originals.get(key.namespace, name), copies.get(ref.namespace, name)
         if copy is not None and not one.is_copy(copy):
             return Decision()
         pair = Pair(key, ref, original, copy, originals, copies, lower, world)
@@ -215,11 +215,6 @@ class MirrorRule:
         if original is None:
             return one.missing(pair, need)
         return one.present(pair, original) if need is Need.ASKED else Decision()
-
-    def keys_of_copy(self, kind: Kind, lower: LowerWorld, copy: Entry) -> Iterator[Key]:
-        """Yield the key of a copy, if an upper namespace maps to its own."""
-        for namespace in lower.above(copy.namespace):
-            yield self.key_of(kind, lower.name, namespace, copy.name)
 
     def _own_watches(self, one: MirroredKind) -> Iterator[Watch]:
         name = one.cache or one.kind.name
@@ -236,7 +231,9 @@ class MirrorRule:
         return ()
 
     def _on_copy(self, kind: Kind, world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        return self.keys_of_copy(kind, world.lowers[lower], delta.entry)
+        copy = delta.entry
+        for namespace in world.lowers[lower].above(copy.namespace):
+            yield self.key_of(kind, lower, namespace, copy.name)
 
 
 def pods_referring(keys: Callable[[World, str, str, Iterable[Reference]], Iterable[Key]]) -> Users:

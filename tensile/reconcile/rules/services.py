@@ -97,8 +97,9 @@ def kept_metadata(found: Manifest, given: Manifest) -> Manifest:
 
 def is_known(world: World, lower: LowerWorld) -> bool:
     """Report whether everything that decides about Services has been listed."""
-    caches = [side.more[kind] for side in (world.upper, lower) for kind in (SERVICE, ENDPOINT_SLICE)]
-    return lower.settled and all(cache.synced for cache in caches)
+    above, below = world.upper.more, lower.more
+    is_listed = above[SERVICE].synced and above[ENDPOINT_SLICE].synced
+    return is_listed and below[SERVICE].synced and below[ENDPOINT_SLICE].synced and lower.settled
 
 
 def is_exposed(lower: LowerWorld, namespace: str, world: World) -> bool:
