@@ -42,6 +42,7 @@ def test_absence_is_confirmed_and_then_followed_within_the_guard() -> None:
     assert [(step.verb, step.ref, step.uid, step.requested) for step in planned(here).steps] == [
         ("delete", Ref(A, CLAIM, "default", name), f"below-claim-{name}", False) for name in ("a", "b")
     ]
+    assert all(step.version for step in planned(here).steps), "it stays if it gets a volume meanwhile"
 
 
 def test_the_going_of_an_older_claim_is_no_word_about_this_ones() -> None:

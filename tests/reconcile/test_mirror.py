@@ -189,9 +189,11 @@ FATES = {
     ("asked", "there"): [],
     ("asked", "deleted"): ["delete"],
     ("asked", "missing"): [],
-    ("kept", "there"): [],
+    ("asked", "read missing"): [],
+    ("kept", "changed"): [],
     ("kept", "deleted"): ["delete"],
     ("kept", "missing"): [],
+    ("kept", "read missing"): [],
     ("unneeded", "there"): ["delete"],
     ("unneeded", "deleted"): ["delete"],
     ("unneeded", "missing"): ["delete"],
@@ -210,10 +212,15 @@ def test_what_becomes_of_a_copy(need: str, original: str) -> None:
         drop(lower.upper_pods, "web")
     if need == "kept":
         put(lower.pods, twin(upper_pod()))
-    if original == "deleted":
-        drop(here.upper.more[NETWORK_POLICY], "shut")
-    elif original == "missing":
-        lose(here.upper.more[NETWORK_POLICY], "shut")
+    originals = here.upper.more[NETWORK_POLICY]
+    if original == "changed":
+        put(originals, policy("Egress"))
+    elif original == "deleted":
+        drop(originals, "shut")
+    elif original != "there":
+        lose(originals, "shut")
+    if original == "read missing":
+        originals.confirm_absent("default", "shut", sought="NetworkPolicy-shut")
     assert verbs(here) == FATES[need, original]
     put(lower.more[NETWORK_POLICY], marked(policy(), "NetworkPolicy-shut", STRANGER))
     assert verbs(here) == []
