@@ -111,7 +111,7 @@ class Pair(NamedTuple):
             yield from told_of(self.key, self.world, self.above, self.original.uid, words)
 
 
-def follow_deletion(pair: Pair, _: Need = Need.KEPT, *, guarded: bool = False) -> Decision:
+def follow_deletion(pair: Pair, _: Need = Need.KEPT, *, guarded: bool = False, reason: str = "") -> Decision:
     """Delete a copy whose original was seen deleted. One whose original is merely missing stays.
 
     `guarded`: an orphan rule decides about copies of all but the object that was last seen deleted.
@@ -122,7 +122,7 @@ def follow_deletion(pair: Pair, _: Need = Need.KEPT, *, guarded: bool = False) -
         return Decision()
     made_for = copy.facts.upper_uid
     is_its = departed.uid == made_for or (not guarded and pair.originals.is_deleted(*place, made_for))
-    return pair.end(f"the upper {pair.ref.kind.name} was deleted") if is_its else Decision()
+    return pair.end(reason or f"the upper {pair.ref.kind.name} was deleted") if is_its else Decision()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

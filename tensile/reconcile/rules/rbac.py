@@ -22,6 +22,7 @@ from tensile.reconcile.rules.mirror import MirroredKind, MirrorRule, Need, Pair,
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "rights"
+_UNNEEDED = "no mirrored account has rights by it any more"
 _TOLD_AT_MOST = 5
 """Maximum pods of one account that get an event about a refusal: one is enough to find the reason."""
 
@@ -261,8 +262,8 @@ _right = partial(
     MirroredKind,
     need=_need,
     present=_present,
-    missing=partial(follow_deletion, guarded=True),
-    unneeded="no mirrored account has rights by it any more",
+    missing=partial(follow_deletion, guarded=True, reason=_UNNEEDED),
+    unneeded=_UNNEEDED,
     concerns=_concerns,
 )
 RULE = MirrorRule(
