@@ -169,6 +169,6 @@ def _controllers_feeds(
 
 def rules() -> tuple[Rule, ...]:
     """Return all rules, in the order in which their keys are listed."""
-    mirrored = (NamespaceRule(), *watches.MIRRORED, TokenRule(), NetworkPolicyRule(), ClaimRule(), VolumeRule())
+    others = (TokenRule(), NetworkPolicyRule(), ClaimRule(), VolumeRule())
     pods = (PodRule(), *status.RULES, UnboundPodRule(), DrainRule(), DeschedulerRule(), RecreateRule())
-    return (NodeRule(), *mirrored, *pods)
+    return (NodeRule(), NamespaceRule(), *watches.MIRRORED, *others, *pods)
