@@ -144,6 +144,13 @@ class Decision(NamedTuple):
     reports_on: tuple[Key, ...] = ()
 
 
+def told_of(key: Key, world: World, about: Ref, uid: str, words: str = "") -> Iterator[EmitEvent]:
+    """Yield an event about an object on what blocks a key, none if nothing does. `words` precede the message."""
+    problem = world.problems.get(key)
+    if problem is not None:
+        yield EmitEvent(about, uid, problem.reason, f"{words}{problem.message}")
+
+
 MapKeys = Callable[[World, str, Delta], Iterable[Key]]
 """Returns the keys that a change affects, from the world, the lower's name ("" for an upper cache) and the change."""
 

@@ -28,7 +28,7 @@ from tensile.reconcile.desired import (
     VerifyAbsent,
     Wanted,
 )
-from tensile.reconcile.diff import Operation, changes
+from tensile.reconcile.diff import Operation, changes, fence
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.world import Key, Problem, World
 from tensile.text import cut
@@ -219,10 +219,7 @@ def _is_content(operation: Operation) -> bool:
 def _change(wanted: Present, entry: Entry, operations: list[Operation]) -> list[Step]:
     if not operations:
         return []
-    fence: list[Operation] = [{"op": "replace", "path": "/metadata/uid", "value": entry.uid}]
-    if wanted.version:
-        fence.append({"op": "replace", "path": "/metadata/resourceVersion", "value": wanted.version})
-    patch = Patch("json-patch", fence + operations)
+    patch = Patch("json-patch", fence(entry.uid, wanted.version) + operations)
     told = tuple(operations)
     return [
         Step(
@@ -249,15 +246,11 @@ def _granted(key: Key, wanted: TokenSecret, world: World) -> list[Step] | Proble
     if not is_ours(seen, world.owner):
         problem = claim(wanted.ref, seen, annotations(wanted.manifest).get(UPPER_UID, ""), world, key.lower)
         return problem or _take_over(Present(wanted.ref, wanted.manifest, wanted.reason), entry)
-    fence: list[Operation] = [
-        {"op": "replace", "path": "/metadata/uid", "value": entry.uid},
-        {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata(seen)["resourceVersion"]},
-    ]
     renewed: tuple[Operation, ...] = (
         {"op": "add", "path": "/data", "value": wanted.manifest["data"]},
         {"op": "add", "path": TERM_PATH, "value": ""},
     )
-    patch = Patch("json-patch", [*fence, *renewed])
+    patch = Patch("json-patch", [*fence(entry.uid, metadata(seen)["resourceVersion"]), *renewed])
     return [
         Step(
             "patch",

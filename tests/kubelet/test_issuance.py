@@ -36,9 +36,8 @@ from tensile.names import OWNER, OWNER_NAME, TOKEN_POD, TOKEN_TERM, UPPER_UID
 from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, TokenRequest, TokenSecret
 from tensile.reconcile.plan import Plan
-from tensile.reconcile.rules import namespaces
+from tensile.reconcile.rules import config, namespaces
 from tensile.reconcile.rules.claim_rule import key_of as claim_key
-from tensile.reconcile.rules.config import ConfigRule
 from tensile.reconcile.rules.config import key_of as secret_key
 from tensile.reconcile.rules.service_accounts import key_of as account_key
 from tensile.reconcile.world import Key, Problem, World
@@ -418,7 +417,7 @@ def test_copies_are_not_confused_with_tokens() -> None:
     """The rule for Secrets that pods refer to leaves tokens alone, though no pod above refers to them."""
     here = bound()
     held(here)
-    rule, key = ConfigRule(), secret_key(A, "default", "Secret", NAME)
+    rule, key = config.RULE, secret_key(A, "default", "Secret", NAME)
     assert decided(rule, key, here)[1] == Plan(())
     assert key not in set(rule.keys(here, A))
 

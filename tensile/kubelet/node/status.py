@@ -11,15 +11,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tensile.kubelet.node.capacity import NodeOffer, capacity, declared_features
-from tensile.kubelet.pods import orphans
 from tensile.kubelet.pods.conditions import replacing
+from tensile.kubelet.pods.orphans import PodOrphanRule
 from tensile.names import DELETIONS_HELD, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, NOWHERE, STORE_RESTORED
 from tensile.objects import Manifest, moment_of, timestamp
 from tensile.reconcile import watches
 from tensile.reconcile.desired import Absent, Patched, Rule, VerifyAbsent
 from tensile.reconcile.guard import noted
-from tensile.reconcile.rules import claim_orphans, namespace_cleanup, rbac_orphans
-from tensile.reconcile.rules import orphans as strays
+from tensile.reconcile.rules import orphans
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.resources import parse
 
@@ -34,13 +33,7 @@ SAME_CLUSTER = "SameCluster"
 TOO_LARGE = "LowerTooLarge"
 _COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", "declaredFeatures")
 
-RULES: tuple[Rule, ...] = (
-    orphans.OrphanRule(),
-    strays.ServiceOrphanRule(),
-    namespace_cleanup.NamespaceCleanupRule(),
-    claim_orphans.ClaimOrphanRule(),
-    rbac_orphans.RBACOrphanRule(),
-)
+RULES: tuple[Rule, ...] = (PodOrphanRule(), *orphans.RULES)
 """The rules for deletions that no client is known to have requested, with one key for each lower."""
 
 

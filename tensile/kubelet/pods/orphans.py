@@ -32,7 +32,7 @@ def key_of(lower: str) -> Key:
     return Key(NAME, lower, "", "")
 
 
-class OrphanRule:
+class PodOrphanRule:
     """The rule with one key for each lower."""
 
     name = NAME

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tensile.names import Owner
-from tensile.objects import CLAIM, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Manifest, annotations, labels, uid
+from tensile.objects import CLAIM, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Manifest
+from tensile.reconcile.ownership import copy_metadata
 
 PUBLISHED_BELOW = frozenset({"kube-root-ca.crt", "openshift-service-ca.crt"})
 """ConfigMaps that a cluster's own controllers keep in each namespace: lower pods use those of their cluster."""
@@ -30,7 +31,6 @@ _USUAL = [
 ]
 """The sources that admission has written since Kubernetes 1.21. Nearly every pod has them, so they are compared
 first."""
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _KEPT = ("apiVersion", "kind", "data", "binaryData", "immutable", "type")
 
@@ -125,13 +125,7 @@ def copy_of(upper_object: Manifest, owner: Owner, namespace: str) -> Manifest:
 
     It has apiVersion and kind only if the upper object does: objects from a list do not.
     """
-    kept = {key: value for key, value in annotations(upper_object).items() if key != _LAST_APPLIED}
-    made = {
-        "name": upper_object["metadata"]["name"],
-        "namespace": namespace,
-        "labels": labels(upper_object) | owner.label,
-        "annotations": kept | owner.signed(uid(upper_object)),
-    }
+    made = copy_metadata(upper_object, owner, namespace)
     return {field: upper_object[field] for field in _KEPT if field in upper_object} | {"metadata": made}
 
 

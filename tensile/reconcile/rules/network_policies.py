@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 from tensile.kube.store import Delta
 from tensile.objects import NETWORK_POLICY, UPPER, Ref
-from tensile.reconcile.copies import is_inhabited
+from tensile.reconcile.copies import entered, is_inhabited
 from tensile.reconcile.desired import Decision, EmitEvent, Watch
-from tensile.reconcile.rules.service_index import began
 from tensile.reconcile.world import Key, World
 
 NAME = "networkpolicy"
@@ -59,6 +58,6 @@ def _changed(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _pods_came(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    namespace = began(world.lowers[lower], delta)
+    namespace = entered(world.lowers[lower], delta)
     if namespace:
         yield from (key_of(lower, namespace, one.name) for one in world.upper.policies if one.namespace == namespace)
