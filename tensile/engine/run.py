@@ -150,10 +150,7 @@ async def _run_engine(topology: Topology, around: _RunContext) -> None:
     metrics.readings = readings(engine)
     around.standing.lowers, around.standing.waits = lowers(engine), partial(missing, engine)
     around.standing.pending = lambda: engine.pending
-    where = topology.telemetry
-    status = partial(_status, around.standing)
-    telemetry = TelemetryServer(where.bind, where.port, metrics, partial(missing, engine), status)
-    await _open_telemetry(telemetry, topology)
+    telemetry = await _telemetry(topology, metrics, engine, around.standing)
     async with AsyncExitStack() as ending:
         ending.push_async_callback(telemetry.close)
         election = await _candidate(engine, around, ending) if around.elects else None
@@ -168,17 +165,24 @@ async def _run_engine(topology: Topology, around: _RunContext) -> None:
             await _unless(around.stop, _side_by_side(_lead(engine, around, election, mark), following))
 
 
-async def _open_telemetry(telemetry: TelemetryServer, topology: Topology) -> None:
+async def _telemetry(topology: Topology, metrics: Metrics, engine: Engine, standing: EngineStatus) -> TelemetryServer:
     """Serve telemetry; raises TensileError, which names the engine that has the port, if one has."""
+
+    def status() -> bytes:
+        return orjson.dumps(standing.report().document())
+
+    where = topology.telemetry
+    telemetry = TelemetryServer(where.bind, where.port, metrics, partial(missing, engine), status)
     try:
         await telemetry.start()
     except PortTaken as error:
-        other = await engine_at(topology.telemetry)
+        other = await engine_at(where)
         if not other:
             raise
         found = f"an engine of topology {other} runs on this machine and has telemetry's port"
         advice = "stop it first" if other == topology.name else "set telemetry.port in one of the two topology files"
-        raise PortTaken(f"{found} {topology.telemetry.port}: {advice}") from error
+        raise PortTaken(f"{found} {where.port}: {advice}") from error
+    return telemetry
 
 
 async def _candidate(engine: Engine, around: _RunContext, ending: AsyncExitStack) -> Election:
@@ -289,10 +293,6 @@ def _say(change: Edit) -> None:
         _log.warning("not reloaded", change=words)
     for words in change.words:
         _log.info("topology changed", change=words)
-
-
-def _status(standing: EngineStatus) -> bytes:
-    return orjson.dumps(standing.report().document())
 
 
 async def _side_by_side(*work: Coroutine[None, None, None]) -> None:

@@ -263,8 +263,8 @@ def _port(seen: Manifest, lower: LowerWorld) -> int:
 
 def noted_port(node: Manifest) -> int:
     """Return the port of the kubelet API that a Node shows, 0 for none."""
-    endpoint = node.get("status", {}).get("daemonEndpoints", {}).get("kubeletEndpoint", {})
-    return int(endpoint.get("Port") or 0)
+    endpoints = (node.get("status") or {}).get("daemonEndpoints") or {}
+    return int((endpoints.get("kubeletEndpoint") or {}).get("Port") or 0)
 
 
 def _node_info(seen: Manifest, lower: LowerWorld) -> Manifest:
