@@ -99,7 +99,7 @@ class Engine:
         await self.clusters.open_upper(self.topology)
         self.ports = self._ports(self.topology)
         given = {spec.node.name for spec in self.topology.lowers if spec.node.kubelet_port}
-        endpoints = endpoints_of(self.topology, {}, self._pods, {})
+        endpoints = endpoints_of(self.topology, {}, self._pods, {})  # other ports follow from the Nodes
         await self.ports.open({node: endpoints[node] for node in given})
         world = await self.clusters.make_world(self.topology, self._address(self.topology))
         _say_without_alias(world)

@@ -96,6 +96,7 @@ class ExtenderServer:
         self._changing = asyncio.Lock()
         self.pending: tuple[str, ...] = ()
         """Why it is not served as the topology says."""
+        self._told = self.pending
 
     @property
     def port(self) -> int:
@@ -138,11 +139,11 @@ class ExtenderServer:
 
     async def look(self) -> None:
         """Use a new certificate or client CA, if there is one, or a port that was taken before."""
-        before = self.pending
         with suppress(TensileError):
             await self._serve()
-        if self.pending and self.pending != before:
+        if self.pending and self.pending != self._told:
             _log.error("the extender is not served as the topology says", why=self.pending[0])
+        self._told = self.pending
 
     async def close(self) -> None:
         """Stop serving, and drop all state."""
