@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 import structlog
@@ -39,7 +39,7 @@ from tensile.kubelet.pods.event_mirror import EventMirror
 from tensile.kubelet.pods.events import OF_CLAIMS, OF_PODS
 from tensile.kubelet.pods.rule import UNREACHABLE_AFTER
 from tensile.kubelet.stats.collector import StatsCollector
-from tensile.names import KUBELET_PORT, LOWER_UID
+from tensile.names import LOWER_UID
 from tensile.objects import EVENT, UPPER, Manifest, annotations, uid
 from tensile.reconcile import namespace_mapping
 from tensile.reconcile.ownership import is_ours
@@ -48,7 +48,6 @@ from tensile.topology import Lower, Upper, parse
 
 _RETRY = 5.0
 _LOOK = 0.5
-_LAST = 65535
 _LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
 _log = structlog.get_logger("tensile.lower")
 
@@ -103,10 +102,7 @@ def kept(spec: Lower, secrets: Cache) -> SecretKubeconfig | None:
 def left_behind(node: Manifest) -> Lower:
     """Return a lower for an orphaned Node of ours; only the Node is known of it."""
     name = node["metadata"]["name"]
-    port = annotations(node).get(KUBELET_PORT, "")
-    entry: dict[str, Any] = {"name": "left-behind", "kubeconfig": "none", "node": {"name": name}}
-    if port.isdecimal() and len(port) <= len(str(_LAST)) and 0 < int(port) <= _LAST:
-        entry["node"]["kubeletPort"] = int(port)
+    entry = {"name": "left-behind", "kubeconfig": "none", "node": {"name": name}}
     file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "left-behind", "lowers": [entry]}
     topology = parse(orjson.dumps(file).decode(), name=f"Node {name}")
     return topology.lowers[0].model_copy(update={"name": f"({name})"})

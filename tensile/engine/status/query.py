@@ -82,8 +82,8 @@ async def _answer_at(telemetry: Telemetry, topology: str) -> StatusAnswer:
             found = orjson.loads(await reply.read())
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise TensileError(
-            f"no engine answers at {url} ({type(error).__name__}): start `tensile run` on this machine, "
-            "or correct telemetry in the topology file"
+            f"no engine answers at {url} ({type(error).__name__}): start `tensile run` on this machine (again, if "
+            "telemetry was edited since), or correct telemetry in the topology file"
         ) from None
     except orjson.JSONDecodeError:
         found = None

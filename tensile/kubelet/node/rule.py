@@ -24,7 +24,6 @@ from tensile.kubelet.node.status import keys as held_keys
 from tensile.names import (
     CLUSTER_ID,
     CORDONED_BY,
-    KUBELET_PORT,
     LOWER_UID,
     NAMESPACE_MAPPING,
     OWNER,
@@ -204,7 +203,6 @@ def _annotations(
     known = lower.identity or (annotations(seen).get(LOWER_UID, "") if seen else "")
     ours = {
         **world.owner.signed(world.owner.upper),
-        KUBELET_PORT: str(lower.spec.node.kubelet_port),
         TAINTS: ",".join(sorted(_identity(taint) for taint in taints)),
     }
     in_force = mapping_note(lower.naming) if lower.mapping_known else annotations(seen).get(NAMESPACE_MAPPING, "")

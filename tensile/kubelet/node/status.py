@@ -249,13 +249,15 @@ def _addresses(lower: LowerWorld, world: World) -> list[Manifest]:
 def _port(seen: Manifest, lower: LowerWorld) -> int:
     """Return the port of the node's kubelet API, NOWHERE where it is not served.
 
-    It is never a port that is only assigned for later: another node may still listen there, and would answer instead. A
-    command that serves nothing keeps the port that an engine reported.
+    A command that serves nothing keeps the port that an engine reported.
     """
-    if lower.port is not None:
-        return lower.port or NOWHERE
-    said = seen.get("status", {}).get("daemonEndpoints", {}).get("kubeletEndpoint", {}).get("Port")
-    return lower.spec.node.kubelet_port if said is None else int(said)
+    return (noted_port(seen) if lower.port is None else lower.port) or NOWHERE
+
+
+def noted_port(node: Manifest) -> int:
+    """Return the port of the kubelet API that a Node shows, 0 for none."""
+    endpoints = (node.get("status") or {}).get("daemonEndpoints") or {}
+    return int((endpoints.get("kubeletEndpoint") or {}).get("Port") or 0)
 
 
 def _node_info(seen: Manifest, lower: LowerWorld) -> Manifest:
