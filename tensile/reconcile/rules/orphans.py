@@ -89,14 +89,15 @@ class OrphanRule:
 
 def _step(one: OrphanedKind, copy: Entry, lower: LowerWorld, world: World) -> Iterator[Absent | VerifyAbsent]:
     """Yield the step for a copy without an upper object."""
-    above = Ref(UPPER, one.kind, lower.upper_namespace(copy.namespace), copy.name)
-    place, originals, made_for = above[2:], world.upper.more[one.kind], copy.facts.upper_uid
-    if not above.namespace or originals.get(*place) is not None or not is_copy(copy, world.owner):
+    namespace, originals = lower.upper_namespace(copy.namespace), world.upper.more[one.kind]
+    if not namespace or originals.get(namespace, copy.name) is not None or not is_copy(copy, world.owner):
         return
-    if not one.is_left(copy, above.namespace, lower, world):
+    if not one.is_left(copy, namespace, lower, world):
         return
+    place, made_for = (namespace, copy.name), copy.facts.upper_uid
     departed = originals.tombstone(*place)
     if departed is None or not originals.is_deleted(*place, made_for):
+        above = Ref(UPPER, one.kind, *place)
         yield VerifyAbsent(above, made_for, f"the {one.kind.name} made for it still stands", requested=False)
     elif not (departed.seen and departed.uid == made_for):
         yield Absent(
@@ -116,7 +117,7 @@ def _is_service_left(copy: Entry, namespace: str, lower: LowerWorld, world: Worl
 
 
 def _is_slice_left(copy: Entry, namespace: str, lower: LowerWorld, world: World) -> bool:
-    """Report the same of a slice, which goes with its Service."""
+    """Report whether the same holds for a slice, which goes with its Service."""
     return endpoint_slices.is_held(copy, lower, world) and _is_service_left(copy, namespace, lower, world)
 
 
