@@ -38,6 +38,8 @@ from tensile.topology import Lower, Topology
 from tensile.topology.diff import concerns_all
 
 _LOOK = 1.0
+_RESPONSE = 3.0
+"""Seconds to wait for the upper cluster where a kubelet port is in use."""
 _log = structlog.get_logger("tensile.engine.engine")
 
 
@@ -98,10 +100,7 @@ class Engine:
     async def _open(self) -> None:
         await self.clusters.open_upper(self.topology)
         self.ports = self._ports(self.topology)
-        given = {spec.node.name for spec in self.topology.lowers if spec.node.kubelet_port}
-        endpoints = endpoints_of(self.topology, {}, self._pods, {})  # other ports follow from the Nodes
-        await self.ports.open({node: endpoints[node] for node in given})
-        world = await self.clusters.make_world(self.topology, self._address(self.topology))
+        world = await self._made_world()
         _say_without_alias(world)
         self.hook = WebhookPort(self._home_of_webhook(world), self.clusters.fleet)
         self.extender = ExtenderServer(
@@ -119,6 +118,21 @@ class Engine:
         with suppress(Denied):  # without Nodes to be read there are none to be served
             await self.clusters.fleet.listed(UPPER, world.upper.nodes)
         await self.ports.open(self._endpoints())
+
+    async def _made_world(self) -> World:
+        """Return the world when the upper cluster has responded; raises TensileError for a port in use before that.
+
+        Then it is soon known whether a Node has another port, so that this one is not needed.
+        """
+        address = self._address(self.topology)
+        try:
+            await self.ports.open(endpoints_of(self.topology, {}, self._pods, {}))
+        except TensileError:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RESPONSE):
+                    return await self.clusters.make_world(self.topology, address)
+            raise
+        return await self.clusters.make_world(self.topology, address)
 
     async def lead(self) -> None:
         """Join the lower clusters and begin to lead.
