@@ -116,6 +116,18 @@ def test_every_comment_on_fences_is_used() -> None:
     assert {"not run", "runs on until", "ends with", "file", "printed", "given", "run last", "from anew"} <= used
 
 
+def test_shown_records_stand_in_the_files_that_they_are_from() -> None:
+    """An example of what the engine does is one that a test compares with."""
+    shown = [one for page in EVERY for one in fences(page, read(page)) if "recorded" in one.said]
+    assert {one.page for one in shown} == {"CONTRIBUTING.md"}
+    assert [one.place for one in shown if one.text.strip() not in recorded(one.said["recorded"])] == []
+
+
+def recorded(file: str) -> str:
+    """Return the text of a file, with the lines joined that Python's sources had to break."""
+    return read(file).replace("\\\n", "")
+
+
 @pytest.mark.parametrize("fence", every_fence(), ids=lambda one: one.place)
 def test_yaml_is_something_that_is_tried(fence: Fence) -> None:
     """A topology or a part of one is valid; anything else is a file for the commands, or objects for an apiserver."""
