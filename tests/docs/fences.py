@@ -11,7 +11,7 @@ Comments say what a reader need not see. On the line before a fence, or before e
     <!-- file: NAME -->             of any: is written to that file before what follows runs
     <!-- printed -->                of any: each line was printed by the sh before it; … stands for anything
     <!-- as it is: REASON -->       of yaml: neither a file, nor a topology, nor objects that can be tried
-    <!-- recorded: FILE -->         of any: stands so in that file, which a test writes or compares with
+    <!-- recorded: FILE -->         of any: stands so in that file, with which tests compare; a line … leaves some out
 """
 
 import re
