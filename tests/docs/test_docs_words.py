@@ -197,6 +197,15 @@ def test_the_readme_leads_to_every_page() -> None:
     assert {page for page in pages() if page != "README.md" and f"({page})" not in README} == decisions
 
 
+def test_the_words_of_the_glossary_are_used() -> None:
+    """A word that neither the program nor its tests and benches have any more is none of ours."""
+    sources = [path.read_text() for name in ("tensile", "tests", "bench") for path in (ROOT / name).rglob("*.py")]
+    used = " ".join("\n".join(sources).lower().split())
+    words = re.findall(r"\*\*`?(.+?)`?\*\*", read("docs/glossary.md"))
+    assert len(words) > 40
+    assert [word for word in words if not re.search(rf"\b{re.escape(word.lower())}s?\b", used)] == []
+
+
 def test_the_taint_and_the_pods_toleration_are_those_of_the_nodes() -> None:
     """The README's pod may run on a node that a plain topology makes."""
     topology = parse(apiserver.topology(["lower-a"], kubelet_port=23450, telemetry_port=23460))
