@@ -4,6 +4,7 @@ And what is generated is as it would be generated now.
 """
 
 import re
+from pathlib import Path
 from types import ModuleType
 
 import commandspage
@@ -127,6 +128,20 @@ def is_recorded(shown: Fence) -> bool:
     """Report whether all parts of a fence stand in its file, in whose Python sources long lines are broken."""
     text = read(shown.said["recorded"]).replace("\\\n", "")
     return all(part.strip("\n") in text for part in shown.text.split("\n…\n"))
+
+
+def test_the_tests_that_contributors_are_told_to_run_exist() -> None:
+    """A word after -k that no test has runs none, and says so in a line that is easily passed over."""
+    told = re.findall(r"pytest (tests/\S+)(?: -k (\w+))?", read("CONTRIBUTING.md"))
+    assert len(told) >= 3
+    assert [(where, word) for where, word in told if not any(word in name for name in names_in(ROOT / where))] == []
+
+
+def names_in(place: Path) -> list[str]:
+    """Return the names of the tests of a file, or of the scenarios of a folder."""
+    if place.is_dir():
+        return [path.stem for path in place.glob("*.yaml")]
+    return re.findall(r"def (test_\w+)", place.read_text())
 
 
 @pytest.mark.parametrize("fence", every_fence(), ids=lambda one: one.place)
