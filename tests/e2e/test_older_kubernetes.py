@@ -19,7 +19,7 @@ from tensile.sandbox.state import Options
 
 pytestmark = pytest.mark.real
 
-OLDER = "v1.35.0"
+OLDER = "v1.35.4"
 """`make test-all` has it built before the tests."""
 MAIN_JOB = Path(__file__).with_name("test_main_job.py")
 LEFT_OUT = "not quiet_engine"
