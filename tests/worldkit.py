@@ -13,7 +13,7 @@ import orjson
 
 from tensile.engine.caches import bound_to
 from tensile.kube.store import Cache, Entry
-from tensile.kubelet.node.capacity import node_offer
+from tensile.kubelet.node import capacity
 from tensile.kubelet.node.rule import NodeRule
 from tensile.kubelet.node.rule import key_of as node_key
 from tensile.kubelet.pods import service_account, unbound
@@ -75,7 +75,7 @@ def opened(spec: Lower) -> LowerWorld:
         accounts=filled(),
         config_maps=filled(ownership.digest_marks, ownership.INDEXES),
         secrets=filled(service_account.digest, service_account.INDEXES),
-        nodes=filled(node_offer),
+        nodes=filled(capacity.node_offer, capacity.INDEXES),
         version="v1.36.3",
         mark=OWNER_HERE.mark,
         more=synced(watches.caches(above=False)),

@@ -32,8 +32,8 @@ BUGS = (
     Bug(
         "a change carries no UID",
         "tensile/reconcile/plan.py",
-        'fence: list[Operation] = [{"op": "replace", "path": "/metadata/uid", "value": entry.uid}]\n    if wanted.version',  # noqa: E501 - the text as it stands there
-        "fence: list[Operation] = []\n    if wanted.version",
+        'Patch("json-patch", fence(entry.uid, wanted.version) + operations)',
+        'Patch("json-patch", operations)',
         _in("reconcile", "plan"),
     ),
     Bug(
@@ -187,8 +187,8 @@ BUGS = (
     Bug(
         "a Secret stays below without a pod",
         "tensile/reconcile/rules/config.py",
-        "    if keeps(lower, kind.name, namespace, name):\n        return True",
-        "    if kind == SECRET or keeps(lower, kind.name, namespace, name):\n        return True",
+        "    if not service_accounts.known(pair.world, pair.lower) or pair.is_kept:",
+        "    if pair.ref.kind == SECRET or pair.is_kept:",
         _in("reconcile", "dependencies"),
     ),
     Bug(
@@ -200,9 +200,9 @@ BUGS = (
     ),
     Bug(
         "what kubectl applied goes down, with a Secret's content",
-        "tensile/reconcile/pods/references.py",
-        "for key, value in annotations(upper_object).items() if key != _LAST_APPLIED}",
-        "for key, value in annotations(upper_object).items()}",
+        "tensile/reconcile/ownership.py",
+        "for key, value in annotations(above).items() if key not in _NOT_COPIED}",
+        "for key, value in annotations(above).items()}",
         _in("reconcile", "references"),
     ),
     Bug(
@@ -221,7 +221,7 @@ BUGS = (
     ),
     Bug(
         "a volume's placeholder goes before the data",
-        "tensile/reconcile/rules/volume_rule.py",
+        "tensile/reconcile/rules/volumes.py",
         "    if copy is None and lower.more[CLAIM].tombstone(namespace, name) is None:\n",
         "    if copy is None and lower.unreachable_seconds:\n",
         _in("reconcile", "provisioning"),
@@ -236,7 +236,7 @@ BUGS = (
     Bug(
         "a stranger's Service gets endpoints of ours",
         "tensile/reconcile/rules/endpoint_slices.py",
-        "if holder is None or holder.facts.owner != world.owner.mark:",
+        "if holder is None or not is_copy(holder, world.owner):",
         "if holder is None:",
         _in("reconcile", "slices"),
     ),

@@ -20,7 +20,6 @@ from sitekit import LIMIT, Manifest, is_ready
 from bench.spareports import spare_ports
 from tensile.engine.engine import Engine
 from tensile.engine.lower import ClusterAccess
-from tensile.engine.servers import WebhookAlone
 from tensile.kube.fleet import Fleet
 from tensile.policy.webhook.listener import call
 from tensile.sandbox.sandbox import Sandbox
@@ -280,7 +279,7 @@ async def test_replicas_in_a_cluster_share_the_certificate_in_a_secret(inside: I
     first = secret["data"]["ca.crt"]
     assert _trusted(hook) == first
     async with standing_by(inside, inside.hooked(), elsewhere()) as other:
-        address = f"https://127.0.0.1:{other.hook.port}/mutate"
+        address = f"https://127.0.0.1:{other.hook.server.port}/mutate"
         await call(address, b64decode(_trusted(hook)))
         await upper.delete(inside.secret)
         await upper.until(inside.secret, lambda one: one["data"]["ca.crt"] != first)
@@ -290,20 +289,6 @@ async def test_replicas_in_a_cluster_share_the_certificate_in_a_secret(inside: I
         await upper.until(inside.secret, lambda one: b64decode(one["data"]["tls.crt"]) != b"spoilt")
         assert await inside.is_prepared("spoilt")
         await call(address, b64decode(_trusted(await inside.registered())))
-
-
-async def test_a_webhook_that_runs_alone_in_a_cluster_shares_it_too(inside: Inside) -> None:
-    """It watches that one Secret, and writes nothing that is there."""
-    before = await inside.registered(), await inside.upper.read(inside.secret)
-    topology = inside.topology(inside.hooked(), elsewhere())
-    alone = WebhookAlone(topology, inside.ways, Fleet(chance=random.random))
-    await alone.start()
-    try:
-        await polled(lambda: not alone.missing())
-        await call(f"https://127.0.0.1:{alone.port.port}/mutate", b64decode(_trusted(before[0])))
-    finally:
-        await alone.stop()
-    assert (await inside.registered(), await inside.upper.read(inside.secret)) == before
 
 
 async def test_virtual_nodes_with_taints_of_their_own_are_tolerated(ground: Hooked) -> None:
