@@ -117,7 +117,7 @@ class Engine:
         )
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
         with suppress(Denied):  # without Nodes to be read there are none to be served
-            await self.clusters.fleet.listed(UPPER, world.upper.nodes)
+            await self.clusters.fleet[UPPER].listed(world.upper.nodes)
         await self.ports.open(self._endpoints())
 
     async def lead(self) -> None:
