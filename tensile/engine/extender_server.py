@@ -96,7 +96,7 @@ class ExtenderServer:
         self._changing = asyncio.Lock()
         self.pending: tuple[str, ...] = ()
         """Why it is not served as the topology says."""
-        self._told: tuple[str, ...] = self.pending
+        self._told: tuple[str, ...] = ()
 
     @property
     def port(self) -> int:
