@@ -207,7 +207,7 @@ class ClusterIdentity:
         await asyncio.shield(self._proving)
 
     async def close(self) -> None:
-        """Give up a proof in progress."""
+        """Cancel a proof in progress."""
         if self._proving is not None:
             self._proving.cancel()
             await asyncio.gather(self._proving, return_exceptions=True)
