@@ -180,24 +180,27 @@ class ExtenderServer:
         """Open the port, unless it is open, with the present certificate, client CA and strategy."""
         async with self._changing:
             try:
-                await self._listen(self._topology.extender, await self._papers_of(self._topology).tls())
+                tls = await self._papers_of(self._topology).tls()
+                self._port = port = self._opened(self._topology.extender)
             except TensileError as error:
                 self.pending = (str(error),)
                 raise
             self.pending = ()
+            if tls is not self._tls:
+                await port.show(tls)
+                self._tls = tls
         self.follow()
 
-    async def _listen(self, section: Section, tls: ssl.SSLContext) -> None:
+    def _opened(self, section: Section) -> ExtenderPort:
+        """Return the open port, with the strategy of the section; raises TensileError if it cannot be opened."""
         extender = SchedulerExtender(self._sites, section.strategy, self._wants)
-        if self._port is None:
-            opened, preemptor = listening(section.bind, section.port), self._preemptor
-            budgets, heed = preemptor.budgets, preemptor.heed
-            self._port = ExtenderPort(opened, extender, clock=self._clock, budgets=budgets, answered=heed)
-        elif self._port.extender.strategy != section.strategy:
-            self._port.extender = extender
-        if tls is not self._tls:
-            await self._port.show(tls)
-            self._tls = tls
+        port, preemptor = self._port, self._preemptor
+        if port is None:
+            opened, budgets, heed = listening(section.bind, section.port), preemptor.budgets, preemptor.heed
+            return ExtenderPort(opened, extender, clock=self._clock, budgets=budgets, answered=heed)
+        if port.extender.strategy != section.strategy:
+            port.extender = extender
+        return port
 
     async def _keep_looking(self) -> None:
         while True:

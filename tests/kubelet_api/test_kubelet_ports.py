@@ -228,10 +228,10 @@ def test_nodes_follow_kubelet_port_where_no_node_is_yet() -> None:
 
 def test_a_lower_that_is_taken_out_or_put_in_before_others_shifts_nobody() -> None:
     """Whether this engine serves them already, or reads from their Nodes where they were."""
-    before, now = automatic("lower-0", "lower-1"), automatic("new", "lower-1")
+    before, now = automatic("lower-0", "lower-1"), automatic("lower-1", "new")
     for there, noted in ((joined(before, lower_1=10351), {}), ({}, {"lower-1": 10351})):
         found = endpoints_of(now, there, Known, noted)
-        assert {node: one.address[1] for node, one in found.items()} == {"new": 10350, "lower-1": 10351}
+        assert {node: one.address[1] for node, one in found.items()} == {"lower-1": 10351, "new": 10352}
     added = automatic("new", "lower-0", "lower-1")
     found = endpoints_of(added, joined(before, lower_0=10350, lower_1=10351), Known, {})
     assert {node: one.address[1] for node, one in found.items()} == {
