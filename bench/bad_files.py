@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "topology"))
+sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("kit", "topology")]
 
 from corpus_form import Bad  # noqa: E402 - the corpus is the tests'
 from test_bad_files import ALL  # noqa: E402

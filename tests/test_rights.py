@@ -218,7 +218,7 @@ def test_how_a_right_is_written_in_a_role() -> None:
 
 
 def test_the_documentation_lists_just_these() -> None:
-    """It is written from the list (tests/rightstable.py), so a change of a right is a change there."""
+    """It is written from the list (tests/kit/rightstable.py), so a change of a right is a change there."""
     assert rewritten(DOCUMENT.read_text()) == DOCUMENT.read_text()
     above_all = upper_rights(whole(), place=ConfigMapKey("x", "y"), takes_turns=True, namespace="z")
     assert table().count("\n| `") == len(above_all) + len(lower_rights(whole().lowers[0]))

@@ -7,7 +7,7 @@ from typing import Any
 from bench.sequences.deeds import Deed, Play
 from bench.sequences.model import Model
 from bench.sequences.stage import OWNER, Stage
-from tests.virtualtime import in_virtual_time
+from tests.kit.virtualtime import in_virtual_time
 
 LONG = 300.0
 """Seconds after which everything that rests has been tried again."""

@@ -2,7 +2,7 @@
 
 The tests hold a server with a real upper cluster against this, and the table in the documentation is written from it:
 
-    PYTHONPATH=tests/kubelet_api .venv/bin/python -m kubelet_rights
+    PYTHONPATH=tests/kit .venv/bin/python -m kubelet_rights
 """
 
 from collections.abc import Iterator

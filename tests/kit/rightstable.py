@@ -1,6 +1,6 @@
 """The rights of the engine as the documentation lists them, written from the list itself.
 
-PYTHONPATH=tests .venv/bin/python -m rightstable
+PYTHONPATH=tests/kit .venv/bin/python -m rightstable
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.permissions import Permission, lower_rights, upper_rights
 from tensile.topology import Topology, parse
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "doctor.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "doctor.md"
 BEGIN, END = "<!-- rights -->", "<!-- end of rights -->"
 EVERYTHING = {
     "apiVersion": "tensile-kube.io/v1alpha1",

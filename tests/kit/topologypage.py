@@ -1,6 +1,6 @@
 """The reference of the topology file, written from the models: a field that comes into them needs no word elsewhere.
 
-PYTHONPATH=tests/docs .venv/bin/python -m topologypage
+PYTHONPATH=tests/kit .venv/bin/python -m topologypage
 """
 
 import json

@@ -1,6 +1,6 @@
 """The reference of the commands, written from the program's own help: a new command needs no word elsewhere.
 
-PYTHONPATH=tests/docs .venv/bin/python -m commandspage
+PYTHONPATH=tests/kit .venv/bin/python -m commandspage
 """
 
 import inspect

@@ -3,7 +3,7 @@
 The kinds of those that are required end in "!".
 
     kubectl get --raw /openapi/v3/api/v1 |
-        python tests/kubelet/regenerate_fields.py > tensile/reconcile/pods/pod_fields.json
+        python tests/kit/regenerate_fields.py > tensile/reconcile/pods/pod_fields.json
 
 Run it with an apiserver of the newest release that is supported; the tests then say which field has no verdict yet.
 """
