@@ -8,11 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from docsite import Site, missing, standing
-from fences import ROOT, TOPIC, Fence, fences, pages
-
-from tensile.topology import TopologyFile
+from fences import ROOT, TOPIC, Fence, fences, is_object, pages
 
 NOT_RUN = {
     "README.md": 3,
@@ -34,20 +31,6 @@ def read(page: str) -> str:
 def is_run(fence: Fence) -> bool:
     """Report whether a fence has anything to do with the site."""
     return fence.language == "sh" or bool({"file", "printed"} & set(fence.said)) or is_object(fence)
-
-
-def is_object(fence: Fence) -> bool:
-    """Report whether a fence shows objects of Kubernetes."""
-    return fence.language == "yaml" and "as it is" not in fence.said and not is_topology(fence)
-
-
-def is_topology(fence: Fence) -> bool:
-    """Report whether a fence shows a topology or a part of one."""
-    found = list(yaml.safe_load_all(fence.text)) if fence.language == "yaml" else []
-    if len(found) != 1 or not isinstance(found[0], dict):
-        return False
-    keys = {str(field.alias) for field in TopologyFile.model_fields.values()}
-    return found[0].get("kind") == "Topology" or ("kind" not in found[0] and set(found[0]) <= keys)
 
 
 RUN = [page for page in pages() if any(map(is_run, fences(page, read(page))))]

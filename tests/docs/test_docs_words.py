@@ -11,8 +11,7 @@ import pytest
 import topologypage
 import yaml
 from commandspage import EXITS, commands, options
-from fences import DIRECTIVES, OF_SH, ROOT, Fence, anchors, calls, fences, inline, links, pages
-from test_docs_run import is_object, is_topology
+from fences import DIRECTIVES, OF_SH, ROOT, Fence, anchors, calls, fences, inline, is_object, is_topology, links, pages
 
 from tensile.engine.metrics import FAMILIES, MetricFamily
 from tensile.names import PREFIX

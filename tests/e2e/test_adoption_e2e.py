@@ -4,12 +4,13 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 import pytest_asyncio
-from enginekit import A, Edit, Ground, edit_lower, standing, with_fields
+from adoptionkit import nodes_taken, stored
+from enginekit import A, Ground, standing, with_fields
 from provisionkit import CLASSES, VOLUMES, serving
 from sitekit import Manifest, condition_of, is_ready, phase_of
 from storekit import claim, claims, is_bound, mark, shipped, using, volume_of
 
-from tensile.names import LEGACY, MIRRORED, OWNER, UPPER_UID, VIRTUAL_POD, Owner, owner_of
+from tensile.names import LEGACY, MIRRORED, OWNER, UPPER_UID, VIRTUAL_POD, owner_of
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -22,7 +23,6 @@ NEEDS: Manifest = {
     ]
 }
 PLACES = (("configmaps", "settings"), ("secrets", "password"), ("serviceaccounts", "robot"), ("services", "web"))
-UNKNOWN = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "stopped"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -170,19 +170,6 @@ async def has_storage_and_service(ground: Ground) -> None:
     await ground.upper.create(claims(ground), claim(ground, "data"))
     service = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}
     await ground.upper.create(ground.path("services"), service)
-
-
-def stored(ground: Ground) -> Edit:
-    """Have a class of the upper cluster served by one of the lower."""
-    return edit_lower(A, storageClasses={mark(ground, "goes"): mark(ground, "disk")})
-
-
-async def nodes_taken(ground: Ground, owner: Owner) -> None:
-    """Have Kubernetes call the nodes Unknown, and see them become an owner's."""
-    for node in ground.nodes.values():
-        await ground.upper.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [UNKNOWN]}}, "strategic")
-    for node in ground.nodes.values():
-        await ground.upper.until(f"/api/v1/nodes/{node}", lambda one: one["metadata"]["labels"][OWNER] == owner.mark)
 
 
 async def is_renamed(ground: Ground) -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from enginekit import A, B, Edit, edit_lower, polled
-from programkit import Program, served
+from programkit import STAMP, Program, served, streaming
 from sitekit import Manifest, condition_of, is_ready
-from test_reload import STAMP, streaming
 
 from tensile.names import NOWHERE
 from tensile.sandbox.processes import choose

@@ -524,3 +524,8 @@ def _write(cluster: str, record: audit.Record) -> Write:
 
 def _is_noted(log: Path, mark: str, start: int) -> bool:
     return any(mark in record["requestURI"] for record in audit.read(log, start))
+
+
+def advertised(sandbox: Sandbox) -> str:
+    """Return another address of the upper apiserver than the engine's own kubeconfig has."""
+    return sandbox.clusters[UPPER].server.replace("127.0.0.1", "localhost")

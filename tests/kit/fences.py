@@ -18,6 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+
+from tensile.topology import TopologyFile
+
 ROOT = Path(__file__).resolve().parents[2]
 DIRECTIVES = {"not run", "runs on until", "run last", "ends with", "given", "from anew", "file", "printed", "as it is"}
 OF_SH = {"not run", "runs on until", "run last", "ends with", "given"}
@@ -110,3 +114,17 @@ def calls(text: str) -> list[str]:
     whole = text.replace("\\\n", " ")
     found = re.findall(r"(?:^|[|;&(`]|\.venv/bin/) *tensile ([^`\n|;&#>)]*)", whole, re.MULTILINE)
     return [" ".join(one.split()) for one in found]
+
+
+def is_object(fence: Fence) -> bool:
+    """Report whether a fence shows objects of Kubernetes."""
+    return fence.language == "yaml" and "as it is" not in fence.said and not is_topology(fence)
+
+
+def is_topology(fence: Fence) -> bool:
+    """Report whether a fence shows a topology or a part of one."""
+    found = list(yaml.safe_load_all(fence.text)) if fence.language == "yaml" else []
+    if len(found) != 1 or not isinstance(found[0], dict):
+        return False
+    keys = {str(field.alias) for field in TopologyFile.model_fields.values()}
+    return found[0].get("kind") == "Topology" or ("kind" not in found[0] and set(found[0]) <= keys)

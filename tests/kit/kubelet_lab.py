@@ -412,3 +412,28 @@ async def leak_watch() -> AsyncIterator[None]:
     tasks, count = others(), descriptors()
     yield
     await until(lambda: others() <= tasks and descriptors() <= count)
+
+
+EXEC = "POST /exec/shop/web/main?output=1&input=1&command=cat"
+
+
+async def echo(_head: Head, stream: Stream) -> None:
+    """Agree to an upgrade and send back what comes."""
+    await stream.send(switching("SPDY/3.1"))
+    while data := await stream.reader.read(65536):
+        await stream.send(data)
+
+
+async def streaming(lab: Lab) -> Stream:
+    """Open an exec that echoes."""
+    lab.lower.script = echo
+    head, stream = await lab.upgrade(lab.pki.apiserver, EXEC, "Upgrade: SPDY/3.1")
+    assert head.status == 101
+    return stream
+
+
+async def alive(stream: Stream) -> bool:
+    """Report whether a stream still carries bytes both ways."""
+    await stream.send(b"ping")
+    async with asyncio.timeout(PATIENCE):
+        return await stream.reader.readexactly(4) == b"ping"

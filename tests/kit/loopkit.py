@@ -1,9 +1,11 @@
 """A loop to test with: rules that say what they are told, clusters that answer on demand, an observer."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from answering import Answering
+from virtualtime import clock
 from worldkit import NOW, A, B, config_map, marked, thing, world
 
 from tensile.errors import ClusterError
@@ -121,3 +123,8 @@ def unfollowed(name: str = "kept") -> Present:
 def event(name: str = "told") -> Present:
     """Want something told."""
     return Present(Ref(UPPER, EVENT, "default", name), thing("Event", name), "because")
+
+
+async def until(seconds: float) -> None:
+    """Let time pass up to a moment after the test's beginning."""
+    await asyncio.sleep(max(seconds - clock(), 0))

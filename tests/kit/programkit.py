@@ -4,13 +4,13 @@ import asyncio
 import os
 import signal
 import sys
-from asyncio.subprocess import Process
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from enginekit import Edit, Ground, polled
+from enginekit import A, Edit, Ground, polled
 
 from tensile.sandbox.sandbox import Sandbox
 
@@ -77,3 +77,41 @@ async def served(sandbox: Sandbox, directory: Path, sort: type[P] = Program) -> 
     text = program.log.read_text()
     assert "Traceback" not in text
     assert "defect" not in text
+
+
+STAMP = "2026-01-01T00:00:00Z stdout F "
+
+
+class Stream(NamedTuple):
+    """A `kubectl logs -f` that runs, and the file that it shows."""
+
+    program: Program
+    process: Process
+
+    async def carries(self, line: str) -> None:
+        """Write a line to the container's log; it has to come out of the stream that was open all the time."""
+        with (self.program.sites[A].logs / self.program.namespace / "web" / "main.log").open("a") as log:
+            log.write(f"{STAMP}{line}\n")
+        assert self.process.stdout
+        async with asyncio.timeout(60):
+            assert await self.process.stdout.readline() == f"{line}\n".encode()
+        assert self.process.returncode is None
+
+
+@asynccontextmanager
+async def streaming(program: Program) -> AsyncIterator[Stream]:
+    """Follow the pod's log by way of the upper cluster; the stream has to be there until the end."""
+    log = program.sites[A].logs / program.namespace / "web" / "main.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("")
+    command = program.sandbox.kubectl_command("-n", program.namespace, "logs", "-f", "web")
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    try:
+        stream = Stream(program, process)
+        await stream.carries("first")
+        yield stream
+        await stream.carries("last")
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

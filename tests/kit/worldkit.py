@@ -278,3 +278,12 @@ def only(decision: Decision) -> Wanted:
 def names(keys: Iterable[Key]) -> Iterator[str]:
     """Yield the names of keys, sorted, with their namespace where they have one."""
     yield from sorted(f"{key.namespace}/{key.name}" if key.namespace else key.name for key in keys)
+
+
+SIBLING = owner_of(OWNER_HERE.upper, "second")
+
+
+def kept_node(owner: str, ready: str = "True", **more: str) -> Manifest:
+    """Make a virtual node of an owner, as its engine or its absence shows."""
+    node = thing("Node", f"node-{owner}", "", labels={"type": "virtual-kubelet", OWNER: owner} | more)
+    return {**node, "status": {"conditions": [{"type": "Ready", "status": ready}]}}

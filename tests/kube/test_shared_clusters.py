@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from fleetkit import fleet_of, names, pods
 from scripted import UID, WAIT, Apiserver, Hang, News, access_to, listing, pod, refusal, running
-from test_fleet import fleet_of, names, pods
 
 from tensile.kube.cluster import Patch, Selection
 from tensile.kube.fleet import Fleet

@@ -4,8 +4,7 @@ import asyncio
 import socket
 
 import pytest
-from kubelet_lab import CONTAINERS, NODE, Lab, NamedPods, answering
-from test_kubelet_server import alive, streaming
+from kubelet_lab import CONTAINERS, NODE, Lab, NamedPods, alive, answering, streaming
 
 from bench.spareports import spare_port, spare_ports
 from tensile.kubelet.api.pods import PodTarget

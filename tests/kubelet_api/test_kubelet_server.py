@@ -16,9 +16,10 @@ from kubelet_lab import (
     Notes,
     Stream,
     Upper,
+    alive,
     answering,
     request,
-    switching,
+    streaming,
     until,
 )
 
@@ -33,29 +34,6 @@ from tensile.kubelet.api.serving_certificate import ServingCertificate, ServingF
 
 OTHER = "virtual-b"
 LOGS = "GET /containerLogs/shop/web/main"
-EXEC = "POST /exec/shop/web/main?output=1&input=1&command=cat"
-
-
-async def echo(_head: Head, stream: Stream) -> None:
-    """Agree to an upgrade and send back what comes."""
-    await stream.send(switching("SPDY/3.1"))
-    while data := await stream.reader.read(65536):
-        await stream.send(data)
-
-
-async def streaming(lab: Lab) -> Stream:
-    """Open an exec that echoes."""
-    lab.lower.script = echo
-    head, stream = await lab.upgrade(lab.pki.apiserver, EXEC, "Upgrade: SPDY/3.1")
-    assert head.status == 101
-    return stream
-
-
-async def alive(stream: Stream) -> bool:
-    """Report whether a stream still carries bytes both ways."""
-    await stream.send(b"ping")
-    async with asyncio.timeout(PATIENCE):
-        return await stream.reader.readexactly(4) == b"ping"
 
 
 async def ended(stream: Stream) -> bool:

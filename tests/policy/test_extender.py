@@ -6,10 +6,10 @@ from time import process_time
 from typing import Any
 
 import pytest
+from extenderkit import extender, ground, site
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from placekit import asking, node, pod
-from test_ground import ground
 
 from tensile.policy.extender.extender import LAPSE, LowerCandidate, SchedulerExtender
 from tensile.policy.extender.reservations import NodeCache
@@ -17,16 +17,6 @@ from tensile.policy.extender.search import NodeFinder
 from tensile.policy.placement.reader import pod_of
 
 Manifest = dict[str, Any]
-
-
-def site(here: NodeCache, *, known: bool = True, ours: bool = True) -> LowerCandidate:
-    """Make a lower in which pods are as they are above."""
-    return LowerCandidate(lambda manifest: manifest if ours else None, here, NodeFinder(here), lambda: known)
-
-
-def extender(strategy: Any = "spread", **grounds: NodeCache) -> SchedulerExtender:
-    """Make an extender for lowers by the names of their virtual nodes."""
-    return SchedulerExtender({name: site(here) for name, here in grounds.items()}, strategy)
 
 
 def question(wanted: Manifest, *names: str) -> Manifest:

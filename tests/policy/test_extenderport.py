@@ -11,11 +11,10 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
+from extenderkit import extender, ground
 from placekit import asking, node, pod
 from preemptkit import Behind, There, wants
 from preemptkit import extender as preempting
-from test_extender import extender
-from test_ground import ground
 
 from tensile.errors import TensileError
 from tensile.kube import tls as certificates

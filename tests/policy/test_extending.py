@@ -14,8 +14,7 @@ import pytest
 from answering import Answering, Held
 from filekit import heard
 from structlog.testing import capture_logs
-from test_survey import asking, stranger
-from test_survey_above import Seen
+from trackerkit import Seen, asking, stranger
 from worldkit import A, B, changed, home, lower_node, marked, put, raised, reload, world
 
 from bench.spareports import spare_port

@@ -3,10 +3,10 @@
 from random import Random
 from typing import Any
 
+from extenderkit import Play, ground
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from placekit import asking, claim, kind, node, pod, stock, using
-from test_ground import Play, ground
 
 from tensile.policy.extender.search import NodeFinder
 from tensile.policy.placement.placement import examine

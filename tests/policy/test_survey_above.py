@@ -1,52 +1,13 @@
 """A lower's survey knows its virtual node as the upper scheduler sees it, and whose pods may go for another one."""
 
-from typing import Any
-
 import pytest
 from preemptkit import wants
-from test_survey import Here, asking, being_deleted, stranger, went
-from worldkit import A, B, changed, drop, put, space
+from trackerkit import Seen, asking, being_deleted, stranger, went
+from worldkit import A, B, drop, put, space
 
-from tensile.objects import Manifest
 from tensile.policy.extender.extender import LAPSE
-from tensile.policy.extender.preemption import VictimSelector
-from tensile.policy.extender.victims import VirtualNodeView
 
 NAME = ("default", "web")
-
-
-class Seen(Here):
-    """Lowers whose virtual nodes show what their nodes have."""
-
-    def __init__(self, *cpus: tuple[str, ...], **given: Any) -> None:
-        super().__init__(*cpus, **given)
-        for lower in (A, B):
-            changed(self.world.upper.nodes, lower, self.shown, "")
-
-    @staticmethod
-    def shown(node: Manifest) -> None:
-        """Let a virtual node show some room."""
-        node["status"] = {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "20"}}
-
-    @property
-    def above(self) -> VirtualNodeView:
-        """The first lower's virtual node."""
-        found = self.surveys[A].site.above()
-        assert found is not None
-        return found
-
-    def runs(self, name: str, cpu: str, node: str, priority: int = 0) -> Manifest:
-        """Have a pod of ours run on a node of the first lower."""
-        pod = self.bind(asking(name, cpu, spec={"priority": priority}), A)
-        self.land(pod, A, node)
-        return pod
-
-    def victims(self, wanted: Manifest) -> list[str]:
-        """Ask who has to go behind the first virtual node, where the scheduler would have any go."""
-        offered = {"Pod": wanted, "NodeNameToMetaVictims": {A: {"Pods": [{"UID": "any"}]}}}
-        *_, answer = VictimSelector(self.extender).answer(offered, (), 0.0)
-        found = answer["NodeNameToMetaVictims"].get(A)
-        return [one["UID"] for one in found["Pods"]] if found else []
 
 
 def test_it_has_the_virtual_node_with_its_pods() -> None:

@@ -6,13 +6,12 @@ The table of what may become ours is the same for every kind; here is what is pa
 from typing import Any
 
 import pytest
+from rbackit import BINDING_KEY, ROBOT, binding, granted, with_binding, with_role
 from servicekit import KEY as SERVICE_KEY
 from servicekit import SLICE_KEY, SLICE_REF, done, exposed, service, sliced
 from storagekit import KEY as CLAIM_KEY
 from storagekit import above, below, bound, claim, copy, ground, volume, volumes
-from test_adoption import SIBLING, kept_node
-from test_roles import BINDING_KEY, ROBOT, binding, granted, with_binding, with_role
-from worldkit import A, decided, marked, put, thing
+from worldkit import SIBLING, A, decided, kept_node, marked, put, thing
 
 from tensile.names import LEGACY, LOWER, OWNER, UPPER_UID
 from tensile.objects import (

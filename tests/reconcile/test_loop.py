@@ -1,11 +1,10 @@
 """What an error means, and that no key is lost, whatever happens on the way."""
 
-import asyncio
 from typing import Any
 
 import pytest
 from answering import Held
-from loopkit import ONE, TWO, Bench, Told, copy, event, present, unfollowed
+from loopkit import ONE, TWO, Bench, Told, copy, event, present, unfollowed, until
 from virtualtime import clock, in_virtual_time
 from worldkit import STRANGER, A, config_map, marked, put, upper_pod
 
@@ -38,11 +37,6 @@ def stored(manifest: Manifest, version: int) -> Manifest:
 def tries(bench: Bench, verb: str = "create") -> int:
     """Count how often the lower cluster was asked for something."""
     return [one.verb for one in bench.lower.asked].count(verb)
-
-
-async def until(seconds: float) -> None:
-    """Let time pass up to a moment after the test's beginning."""
-    await asyncio.sleep(max(seconds - clock(), 0))
 
 
 @in_virtual_time

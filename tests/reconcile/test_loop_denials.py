@@ -6,8 +6,7 @@ from typing import NamedTuple
 import orjson
 import pytest
 from answering import Answering
-from loopkit import ONE, Bench, copy, event, present, unfollowed
-from test_loop import until
+from loopkit import ONE, Bench, copy, event, present, unfollowed, until
 from virtualtime import clock, in_virtual_time
 from worldkit import A, marked, put, secret
 

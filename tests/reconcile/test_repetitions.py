@@ -3,9 +3,8 @@
 from typing import Any
 
 import pytest
-from loopkit import ONE, Bench
+from loopkit import ONE, Bench, until
 from msgspec.structs import replace
-from test_loop import until
 from virtualtime import clock, in_virtual_time
 from worldkit import A
 

@@ -6,9 +6,9 @@ By the engine's whole loop, on clusters in memory, for every kind that the engin
 from collections.abc import Iterable
 
 import pytest
+from rbackit import ROBOT, binding, role
 from servicekit import service, sliced
 from stagekit import Stage
-from test_roles import ROBOT, binding, role
 from virtualtime import in_virtual_time
 from worldkit import A, account, config_map, secret, space, thing, upper_pod
 

@@ -1,7 +1,7 @@
 """Roles and bindings below whose upper half is merely missing: read at quorum first, and under the guard."""
 
 import pytest
-from test_roles import binding, granted, role, with_binding, with_role
+from rbackit import binding, granted, role, with_binding, with_role
 from worldkit import STRANGER, A, B, drop, lose, marked, put
 
 from tensile.kube.store import Delta

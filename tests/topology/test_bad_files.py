@@ -3,18 +3,13 @@
 import re
 from functools import cache
 
-import bad_fits
-import bad_types
-import bad_values
-import bad_words
-import bad_yaml
 import pytest
+from corpus import ALL
 from corpus_form import EMPTY, HEAD, ONE, Bad
 
 from tensile.topology import TopologyErrors, TopologyProblem, parse
 from tensile.yaml_document import show_path
 
-ALL = (*bad_yaml.ALL, *bad_types.ALL, *bad_values.ALL, *bad_words.ALL, *bad_fits.ALL)
 KINDS = 300
 LINE = re.compile(r"topology\.yaml:[0-9]+:[0-9]+: \S.*: \S")
 
