@@ -20,7 +20,6 @@ from sitekit import LIMIT, Manifest, is_ready
 from bench.spareports import spare_ports
 from tensile.engine.engine import Engine
 from tensile.engine.lower import ClusterAccess
-from tensile.engine.servers import WebhookAlone
 from tensile.kube.fleet import Fleet
 from tensile.policy.webhook.listener import call
 from tensile.sandbox.sandbox import Sandbox
@@ -290,20 +289,6 @@ async def test_replicas_in_a_cluster_share_the_certificate_in_a_secret(inside: I
         await upper.until(inside.secret, lambda one: b64decode(one["data"]["tls.crt"]) != b"spoilt")
         assert await inside.is_prepared("spoilt")
         await call(address, b64decode(_trusted(await inside.registered())))
-
-
-async def test_a_webhook_that_runs_alone_in_a_cluster_shares_it_too(inside: Inside) -> None:
-    """It watches that one Secret, and writes nothing that is there."""
-    before = await inside.registered(), await inside.upper.read(inside.secret)
-    topology = inside.topology(inside.hooked(), elsewhere())
-    alone = WebhookAlone(topology, inside.ways, Fleet(chance=random.random))
-    await alone.start()
-    try:
-        await polled(lambda: not alone.missing())
-        await call(f"https://127.0.0.1:{alone.port.port}/mutate", b64decode(_trusted(before[0])))
-    finally:
-        await alone.stop()
-    assert (await inside.registered(), await inside.upper.read(inside.secret)) == before
 
 
 async def test_virtual_nodes_with_taints_of_their_own_are_tolerated(ground: Hooked) -> None:
