@@ -23,8 +23,8 @@ from tensile.sandbox import state
 from tensile.sandbox.sandbox import Sandbox
 
 OWN_SANDBOX = {
-    "tests/demo/test_demo_whole.py",
-    "tests/docs/test_docs_run.py",
+    "tests/sandbox/demo/test_demo.py",
+    "tests/docs/test_run.py",
     "tests/e2e/test_bare_e2e.py",
     "tests/e2e/test_descheduler_e2e.py",
     "tests/e2e/test_predictions_e2e.py",
@@ -40,14 +40,20 @@ OWN_SANDBOX = {
     "tests/faults/test_replaced_real.py",
     "tests/faults/test_strangers.py",
     "tests/faults/test_webhook_cost_real.py",
-    "tests/kube/test_real_faults.py",
+    "tests/kube/test_fleet_real.py",
     "tests/packaging/test_install.py",
-    "tests/policy/test_place_agreement.py",
-    "tests/sandbox/test_sandbox_containerd.py",
-    "tests/sandbox/test_sandbox_faults.py",
-    "tests/sandbox/test_sandbox_lifecycle.py",
+    "tests/policy/placement/test_placement_real.py",
+    "tests/sandbox/test_real_node_real.py",
+    "tests/sandbox/test_faults_real.py",
+    "tests/sandbox/test_lifecycle_real.py",
 }
-SLOW = ("tests/faults/", "tests/packaging/", "tests/e2e/test_manifests_e2e.py", "tests/e2e/test_replicas.py")
+SLOW = (
+    "tests/bench/",
+    "tests/faults/",
+    "tests/packaging/",
+    "tests/e2e/test_manifests_e2e.py",
+    "tests/e2e/test_replicas.py",
+)
 """Folders and files of campaigns, of the programs that play them, and of installations: `make test-all` runs them, and
 those with sandboxes of their own."""
 SCATTERED = {"tests/faults/test_hostility.py", "tests/faults/test_races.py", "tests/faults/test_sequences.py"}

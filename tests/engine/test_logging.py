@@ -256,7 +256,7 @@ def test_an_error_is_described_by_type_words_and_line() -> None:
     """One that was never raised has no line."""
     error = caught()
     line = fail.__code__.co_firstlineno + 2
-    assert raised_at(error) == f"test_telemetry_logs.py:{line}"
-    assert described(error) == f"ValueError: no such thing at test_telemetry_logs.py:{line}"
+    assert raised_at(error) == f"test_logging.py:{line}"
+    assert described(error) == f"ValueError: no such thing at test_logging.py:{line}"
     assert (raised_at(ValueError("x")), described(ValueError("x"))) == ("", "ValueError: x")
     assert sys.exc_info() == (None, None, None)

@@ -37,7 +37,7 @@ async def test_a_failure_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     await supervised("trial", job)
     told = capsys.readouterr().out
     assert "trial" in told
-    assert "ValueError: a defect at test_supervision.py:" in told
+    assert "ValueError: a defect at test_net_tasks.py:" in told
 
 
 @in_virtual_time

@@ -1,7 +1,7 @@
 """The guard: a start that ends badly leaves nothing, however it ends.
 
 The starts here are stand-ins that begin a guard and a process that sleeps; those with real control planes are in
-test_sandbox_lifecycle.py.
+test_lifecycle_real.py.
 """
 
 import os
