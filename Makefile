@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo wheel image check unit test test-all bench faults conformance format clean
+.PHONY: help setup demo wheel image check unit test test-all bench faults model behaviour mutation packaging conformance keep \
+	format clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -60,24 +61,41 @@ test: setup ## Those, and the engine on real control planes, in one sandbox
 test-all: setup ## Every test: also sandboxes of their own, campaigns, documentation, demo, installation (30 min)
 	$(TEST) -n 2
 
-# PODS, ROUNDS and SEED can be given to both, e.g. `make bench PODS=200 ROUNDS=1`; results are kept in bench/results.
+# What takes hours, a target for each folder of bench/. PODS, ROUNDS and SEED can be given to the first two, e.g.
+# `make bench PODS=200 ROUNDS=1`; a run writes into build/results.
 GIVEN = $(if $(PODS),--pods $(PODS)) $(if $(ROUNDS),--rounds $(ROUNDS))
 GREAT := --megabytes 1000 --only exec_out exec_in --result streams-1000
+each = for one in $(1); do $(BIN)/python -m bench.$$one || failed=1; done
 
-bench: setup ## How fast pods come and go, against a bare loop and one cluster alone; writes the README's table (130 min)
+bench: setup ## How fast pods come and go, against a bare loop and one cluster alone (130 min)
 	@failed=0; for pods in $(or $(PODS),1000 2000); do \
-	$(BIN)/python -m bench.makespan --pods $$pods $(if $(ROUNDS),--rounds $(ROUNDS)) || failed=1; done; \
-	for each in latency streams "streams $(GREAT)" follow steady firstsync isolation services webhook; do \
-	$(BIN)/python -m bench.$$each $(if $(ROUNDS),--rounds $(ROUNDS)) || failed=1; done; \
-	$(BIN)/python bench/bad_files.py || failed=1; $(BIN)/python -m bench.extender || failed=1; \
-	$(BIN)/python -m bench.readme; exit $$failed
+	$(BIN)/python -m bench.speed.makespan --pods $$pods $(if $(ROUNDS),--rounds $(ROUNDS)) || failed=1; done; \
+	for one in latency streams "streams $(GREAT)" follow steady firstsync isolation services webhook; do \
+	$(BIN)/python -m bench.speed.$$one $(if $(ROUNDS),--rounds $(ROUNDS)) || failed=1; done; \
+	$(call each,speed.bad_files speed.extender); exit $$failed
 
-faults: setup ## Crashes, outages, strangers, refusals, two engines, watches that lie, hostile tenants and lowers, on their own (3 h)
+faults: setup ## Crashes, outages, strangers, refusals, two engines, watches that lie, hostile lowers
 	@failed=0; for trial in crash outage away pause credentials strangers; do \
-	$(BIN)/python -m bench.$$trial $(GIVEN) $(if $(SEED),--seed $(SEED)) || failed=1; done; \
-	for trial in everywrite watches denials twins tokens top likeness placement replicas sequences sequences.real \
-	sequences.races sequences.pairs hostility hostility.real guarded drain burst preemption diagnoses predictions kubectl bugs \
-	rights replaced install image hostile; do $(BIN)/python -m bench.$$trial || failed=1; done; exit $$failed
+	$(BIN)/python -m bench.faults.$$trial $(GIVEN) $(if $(SEED),--seed $(SEED)) || failed=1; done; \
+	$(call each,$(addprefix faults.,everywrite watches denials twins tokens replicas guarded drain replaced hostile)); \
+	exit $$failed
+
+model: setup ## Random sequences of writes, faults and hostile tenants, held against a model, in memory and on real clusters
+	@failed=0; $(call each,$(addprefix model.,sequences sequences.real sequences.races sequences.pairs hostility \
+	hostility.real)); exit $$failed
+
+behaviour: setup ## Virtual nodes, plan and doctor compared with a real node, a real scheduler and what then happens
+	@failed=0; $(call each,$(addprefix conformance.,kubectl top likeness placement burst preemption predictions \
+	diagnoses)); exit $$failed
+
+mutation: setup ## Bugs planted in the engine and rights taken away from it, each of which a test has to notice
+	@failed=0; $(call each,mutation.bugs mutation.rights); exit $$failed
+
+keep: ## Take the results of build/results into bench/results, and their figures into the README
+	@cp build/results/*.json bench/results/ && $(BIN)/python -m bench.speed.readme
+
+packaging: setup ## The wheel and the image, each in a place of its own
+	@failed=0; $(call each,packaging.install packaging.image); exit $$failed
 
 # FOCUS, ONLY (direct or through), RUNS, PROCS and SERIAL can be given, e.g. `make conformance FOCUS=StatefulSet`.
 conformance: setup ## Kubernetes' own conformance tests, on a real node and through the virtual node before it (1 h)

@@ -1,6 +1,6 @@
 """A burst of equal pods against lowers that are nine tenths full, with the scheduler extender and without it.
 
-    .venv/bin/python -m bench.burst --pods 500
+    .venv/bin/python -m bench.conformance.burst --pods 500
 
 Each node below has room for four of the pods and a bit, so the sum that a virtual node shows is more than its nodes
 hold; and there are more pods than room. With the extender as many run as there is room for, the others wait above, and
@@ -17,11 +17,11 @@ from typing import Any, Self
 
 import yaml
 
-from bench.oracles import is_ready
-from bench.parties import nodes_usable
-from bench.sites import DEPLOYMENTS, NODES, PODS, Manifest, Site, until
-from bench.trial import NAMESPACE, Snapshot, Trial, run
-from bench.workload import deployment
+from bench.kit.oracles import is_ready
+from bench.kit.parties import nodes_usable
+from bench.kit.sites import DEPLOYMENTS, NODES, PODS, Manifest, Site, until
+from bench.kit.trial import NAMESPACE, Snapshot, Trial, run
+from bench.kit.workload import deployment
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

@@ -12,8 +12,8 @@ from typing import NamedTuple, Self
 
 import orjson
 
-from bench.faultproxy.keys import signer_of
-from bench.sites import Manifest
+from bench.kit.faultproxy.keys import signer_of
+from bench.kit.sites import Manifest
 from tensile.sandbox import credentials
 from tensile.sandbox.binaries import METRICS, Finder
 from tensile.sandbox.layout import LOOPBACK

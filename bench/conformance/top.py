@@ -1,6 +1,6 @@
 """`kubectl top` and a HorizontalPodAutoscaler against a virtual node, through two real metrics-servers.
 
-    .venv/bin/python -m bench.top
+    .venv/bin/python -m bench.conformance.top
 
 Pods of a Deployment above use what is known beforehand; what the upper's metrics-server makes of the engine's figures
 has to be that within a few percent, also when it changes, and of the same pods as the lower's tells of. An autoscaler
@@ -18,11 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.children import engine
-from bench.metering import CPU, MEMORY, MetricsServer, Used, apply, tell_use, top
-from bench.parties import nodes_usable
-from bench.reporting import RESULTS, keep, verdict
-from bench.sites import Manifest, NotInTime, Site, until
+from bench.conformance.metering import CPU, MEMORY, MetricsServer, Used, apply, tell_use, top
+from bench.kit.children import engine
+from bench.kit.parties import nodes_usable
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.sites import Manifest, NotInTime, Site, until
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.processes import choose
 from tensile.sandbox.sandbox import Sandbox

@@ -1,13 +1,13 @@
 """A lower is out of reach under a running workload, again and again, and comes back.
 
-    .venv/bin/python -m bench.away --pods 40 --rounds 20 [--seed N]
-    .venv/bin/python -m bench.away --long
+    .venv/bin/python -m bench.faults.away --pods 40 --rounds 20 [--seed N]
+    .venv/bin/python -m bench.faults.away --long
 
 Its apiserver is killed, or stands still, or only the engine is parted from it while the cluster goes on; for a moment,
 for longer than until its node takes no more pods, or for longer than until its pods are called unready; with `--long`
 once for ten minutes. Meanwhile a pod is deleted above, and where the cluster goes on another one is ended there by
 somebody else. No pod fails but that one, none runs twice in whatever clusters, and fifteen seconds after the return
-nothing is left for the engine to do. As in `bench.outage`, what Kubernetes' own controllers are late with is not
+nothing is left for the engine to do. As in `bench.faults.outage`, what Kubernetes' own controllers are late with is not
 counted.
 """
 
@@ -20,13 +20,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import Any, NamedTuple
 
-from bench import oracles
-from bench.isolation import Detour, detour
-from bench.lag import Lag
-from bench.oracles import Manifest, name_of, uid_of, upper_uid_of
-from bench.outage import APISERVER, CONTROLLERS, load
-from bench.sites import PODS, patiently, until
-from bench.trial import NAMESPACE, Snapshot, Trial, run
+from bench.faults.outage import APISERVER, CONTROLLERS, load
+from bench.kit import oracles
+from bench.kit.lag import Lag
+from bench.kit.oracles import Manifest, name_of, uid_of, upper_uid_of
+from bench.kit.sites import PODS, patiently, until
+from bench.kit.trial import NAMESPACE, Snapshot, Trial, run
+from bench.speed.isolation import Detour, detour
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 

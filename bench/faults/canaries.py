@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from itertools import product
 from typing import NamedTuple
 
-from bench.sites import Manifest
+from bench.kit.sites import Manifest
 from tensile.names import LEGACY, OWNER, OWNER_NAME, PROVISIONER, UPPER_UID, VIRTUAL_POD, Owner, owner_of
 
 SPACE = "default"

@@ -1,6 +1,6 @@
 """The engine is killed at random moments while pods come, go and are scaled, and started again each time.
 
-    .venv/bin/python -m bench.crash --pods 150 --rounds 10 [--seed N]
+    .venv/bin/python -m bench.faults.crash --pods 150 --rounds 10 [--seed N]
 
 At the end every living pod runs exactly once below, nothing runs that nobody asked for, what was deleted is gone, no
 pod was ever created twice, and then nothing is written but leases and heartbeats.
@@ -12,11 +12,11 @@ import time
 from argparse import Namespace
 from typing import Any
 
-from bench import oracles
-from bench.sites import DEPLOYMENTS, MERGE, PODS, until
-from bench.storm import Edit, Round, draw, standing
-from bench.trial import AGENT, NAMESPACE, Snapshot, Trial, run
-from bench.workload import deployment, pod
+from bench.faults.storm import Edit, Round, draw, standing
+from bench.kit import oracles
+from bench.kit.sites import DEPLOYMENTS, MERGE, PODS, until
+from bench.kit.trial import AGENT, NAMESPACE, Snapshot, Trial, run
+from bench.kit.workload import deployment, pod
 from tensile.sandbox import audit
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox

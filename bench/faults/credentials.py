@@ -1,7 +1,7 @@
 """Tokens end; client certificates, CAs, kubeconfigs and Secrets are swapped; another cluster answers at an address.
 
-    .venv/bin/python -m bench.credentials --pods 20 --rounds 5
-    .venv/bin/python -m bench.credentials --files
+    .venv/bin/python -m bench.faults.credentials --pods 20 --rounds 5
+    .venv/bin/python -m bench.faults.credentials --files
 
 With `--files` only what a lower cluster's credential is in is swapped, 25 times; its result is kept beside the other.
 While it lasts, pods are written to all the time, no pod is deleted or started again in any cluster, and the cluster
@@ -20,10 +20,7 @@ from http import HTTPStatus
 from itertools import count
 from typing import Any
 
-from bench import oracles
-from bench.parties import nodes_usable
-from bench.sites import AWAY, DEPLOYMENTS, MERGE, NODES, PODS, Refused, until, until_gone
-from bench.swaps import (
+from bench.faults.swaps import (
     PROBE,
     AddressTurned,
     AuthorityRotated,
@@ -33,8 +30,11 @@ from bench.swaps import (
     Swap,
     TokenEnds,
 )
-from bench.trial import AGENT, NAMESPACE, Snapshot, Trial, run
-from bench.workload import deployment, pod
+from bench.kit import oracles
+from bench.kit.parties import nodes_usable
+from bench.kit.sites import AWAY, DEPLOYMENTS, MERGE, NODES, PODS, Refused, until, until_gone
+from bench.kit.trial import AGENT, NAMESPACE, Snapshot, Trial, run
+from bench.kit.workload import deployment, pod
 from tensile.names import LOWER_REACHABLE
 from tensile.sandbox import audit
 from tensile.sandbox.layout import UPPER

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import orjson
 
-from bench.endstates import Objects
-from bench.faultproxy.asked import Asked
-from bench.oracles import Manifest, is_ready
-from bench.rig import LOWERS
-from bench.scene import Scene
+from bench.kit.endstates import Objects
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.oracles import Manifest, is_ready
+from bench.kit.rig import LOWERS
+from bench.kit.scene import Scene
 from tensile.names import CLUSTER_SELECTOR, DESCHEDULE_COUNT
 from tensile.sandbox.layout import UPPER
 

@@ -1,6 +1,6 @@
 """What a lower cluster refuses is said on the pod above, is not tried hot, and runs soon after nobody refuses it.
 
-    .venv/bin/python -m bench.denials [--pods 10] [--hold 65] [--kinds quota,busy]
+    .venv/bin/python -m bench.faults.denials [--pods 10] [--hold 65] [--kinds quota,busy]
 
 Every kind of refusal has a namespace of its own, and all last at once for `--hold` seconds. Each pod has to be Pending
 with the cluster's own words within five seconds, may not be tried more than twelve times in any minute, is told of in
@@ -18,17 +18,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from bench import histories
-from bench.clusters import on_clusters
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import Fault, Passed
-from bench.faultproxy.faults import Refused as Refusing
-from bench.faultproxy.keys import signer_of
-from bench.oracles import Manifest, is_ready
-from bench.refusers import Webhook, grant, limited_user
-from bench.reporting import RESULTS, keep, verdict
-from bench.rig import LOWERS, Rig
-from bench.sites import MERGE, PODS, Refused, Site, until
+from bench.faults.refusers import Webhook, grant, limited_user
+from bench.kit import histories
+from bench.kit.clusters import on_clusters
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Fault, Passed
+from bench.kit.faultproxy.faults import Refused as Refusing
+from bench.kit.faultproxy.keys import signer_of
+from bench.kit.oracles import Manifest, is_ready
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.rig import LOWERS, Rig
+from bench.kit.sites import MERGE, PODS, Refused, Site, until
 from tensile.names import MIRRORED
 from tensile.sandbox import credentials
 from tensile.sandbox.layout import LOOPBACK, UPPER

@@ -1,6 +1,6 @@
 """A lower cluster with many pods is drained, as the topology file says: all move, as their disruption budgets allow.
 
-    .venv/bin/python -m bench.drain --pods 300
+    .venv/bin/python -m bench.faults.drain --pods 300
 
 Deployments of thirty pods each have a budget that lets a fifth of them be away. All their pods run in the first lower
 when the file is edited. In the end each runs in the other one, and nothing is left of them in the first; at no moment
@@ -17,11 +17,11 @@ from typing import Any, Self
 
 import yaml
 
-from bench.oracles import failed, is_ready
-from bench.parties import nodes_usable
-from bench.sites import DEPLOYMENTS, PODS, Manifest, until
-from bench.trial import NAMESPACE, Trial, run
-from bench.workload import deployment
+from bench.kit.oracles import failed, is_ready
+from bench.kit.parties import nodes_usable
+from bench.kit.sites import DEPLOYMENTS, PODS, Manifest, until
+from bench.kit.trial import NAMESPACE, Trial, run
+from bench.kit.workload import deployment
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

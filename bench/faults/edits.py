@@ -1,6 +1,6 @@
 """The topology is edited well and badly: in a ConfigMap, then in a file that is cut off and swapped.
 
-    .venv/bin/python -m bench.edits --rounds 30 [--seed N]
+    .venv/bin/python -m bench.faults.edits --rounds 30 [--seed N]
 
 In each round one good and one bad edit of the ConfigMap, seventeen cuts of the file at random bytes, and two swaps of
 the folder that it is mounted from. After each the status tells of that very text within two seconds, and the topology
@@ -24,10 +24,10 @@ import aiohttp
 import orjson
 import yaml
 
-from bench.children import Child
-from bench.parties import nodes_usable
-from bench.sites import AWAY, MERGE, NODES, NotInTime, Refused
-from bench.trial import NAMESPACE, Trial, run
+from bench.kit.children import Child
+from bench.kit.parties import nodes_usable
+from bench.kit.sites import AWAY, MERGE, NODES, NotInTime, Refused
+from bench.kit.trial import NAMESPACE, Trial, run
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

@@ -1,6 +1,6 @@
 """The engine is killed at every write of a deed: before it, after it, and after it was done but not heard of.
 
-    .venv/bin/python -m bench.everywrite [--deeds create,update] [--moments lost] [--rigs 2] [--every 1]
+    .venv/bin/python -m bench.faults.everywrite [--deeds create,update] [--moments lost] [--rigs 2] [--every 1]
 
 For each deed an undisturbed run is the reference. Then, for each of its writes and each moment, the engine is killed
 there and started again: within ten seconds it has to be ready and everything as at the reference's end, nothing may
@@ -22,17 +22,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench import histories
-from bench.clusters import on_clusters
-from bench.deeds import DEEDS, Deed
-from bench.endstates import State, differences
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import Dropped, Fault, Hung, Lost, Passed
-from bench.histories import Place
-from bench.reporting import RESULTS, keep, kept_before, verdict
-from bench.rig import Rig
-from bench.scene import Scene
-from bench.sites import NotInTime, until
+from bench.faults.deeds import DEEDS, Deed
+from bench.kit import histories
+from bench.kit.clusters import on_clusters
+from bench.kit.endstates import State, differences
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Dropped, Fault, Hung, Lost, Passed
+from bench.kit.histories import Place
+from bench.kit.reporting import RESULTS, keep, kept_before, verdict
+from bench.kit.rig import Rig
+from bench.kit.scene import Scene
+from bench.kit.sites import NotInTime, until
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 

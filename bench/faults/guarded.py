@@ -1,6 +1,6 @@
 """The kubelet API under abuse: torn streams, lowers that do not agree, fuzzed requests, rotated certificates.
 
-    .venv/bin/python -m bench.guarded
+    .venv/bin/python -m bench.faults.guarded
 
 Between scripted clusters in this process, which needs no sandbox: what is looked for is what is left over. Writes
 faults-guarded.json; exits with 1 when a task or a descriptor is left, a byte passes without a 101, an answer is a 5xx
@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "kit"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "kit"))
 
 import kubelet_abuse
 from kubelet_lab import QUICK, Lab
 from kubelet_pki import SERVER, Pki, write
 
-from bench.reporting import RESULTS, keep, verdict
+from bench.kit.reporting import RESULTS, keep, verdict
 
 LIMITS = QUICK._replace(waiting=64, asking=0.3)
 MEMORY = 0.1

@@ -1,6 +1,6 @@
 """An apiserver is killed under load and started again: a lower's, then the upper's.
 
-    .venv/bin/python -m bench.outage --pods 200 --rounds 5 [--seed N]
+    .venv/bin/python -m bench.faults.outage --pods 200 --rounds 5 [--seed N]
 
 No upper pod fails or runs twice, statuses are right again within ten seconds of /readyz, and what is bound to the other
 lower gets Ready as soon as without the outage: rounds with and without one take turns.
@@ -18,12 +18,12 @@ from argparse import Namespace
 from random import Random
 from typing import Any, NamedTuple
 
-from bench import oracles
-from bench.makespan import all_ready, labelled
-from bench.parties import calm
-from bench.sites import DEPLOYMENTS
-from bench.trial import NAMESPACE, Trial, run
-from bench.workload import deployment
+from bench.kit import oracles
+from bench.kit.parties import calm
+from bench.kit.sites import DEPLOYMENTS
+from bench.kit.trial import NAMESPACE, Trial, run
+from bench.kit.workload import deployment
+from bench.speed.makespan import all_ready, labelled
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

@@ -1,6 +1,6 @@
 """The engine stays away for longer than a cluster waits for a node, and comes back.
 
-    .venv/bin/python -m bench.pause --pods 50 --rounds 2
+    .venv/bin/python -m bench.faults.pause --pods 50 --rounds 2
 
 How long that is, a canary tells: a pod on a node that falls silent together with the engine, and that is evicted like
 any other's. The mirrored pods stay the same objects, none of their containers is started again, and all get Ready.
@@ -12,12 +12,12 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from bench import oracles
-from bench.children import Child
-from bench.parties import is_usable, nodes_usable
-from bench.sites import DEPLOYMENTS, NODES, PODS, until
-from bench.trial import NAMESPACE, Trial, run
-from bench.workload import deployment
+from bench.kit import oracles
+from bench.kit.children import Child
+from bench.kit.parties import is_usable, nodes_usable
+from bench.kit.sites import DEPLOYMENTS, NODES, PODS, until
+from bench.kit.trial import NAMESPACE, Trial, run
+from bench.kit.workload import deployment
 from tensile.sandbox import audit
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from bench.faultproxy.keys import signer_of
-from bench.sites import Site
+from bench.kit.faultproxy.keys import signer_of
+from bench.kit.sites import Site
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -1,6 +1,6 @@
 """The webhook while its replicas are replaced, as a Deployment rolls: no creation fails, none goes by unprepared.
 
-    .venv/bin/python -m bench.replaced --pods 500 --rate 10
+    .venv/bin/python -m bench.faults.replaced --pods 500 --rate 10
 
 Two engines of one topology stand behind one address, which leads new connections to those that are ready (/readyz) and
 keeps the ones that are open, as a Service does. Each runs as in a pod of namespace `tensile`, so that they share the
@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 import aiohttp
 import orjson
 
-from bench.children import Child, after
-from bench.rig import with_own_ports
-from bench.sites import PODS, Refused, Site, until
-from bench.trial import ENGINE_LOG, NAMESPACE, run
-from bench.webhook import HOOKS, pod
+from bench.kit.children import Child, after
+from bench.kit.rig import with_own_ports
+from bench.kit.sites import PODS, Refused, Site, until
+from bench.kit.trial import ENGINE_LOG, NAMESPACE, run
+from bench.speed.webhook import HOOKS, pod
 from tensile.policy.webhook.registration import TIMEOUT_SECONDS
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox

@@ -1,6 +1,6 @@
 """Two engines of one topology under load: the one that leads is ended, killed or paused, and the other takes over.
 
-    .venv/bin/python -m bench.replicas --pods 300 --rounds 10 --pause 60
+    .venv/bin/python -m bench.faults.replicas --pods 300 --rounds 10 --pause 60
 
 A round for each way. While the pods of a Deployment are on their way the leader goes; how long it takes until the other
 one drives is measured. One that was paused goes on afterwards as if nothing had been, with writes on their way that
@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from bench import oracles
-from bench.children import Child
-from bench.parties import nodes_usable
-from bench.rig import with_own_ports
-from bench.sites import DEPLOYMENTS, PODS, until
-from bench.trial import NAMESPACE, Trial, run
-from bench.workload import deployment
+from bench.kit import oracles
+from bench.kit.children import Child
+from bench.kit.parties import nodes_usable
+from bench.kit.rig import with_own_ports
+from bench.kit.sites import DEPLOYMENTS, PODS, until
+from bench.kit.trial import NAMESPACE, Trial, run
+from bench.kit.workload import deployment
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 

@@ -1,6 +1,6 @@
 """Objects of strangers that are in the engine's way: each stays as it is, and is told of.
 
-    .venv/bin/python -m bench.strangers [--kinds Pod,Node]
+    .venv/bin/python -m bench.faults.strangers [--kinds Pod,Node]
 
 The engine is stopped while most of them are put in its way, works among them, is killed, and works among them again.
 Then the clusters' audit logs say whether it has written to any of them, and its own log whether it told of each. A few
@@ -16,10 +16,10 @@ from typing import Any
 
 import yaml
 
-from bench.canaries import FORMS, SUBJECTS, Case, Made, Place, cases, marks
-from bench.children import Child
-from bench.sites import MERGE, Manifest, NotInTime, Refused, Site, until
-from bench.trial import AGENT, LIMIT, TOPOLOGY, Trial, run
+from bench.faults.canaries import FORMS, SUBJECTS, Case, Made, Place, cases, marks
+from bench.kit.children import Child
+from bench.kit.sites import MERGE, Manifest, NotInTime, Refused, Site, until
+from bench.kit.trial import AGENT, LIMIT, TOPOLOGY, Trial, run
 from tensile.names import Owner, owner_of
 from tensile.sandbox import audit
 from tensile.sandbox.layout import UPPER

@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificate
 
-from bench import oracles
-from bench.sites import MERGE, PODS, Manifest, Refused, Site, patiently, until, until_gone
-from bench.trial import Trial
-from bench.workload import pod
+from bench.kit import oracles
+from bench.kit.sites import MERGE, PODS, Manifest, Refused, Site, patiently, until, until_gone
+from bench.kit.trial import Trial
+from bench.kit.workload import pod
 from tensile.sandbox.credentials import ADMINISTRATORS, Authority, CertificatePair, authority
 
 ACCOUNT = "bench-engine"

@@ -1,6 +1,6 @@
 """A pod in a lower cluster calls the upper one by its mounted token, for longer than two of its tokens are good.
 
-    .venv/bin/python -m bench.tokens --pods 2 --rounds 1
+    .venv/bin/python -m bench.faults.tokens --pods 2 --rounds 1
 
 Tokens of ten minutes, the shortest there are, are read every few seconds where the pod's containers have them: on a
 real node through `kubectl exec`, elsewhere in the Secret below that stands for them. Each has to list pods above at
@@ -20,8 +20,8 @@ from typing import Any
 
 import aiohttp
 
-from bench.sites import NODES, PODS, until
-from bench.trial import NAMESPACE, Trial, run
+from bench.kit.sites import NODES, PODS, until
+from bench.kit.trial import NAMESPACE, Trial, run
 from tensile.sandbox import real_node
 from tensile.sandbox.binaries import cache_directory
 from tensile.sandbox.layout import UPPER

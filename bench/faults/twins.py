@@ -1,6 +1,6 @@
 """Two engines on one topology, without an election, and one of them stands still again and again and then goes on.
 
-    .venv/bin/python -m bench.twins [--rounds 100] [--pods 6] [--seed 1]
+    .venv/bin/python -m bench.faults.twins [--rounds 100] [--pods 6] [--seed 1]
 
 In every round pods are deleted and made anew under their names, and what they refer to is changed, while one of the two
 is stopped (SIGSTOP): before that, and until all of it is done, or somewhere in the middle. It goes on (SIGCONT) with a
@@ -22,18 +22,18 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from bench import histories
-from bench.children import Child
-from bench.clusters import on_clusters
-from bench.endstates import Objects
-from bench.faultproxy.journal import Write
-from bench.faultproxy.keys import signer_of
-from bench.histories import Sight
-from bench.oracles import is_ready, uid_of, upper_uid_of
-from bench.reporting import RESULTS, keep, verdict
-from bench.rig import LOWERS, Rig
-from bench.scene import Scene
-from bench.sites import MERGE, NotInTime, Refused, until
+from bench.kit import histories
+from bench.kit.children import Child
+from bench.kit.clusters import on_clusters
+from bench.kit.endstates import Objects
+from bench.kit.faultproxy.journal import Write
+from bench.kit.faultproxy.keys import signer_of
+from bench.kit.histories import Sight
+from bench.kit.oracles import is_ready, uid_of, upper_uid_of
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.rig import LOWERS, Rig
+from bench.kit.scene import Scene
+from bench.kit.sites import MERGE, NotInTime, Refused, until
 from tensile.sandbox import credentials
 from tensile.sandbox.credentials import ADMINISTRATORS
 from tensile.sandbox.layout import UPPER

@@ -1,6 +1,6 @@
 """Watches that do not tell the truth: late, twice, in another order, not at all, from a version that is gone, or never.
 
-    .venv/bin/python -m bench.watches [--namespaces 15] [--faults stale,dropped] [--slack 5]
+    .venv/bin/python -m bench.faults.watches [--namespaces 15] [--faults stale,dropped] [--slack 5]
 
 In each namespace a pod is deleted, another made, and a ConfigMap changed while the watches of one cluster are
 disturbed; all namespaces suffer at once. Each has to be right within the time that its fault may take, and nothing may
@@ -23,16 +23,16 @@ from typing import Any
 
 import structlog
 
-from bench import histories
-from bench.clusters import on_clusters
-from bench.faultproxy.proxy import Proxy
-from bench.faultproxy.streams import untouched
-from bench.faultproxy.tampers import Doubling, Dropping, Swapping, Tampering
-from bench.histories import Sight
-from bench.oracles import Manifest, is_ready, uid_of, upper_uid_of
-from bench.reporting import RESULTS, keep, verdict
-from bench.rig import LOWERS, Rig
-from bench.sites import MERGE, PODS, NotInTime, Refused, until
+from bench.kit import histories
+from bench.kit.clusters import on_clusters
+from bench.kit.faultproxy.proxy import Proxy
+from bench.kit.faultproxy.streams import untouched
+from bench.kit.faultproxy.tampers import Doubling, Dropping, Swapping, Tampering
+from bench.kit.histories import Sight
+from bench.kit.oracles import Manifest, is_ready, uid_of, upper_uid_of
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.rig import LOWERS, Rig
+from bench.kit.sites import MERGE, PODS, NotInTime, Refused, until
 from tensile.engine.engine import Engine
 from tensile.engine.lower import ClusterAccess
 from tensile.errors import ClusterError

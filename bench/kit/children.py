@@ -16,7 +16,7 @@ import psutil
 from tensile.sandbox.processes import MARK
 from tensile.sandbox.sandbox import Sandbox
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 30.0
 
 
@@ -100,4 +100,4 @@ def engine(sandbox: Sandbox, log: Path) -> Child:
 
 def ceiling(sandbox: Sandbox, log: Path) -> Child:
     """Start the bare loop."""
-    return Child(["bench.ceiling", "--sandbox", str(sandbox.directory)], sandbox, log)
+    return Child(["bench.speed.ceiling", "--sandbox", str(sandbox.directory)], sandbox, log)

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from bench.oracles import Manifest
+from bench.kit.oracles import Manifest
 from tensile.names import OWNER, REPLACES, TRIED, UPPER_UID
 
 Objects = Mapping[str, Mapping[str, list[Manifest]]]

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from bench.faultproxy.journal import Write
-from bench.oracles import ENDED, Manifest, name_of, uid_of, upper_uid_of
+from bench.kit.faultproxy.journal import Write
+from bench.kit.oracles import ENDED, Manifest, name_of, uid_of, upper_uid_of
 
 STATEFUL = "statefulset.kubernetes.io/pod-name"
 FENCED = frozenset({"update", "patch", "delete"})

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import psutil
 
-from bench.children import Child, ceiling, engine
-from bench.sites import NODES, Manifest, Site, until, until_gone
+from bench.kit.children import Child, ceiling, engine
+from bench.kit.sites import NODES, Manifest, Site, until, until_gone
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 

@@ -1,4 +1,8 @@
-"""What a bench leaves behind: a JSON file with everything that was measured and on what, and lines for a person."""
+"""What a bench leaves behind: a JSON file with everything that was measured and on what, and lines for a person.
+
+A run writes into build/, which git ignores: a commit for each run would bury the code's history. `make keep` copies the
+newest results into bench/results, from which documents are made.
+"""
 
 import os
 import platform
@@ -15,7 +19,11 @@ import psutil
 
 import tensile
 
-RESULTS = Path(__file__).resolve().parent / "results"
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "build" / "results"
+"""Where a run writes."""
+KEPT = ROOT / "bench" / "results"
+"""Where the results are that documents cite."""
 LIBRARIES = ("aiohttp", "kubernetes", "msgspec", "orjson", "uvloop")
 
 
@@ -47,8 +55,10 @@ def keep(directory: Path, name: str, kubernetes: str, result: dict[str, Any]) ->
 
 
 def kept_before(directory: Path, name: str) -> dict[str, Any]:
-    """Return what was kept as DIRECTORY/NAME.json, {} for nothing."""
+    """Return what an earlier run left as DIRECTORY/NAME.json, {} for nothing; RESULTS falls back on KEPT."""
     path = directory / f"{name}.json"
+    if directory == RESULTS and not path.exists():
+        path = KEPT / path.name
     found: dict[str, Any] = orjson.loads(path.read_bytes()) if path.exists() else {}
     return found
 

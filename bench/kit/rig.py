@@ -14,12 +14,12 @@ import aiohttp
 import orjson
 import yaml
 
-from bench.children import Child
-from bench.faultproxy.journal import Journal, Write
-from bench.faultproxy.keys import signer_of
-from bench.faultproxy.proxy import Director, Proxy, Quiet
-from bench.sites import NODES, Manifest, Refused, Site, patiently, until
-from bench.spareports import spare_ports
+from bench.kit.children import Child
+from bench.kit.faultproxy.journal import Journal, Write
+from bench.kit.faultproxy.keys import signer_of
+from bench.kit.faultproxy.proxy import Director, Proxy, Quiet
+from bench.kit.sites import NODES, Manifest, Refused, Site, patiently, until
+from bench.kit.spareports import spare_ports
 from tensile.names import LOWER_SCHEDULABLE, OWNER, owner_of
 from tensile.sandbox import credentials
 from tensile.sandbox.credentials import ADMINISTRATORS

@@ -9,12 +9,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
-from bench.endstates import Objects, State, state_of, strays, touched
-from bench.faultproxy.asked import Asked
-from bench.histories import Sight
-from bench.oracles import Manifest
-from bench.rig import LOWERS, Rig
-from bench.sites import Refused, until
+from bench.kit.endstates import Objects, State, state_of, strays, touched
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.histories import Sight
+from bench.kit.oracles import Manifest
+from bench.kit.rig import LOWERS, Rig
+from bench.kit.sites import Refused, until
 from tensile.names import OWNER, UPPER_UID
 from tensile.sandbox.layout import UPPER
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.children import Child, engine
-from bench.clusters import on_clusters
-from bench.lag import Lag
-from bench.oracles import Manifest, failed, is_ready, living_twice, not_once_below, orphans, owned, unlike
-from bench.parties import nodes_usable
-from bench.reporting import RESULTS, keep, verdict
-from bench.sites import DEPLOYMENTS, PODS, NotInTime, Site, until
+from bench.kit.children import Child, engine
+from bench.kit.clusters import on_clusters
+from bench.kit.lag import Lag
+from bench.kit.oracles import Manifest, failed, is_ready, living_twice, not_once_below, orphans, owned, unlike
+from bench.kit.parties import nodes_usable
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.sites import DEPLOYMENTS, PODS, NotInTime, Site, until
 from tensile.names import owner_of
 from tensile.sandbox import audit
 from tensile.sandbox.layout import UPPER

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from bench.granting import OWN, Thing, named, side_of
+from bench.kit.granting import OWN, Thing, named, side_of
 from tensile.sandbox import audit
 from tensile.sandbox.layout import UPPER
 

@@ -1,6 +1,6 @@
 """Each right of the engine is taken away in turn, and a test has to break of it: no role holds more than is needed.
 
-    .venv/bin/python -m bench.rights [--only "lower: patch pods/resize" …] [--left] [--minutes 20] [--lanes 2]
+    .venv/bin/python -m bench.mutation.rights [--only "lower: patch pods/resize" …] [--left] [--minutes 20] [--lanes 2]
 
 First some tests of tests/e2e run under the roles as they are shipped: none may fail, and nothing may be refused for
 want of a right. Their audit logs tell which right serves which tests. Then each verb on each resource is left out of
@@ -22,9 +22,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from bench.clusters import on_clusters
-from bench.granting import EVERYTHING, OWN, Thing, everything, roles_of, thing, things
-from bench.reporting import RESULTS, keep, kept_before, verdict
+from bench.kit.clusters import on_clusters
+from bench.kit.granting import EVERYTHING, OWN, Thing, everything, roles_of, thing, things
+from bench.kit.reporting import RESULTS, ROOT, keep, kept_before, verdict
 from tensile.sandbox.binaries import CONTROL_PLANE
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
@@ -32,7 +32,6 @@ from tensile.topology import parse
 
 T = TypeVar("T")
 NAME = "faults-rights"
-ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 8
 """Seconds after which a test gives up what does not come."""
 LIMIT = 150.0

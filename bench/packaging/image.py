@@ -1,6 +1,6 @@
 """The container image, run as a cluster runs it: as nobody, with no rights and a root that cannot be written.
 
-    .venv/bin/python -m bench.image [--archive FILE]
+    .venv/bin/python -m bench.packaging.image [--archive FILE]
 
 It is built with docker, podman or buildah, whichever of them works here, or read from the archive that one of them has
 saved (`docker save`). On the sandbox's real node it says its version, checks a topology, examines a cluster and runs on
@@ -22,9 +22,9 @@ from typing import Any
 
 import yaml
 
-from bench.children import ROOT
-from bench.nodeimages import bring
-from bench.reporting import RESULTS, keep, verdict
+from bench.kit.children import ROOT
+from bench.kit.nodeimages import bring
+from bench.kit.reporting import RESULTS, keep, verdict
 from tensile import __version__
 from tensile.sandbox import real_node
 from tensile.sandbox.binaries import CONTROL_PLANE, cache_directory

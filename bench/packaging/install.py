@@ -1,6 +1,6 @@
 """The wheel in a place of its own, far from the repository: `tensile demo` works there, or says in a line what to get.
 
-    .venv/bin/python -m bench.install [--cache DIR]
+    .venv/bin/python -m bench.packaging.install [--cache DIR]
 
 First with nothing but the wheel, what it needs, and a network: no Go, no kubectl, an empty home. That fetches Go and
 builds all programs, about ten minutes on two cores. Then once more with what is there now, and without one thing at a
@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.children import ROOT
-from bench.reporting import RESULTS, keep, verdict
+from bench.kit.children import ROOT
+from bench.kit.reporting import RESULTS, keep, verdict
 from tensile.sandbox.binaries import CONTROL_PLANE
 
 PROGRAMS = ("cat", "cp", "grep", "pwd")

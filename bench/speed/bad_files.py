@@ -1,10 +1,10 @@
 """How `tensile validate` answers every kind of bad file: exit code, form, and time beside `tensile --version`.
 
-    .venv/bin/python bench/bad_files.py
+    .venv/bin/python -m bench.speed.bad_files
 
 Each file is timed next to a `--version` of its own, so that what else the machine does hits both, again while it is
 over the bar, and once more in the end: the fastest is what the program takes, the rest is what the machine adds. Writes
-bench/results/bad-files.json; exits with 1 when a file is not refused as it should be or takes 200 ms longer.
+bad-files.json; exits with 1 when a file is not refused as it should be or takes 200 ms longer.
 """
 
 import json
@@ -15,11 +15,12 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from bench.kit.reporting import RESULTS, ROOT
+
 sys.path.insert(0, str(ROOT / "tests" / "kit"))
 
-from corpus import ALL  # noqa: E402
-from corpus_form import Bad  # noqa: E402 - the corpus is the tests'
+from corpus import ALL
+from corpus_form import Bad
 
 TENSILE = str(Path(sys.executable).with_name("tensile"))
 BAR = 0.2
@@ -82,8 +83,8 @@ def main() -> int:
         "bar_s": BAR,
     }
     print(json.dumps(result, indent=2))
-    target = ROOT / "bench" / "results" / "bad-files.json"
-    target.parent.mkdir(exist_ok=True)
+    target = RESULTS / "bad-files.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(result, indent=2) + "\n")
     return bool(broken)
 

@@ -1,6 +1,6 @@
 """The ceiling: a bare loop with the fewest writes that a mirrored pod can do with, to measure the engine against.
 
-    .venv/bin/python -m bench.ceiling --sandbox DIRECTORY
+    .venv/bin/python -m bench.speed.ceiling --sandbox DIRECTORY
 
 It registers a virtual node per lower and mirrors until it is ended. Nothing is owned, checked, retried or recovered,
 and what a pod refers to is left out: it bounds what any mirror could reach here, and is no way to build one.
@@ -15,7 +15,7 @@ from typing import Any
 
 import uvloop
 
-from bench.sites import MERGE, NODES, Manifest, Site
+from bench.kit.sites import MERGE, NODES, Manifest, Site
 from tensile.names import VIRTUAL_POD
 from tensile.resources import add, parse_all, render_all
 from tensile.sandbox.apiserver import RESOURCES

@@ -1,6 +1,6 @@
 """How long an apiserver takes to answer whose name has two addresses, of which the first is dead.
 
-    .venv/bin/python -m bench.deadaddress --rounds 5
+    .venv/bin/python -m bench.speed.deadaddress --rounds 5
 
 Nobody answers at the dead one: the queue of its listener is full, so the system drops who connects, as a host that is
 down does. Looked at is the first answer to a call, to a watch and to `tensile doctor`, each by a program that has just
@@ -26,14 +26,14 @@ from urllib.parse import urlsplit
 import uvloop
 import yaml
 
-from bench.children import ROOT, Child, after
-from bench.clusters import on_clusters
-from bench.oracles import is_ready
-from bench.parties import nodes_usable
-from bench.reporting import RESULTS, keep, verdict
-from bench.rig import with_own_ports
-from bench.sites import DEPLOYMENTS, PODS, Site, until
-from bench.workload import deployment
+from bench.kit.children import ROOT, Child, after
+from bench.kit.clusters import on_clusters
+from bench.kit.oracles import is_ready
+from bench.kit.parties import nodes_usable
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.rig import with_own_ports
+from bench.kit.sites import DEPLOYMENTS, PODS, Site, until
+from bench.kit.workload import deployment
 from tensile.diagnostics.doctor.facts import Stage
 from tensile.diagnostics.doctor.queries import contacted
 from tensile.engine.clusters import utc_now
@@ -128,7 +128,8 @@ class Place:
 
     def seconds(self, way: str, name: str) -> float:
         """Return the seconds to the first answer, measured in a new process."""
-        command = [*self.before, sys.executable, "-m", "bench.deadaddress", "--way", way, str(self.kubeconfig(name))]
+        module = ("-m", "bench.speed.deadaddress")
+        command = [*self.before, sys.executable, *module, "--way", way, str(self.kubeconfig(name))]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=LIMIT)
         return float(done.stdout)
 

@@ -1,6 +1,6 @@
 """How long the scheduler extender thinks: filter and prioritize over ten lowers of 500 nodes, 90 % full.
 
-    .venv/bin/python -m bench.extender [--lowers 10] [--nodes 500] [--pods 500]
+    .venv/bin/python -m bench.speed.extender [--lowers 10] [--nodes 500] [--pods 500]
 
 In memory: from the question's bytes to the answer's, with each pod made as it would be below; no network, no TLS.
 Measured are a burst of equal pods that fit, one that fits nowhere, its siblings, and pods of a new kind each time that
@@ -18,8 +18,8 @@ from typing import Any
 
 import orjson
 
-from bench.makespan import percentile
-from bench.reporting import RESULTS, keep, verdict
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.speed.makespan import percentile
 from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.names import owner_of

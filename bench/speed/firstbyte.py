@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import WSMsgType
 
-from bench.sites import PODS, Site
+from bench.kit.sites import PODS, Site
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 

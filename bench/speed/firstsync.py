@@ -1,6 +1,6 @@
 """What it costs to have the ConfigMaps and Secrets of pods below for the first time, in the engine's CPU.
 
-    .venv/bin/python -m bench.firstsync --pods 40
+    .venv/bin/python -m bench.speed.firstsync --pods 40
 
 Each pod uses fifty of either kind. First they are made above, which the engine hears of; then the pods come. Beside it
 stands a bare loop that lists as many above and makes them below, in a process of its own kind: how fast the machine is.
@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from statistics import median
 from typing import Any
 
-from bench.parties import calm
-from bench.sites import Manifest, Refused, Site, until, until_gone
-from bench.steady import at_rest, usage
-from bench.trial import Trial, run
-from bench.workload import pod_spec
+from bench.kit.parties import calm
+from bench.kit.sites import Manifest, Refused, Site, until, until_gone
+from bench.kit.trial import Trial, run
+from bench.kit.workload import pod_spec
+from bench.speed.steady import at_rest, usage
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 

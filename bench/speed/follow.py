@@ -1,6 +1,6 @@
 """Many logs followed at once: what is lost, how late lines come, and what it costs pods that are mirrored meanwhile.
 
-    .venv/bin/python -m bench.follow --streams 200 --rate 50000 --seconds 60 --pods 500 --rounds 3
+    .venv/bin/python -m bench.speed.follow --streams 200 --rate 50000 --seconds 60 --pods 500 --rounds 3
 
 The logs of pods are written at a steady rate, each line with the time of its writing, and followed through the upper
 cluster and at the lowers directly, by turns, by the same reader. After `--seconds` the pods of a Deployment are
@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from bench.children import Child, ceiling
-from bench.lines import Reading, Shape, between, due, entry, harmed, line, told
-from bench.makespan import all_ready, labelled
-from bench.oracles import is_ready
-from bench.parties import calm, nodes_usable
-from bench.sites import DEPLOYMENTS, NODES, PODS, Manifest, Refused, Site, until, until_gone
-from bench.trial import NAMESPACE, Trial, run
-from bench.workload import PROVIDER, deployment
+from bench.kit.children import Child, ceiling
+from bench.kit.oracles import is_ready
+from bench.kit.parties import calm, nodes_usable
+from bench.kit.sites import DEPLOYMENTS, NODES, PODS, Manifest, Refused, Site, until, until_gone
+from bench.kit.trial import NAMESPACE, Trial, run
+from bench.kit.workload import PROVIDER, deployment
+from bench.speed.lines import Reading, Shape, between, due, entry, harmed, line, told
+from bench.speed.makespan import all_ready, labelled
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

@@ -1,6 +1,6 @@
 """One lower cluster stands still, another answers two seconds late: what does a third one notice?
 
-    .venv/bin/python -m bench.isolation --pods 150 --rounds 5
+    .venv/bin/python -m bench.speed.isolation --pods 150 --rounds 5
 
 Each lower gets a Deployment of its own. Rounds in which all clusters are well take turns with rounds in which the first
 one's apiserver is stopped (it accepts connections and answers nothing) and every byte to and from the second one comes
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench.makespan import all_ready, labelled
-from bench.outage import APISERVER, load
-from bench.parties import calm
-from bench.trial import Trial, run
+from bench.faults.outage import APISERVER, load
+from bench.kit.parties import calm
+from bench.kit.trial import Trial, run
+from bench.speed.makespan import all_ready, labelled
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 

@@ -1,6 +1,6 @@
 """How long one pod takes from its creation until it is Ready, in clusters that do nothing else.
 
-    .venv/bin/python -m bench.latency --pods 40 --rounds 5
+    .venv/bin/python -m bench.speed.latency --pods 40 --rounds 5
 
 One pod after the other; the same parties take turns as for the makespan. Writes latency.json; exits with 1 when the
 engine's median is over the bar, in multiples of the ceiling's.
@@ -11,12 +11,12 @@ import sys
 import time
 from typing import Any
 
-from bench.makespan import percentile
-from bench.oracles import is_ready
-from bench.parties import Turn
-from bench.race import NAMESPACE, Race, main
-from bench.sites import PODS, Site
-from bench.workload import pod as pod_of
+from bench.kit.oracles import is_ready
+from bench.kit.parties import Turn
+from bench.kit.sites import PODS, Site
+from bench.kit.workload import pod as pod_of
+from bench.speed.makespan import percentile
+from bench.speed.race import NAMESPACE, Race, main
 
 GROUP = "latency"
 LIMIT = 60.0

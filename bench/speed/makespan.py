@@ -1,6 +1,6 @@
 """How long N pods of Deployments take until all are Ready, and until all are gone again.
 
-    .venv/bin/python -m bench.makespan --pods 1000 --rounds 5
+    .venv/bin/python -m bench.speed.makespan --pods 1000 --rounds 5
 
 The engine, the ceiling and one cluster without a mirror take turns on one sandbox of an upper and two lowers, so that
 whatever else the machine does hits them alike. Writes makespan-PODS.json; exits with 1 when the engine's median is over
@@ -13,12 +13,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bench.children import Usage
-from bench.oracles import is_ready
-from bench.parties import Turn
-from bench.race import LIMIT, NAMESPACE, Race, main
-from bench.sites import DEPLOYMENTS, PODS, NotInTime, Site, until_gone
-from bench.workload import deployment
+from bench.kit.children import Usage
+from bench.kit.oracles import is_ready
+from bench.kit.parties import Turn
+from bench.kit.sites import DEPLOYMENTS, PODS, NotInTime, Site, until_gone
+from bench.kit.workload import deployment
+from bench.speed.race import LIMIT, NAMESPACE, Race, main
 
 FIELDS = ("last_ready_s", "p50_s", "p99_s", "all_gone_s", "cpu_s", "cpu_ms_pod", "rss_mib")
 BAR = 1.15

@@ -1,6 +1,6 @@
 """Many lower clusters in one engine, whose process may open few files.
 
-    .venv/bin/python -m bench.manylowers --lowers 24 --pods 5
+    .venv/bin/python -m bench.speed.manylowers --lowers 24 --pods 5
 
 First with a soft limit of 512, as a shell or a service manager may set it, and every lower: all nodes have to become
 Ready, and pods to run on each. Then with a hard limit of 300 and half of the lowers: as many as there are descriptors
@@ -22,15 +22,15 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from bench import oracles
-from bench.children import ROOT, Child, after
-from bench.clusters import on_clusters
-from bench.parties import is_usable, remove_nodes
-from bench.reporting import RESULTS, keep, verdict
-from bench.rig import with_own_ports
-from bench.sites import DEPLOYMENTS, NODES, PODS, Manifest, until, until_gone
-from bench.trial import NAMESPACE, Trial
-from bench.workload import deployment
+from bench.kit import oracles
+from bench.kit.children import ROOT, Child, after
+from bench.kit.clusters import on_clusters
+from bench.kit.parties import is_usable, remove_nodes
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.rig import with_own_ports
+from bench.kit.sites import DEPLOYMENTS, NODES, PODS, Manifest, until, until_gone
+from bench.kit.trial import NAMESPACE, Trial
+from bench.kit.workload import deployment
 from tensile.kube.net import EACH, OWN
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.parties import PARTIES, Party, Turn, emptied, taking_part
-from bench.reporting import RESULTS, keep, medians, ratios, table
-from bench.sites import Site
+from bench.kit.parties import PARTIES, Party, Turn, emptied, taking_part
+from bench.kit.reporting import RESULTS, keep, medians, ratios, table
+from bench.kit.sites import Site
 from tensile.sandbox.apiserver import RESOURCES
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox

@@ -1,6 +1,6 @@
 """Writes the figures of the kept results into the README, between its two marks, so that no figure is typed by hand.
 
-    .venv/bin/python -m bench.readme
+    .venv/bin/python -m bench.speed.readme
 
 A result that is not there leaves its line out. A test compares the README with what this would write.
 """
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from bench.reporting import RESULTS
+from bench.kit.reporting import KEPT, ROOT
 
-README = Path(__file__).resolve().parent.parent / "README.md"
-BEGIN, END = "<!-- figures: python -m bench.readme -->", "<!-- end of figures -->"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- figures: python -m bench.speed.readme -->", "<!-- end of figures -->"
 PARTIES = ("engine", "ceiling", "alone")
 HEAD = (
     "| | tensile | bare loop | one cluster alone | tensile / bare loop |",
@@ -88,7 +88,7 @@ def _about(found: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 def main() -> int:
     """Rewrite the README."""
-    README.write_text(rewritten(README.read_text(), figures(load(RESULTS))))
+    README.write_text(rewritten(README.read_text(), figures(load(KEPT))))
     return 0
 
 

@@ -1,6 +1,6 @@
 """Services whose Deployments are all rolled at once: their slices below are right at any moment, nearly.
 
-    .venv/bin/python -m bench.services --pods 1000 --rounds 2 [--seed N]
+    .venv/bin/python -m bench.speed.services --pods 1000 --rounds 2 [--seed N]
 
 Fifty Services (fewer where there are fewer than 1,000 pods) share the pods over two lowers. Each round rolls every
 Deployment; then one lower's apiserver goes away until its pods are not ready in the other, and comes back. A state of a
@@ -18,11 +18,11 @@ from collections import Counter
 from http import HTTPStatus
 from typing import Any, Self
 
-from bench.oracles import is_ready
-from bench.propagation import Readiness, Slices, content, figures, ready, service_of
-from bench.sites import DEPLOYMENTS, MERGE, PODS, Manifest, Site, until
-from bench.trial import AGENT, NAMESPACE, Trial, run
-from bench.workload import deployment
+from bench.kit.oracles import is_ready
+from bench.kit.sites import DEPLOYMENTS, MERGE, PODS, Manifest, Site, until
+from bench.kit.trial import AGENT, NAMESPACE, Trial, run
+from bench.kit.workload import deployment
+from bench.speed.propagation import Readiness, Slices, content, figures, ready, service_of
 from tensile.names import OWNER
 from tensile.sandbox import audit
 from tensile.sandbox.layout import UPPER

@@ -1,6 +1,6 @@
 """What an engine costs that has nothing to do, and how soon one that is started again has caught up.
 
-    .venv/bin/python -m bench.steady --pods 5000 --rounds 3
+    .venv/bin/python -m bench.speed.steady --pods 5000 --rounds 3
 
 While many mirrored pods run, the engine's CPU and memory are measured over a quiet time; the memory of one pod is the
 difference to an engine without pods. Then the engine is ended, the status of some pods changes below, and the engine is
@@ -16,12 +16,12 @@ from argparse import Namespace
 from statistics import median
 from typing import Any
 
-from bench.children import Usage
-from bench.oracles import not_quiet, upper_uid_of
-from bench.parties import calm
-from bench.sites import DEPLOYMENTS, PODS, until
-from bench.trial import AGENT, NAMESPACE, Trial, run
-from bench.workload import deployment
+from bench.kit.children import Usage
+from bench.kit.oracles import not_quiet, upper_uid_of
+from bench.kit.parties import calm
+from bench.kit.sites import DEPLOYMENTS, PODS, until
+from bench.kit.trial import AGENT, NAMESPACE, Trial, run
+from bench.kit.workload import deployment
 from tensile.sandbox import audit
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox

@@ -1,7 +1,7 @@
 """How fast streams are through the upper cluster, against the same streams at the lower directly.
 
-    .venv/bin/python -m bench.streams --megabytes 100 --rounds 5
-    .venv/bin/python -m bench.streams --megabytes 1000 --only exec_out exec_in --result streams-1000
+    .venv/bin/python -m bench.speed.streams --megabytes 100 --rounds 5
+    .venv/bin/python -m bench.speed.streams --megabytes 1000 --only exec_out exec_in --result streams-1000
 
 Both take turns with kubectl's exec (out and in), cp (both ways) and port-forward, on a node in name only and, where the
 machine allows one, on a real node. What exec carries is compared by its sha256, every time. How soon the first byte of
@@ -26,12 +26,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.children import engine
-from bench.firstbyte import first_bytes, late, summary
-from bench.oracles import is_ready
-from bench.parties import calm, nodes_usable
-from bench.reporting import RESULTS, keep, table, verdict
-from bench.sites import PODS, Manifest, Site, until
+from bench.kit.children import engine
+from bench.kit.oracles import is_ready
+from bench.kit.parties import calm, nodes_usable
+from bench.kit.reporting import RESULTS, keep, table, verdict
+from bench.kit.sites import PODS, Manifest, Site, until
+from bench.speed.firstbyte import first_bytes, late, summary
 from tensile.sandbox import real_node
 from tensile.sandbox.binaries import cache_directory
 from tensile.sandbox.layout import LOOPBACK, UPPER

@@ -1,6 +1,6 @@
 """What the webhook costs: the time to answer one review, and what it adds to the creation of a pod.
 
-    .venv/bin/python -m bench.webhook --pods 2000 --rounds 3
+    .venv/bin/python -m bench.speed.webhook --pods 2000 --rounds 3
 
 One review is timed of a usual pod, and the one that costs most of those that somebody would send to hold up the engine,
 whose event loop it is decided on. Each round creates pods at 200 a second through a real apiserver, in turns of a
@@ -21,12 +21,12 @@ from typing import Any
 
 import orjson
 
-from bench.children import Child
-from bench.clusters import on_clusters
-from bench.heavy import SIZES, crossing, heavy
-from bench.makespan import percentile
-from bench.reporting import RESULTS, keep, verdict
-from bench.sites import PODS, Manifest, Refused, Site, until
+from bench.kit.children import Child
+from bench.kit.clusters import on_clusters
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.sites import PODS, Manifest, Refused, Site, until
+from bench.speed.heavy import SIZES, crossing, heavy
+from bench.speed.makespan import percentile
 from tensile.names import VIRTUAL_POD
 from tensile.policy.webhook.admission import MutationTerms
 from tensile.policy.webhook.review import answer

@@ -11,7 +11,7 @@ from clikit import Files, Wait, listening, port_of, timed
 from enginekit import A, Ground
 from programkit import Program, served
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 from tensile.sandbox.sandbox import Sandbox
 
 

@@ -15,7 +15,7 @@ from applykit import ENFORCE, WARN, Hand, commands_in, namespaced, overlay, setu
 from enginekit import LOWERS, TOLERATION, UPPER, A, polled
 from sitekit import Manifest, Site, is_ready, is_true
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 from tensile.deploy.render import lower_stream, upper_stream
 from tensile.deploy.setup import Setup
 from tensile.deploy.write import written

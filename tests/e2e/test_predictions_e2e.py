@@ -1,13 +1,22 @@
-"""What plans say of pods that will move, against what then happens: a few of the scenes that `make faults` plays."""
+"""What plans say of pods that will move, against what then happens: a few of the scenes that `make behaviour` plays."""
 
 from collections.abc import Mapping
 
 import pytest
 
-from bench.predictions.__main__ import scenario
-from bench.predictions.cases import CASES
-from bench.predictions.comparing import NOWHERE, Said, Seen, deadlocks, differences, goes_together, of_drain, of_plan
-from bench.predictions.stage import THREE, A, B, C
+from bench.conformance.predictions.__main__ import scenario
+from bench.conformance.predictions.cases import CASES
+from bench.conformance.predictions.comparing import (
+    NOWHERE,
+    Said,
+    Seen,
+    deadlocks,
+    differences,
+    goes_together,
+    of_drain,
+    of_plan,
+)
+from bench.conformance.predictions.stage import THREE, A, B, C
 from tensile.sandbox.sandbox import Sandbox
 
 PLAYED = ("partial-fit", "two-owners", "limit", "drained-blindly")

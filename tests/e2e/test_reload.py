@@ -11,7 +11,7 @@ from enginekit import LIMIT, QUIET, UPPER, A, B, edit_lower, with_fields, withou
 from programkit import Program, served, streaming
 from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

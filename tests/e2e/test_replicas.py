@@ -16,7 +16,7 @@ from enginekit import A, B, Edit, polled
 from programkit import Program, served
 from sitekit import Manifest, is_ready
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 from tensile.names import LEADS as MARK
 from tensile.sandbox.sandbox import Sandbox
 

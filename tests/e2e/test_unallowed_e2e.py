@@ -12,7 +12,7 @@ from mapkit import MapProgram
 from programkit import served
 from sitekit import Manifest, is_ready, is_true
 
-from bench.granting import everything, roles_of
+from bench.kit.granting import everything, roles_of
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

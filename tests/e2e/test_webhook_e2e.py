@@ -17,7 +17,7 @@ from hookedkit import OPTED, Hooked, hooking
 from programkit import Program
 from sitekit import LIMIT, Manifest, is_ready
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 from tensile.engine.engine import Engine
 from tensile.engine.lower import ClusterAccess
 from tensile.kube.fleet import Fleet

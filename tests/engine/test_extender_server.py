@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from trackerkit import Seen, asking, stranger
 from worldkit import A, B, changed, home, lower_node, marked, put, raised, reload, world
 
-from bench.spareports import spare_port
+from bench.kit.spareports import spare_port
 from tensile.engine.extender_server import ExtenderServer
 from tensile.errors import NotFound, TensileError
 from tensile.kube.file_watch import FileWatcher

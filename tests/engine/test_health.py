@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from bench.spareports import spare_port
+from bench.kit.spareports import spare_port
 from tensile.engine.health import ROOM, ProbeServer, TelemetryServer
 from tensile.engine.metrics import Metrics
 from tensile.errors import TensileError

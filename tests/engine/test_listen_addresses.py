@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bench.spareports import spare_port
+from bench.kit.spareports import spare_port
 from tensile.engine.health import ProbeServer, TelemetryServer
 from tensile.engine.metrics import Metrics
 from tensile.errors import TensileError

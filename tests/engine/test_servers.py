@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from virtualtime import in_virtual_time
 from worldkit import topology
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 from tensile.engine.servers import ReloadableServer
 from tensile.errors import TensileError
 from tensile.kube import net

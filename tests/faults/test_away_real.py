@@ -7,7 +7,7 @@ import pytest
 from enginekit import A, B, Ground, edit_lower, polled, standing
 from sitekit import Manifest, condition_of, is_ready
 
-from bench.isolation import Detour, detour
+from bench.speed.isolation import Detour, detour
 from tensile.names import UNREACHABLE_TAINT
 from tensile.sandbox.sandbox import Sandbox
 

@@ -1,14 +1,14 @@
-"""Refusals of a lower cluster, in short; `python -m bench.denials` has every kind of them, for longer than a minute."""
+"""What a lower cluster refuses, in short; `python -m bench.faults.denials` tries every kind for more than a minute."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.denials import KINDS, Field, Place, Sight, Trial, busiest, denied, judged, laid_out, most, said_at
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import Passed, Refused
-from bench.faultproxy.journal import Journal
+from bench.faults.denials import KINDS, Field, Place, Sight, Trial, busiest, denied, judged, laid_out, most, said_at
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Passed, Refused
+from bench.kit.faultproxy.journal import Journal
 from tensile.names import MIRRORED
 from tensile.sandbox.sandbox import Sandbox
 

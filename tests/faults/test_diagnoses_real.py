@@ -1,4 +1,4 @@
-"""Broken set-ups on real control planes, of which doctor has to name cause and remedy; all of them: bench.diagnoses."""
+"""Some of the broken set-ups of `bench.conformance.diagnoses`: doctor names cause and remedy of each."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
-from bench.diagnoses.__main__ import MOST_SECONDS, recognised
-from bench.diagnoses.setup import SETUPS, Setup
-from bench.diagnoses.stage import LOWERS, Diagnosis, Stage
-from bench.diagnoses.works import allowed, behind_a_service, own_address, reachable, read
-from bench.sites import Refused, Site, until
+from bench.conformance.diagnoses.__main__ import MOST_SECONDS, recognised
+from bench.conformance.diagnoses.setup import SETUPS, Setup
+from bench.conformance.diagnoses.stage import LOWERS, Diagnosis, Stage
+from bench.conformance.diagnoses.works import allowed, behind_a_service, own_address, reachable, read
+from bench.kit.sites import Refused, Site, until
 from tensile.diagnostics.doctor.facts import CHECKS
 from tensile.diagnostics.doctor.webhook import tried
 from tensile.kube.tls import self_signed

@@ -1,4 +1,4 @@
-"""The engine is killed at writes of its own, in short; `python -m bench.everywrite` does it at every one."""
+"""The engine is killed at writes of its own, in short; `python -m bench.faults.everywrite` does it at every one."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.deeds import DEEDS, Deed
-from bench.everywrite import MOMENTS, PATIENCE, Crash, every_write, together
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import Dropped, Hung, Lost, Passed
-from bench.rig import Rig
+from bench.faults.deeds import DEEDS, Deed
+from bench.faults.everywrite import MOMENTS, PATIENCE, Crash, every_write, together
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Dropped, Hung, Lost, Passed
+from bench.kit.rig import Rig
 from tensile.sandbox.sandbox import Sandbox
 
 STRUCK = {

@@ -1,4 +1,4 @@
-"""Hostile tenants beside honest load in memory, in short: `python -m bench.hostility` plays two thousand sequences."""
+"""Hostile tenants beside honest load in memory, in short: `python -m bench.model.hostility` plays 2,000 sequences."""
 
 import asyncio
 import gc
@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bench.hostility.arena import Arena
-from bench.hostility.choices import RANGE, Choices
-from bench.hostility.deeds import MOST, SORTS, Play, thought_up
-from bench.hostility.forging import FINALIZER, KINDS, OTHER_MANAGER, Forgery, Known, pod_below, predecessor, thing
-from bench.hostility.hands import HONEST
-from bench.hostility.health import Health
-from bench.hostility.lateness import BOUND
-from bench.hostility.marks import BELOW, Marks
-from bench.hostility.playing import setting_of, wrong
-from bench.hostility.real import engines
-from bench.hostility.setting import SETTINGS, Setting
-from bench.sequences.__main__ import unburdened
-from bench.sequences.deeds import Deed, read
-from bench.sequences.model import LOWERS
-from bench.sequences.playing import in_no_time
+from bench.model.hostility.arena import Arena
+from bench.model.hostility.choices import RANGE, Choices
+from bench.model.hostility.deeds import MOST, SORTS, Play, thought_up
+from bench.model.hostility.forging import FINALIZER, KINDS, OTHER_MANAGER, Forgery, Known, pod_below, predecessor, thing
+from bench.model.hostility.hands import HONEST
+from bench.model.hostility.health import Health
+from bench.model.hostility.lateness import BOUND
+from bench.model.hostility.marks import BELOW, Marks
+from bench.model.hostility.playing import setting_of, wrong
+from bench.model.hostility.real import engines
+from bench.model.hostility.setting import SETTINGS, Setting
+from bench.model.sequences.__main__ import unburdened
+from bench.model.sequences.deeds import Deed, read
+from bench.model.sequences.model import LOWERS
+from bench.model.sequences.playing import in_no_time
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_NAMESPACE, UPPER_UID
 from tensile.objects import (
     CONFIG_MAP,

@@ -1,21 +1,21 @@
-"""Hostile tenants on real control planes, in short: `python -m bench.hostility.real` plays two hundred sequences."""
+"""Hostile tenants on real control planes, in short: `python -m bench.model.hostility.real` plays 200 sequences."""
 
 from pathlib import Path
 
 import pytest
 
-from bench.hostility.deeds import Play
-from bench.hostility.ground import Ground
-from bench.hostility.hands import HONEST
-from bench.hostility.honest import DATABASE
-from bench.hostility.lookout import Lookout
-from bench.hostility.marks import ABOVE, BELOW
-from bench.hostility.real import campaign
-from bench.hostility.setting import Setting
-from bench.hostility.storms import Storms
-from bench.rig import LOWERS, Rig
-from bench.sequences.deeds import read
-from bench.sites import until
+from bench.kit.rig import LOWERS, Rig
+from bench.kit.sites import until
+from bench.model.hostility.deeds import Play
+from bench.model.hostility.ground import Ground
+from bench.model.hostility.hands import HONEST
+from bench.model.hostility.honest import DATABASE
+from bench.model.hostility.lookout import Lookout
+from bench.model.hostility.marks import ABOVE, BELOW
+from bench.model.hostility.real import campaign
+from bench.model.hostility.setting import Setting
+from bench.model.hostility.storms import Storms
+from bench.model.sequences.deeds import read
 from tensile.names import OWNER, UPPER_UID
 from tensile.objects import POD, SECRET, UPPER, Ref, uid
 from tensile.sandbox.sandbox import Sandbox

@@ -1,13 +1,13 @@
-"""Two engines in memory, one of which knows late: `python -m bench.sequences.pairs` carries every play out."""
+"""Two engines in memory, one of which knows late: `python -m bench.model.sequences.pairs` carries every play out."""
 
 import pytest
 
-from bench.sequences.deeds import Deed, read
-from bench.sequences.model import LOWERS
-from bench.sequences.pairs import ORDERS, SINCE, pairs, played, tried
-from bench.sequences.playing import ended, in_no_time, staged
-from bench.sequences.races import BEGUN, COPIES
-from bench.sequences.stage import Stage
+from bench.model.sequences.deeds import Deed, read
+from bench.model.sequences.model import LOWERS
+from bench.model.sequences.pairs import ORDERS, SINCE, pairs, played, tried
+from bench.model.sequences.playing import ended, in_no_time, staged
+from bench.model.sequences.races import BEGUN, COPIES
+from bench.model.sequences.stage import Stage
 
 PAIRS = {one.name: one for one in pairs()}
 SHARES = 3

@@ -1,10 +1,10 @@
-"""The same name, another object: every race of `python -m bench.sequences.races`, in memory."""
+"""The same name, another object: every race of `python -m bench.model.sequences.races`, in memory."""
 
 from collections import Counter
 
 import pytest
 
-from bench.sequences.races import BEGUN, COPIES, raced, races
+from bench.model.sequences.races import BEGUN, COPIES, raced, races
 
 RACES = {one.name: one for one in races()}
 SHARES = 4

@@ -1,4 +1,4 @@
-"""Sequences at random on clusters in memory, in short: `python -m bench.sequences` plays twenty thousand."""
+"""Sequences at random on clusters in memory, in short: `python -m bench.model.sequences` plays twenty thousand."""
 
 import gc
 import re
@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bench.sequences.__main__ import unburdened
-from bench.sequences.deeds import RANGE, SORTS, Deed, read, thought_up
-from bench.sequences.model import LOWERS, SPACE, Model
-from bench.sequences.playing import in_no_time, shrunk, staged, wrong
-from bench.sequences.stage import Stage
+from bench.model.sequences.__main__ import unburdened
+from bench.model.sequences.deeds import RANGE, SORTS, Deed, read, thought_up
+from bench.model.sequences.model import LOWERS, SPACE, Model
+from bench.model.sequences.playing import in_no_time, shrunk, staged, wrong
+from bench.model.sequences.stage import Stage
 from tensile.objects import (
     CLAIM,
     CONFIG_MAP,

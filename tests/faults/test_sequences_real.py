@@ -1,18 +1,18 @@
-"""Sequences at random on real control planes, in short: `python -m bench.sequences.real` plays two hundred."""
+"""Sequences at random on real control planes, in short: `python -m bench.model.sequences.real` plays two hundred."""
 
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import Delayed, Dropped, Lost, Passed, Refused, Torn
-from bench.rig import Rig
-from bench.scene import Scene
-from bench.sequences.deeds import read
-from bench.sequences.ground import Ground
-from bench.sequences.real import ONE_IN, SORTS, STORMS, Weather, campaign, thought_up
-from bench.sites import until
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Delayed, Dropped, Lost, Passed, Refused, Torn
+from bench.kit.rig import Rig
+from bench.kit.scene import Scene
+from bench.kit.sites import until
+from bench.model.sequences.deeds import read
+from bench.model.sequences.ground import Ground
+from bench.model.sequences.real import ONE_IN, SORTS, STORMS, Weather, campaign, thought_up
 from tensile.sandbox.sandbox import Sandbox
 
 SEQUENCES, MOST = 6, 15

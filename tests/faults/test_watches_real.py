@@ -1,13 +1,13 @@
-"""Watches that do not tell the truth, in short; `python -m bench.watches` does it at length, with half-open ones."""
+"""Watches that do not tell the truth, in short; `python -m bench.faults.watches` has more, half-open ones too."""
 
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from bench.rig import Rig
-from bench.sites import MERGE, PODS, Refused, until
-from bench.watches import FAULTS, LOWER, PATIENCE, Field, laid_out, suffer
+from bench.faults.watches import FAULTS, LOWER, PATIENCE, Field, laid_out, suffer
+from bench.kit.rig import Rig
+from bench.kit.sites import MERGE, PODS, Refused, until
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 

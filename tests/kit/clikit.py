@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 import yaml
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

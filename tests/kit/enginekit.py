@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from seeing import has_seen_all, positions
 from sitekit import LIMIT, Manifest, Refused, Site, is_true
 
-from bench.granting import everything, grant, path_of, roles_of, thing, without
-from bench.spareports import spare_ports
-from bench.uses import Uses
+from bench.kit.granting import everything, grant, path_of, roles_of, thing, without
+from bench.kit.spareports import spare_ports
+from bench.kit.uses import Uses
 from tensile.engine.engine import Engine
 from tensile.engine.leader_election import lease_ref
 from tensile.engine.lower import ClusterAccess

@@ -8,7 +8,7 @@ from typing import Any
 from enginekit import Ground
 from sitekit import Manifest
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 from tensile.sandbox.sandbox import Sandbox
 
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

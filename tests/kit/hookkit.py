@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from cryptography import x509
 
-from bench.spareports import spare_port
+from bench.kit.spareports import spare_port
 from tensile.kube.file_watch import FileWatcher
 from tensile.kube.store import Cache
 from tensile.names import owner_of

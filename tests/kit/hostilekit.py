@@ -11,8 +11,8 @@ import structlog
 from scripted import Apiserver, Stream, access_to, event, listing, pod, running
 from structlog.testing import LogCapture
 
-from bench.hostile.front import Front, serving
-from bench.hostile.ways import WAYS
+from bench.faults.hostile.front import Front, serving
+from bench.faults.hostile.ways import WAYS
 from tensile.engine.caches import lower_feeds, lower_world
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import orjson
 from kubelet_pki import Identity, Pki
 
-from bench.spareports import spare_port
+from bench.kit.spareports import spare_port
 from tensile.kube.cluster import Endpoint
 from tensile.kubelet.api.auth import Authenticator, Authorizer
 from tensile.kubelet.api.client_ca import ClientCA

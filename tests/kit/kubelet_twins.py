@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 
 if TYPE_CHECKING:
     import subprocess

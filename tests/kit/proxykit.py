@@ -9,11 +9,11 @@ from uuid import uuid4
 import aiohttp
 import orjson
 
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.directors import Scripted
-from bench.faultproxy.proxy import Proxy
-from bench.faultproxy.streams import Event
-from bench.sites import Site
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.directors import Scripted
+from bench.kit.faultproxy.proxy import Proxy
+from bench.kit.faultproxy.streams import Event
+from bench.kit.sites import Site
 from tensile.sandbox.sandbox import Sandbox
 
 CLUSTER = "lower-a"

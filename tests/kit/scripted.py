@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 
-from bench.faultproxy.asked import place_of
+from bench.kit.faultproxy.asked import place_of
 from tensile.kube.credentials import Access
 from tensile.kube.store import Cache
 from tensile.objects import Manifest

@@ -159,7 +159,7 @@ def test_a_name_that_leads_to_no_server_is_refused(address: str, beside: list[st
 def test_an_address_that_does_not_answer_costs_a_moment(base: type[asyncio.AbstractEventLoop]) -> None:
     """The next one is tried beside it, for calls and streams and whatever else goes to a cluster.
 
-    How long that takes on an idle machine bench.deadaddress measures.
+    How long that takes on an idle machine bench.speed.deadaddress measures.
     """
 
     async def try_() -> None:

@@ -1,6 +1,6 @@
 """What `tensile doctor` says of set-ups that are broken in one way each, on real control planes.
 
-    .venv/bin/python -m bench.diagnoses [--running DIR] [--only WORD]
+    .venv/bin/python -m bench.conformance.diagnoses [--running DIR] [--only WORD]
 
 Each is made, asked about and taken away again; doctor has to name the cause, the cluster and the remedy, say nothing of
 what is well, and come to an end in time. Writes faults-diagnoses.json; exits with 1 when one was not recognised.
@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.clusters import on_clusters
-from bench.diagnoses import ways, works
-from bench.diagnoses.setup import SETUPS, Setup
-from bench.diagnoses.stage import Stage
-from bench.reporting import RESULTS, keep, verdict
+from bench.conformance.diagnoses import ways, works
+from bench.conformance.diagnoses.setup import SETUPS, Setup
+from bench.conformance.diagnoses.stage import Stage
+from bench.kit.clusters import on_clusters
+from bench.kit.reporting import RESULTS, keep, verdict
 from tensile.sandbox.sandbox import Sandbox
 
 MOST_SECONDS = 15.0

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from bench.diagnoses.stage import Diagnosis, Stage
+from bench.conformance.diagnoses.stage import Diagnosis, Stage
 
 Prepare = Callable[[Stage], Awaitable[None]]
 

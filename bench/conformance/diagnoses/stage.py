@@ -16,9 +16,9 @@ from uuid import uuid4
 import orjson
 import yaml
 
-from bench.children import Child
-from bench.faultproxy.keys import signer_of
-from bench.sites import Manifest, Site
+from bench.kit.children import Child
+from bench.kit.faultproxy.keys import signer_of
+from bench.kit.sites import Manifest, Site
 from tensile.names import owner_of
 from tensile.sandbox import credentials
 from tensile.sandbox.credentials import ADMINISTRATORS, Authority

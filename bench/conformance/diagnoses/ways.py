@@ -9,9 +9,9 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from bench.diagnoses.setup import setup
-from bench.diagnoses.stage import A, B, Stage
-from bench.faultproxy.keys import Keys, User
+from bench.conformance.diagnoses.setup import setup
+from bench.conformance.diagnoses.stage import A, B, Stage
+from bench.kit.faultproxy.keys import Keys, User
 from tensile.sandbox.credentials import ADMINISTRATORS
 from tensile.sandbox.layout import LOOPBACK, UPPER
 

@@ -3,9 +3,9 @@
 import socket
 from datetime import timedelta
 
-from bench.diagnoses.setup import setup
-from bench.diagnoses.stage import BINDINGS, LOWERS, A, B, Stage
-from bench.sites import Manifest, until
+from bench.conformance.diagnoses.setup import setup
+from bench.conformance.diagnoses.stage import BINDINGS, LOWERS, A, B, Stage
+from bench.kit.sites import Manifest, until
 from tensile.engine.permissions import Permission, lower_rights, upper_rights
 from tensile.kubelet.api.csr import request_for
 from tensile.sandbox.layout import LOOPBACK, UPPER

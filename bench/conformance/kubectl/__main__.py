@@ -1,6 +1,6 @@
 """kubectl says the same of a virtual node as of a real one: some 170 commands, given to both by two kubectls.
 
-    .venv/bin/python -m bench.kubectl [--short] [--document]
+    .venv/bin/python -m bench.conformance.kubectl [--short] [--document]
 
 First to a real node (kubelet, containerd, runc) by the cluster that it is in, then to the virtual node behind which the
 same node is. What must differ is replaced; each line that differs after that has to be in the table of expected
@@ -15,13 +15,23 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.children import engine
-from bench.kubectl.differences import explained, lines_apart
-from bench.kubectl.document import PAGE, page
-from bench.kubectl.expected import EXPECTED
-from bench.kubectl.round import KUBECTL, LOWER, OLD, Answers, Side, given, gone, nodes_ready, put_within_reach
-from bench.reporting import RESULTS, keep, verdict
-from bench.sites import NotInTime
+from bench.conformance.kubectl.differences import explained, lines_apart
+from bench.conformance.kubectl.document import PAGE, page
+from bench.conformance.kubectl.expected import EXPECTED
+from bench.conformance.kubectl.round import (
+    KUBECTL,
+    LOWER,
+    OLD,
+    Answers,
+    Side,
+    given,
+    gone,
+    nodes_ready,
+    put_within_reach,
+)
+from bench.kit.children import engine
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.sites import NotInTime
 from tensile.sandbox import real_node
 from tensile.sandbox.binaries import Finder, cache_directory
 from tensile.sandbox.layout import UPPER

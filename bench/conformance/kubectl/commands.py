@@ -5,8 +5,8 @@ something comes before one that shows it; what takes its time is waited for by s
 compared. A container that ends at once after its last word may take it along, on any node: it waits a second.
 """
 
-from bench.kubectl.cast import PORTS, everything, overrides
-from bench.kubectl.steps import EVENTS, LINES, TREE, Step
+from bench.conformance.kubectl.cast import PORTS, everything, overrides
+from bench.conformance.kubectl.steps import EVENTS, LINES, TREE, Step
 
 
 def _until(words: str, shown: str) -> Step:

@@ -2,20 +2,20 @@
 
 from pathlib import Path
 
-from bench.kubectl.commands import STEPS
-from bench.kubectl.expected import EXPECTED
+from bench.conformance.kubectl.commands import STEPS
+from bench.conformance.kubectl.expected import EXPECTED
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "kubectl.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "kubectl.md"
 _HEAD = """\
 # kubectl on a virtual node
 
 What kubectl says of a virtual node and of the pods on it is what it says of a real node: the same output, the same
-errors, the same exit codes. `python -m bench.kubectl` gives the commands below to a real node (kubelet, containerd,
-runc) in its own cluster, and to the virtual node behind which that node is, with kubectl 1.33 and 1.36, and compares
-line by line. Names of nodes, addresses, UIDs, moments and ages aside, these differences are left; one that is not in
-this table is a defect.
+errors, the same exit codes. `python -m bench.conformance.kubectl` gives the commands below to a real node (kubelet,
+containerd, runc) in its own cluster, and to the virtual node behind which that node is, with kubectl 1.33 and 1.36, and
+compares line by line. Names of nodes, addresses, UIDs, moments and ages aside, these differences are left; one that is
+not in this table is a defect.
 
-<!-- Made by `python -m bench.kubectl --document` from bench/kubectl/expected.py. -->
+<!-- Made by `python -m bench.conformance.kubectl --document` from bench/conformance/kubectl/expected.py. -->
 | what differs on a virtual node | why |
 |---|---|
 """

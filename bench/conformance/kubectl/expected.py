@@ -3,7 +3,7 @@
 A line that only one of the two says has to be in it for that command; anything else has broken something.
 """
 
-from bench.kubectl.differences import Expected
+from bench.conformance.kubectl.differences import Expected
 
 _POD = r"^(get pod \S+ -o (yaml|json)|get --raw .*/proxy/pods)$"
 _ITEM = r"(items\[\S+\]\.)?"

@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.kubectl.cast import SPACE
-from bench.kubectl.steps import Step
-from bench.sites import NotInTime
+from bench.conformance.kubectl.cast import SPACE
+from bench.conformance.kubectl.steps import Step
+from bench.kit.sites import NotInTime
 
 PATIENCE = 90.0
 PAUSE = 0.3

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from bench.kubectl.giving import Told
-from bench.kubectl.steps import EVENTS, LINES, TREE
+from bench.conformance.kubectl.giving import Told
+from bench.conformance.kubectl.steps import EVENTS, LINES, TREE
 
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
 _AT_TIMES = (

@@ -4,11 +4,11 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.kubectl.cast import SPACE
-from bench.kubectl.commands import STEPS
-from bench.kubectl.giving import Hand
-from bench.kubectl.normal import normal
-from bench.kubectl.steps import Step
+from bench.conformance.kubectl.cast import SPACE
+from bench.conformance.kubectl.commands import STEPS
+from bench.conformance.kubectl.giving import Hand
+from bench.conformance.kubectl.normal import normal
+from bench.conformance.kubectl.steps import Step
 from tensile.sandbox.binaries import ProgramSet
 from tensile.sandbox.layout import LOOPBACK, UPPER
 from tensile.sandbox.real_node import IMAGE

@@ -1,6 +1,6 @@
 """The rehearsal answers as a real apiserver does: the same requests at random to both, and nothing may differ.
 
-    .venv/bin/python -m bench.likeness [--trials 100] [--requests 50] [--seed 1]
+    .venv/bin/python -m bench.conformance.likeness [--trials 100] [--requests 50] [--seed 1]
 
 Compared are what answers decisions rest on: the object or the error with its status, reason and causes, whose UID,
 whether the version moved on, and the events that watches told of it afterwards. A trial has a namespace of its own; its
@@ -15,8 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.likeness.trial import trial
-from bench.reporting import RESULTS, keep, verdict
+from bench.conformance.likeness.trial import trial
+from bench.kit.reporting import RESULTS, keep, verdict
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
 from tensile.objects import UPPER

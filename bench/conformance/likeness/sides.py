@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from bench.likeness.asking import OWN, Request, Stock, filled
+from bench.conformance.likeness.asking import OWN, Request, Stock, filled
 from tensile.errors import ClusterError
 from tensile.kube.cluster import Cluster, Patch
 from tensile.kube.store import Cache

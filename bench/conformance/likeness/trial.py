@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import orjson
 
-from bench.likeness.asking import OWN, Asking, Request, Stock
-from bench.likeness.sides import Outcome, Pair, Recorder, Side, difference
+from bench.conformance.likeness.asking import OWN, Asking, Request, Stock
+from bench.conformance.likeness.sides import Outcome, Pair, Recorder, Side, difference
 from tensile.errors import Conflict, NotFound
 from tensile.kube.cluster import Cluster, Patch, Selection
 from tensile.objects import (

@@ -1,6 +1,6 @@
 """Placement finds the nodes that a real kube-scheduler finds: random pods in random clusters, asked of both.
 
-    .venv/bin/python -m bench.placement [--worlds 42] [--pods 12] [--seed 1]
+    .venv/bin/python -m bench.conformance.placement [--worlds 42] [--pods 12] [--seed 1]
 
 An extender behind the real scheduler writes down the nodes that it found. Compared are those, and then the reasons by
 which it counts the others. A world's seed, which is printed where something differs, makes the same one again.
@@ -14,11 +14,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.placement.recorder import Recorder, attend
-from bench.placement.stage import Stage
-from bench.placement.trial import Outcome, trial
-from bench.reporting import RESULTS, keep, verdict
-from bench.sites import Site
+from bench.conformance.placement.recorder import Recorder, attend
+from bench.conformance.placement.stage import Stage
+from bench.conformance.placement.trial import Outcome, trial
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.sites import Site
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

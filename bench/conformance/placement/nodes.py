@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any, NamedTuple
 
-from bench.placement.storage import Shelf, likely, shelf
+from bench.conformance.placement.storage import Shelf, likely, shelf
 
 Manifest = dict[str, Any]
 

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from bench.placement.nodes import (
+from bench.conformance.placement.nodes import (
     HOSTNAME,
     NAMESPACES,
     ZONE,
@@ -15,7 +15,7 @@ from bench.placement.nodes import (
     label_selector,
     pod_labels,
 )
-from bench.placement.storage import likely
+from bench.conformance.placement.storage import likely
 
 Manifest = dict[str, Any]
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-from bench.placement.nodes import NAMESPACES, Ground
-from bench.placement.recorder import Recorder
-from bench.placement.storage import DRIVER, TRACKED
-from bench.sites import MERGE, NODES, PODS, Refused, Site, until
+from bench.conformance.placement.nodes import NAMESPACES, Ground
+from bench.conformance.placement.recorder import Recorder
+from bench.conformance.placement.storage import DRIVER, TRACKED
+from bench.kit.sites import MERGE, NODES, PODS, Refused, Site, until
 from tensile.policy.placement.reader import snapshot_of, storage_of
 from tensile.policy.placement.snapshot import Snapshot
 

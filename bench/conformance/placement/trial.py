@@ -3,10 +3,10 @@
 from random import Random
 from typing import Any, NamedTuple
 
-from bench.placement.nodes import ground
-from bench.placement.recorder import REASON
-from bench.placement.seekers import seeker
-from bench.placement.stage import Answer, Stage
+from bench.conformance.placement.nodes import ground
+from bench.conformance.placement.recorder import REASON
+from bench.conformance.placement.seekers import seeker
+from bench.conformance.placement.stage import Answer, Stage
 from tensile.policy.placement.placement import Placement, examine
 from tensile.policy.placement.reader import pod_of
 from tensile.policy.placement.snapshot import Snapshot

@@ -1,6 +1,6 @@
 """What `tensile plan` and `tensile drain NAME --plan` say of pods that will move, against what then happens.
 
-    .venv/bin/python -m bench.predictions [--only fragments choice]
+    .venv/bin/python -m bench.conformance.predictions [--only fragments choice]
 
 Each case sets a scene on three real lower clusters while the descheduler is off, asks for the plan of a file in which
 it is on, puts that in force, and compares: who left which node, where those went that were made in their place, and
@@ -15,11 +15,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bench.clusters import on_clusters
-from bench.predictions.cases import CASES
-from bench.predictions.playing import played
-from bench.predictions.stage import THREE, Stage
-from bench.reporting import RESULTS, keep, verdict
+from bench.conformance.predictions.cases import CASES
+from bench.conformance.predictions.playing import played
+from bench.conformance.predictions.stage import THREE, Stage
+from bench.kit.clusters import on_clusters
+from bench.kit.reporting import RESULTS, keep, verdict
 from tensile.sandbox.sandbox import Sandbox
 
 NAME = "predictions"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from bench.predictions.stage import BUDGETS, A, B, C, Stage
-from bench.sites import NODES, PODS
+from bench.conformance.predictions.stage import BUDGETS, A, B, C, Stage
+from bench.kit.sites import NODES, PODS
 from tensile.names import TRIED
 from tensile.policy.descheduler.records import EvictionRecord, written
 

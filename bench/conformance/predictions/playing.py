@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from bench.predictions.cases import Case
-from bench.predictions.comparing import Said, Seen, deadlocks, differences, of_drain, of_plan
-from bench.predictions.stage import LIMIT, Stage
-from bench.sites import NotInTime, until
+from bench.conformance.predictions.cases import Case
+from bench.conformance.predictions.comparing import Said, Seen, deadlocks, differences, of_drain, of_plan
+from bench.conformance.predictions.stage import LIMIT, Stage
+from bench.kit.sites import NotInTime, until
 
 CALM = 4.0
 """Seconds without a change after which nothing more is expected: passes are a minute apart, and one is compared."""

@@ -18,12 +18,12 @@ from uuid import uuid4
 import orjson
 import yaml
 
-from bench.children import Child, engine
-from bench.oracles import is_ready
-from bench.parties import nodes_usable
-from bench.predictions.comparing import Seen
-from bench.sites import DEPLOYMENTS, MERGE, NODES, PODS, Manifest, Site, until
-from bench.workload import PROVIDER
+from bench.conformance.predictions.comparing import Seen
+from bench.kit.children import Child, engine
+from bench.kit.oracles import is_ready
+from bench.kit.parties import nodes_usable
+from bench.kit.sites import DEPLOYMENTS, MERGE, NODES, PODS, Manifest, Site, until
+from bench.kit.workload import PROVIDER
 from tensile.names import TRIED, VIRTUAL_POD
 from tensile.objects import moment_of
 from tensile.policy.descheduler.plan import DEADLOCK

@@ -1,6 +1,6 @@
 """Preemption through virtual nodes, held against one stock kube-scheduler over the same real nodes in one cluster.
 
-    .venv/bin/python -m bench.preemption --rounds 100 --seed 1
+    .venv/bin/python -m bench.conformance.preemption --rounds 100 --seed 1
 
 Each round is a random scene: nodes of various sizes behind one or two virtual nodes, on them pods of several
 priorities, some with disruption budgets or host ports, and some strangers'; then one pod comes, most times of higher
@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 import orjson
 import yaml
 
-from bench.burst import is_refused
-from bench.oracles import is_ready
-from bench.parties import nodes_usable
-from bench.preemption.scenes import CLASSES, PORT, Member, Place, Scene, needless, plight, scene
-from bench.sites import NODES, PODS, Manifest, Refused, Site, until
-from bench.trial import NAMESPACE, Trial, run
-from bench.workload import PROVIDER
+from bench.conformance.burst import is_refused
+from bench.conformance.preemption.scenes import CLASSES, PORT, Member, Place, Scene, needless, plight, scene
+from bench.kit.oracles import is_ready
+from bench.kit.parties import nodes_usable
+from bench.kit.sites import NODES, PODS, Manifest, Refused, Site, until
+from bench.kit.trial import NAMESPACE, Trial, run
+from bench.kit.workload import PROVIDER
 from tensile.names import CLUSTER_SELECTOR
 from tensile.resources import parse
 from tensile.sandbox.apiserver import node_info

@@ -1,6 +1,6 @@
 """A hostile lower answers in every way that there is: what does the other lower notice, and what does it get?
 
-    .venv/bin/python -m bench.hostile --pods 40 [--only list-endless-body ...] [--every 1]
+    .venv/bin/python -m bench.faults.hostile --pods 40 [--only list-endless-body ...] [--every 1]
 
 An engine has an honest lower and one behind a server that answers in one way after another. In each a Deployment of the
 honest one is timed, in turns with runs in which the second lower is honest too, and is asked the same. The medians must
@@ -20,14 +20,14 @@ from typing import Any
 
 import aiohttp
 
-from bench.clusters import ONE_NODE, on_clusters
-from bench.hostile.stage import CANARY, HERE, HONEST, KEPT, LIMIT, Stage
-from bench.hostile.ways import WAYS
-from bench.makespan import all_ready, labelled
-from bench.parties import calm, nodes_usable
-from bench.reporting import RESULTS, keep, verdict
-from bench.sites import DEPLOYMENTS, PODS, NotInTime, until, until_gone
-from bench.workload import deployment
+from bench.faults.hostile.stage import CANARY, HERE, HONEST, KEPT, LIMIT, Stage
+from bench.faults.hostile.ways import WAYS
+from bench.kit.clusters import ONE_NODE, on_clusters
+from bench.kit.parties import calm, nodes_usable
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.sites import DEPLOYMENTS, PODS, NotInTime, until, until_gone
+from bench.kit.workload import deployment
+from bench.speed.makespan import all_ready, labelled
 from tensile.sandbox.sandbox import Sandbox
 
 NAME = "hostile"

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from bench.faultproxy.asked import Asked
-from bench.hostile.lists import MEBIBYTE, forbidding, misshapen
-from bench.hostile.objects import HUGE, fresh, invented
-from bench.hostile.pieces import CHUNKED, Piece, Play, Stall, chunk, endless, head, playing, whole
+from bench.faults.hostile.lists import MEBIBYTE, forbidding, misshapen
+from bench.faults.hostile.objects import HUGE, fresh, invented
+from bench.faults.hostile.pieces import CHUNKED, Piece, Play, Stall, chunk, endless, head, playing, whole
+from bench.kit.faultproxy.asked import Asked
 
 _ENDLESS = endless(head("200 OK", *CHUNKED), chunk(b" " * (1 << 18)))
 _HUGE = playing(whole({"metadata": {"name": "x", "note": "x" * (20 * MEBIBYTE)}}))

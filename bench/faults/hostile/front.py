@@ -16,10 +16,10 @@ from itertools import count
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from bench.faultproxy.asked import Asked, asked
-from bench.hostile.objects import listing
-from bench.hostile.pieces import CHUNKED, Deaf, Piece, Reset, Stall, Wait, head, line, whole
-from bench.hostile.ways import Way, sort_of
+from bench.faults.hostile.objects import listing
+from bench.faults.hostile.pieces import CHUNKED, Deaf, Piece, Reset, Stall, Wait, head, line, whole
+from bench.faults.hostile.ways import Way, sort_of
+from bench.kit.faultproxy.asked import Asked, asked
 
 UID = "11111111-0000-0000-0000-000000000000"
 _HEAD_AT_MOST = 1 << 20

@@ -8,9 +8,8 @@ from typing import Any
 
 import orjson
 
-from bench.faultproxy.asked import Asked
-from bench.hostile.objects import HUGE, Manifest, fresh, invented, listing
-from bench.hostile.pieces import (
+from bench.faults.hostile.objects import HUGE, Manifest, fresh, invented, listing
+from bench.faults.hostile.pieces import (
     BLOCK,
     CHUNKED,
     Piece,
@@ -24,6 +23,7 @@ from bench.hostile.pieces import (
     slowly,
     whole,
 )
+from bench.kit.faultproxy.asked import Asked
 
 MEBIBYTE = 1 << 20
 _BEGUN = b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"100"},"items":['

@@ -4,7 +4,7 @@ from itertools import count
 from typing import Any
 from urllib.parse import parse_qs
 
-from bench.faultproxy.asked import Asked
+from bench.kit.faultproxy.asked import Asked
 
 Manifest = dict[str, Any]
 KINDS = {

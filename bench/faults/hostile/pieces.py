@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from bench.faultproxy.asked import Asked
+from bench.kit.faultproxy.asked import Asked
 
 CHUNKED = ("Transfer-Encoding: chunked",)
 BLOCK = 1 << 18

@@ -1,6 +1,6 @@
 """The hostile server as a process of its own, so that what it does costs the measured ones no turn of their loop.
 
-    python -m bench.hostile.service PKI HOST:PORT
+    python -m bench.faults.hostile.service PKI HOST:PORT
 
 It stands before the apiserver of the cluster whose keys are in PKI, and is told on standard input, one JSON value a
 line, in which way to answer from now on (null: as it should). To each it says, likewise, what became of the last one;
@@ -16,9 +16,9 @@ from typing import Any
 
 import orjson
 
-from bench.faultproxy.keys import Keys, User
-from bench.hostile.front import Behind, Front, Heard, serving
-from bench.hostile.ways import WAYS
+from bench.faults.hostile.front import Behind, Front, Heard, serving
+from bench.faults.hostile.ways import WAYS
+from bench.kit.faultproxy.keys import Keys, User
 
 NICENESS = 10
 """What makes an answer that never ends may wait: the machine is that of the others, too."""

@@ -18,12 +18,12 @@ import aiohttp
 import orjson
 import yaml
 
-from bench.children import ROOT, Child
-from bench.faultproxy.keys import signer_of
-from bench.parties import nodes_usable
-from bench.rig import with_own_ports
-from bench.sites import DEPLOYMENTS, PODS, Manifest, Refused, Site, until
-from bench.workload import deployment
+from bench.kit.children import ROOT, Child
+from bench.kit.faultproxy.keys import signer_of
+from bench.kit.parties import nodes_usable
+from bench.kit.rig import with_own_ports
+from bench.kit.sites import DEPLOYMENTS, PODS, Manifest, Refused, Site, until
+from bench.kit.workload import deployment
 from tensile.sandbox import credentials
 from tensile.sandbox.credentials import ADMINISTRATORS
 from tensile.sandbox.layout import UPPER
@@ -81,7 +81,7 @@ class Stage:
         await self.upper.__aenter__()
         pki = self.sandbox.clusters[HOSTILE].audit_log.parent / "pki"
         parts = urlsplit(self.sandbox.clusters[HOSTILE].server)
-        arguments = ["-m", "bench.hostile.service", str(pki), f"{parts.hostname}:{parts.port}"]
+        arguments = ["-m", "bench.faults.hostile.service", str(pki), f"{parts.hostname}:{parts.port}"]
         self._server = await asyncio.create_subprocess_exec(
             sys.executable, *arguments, stdin=PIPE, stdout=PIPE, cwd=ROOT, limit=1 << 28
         )

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from bench.faultproxy.asked import Asked
-from bench.hostile.pieces import (
+from bench.faults.hostile.pieces import (
     BLOCK,
     CHUNKED,
     Deaf,
@@ -19,6 +18,7 @@ from bench.hostile.pieces import (
     slowly,
     whole,
 )
+from bench.kit.faultproxy.asked import Asked
 
 _LOG = head("200 OK", *CHUNKED, media="text/plain")
 _LINES = b"a line of a log that never ends\n" * 1_000

@@ -9,10 +9,9 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from bench.faultproxy.asked import Asked
-from bench.hostile.lists import MEBIBYTE, misshapen, misshapen_within, noted, without_name
-from bench.hostile.objects import HUGE, Manifest, invented
-from bench.hostile.pieces import (
+from bench.faults.hostile.lists import MEBIBYTE, misshapen, misshapen_within, noted, without_name
+from bench.faults.hostile.objects import HUGE, Manifest, invented
+from bench.faults.hostile.pieces import (
     BLOCK,
     CHUNKED,
     Piece,
@@ -27,6 +26,7 @@ from bench.hostile.pieces import (
     slowly,
     whole,
 )
+from bench.kit.faultproxy.asked import Asked
 
 _OPEN = head("200 OK", *CHUNKED)
 _LETTERS = chunk(b"x" * BLOCK)

@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from bench.faultproxy.asked import Asked
-from bench.hostile.calls import DISCOVERIES, IDENTITIES, METRICS, READS, VERSIONS, WRITES
-from bench.hostile.lists import LISTS
-from bench.hostile.pieces import Play
-from bench.hostile.streams import EXECS, LOGS
-from bench.hostile.watches import WATCHES
+from bench.faults.hostile.calls import DISCOVERIES, IDENTITIES, METRICS, READS, VERSIONS, WRITES
+from bench.faults.hostile.lists import LISTS
+from bench.faults.hostile.pieces import Play
+from bench.faults.hostile.streams import EXECS, LOGS
+from bench.faults.hostile.watches import WATCHES
+from bench.kit.faultproxy.asked import Asked
 
 
 class Way(NamedTuple):

@@ -3,8 +3,8 @@
 from collections import deque
 from collections.abc import Callable
 
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import Fault, Passed
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Fault, Passed
 
 Matches = Callable[[Asked], bool]
 

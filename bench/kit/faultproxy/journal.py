@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import Fault
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Fault
 
 SUCCESSES = range(200, 300)
 

@@ -21,11 +21,11 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from bench.faultproxy.asked import Asked, asked
-from bench.faultproxy.faults import Delayed, Dropped, Fault, Hung, Lost, Passed, Refused, Torn
-from bench.faultproxy.journal import Journal, Write
-from bench.faultproxy.keys import Keys, User, user_of
-from bench.faultproxy.streams import Event, Stream, Tamper, expired, untouched
+from bench.kit.faultproxy.asked import Asked, asked
+from bench.kit.faultproxy.faults import Delayed, Dropped, Fault, Hung, Lost, Passed, Refused, Torn
+from bench.kit.faultproxy.journal import Journal, Write
+from bench.kit.faultproxy.keys import Keys, User, user_of
+from bench.kit.faultproxy.streams import Event, Stream, Tamper, expired, untouched
 from tensile.sandbox.layout import LOOPBACK
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 import orjson
 
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import status
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import status
 
 End = Literal["expired", "silent", "ended", "reset"]
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.streams import Event
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.streams import Event
 
 Matches = Callable[[Asked, Event], bool]
 

@@ -1,9 +1,9 @@
 """A hostile tenant below and one above beside honest load: sequences at random, held against what they must not reach.
 
-    .venv/bin/python -m bench.hostility [--count 2000] [--seed 1] [--jobs 2]
-    .venv/bin/python -m bench.hostility --replay 4711
-    .venv/bin/python -m bench.hostility --deeds "setting:3 pod:42 mimic:0"
-    .venv/bin/python -m bench.hostility --real [--count 200]
+    .venv/bin/python -m bench.model.hostility [--count 2000] [--seed 1] [--jobs 2]
+    .venv/bin/python -m bench.model.hostility --replay 4711
+    .venv/bin/python -m bench.model.hostility --deeds "setting:3 pod:42 mimic:0"
+    .venv/bin/python -m bench.model.hostility --real [--count 200]
 
 The tenant below may edit one namespace of one lower cluster; the one above may do what he likes in one namespace of the
 upper, and binds his pods himself. They write objects with forged marks, names and UIDs of others, finalizers, owners,
@@ -19,13 +19,13 @@ import sys
 import time
 from pathlib import Path
 
-from bench.hostility import real
-from bench.hostility.deeds import thought_up
-from bench.hostility.playing import setting_of, wrong
-from bench.reporting import RESULTS, keep, verdict
-from bench.sequences.__main__ import campaign
-from bench.sequences.deeds import Deed, read
-from bench.sequences.playing import shrunk
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.model.hostility import real
+from bench.model.hostility.deeds import thought_up
+from bench.model.hostility.playing import setting_of, wrong
+from bench.model.sequences.__main__ import campaign
+from bench.model.sequences.deeds import Deed, read
+from bench.model.sequences.playing import shrunk
 
 NAME = "faults-hostility"
 _CHUNK = 10
@@ -63,7 +63,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that share the work")
     parser.add_argument("--replay", type=int, help="play the sequence of this seed alone, and shrink it")
     parser.add_argument("--deeds", help='play this sequence alone: "SORT:NUMBER SORT:NUMBER"')
-    parser.add_argument("--real", action="store_true", help="play on real control planes, as bench.hostility.real does")
+    parser.add_argument(
+        "--real", action="store_true", help="play on real control planes, as bench.model.hostility.real does"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     if given.replay is not None or given.deeds:

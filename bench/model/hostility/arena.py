@@ -12,18 +12,18 @@ from typing import Any
 
 import orjson
 
-from bench.hostility import oracles
-from bench.hostility.choices import Choices
-from bench.hostility.forging import NOBODY
-from bench.hostility.honest import OWN
-from bench.hostility.lateness import Sight
-from bench.hostility.marks import BELOW, HOSTILE_NETWORK, Marks, token_for
-from bench.hostility.setting import Setting
-from bench.hostility.watchman import KINDS, Watchman
-from bench.oracles import upper_uid_of
-from bench.sequences.model import LOWERS, is_about
-from bench.sequences.nature import Nature, Record
-from bench.sequences.stage import BEGIN, OWNER, Stage
+from bench.kit.oracles import upper_uid_of
+from bench.model.hostility import oracles
+from bench.model.hostility.choices import Choices
+from bench.model.hostility.forging import NOBODY
+from bench.model.hostility.honest import OWN
+from bench.model.hostility.lateness import Sight
+from bench.model.hostility.marks import BELOW, HOSTILE_NETWORK, Marks, token_for
+from bench.model.hostility.setting import Setting
+from bench.model.hostility.watchman import KINDS, Watchman
+from bench.model.sequences.model import LOWERS, is_about
+from bench.model.sequences.nature import Nature, Record
+from bench.model.sequences.stage import BEGIN, OWNER, Stage
 from tensile.errors import ClusterError
 from tensile.kube.cluster import Patch, WatchEvent
 from tensile.kubelet.api.pods import MirroredPods

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TypeVar
 
-from bench.hostility import forging, honest
-from bench.hostility.choices import RANGE, Choices
-from bench.hostility.forging import Forgery, Known
-from bench.hostility.hands import HONEST, Hands
-from bench.hostility.marks import ABOVE, BELOW
-from bench.hostility.setting import SETTINGS
-from bench.sequences.deeds import Deed
-from bench.sequences.model import LOWERS
+from bench.model.hostility import forging, honest
+from bench.model.hostility.choices import RANGE, Choices
+from bench.model.hostility.forging import Forgery, Known
+from bench.model.hostility.hands import HONEST, Hands
+from bench.model.hostility.marks import ABOVE, BELOW
+from bench.model.hostility.setting import SETTINGS
+from bench.model.sequences.deeds import Deed
+from bench.model.sequences.model import LOWERS
 from tensile.objects import EVENT, NAMESPACE, POD, SECRET, UPPER, Kind, Manifest, Ref, metadata, uid
 
 SORTS = (

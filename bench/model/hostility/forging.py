@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bench.hostility.choices import Choices
+from bench.model.hostility.choices import Choices
 from tensile.names import (
     DESCHEDULED,
     FIELD_MANAGER,

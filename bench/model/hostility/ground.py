@@ -10,18 +10,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from bench.faultproxy.journal import Write
-from bench.hostility import oracles
-from bench.hostility.forging import FINALIZER
-from bench.hostility.honest import OWN
-from bench.hostility.lateness import Sight
-from bench.hostility.lookout import Lookout
-from bench.hostility.marks import ABOVE, BELOW
-from bench.hostility.setting import Setting
-from bench.hostility.storms import Storms
-from bench.hostility.watchman import KINDS, Watchman
-from bench.rig import LOWERS, Rig
-from bench.sites import MERGE, Refused, Site, until
+from bench.kit.faultproxy.journal import Write
+from bench.kit.rig import LOWERS, Rig
+from bench.kit.sites import MERGE, Refused, Site, until
+from bench.model.hostility import oracles
+from bench.model.hostility.forging import FINALIZER
+from bench.model.hostility.honest import OWN
+from bench.model.hostility.lateness import Sight
+from bench.model.hostility.lookout import Lookout
+from bench.model.hostility.marks import ABOVE, BELOW
+from bench.model.hostility.setting import Setting
+from bench.model.hostility.storms import Storms
+from bench.model.hostility.watchman import KINDS, Watchman
 from tensile.objects import (
     CONFIG_MAP,
     NAMESPACE,

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from bench.hostility.ledger import Ledger
+from bench.model.hostility.ledger import Ledger
 from tensile.objects import Kind, Manifest, Ref
 
 HONEST = "honest"

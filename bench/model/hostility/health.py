@@ -7,7 +7,7 @@ from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from typing import Any, NamedTuple
 
-from bench.rig import Rig
+from bench.kit.rig import Rig
 
 MEMORY_AT_MOST = 300 << 20
 """Bytes of resident memory."""

@@ -6,9 +6,9 @@ Each value is a word of its tenant's, which is looked for wherever it has no bus
 from base64 import b64encode
 from typing import NamedTuple
 
-from bench.hostility.choices import Choices
-from bench.hostility.marks import Marks
-from bench.hostility.setting import Setting
+from bench.model.hostility.choices import Choices
+from bench.model.hostility.marks import Marks
+from bench.model.hostility.setting import Setting
 from tensile.objects import (
     CLAIM,
     CONFIG_MAP,

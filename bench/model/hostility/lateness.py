@@ -8,9 +8,9 @@ count. Nothing is asked of one whose place the hostile lower tenant writes in.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from bench.hostility.ledger import Ledger, is_marked, needs
-from bench.oracles import ENDED, upper_uid_of
-from bench.sequences.model import LOWERS
+from bench.kit.oracles import ENDED, upper_uid_of
+from bench.model.hostility.ledger import Ledger, is_marked, needs
+from bench.model.sequences.model import LOWERS
 from tensile.names import UPPER_UID
 from tensile.objects import CLAIM, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Manifest, annotations, metadata, uid
 

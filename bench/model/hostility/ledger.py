@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from math import inf
 
-from bench.hostility.marks import Marks
-from bench.hostility.setting import Places, Setting
-from bench.oracles import ENDED
-from bench.sequences.model import LOWERS
+from bench.kit.oracles import ENDED
+from bench.model.hostility.marks import Marks
+from bench.model.hostility.setting import Places, Setting
+from bench.model.sequences.model import LOWERS
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID
 from tensile.objects import (
     CLAIM,

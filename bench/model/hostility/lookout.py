@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench.hostility.watchman import KINDS
-from bench.rig import LOWERS, Rig
-from bench.sites import AWAY, PAUSE, Refused
+from bench.kit.rig import LOWERS, Rig
+from bench.kit.sites import AWAY, PAUSE, Refused
+from bench.model.hostility.watchman import KINDS
 from tensile.objects import NAMESPACE, UPPER, Kind, Manifest, Ref, metadata
 from tensile.sandbox.layout import UPPER as ABOVE
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 
 import orjson
 
-from bench.hostility.ledger import Ledger, is_marked, needs
-from bench.hostility.marks import ABOVE, BELOW, TOKEN, Origin
+from bench.model.hostility.ledger import Ledger, is_marked, needs
+from bench.model.hostility.marks import ABOVE, BELOW, TOKEN, Origin
 from tensile.names import UPPER_NAMESPACE, UPPER_UID
 from tensile.objects import (
     CONFIG_MAP,

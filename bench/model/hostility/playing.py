@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from bench.hostility.arena import Arena
-from bench.hostility.deeds import Play
-from bench.hostility.lateness import LONG
-from bench.hostility.setting import SETTINGS, Setting
-from bench.sequences.deeds import Deed
-from bench.sequences.playing import STILL, in_no_time
+from bench.model.hostility.arena import Arena
+from bench.model.hostility.deeds import Play
+from bench.model.hostility.lateness import LONG
+from bench.model.hostility.setting import SETTINGS, Setting
+from bench.model.sequences.deeds import Deed
+from bench.model.sequences.playing import STILL, in_no_time
 
 MOST_WRITES = 1_000
 """Of the engine's in one sequence: where hostile and honest tenants do some forty things, more would be a fight."""

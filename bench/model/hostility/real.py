@@ -1,6 +1,6 @@
 """The same plays on real control planes: an engine as a process, hostile tenants with rights of their own.
 
-    .venv/bin/python -m bench.hostility.real [--count 200] [--seed 1] [--sandbox DIR]
+    .venv/bin/python -m bench.model.hostility.real [--count 200] [--seed 1] [--sandbox DIR]
 
 Each play has namespaces of its own, and several run at a time on one engine; there is one engine after the other for
 each way in which a topology can be written. An engine that is killed, or whose watches are late, is so for all of them.
@@ -17,17 +17,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from bench.clusters import on_clusters
-from bench.hostility.deeds import Play, thought_up
-from bench.hostility.ground import Ground
-from bench.hostility.health import Health, sample
-from bench.hostility.lookout import LATER, Lookout
-from bench.hostility.playing import MOST_WRITES, setting_of
-from bench.hostility.setting import Setting
-from bench.hostility.storms import Storms
-from bench.reporting import RESULTS, keep, verdict
-from bench.rig import Rig
-from bench.sites import NotInTime
+from bench.kit.clusters import on_clusters
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.rig import Rig
+from bench.kit.sites import NotInTime
+from bench.model.hostility.deeds import Play, thought_up
+from bench.model.hostility.ground import Ground
+from bench.model.hostility.health import Health, sample
+from bench.model.hostility.lookout import LATER, Lookout
+from bench.model.hostility.playing import MOST_WRITES, setting_of
+from bench.model.hostility.setting import Setting
+from bench.model.hostility.storms import Storms
 from tensile.sandbox.sandbox import Sandbox
 
 NAME = "faults-hostility-real"

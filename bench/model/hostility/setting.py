@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from bench.sequences.model import LOWERS
+from bench.model.sequences.model import LOWERS
 from tensile.names import prefixed
 from tensile.topology import Topology, parse
 

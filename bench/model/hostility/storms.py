@@ -5,10 +5,10 @@ It is the director of the rig's proxies as well, to see whose logs the engine re
 
 from random import Random
 
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import Fault
-from bench.rig import Rig
-from bench.sequences.real import STORMS, Weather
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Fault
+from bench.kit.rig import Rig
+from bench.model.sequences.real import STORMS, Weather
 
 _SORTS = {"crash": "crash", "hold": "hold"}
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import orjson
 
-from bench.hostility import lateness, oracles
-from bench.hostility.ledger import Ledger, is_marked
-from bench.hostility.setting import Setting
+from bench.model.hostility import lateness, oracles
+from bench.model.hostility.ledger import Ledger, is_marked
+from bench.model.hostility.setting import Setting
 from tensile.objects import (
     CLAIM,
     CONFIG_MAP,

@@ -1,8 +1,8 @@
 """The engine on clusters in memory, in virtual time: sequences at random, with faults, held against a model.
 
-    .venv/bin/python -m bench.sequences [--count 20000] [--seed 1] [--jobs 2]
-    .venv/bin/python -m bench.sequences --replay 4711
-    .venv/bin/python -m bench.sequences --deeds "pod:3 crash:0 delete:0"
+    .venv/bin/python -m bench.model.sequences [--count 20000] [--seed 1] [--jobs 2]
+    .venv/bin/python -m bench.model.sequences --replay 4711
+    .venv/bin/python -m bench.model.sequences --deeds "pod:3 crash:0 delete:0"
 
 Somebody makes, changes, deletes and makes anew pods and all that pods depend on; kubelets run and end them; others
 kill, edit and take names; clusters go away and come back, writes are dropped, lost, late or refused, watches are late,
@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.reporting import RESULTS, keep, verdict
-from bench.sequences.deeds import Deed, read, thought_up
-from bench.sequences.playing import shrunk, wrong
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.model.sequences.deeds import Deed, read, thought_up
+from bench.model.sequences.playing import shrunk, wrong
 
 NAME = "faults-sequences"
 _CHUNK = 50

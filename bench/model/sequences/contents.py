@@ -1,7 +1,7 @@
 """What objects say, by number: the same on real control planes and in memory."""
 
-from bench.oracles import Manifest
-from bench.sequences.model import LABEL
+from bench.kit.oracles import Manifest
+from bench.model.sequences.model import LABEL
 from tensile.objects import Kind
 
 DRIFTED = 999

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import NamedTuple
 
-from bench.oracles import ENDED, upper_uid_of
-from bench.sequences.contents import DRIFTED, content, endpoints
-from bench.sequences.model import (
+from bench.kit.oracles import ENDED, upper_uid_of
+from bench.model.sequences.contents import DRIFTED, content, endpoints
+from bench.model.sequences.model import (
     ACCOUNTS,
     CLAIMS,
     LABEL,
@@ -23,8 +23,8 @@ from bench.sequences.model import (
     SPACE,
     Model,
 )
-from bench.sequences.stage import CLUSTERS, OWNER, Stage
-from bench.sequences.wires import Fault, Line
+from bench.model.sequences.stage import CLUSTERS, OWNER, Stage
+from bench.model.sequences.wires import Fault, Line
 from tensile.names import OWNER as OWNER_LABEL
 from tensile.names import UPPER_UID
 from tensile.objects import (

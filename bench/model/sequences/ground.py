@@ -8,15 +8,15 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.histories import Sight
-from bench.oracles import upper_uid_of
-from bench.rig import LOWERS
-from bench.scene import Scene
-from bench.sequences.contents import DRIFTED, content, endpoints
-from bench.sequences.deeds import Deed
-from bench.sequences.hindsight import Past, misdeeds
-from bench.sequences.model import ACCOUNTS, LABEL, MAPS, PODS, SECRETS, SERVICES, SLICES, SPACE, Model
-from bench.sites import MERGE, Manifest, Refused
+from bench.kit.histories import Sight
+from bench.kit.oracles import upper_uid_of
+from bench.kit.rig import LOWERS
+from bench.kit.scene import Scene
+from bench.kit.sites import MERGE, Manifest, Refused
+from bench.model.sequences.contents import DRIFTED, content, endpoints
+from bench.model.sequences.deeds import Deed
+from bench.model.sequences.hindsight import Past, misdeeds
+from bench.model.sequences.model import ACCOUNTS, LABEL, MAPS, PODS, SECRETS, SERVICES, SLICES, SPACE, Model
 from tensile.names import OWNER, UPPER_UID
 from tensile.objects import (
     CONFIG_MAP,

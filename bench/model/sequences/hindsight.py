@@ -7,10 +7,10 @@ some things never become right later: a pod that was deleted stays so, one that 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from bench import histories
-from bench.faultproxy.journal import Write
-from bench.histories import Sight
-from bench.oracles import ENDED, Manifest, name_of, uid_of, upper_uid_of
+from bench.kit import histories
+from bench.kit.faultproxy.journal import Write
+from bench.kit.histories import Sight
+from bench.kit.oracles import ENDED, Manifest, name_of, uid_of, upper_uid_of
 from tensile.sandbox.layout import UPPER
 
 

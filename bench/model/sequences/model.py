@@ -8,8 +8,8 @@ running is made anew, or called lost; nothing else is.
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from bench import histories
-from bench.oracles import ENDED, upper_uid_of
+from bench.kit import histories
+from bench.kit.oracles import ENDED, upper_uid_of
 from tensile.names import OWNER as OWNER_LABEL
 from tensile.names import UPPER_UID
 from tensile.objects import (
@@ -33,7 +33,7 @@ from tensile.objects import (
 )
 
 if TYPE_CHECKING:
-    from bench.sequences.stage import Stage
+    from bench.model.sequences.stage import Stage
 
 PODS, MAPS, SECRETS = ("p0", "p1", "p2"), ("m0", "m1"), ("s0",)
 CLAIMS, ACCOUNTS, SERVICES, SLICES = ("c0",), ("a0",), ("v0",), ("v0-1",)

@@ -1,6 +1,6 @@
 """Two engines on one topology, one of which knows late what happens, and of one cluster later than of another.
 
-    .venv/bin/python -m bench.sequences.pairs [--jobs 2]
+    .venv/bin/python -m bench.model.sequences.pairs [--jobs 2]
 
 So it is when an engine that stood still goes on while another has taken its place, or when two run by accident: each
 write of the one is news to the other. A pod, or what a pod depends on, is replaced by another of its name; at each
@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 
-from bench.sequences import sharing
-from bench.sequences.deeds import Deed, read
-from bench.sequences.playing import ended, in_no_time, staged
-from bench.sequences.races import BEGUN, COPIES, HERE
-from bench.sequences.sharing import Named
-from bench.sequences.stage import CLUSTERS, Stage
+from bench.model.sequences import sharing
+from bench.model.sequences.deeds import Deed, read
+from bench.model.sequences.playing import ended, in_no_time, staged
+from bench.model.sequences.races import BEGUN, COPIES, HERE
+from bench.model.sequences.sharing import Named
+from bench.model.sequences.stage import CLUSTERS, Stage
 
 NAME = "faults-pairs"
 ORDERS = {"above first": "go:0 wait:2 go:1 go:2", "below first": "go:1 go:2 wait:2 go:0"}

@@ -4,9 +4,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from bench.sequences.deeds import Deed, Play
-from bench.sequences.model import Model
-from bench.sequences.stage import OWNER, Stage
+from bench.model.sequences.deeds import Deed, Play
+from bench.model.sequences.model import Model
+from bench.model.sequences.stage import OWNER, Stage
 from tests.kit.virtualtime import in_virtual_time
 
 LONG = 300.0

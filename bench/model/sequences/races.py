@@ -1,6 +1,6 @@
 """The same name, another object: deleted and made again at each moment of the engine's work on the one before.
 
-    .venv/bin/python -m bench.sequences.races [--jobs 2]
+    .venv/bin/python -m bench.model.sequences.races [--jobs 2]
 
 A pod, or what a pod depends on, is replaced by another of its name so many half round trips after something began to be
 done about it, while watches are prompt, late or deaf. The new one must not be deleted, nor be given the status or the
@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterator
 from itertools import product
 
-from bench.sequences import sharing
-from bench.sequences.deeds import read
-from bench.sequences.playing import wrong
-from bench.sequences.sharing import Named
+from bench.model.sequences import sharing
+from bench.model.sequences.deeds import read
+from bench.model.sequences.playing import wrong
+from bench.model.sequences.sharing import Named
 
 NAME = "faults-races"
 HERE, THERE = "90", "270"

@@ -1,6 +1,6 @@
 """Sequences at random on real control planes: the engine as a process behind fault proxies, and the model of memory.
 
-    .venv/bin/python -m bench.sequences.real [--count 200] [--seed 1] [--abreast 16] [--sandbox DIR]
+    .venv/bin/python -m bench.model.sequences.real [--count 200] [--seed 1] [--abreast 16] [--sandbox DIR]
 
 Each sequence has a namespace of its own, and many run at a time on one engine: somebody makes, changes, deletes and
 makes anew what is in it, ends, edits and removes copies below, and takes names there; one in four of the engine's
@@ -20,17 +20,17 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.clusters import on_clusters
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import Delayed, Dropped, Fault, Lost, Passed, Refused, Torn
-from bench.faultproxy.proxy import Quiet
-from bench.reporting import RESULTS, keep, verdict
-from bench.rig import LOWERS, Rig
-from bench.scene import Scene
-from bench.sequences.deeds import RANGE, Deed
-from bench.sequences.ground import Ground
-from bench.sequences.model import PODS
-from bench.sites import NotInTime, until
+from bench.kit.clusters import on_clusters
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Delayed, Dropped, Fault, Lost, Passed, Refused, Torn
+from bench.kit.faultproxy.proxy import Quiet
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.rig import LOWERS, Rig
+from bench.kit.scene import Scene
+from bench.kit.sites import NotInTime, until
+from bench.model.sequences.deeds import RANGE, Deed
+from bench.model.sequences.ground import Ground
+from bench.model.sequences.model import PODS
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 

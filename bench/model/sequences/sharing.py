@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.reporting import RESULTS, keep, verdict
-from bench.sequences.deeds import Deed
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.model.sequences.deeds import Deed
 
 
 class Named(NamedTuple):

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from bench.histories import Sight
-from bench.sequences.model import LOWERS, SPACE
-from bench.sequences.nature import Nature
-from bench.sequences.wires import LATENCY, Line, Way
+from bench.kit.histories import Sight
+from bench.model.sequences.model import LOWERS, SPACE
+from bench.model.sequences.nature import Nature
+from bench.model.sequences.wires import LATENCY, Line, Way
 from tensile.engine.caches import bound_feed, lower_feeds, lower_world, rules, upper_feeds, upper_world
 from tensile.kube.fleet import InformerSpec
 from tensile.names import OWNER as OWNER_LABEL

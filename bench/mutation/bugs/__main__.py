@@ -1,6 +1,6 @@
 """Puts bugs into a copy of the engine, one at a time, and runs the tests that should notice.
 
-    .venv/bin/python -m bench.bugs [--only TEXT] [--sequences 200]
+    .venv/bin/python -m bench.mutation.bugs [--only TEXT] [--sequences 200]
 
 A bug that no test notices is one that could come back unseen: write the test. With `--sequences`, so many sequences at
 random are played against each bug as well, which says what those are worth.
@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bench.bugs.table import BUGS, Bug
-from bench.reporting import RESULTS, keep, verdict
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.mutation.bugs.table import BUGS, Bug
 
 NAME = "faults-bugs"
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 _COPIED = ("tensile", "tests", "bench", "pyproject.toml")
 _PATIENCE = 240
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
@@ -69,8 +69,8 @@ def put_to_the_test(tree: Path, tests: Iterable[str]) -> tuple[bool, str]:
 def played(tree: Path, count: int) -> str:
     """Play sequences on a copy, and give the first that goes wrong, "" for none."""
     code = (
-        "from bench.sequences.deeds import thought_up\n"
-        "from bench.sequences.playing import wrong\n"
+        "from bench.model.sequences.deeds import thought_up\n"
+        "from bench.model.sequences.playing import wrong\n"
         f"for seed in range({_SEED}, {_SEED + count}):\n"
         "    said = wrong(thought_up(seed))\n"
         "    if said:\n"

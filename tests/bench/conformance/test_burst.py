@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from faultkit import above
 
-from bench.burst import EACH, burst, is_refused, judged, places, state_of, stranger
+from bench.conformance.burst import EACH, burst, is_refused, judged, places, state_of, stranger
 from tensile.resources import parse
 from tensile.sandbox.apiserver import RESOURCES
 

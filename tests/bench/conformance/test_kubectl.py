@@ -2,14 +2,14 @@
 
 import pytest
 
-from bench.kubectl.__main__ import compared, result_of
-from bench.kubectl.commands import STEPS
-from bench.kubectl.differences import Expected, Line, explained, lines_apart
-from bench.kubectl.document import PAGE, page
-from bench.kubectl.expected import EXPECTED
-from bench.kubectl.giving import Hand, Told
-from bench.kubectl.normal import normal
-from bench.kubectl.steps import EVENTS, TREE, Step
+from bench.conformance.kubectl.__main__ import compared, result_of
+from bench.conformance.kubectl.commands import STEPS
+from bench.conformance.kubectl.differences import Expected, Line, explained, lines_apart
+from bench.conformance.kubectl.document import PAGE, page
+from bench.conformance.kubectl.expected import EXPECTED
+from bench.conformance.kubectl.giving import Hand, Told
+from bench.conformance.kubectl.normal import normal
+from bench.conformance.kubectl.steps import EVENTS, TREE, Step
 
 NAMES = {"lower-a-node-1": "NODE", "/tmp/one": "TMP"}
 COLOUR = Expected("^get", "a colour", "by decision", real="red", virtual="blue|green")
@@ -153,7 +153,7 @@ def test_names_take_their_places(tmp_path: object) -> None:
 
 
 def test_the_page_is_that_of_the_table() -> None:
-    """`python -m bench.kubectl --document` writes it, with every expected difference and its reason."""
+    """`python -m bench.conformance.kubectl --document` writes it, with every expected difference and its reason."""
     assert PAGE.read_text() == page()
     assert all(one.why and f"| {one.what} | {one.why} |" in page() for one in EXPECTED)
 

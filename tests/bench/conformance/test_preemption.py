@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from bench.preemption.__main__ import Outcome, judged, manifest, summed
-from bench.preemption.scenes import PLIGHTS, Member, Place, Scene, fits, is_same, needless, plight, scene
+from bench.conformance.preemption.__main__ import Outcome, judged, manifest, summed
+from bench.conformance.preemption.scenes import PLIGHTS, Member, Place, Scene, fits, is_same, needless, plight, scene
 
 LOWERS = ("a", "b")
 HERE, BESIDE = Place("n", "a", 4000), Place("m", "a", 4000)

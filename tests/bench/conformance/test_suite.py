@@ -17,7 +17,7 @@ from bench.conformance.judging import UNEXPLAINED, UNKNOWN, Reasons
 from bench.conformance.programs import Programs
 from bench.conformance.report import Case, Outcome, Row, joined, outcomes, rows, share
 from bench.conformance.suite import Selection, Side, command
-from bench.reporting import RESULTS, kept_before
+from bench.kit.reporting import KEPT, kept_before
 from tensile.sandbox import apiserver
 from tensile.topology import parse
 
@@ -245,4 +245,4 @@ def test_the_page_says_when_nothing_differs() -> None:
 
 def test_the_page_is_made_of_the_last_result() -> None:
     """docs/conformance.md is as `python -m bench.conformance --document` writes it."""
-    assert PAGE.read_text() == page(kept_before(RESULTS, RESULT))
+    assert PAGE.read_text() == page(kept_before(KEPT, RESULT))

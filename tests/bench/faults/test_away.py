@@ -3,8 +3,8 @@
 import pytest
 from faultkit import A, B, above, below, status
 
-from bench.away import CONVERGED_IN, WAYS, Return, draw, left
-from bench.trial import Snapshot
+from bench.faults.away import CONVERGED_IN, WAYS, Return, draw, left
+from bench.kit.trial import Snapshot
 
 LOWERS = [A, B]
 

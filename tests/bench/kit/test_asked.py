@@ -5,9 +5,9 @@ from typing import Any
 import orjson
 import pytest
 
-from bench.faultproxy.asked import asked, place_of
-from bench.faultproxy.faults import Passed, Refused, status
-from bench.faultproxy.journal import Journal
+from bench.kit.faultproxy.asked import asked, place_of
+from bench.kit.faultproxy.faults import Passed, Refused, status
+from bench.kit.faultproxy.journal import Journal
 
 POD = "/api/v1/namespaces/shop/pods/web"
 

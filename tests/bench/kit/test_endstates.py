@@ -4,7 +4,7 @@ from typing import Any
 
 from faultkit import MARK, A, above, below
 
-from bench.endstates import differences, state_of, strays, touched
+from bench.kit.endstates import differences, state_of, strays, touched
 
 Objects = dict[str, dict[str, list[dict[str, Any]]]]
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from faultkit import A, B, above, below
 
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import Passed
-from bench.faultproxy.journal import Write
-from bench.histories import STATEFUL, Sight, counted, lived_twice, made_twice, reverted, unfenced, written_too_often
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Passed
+from bench.kit.faultproxy.journal import Write
+from bench.kit.histories import STATEFUL, Sight, counted, lived_twice, made_twice, reverted, unfenced, written_too_often
 
 
 def write(verb: str, kind: str = "pods", name: str = "web", status: int = 200, **fence: str) -> Write:

@@ -1,6 +1,6 @@
 """For how long statuses stay wrong."""
 
-from bench.lag import Lag
+from bench.kit.lag import Lag
 
 
 def test_the_longest_wrong_status_counts() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from faultkit import MARK, A, B, Manifest, above, below, record
 
-from bench import oracles
+from bench.kit import oracles
 
 WELL = {A: [below()], B: list[Manifest]()}
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 from proxykit import BROKEN, fronted
 
-from bench.faultproxy.directors import writes
-from bench.faultproxy.faults import Delayed, Dropped, Fault, Hung, Lost, Refused, Torn
-from bench.faultproxy.tampers import Doubling, Dropping, Swapping, about
-from bench.sites import Refused as SiteRefused
+from bench.kit.faultproxy.directors import writes
+from bench.kit.faultproxy.faults import Delayed, Dropped, Fault, Hung, Lost, Refused, Torn
+from bench.kit.faultproxy.tampers import Doubling, Dropping, Swapping, about
+from bench.kit.sites import Refused as SiteRefused
 from tensile.sandbox import audit
 from tensile.sandbox.sandbox import Sandbox
 

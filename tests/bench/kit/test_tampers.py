@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from proxykit import WATCH, event
 
-from bench.faultproxy.streams import Event, Tamper, event_of, expired, untouched
-from bench.faultproxy.tampers import Doubling, Dropping, Swapping, about
+from bench.kit.faultproxy.streams import Event, Tamper, event_of, expired, untouched
+from bench.kit.faultproxy.tampers import Doubling, Dropping, Swapping, about
 
 
 def told(tamper: Tamper, events: Iterable[Event]) -> list[str]:

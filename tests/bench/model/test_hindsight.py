@@ -5,11 +5,11 @@ from typing import Any
 
 from faultkit import A, above, below
 
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import Dropped, Passed
-from bench.faultproxy.journal import Write
-from bench.histories import Sight
-from bench.sequences.hindsight import Past, misdeeds
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Dropped, Passed
+from bench.kit.faultproxy.journal import Write
+from bench.kit.histories import Sight
+from bench.model.sequences.hindsight import Past, misdeeds
 from tensile.sandbox.layout import UPPER
 
 

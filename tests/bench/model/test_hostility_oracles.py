@@ -4,12 +4,12 @@ from base64 import b64encode
 
 import pytest
 
-from bench.hostility import lateness, oracles
-from bench.hostility.lateness import BOUND, Due, Lateness, Sight
-from bench.hostility.ledger import Ledger, is_marked
-from bench.hostility.marks import ABOVE, BELOW, TOKEN, Marks, token_for
-from bench.hostility.setting import GROUNDS, SETTINGS, Places, Setting
-from bench.sequences.model import LOWERS
+from bench.model.hostility import lateness, oracles
+from bench.model.hostility.lateness import BOUND, Due, Lateness, Sight
+from bench.model.hostility.ledger import Ledger, is_marked
+from bench.model.hostility.marks import ABOVE, BELOW, TOKEN, Marks, token_for
+from bench.model.hostility.setting import GROUNDS, SETTINGS, Places, Setting
+from bench.model.sequences.model import LOWERS
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID
 from tensile.objects import EVENT, POD, SECRET, SERVICE, SERVICE_ACCOUNT, UPPER, Manifest, Ref, uid
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.bugs.__main__ import ROOT, Inapplicable, broken, planted, put_to_the_test, tried
-from bench.bugs.table import BUGS, Bug
+from bench.mutation.bugs.__main__ import ROOT, Inapplicable, broken, planted, put_to_the_test, tried
+from bench.mutation.bugs.table import BUGS, Bug
 
 TEST = """
 from thing import answer

@@ -6,9 +6,9 @@ from typing import Any
 import orjson
 import pytest
 
-from bench.granting import OWN, Thing, collection, path_of, singles, thing, things, without
-from bench.rights import TESTS, Ran, failure, is_shown, joined, likely, told, wanted, wrong
-from bench.uses import Uses, asked_of
+from bench.kit.granting import OWN, Thing, collection, path_of, singles, thing, things, without
+from bench.kit.uses import Uses, asked_of
+from bench.mutation.rights import TESTS, Ran, failure, is_shown, joined, likely, told, wanted, wrong
 from tensile.sandbox.layout import UPPER
 
 LEASES = "leases.coordination.k8s.io"

@@ -6,13 +6,13 @@ import orjson
 import pytest
 from faultkit import above
 
-from bench import readme
-from bench.ceiling import lower_pod, room
-from bench.latency import summary
-from bench.makespan import Sightings, parts, percentile
-from bench.parties import is_usable
-from bench.reporting import RESULTS, keep, medians, ratios, table, verdict
-from bench.workload import deployment, pod
+from bench.kit.parties import is_usable
+from bench.kit.reporting import KEPT, keep, medians, ratios, table, verdict
+from bench.kit.workload import deployment, pod
+from bench.speed import readme
+from bench.speed.ceiling import lower_pod, room
+from bench.speed.latency import summary
+from bench.speed.makespan import Sightings, parts, percentile
 
 RUNS = [
     {"party": party, "s": value}
@@ -119,7 +119,7 @@ def test_a_node_is_usable_when_it_is_ready_and_not_given_up(status: str, taint: 
 def test_the_readme_tells_the_kept_figures() -> None:
     """Nobody types them: it says what the results say."""
     text = readme.README.read_text()
-    assert readme.rewritten(text, readme.figures(readme.load(RESULTS))) == text
+    assert readme.rewritten(text, readme.figures(readme.load(KEPT))) == text
 
 
 def test_a_figure_that_was_not_measured_is_left_out() -> None:

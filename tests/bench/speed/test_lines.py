@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench.follow import Pen, judged
-from bench.lines import Reading, Shape, between, due, entry, harmed, line, told
+from bench.speed.follow import Pen, judged
+from bench.speed.lines import Reading, Shape, between, due, entry, harmed, line, told
 
 SIZE = 60
 SHAPE = Shape(streams=4, rate=600, line=SIZE)

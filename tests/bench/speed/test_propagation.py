@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bench.propagation import Manifest, Readiness, Slices, content, figures, ready
+from bench.speed.propagation import Manifest, Readiness, Slices, content, figures, ready
 
 A, B = "lower-a", "lower-b"
 

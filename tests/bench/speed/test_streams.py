@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from bench.firstbyte import late, summary
-from bench.streams import STREAMS, Place, Pod, drawn, exec_out, judged
+from bench.speed.firstbyte import late, summary
+from bench.speed.streams import STREAMS, Place, Pod, drawn, exec_out, judged
 
 if TYPE_CHECKING:
     from tensile.sandbox.sandbox import Sandbox

@@ -15,7 +15,7 @@ from aiohttp import web
 from cryptography import x509
 from papers import Papers, inline, kubeconfig
 
-from bench.spareports import spare_port
+from bench.kit.spareports import spare_port
 from tensile.diagnostics.doctor.facts import ContactResult, ServerEndpoint, Stage, TokenInfo
 from tensile.diagnostics.doctor.queries import asked, contacted, dialled, token_of, trusting_anybody, way_of
 from tensile.kube.credentials import Access, from_kubeconfig

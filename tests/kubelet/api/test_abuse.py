@@ -1,4 +1,4 @@
-"""Short forms of the campaigns that `python -m bench.guarded` runs at length."""
+"""Short forms of the campaigns that `python -m bench.faults.guarded` runs at length."""
 
 from pathlib import Path
 

@@ -18,7 +18,7 @@ from kubelet_pki import SERVER, Pki
 from structlog.testing import capture_logs
 from worldkit import OWNER_HERE, opened
 
-from bench.spareports import spare_port, spare_ports
+from bench.kit.spareports import spare_port, spare_ports
 from tensile.engine.kubelet_server import KubeletServers, endpoints_of
 from tensile.errors import NotFound, TensileError
 from tensile.kube.file_watch import FileWatcher

@@ -9,10 +9,10 @@ import pytest
 from kubelet_lab import NODE, PATIENCE, QUICK, Head, Lab, Script, Stream, leak_watch, request, unchunked, until
 from kubelet_pki import Pki
 
-from bench.faultproxy.asked import asked
-from bench.hostile.pieces import Deaf, Piece, Reset, Stall, Wait
-from bench.hostile.streams import BEFORE, EXECS, LOGS
-from bench.hostile.ways import WAYS
+from bench.faults.hostile.pieces import Deaf, Piece, Reset, Stall, Wait
+from bench.faults.hostile.streams import BEFORE, EXECS, LOGS
+from bench.faults.hostile.ways import WAYS
+from bench.kit.faultproxy.asked import asked
 from tensile.kubelet.api.connection import StreamShares
 
 LOG = "GET /containerLogs/shop/web/main?follow=true"

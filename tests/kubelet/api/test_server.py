@@ -23,7 +23,7 @@ from kubelet_lab import (
     until,
 )
 
-from bench.spareports import spare_port, spare_ports
+from bench.kit.spareports import spare_port, spare_ports
 from tensile.errors import TensileError
 from tensile.kubelet.api.auth import Authenticator, Authorizer
 from tensile.kubelet.api.client_ca import ClientCA

@@ -6,7 +6,7 @@ import socket
 import pytest
 from kubelet_lab import CONTAINERS, NODE, Lab, NamedPods, alive, answering, streaming
 
-from bench.spareports import spare_port, spare_ports
+from bench.kit.spareports import spare_port, spare_ports
 from tensile.kubelet.api.pods import PodTarget
 from tensile.kubelet.api.server import NodeEndpoint
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placekit import asking, claim, kind, node, place, pod, seen, space, stock, using
 
-from bench.placement.nodes import ground
-from bench.placement.seekers import seeker
+from bench.conformance.placement.nodes import ground
+from bench.conformance.placement.seekers import seeker
 from tensile.policy.placement.placement import CHECKS, NodeRefusal, Placement, examine, fitting
 from tensile.policy.placement.reader import pod_of, snapshot_of, storage_of
 from tensile.policy.placement.snapshot import Snapshot

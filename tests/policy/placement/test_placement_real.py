@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from placekit import asking, node, pod, seen
 
-from bench.placement.__main__ import outcomes, result
-from bench.placement.stage import Answer
-from bench.placement.trial import compared
+from bench.conformance.placement.__main__ import outcomes, result
+from bench.conformance.placement.stage import Answer
+from bench.conformance.placement.trial import compared
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
@@ -16,7 +16,7 @@ WORLDS, PODS = 4, 12
 
 @pytest.mark.real
 async def test_the_nodes_and_reasons_of_a_real_scheduler(tmp_path: Path) -> None:
-    """It finds the same nodes, and counts the others by the same reasons; `python -m bench.placement` asks for more."""
+    """It finds the same nodes and the same reasons for the others: `python -m bench.conformance.placement` in short."""
     with Sandbox.start(tmp_path / "s", Options(nodes=1, lowers=0)) as sandbox:
         _, found = await outcomes(sandbox, range(101, 101 + WORLDS), PODS)
     told = result(found)

@@ -11,7 +11,7 @@ from admissionkit import PROVIDER, VK_B, Manifest, pod, required, requirement, s
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.heavy import SIZES, crossing, heavy
+from bench.speed.heavy import SIZES, crossing, heavy
 from tensile.policy.webhook.review import MalformedReview, answer
 from tensile.reconcile.pods.cluster_selector import LONGEST
 from tensile.reconcile.pods.scheduling import REQUIRED

@@ -21,7 +21,7 @@ from answering import Answering
 from filekit import heard
 from hookkit import NAME, Scene, scene
 
-from bench.spareports import spare_port
+from bench.kit.spareports import spare_port
 from tensile.errors import Denied, TensileError, Unreachable
 from tensile.kube.store import Cache
 from tensile.kube.tls import KeyPair, self_signed
