@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo wheel image check unit test test-all bench faults model behaviour mutation packaging conformance keep \
-	format clean
+.PHONY: help setup demo wheel image check unit test touched test-all bench faults model behaviour mutation packaging \
+	conformance keep generate format clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -50,13 +50,17 @@ check: $(BIN)/.installed ## Lint, types, layers, house limits
 	$(BIN)/lint-imports
 	$(BIN)/python tests/house.py
 
-TEST = $(BIN)/pytest --no-loadscope-reorder
+# How long each test took stays in build/tests, in the form that CI servers read.
+TEST = $(BIN)/pytest --no-loadscope-reorder --durations=25 --durations-min=1 --junitxml=build/tests/$@.xml
 
 unit: $(BIN)/.installed ## Tests of decisions and protocols, without control planes
 	$(TEST) -n 2 -m "not real and not slow"
 
 test: setup ## Those, and the engine on real control planes, in one sandbox
 	$(TEST) -n 3 -m "not slow"
+
+touched: setup ## Of what test-all adds to test, what a change since BASE touches; BASE is where the branch left origin/main
+	@tests=$$($(BIN)/python tests/kit/touched.py); [ -z "$$tests" ] || $(TEST) -n 2 -m slow $$tests || [ $$? -eq 5 ]
 
 test-all: setup ## Every test: also sandboxes of their own, campaigns, documentation, demo, installation (30 min)
 	$(TEST) -n 2
@@ -101,6 +105,10 @@ packaging: setup ## The wheel and the image, each in a place of its own
 conformance: setup ## Kubernetes' own conformance tests, on a real node and through the virtual node before it (1 h)
 	@$(BIN)/python -m bench.conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(ONLY),--only $(ONLY)) \
 	$(if $(RUNS),--runs $(RUNS)) $(if $(PROCS),--procs $(PROCS)) $(if $(SERIAL),--serial)
+
+generate: $(BIN)/.installed ## Write the generated pages and tables again: reference, commands, rights
+	@for page in topologypage commandspage rightstable kubelet_rights; do \
+	PYTHONPATH=tests/kit $(BIN)/python -m $$page || exit 1; done
 
 format: $(BIN)/.installed ## Put the code in form
 	$(BIN)/ruff check --fix --quiet .

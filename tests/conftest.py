@@ -54,10 +54,10 @@ SLOW = (
     "tests/e2e/test_manifests_e2e.py",
     "tests/e2e/test_replicas.py",
 )
-"""Folders and files of campaigns, of the programs that play them, and of installations: `make test-all` runs them, and
-those with sandboxes of their own."""
+"""Folders and files of campaigns, of tools in bench/, and of installations. `make test-all` runs them, and those with
+sandboxes of their own; `make touched` runs what a change calls for."""
 SCATTERED = {"tests/faults/test_hostility.py", "tests/faults/test_races.py", "tests/faults/test_sequences.py"}
-"""Files of long tests in memory that share nothing: each of these goes to whichever process is free."""
+"""Files of long tests in memory that share nothing: each test goes to whichever process is free."""
 
 
 settings.register_profile("busy machine", deadline=None)
