@@ -115,10 +115,10 @@ async def out_of_reach(trial: Trial, way: Detour, absence: Absence) -> AsyncIter
 async def meddle(trial: Trial, absence: Absence, found: Snapshot) -> frozenset[str]:
     """Delete a pod of the victim's above, and where it can be, end another below, and return the UIDs of the latter."""
     deleted, other, *_ = sorted(oracles.name_of(pod) for pod in found.upper if _is_at(pod, absence.victim))
-    await trial.upper.remove(_path(deleted))
+    await trial.upper.delete(_path(deleted))
     if absence.way != "parted":
         return frozenset()
-    await trial.lowers[absence.victim].remove(f"{_path(other)}?gracePeriodSeconds=0")
+    await trial.lowers[absence.victim].delete(f"{_path(other)}?gracePeriodSeconds=0")
     return frozenset(upper_uid_of(pod) for pod in found.lowers[absence.victim] if name_of(pod) == other)
 
 
@@ -140,7 +140,7 @@ async def returned(trial: Trial, begin: float, pods: int, ended: frozenset[str])
         seen.look(time.monotonic(), found)
         for pod in found.upper:
             if uid_of(pod) in seen.lost:
-                await trial.upper.remove(_path(name_of(pod)))
+                await trial.upper.delete(_path(name_of(pod)))
         return len(found.upper) == pods and not found.unsettled() and seen.lost == seen.ended
 
     await until(holds, f"{pods} pods settled, of which the last were {seen.lag.what}", SETTLED_IN)

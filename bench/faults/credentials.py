@@ -196,7 +196,7 @@ async def bind(trial: Trial, name: str) -> None:
 async def remove(trial: Trial, name: str) -> None:
     """Delete a pod, and return when it is gone everywhere."""
     path = f"{PODS.format(NAMESPACE)}/{name}"
-    await trial.upper.remove(path)
+    await trial.upper.delete(path)
     for site in (trial.upper, trial.lowers[VICTIM]):
         await until_gone(site, PODS.format(NAMESPACE), f"fieldSelector=metadata.name%3D{name}", NOTICED_IN)
 

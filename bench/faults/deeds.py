@@ -94,7 +94,7 @@ async def _change(scene: Scene) -> None:
 
 async def _remove(scene: Scene) -> None:
     for plural, manifest in reversed(_things(scene)):
-        await scene.rig.upper.remove(scene.path(plural, manifest["metadata"]["name"]))
+        await scene.rig.upper.delete(scene.path(plural, manifest["metadata"]["name"]))
 
 
 async def _with_one(scene: Scene) -> None:
@@ -142,7 +142,7 @@ async def _strand(scene: Scene) -> None:
 
 async def _free(scene: Scene) -> None:
     """Take the pod away, and the descheduler."""
-    await scene.rig.upper.remove(scene.path("pods", POD))
+    await scene.rig.upper.delete(scene.path("pods", POD))
     scene.rig.more = {}
     scene.rig.save()
 

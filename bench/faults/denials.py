@@ -95,7 +95,7 @@ def _quota(**hard: str) -> Callable[[Place], Awaitable[Lift]]:
             return bool((await place.below.call("GET", path)).get("status", {}).get("hard"))
 
         await until(counts, "the quota counts", PATIENCE)
-        return lambda: place.below.remove(path)
+        return lambda: place.below.delete(path)
 
     return deny
 
@@ -103,7 +103,7 @@ def _quota(**hard: str) -> Callable[[Place], Awaitable[Lift]]:
 async def _limit_range(place: Place) -> Lift:
     limits = [{"type": "Container", "max": {"cpu": "1"}}]
     await place.below.call("POST", place.path("limitranges"), _named("small", spec={"limits": limits}))
-    return lambda: place.below.remove(place.path("limitranges", "small"))
+    return lambda: place.below.delete(place.path("limitranges", "small"))
 
 
 async def _pod_security(place: Place) -> Lift:
@@ -285,7 +285,7 @@ class Trial:
         """Have the pods go, and the namespaces after them."""
         upper = self.place.field.rig.upper
         for name in self.names:
-            await upper.remove(self.place.path("pods", name) + "?gracePeriodSeconds=1")
+            await upper.delete(self.place.path("pods", name) + "?gracePeriodSeconds=1")
 
         async def are_gone() -> bool:
             """Look."""
@@ -293,7 +293,7 @@ class Trial:
 
         await until(are_gone, "the pods are gone", PATIENCE)
         for site in (upper, self.place.below):
-            await site.remove(f"/api/v1/namespaces/{self.place.namespace}")
+            await site.delete(f"/api/v1/namespaces/{self.place.namespace}")
 
     async def _follow(self) -> None:
         async for _, pod in self.place.field.rig.upper.watch(PODS.format(self.place.namespace)):

@@ -50,8 +50,8 @@ async def until_evicted(trial: Trial, name: str) -> None:
         return "deletionTimestamp" in canary["metadata"] and not any(map(is_usable, nodes))
 
     await until(is_evicted, "the canary is evicted", EVICTION)
-    await trial.upper.remove(f"{CANARIES}/{name}?gracePeriodSeconds=0")
-    await trial.upper.remove(f"{NODES}/{name}")
+    await trial.upper.delete(f"{CANARIES}/{name}?gracePeriodSeconds=0")
+    await trial.upper.delete(f"{NODES}/{name}")
 
 
 async def pause(trial: Trial, way: str, end: Callable[[Child], object], pods: int) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class Webhook:
             "admissionReviewVersions": ["v1"],
         }
         await site.call("POST", HOOKS, {"metadata": {"name": name}, "webhooks": [hook]})
-        return lambda: site.remove(f"{HOOKS}/{name}")
+        return lambda: site.delete(f"{HOOKS}/{name}")
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         way = request.path.strip("/")
@@ -103,8 +103,8 @@ async def limited_user(site: Site, user: str) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await site.remove(f"{RBAC}/clusterrolebindings/{user}")
-        await site.remove(f"{RBAC}/clusterroles/{user}")
+        await site.delete(f"{RBAC}/clusterrolebindings/{user}")
+        await site.delete(f"{RBAC}/clusterroles/{user}")
 
 
 async def grant(site: Site, namespace: str, user: str) -> None:

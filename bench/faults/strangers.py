@@ -118,7 +118,7 @@ class Field(Trial):
     async def _unask(self, case: Case) -> None:
         paths = [made.path for made in reversed(case.subject.above(case.name))]
         for path in paths:
-            await self.upper.remove(path)
+            await self.upper.delete(path)
         for path in paths:
             await until(lambda path=path: self.is_deleted(self.upper, path), f"{path} is gone", LONGEST)
 
@@ -172,7 +172,7 @@ async def stand_in_the_way(field: Field, given: Sequence[Case]) -> None:
     await _ready(field, early)
     _stop(field)
     for place in map(field.place, early):
-        await field.site(place.cluster).remove(f"{place.path}?gracePeriodSeconds=0")
+        await field.site(place.cluster).delete(f"{place.path}?gracePeriodSeconds=0")
     for place in map(field.place, early):
         site, path = field.site(place.cluster), place.path
         await until(lambda site=site, path=path: field.is_deleted(site, path), f"{path} is gone", LONGEST)
@@ -280,7 +280,7 @@ def _is_write_to(record: audit.Record, place: Place) -> bool:
 async def clear(field: Field, given: Sequence[Case]) -> None:
     """Take strangers and everything made for them away."""
     for place in map(field.place, given):
-        await field.site(place.cluster).remove(f"{place.path}?gracePeriodSeconds=0")
+        await field.site(place.cluster).delete(f"{place.path}?gracePeriodSeconds=0")
     await field.unask([case for case in given if case.moment != "given-up"])
 
 

@@ -111,7 +111,7 @@ class TokenEnds:
 
     async def strike(self) -> None:
         """End the token; the apiserver takes up to ten seconds to notice."""
-        await self._site.remove(f"{SECRETS}/{ACCOUNT}-{self._number}")
+        await self._site.delete(f"{SECRETS}/{ACCOUNT}-{self._number}")
 
     async def mend(self) -> None:
         """Issue another token."""
@@ -215,7 +215,7 @@ class SecretRotated:
         said = self._trial.log.stat().st_size
         put(self._topology, self._before)
         await self._said(said)
-        await self._trial.upper.remove(f"{SECRETS}/{ACCOUNT}")
+        await self._trial.upper.delete(f"{SECRETS}/{ACCOUNT}")
 
     async def _said(self, since: int) -> None:
         """Wait until the engine has applied the edit and the cluster has answered again."""
@@ -468,7 +468,7 @@ async def works(site: Site) -> None:
 
     await patiently(lambda: site.call("POST", pods, pod(PROBE, PROBE)), RECOVERED_IN)
     await until(is_ready, f"{site.name} runs pods", RECOVERED_IN)
-    await site.remove(path)
+    await site.delete(path)
     await until_gone(site, pods, f"fieldSelector=metadata.name%3D{PROBE}", RECOVERED_IN)
 
 

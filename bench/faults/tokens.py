@@ -118,7 +118,7 @@ async def called(trial: Trial, given: Namespace, *, is_real: bool) -> dict[str, 
         await asyncio.sleep(STEP)
     took = time.monotonic() - begin
     for one in made:
-        await trial.upper.remove(f"{PODS.format(NAMESPACE)}/{one['metadata']['name']}")
+        await trial.upper.delete(f"{PODS.format(NAMESPACE)}/{one['metadata']['name']}")
     await trial.settled(0)
     gone = await refused(trial, callers)
     broken = [words for one in callers for words in one.broken]

@@ -140,7 +140,7 @@ class Slots:
         """Have all of them go, and return when nothing of them is left below."""
         scene = self._twins.scene
         for name in self._names:
-            await self._twins.rig.upper.remove(scene.path("pods", name) + "?gracePeriodSeconds=1")
+            await self._twins.rig.upper.delete(scene.path("pods", name) + "?gracePeriodSeconds=1")
         await scene.has_come(lambda found: not any(found[name]["pods"] for name in found), "no pod is left", PATIENCE)
 
     def _wrong(self, found: Objects, number: int) -> list[str]:
@@ -160,7 +160,7 @@ class Slots:
 
     async def _renew(self, name: str) -> None:
         """Delete a pod, and make it anew in the moment in which its name is free."""
-        await self._twins.rig.upper.remove(self._twins.scene.path("pods", name) + "?gracePeriodSeconds=1")
+        await self._twins.rig.upper.delete(self._twins.scene.path("pods", name) + "?gracePeriodSeconds=1")
 
         async def is_made() -> bool:
             """Try; the name is taken until an engine has seen the pod off."""

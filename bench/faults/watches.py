@@ -158,7 +158,7 @@ class Field:
         """Have every namespace go on to the next generation: its pod goes, another comes, the ConfigMap changes."""
         self.generation += 1
         for namespace in self.namespaces:
-            await self.rig.upper.remove(f"{PODS.format(namespace)}/pod-{self.generation - 1}")
+            await self.rig.upper.delete(f"{PODS.format(namespace)}/pod-{self.generation - 1}")
             await self._bind(namespace)
             change = {"data": {"n": str(self.generation)}}
             await self.rig.upper.call("PATCH", f"{MAPS.format(namespace)}/settings", change, MERGE)
@@ -189,7 +189,7 @@ class Field:
     async def clear(self) -> None:
         """Have all pods go, and the namespaces."""
         for namespace in self.namespaces:
-            await self.rig.upper.remove(f"{PODS.format(namespace)}/pod-{self.generation}")
+            await self.rig.upper.delete(f"{PODS.format(namespace)}/pod-{self.generation}")
 
         async def are_gone() -> bool:
             """Look for pods."""
@@ -197,7 +197,7 @@ class Field:
 
         await until(are_gone, "the pods are gone", PATIENCE)
         for namespace in self.namespaces:
-            await self.rig.upper.remove(f"/api/v1/namespaces/{namespace}")
+            await self.rig.upper.delete(f"/api/v1/namespaces/{namespace}")
 
     async def follow(self, cluster: str) -> None:
         """Note all that happens to the pods of a cluster, past the proxy."""

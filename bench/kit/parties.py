@@ -74,7 +74,7 @@ async def nodes_usable(site: Site, wanted: int, limit: float = LIMIT) -> None:
 async def remove_nodes(site: Site) -> None:
     """Remove every node of a cluster that has only virtual ones."""
     for node in await site.items(NODES):
-        await site.remove(f"{NODES}/{node['metadata']['name']}")
+        await site.delete(f"{NODES}/{node['metadata']['name']}")
 
 
 async def emptied(sandbox: Sandbox, namespace: str, limit: float) -> None:

@@ -78,7 +78,7 @@ class Rig:
         if self.child is not None:
             self.child.kill()
         for node in self.nodes.values():
-            await self.upper.remove(f"{NODES}/{node}")
+            await self.upper.delete(f"{NODES}/{node}")
         for lower in LOWERS:
             await self._remove_namespaces(self.sites[lower])
         await self._open.aclose()
@@ -185,7 +185,7 @@ class Rig:
         """Have the namespaces go that the engine made below; nobody waits for it."""
         for one in await site.items(f"/api/v1/namespaces?labelSelector={OWNER}={self.mark}"):
             try:
-                await patiently(lambda one=one: site.remove(f"/api/v1/namespaces/{one['metadata']['name']}"), LIMIT)
+                await patiently(lambda one=one: site.delete(f"/api/v1/namespaces/{one['metadata']['name']}"), LIMIT)
             except Refused:
                 continue
 

@@ -72,7 +72,7 @@ class Scene:
         for task in self._following:
             task.cancel()
         await asyncio.gather(*self._following, return_exceptions=True)
-        await self.rig.upper.remove(f"/api/v1/namespaces/{self.namespace}")
+        await self.rig.upper.delete(f"/api/v1/namespaces/{self.namespace}")
 
     def path(self, plural: str, name: str = "", api: str = "api/v1") -> str:
         """Return the path of a collection in the namespace, or of one object of it."""

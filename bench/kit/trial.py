@@ -147,7 +147,7 @@ class Trial:
     async def remove(self, *deployments: str) -> None:
         """Delete Deployments, and return when no pod is left in any cluster."""
         for name in deployments:
-            await self.upper.remove(f"{DEPLOYMENTS.format(NAMESPACE)}/{name}?propagationPolicy=Background")
+            await self.upper.delete(f"{DEPLOYMENTS.format(NAMESPACE)}/{name}?propagationPolicy=Background")
         await self.settled(0)
 
     async def _until_settled(self, pods: int, limit: float, look: Callable[[Snapshot], None]) -> Snapshot:
@@ -174,7 +174,7 @@ class Trial:
         """Delete everything in the trial's namespace, and return when no pod is left in any cluster."""
         for collection in (DEPLOYMENTS.format(NAMESPACE), PODS.format(NAMESPACE)):
             for one in await self.upper.items(collection):
-                await self.upper.remove(f"{collection}/{one['metadata']['name']}?propagationPolicy=Background")
+                await self.upper.delete(f"{collection}/{one['metadata']['name']}?propagationPolicy=Background")
         await self._until_settled(0, LIMIT, lambda _found: None)
 
     def _written(self, cluster: str, start: int, without: tuple[str, ...]) -> list[audit.Record]:

@@ -144,7 +144,7 @@ async def execs(place: Place, name: str, rounds: int) -> list[float]:
             await upper.call("POST", DEPLOYMENTS.format(SPACE), deployment(NAME, 1))
             await until(lambda: _are_ready(upper), "the pod is Ready", LIMIT)
             found = [await asyncio.to_thread(_exec, place.sandbox) for _ in range(rounds)]
-            await upper.remove(f"{DEPLOYMENTS.format(SPACE)}/{NAME}?propagationPolicy=Background")
+            await upper.delete(f"{DEPLOYMENTS.format(SPACE)}/{NAME}?propagationPolicy=Background")
             await until(lambda: _are_gone(upper), "the pod is gone", LIMIT)
     finally:
         child.stop()

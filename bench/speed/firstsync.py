@@ -120,7 +120,7 @@ async def bare(trial: Trial, space: str) -> float:
 async def gone(trial: Trial, space: str) -> None:
     """Remove everything, and return when the engine has nothing more to do with it."""
     for site in (trial.upper, *trial.lowers.values()):
-        await site.remove(f"/api/v1/namespaces/{space}")
+        await site.delete(f"/api/v1/namespaces/{space}")
     for site in (trial.upper, *trial.lowers.values()):
         await until_gone(site, "/api/v1/namespaces", f"fieldSelector=metadata.name%3D{space}", LIMIT)
     await at_rest(trial)

@@ -235,7 +235,7 @@ async def mirrored(trial: Trial, pods: int, *, by_ceiling: bool) -> float:
     begin = time.monotonic()
     await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), body)
     found = await all_ready(trial.upper, labelled(name), pods, begin, LIMIT)
-    await trial.upper.remove(f"{DEPLOYMENTS.format(NAMESPACE)}/{name}?propagationPolicy=Background")
+    await trial.upper.delete(f"{DEPLOYMENTS.format(NAMESPACE)}/{name}?propagationPolicy=Background")
     for site in (trial.upper, *trial.lowers.values()):
         await until_gone(site, PODS.format(NAMESPACE), labelled(name), LIMIT)
     return float(found.summary()["last_ready_s"])
@@ -255,7 +255,7 @@ async def beside(trial: Trial, *, wanted: bool) -> AsyncIterator[Child | None]:
         child.stop()
         for node in await trial.upper.items(NODES):
             if node["metadata"]["name"].startswith("ceiling-"):
-                await trial.upper.remove(f"{NODES}/{node['metadata']['name']}")
+                await trial.upper.delete(f"{NODES}/{node['metadata']['name']}")
 
 
 def spent(trial: Trial) -> dict[str, float]:

@@ -49,7 +49,7 @@ class Stopwatch:
         async with asyncio.timeout(LIMIT):
             taken = await self._ready[name] - begin
         del self._ready[name]
-        await self._site.remove(f"{path}/{name}")
+        await self._site.delete(f"{path}/{name}")
         return taken
 
 

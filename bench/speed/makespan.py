@@ -96,7 +96,7 @@ async def run(turn: Turn, pods: int) -> dict[str, Any]:
     used = child.usage() if child else NOTHING
     begin = time.monotonic()
     for name in names:
-        await site.remove(f"{path}/{name}?propagationPolicy=Background")
+        await site.delete(f"{path}/{name}?propagationPolicy=Background")
     await until_gone(site, PODS.format(NAMESPACE), labelled(*names), LIMIT)
     return {
         **found,

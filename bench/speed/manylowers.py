@@ -129,7 +129,7 @@ class Course:
         """Delete the pods, and return when the lowers have none of them."""
         path = DEPLOYMENTS.format(NAMESPACE)
         for name in self.served:
-            await self.trial.upper.remove(f"{path}/on-{name}?propagationPolicy=Background")
+            await self.trial.upper.delete(f"{path}/on-{name}?propagationPolicy=Background")
         for site in (self.trial.upper, *(self.trial.lowers[name] for name in self.served)):
             await until_gone(site, PODS.format(NAMESPACE), "", LIMIT)
 

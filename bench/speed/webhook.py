@@ -154,7 +154,7 @@ async def measured(sandbox: Sandbox, directory: Path, pods: int, rounds: int) ->
                 kind: (await create(site, f"down-{kind}", min(pods, 200), opted=kind == "opted"))[1]
                 for kind in ("plain", "opted")
             }
-            await site.remove(f"{HOOKS}/tensile-webhook")
+            await site.delete(f"{HOOKS}/tensile-webhook")
     finally:
         child.kill()
     most, which = worst()

@@ -69,7 +69,7 @@ async def test_on_the_ground_is_seen_what_is_wrong(sandbox: Sandbox, tmp_path: P
                 assert words in await ground.wrong(), deed
             assert await ground.wrong() == [SPOILS[-1][1]]
             assert any("Pod" not in one and "p0" in one for one in ground.story())
-            await rig.upper.remove(scene.path("pods", "p0") + "?gracePeriodSeconds=0")
+            await rig.upper.delete(scene.path("pods", "p0") + "?gracePeriodSeconds=0")
 
 
 async def _is_right(ground: Ground) -> bool:

@@ -39,7 +39,7 @@ async def test_what_is_wrong_in_a_namespace_is_told(sandbox: Sandbox, tmp_path: 
         assert await field.settled(0.0, 0.1) == {}
         gone = {"metadata": {"finalizers": None}}
         await rig.upper.call("PATCH", f"{PODS.format(namespace)}/pod-0", gone, MERGE)
-        await rig.upper.remove(f"/api/v1/namespaces/{namespace}")
+        await rig.upper.delete(f"/api/v1/namespaces/{namespace}")
 
 
 async def _accepted(rig: Rig, namespace: str, body: dict[str, object]) -> None:

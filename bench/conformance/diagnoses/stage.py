@@ -170,7 +170,7 @@ class Stage:
     async def _clear(self) -> None:
         """Remove the nodes that an engine made."""
         for node in self.nodes.values():
-            await self.upper.remove(f"/api/v1/nodes/{node}")
+            await self.upper.delete(f"/api/v1/nodes/{node}")
 
     # Doctor.
 

@@ -51,7 +51,7 @@ async def token_of_an_account_that_is_gone(stage: Stage) -> None:
     site = stage.sites[B]
     await site.call("POST", ACCOUNTS, {"metadata": {"name": stage.user}})
     answer = await site.call("POST", f"{ACCOUNTS}/{stage.user}/token", {"spec": {}})
-    await site.remove(f"{ACCOUNTS}/{stage.user}")
+    await site.delete(f"{ACCOUNTS}/{stage.user}")
     stage.edit(B, user={"token": answer["status"]["token"]})
 
 

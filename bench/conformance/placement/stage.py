@@ -116,7 +116,7 @@ class Stage:
             VOLUMES: shelf.volumes,
         }
         for path, manifests in everything.items():
-            await _each(manifests, lambda one, path=path: self._site.remove(f"{path}/{one['metadata']['name']}"))
+            await _each(manifests, lambda one, path=path: self._site.delete(f"{path}/{one['metadata']['name']}"))
 
     async def _made(self, path: str, manifest: Manifest) -> Manifest:
         try:
@@ -147,14 +147,14 @@ class Stage:
         if manifest["status"]:
             await self._site.call("PATCH", f"{path}/status", {"status": manifest["status"]}, MERGE)
         if manifest["metadata"].get("finalizers"):
-            await self._site.remove(path)
+            await self._site.delete(path)
 
     async def _gone(self, pod: Manifest) -> None:
         """Take a pod away, whatever holds it."""
         path = f"{PODS.format(pod['metadata']['namespace'])}/{pod['metadata']['name']}"
         if pod["metadata"].get("finalizers"):
             await self._site.call("PATCH", path, {"metadata": {"finalizers": None}}, MERGE)
-        await self._site.remove(f"{path}?gracePeriodSeconds=0")
+        await self._site.delete(f"{path}?gracePeriodSeconds=0")
 
 
 def _message(pod: Manifest) -> str:

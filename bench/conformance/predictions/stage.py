@@ -137,7 +137,7 @@ class Stage:
             await undo()
         self._undo = []
         await until(self._is_empty, f"nothing is left of {self.namespace}", LIMIT)
-        await self.upper.remove(f"/api/v1/namespaces/{self.namespace}")
+        await self.upper.delete(f"/api/v1/namespaces/{self.namespace}")
         for lower in LOWERS:
             await self.edit(self.upper, f"{NODES}/{lower}", {"metadata": {"annotations": {TRIED: None}}})
         await nodes_usable(self.upper, len(LOWERS))
@@ -200,7 +200,7 @@ class Stage:
         site, path = self.lowers[lower], f"{NODES}/{lower}-node-{place}"
         node = await site.call("GET", path)
         meta = {field: node["metadata"].get(field) for field in ("name", "labels", "annotations")}
-        await site.remove(path)
+        await site.delete(path)
         self._undo.append(lambda: site.call("POST", NODES, {**node, "metadata": meta}))
 
     # Pods.

@@ -153,15 +153,15 @@ class Stage:
         for site in (self.upper, self.stock, *self.lowers.values()):
             for path in (BUDGETS, PODS.format(NAMESPACE)):
                 for one in await site.items(path) if path == BUDGETS or site in (self.upper, self.stock) else ():
-                    await site.remove(f"{path}/{one['metadata']['name']}")
+                    await site.delete(f"{path}/{one['metadata']['name']}")
         for one in made.members:
             place = next(place for place in made.places if place.name == one.node)
             if one.kind == "stranger":
-                await self.lowers[place.lower].remove(f"{PODS.format(NAMESPACE)}/{one.name}?gracePeriodSeconds=0")
+                await self.lowers[place.lower].delete(f"{PODS.format(NAMESPACE)}/{one.name}?gracePeriodSeconds=0")
         await until(self._is_empty, "no pod is left", LIMIT)
         for place in made.places:
             for site in (self.stock, self.lowers[place.lower]):
-                await site.remove(f"{NODES}/{place.name}")
+                await site.delete(f"{NODES}/{place.name}")
 
     async def _node_of(self, site: Site, pod: Manifest) -> str:
         """Return the real node of a pod, "" while it has none."""

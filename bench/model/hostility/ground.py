@@ -272,7 +272,7 @@ class Ground:
                 if kind == POD:
                     await self.delete(ref, one, "", 0)
         for space in self._everywhere():
-            await self._site(cluster).remove(NAMESPACE.path("", space))
+            await self._site(cluster).delete(NAMESPACE.path("", space))
 
     async def _call(
         self, ref: Ref, method: str, path: str, body: Manifest, *, who: str = "", media: str = "application/json"

@@ -147,7 +147,7 @@ async def played(scene: Scene, weather: Weather, deeds: list[Deed]) -> Verdict:
         await until(is_right, "everything is right", PATIENCE)
     words = await ground.wrong()
     for name in PODS:
-        await scene.rig.upper.remove(scene.path("pods", name))
+        await scene.rig.upper.delete(scene.path("pods", name))
     return Verdict(words, ground.story() if words else [])
 
 

@@ -161,7 +161,7 @@ async def test_single_events_can_be_dropped_doubled_or_swapped(sandbox: Sandbox)
                     await front.make(one, past=True)
                 assert [(await anext(told))[1] for _ in expected] == expected, number
             for name in (a, b, c):
-                await front.past.remove(f"{front.maps}/{name}")
+                await front.past.delete(f"{front.maps}/{name}")
 
 
 async def test_a_cut_resets_what_is_open(sandbox: Sandbox) -> None:

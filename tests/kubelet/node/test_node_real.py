@@ -2,13 +2,12 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import orjson
 import pytest
-from rawapi import Api
+from sitekit import Site
 from worldkit import NOW, lower_node, put, reload, world
 
 from tensile.errors import ClusterError, Conflict, NotFound
@@ -32,7 +31,7 @@ PROVIDER = "virtual-kubelet.io/provider"
 class Virtual:
     """A virtual node in the upper cluster, and a loop that keeps it; the test reads and writes beside it."""
 
-    def __init__(self, upper: HttpCluster, somebody: Api) -> None:
+    def __init__(self, upper: HttpCluster, somebody: Site) -> None:
         self.upper = upper
         self.somebody = somebody
         self.name = f"vk-{uuid4().hex[:8]}"
@@ -71,9 +70,9 @@ class Virtual:
         assert self.troubles == []
         return list(self.steps)
 
-    def written(self, body: Manifest, subresource: str = "") -> None:
+    async def written(self, body: Manifest, subresource: str = "") -> None:
         """Write to the node as somebody else."""
-        self.somebody.patch(self.ref.path(subresource), body)
+        await self.somebody.patch(self.ref.path(subresource), body, "strategic")
 
     async def seen(self) -> Any:
         """Read the node."""
@@ -86,15 +85,16 @@ class Virtual:
 
 
 @pytest.fixture
-async def virtual(sandbox: "Sandbox", tmp_path: Path) -> AsyncIterator[Virtual]:
+async def virtual(sandbox: "Sandbox") -> AsyncIterator[Virtual]:
     """A node of the test's own, made by the loop, and gone afterwards."""
     upper = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
-    made = Virtual(upper, Api(sandbox.directory / "upper.kubeconfig", tmp_path))
+    made = Virtual(upper, Site(sandbox.clusters[UPPER]))
     made.loop.open(made.name)
     await made.loop.wait_idle()
     yield made
     await made.loop.close(made.name)
     await upper.delete(made.ref, uid=(await made.seen())["metadata"]["uid"])
+    await made.somebody.close()
     await upper.close()
 
 
@@ -132,7 +132,7 @@ async def test_what_others_put_there_stays(virtual: Virtual) -> None:
     """Labels, annotations, a cordon, and a taint before ours: nothing is written."""
     node = await virtual.seen()
     theirs = {"key": "example.com/theirs", "effect": "NoExecute"}
-    virtual.written(
+    await virtual.written(
         {
             "metadata": {"labels": {"theirs": "yes"}, "annotations": {"theirs": "yes"}},
             "spec": {"unschedulable": True, "taints": [theirs, *node["spec"]["taints"]]},
@@ -149,7 +149,7 @@ async def test_what_others_put_there_stays(virtual: Virtual) -> None:
 
 async def test_what_is_ours_is_put_back(virtual: Virtual) -> None:
     """Whoever changed it or took it away."""
-    virtual.written({"metadata": {"labels": {"type": "wrong", "clusterID": None}}})
+    await virtual.written({"metadata": {"labels": {"type": "wrong", "clusterID": None}}})
     assert await virtual.settled() == ["patch"]
     labels = (await virtual.seen())["metadata"]["labels"]
     assert (labels["type"], labels["clusterID"]) == ("virtual-kubelet", virtual.name)
@@ -176,7 +176,7 @@ async def test_a_write_from_an_old_sight_is_worked_out_anew(virtual: Virtual) ->
     node = await virtual.seen()
     virtual.taint("example.com/one")
     theirs = {"key": "example.com/theirs", "effect": "NoSchedule"}
-    virtual.written({"spec": {"taints": [*node["spec"]["taints"], theirs]}})
+    await virtual.written({"spec": {"taints": [*node["spec"]["taints"], theirs]}})
     virtual.loop.add(Key("node", virtual.name, "", virtual.name))
     await virtual.loop.wait_idle()
     await virtual.settled()
@@ -202,7 +202,7 @@ def _left(virtual: Virtual) -> None:
 )
 async def test_a_status_is_written_once(virtual: Virtual, change: Callable[[Virtual], None], steps: list[str]) -> None:
     """Conditions merge by their type, and those that others set are kept."""
-    virtual.written({"status": {"conditions": [{"type": "Theirs", "status": "True"}]}}, "status")
+    await virtual.written({"status": {"conditions": [{"type": "Theirs", "status": "True"}]}}, "status")
     change(virtual)
     assert await virtual.settled() == steps
     assert await virtual.settled() == []
@@ -240,7 +240,7 @@ async def test_what_others_add_to_what_it_offers_goes_with_one_write(virtual: Vi
     """By hand, as one advertises a resource of a real node; all that is left out is ours to leave out."""
     address = {"type": "ExternalIP", "address": "192.0.2.1"}
     status = {"capacity": {GPU: "8"}, "allocatable": {GPU: "8"}, "addresses": [address], "declaredFeatures": ["X"]}
-    virtual.written({"status": {**status, "nodeInfo": {"swap": {"capacity": 1}}}}, "status")
+    await virtual.written({"status": {**status, "nodeInfo": {"swap": {"capacity": 1}}}}, "status")
     assert await virtual.settled() == ["patch status"]
     assert await virtual.settled() == []
     status = (await virtual.seen())["status"]

@@ -1,12 +1,13 @@
 """The projection and the status bodies before real apiservers: accepted, complete, and written once."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import pytest_asyncio
 from podkit import NOW, OWNER
-from rawapi import Api, Refused
+from sitekit import Manifest, Refused, Site, phase_of
 
 from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
@@ -15,8 +16,7 @@ from tensile.kubelet.pods.update import ephemeral_patch, image_patch, resize_pat
 from tensile.reconcile.pods.scheduling import tolerations_for_upper
 from tensile.sandbox.sandbox import Sandbox
 
-Manifest = dict[str, Any]
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 NODE = "vk-projection"
 SPACE = f"projection-{uuid4().hex[:8]}"
@@ -32,10 +32,9 @@ GOLD = {"metadata": {"name": "projection-gold"}, "value": 1000}
 class Ground:
     """An upper cluster with a hand-made virtual node, a lower one behind it, and a namespace in both."""
 
-    def __init__(self, upper: Api, lower: Api) -> None:
+    def __init__(self, upper: Site, lower: Site, space: Manifest) -> None:
         self.upper = upper
         self.lower = lower
-        space = lower.read(f"/api/v1/namespaces/{SPACE}")
         self.place = LowerContext(
             OWNER,
             NODE,
@@ -46,31 +45,31 @@ class Ground:
             taints=(PROVIDER,),
         )
 
-    def bound(self, name: str, spec: Manifest | None = None, **meta: Any) -> Manifest:
+    async def bound(self, name: str, spec: Manifest | None = None, **meta: Any) -> Manifest:
         """Create an upper pod that is bound to the virtual node."""
         basis = {"nodeName": NODE, "containers": [{"name": "main", "image": "app:1"}], "tolerations": []}
-        return self.upper.create(PODS, {"metadata": {"name": name, **meta}, "spec": {**basis, **(spec or {})}})
+        return await self.upper.create(PODS, {"metadata": {"name": name, **meta}, "spec": {**basis, **(spec or {})}})
 
-    def mirrored(self, upper_pod: Manifest) -> Manifest:
+    async def mirrored(self, upper_pod: Manifest) -> Manifest:
         """Create its lower pod, and give it as it is when it runs."""
-        made = self.lower.create(PODS, lower_pod(upper_pod, self.place))
+        made = await self.lower.create(PODS, lower_pod(upper_pod, self.place))
         path = f"{PODS}/{made['metadata']['name']}"
-        return self.lower.until(path, lambda found: found["status"]["phase"] == "Running")
+        return await self.lower.until(path, lambda found: phase_of(found) == "Running")
 
-    def written(self, upper_pod: Manifest, body: Manifest | None) -> Manifest:
+    async def written(self, upper_pod: Manifest, body: Manifest | None) -> Manifest:
         """Write a status body as the engine does, with the pod's UID, and give the pod as stored."""
         assert body is not None
         meta = {"metadata": {"uid": upper_pod["metadata"]["uid"]}}
-        return self.upper.patch(f"{PODS}/{upper_pod['metadata']['name']}/status", {**body, **meta})
+        path = f"{PODS}/{upper_pod['metadata']['name']}/status"
+        return await self.upper.patch(path, {**body, **meta}, "strategic")
 
 
-@pytest.fixture(scope="module")
-def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ground(sandbox: Sandbox) -> AsyncIterator[Ground]:
     """Make node, namespaces and classes, and take them away again."""
-    scratch = tmp_path_factory.mktemp("certificates")
-    upper, lower = (Api(sandbox.clusters[name].kubeconfig, scratch) for name in ("upper", "lower-a"))
-    made = [(api, "/api/v1/namespaces", {"metadata": {"name": SPACE}}) for api in (upper, lower)]
-    made += [(api, "/apis/node.k8s.io/v1/runtimeclasses", RUNTIME) for api in (upper, lower)]
+    upper, lower = (Site(sandbox.clusters[name]) for name in ("upper", "lower-a"))
+    made = [(site, "/api/v1/namespaces", {"metadata": {"name": SPACE}}) for site in (upper, lower)]
+    made += [(site, "/apis/node.k8s.io/v1/runtimeclasses", RUNTIME) for site in (upper, lower)]
     made += [(upper, "/apis/scheduling.k8s.io/v1/priorityclasses", GOLD)]
     node = {
         "metadata": {"name": NODE},
@@ -78,18 +77,20 @@ def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "status": {"allocatable": ROOM, "capacity": ROOM},
     }
     made += [(upper, "/api/v1/nodes", node)]
-    for api, path, body in made:
-        api.create(path, body)
+    for site, path, body in made:
+        await site.create(path, body)
     try:
-        for api in (upper, lower):
-            api.until(f"/api/v1/namespaces/{SPACE}/serviceaccounts/default", bool)
-        upper.create(f"/api/v1/namespaces/{SPACE}/serviceaccounts", {"metadata": {"name": "robot"}})
-        yield Ground(upper, lower)
+        for site in (upper, lower):
+            await site.until(f"/api/v1/namespaces/{SPACE}/serviceaccounts/default", bool)
+        await upper.create(f"/api/v1/namespaces/{SPACE}/serviceaccounts", {"metadata": {"name": "robot"}})
+        yield Ground(upper, lower, await lower.read(f"/api/v1/namespaces/{SPACE}"))
     finally:
-        for api in (upper, lower):
-            api.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
-        for api, path, body in reversed(made):
-            api.call("DELETE", f"{path}/{body['metadata']['name']}")
+        for site in (upper, lower):
+            await site.delete(PODS, 0)
+        for site, path, body in reversed(made):
+            await site.delete(f"{path}/{body['metadata']['name']}")
+        for site in (upper, lower):
+            await site.close()
 
 
 def selecting(*expressions: Manifest) -> Manifest:
@@ -190,18 +191,20 @@ MARKED = {
 }
 
 
-@pytest.fixture(scope="module")
-def rich(ground: Ground) -> Iterator[tuple[Manifest, Manifest]]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rich(ground: Ground) -> AsyncIterator[tuple[Manifest, Manifest]]:
     """A pod with everything: the upper one as stored, and its lower one as it runs."""
-    ground.upper.create(f"/api/v1/namespaces/{SPACE}/configmaps", {"metadata": {"name": "parent"}})
-    owner = ground.upper.read(f"/api/v1/namespaces/{SPACE}/configmaps/parent")["metadata"]["uid"]
-    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "parent", "uid": owner, "controller": True}
-    upper = ground.bound("rich", everything(), ownerReferences=[reference], **MARKED)
-    yield upper, ground.mirrored(upper)
-    ground.upper.patch(f"{PODS}/rich", {"metadata": {"$deleteFromPrimitiveList/finalizers": ["example.com/hold"]}})
+    await ground.upper.create(f"/api/v1/namespaces/{SPACE}/configmaps", {"metadata": {"name": "parent"}})
+    parent = await ground.upper.read(f"/api/v1/namespaces/{SPACE}/configmaps/parent")
+    owner = {"name": "parent", "uid": parent["metadata"]["uid"], "controller": True}
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", **owner}
+    upper = await ground.bound("rich", everything(), ownerReferences=[reference], **MARKED)
+    yield upper, await ground.mirrored(upper)
+    released = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["example.com/hold"]}}
+    await ground.upper.patch(f"{PODS}/rich", released, "strategic")
 
 
-def test_a_pod_with_everything_runs_below(rich: tuple[Manifest, Manifest]) -> None:
+async def test_a_pod_with_everything_runs_below(rich: tuple[Manifest, Manifest]) -> None:
     """The lower apiserver takes it, the lower scheduler finds a node, and it runs."""
     upper, lower = rich
     assert lower["spec"]["nodeName"].startswith("lower-a-node")
@@ -211,7 +214,7 @@ def test_a_pod_with_everything_runs_below(rich: tuple[Manifest, Manifest]) -> No
     assert lower["spec"]["priority"] == 0
 
 
-def test_the_apiserver_below_adds_no_token(rich: tuple[Manifest, Manifest]) -> None:
+async def test_the_apiserver_below_adds_no_token(rich: tuple[Manifest, Manifest]) -> None:
     """Neither the upper's token volume nor one of its own; the user's volumes stay."""
     upper, lower = rich
     assert any(volume["name"].startswith("kube-api-access-") for volume in upper["spec"]["volumes"])
@@ -219,7 +222,7 @@ def test_the_apiserver_below_adds_no_token(rich: tuple[Manifest, Manifest]) -> N
     assert lower["spec"]["serviceAccountName"] == "default"
 
 
-def test_what_is_kept_arrives_whole(rich: tuple[Manifest, Manifest]) -> None:
+async def test_what_is_kept_arrives_whole(rich: tuple[Manifest, Manifest]) -> None:
     """Containers, security, names and network of the stored lower spec are those of the stored upper spec."""
     upper, lower = rich
     same = (
@@ -239,7 +242,7 @@ def test_what_is_kept_arrives_whole(rich: tuple[Manifest, Manifest]) -> None:
     assert lower["spec"]["initContainers"][0]["restartPolicy"] == "Always"
 
 
-def test_only_constraints_on_lower_nodes_arrive(rich: tuple[Manifest, Manifest]) -> None:
+async def test_only_constraints_on_lower_nodes_arrive(rich: tuple[Manifest, Manifest]) -> None:
     """Selector, affinity, spread and tolerations as the lower scheduler can meet them."""
     spec = rich[1]["spec"]
     assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
@@ -249,7 +252,7 @@ def test_only_constraints_on_lower_nodes_arrive(rich: tuple[Manifest, Manifest])
     assert PROVIDER["key"] not in {toleration.get("key") for toleration in spec["tolerations"]}
 
 
-def test_a_stored_pod_needs_no_change(ground: Ground, rich: tuple[Manifest, Manifest]) -> None:
+async def test_a_stored_pod_needs_no_change(ground: Ground, rich: tuple[Manifest, Manifest]) -> None:
     """The stored lower pod, defaulted and admitted, is what the upper pod asks for: no drift right after creation."""
     upper, lower = rich
     assert image_patch(upper, lower) is None
@@ -258,10 +261,10 @@ def test_a_stored_pod_needs_no_change(ground: Ground, rich: tuple[Manifest, Mani
     assert ephemeral_patch(upper, lower, ground.place) is None
 
 
-def test_the_status_comes_up_once(ground: Ground, rich: tuple[Manifest, Manifest]) -> None:
+async def test_the_status_comes_up_once(ground: Ground, rich: tuple[Manifest, Manifest]) -> None:
     """The upper apiserver takes it as it is, and what it stores leaves nothing to write."""
     upper, lower = rich
-    stored = ground.written(upper, upper_status(upper, lower, generation=1))
+    stored = await ground.written(upper, upper_status(upper, lower, generation=1))
     assert stored["status"]["phase"] == "Running"
     assert stored["status"]["podIP"] == lower["status"]["podIP"]
     assert {one["name"] for one in stored["status"]["containerStatuses"]} == {"main", "second"}
@@ -270,62 +273,62 @@ def test_the_status_comes_up_once(ground: Ground, rich: tuple[Manifest, Manifest
     assert (ready["status"], ready["reason"]) == ("False", "ReadinessGatesNotReady")
 
 
-def test_an_opened_gate_makes_the_pod_ready(ground: Ground) -> None:
+async def test_an_opened_gate_makes_the_pod_ready(ground: Ground) -> None:
     """A readiness gate that an upper controller opens is all that was missing."""
-    upper = ground.bound("gated", {"readinessGates": [{"conditionType": "example.com/gate"}]})
-    lower = ground.mirrored(upper)
-    closed = ground.written(upper, upper_status(upper, lower, generation=1))
+    upper = await ground.bound("gated", {"readinessGates": [{"conditionType": "example.com/gate"}]})
+    lower = await ground.mirrored(upper)
+    closed = await ground.written(upper, upper_status(upper, lower, generation=1))
     gate = {"type": "example.com/gate", "status": "True", "lastTransitionTime": NOW}
-    opened = ground.written(closed, {"status": {"conditions": [gate]}})
-    stored = ground.written(opened, upper_status(opened, lower, generation=1))
+    opened = await ground.written(closed, {"status": {"conditions": [gate]}})
+    stored = await ground.written(opened, upper_status(opened, lower, generation=1))
     by_type = {one["type"]: one for one in stored["status"]["conditions"]}
     assert (by_type["Ready"]["status"], by_type["example.com/gate"]["status"]) == ("True", "True")
     assert "reason" not in by_type["Ready"]
     assert upper_status(stored, lower, generation=1) is None
 
 
-def test_a_changed_address_is_accepted(ground: Ground) -> None:
+async def test_a_changed_address_is_accepted(ground: Ground) -> None:
     """Two addresses, another one instead, none: each is a body that the apiserver takes."""
-    upper = ground.bound("moving")
+    upper = await ground.bound("moving")
     for addresses in (["10.9.0.1", "fd00::9"], ["10.9.0.2"], []):
         pairs = {"podIP": addresses[0], "podIPs": [{"ip": one} for one in addresses]} if addresses else {}
         status = {"phase": "Running", "hostIP": "10.8.0.1", "hostIPs": [{"ip": "10.8.0.1"}], **pairs}
         lower = {"metadata": {}, "status": status}
-        upper = ground.written(upper, upper_status(upper, lower, generation=1))
+        upper = await ground.written(upper, upper_status(upper, lower, generation=1))
         assert [one["ip"] for one in upper["status"].get("podIPs", [])] == addresses
         assert upper_status(upper, lower, generation=1) is None
 
 
-def test_resources_that_shrink_are_accepted(ground: Ground) -> None:
+async def test_resources_that_shrink_are_accepted(ground: Ground) -> None:
     """Maps are replaced: what is not allocated any more is not left behind."""
-    upper = ground.bound("shrinking", {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}})
+    upper = await ground.bound("shrinking", {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}})
     for amounts in ({"cpu": "1", "memory": "1Gi"}, {"cpu": "500m"}):
         status = {"phase": "Running", "allocatedResources": amounts, "resources": {"requests": amounts}}
         lower = {"metadata": {}, "status": status}
-        upper = ground.written(upper, upper_status(upper, lower, generation=1))
+        upper = await ground.written(upper, upper_status(upper, lower, generation=1))
         assert upper["status"]["allocatedResources"] == amounts
         assert upper["status"]["resources"]["requests"] == amounts
         assert upper_status(upper, lower, generation=1) is None
 
 
-def test_a_container_from_the_dead_does_not_spoil_the_status(ground: Ground) -> None:
+async def test_a_container_from_the_dead_does_not_spoil_the_status(ground: Ground) -> None:
     """The apiserver would refuse the whole write; the rest of it comes through."""
-    upper = ground.bound("once", {"restartPolicy": "Never"})
+    upper = await ground.bound("once", {"restartPolicy": "Never"})
     ended = {"name": "main", "image": "a", "imageID": "", "ready": False, "restartCount": 0}
     exited = {**ended, "state": {"terminated": {"exitCode": 1}}}
     first = {"metadata": {}, "status": {"phase": "Running", "containerStatuses": [exited]}}
-    upper = ground.written(upper, upper_status(upper, first, generation=1))
+    upper = await ground.written(upper, upper_status(upper, first, generation=1))
     alive = {**ended, "state": {"running": {"startedAt": NOW}}}
     with pytest.raises(Refused, match="non-terminated"):
-        ground.written(upper, {"status": {"containerStatuses": [alive]}})
+        await ground.written(upper, {"status": {"containerStatuses": [alive]}})
     second = {"metadata": {}, "status": {"phase": "Running", "message": "m", "containerStatuses": [alive]}}
-    upper = ground.written(upper, upper_status(upper, second, generation=1))
+    upper = await ground.written(upper, upper_status(upper, second, generation=1))
     assert upper["status"]["message"] == "m"
     assert upper_status(upper, second, generation=1) is None
 
 
 @pytest.mark.parametrize("name", ["pending", "unreachable", "lost", "ending"])
-def test_statuses_of_our_own_are_accepted_once(ground: Ground, name: str) -> None:
+async def test_statuses_of_our_own_are_accepted_once(ground: Ground, name: str) -> None:
     """Each body is taken by the apiserver, and the pod it leaves needs no second one."""
     bodies = {
         "pending": lambda pod: pending_because(pod, "NameConflict", "a pod of that name is there", NOW),
@@ -333,18 +336,18 @@ def test_statuses_of_our_own_are_accepted_once(ground: Ground, name: str) -> Non
         "lost": lambda pod: lost(pod, NOW),
         "ending": lambda pod: ending(pod, None, NOW),
     }
-    upper = ground.bound(f"own-{name}")
+    upper = await ground.bound(f"own-{name}")
     if name != "pending":
-        upper = ground.written(upper, upper_status(upper, ground.mirrored(upper), generation=1))
-    stored = ground.written(upper, bodies[name](upper))
+        upper = await ground.written(upper, upper_status(upper, await ground.mirrored(upper), generation=1))
+    stored = await ground.written(upper, bodies[name](upper))
     assert bodies[name](stored) is None
 
 
-def test_a_first_status_ends_the_pending_reason(ground: Ground) -> None:
+async def test_a_first_status_ends_the_pending_reason(ground: Ground) -> None:
     """The condition of ours is gone from the stored pod, and so is the reason that kubectl printed."""
-    upper = ground.bound("waited")
-    waiting = ground.written(upper, pending_because(upper, "NameConflict", "m", NOW))
-    stored = ground.written(waiting, upper_status(waiting, ground.mirrored(waiting), generation=1))
+    upper = await ground.bound("waited")
+    waiting = await ground.written(upper, pending_because(upper, "NameConflict", "m", NOW))
+    stored = await ground.written(waiting, upper_status(waiting, await ground.mirrored(waiting), generation=1))
     assert "tensile-kube.io/Mirrored" not in {one["type"] for one in stored["status"]["conditions"]}
     assert stored["status"].keys().isdisjoint({"reason", "message"})
 
@@ -357,32 +360,34 @@ def test_a_first_status_ends_the_pending_reason(ground: Ground) -> None:
         ("any", [{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}]),
     ],
 )
-def test_unlimited_tolerations_are_accepted_on_a_bound_pod(ground: Ground, name: str, tolerations: list) -> None:
+async def test_unlimited_tolerations_are_accepted_on_a_bound_pod(ground: Ground, name: str, tolerations: list) -> None:
     """Seconds taken off in place, new ones before or after the old: the apiserver takes all of it."""
-    upper = ground.bound(f"tolerating-{name}", {"tolerations": tolerations})
+    upper = await ground.bound(f"tolerating-{name}", {"tolerations": tolerations})
     wanted = tolerations_for_upper(upper)
     assert wanted is not None
-    stored = ground.upper.patch(f"{PODS}/{upper['metadata']['name']}", {"spec": {"tolerations": wanted}})
+    stored = await ground.upper.patch(
+        f"{PODS}/{upper['metadata']['name']}", {"spec": {"tolerations": wanted}}, "strategic"
+    )
     assert stored["spec"]["tolerations"] == wanted
     assert tolerations_for_upper(stored) is None
 
 
-def test_changes_travel_by_their_ways(ground: Ground) -> None:
+async def test_changes_travel_by_their_ways(ground: Ground) -> None:
     """An image, a deadline and a toleration; a resize; an ephemeral container: sent, stored, and then no difference."""
-    upper = ground.bound(
+    upper = await ground.bound(
         "changing", {"containers": [{"name": "main", "image": "a:1", "resources": {"requests": {"cpu": "1"}}}]}
     )
     path = f"{PODS}/changing"
-    (status,) = ground.mirrored(upper)["status"]["containerStatuses"]
+    (status,) = (await ground.mirrored(upper))["status"]["containerStatuses"]
     sized = {**status, "resources": {"requests": {"cpu": "1"}}}
-    ground.lower.patch(f"{path}/status", {"status": {"containerStatuses": [sized]}})
+    await ground.lower.patch(f"{path}/status", {"status": {"containerStatuses": [sized]}}, "strategic")
     more = [*upper["spec"]["tolerations"], {"key": "new", "operator": "Exists"}]
     image = {"containers": [{"name": "main", "image": "a:2"}], "activeDeadlineSeconds": 99, "tolerations": more}
-    ground.upper.patch(path, {"spec": image})
+    await ground.upper.patch(path, {"spec": image}, "strategic")
     size = {"containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]}
-    ground.upper.patch(f"{path}/resize", {"spec": size})
+    await ground.upper.patch(f"{path}/resize", {"spec": size}, "strategic")
     debug = {"ephemeralContainers": [{"name": "debug", "image": "d:1"}]}
-    upper = ground.upper.patch(f"{path}/ephemeralcontainers", {"spec": debug})
+    upper = await ground.upper.patch(f"{path}/ephemeralcontainers", {"spec": debug}, "strategic")
     ways = (
         ("", lambda lower: image_patch(upper, lower)),
         ("", lambda lower: toleration_patch(upper, lower, ground.place)),
@@ -390,42 +395,42 @@ def test_changes_travel_by_their_ways(ground: Ground) -> None:
         ("/ephemeralcontainers", lambda lower: ephemeral_patch(upper, lower, ground.place)),
     )
     for tail, change in ways:
-        body = change(ground.lower.read(path))
+        body = change(await ground.lower.read(path))
         assert body is not None
-        assert change(ground.lower.patch(path + tail, body)) is None
+        assert change(await ground.lower.patch(path + tail, body, "strategic")) is None
 
 
-def test_resource_claims_go_down_as_references(ground: Ground) -> None:
+async def test_resource_claims_go_down_as_references(ground: Ground) -> None:
     """The lower apiserver takes them; the claim itself has to be made there."""
     claim = {"name": "gpu", "resourceClaimName": "absent"}
     container = {"name": "main", "image": "a", "resources": {"claims": [{"name": "gpu"}]}}
-    upper = ground.bound("claiming", {"resourceClaims": [claim], "containers": [container]})
-    made = ground.lower.create(PODS, lower_pod(upper, ground.place))
+    upper = await ground.bound("claiming", {"resourceClaims": [claim], "containers": [container]})
+    made = await ground.lower.create(PODS, lower_pod(upper, ground.place))
     assert made["spec"]["resourceClaims"] == [claim]
     assert made["spec"]["containers"][0]["resources"] == container["resources"]
 
 
-def test_why_the_lower_scheduler_finds_no_node_comes_up(ground: Ground) -> None:
+async def test_why_the_lower_scheduler_finds_no_node_comes_up(ground: Ground) -> None:
     """Under a name of our own, beside the upper scheduler's PodScheduled."""
-    upper = ground.bound("homeless", {"nodeSelector": {"disk": "none"}})
-    ground.lower.create(PODS, lower_pod(upper, ground.place))
-    lower = ground.lower.until(f"{PODS}/homeless", lambda found: bool(found["status"].get("conditions")))
-    stored = ground.written(upper, upper_status(upper, lower, generation=1))
+    upper = await ground.bound("homeless", {"nodeSelector": {"disk": "none"}})
+    await ground.lower.create(PODS, lower_pod(upper, ground.place))
+    lower = await ground.lower.until(f"{PODS}/homeless", lambda found: bool(found["status"].get("conditions")))
+    stored = await ground.written(upper, upper_status(upper, lower, generation=1))
     told = {one["type"]: one for one in stored["status"]["conditions"]}
     assert told["tensile-kube.io/LowerScheduled"]["reason"] == "Unschedulable"
     assert told["PodScheduled"]["status"] == "True"
     assert upper_status(stored, lower, generation=1) is None
 
 
-def test_no_controller_below_adopts_a_lower_pod(ground: Ground) -> None:
+async def test_no_controller_below_adopts_a_lower_pod(ground: Ground) -> None:
     """A ReplicaSet whose selector matches makes a pod of its own and leaves ours alone."""
-    upper = ground.bound("coveted", labels={"app": "coveted"})
-    ours = ground.mirrored(upper)
+    upper = await ground.bound("coveted", labels={"app": "coveted"})
+    ours = await ground.mirrored(upper)
     template = {"metadata": {"labels": {"app": "coveted"}}, "spec": {"containers": [{"name": "c", "image": "c"}]}}
     body = {"metadata": {"name": "native"}, "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "coveted"}}}}
     sets = f"/apis/apps/v1/namespaces/{SPACE}/replicasets"
-    ground.lower.create(sets, {**body, "spec": {**body["spec"], "template": template}})
-    ground.lower.until(f"{sets}/native", lambda found: found["status"].get("readyReplicas") == 1)
-    assert ground.lower.read(f"{PODS}/coveted")["metadata"]["uid"] == ours["metadata"]["uid"]
-    found = ground.lower.read(f"{PODS}?labelSelector=app%3Dcoveted")["items"]
+    await ground.lower.create(sets, {**body, "spec": {**body["spec"], "template": template}})
+    await ground.lower.until(f"{sets}/native", lambda found: found["status"].get("readyReplicas") == 1)
+    assert (await ground.lower.read(f"{PODS}/coveted"))["metadata"]["uid"] == ours["metadata"]["uid"]
+    found = (await ground.lower.read(f"{PODS}?labelSelector=app%3Dcoveted"))["items"]
     assert len(found) == 2
