@@ -1,5 +1,6 @@
 """Grounds for commands, and commands that wait while other tests run."""
 
+import socket
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +33,19 @@ async def program(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Program]:
     """The same with `tensile run` on it."""
     async with served(sandbox, tmp_path) as running:
         yield running
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """A topology whose clusters do not answer."""
+    return Files(tmp_path)
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A port that takes connections and never answers."""
+    with listening() as server:
+        yield server
 
 
 @pytest.fixture(scope="session", autouse=True)

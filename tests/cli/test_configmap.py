@@ -4,25 +4,10 @@ import signal
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from clikit import Files, ended, is_alive, lines, listening, port_of, refused, started, tensile
 from sandbox_waiting import until
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Files:
-    """A topology whose clusters do not answer."""
-    return Files(tmp_path)
-
-
-@pytest.fixture
-def silent() -> Iterator[socket.socket]:
-    """A port that takes connections and never answers."""
-    with listening() as server:
-        yield server
 
 
 @pytest.mark.parametrize(

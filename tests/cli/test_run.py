@@ -3,27 +3,13 @@
 import re
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clikit import Files, ended, is_alive, lines, listening, port_of, refused, started
+from clikit import Files, ended, is_alive, lines, port_of, refused, started
 from sandbox_waiting import until
 
 TEXT = re.compile(r"\d{4}-\d\d-\d\dT\S+Z (debug|info|warning|error) +tensile\.")
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Files:
-    """A topology whose clusters do not answer."""
-    return Files(tmp_path)
-
-
-@pytest.fixture
-def silent() -> Iterator[socket.socket]:
-    """A port that takes connections and never answers."""
-    with listening() as server:
-        yield server
 
 
 def test_a_bad_first_file_ends_it(files: Files) -> None:

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
+from electionkit import leading
 from sitekit import Manifest, Refused, Site
 
 from tensile.engine.leader_election import Election, LeaseTimings, lease_ref
@@ -54,18 +54,6 @@ async def ground(sandbox: Sandbox) -> AsyncIterator[Ground]:
     await made.site.delete(made.ref.path())
     await made.site.close()
     await upper.close()
-
-
-@asynccontextmanager
-async def leading(engine: Election) -> AsyncIterator[asyncio.Task[str]]:
-    """Have an engine win, and keep the lease; what ended that is the task's result."""
-    await engine.acquired()
-    task = asyncio.create_task(engine.lost())
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_what_the_api_takes_of_a_lease(ground: Ground) -> None:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import pytest_asyncio
 from enginekit import LOWERS, TOLERATION, A, Edit, edit_lower, polled
-from hookedkit import OPTED, Hooked, hooking
+from hookedkit import OPTED, Hooked, hooking, serving_hooks
 from programkit import Program
 from sitekit import LIMIT, Manifest, is_ready
 
@@ -318,17 +318,8 @@ class Served(Program, Hooked):
 @asynccontextmanager
 async def served(own: Sandbox, directory: Path) -> AsyncIterator[Served]:
     """Start the program, and wait until its webhook is registered."""
-    made = Served(own, directory)
-    (made.hook_port,) = spare_ports(1)
-    try:
-        await made.open()
-        await made.start(made.hooked())
-        await made.registered()
+    async with serving_hooks(Served(own, directory)) as made:
         yield made
-        await made.clear()
-        await made.upper.gone(made.hook)
-    finally:
-        await made.close()
 
 
 def alternatives(count: int) -> Manifest:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from filekit import heard
 from structlog.testing import capture_logs
+from tasks import background
 
 from tensile.engine.file_source import SETTLE, TopologyText, TopologyUpdate, follow, read
 from tensile.errors import TensileError
@@ -78,13 +79,8 @@ async def looking(found: Following) -> AsyncIterator[asyncio.Queue[str]]:
         async for topology in found.topologies:
             found.refusals.put_nowait(",".join(names(topology)))
 
-    task = asyncio.create_task(keep())
-    try:
-        async with asyncio.timeout(PATIENCE):
-            yield found.refusals
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    async with background(keep()), asyncio.timeout(PATIENCE):
+        yield found.refusals
 
 
 @pytest.fixture

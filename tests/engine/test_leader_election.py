@@ -1,11 +1,10 @@
 """Engines of one topology take turns: one leads, the others wait until it is gone or gives the lead back."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from electionkit import leading
 from stagekit import Weather
 from virtualtime import clock, in_virtual_time
 from worldkit import OWNER_HERE as OWNER
@@ -82,18 +81,6 @@ class Ground:
     async def write(self, body: Manifest) -> None:
         """Write to the lease as somebody else."""
         await self.upper.patch(REF, Patch("merge-patch", {"metadata": {"uid": uid(self.lease)}, **body}))
-
-
-@asynccontextmanager
-async def leading(engine: Election) -> AsyncIterator[asyncio.Task[str]]:
-    """Have an engine win, and keep the lease; what ended that is the task's result."""
-    await engine.acquired()
-    task = asyncio.create_task(engine.lost())
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 @in_virtual_time

@@ -1,8 +1,7 @@
 """Hostile tenants beside honest load in memory, in short: `python -m bench.model.hostility` plays 2,000 sequences."""
 
 import asyncio
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -17,7 +16,6 @@ from bench.model.hostility.marks import BELOW, Marks
 from bench.model.hostility.playing import setting_of, wrong
 from bench.model.hostility.real import engines
 from bench.model.hostility.setting import SETTINGS, Setting
-from bench.model.sequences.__main__ import unburdened
 from bench.model.sequences.deeds import Deed, read
 from bench.model.sequences.model import LOWERS
 from bench.model.sequences.playing import in_no_time
@@ -39,16 +37,6 @@ from tensile.objects import (
 SEQUENCES, PARTS = 100, 10
 A, B = LOWERS
 MARK = "0123456789abcdef"
-
-
-@pytest.fixture
-def rarely_collected() -> Iterator[None]:
-    """Have garbage be collected as seldom as in a campaign."""
-    before = gc.get_threshold()
-    unburdened()
-    yield
-    gc.unfreeze()
-    gc.set_threshold(*before)
 
 
 @pytest.mark.usefixtures("rarely_collected")

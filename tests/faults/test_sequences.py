@@ -1,12 +1,10 @@
 """Sequences at random on clusters in memory, in short: `python -m bench.model.sequences` plays twenty thousand."""
 
-import gc
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from bench.model.sequences.__main__ import unburdened
 from bench.model.sequences.deeds import RANGE, SORTS, Deed, read, thought_up
 from bench.model.sequences.model import LOWERS, SPACE, Model
 from bench.model.sequences.playing import in_no_time, shrunk, staged, wrong
@@ -32,16 +30,6 @@ EVERYTHING = read(["pod:90", "serve:0", "wait:3", "run:0", "stranger:8", "wait:3
 """A pod that runs in lower-b with all that a pod can depend on, and a stranger's pod in lower-a."""
 _A, _B = LOWERS
 Spoil = Callable[[Stage, Model], object]
-
-
-@pytest.fixture
-def rarely_collected() -> Iterator[None]:
-    """Have garbage be collected as seldom as in a campaign: that is a fifth of the time."""
-    before = gc.get_threshold()
-    unburdened()
-    yield
-    gc.unfreeze()
-    gc.set_threshold(*before)
 
 
 @pytest.mark.usefixtures("rarely_collected")

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from enginekit import Ground
 from sitekit import Manifest
@@ -13,6 +13,7 @@ from tensile.sandbox.sandbox import Sandbox
 
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 OPTED = {"virtual-pod": "true"}
+H = TypeVar("H", bound="Hooked")
 
 
 class Hooked(Ground):
@@ -43,9 +44,8 @@ class Hooked(Ground):
 
 
 @asynccontextmanager
-async def hooking(sandbox: Sandbox, directory: Path) -> AsyncIterator[Hooked]:
-    """Return a ground whose engine runs and whose webhook is registered; at its end nothing of either may be left."""
-    made = Hooked(sandbox, directory)
+async def serving_hooks(made: H) -> AsyncIterator[H]:
+    """Start an engine with its webhook, and wait until that is registered; in the end nothing of either may be left."""
     (made.hook_port,) = spare_ports(1)
     try:
         await made.open()
@@ -56,4 +56,11 @@ async def hooking(sandbox: Sandbox, directory: Path) -> AsyncIterator[Hooked]:
         await made.upper.gone(made.hook)
     finally:
         await made.close()
+
+
+@asynccontextmanager
+async def hooking(sandbox: Sandbox, directory: Path) -> AsyncIterator[Hooked]:
+    """Run such an engine in this process; it may log no defect."""
+    async with serving_hooks(Hooked(sandbox, directory)) as made:
+        yield made
     assert made.heard.defects == []

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from sitekit import Manifest, Refused, Site
+from tasks import background
 
 CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
@@ -99,12 +100,10 @@ async def serving(site: Site, name: str, **fields: Any) -> AsyncIterator[Provisi
     """Serve a storage class while the block runs; nothing of it is left."""
     provisioner = Provisioner(site, name)
     await provisioner.register(**fields)
-    task = asyncio.create_task(provisioner.run())
     try:
-        yield provisioner
+        async with background(provisioner.run()):
+            yield provisioner
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
         await site.delete(f"{CLASSES}/{name}")
         await _swept(site, name)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 from scripted import (
@@ -17,6 +17,7 @@ from scripted import (
     refusal,
     status_body,
 )
+from tasks import background
 
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection, WatchEvent
@@ -72,13 +73,10 @@ async def tailing(
 ) -> AsyncIterator[Heard]:
     """Run a tail against a scripted apiserver."""
     heard = Heard(server, pace, clock, [] if rests is None else rests)
-    task = asyncio.create_task(heard.tail.run())
     try:
-        yield heard
+        async with background(heard.tail.run()):
+            yield heard
     finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
         await heard.cluster.close()
 
 

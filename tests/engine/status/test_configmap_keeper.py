@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from statuskit import LATER, NOW, OWNER, PLACE, bad, good, row
 from structlog.testing import capture_logs
+from tasks import background
 from virtualtime import in_virtual_time
 
 from tensile.engine.file_source import TopologyText, TopologyUpdate
@@ -92,12 +93,8 @@ class Kept:
 @asynccontextmanager
 async def keeping(kept: Kept) -> AsyncIterator[None]:
     """Let the keeper run."""
-    task = asyncio.create_task(kept.keeper.run())
-    try:
+    async with background(kept.keeper.run()):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 MADE = [("create", "ConfigMap"), ("create", "Event")]

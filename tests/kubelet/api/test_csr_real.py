@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kubelet_lab import NamedPods, Notes, leak_watch, until
 from kubelet_twins import CONTAINER, LOWER, POD, SPDY, Twins
+from tasks import background
 
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
@@ -62,10 +63,8 @@ async def site(twins: Twins) -> AsyncIterator[Site]:
             await made.server.arrange({twins.nodes[SPDY]: NodeEndpoint(("127.0.0.1", twins.ports[SPDY]), made.pods)})
             == {}
         )
-        task = asyncio.create_task(made.enrolment.run(twins.nodes[SPDY]))
-        yield made
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        async with background(made.enrolment.run(twins.nodes[SPDY])):
+            yield made
         await made.server.close()
         await upper.close()
         await lower.close()

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 from answering import Answering, Held
 from eventkit import lower_event, lower_of, mirrored
+from tasks import background
 from virtualtime import in_virtual_time
 from worldkit import drop, put
 
@@ -48,15 +49,10 @@ class Bench:
 
 @asynccontextmanager
 async def mirroring(*names: str) -> AsyncIterator[Bench]:
-    """Have a mirror run."""
+    """Run a mirror."""
     bench = Bench(mirrored(*names))
-    task = asyncio.create_task(bench.mirror.run())
-    try:
+    async with background(bench.mirror.run()):
         yield bench
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def turn(count: int = 1) -> None:

@@ -3,10 +3,11 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from answering import Answering
 from eventkit import lower_event, lower_of, mirrored
+from tasks import background
 from virtualtime import in_virtual_time
 
 from tensile.errors import Unreachable
@@ -44,15 +45,10 @@ class Bench:
 
 @asynccontextmanager
 async def mirroring(*names: str) -> AsyncIterator[Bench]:
-    """Have a mirror run."""
+    """Run a mirror."""
     bench = Bench(*names)
-    task = asyncio.create_task(bench.mirror.run())
-    try:
+    async with background(bench.mirror.run()):
         yield bench
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 @in_virtual_time

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from answering import Answering
 from hookkit import INSIDE, SECRET_NAME, Scene, scene
+from tasks import background
 
 from tensile.errors import Conflict, Denied, NotFound
 from tensile.kube.cluster import Patch
@@ -165,13 +166,8 @@ async def running(engine: Scene) -> AsyncIterator[asyncio.Queue[bool]]:
     news: asyncio.Queue[bool] = asyncio.Queue()
     engine.secrets.subscribe(lambda delta: news.put_nowait(delta.after is not None))
     await engine.server.serve(engine.topology())
-    task = asyncio.create_task(engine.server.run())
-    try:
-        async with asyncio.timeout(LOOK / 2):
-            yield news
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    async with background(engine.server.run()), asyncio.timeout(LOOK / 2):
+        yield news
 
 
 async def test_a_change_of_the_secret_is_noticed_at_once(here: Scene) -> None:
