@@ -11,25 +11,17 @@ from typing import Any
 
 import orjson
 
-from tensile.engine.caches import bound_to
+from tensile.engine.caches import lower_world, upper_world
 from tensile.kube.store import Cache, Entry
-from tensile.kubelet.node.capacity import node_offer
 from tensile.kubelet.node.rule import NodeRule
 from tensile.kubelet.node.rule import key_of as node_key
-from tensile.kubelet.pods import service_account, unbound
 from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
-from tensile.objects import Kind, Manifest, annotations, labels, metadata, uid
-from tensile.policy.descheduler import replacement
-from tensile.policy.placement import reader
-from tensile.reconcile import ownership, watches
+from tensile.objects import Manifest, annotations, labels, metadata, uid
 from tensile.reconcile.desired import Decision, Present, Rule, Wanted
 from tensile.reconcile.plan import Plan, plan
-from tensile.reconcile.pods import index
-from tensile.reconcile.pods.demand import pod_demand
-from tensile.reconcile.rules import namespaces
-from tensile.reconcile.world import Key, LowerWorld, NamespaceNaming, UpperWorld, World
+from tensile.reconcile.world import Key, LowerWorld, NamespaceNaming, World
 from tensile.topology import Lower, Topology, parse
 
 OWNER_HERE = owner_of("11111111-upper", "demo")
@@ -52,44 +44,25 @@ def topology(*lowers: str, more: str = "") -> Topology:
 def world(*lowers: str, more: str = "", now: datetime = NOW) -> World:
     """Make a world of empty clusters, in sync, for a topology as above."""
     found = topology(*lowers, more=more)
-    upper = UpperWorld(
-        filled(ownership.digest_node),
-        *(filled() for _ in range(3)),
-        waiting=filled(unbound.digest),
-        remade=filled(replacement.digest),
-        more=synced(watches.caches(above=True)),
-    )
+    upper = upper_world()
+    synced(*upper.caches(), *upper.more.values())
     made = World(found, OWNER_HERE, upper, now, "10.0.0.1")
     made.lowers.update({spec.name: opened(spec) for spec in found.lowers})
     return made
 
 
 def opened(spec: Lower) -> LowerWorld:
-    """Make a lower with nothing in it."""
-    return LowerWorld(
-        spec,
-        upper_pods=filled(index.digest_above, index.INDEXES_ABOVE, selects=bound_to(spec.node.name)),
-        pods=filled(index.digest_below, index.INDEXES_BELOW),
-        foreign_pods=filled(pod_demand),
-        namespaces=filled(namespaces.digest),
-        accounts=filled(),
-        config_maps=filled(ownership.digest_marks, ownership.INDEXES),
-        secrets=filled(service_account.digest, service_account.INDEXES),
-        nodes=filled(node_offer),
-        version="v1.36.3",
-        mark=OWNER_HERE.mark,
-        more=synced(watches.caches(above=False)),
-        naming=NamespaceNaming("demo", OWNER_HERE.mark) if spec.namespaces.mapping == "prefix" else None,
-        place_nodes=filled(reader.digest_node),
-        place_pods=filled(reader.digest_pod),
-    )
+    """Make a lower as the engine does, with nothing in it."""
+    lower = lower_world(spec, NamespaceNaming("demo", OWNER_HERE.mark))
+    lower.version = "v1.36.3"
+    synced(*lower.caches(), *lower.place_caches(), *lower.more.values())
+    return lower
 
 
-def synced(caches: dict[Kind, Cache]) -> dict[Kind, Cache]:
+def synced(*caches: Cache) -> None:
     """Let caches have had their first list, which was empty."""
-    for cache in caches.values():
+    for cache in caches:
         cache.replace((), 1)
-    return caches
 
 
 def filled(*given: Any, **more: Any) -> Cache:
