@@ -7,14 +7,12 @@ either by a Service that is only a name for this machine: there is no network of
 
 import os
 import subprocess
-from pathlib import Path
 from typing import NamedTuple, Self
 
 import orjson
 
-from bench.kit.faultproxy.keys import signer_of
+from bench.kit import topologies
 from bench.kit.sites import Manifest
-from tensile.sandbox import credentials
 from tensile.sandbox.binaries import METRICS, Finder
 from tensile.sandbox.layout import LOOPBACK
 from tensile.sandbox.processes import MARK
@@ -43,7 +41,7 @@ class MetricsServer:
     def __enter__(self) -> Self:
         folder = self._sandbox.clusters[self._cluster].audit_log.parent
         credential = folder / "metrics-server.kubeconfig"
-        credential.write_text(self._credential(folder / "pki"))
+        credential.write_text(topologies.kubeconfig(self._sandbox.clusters[self._cluster], USER, ()))
         apply(self._sandbox, self._cluster, *_rights(), *_service(self._port))
         program = Finder(os.environ, print).find(METRICS) / METRICS.programs[0]
         command = [
@@ -77,11 +75,6 @@ class MetricsServer:
         self.stop()
         done = self._sandbox.kubectl("delete", "apiservice", f"v1beta1.{GROUP}", cluster=self._cluster)
         assert done.returncode == 0, done.stderr
-
-    def _credential(self, pki: Path) -> str:
-        server = self._sandbox.clusters[self._cluster].server
-        pair = signer_of(pki).issue(USER, ())
-        return credentials.render(self._cluster, server, USER, (pki / "ca.crt").read_bytes(), pair)
 
 
 class Used(NamedTuple):

@@ -19,18 +19,16 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bench.faults.refusers import Webhook, grant, limited_user
-from bench.kit import histories
+from bench.kit import histories, topologies
 from bench.kit.clusters import on_clusters
 from bench.kit.faultproxy.asked import Asked
 from bench.kit.faultproxy.faults import Fault, Passed
 from bench.kit.faultproxy.faults import Refused as Refusing
-from bench.kit.faultproxy.keys import signer_of
 from bench.kit.oracles import Manifest, is_ready
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.rig import LOWERS, Rig
 from bench.kit.sites import MERGE, PODS, Refused, Site, until
 from tensile.names import MIRRORED
-from tensile.sandbox import credentials
 from tensile.sandbox.layout import LOOPBACK, UPPER
 from tensile.sandbox.sandbox import Sandbox
 
@@ -373,10 +371,8 @@ async def _is_there(site: Site, path: str) -> bool:
 async def laid_out(sandbox: Sandbox, directory: Path) -> AsyncIterator[Field]:
     """Return a field whose engine runs; it may do everything in the first lower, and make no pods in the second."""
     async with Rig(sandbox, directory) as rig:
-        pki = sandbox.clusters[B].audit_log.parent / "pki"
         limited = f"{rig.name}-limited"
-        pair = signer_of(pki).issue(limited, ())
-        text = credentials.render(B, rig.proxies[B].url, limited, (pki / "ca.crt").read_bytes(), pair)
+        text = topologies.kubeconfig(sandbox.clusters[B], limited, (), server=rig.proxies[B].url)
         (directory / f"{B}.kubeconfig").write_text(text)
         authority = sandbox.clusters[A].audit_log.parent / "pki"
         async with Webhook(authority, directory, LOOPBACK) as webhook, limited_user(rig.sites[B], limited):

@@ -22,20 +22,17 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from bench.kit import histories
+from bench.kit import histories, topologies
 from bench.kit.children import Child
 from bench.kit.clusters import on_clusters
 from bench.kit.endstates import Objects
 from bench.kit.faultproxy.journal import Write
-from bench.kit.faultproxy.keys import signer_of
 from bench.kit.histories import Sight
 from bench.kit.oracles import is_ready, uid_of, upper_uid_of
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.rig import LOWERS, Rig
 from bench.kit.scene import Scene
 from bench.kit.sites import MERGE, NotInTime, Refused, until
-from tensile.sandbox import credentials
-from tensile.sandbox.credentials import ADMINISTRATORS
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 
@@ -61,9 +58,7 @@ def second(rig: Rig) -> Path:
     directory = rig.directory / "second"
     directory.mkdir()
     for name, proxy in rig.proxies.items():
-        pki = rig.sandbox.clusters[name].audit_log.parent / "pki"
-        pair = signer_of(pki).issue(second_user(rig), (ADMINISTRATORS,))
-        text = credentials.render(name, proxy.url, second_user(rig), (pki / "ca.crt").read_bytes(), pair)
+        text = topologies.kubeconfig(rig.sandbox.clusters[name], second_user(rig), server=proxy.url)
         (directory / f"{name}.kubeconfig").write_text(text)
     for name in ("kubelet.crt", "kubelet.key"):
         (directory / name).write_bytes((rig.directory / name).read_bytes())

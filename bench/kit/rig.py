@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import aiohttp
-import orjson
 import yaml
 
+from bench.kit import topologies
 from bench.kit.children import Child
 from bench.kit.faultproxy.journal import Journal, Write
-from bench.kit.faultproxy.keys import signer_of
 from bench.kit.faultproxy.proxy import Director, Proxy, Quiet
 from bench.kit.sites import NODES, Manifest, Refused, Site, patiently, until
 from bench.kit.spareports import spare_ports
 from tensile.names import LOWER_SCHEDULABLE, OWNER, owner_of
-from tensile.sandbox import credentials
-from tensile.sandbox.credentials import ADMINISTRATORS
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 
@@ -62,8 +59,7 @@ class Rig:
             self.sites[name] = await self._open.enter_async_context(Site(cluster))
             proxy = Proxy(name, cluster.server, pki, journal=self.journal)
             self.proxies[name] = await self._open.enter_async_context(proxy)
-            pair = signer_of(pki).issue(self.name, (ADMINISTRATORS,))
-            text = credentials.render(name, proxy.url, self.name, (pki / "ca.crt").read_bytes(), pair)
+            text = topologies.kubeconfig(cluster, self.name, server=proxy.url)
             (self.directory / f"{name}.kubeconfig").write_text(text)
         for name in ("kubelet.crt", "kubelet.key"):
             shutil.copy(self.sandbox.directory / name, self.directory)
@@ -97,36 +93,11 @@ class Rig:
 
     def save(self, *lowers: str) -> None:
         """Write the topology file with these lowers (none named: all), in one piece, as editors do."""
-        wanted = lowers or LOWERS
-        entries = [
-            {
-                "name": name,
-                "kubeconfig": f"{name}.kubeconfig",
-                "node": {"name": self.nodes[name], "kubeletPort": port},
-                "capacity": {"basis": "allocatable"},
-            }
-            for name, port in zip(LOWERS, self.ports, strict=False)
-            if name in wanted
-        ]
-        found: dict[str, Any] = {
-            "apiVersion": "tensile-kube.io/v1alpha1",
-            "kind": "Topology",
-            "name": self.name,
-            "upper": {"kubeconfig": f"{UPPER}.kubeconfig"},
-            "lowers": entries,
-            "kubelet": {
-                "bind": "127.0.0.1",
-                "port": self.ports[-2],
-                "nodeAddress": "127.0.0.1",
-                "tlsCertFile": "kubelet.crt",
-                "tlsKeyFile": "kubelet.key",
-            },
-            "telemetry": {"bind": "127.0.0.1", "port": self.ports[-1]},
-            **self.more,
-        }
-        written = self.directory / "topology.new"
-        written.write_bytes(orjson.dumps(found))
-        written.rename(self.directory / "topology.yaml")
+        ports = dict(zip(LOWERS, self.ports, strict=False))
+        wanted = {name: node for name, node in self.nodes.items() if name in (lowers or LOWERS)}
+        own = [*(ports[name] for name in wanted), *self.ports[-2:]]
+        found = topologies.topology_of(self.name, wanted, own, capacity={"basis": "allocatable"})
+        topologies.save({**found, **self.more}, self.directory)
 
     def start(self) -> Child:
         """Start the engine; what ran before has to have ended."""

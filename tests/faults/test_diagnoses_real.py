@@ -87,7 +87,7 @@ async def test_an_engine_that_is_well(sandbox: Sandbox, tmp_path: Path) -> None:
         url = f"https://127.0.0.1:{port}/mutate"
         stage.topology["webhook"] = {"enabled": True, "bind": "127.0.0.1", "port": port, "url": url}
         hook = f"{HOOKS}/tensile-{stage.user}"
-        stage.open.push_async_callback(stage.upper.remove, hook)
+        stage.open.push_async_callback(stage.upper.delete, hook)
         await reachable(stage)
         await until(lambda: _is_there(stage.upper, hook), "the webhook is registered", 30.0)
         found = await stage.diagnosed()

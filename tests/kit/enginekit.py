@@ -13,18 +13,15 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import orjson
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from seeing import has_seen_all, positions
 from sitekit import LIMIT, Manifest, Refused, Site, is_true
 
+from bench.kit import topologies
 from bench.kit.granting import everything, grant, path_of, roles_of, thing, without
 from bench.kit.spareports import spare_ports
 from bench.kit.uses import Uses
@@ -37,8 +34,8 @@ from tensile.names import OWNER, owner_of
 from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Key, LowerWorld, Problem
-from tensile.sandbox import audit, credentials
-from tensile.sandbox.credentials import ADMINISTRATORS, Authority, CertificatePair
+from tensile.sandbox import audit
+from tensile.sandbox.credentials import ADMINISTRATORS
 from tensile.sandbox.sandbox import Sandbox
 from tensile.topology import Topology, parse
 
@@ -178,10 +175,7 @@ class Ground:
 
     def kubeconfig(self, name: str, user: str, groups: Sequence[str] = (ADMINISTRATORS,)) -> str:
         """Make a kubeconfig of a cluster for a user of that name: an administrator, unless in other groups."""
-        cluster = self.sandbox.clusters[name]
-        pki = cluster.audit_log.parent / "pki"
-        pair = issued(pki, user, groups)
-        return credentials.render(name, cluster.server, user, (pki / "ca.crt").read_bytes(), pair)
+        return topologies.kubeconfig(self.sandbox.clusters[name], user, groups)
 
     async def make_namespace(self, cluster: str, name: str, **meta: Any) -> None:
         """Make a namespace and wait until pods can be made in it."""
@@ -192,41 +186,16 @@ class Ground:
 
     def file(self, *edits: Edit) -> Manifest:
         """Return the topology as the file has it, after edits that each change it in place."""
-        lowers = [
-            {
-                "name": name,
-                "kubeconfig": f"{name}.kubeconfig",
-                "node": {"name": node, "labels": {"e2e": self.mark}, "kubeletPort": port},
-                "capacity": {"basis": "allocatable"},
-            }
-            for (name, node), port in zip(self.nodes.items(), self._ports, strict=False)
-        ]
-        found: Manifest = {
-            "apiVersion": "tensile-kube.io/v1alpha1",
-            "kind": "Topology",
-            "name": self.namespace,
-            "upper": {"kubeconfig": "upper.kubeconfig"},
-            "lowers": lowers,
-            "kubelet": {
-                "bind": "127.0.0.1",
-                "port": self._ports[-2],
-                "nodeAddress": "127.0.0.1",
-                "tlsCertFile": "kubelet.crt",
-                "tlsKeyFile": "kubelet.key",
-            },
-            "telemetry": {"bind": "127.0.0.1", "port": self._ports[-1]},
-        }
+        found = topologies.topology_of(self.namespace, self.nodes, self._ports, capacity={"basis": "allocatable"})
+        for lower in found["lowers"]:
+            lower["node"]["labels"] = {"e2e": self.mark}
         for edit in edits:
             edit(found)
         return found
 
     def save(self, *edits: Edit) -> Path:
         """Write the topology file in one piece, as editors do, and say where it is."""
-        path = self.directory / "topology.yaml"
-        written = path.with_suffix(".new")
-        written.write_bytes(orjson.dumps(self.file(*edits)))
-        written.rename(path)
-        return path
+        return topologies.save(self.file(*edits), self.directory)
 
     def topology(self, *edits: Edit) -> Topology:
         """Return the topology as the engine reads it."""
@@ -505,15 +474,6 @@ def _empty(file: Manifest) -> None:
 
 def _none(objects: dict[str, Manifest]) -> bool:
     return not objects
-
-
-def issued(pki: Path, name: str, groups: Sequence[str] = (ADMINISTRATORS,)) -> CertificatePair:
-    """Issue a certificate of a cluster for a user of that name."""
-    pair = CertificatePair((pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes())
-    key = load_pem_private_key(pair.key, None)
-    assert isinstance(key, EllipticCurvePrivateKey)
-    signer = Authority(pair, x509.load_pem_x509_certificate(pair.certificate).subject, key, datetime.now(UTC))
-    return signer.issue(name, groups)
 
 
 def _write(cluster: str, record: audit.Record) -> Write:

@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 from base64 import b64encode
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,11 +15,11 @@ from uuid import uuid4
 import orjson
 import yaml
 
+from bench.kit import topologies
 from bench.kit.children import Child
 from bench.kit.faultproxy.keys import signer_of
 from bench.kit.sites import Manifest, Site
 from tensile.names import owner_of
-from tensile.sandbox import credentials
 from tensile.sandbox.credentials import ADMINISTRATORS, Authority
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.processes import choose
@@ -78,7 +77,7 @@ class Stage:
         for name in ("kubelet.crt", "kubelet.key"):
             shutil.copy(self.sandbox.directory / name, self.directory)
         self.uid = (await self.upper.call("GET", "/api/v1/namespaces/kube-system"))["metadata"]["uid"]
-        self.topology = self._file(choose([4])[0])
+        self.topology = topologies.topology_of(self.user, self.nodes, choose([4])[0])
         return self
 
     async def __aexit__(
@@ -110,9 +109,7 @@ class Stage:
         self, name: str, *, groups: tuple[str, ...] = (ADMINISTRATORS,), ago: timedelta | None = None
     ) -> None:
         """Write the kubeconfig of a cluster for our own user, signed so long ago."""
-        pair = self.signer(name, ago=ago or timedelta()).issue(self.user, groups)
-        server = self.sandbox.clusters[name].server
-        text = credentials.render(name, server, self.user, (self.pki(name) / "ca.crt").read_bytes(), pair)
+        text = topologies.kubeconfig(self.sandbox.clusters[name], self.user, groups, ago=ago)
         (self.directory / f"{name}.kubeconfig").write_text(text)
 
     def expire(self, name: str) -> None:
@@ -147,7 +144,7 @@ class Stage:
     async def make(self, cluster: str, path: str, body: Manifest) -> Manifest:
         """Create an object, which is gone in the end."""
         made = await self.sites[cluster].call("POST", path, body)
-        self.open.push_async_callback(self.sites[cluster].remove, f"{path}/{body['metadata']['name']}")
+        self.open.push_async_callback(self.sites[cluster].delete, f"{path}/{body['metadata']['name']}")
         return made
 
     async def grant(self, cluster: str, rules: list[Manifest]) -> None:
@@ -176,9 +173,7 @@ class Stage:
 
     def save(self) -> Path:
         """Write the topology file."""
-        path = self.directory / "topology.yaml"
-        path.write_bytes(orjson.dumps(self.topology))
-        return path
+        return topologies.save(self.topology, self.directory)
 
     async def diagnosed(self) -> Diagnosis:
         """Ask doctor."""
@@ -191,24 +186,3 @@ class Stage:
         assert process.returncode is not None
         assert out, err.decode()
         return Diagnosis(process.returncode, orjson.loads(out), loop.time() - begin)
-
-    def _file(self, ports: Sequence[int]) -> Manifest:
-        lowers = [
-            {"name": name, "kubeconfig": f"{name}.kubeconfig", "node": {"name": self.nodes[name], "kubeletPort": port}}
-            for name, port in zip(LOWERS, ports, strict=False)
-        ]
-        return {
-            "apiVersion": "tensile-kube.io/v1alpha1",
-            "kind": "Topology",
-            "name": self.user,
-            "upper": {"kubeconfig": f"{UPPER}.kubeconfig"},
-            "lowers": lowers,
-            "kubelet": {
-                "bind": "127.0.0.1",
-                "port": ports[2],
-                "nodeAddress": "127.0.0.1",
-                "tlsCertFile": "kubelet.crt",
-                "tlsKeyFile": "kubelet.key",
-            },
-            "telemetry": {"bind": "127.0.0.1", "port": ports[3]},
-        }

@@ -18,13 +18,13 @@ import aiohttp
 import orjson
 import yaml
 
+from bench.kit import topologies
 from bench.kit.children import ROOT, Child
 from bench.kit.faultproxy.keys import signer_of
 from bench.kit.parties import nodes_usable
 from bench.kit.rig import with_own_ports
 from bench.kit.sites import DEPLOYMENTS, PODS, Manifest, Refused, Site, until
 from bench.kit.workload import deployment
-from tensile.sandbox import credentials
 from tensile.sandbox.credentials import ADMINISTRATORS
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
@@ -86,8 +86,7 @@ class Stage:
             sys.executable, *arguments, stdin=PIPE, stdout=PIPE, cwd=ROOT, limit=1 << 28
         )
         url = f"https://127.0.0.1:{(await self._answer())['port']}"
-        pair = signer_of(pki).issue("the-engine", (ADMINISTRATORS,))
-        text = credentials.render(HOSTILE, url, "the-engine", (pki / "ca.crt").read_bytes(), pair)
+        text = topologies.kubeconfig(self.sandbox.clusters[HOSTILE], "the-engine", server=url)
         (self.sandbox.directory / f"{HOSTILE}.kubeconfig").write_text(text)
         found, self._port = with_own_ports(self.sandbox)
         self._topology = self.sandbox.directory / "hostile.yaml"
