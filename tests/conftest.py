@@ -65,7 +65,7 @@ settings.load_profile("busy machine")
 
 
 def pytest_configure() -> None:
-    """Have programs that tests start hear SIGINT, also where the tests run in the background of a shell.
+    """Let programs that tests start receive SIGINT, also where the tests run in the background of a shell.
 
     Such a shell ignores it for everything that it starts, and what is ignored stays so for a child.
     """

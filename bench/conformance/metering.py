@@ -93,7 +93,7 @@ def top(sandbox: Sandbox, cluster: str, what: str, *arguments: str) -> dict[str,
 
 
 def tell_use(sandbox: Sandbox, lower: str, port: int) -> None:
-    """Have a lower's kwok tell on that port what pods use, and its nodes where to ask for it."""
+    """Let a lower's kwok serve on that port what pods use, and its nodes name the port."""
     cluster = sandbox.clusters[lower]
     folder = cluster.audit_log.parent
     config = folder / "use.yaml"
@@ -109,7 +109,7 @@ def tell_use(sandbox: Sandbox, lower: str, port: int) -> None:
 
 
 def apply(sandbox: Sandbox, cluster: str, *manifests: Manifest) -> None:
-    """Have objects in a cluster."""
+    """Apply objects to a cluster."""
     text = orjson.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}).decode()
     done = sandbox.kubectl("apply", "-f", "-", cluster=cluster, stdin=text)
     assert done.returncode == 0, done.stderr
@@ -139,7 +139,7 @@ def _one(name: str, kind: str, value: str) -> Manifest:
 
 
 def _use() -> Manifest:
-    """Have a pod use what its annotations say, and next to nothing without."""
+    """Let a pod use what its annotations say, and next to nothing without."""
     usage = {
         resource: {
             "expression": f'"{key}" in pod.metadata.annotations '

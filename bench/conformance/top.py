@@ -120,7 +120,7 @@ class Trial:
         assert done.returncode == 0, done.stderr
 
     def change_use(self, used: Used) -> None:
-        """Have the pods that run use something else from now on."""
+        """Change what the running pods use."""
         words = [f"{key}={value}" for key, value in said(used).items()]
         done = self._sandbox.kubectl("annotate", "--overwrite", "pods", "-l", f"app={NAME}", *words)
         assert done.returncode == 0, done.stderr

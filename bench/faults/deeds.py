@@ -116,7 +116,7 @@ async def _with_both(scene: Scene) -> None:
 
 
 async def _descheduling(scene: Scene) -> None:
-    """Have the descheduler look often."""
+    """Let the descheduler look often."""
     policy = {"enabled": True, "interval": "2s", "pendingLongerThan": "1s", "recreateBarePods": True}
     scene.rig.more = {"descheduler": policy}
     scene.rig.save()

@@ -112,7 +112,7 @@ async def _pod_security(place: Place) -> Lift:
 
 def _webhook(way: str) -> Callable[[Place], Awaitable[Lift]]:
     async def deny(place: Place) -> Lift:
-        """Have the webhook asked about the namespace's pods, and wait until it is."""
+        """Register the webhook for the namespace's pods, and wait until it is called."""
         lift = await place.field.webhook.ask(place.below, place.namespace, way)
 
         async def is_asked() -> bool:
@@ -135,7 +135,7 @@ async def _rights(place: Place) -> Lift:
 
 def _proxied(fault: Refusing) -> Callable[[Place], Awaitable[Lift]]:
     async def deny(place: Place) -> Lift:
-        """Have the proxy refuse."""
+        """Let the proxy refuse."""
         place.field.faults[place.namespace] = fault
 
         async def lift() -> None:
@@ -280,7 +280,7 @@ class Trial:
         return found
 
     async def clear(self) -> None:
-        """Have the pods go, and the namespaces after them."""
+        """Delete the pods, and the namespaces after them."""
         upper = self.place.field.rig.upper
         for name in self.names:
             await upper.delete(self.place.path("pods", name) + "?gracePeriodSeconds=1")

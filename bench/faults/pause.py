@@ -55,7 +55,7 @@ async def until_evicted(trial: Trial, name: str) -> None:
 
 
 async def pause(trial: Trial, way: str, end: Callable[[Child], object], pods: int) -> dict[str, Any]:
-    """Have pods run, end the engine for long enough, start it again, and return the result with what it broke."""
+    """Run pods, end the engine for long enough, start it again, and return the result with what it broke."""
     name = f"{CANARY}-{way.lower()}-{time.time_ns() // 1_000_000}"
     await trial.start_engine_and_nodes()
     await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(name, pods, grace=30))

@@ -145,7 +145,7 @@ class Rolling:
         self._note("it has ended")
 
     async def _crashed(self) -> None:
-        """Have the eldest killed, and replace it then."""
+        """Kill the eldest, and then replace it."""
         old = self._address.replicas[0]
         self.killed.append(time.monotonic())
         self._note("one is killed")

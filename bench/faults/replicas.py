@@ -95,7 +95,7 @@ def _topology(sandbox: Sandbox, number: int) -> Path:
 
 
 async def hand_over(trial: Trial, replicas: Replicas, way: Way, given: Namespace) -> dict[str, Any]:
-    """Have a leader go while pods come, and return what was measured and what broke."""
+    """End a leader while pods are created, and return what was measured and what broke."""
     name = f"replicas-{time.time_ns() // 1_000_000}"
     await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(name, given.pods))
     await until(lambda: _are_ready(trial, given.pods * SHARE), "some pods are Ready", STARTED)

@@ -306,7 +306,7 @@ class AuthorityRotated:
         self._pem = b""
 
     async def prepare(self) -> bool:
-        """Have the apiserver show another certificate under another name, and the engine ask for that."""
+        """Let the apiserver serve another certificate under another name, and the engine expect that."""
         self._issue()
         put(self._file, self._pem)
         certificate, key = self._pair
@@ -353,7 +353,7 @@ class AddressTurned:
         self._open = AsyncExitStack()
 
     async def prepare(self) -> bool:
-        """Have the stranger accept the victim's users, and the engine go by an address that can be turned."""
+        """Let the other cluster accept the victim's users, and the engine use an address that can be redirected."""
         both = b"".join((pki / "ca.crt").read_bytes() for pki in self._pki.values())
         bundle = self._pki[self.stranger] / "both.crt"
         put(bundle, both)

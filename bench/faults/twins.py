@@ -132,7 +132,7 @@ class Slots:
             raise NotInTime(f"{error}: {'; '.join(wrong)}") from None
 
     async def clear(self) -> None:
-        """Have all of them go, and return when nothing of them is left below."""
+        """Delete all of them, and return when nothing of them is left in lower clusters."""
         scene = self._twins.scene
         for name in self._names:
             await self._twins.rig.upper.delete(scene.path("pods", name) + "?gracePeriodSeconds=1")

@@ -155,7 +155,7 @@ class Field:
         await self.settled(time.monotonic(), PATIENCE)
 
     async def advance(self) -> None:
-        """Have every namespace go on to the next generation: its pod goes, another comes, the ConfigMap changes."""
+        """Advance every namespace to the next generation: its pod goes, another comes, the ConfigMap changes."""
         self.generation += 1
         for namespace in self.namespaces:
             await self.rig.upper.delete(f"{PODS.format(namespace)}/pod-{self.generation - 1}")
@@ -187,7 +187,7 @@ class Field:
         return {namespace: words for namespace, words in found.items() if words}
 
     async def clear(self) -> None:
-        """Have all pods go, and the namespaces."""
+        """Delete all pods, and the namespaces."""
         for namespace in self.namespaces:
             await self.rig.upper.delete(f"{PODS.format(namespace)}/pod-{self.generation}")
 

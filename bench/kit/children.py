@@ -73,11 +73,11 @@ class Child:
         self._process.wait(LIMIT)
 
     def suspend(self) -> None:
-        """Have it stand still, as on a machine that was suspended, until `resume`."""
+        """Suspend it, as on a machine that was suspended, until `resume`."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Have it go on, with everything as it last knew it."""
+        """Resume it, with everything as it last knew it."""
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:

@@ -59,7 +59,7 @@ def named(resource: str, group: str) -> str:
 
 
 def everything(file: Manifest) -> None:
-    """Have a topology file ask for all there is."""
+    """Make a topology file enable everything."""
     file["controllers"] = ["PV", "Service", "RBAC", "ServiceAccount"]
     file["serviceAccounts"] = {"identity": "upper"}
     file["webhook"] = {"enabled": True}

@@ -9,7 +9,7 @@ from tensile.sandbox.sandbox import Sandbox
 
 
 def bring(sandbox: Sandbox, archive: Path) -> None:
-    """Have the node know the images of an archive, which is where the node sees it too: not under /run or /var."""
+    """Import the images of an archive into the node, from a place that the node sees too: not under /run or /var."""
     state = sandbox.state()
     (containerd,) = (pid for pid in processes.marked(state.identity) if _name(pid) == "containerd")
     assert state.node is not None

@@ -85,7 +85,7 @@ class Rig:
         return self.sites[UPPER]
 
     def direct(self, director: Director | None = None) -> None:
-        """Have one director for all proxies; None: everything passes."""
+        """Set one director for all proxies; None: everything passes."""
         for proxy in self.proxies.values():
             proxy.director = director or Quiet()
 
@@ -153,7 +153,7 @@ class Rig:
             known = now
 
     async def _remove_namespaces(self, site: Site) -> None:
-        """Have the namespaces go that the engine made below; nobody waits for it."""
+        """Delete the lower namespaces that the engine created; nobody waits for it."""
         for one in await site.items(f"/api/v1/namespaces?labelSelector={OWNER}={self.mark}"):
             try:
                 await patiently(lambda one=one: site.delete(f"/api/v1/namespaces/{one['metadata']['name']}"), LIMIT)

@@ -127,7 +127,7 @@ async def gone(trial: Trial, space: str) -> None:
 
 
 async def sync(trial: Trial, number: int, pods: int) -> dict[str, float]:
-    """Have it all below once, and return milliseconds of CPU for one object, and the seconds that it took."""
+    """Mirror it all once, and return milliseconds of CPU for one object, and the seconds that it took."""
     space, count = f"sync-{number}", pods * EACH
     await space_made(trial.upper, space)
     await at_rest(trial)

@@ -123,7 +123,7 @@ class Followed:
 
     @asynccontextmanager
     async def streams(self, way: str) -> AsyncIterator["Streams"]:
-        """Have the logs written and followed; afterwards all that was written was read, or is told to be missing."""
+        """Write and follow the logs; afterwards all that was written was read, or is reported as missing."""
         clusters = self._trial.sandbox.clusters
         files = [
             clusters[lower].logs / NAMESPACE / name / f"{CONTAINER}.log"
@@ -149,7 +149,7 @@ class Streams:
         self._tasks: list[asyncio.Task[None]] = []
 
     def follow(self, number: int, site: Site, pod: str) -> None:
-        """Have a log followed at a cluster."""
+        """Follow a log at a cluster."""
         self.readings.append(Reading(number, self._shape.line))
         self._sources.append((site, f"{PODS.format(NAMESPACE)}/{pod}/log?follow=true&container={CONTAINER}"))
 
@@ -243,7 +243,7 @@ async def mirrored(trial: Trial, pods: int, *, by_ceiling: bool) -> float:
 
 @asynccontextmanager
 async def beside(trial: Trial, *, wanted: bool) -> AsyncIterator[Child | None]:
-    """Have the ceiling run beside the engine, with nodes of its own, if it is wanted."""
+    """Run the ceiling beside the engine, with nodes of its own, if it is wanted."""
     if not wanted:
         yield None
         return

@@ -87,7 +87,7 @@ class Detour:
 
 @asynccontextmanager
 async def detour(sandbox: Sandbox, lower: str, directory: Path | None = None) -> AsyncIterator[Detour]:
-    """Have the engine reach a lower by a detour: its kubeconfig names another port meanwhile.
+    """Route the engine to a lower by a detour: its kubeconfig names another port meanwhile.
 
     `directory` is where that is, None: where the sandbox's are.
     """

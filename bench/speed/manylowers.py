@@ -93,7 +93,7 @@ class Course:
         return sum(map(oracles.is_ready, found)) >= pods
 
     async def burst(self, pods: int) -> dict[str, Any]:
-        """Have so many pods on each lower that is served, and return seconds and the most descriptors."""
+        """Create so many pods on each lower that is served, and return seconds and the most descriptors."""
         begin, path = time.monotonic(), DEPLOYMENTS.format(NAMESPACE)
         for name in self.served:
             await self.trial.upper.call("POST", path, deployment(f"on-{name}", pods, name))

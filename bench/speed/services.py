@@ -71,7 +71,7 @@ class Watched:
         return not self.slices.stale() and not any(one.waiting for one in self.readiness.values())
 
     def begin(self) -> None:
-        """Have what is measured begin now."""
+        """Begin to measure now."""
         for one in (self.slices, *self.readiness.values()):
             one.lags.clear()
 

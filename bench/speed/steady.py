@@ -72,7 +72,7 @@ async def empty(trial: Trial) -> tuple[int, float]:
 
 
 async def filled(trial: Trial, pods: int) -> None:
-    """Have so many pods run and settle: cheap looks first, as the whole of them takes seconds to look at."""
+    """Run so many pods until they settle: cheap looks first, as the whole of them takes seconds to look at."""
     await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(NAME, pods))
 
     async def are_ready() -> bool:
@@ -102,7 +102,7 @@ async def _pages(trial: Trial, cluster: str) -> None:
 
 
 async def change_some(trial: Trial, number: int) -> list[str]:
-    """Have a container of some lower pods restarted, as their status says, and return the names of the pods."""
+    """Restart a container of some lower pods, as their status says, and return the names of the pods."""
     names = []
     for lower in trial.lowers.values():
         for pod in await lower.items(f"{PODS.format(NAMESPACE)}?limit={CHANGED}"):

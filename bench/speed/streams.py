@@ -105,7 +105,7 @@ def exec_in(place: Place, pod: Pod, cluster: str) -> float:
 
 
 def put(place: Place, pod: Pod) -> None:
-    """Have the content in the pod, as `big`."""
+    """Put the content into the pod, as `big`."""
     script = f'cat > big && test "$(sha256sum big)" = "{place.digest}  big"'
     place.kubectl(pod.lower, "exec", "-i", pod.name, "--", "sh", "-c", script, stdin=place.content)
 

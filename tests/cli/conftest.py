@@ -80,7 +80,7 @@ BAD_WAYS = ("hangs", "forbidden", "unknown", "gone")
 
 
 def _with_good_ones(topology: dict[str, object]) -> None:
-    """Have an upper cluster that answers, and after the lowers that cannot be read, one that can."""
+    """Name an upper cluster that responds, and behind the lowers that cannot be read one that can."""
     topology["name"] = "partly-out-of-reach"
     topology["upper"] = {"kubeconfig": "upper.kubeconfig"}
     assert isinstance(topology["lowers"], list)

@@ -106,7 +106,7 @@ def refused(found: Setup, directory: Path, name: str = "elsewhere/topology.yaml"
 
 @contextmanager
 def full(limit: int) -> Iterator[None]:
-    """Have no file grow larger than this many bytes, as on a disk that has no more room."""
+    """Limit files to this many bytes, as a full disk does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:

@@ -34,12 +34,12 @@ async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 async def placed(ground: Ground, plural: str, name: str, body: Manifest, **meta: object) -> Manifest:
-    """Have somebody put an object into lower-a."""
+    """Create an object in lower-a as somebody else."""
     return await ground.sites[A].create(ground.path(plural), {"metadata": {"name": name, **meta}, **body})
 
 
 async def made_above(ground: Ground) -> None:
-    """Have a ConfigMap and a Secret above."""
+    """Create a ConfigMap and a Secret in the upper cluster."""
     await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"key": "ours"}})
     await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "password"}, "data": {"key": "b3Vycw=="}})
 
@@ -164,7 +164,7 @@ async def test_a_topology_that_was_renamed_takes_over_what_it_left(ground: Groun
 
 
 async def has_storage_and_service(ground: Ground) -> None:
-    """Have a claim, an account and a Service above, and know the class of the claim."""
+    """Create a claim, an account and a Service in the upper cluster, and the claim's class."""
     await ground.reload(ADOPT, stored(ground))
     await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
     await ground.upper.create(claims(ground), claim(ground, "data"))
@@ -173,7 +173,7 @@ async def has_storage_and_service(ground: Ground) -> None:
 
 
 async def is_renamed(ground: Ground) -> None:
-    """Have a pod run, stop, start under another name, and see everything taken over and go on."""
+    """Run a pod, restart the engine under another name, and see everything adopted and running on."""
     site = ground.sites[A]
     needs = {"serviceAccountName": "robot", "volumes": [*NEEDS["volumes"], *using("data")["volumes"]]}
     await ground.bind("kept", needs, labels={"app": "web"})

@@ -30,7 +30,7 @@ EVERYTHING_BUT_ESCALATION = [
 
 
 def edits(sandbox: Sandbox) -> tuple[Edit, ...]:
-    """Have pods of one lower call it, those of the other the upper cluster, by a name for it; rights come along."""
+    """Let pods of one lower call it, and those of the other the upper cluster by name; their rights are mirrored."""
     server = advertised(sandbox)
     return (
         with_fields(controllers=["ServiceAccount", "RBAC"]),

@@ -51,7 +51,7 @@ def others(text: str) -> str:
 
 
 async def strictly(hand: Hand, text: str, cluster: str) -> None:
-    """Have a cluster take every object of a stream as it is, with its namespace really made, and without a warning."""
+    """Apply every object of a stream as it is, with its namespace really created, and without a warning."""
     (namespace,) = [one for one in yaml.safe_load_all(text) if one["kind"] == "Namespace"]
     assert namespace["metadata"]["labels"][ENFORCE] == "restricted"
     namespace["metadata"]["labels"] |= WARN

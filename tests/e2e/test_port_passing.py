@@ -57,7 +57,7 @@ class Row(Program):
         )
 
     async def run(self, *lowers: str) -> None:
-        """Have the pods of these lowers run, and nothing else."""
+        """Run the pods of these lowers, and nothing else."""
         for lower, pod in POD.items():
             found = await self.upper.read(self.pod_path(pod))
             if found and lower not in lowers:

@@ -38,7 +38,7 @@ async def test_plans_come_true(tmp_path_factory: pytest.TempPathFactory) -> None
 
 
 def come(node: str, *, is_ready: bool = True, owner: str = WEB) -> dict[str, Seen]:
-    """Have a pod come to a node."""
+    """Bind a pod to a node."""
     return {"web-3/u3": Seen(owner, node, is_ready=is_ready)}
 
 

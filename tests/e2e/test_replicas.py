@@ -76,7 +76,7 @@ async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) ->
 
 @asynccontextmanager
 async def beside(program: Replicated, *edits: Edit) -> AsyncIterator[Other]:
-    """Have a second engine run on the same topology; as both share a machine, its ports are others."""
+    """Run a second engine on the same topology, with ports of its own, as both share a machine."""
     ports = spare_ports(5)
 
     def elsewhere(file: Manifest) -> None:

@@ -21,7 +21,7 @@ WITH_RIGHTS = ["PV", "Service", "RBAC", "ServiceAccount"]
 
 
 def as_it_was(file: Manifest) -> None:
-    """Have a topology ask for all there is but the controller of rights."""
+    """Make a topology enable everything but the RBAC controller."""
     everything(file)
     file["controllers"] = [one for one in WITH_RIGHTS if one != "RBAC"]
 

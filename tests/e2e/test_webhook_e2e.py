@@ -195,7 +195,7 @@ def elsewhere(**webhook: Any) -> Edit:
 
 @asynccontextmanager
 async def standing_by(ground: Hooked, *edits: Edit) -> AsyncIterator[Engine]:
-    """Have a second engine stand by, which is ready for reviews."""
+    """Run a second engine that is ready for reviews and does not lead."""
     other = Engine(ground.topology(*edits), ground.ways, ground.heard, Fleet(chance=random.random))
     await other.standby()
     try:

@@ -10,7 +10,7 @@ from tensile.reconcile.world import World
 
 
 def told(node: dict[str, Any], *addresses: tuple[str, str]) -> dict[str, Any]:
-    """Have a node say where it is."""
+    """Write a node's address into its status."""
     return {**node, "status": {"addresses": [{"type": kind, "address": address} for kind, address in addresses]}}
 
 

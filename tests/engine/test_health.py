@@ -162,7 +162,7 @@ async def test_probes_have_a_server_of_their_own_that_shows_nothing_else(engine:
 
 @asynccontextmanager
 async def idle(port: int, count: int, host: str) -> AsyncIterator[list[socket.socket]]:
-    """Have so many connections from an address that say nothing."""
+    """Open so many silent connections from an address."""
     loop, made = asyncio.get_running_loop(), []
     try:
         for _ in range(count):

@@ -95,7 +95,7 @@ def mark_of(upper: Weather, name: str) -> str | None:
 
 @asynccontextmanager
 async def opened(upper: Weather, name: str = "a") -> AsyncIterator[LeaderLabel]:
-    """Have the mark of a pod's engine looked after, and come to rest."""
+    """Keep the label of a pod's engine, and wait until nothing is left to do."""
     mark = LeaderLabel(upper, ref(name), "demo")
     mark.open()
     await asyncio.sleep(0.1)

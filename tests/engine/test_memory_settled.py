@@ -17,7 +17,7 @@ async def settled(synced: Wait) -> float:
     """Settle where lists come when `synced` returns; give the seconds that it took."""
 
     async def quiet() -> None:
-        """Have nothing to do."""
+        """Return at once."""
 
     engine = SimpleNamespace(
         clusters=SimpleNamespace(fleet=SimpleNamespace(synced=synced)), loop=SimpleNamespace(wait_idle=quiet)

@@ -66,7 +66,7 @@ class Listener:
         self.place = self.held = None
 
     def give_back(self) -> None:
-        """Have the place free again."""
+        """Free the port again."""
         self.stolen = False
         if self._thief is not None:
             self._thief.close()

@@ -44,7 +44,7 @@ def leaving(of: World, *lowers: str) -> list[str]:
 
 
 def busy(of: World, name: str = A) -> World:
-    """Have a pod bound to a lower's node, which runs below."""
+    """Bind a pod to a lower's node, and let it run there."""
     lower = of.lowers[name]
     pod = upper_pod(f"web-{name}", {"nodeName": lower.node})
     put(lower.upper_pods, pod)
@@ -53,7 +53,7 @@ def busy(of: World, name: str = A) -> World:
 
 
 def stray(of: World, node: str) -> LowerWorld:
-    """Have a node that an engine before has left behind."""
+    """Create a node that an earlier engine left behind."""
     found = opened(left_behind(thing("Node", node, "")))
     found.connected = found.in_topology = False
     of.lowers[found.name] = found
@@ -61,7 +61,7 @@ def stray(of: World, node: str) -> LowerWorld:
 
 
 def keep_volume(of: World, lower: str) -> None:
-    """Have a volume above that stands for a claim in a lower."""
+    """Create a placeholder volume for a claim in a lower."""
     put(of.upper.more[VOLUME], marked(thing("PersistentVolume", "pvc-1", "", annotations={LOWER: lower}), "claim"))
 
 

@@ -118,7 +118,7 @@ def spoiled(setting: Setting, spoil: Spoil) -> list[str]:
 
 
 def puts(kind: Kind, namespace: str, of: str) -> Spoil:
-    """Have a copy of an object of bank's put into a namespace of the lower that has none of its pods."""
+    """Copy an object of bank's into a lower namespace that has none of its pods."""
 
     def spoil(arena: Arena) -> None:
         """Put it there."""
@@ -151,7 +151,7 @@ def test_the_watchman_sees_a_status_that_is_not_a_pod_s_own() -> None:
     """A word, or an address, of a pod of the hostile tenant's."""
 
     def spoil(arena: Arena) -> None:
-        """Have it be told."""
+        """Report it."""
         word = arena.ledger.marks.new(BELOW)
         status = {"phase": "Running", "podIP": "6.6.1.1", "message": word}
         arena.clusters[UPPER].alter(Ref(UPPER, POD, "bank", "web"), lambda one: one.update(status=status))
@@ -176,7 +176,7 @@ def test_the_watchman_sees_that_a_pod_is_late() -> None:
     """One that nobody makes below, as no engine runs that could."""
 
     async def run() -> list[str]:
-        """Have a pod whose lower one goes again and again."""
+        """Play a pod whose lower pod is deleted again and again."""
         arena = Arena(Setting())
         play = Play(arena)
         await arena.start()

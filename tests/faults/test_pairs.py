@@ -50,7 +50,7 @@ def test_an_engine_that_cannot_reach_what_another_can_is_no_fast_fight() -> None
     written: list[str] = []
 
     async def run() -> list[str]:
-        """Have one be cut off for two minutes."""
+        """Cut one off for two minutes."""
         stage, model, play = staged()
         late = Stage(model.look, stage)
         await stage.start()

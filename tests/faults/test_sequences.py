@@ -63,12 +63,12 @@ def ref(cluster: str, kind: Kind, name: str) -> Ref:
 
 
 def lacks(cluster: str, kind: Kind, name: str) -> Spoil:
-    """Have an object go."""
+    """Remove an object."""
     return lambda stage, _model: stage.clusters[cluster].vanish(ref(cluster, kind, name))
 
 
 def has(cluster: str, kind: Kind, name: str, **fields: object) -> Spoil:
-    """Have fields of an object be others."""
+    """Change fields of an object."""
     return lambda stage, _model: stage.clusters[cluster].alter(ref(cluster, kind, name), lambda one: one.update(fields))
 
 

@@ -9,12 +9,12 @@ UNKNOWN = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", 
 
 
 def stored(ground: Ground) -> Edit:
-    """Have a class of the upper cluster served by one of the lower."""
+    """Map a storage class of the upper cluster to one of the lower."""
     return edit_lower(A, storageClasses={mark(ground, "goes"): mark(ground, "disk")})
 
 
 async def nodes_taken(ground: Ground, owner: Owner) -> None:
-    """Have Kubernetes call the nodes Unknown, and see them become an owner's."""
+    """Make the nodes Unknown, as Kubernetes does, and wait until an owner has adopted them."""
     for node in ground.nodes.values():
         await ground.upper.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [UNKNOWN]}}, "strategic")
     for node in ground.nodes.values():

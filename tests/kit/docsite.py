@@ -153,7 +153,7 @@ class Site:
         return output.read_text(), done.returncode
 
     def go_on(self, text: str, until: str) -> None:
-        """Have a block go on in the background, and wait until a command succeeds."""
+        """Run a block in the background, and wait until a command succeeds."""
         script = f"set -eu\n. {self.state}\n{text}"
         log = self.files / f"background-{len(self.background)}"
         with log.open("wb") as written:

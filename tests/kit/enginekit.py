@@ -304,7 +304,7 @@ class Ground:
     # What the engine wrote.
 
     async def note(self) -> None:
-        """Have `writes` count from now on."""
+        """Let `writes` count from now on."""
         await self._fence()
         self._starts = {name: audit.position(site.audit_log) for name, site in self.sites.items()}
 

@@ -72,7 +72,7 @@ class Play:
             self._trade(promised, made["spec"]["nodeName"])
 
     def _trade(self, promised: dict[str, Any], came_to: str) -> None:
-        """Have one that is alike, and was expected where a pod came, expected where that one was."""
+        """Swap the nodes of a pod that came and of an equal one that was expected there."""
         expected = promised["spec"]["nodeName"]
         alike = [
             name

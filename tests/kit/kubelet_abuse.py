@@ -106,7 +106,7 @@ def _agreed(head: Head) -> bytes:
 
 
 async def torn(lab: Lab, seed: int, count: int) -> dict[str, Any]:
-    """Have callers and lowers tear streams at any moment; give how they ended and what is left of them."""
+    """Tear streams at any moment, on either side; return how they ended and what is left of them."""
     chance = random.Random(seed)
     before = others(), descriptors()
     lab.lower.script = Tearing(random.Random(seed + 1))
@@ -184,7 +184,7 @@ class Refusing:
 
 
 async def refused(lab: Lab, seed: int, count: int) -> dict[str, Any]:
-    """Have lowers not agree in many ways; give the bytes that passed down, and what callers were told."""
+    """Refuse upgrades in many ways; return the bytes that passed to lowers, and what callers were answered."""
     chance = random.Random(seed)
     before = others(), descriptors()
     lower = lab.lower.script = Refusing(random.Random(seed + 1))

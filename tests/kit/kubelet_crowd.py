@@ -54,7 +54,7 @@ class _Silent(asyncio.Protocol):
 
 @asynccontextmanager
 async def crowd(port: int, kind: str, count: int, hosts: Sequence[str]) -> AsyncIterator[Callable[[], int]]:
-    """Have so many connections of a kind come from some addresses in turn; give what counts those still open.
+    """Open so many connections of a kind from some addresses in turn; return what counts those still open.
 
     Returns when all have been made or refused, and before TLS has been agreed on with all of them.
     """

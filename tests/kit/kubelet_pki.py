@@ -94,7 +94,7 @@ class Authority:
 
 
 def load(context: ssl.SSLContext, identity: Identity) -> None:
-    """Have a TLS context show this identity."""
+    """Load this identity into a TLS context."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "pair.pem")
         path.write_bytes(identity.certificate + identity.key)

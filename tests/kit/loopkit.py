@@ -90,7 +90,7 @@ class Bench:
         self.loop = Loop(self.world, self.rules, self.clusters, self.noted, timing, forced=forced)
 
     async def run(self, *decisions: Decision, key: Key = ONE) -> None:
-        """Have the rule say something about a key, and return when the loop is quiet."""
+        """Let the rule decide so about a key, and return when the loop is idle."""
         self.rule.say(key, *decisions)
         if key.lower not in self.loop.depth:
             self.loop.open(key.lower)

@@ -90,7 +90,7 @@ class Behind:
         )
 
     def put(self, one: There) -> None:
-        """Have one more pod there; without a node below it waits for one."""
+        """Add one more pod; without a lower node it waits for one."""
         if one.node:
             self.ground.put_pod(pod_of(one.below(), settled=True))
         if one.ours:

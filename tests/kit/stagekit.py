@@ -208,7 +208,7 @@ class Stage:
         return NOW + timedelta(seconds=asyncio.get_running_loop().time())
 
     def raise_nodes(self) -> None:
-        """Have the virtual nodes be there already, just as the engine would have them."""
+        """Create the virtual nodes just as the engine would."""
         for lower in self.world.lowers.values():
             (made,) = NodeRule().decide(node_key(lower), self.world).wanted
             assert isinstance(made, Present)
@@ -265,25 +265,25 @@ class Stage:
         self.enqueue_all(lower)
 
     def enqueue_all(self, *lowers: str) -> None:
-        """Have everything looked at again."""
+        """Enqueue every key."""
         for name in lowers or tuple(self.world.lowers):
             if self.loop is not None:
                 self.loop.enqueue_all(name)
 
     def relist(self, cluster: str | None = None, kind: Kind | None = None) -> None:
-        """Have caches take lists instead of the watch's word; what was missed in between stays unseen."""
+        """Replace caches by lists; what was missed in between stays unseen."""
         for feed, ear in self.ears:
             if cluster in (None, feed.cluster) and kind in (None, feed.kind):
                 self._list(feed, ear)
 
     def mark_stale(self, cluster: str) -> None:
-        """Have a cluster's caches be known to be incomplete."""
+        """Mark a cluster's caches as stale."""
         for feed, _ in self.ears:
             if feed.cluster == cluster:
                 feed.cache.mark_stale()
 
     def slip(self, ref: Ref, *, relist: bool = True) -> None:
-        """Have an object go unseen: no watch tells of it, only the next list lacks it."""
+        """Remove an object unseen: no watch tells of it, only the next list lacks it."""
         mine = [ear for feed, ear in self.ears if (feed.cluster, feed.kind) == (ref.cluster, ref.kind)]
         before = [ear.late for ear in mine]
         for ear in mine:
@@ -296,7 +296,7 @@ class Stage:
             self.relist(ref.cluster, ref.kind)
 
     def restore(self, *forgotten: Ref) -> None:
-        """Have stores go back to a state in which some objects were not: nobody tells, and lists are of that state."""
+        """Restore stores to a state without some objects: no watch tells of it, and lists are of that state."""
         for ref in forgotten:
             self.slip(ref, relist=False)
         for feed, ear in self.ears:
@@ -304,7 +304,7 @@ class Stage:
                 self._list(feed, ear, rewound=True)
 
     def exchange(self, ref: Ref, older: Manifest) -> None:
-        """Have a store go back to a state in which an older object stood in an object's place."""
+        """Restore a store to a state in which an older object stood in an object's place."""
         self.slip(ref, relist=False)
         self.delay(ref.cluster)
         self.clusters[ref.cluster].place(ref.kind, older)
@@ -314,18 +314,18 @@ class Stage:
                 self._list(feed, ear, rewound=True)
 
     def overlook(self, ref: Ref) -> None:
-        """Have a list lack an object that is there, and be told of nothing else."""
+        """Relist without an object that is there."""
         for feed, ear in self.ears:
             if (feed.cluster, feed.kind) == (ref.cluster, ref.kind):
                 self._list(feed, ear, lacking=(ref.namespace, ref.name))
 
     def delay(self, cluster: str) -> None:
-        """Have the watches of a cluster lag behind until they are heard."""
+        """Hold back the watches of a cluster until `hear`."""
         for feed, ear in self.ears:
             ear.late = ear.late or feed.cluster == cluster
 
     def hear(self, cluster: str) -> None:
-        """Have the watches of a cluster tell all that they have to tell, and lag no more."""
+        """Deliver what the watches of a cluster hold back, and hold back no more."""
         for feed, ear in self.ears:
             if feed.cluster == cluster:
                 ear.late = False
@@ -351,7 +351,7 @@ class Stage:
         return self.clusters[ref.cluster].find(ref.kind, ref.namespace, ref.name)
 
     async def delete(self, ref: Ref, grace: int | None = None) -> None:
-        """Have somebody else delete an object, whatever the weather."""
+        """Delete an object as somebody else, whatever faults are set."""
         seen = self.find(ref)
         assert seen is not None
         await DryRunCluster.delete(self.clusters[ref.cluster], ref, uid=uid(seen), grace=grace)
@@ -372,7 +372,7 @@ class Stage:
         return made
 
     def _attached(self, known: Collection[int] = ()) -> list[tuple[InformerSpec, Ear]]:
-        """Have every cache fed, but for those known by their `id`."""
+        """Feed every cache, but for those known by their `id`."""
         found = []
         for feed in (one for one in _feeds(self.world) if id(one.cache) not in known):
             ear = Ear(feed.cache)

@@ -45,7 +45,7 @@ async def stocked(ground: Ground) -> AsyncIterator[Store]:
 
 
 async def _cleared(ground: Ground) -> None:
-    """Have everything go that tests left, so that nothing is below when the engine ends."""
+    """Delete everything that tests left, so that nothing is in lower clusters when the engine ends."""
     for volume in await placeholders(ground):
         patch = {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}
         with suppress(Refused):

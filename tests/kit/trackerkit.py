@@ -80,7 +80,7 @@ class Here:
         self.extender = SchedulerExtender({survey.lower.node: survey.site for survey in self.surveys.values()})
 
     def bound(self, survey: ClusterTracker, pod: Any) -> None:
-        """Have the other lowers give back what they keep."""
+        """Release what other lowers have reserved."""
         for other in self.surveys.values():
             if other is not survey:
                 other.release(pod)
@@ -135,7 +135,7 @@ class Seen(Here):
         return found
 
     def runs(self, name: str, cpu: str, node: str, priority: int = 0) -> Manifest:
-        """Have a pod of ours run on a node of the first lower."""
+        """Run a pod of ours on a node of the first lower."""
         pod = self.bind(asking(name, cpu, spec={"priority": priority}), A)
         self.land(pod, A, node)
         return pod

@@ -65,7 +65,7 @@ def test_the_text_is_found(secrets: Secrets) -> None:
 
 
 def none(_secrets: Secrets) -> None:
-    """Have no Secret."""
+    """Return no Secret."""
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_an_address_that_does_not_answer_costs_a_moment(base: type[asyncio.Abstr
 
 @contextmanager
 def silent(address: str, port: int) -> Iterator[None]:
-    """Have a listener whose queue is full: the system leaves further connections without an answer."""
+    """Open a listener whose queue is full: the system leaves further connections without an answer."""
     with socket.socket() as full, ExitStack() as callers:
         full.bind((address, port))
         full.listen(0)

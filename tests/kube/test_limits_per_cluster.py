@@ -106,7 +106,7 @@ def test_sizes_are_written_for_people(size: int) -> None:
 
 
 def took(share: TimeShare, seconds: float) -> None:
-    """Have what a share measures have begun so many seconds earlier."""
+    """Let what a share measures have begun so many seconds earlier."""
     share._began -= seconds
     share._began_by_wall -= seconds
 

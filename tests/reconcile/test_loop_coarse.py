@@ -26,7 +26,7 @@ def test_a_timer_that_fires_a_moment_early_loses_no_key() -> None:
     """The refused step still rests then, so its key has to come back once more."""
 
     async def refused_three_times() -> tuple[Answering, list[ClusterError | None], int]:
-        """Have a cluster that is away for a while, and look much later."""
+        """Run a key on a cluster that is away for a while, and look much later."""
         bench = Bench()
         bench.lower.answer("create", *[Unreachable("no answer")] * 3)
         await bench.run(Decision((present(),)))

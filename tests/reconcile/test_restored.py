@@ -89,7 +89,7 @@ def staged(*, prompt: bool = True) -> Stage:
 
 
 async def running(stage: Stage) -> None:
-    """Have everything be below, and the pod run."""
+    """Create all copies, and let the pod run."""
     await stage.calm()
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     stage.clusters[A].alter(BELOW, lambda pod: pod["status"].update(status, containerStatuses=[{"name": "main"}]))

@@ -38,7 +38,7 @@ SETUPS: dict[str, Setup] = {}
 
 
 def setup(cluster: str, check: str, *, cause: str, remedy: str, level: str = "fail") -> Callable[[Prepare], Prepare]:
-    """Have a function prepare a set-up, called as the function is."""
+    """Register a function that prepares a set-up of its name."""
 
     def known(prepare: Prepare) -> Prepare:
         """Keep it."""

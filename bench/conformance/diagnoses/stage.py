@@ -113,7 +113,7 @@ class Stage:
         (self.directory / f"{name}.kubeconfig").write_text(text)
 
     def expire(self, name: str) -> None:
-        """Have the user's certificate be one that ended."""
+        """Give the user an expired certificate."""
         self.credential(name, ago=2 * _YEAR)
 
     def edit(self, name: str, *, user: Manifest | None = None, **cluster: str) -> None:
@@ -148,7 +148,7 @@ class Stage:
         return made
 
     async def grant(self, cluster: str, rules: list[Manifest]) -> None:
-        """Have the user be one with these rights alone."""
+        """Give the user these rights only."""
         self.credential(cluster, groups=())
         await self.make(cluster, ROLES, {"metadata": {"name": self.user}, "rules": rules})
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": self.user}

@@ -37,7 +37,7 @@ def read(stage: Stage) -> Topology:
 
 
 async def allowed(stage: Stage, cluster: str, *, without: tuple[str, str]) -> None:
-    """Have the user be one with all rights that the engine needs, but for a verb on a resource."""
+    """Give the user all rights that the engine needs, but for a verb on a resource."""
     topology = read(stage)
     spec = next((one for one in topology.lowers if one.name == cluster), None)
     rights = upper_rights(topology) if spec is None else lower_rights(spec)
@@ -86,7 +86,7 @@ async def missing_right_to_see_what_a_namespace_holds(stage: Stage) -> None:
 
 
 async def _serving(stage: Stage, *, address: str = LOOPBACK, ago: timedelta = timedelta()) -> None:
-    """Have the virtual nodes show a certificate for an address, made so long ago."""
+    """Serve the virtual nodes with a certificate for an address, issued so long ago."""
     pair = stage.signer(UPPER, ago=ago).issue("system:node:x", ("system:nodes",), addresses=(address,))
     stage.put("kubelet.crt", pair.certificate)
     stage.put("kubelet.key", pair.key)
@@ -299,7 +299,7 @@ async def webhook_without_its_service(stage: Stage) -> None:
 
 
 async def behind_a_service(stage: Stage, port: int) -> None:
-    """Have the webhook be called by a Service, behind which is a pod with an address of this machine, and this port.
+    """Register the webhook by a Service, behind which is a pod with an address of this machine, and this port.
 
     An apiserver passes calls on to pods only.
     """
@@ -349,7 +349,7 @@ async def telemetry_for_everybody(stage: Stage) -> None:
 
 
 async def _inhabited(stage: Stage) -> None:
-    """Have somebody's pod be in namespace default of the first lower."""
+    """Create somebody's pod in namespace default of the first lower."""
     spec = {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": "app:1"}]}
     await stage.make(A, f"{DEFAULT}/pods", {"metadata": {"name": stage.user}, "spec": spec})
 

@@ -51,7 +51,7 @@ def given(side: Side, kubectl: str) -> Answers:
 
 
 def put_within_reach(sandbox: Sandbox) -> None:
-    """Have the virtual node's kubelet API where the real one's network is: apiservers pass nothing on to loopback."""
+    """Serve the virtual node's kubelet API in the real node's network: apiservers pass nothing on to loopback."""
     gateway = sandbox.state().clusters[LOWER].layout.gateway
     path = sandbox.directory / "topology.yaml"
     text = path.read_text()

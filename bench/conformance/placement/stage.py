@@ -84,7 +84,7 @@ class Stage:
         return snapshot_of(await self._site.items(NODES), pods, await self._site.items("/api/v1/namespaces"), storage)
 
     async def ask(self, seekers: Iterable[Manifest]) -> list[Answer]:
-        """Have the scheduler look for nodes for these pods, none of which it gets, and take them away again."""
+        """Let the scheduler look for nodes for these pods, none of which it gets, and delete them again."""
         made = [await self._pod(one) for one in seekers]
         names = {one["metadata"]["name"] for one in made}
         told: dict[str, str] = {}

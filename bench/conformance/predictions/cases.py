@@ -253,7 +253,7 @@ async def _stuck(stage: Stage) -> str:
 
 
 async def _running(stage: Stage, replicas: int, slots: int) -> None:
-    """Have pods run in the first lower."""
+    """Run pods in the first lower."""
     await stage.offer(A, 9)
     await stage.deploy("web", replicas, slots)
     await stage.runs("web", replicas)

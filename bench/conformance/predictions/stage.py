@@ -164,7 +164,7 @@ class Stage:
     # Room.
 
     async def offer(self, lower: str, *slots: int) -> None:
-        """Have the nodes of a lower offer so many of the case's resource, and wait until its virtual node says so."""
+        """Set how many of the case's resource the nodes of a lower offer, and wait until its virtual node says so."""
         for place, count in enumerate(slots, 1):
             path = f"{NODES}/{lower}-node-{place}/status"
             await self.edit(self.lowers[lower], path, self._amounts(str(count)), self._amounts(None))
@@ -196,7 +196,7 @@ class Stage:
         await self.edit(self.lowers[lower], path, {"spec": {"taints": [taint]}}, {"spec": {"taints": None}})
 
     async def lose(self, lower: str, place: int) -> None:
-        """Have a real node go; it comes back after the case as it was."""
+        """Remove a real node; it comes back after the case as it was."""
         site, path = self.lowers[lower], f"{NODES}/{lower}-node-{place}"
         node = await site.call("GET", path)
         meta = {field: node["metadata"].get(field) for field in ("name", "labels", "annotations")}

@@ -151,7 +151,7 @@ def _members(random: Random, place: Place, first: int, *, crowded: bool) -> list
 
 
 def _marked(random: Random, members: list[Member], lowers: dict[str, str]) -> list[Member]:
-    """Have one pod of the lowest priority behind each virtual node take the port, and one be exclusive."""
+    """Mark one pod of the lowest priority behind each virtual node to take the port, and one to be exclusive."""
     found = list(members)
     for field in ("port", "exclusive"):
         for lower in sorted(set(lowers.values())):

@@ -104,7 +104,7 @@ class Stage:
         await self.upper.__aexit__(kind, error, trace)
 
     async def turn(self, way: str | None) -> dict[str, Any]:
-        """Have the server answer in another way, and return what it heard, and of the last way what became of it."""
+        """Make the server answer in another way, and return what it heard, and what became of the last way."""
         assert self._server.stdin is not None
         self._server.stdin.write(orjson.dumps(way) + b"\n")
         return await self._answer()

@@ -17,7 +17,7 @@ class Scripted:
         self._laid_out: list[tuple[Matches, deque[Fault]]] = []
 
     def on(self, matches: Matches, *faults: Fault) -> None:
-        """Have the next requests that match meet these faults, one each; then they pass again."""
+        """Give the next requests that match these faults, one each; then they pass again."""
         self._laid_out.append((matches, deque(faults)))
 
     async def meet(self, asked: Asked) -> Fault:

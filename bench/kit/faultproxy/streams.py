@@ -69,7 +69,7 @@ class Stream:
         self._open.set()
 
     def order(self, end: End) -> None:
-        """Have it end so, whatever is still on its way."""
+        """End it so, whatever is still on its way."""
         if not self._ordered.done():
             self._ordered.set_result(end)
 

@@ -196,7 +196,7 @@ class Arena(Stage):
         """Change an object by a merge patch, as a field manager."""
 
         def lay_over(found: Manifest) -> None:
-            """Have it be what the patch says."""
+            """Merge the patch into it."""
             after = patched(found, patch)
             found.clear()
             found.update(after)
@@ -217,7 +217,7 @@ class Arena(Stage):
         """Pass over it: where the kubelet API leads is looked at all the time."""
 
     async def befall(self, what: str, number: int) -> None:
-        """Have something happen to the engine or its watches."""
+        """Apply a fault to the engine or its watches."""
         if what in ("crash", "down") and self.is_up:
             await self.crash()
         if what in ("crash", "up") and not self.is_up:
@@ -300,7 +300,7 @@ class Arena(Stage):
 
     @contextmanager
     def _acting(self, who: str) -> Iterator[None]:
-        """Have what is stored meanwhile be a tenant's."""
+        """Count what is stored meanwhile as a tenant's."""
         self._is_hostile = who == BELOW
         try:
             yield

@@ -86,7 +86,7 @@ class Play:
     # What honest tenants do.
 
     async def _make(self, choices: Choices) -> None:
-        """Have a pod bound that refers to other objects, and make those that are not there."""
+        """Bind a pod that refers to other objects, and create those that are missing."""
         namespace, name = choices.pick(self._setting.honest), choices.pick(honest.PODS)
         if self._hands.find(Ref(UPPER, POD, namespace, name)) is None:
             await self._put_honest(namespace, name, choices)
@@ -141,13 +141,13 @@ class Play:
             await self._hands.read(_ref(UPPER, POD, pod))
 
     async def _serve(self, choices: Choices) -> None:
-        """Have a Service, its endpoints, and rights."""
+        """Create a Service, its endpoints, and rights."""
         namespace = choices.pick(self._setting.honest)
         for kind, name in (*honest.SERVED, *honest.RIGHTS):
             await self._provide(kind, namespace, name)
 
     async def _kill(self, choices: Choices) -> None:
-        """Have somebody of a pod's own tenant delete it below."""
+        """Delete a lower pod as its own tenant."""
         pod = _one_of(choices, self._honest_pods())
         if pod is None:
             return
@@ -204,7 +204,7 @@ class Play:
             await self._put(forgery._replace(body={**forgery.body, "metadata": meta}))
 
     async def _tell(self, choices: Choices) -> None:
-        """Have an event about a pod."""
+        """Create an event about a pod."""
         pod = _one_of(choices, [one for kind, one in self._there() if kind == POD])
         if pod is not None:
             meta = metadata(pod)

@@ -208,7 +208,7 @@ def _adorn(meta: Manifest, choices: Choices, known: Known) -> None:
 
 
 def _refer(spec: Manifest, choices: Choices, known: Known) -> None:
-    """Have a pod refer to what its author would like to read, needed or not."""
+    """Let a pod refer to what its author would like to read, needed or not."""
     container, volumes = spec["containers"][0], []
     tokens = [f"upper-token-{one}" for one in known.uids.get(POD, ())]
     for number in range(choices.pick((1, 2, 0))):

@@ -140,7 +140,7 @@ class Ground:
                 await (await self._site(UPPER).session.get(path)).read()
 
     async def befall(self, what: str, number: int) -> None:
-        """Have something happen to the engine or its watches, which befalls all plays."""
+        """Apply a fault to the engine or its watches, which all plays share."""
         await self._storms.befall(what, number)
 
     async def rest(self, seconds: float) -> None:
@@ -262,7 +262,7 @@ class Ground:
             await self._call(Ref(cluster, NAMESPACE, "", name), "POST", NAMESPACE.path(), {"metadata": {"name": name}})
 
     async def _clear(self, cluster: str) -> None:
-        """Have everything go that is there; what hostile tenants keep by a finalizer is let go."""
+        """Delete everything that is there; finalizers of hostile tenants are removed."""
         for kind in KINDS[1:]:
             for one in self.every(cluster, kind):
                 meta = meta_of(one)

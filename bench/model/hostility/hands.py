@@ -39,7 +39,7 @@ class Hands(Protocol):
         ...
 
     async def befall(self, what: str, number: int) -> None:
-        """Have something happen to the engine or its watches: crash, down, up, hold, release."""
+        """Apply a fault to the engine or its watches: crash, down, up, hold, release."""
         ...
 
     async def rest(self, seconds: float) -> None:

@@ -32,7 +32,7 @@ class Storms(Weather):
         return await super().meet(asked)
 
     async def befall(self, what: str, number: int) -> None:
-        """Have something happen; what plays in memory do besides, they do alone."""
+        """Apply a fault; what plays in memory do besides, they do alone."""
         if what in _SORTS and not self.blurred:
             self.blurred = True
             self.count += 1

@@ -28,7 +28,7 @@ _CHUNK = 50
 
 
 def unburdened() -> None:
-    """Have a process collect garbage seldom: a sequence leaves little, and that all at once."""
+    """Collect garbage seldom: a sequence leaves little, and that all at once."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 

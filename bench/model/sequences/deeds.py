@@ -129,7 +129,7 @@ class Play:
     # What users do above.
 
     def _make(self, name: str, number: int) -> None:
-        """Have a pod bound that refers to other objects, and make those that are not there."""
+        """Bind a pod that refers to other objects, and create those that are missing."""
         if self._find(UPPER, POD, name) is not None:
             return
         volumes: list[Manifest] = [{"name": "m", "configMap": {"name": MAPS[number % 2]}}]
@@ -163,21 +163,21 @@ class Play:
         await self._ask(UPPER, POD, PODS[number % 3], (None, 5, None, 0)[number // 3 % 4])
 
     def _again(self, number: int) -> None:
-        """Have another pod take a pod's name at once."""
+        """Replace a pod by another of its name at once."""
         name = PODS[number % 3]
         if self._find(UPPER, POD, name) is not None:
             self.stage.clusters[UPPER].vanish(_ref(UPPER, POD, name))
             self._make(name, number // 3)
 
     def _anew(self, number: int) -> None:
-        """Have a pod and its claim go, whatever uses that, and others of their names be there at once."""
+        """Replace a pod and its claim, whatever uses that, by others of their names at once."""
         for kind, name in ((POD, PODS[number % 3]), (CLAIM, CLAIMS[0])):
             if self._find(UPPER, kind, name) is not None:
                 self.stage.clusters[UPPER].vanish(_ref(UPPER, kind, name))
         self._make(PODS[number % 3], number // 3)
 
     def _serve(self, number: int) -> None:
-        """Have a Service, and its endpoints."""
+        """Create a Service, and its endpoints."""
         ports = [{"name": "http", "port": 80 + number % 3, "protocol": "TCP"}]
         spec = {"type": "ClusterIP", "clusterIP": "10.0.0.1", "ports": ports, "selector": {"app": "x"}}
         self._provide(SERVICE, SERVICES[0], {"spec": spec})
@@ -201,7 +201,7 @@ class Play:
     # What happens below.
 
     def _phase(self, number: int, phase: str) -> None:
-        """Have a kubelet say how its pod is; one that ended stays so."""
+        """Write a pod's status as its kubelet does; one that ended stays so."""
         for lower, found in self._mirrors(PODS[number % 3]):
             if (found.get("status") or {}).get("phase") not in ENDED and found["spec"].get("nodeName"):
                 ready = [{"type": "Ready", "status": str(phase == "Running")}]
@@ -210,13 +210,13 @@ class Play:
                 self._alter(lower, POD, PODS[number % 3], {"status": status})
 
     def _kill(self, number: int) -> None:
-        """Have a lower pod go without anybody having asked for it above."""
+        """Remove a lower pod that nobody deleted in the upper cluster."""
         for lower, found in self._mirrors(PODS[number % 3]):
             self.model.killed.add(upper_uid_of(found))
             self.stage.clusters[lower].vanish(_ref(lower, POD, PODS[number % 3]))
 
     async def _evict(self, number: int) -> None:
-        """Have somebody delete a lower pod."""
+        """Delete a lower pod as somebody else."""
         for lower, found in self._mirrors(PODS[number % 3]):
             self.model.killed.add(upper_uid_of(found))
             await self._ask(lower, POD, PODS[number % 3])
@@ -254,7 +254,7 @@ class Play:
         self.model.strangers[Ref(lower, kind, meta.get("namespace", ""), meta["name"])] = stored
 
     def _leave(self, number: int) -> None:
-        """Have a stranger's object go."""
+        """Delete a stranger's object."""
         found = [ref for ref in sorted(self.model.strangers) if ref.kind != NAMESPACE]
         if found:
             ref = found[number % len(found)]
@@ -264,11 +264,11 @@ class Play:
     # What goes wrong in between.
 
     def _fault(self, number: int) -> None:
-        """Have one of the next writes fail."""
+        """Fail one of the next writes."""
         self.stage.ways[CLUSTERS[number % 3]].faults.append(FAULTS[number // 3 % len(FAULTS)])
 
     def _linger(self, number: int) -> None:
-        """Have pods of a lower cluster take their time to end, or not any more."""
+        """Let pods of a lower cluster take their time to end, or not any more."""
         nature = self.stage.natures[LOWERS[number % 2]]
         nature.lingers = not nature.lingers
         nature.enqueue_all()
@@ -279,7 +279,7 @@ class Play:
         self.stage.reload(number)
 
     def _watches(self, deed: Deed) -> None:
-        """Have watches be late, miss what happens, or tell things twice; or have all tell what they held."""
+        """Make watches late, lossy or repetitive; or let all deliver what they held back."""
         lines = self.stage.lines
         if deed.sort in ("slow", "miss"):
             lines = [line for line in lines if line.feed.cluster == CLUSTERS[deed.number % 3]]

@@ -139,7 +139,7 @@ class Ground:
     # What users do above.
 
     async def _make(self, name: str, number: int) -> None:
-        """Have a pod that refers to other objects, and make those that are not there."""
+        """Create a pod that refers to other objects, and those of them that are missing."""
         volumes: list[Manifest] = [{"name": "m", "configMap": {"name": MAPS[number % 2]}}]
         await self._provide(CONFIG_MAP, MAPS[number % 2], {"data": {"k": "0"}})
         if number // 2 % 2:
@@ -162,12 +162,12 @@ class Ground:
         self.deleted.add(uid(answer) if metadata(answer).get("uid") else answer["details"]["uid"])
 
     async def _again(self, number: int) -> None:
-        """Have another pod take a pod's name at once."""
+        """Replace a pod by another of its name at once."""
         await self._delete(POD, PODS[number % 3], 0)
         await self._make(PODS[number % 3], number // 3)
 
     async def _serve(self, number: int) -> None:
-        """Have a Service, and its endpoints."""
+        """Create a Service, and its endpoints."""
         spec = {"ports": [{"name": "http", "port": 80 + number % 3, "protocol": "TCP"}]}
         await self._provide(SERVICE, SERVICES[0], {"spec": spec})
         marks = {"kubernetes.io/service-name": SERVICES[0]}
@@ -216,7 +216,7 @@ class Ground:
         self.strangers.add(uid(made))
 
     async def _leave(self, number: int) -> None:
-        """Have a stranger's object go."""
+        """Delete a stranger's object."""
         found = sorted(self.model.strangers)
         if found:
             ref = found[number % len(found)]

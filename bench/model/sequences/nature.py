@@ -135,7 +135,7 @@ class Nature:
         self._cluster.alter(self._ref(VOLUME, volume), lambda found: found.update(status={"phase": phase}))
 
     def _empty(self, space: Manifest) -> None:
-        """Have all go that is in a namespace that was deleted, and then itself."""
+        """Delete what is in a namespace that was deleted, and then itself."""
         if "deletionTimestamp" in metadata(space):
             for kind in (POD, CLAIM):
                 for found in self._all(kind):

@@ -63,7 +63,7 @@ async def played(deeds: Sequence[Deed]) -> list[str]:
 
 
 def _tell(late: Stage, deed: Deed) -> None:
-    """Have an engine's watches of one cluster stop, or go on."""
+    """Stop or resume an engine's watches of one cluster."""
     for line in late.lines:
         if line.feed.cluster == CLUSTERS[deed.number]:
             line.is_held = deed.sort == "stop"

@@ -83,7 +83,7 @@ class Weather(Quiet):
         return fault
 
     async def storm(self, number: int) -> None:
-        """Have something befall everything, unless that was so a moment ago."""
+        """Apply a fault to everything, unless that was so a moment ago."""
         if time.monotonic() - self._last > APART:
             self._last = time.monotonic()
             sort = STORMS[number % len(STORMS)]
@@ -102,7 +102,7 @@ class Weather(Quiet):
         self._rig.proxies[cluster].cut()
 
     async def _hold(self, cluster: str) -> None:
-        """Have a cluster's watches be late."""
+        """Delay a cluster's watches."""
         held = list(self._rig.proxies[cluster].streams)
         for stream in held:
             stream.hold()
@@ -111,7 +111,7 @@ class Weather(Quiet):
             stream.release()
 
     async def _hang(self, cluster: str) -> None:
-        """Have a cluster say nothing for a while."""
+        """Silence a cluster for a while."""
         self._rig.proxies[cluster].freeze()
         await asyncio.sleep(HELD)
         self._rig.proxies[cluster].thaw()

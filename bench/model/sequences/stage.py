@@ -131,7 +131,7 @@ class Stage:
         self._wake()
 
     def leave(self, cluster: str, seconds: float) -> None:
-        """Have a cluster be out of reach, a lower one for so many seconds already; its watches tell nothing."""
+        """Put a cluster out of reach, a lower one for so many seconds already; its watches tell nothing."""
         self.ways[cluster].is_down = True
         for line in self._lines_of(cluster):
             line.is_deaf = True
@@ -139,7 +139,7 @@ class Stage:
             self._hush(cluster, seconds)
 
     async def come_back(self, cluster: str) -> None:
-        """Have a cluster answer again: what its watches missed, lists tell."""
+        """Let a cluster respond again: lists tell what its watches missed."""
         self.ways[cluster].is_down = False
         for line in self._lines_of(cluster):
             if line.is_deaf or not line.feed.cache.synced:
@@ -148,7 +148,7 @@ class Stage:
             self._hush(cluster, 0.0)
 
     async def relist(self, cluster: str) -> None:
-        """Have every watch of a cluster begin anew, as when its version is gone."""
+        """Restart every watch of a cluster, as when its version is gone."""
         for line in self._lines_of(cluster):
             if not self.ways[cluster].is_down:
                 await line.list(self.clusters[cluster])
@@ -220,7 +220,7 @@ class Stage:
         return [feed for lower in world.lowers.values() for feed in (bound_feed(lower), *lower_feeds(lower, OWNER))]
 
     async def _follow(self, feed: InformerSpec) -> None:
-        """Have a cache be fed; where the cluster does not answer, it has no list until it comes back."""
+        """Feed a cache; where the cluster does not respond, it has no list until it comes back."""
         line = Line(feed)
         cluster = self.clusters[feed.cluster]
         cluster.follow(feed.kind, line, line.selects)

@@ -19,7 +19,7 @@ def written(stream: int, count: int) -> list[bytes]:
 
 
 def read(lines: list[bytes], stream: int = 0) -> Reading:
-    """Have a reader take lines, each 5 ms after it was written."""
+    """Read lines, each 5 ms after it was written."""
     reading = Reading(stream, SIZE)
     for number, each in enumerate(lines):
         reading.take(each, (number + 5) * 1_000_000)

@@ -300,7 +300,7 @@ async def test_an_event_says_what_became_of_the_text() -> None:
 
 
 async def begun(kept: Kept, reading: TopologyUpdate) -> None:
-    """Have another program find a text bad, tell of it, and end."""
+    """Let another program refuse a text, report that, and end."""
     standing = EngineStatus(lambda: LATER)
     standing.take(reading)
     other = StatusWriter(kept.cluster, PLACE, OWNER, kept.cache, standing, now=lambda: LATER)

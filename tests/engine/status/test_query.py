@@ -134,7 +134,7 @@ class Upper(DryRunCluster):
         await self.create(ref, made.create)
 
     def node(self, name: str, renewed: float) -> None:
-        """Have a virtual node whose lease was renewed so many seconds ago."""
+        """Create a virtual node whose lease was renewed so many seconds ago."""
         self.place(NODE, {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "90", "hugepages-2Mi": "0"}}})
         time = (NOW - timedelta(seconds=renewed)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         lease: Manifest = {"metadata": {"name": name, "namespace": LEASE_NAMESPACE}, "spec": {"renewTime": time}}

@@ -56,7 +56,7 @@ class Ground:
         await self.site.close()
 
     async def token(self, **spec: object) -> str:
-        """Have the cluster issue a token for the account."""
+        """Request a token for the account."""
         path = f"{ACCOUNTS.format(self.name)}/scraper/token"
         asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         token: str = (await self.site.create(path, asked))["status"]["token"]

@@ -58,7 +58,7 @@ class Scene:
         lab.upper.permit("kube-apiserver", "get", "stats")
 
     async def serve(self) -> None:
-        """Have the node measured from now on."""
+        """Serve the node's usage from now on."""
         made = StatsCollector(
             self.lower, OWNER_HERE, lambda: self.lab.cluster, self.lab.log, limits=QUICK, clock=lambda: self.lab.time
         )

@@ -79,7 +79,7 @@ class Virtual:
         return orjson.loads(await self.upper.read(self.ref))
 
     def taint(self, *taints: str) -> None:
-        """Have the topology give the node these labels and taints, and no others."""
+        """Reload a topology that gives the node these labels and taints, and no others."""
         given = ", ".join(f"{{key: {key}, effect: NoSchedule}}" for key in taints)
         reload(self.world, f"name: {self.name}, node: {{labels: {{zone: z1}}, taints: [{given}]}}")
 

@@ -432,7 +432,7 @@ def test_a_status_that_differs_is_written(change: Any) -> None:
 
 
 def offer(node: Manifest, **amounts: str) -> Manifest:
-    """Have a lower node offer more."""
+    """Add to what a lower node offers."""
     status = node["status"]
     return {**node, "status": {**status, "allocatable": {**status["allocatable"], **amounts}}}
 

@@ -18,7 +18,7 @@ def owned(kind: str, *, controller: bool = True, **meta: Any) -> Manifest:
 
 
 def told(pod: Manifest, reason: str, status: str = "False") -> Manifest:
-    """Have a pod carry the condition that says whether it is mirrored."""
+    """Set the condition that says whether a pod is mirrored."""
     said = {"type": "tensile-kube.io/Mirrored", "status": status, "reason": reason}
     return {**pod, "status": {**pod["status"], "conditions": [said]}}
 

@@ -130,7 +130,7 @@ def test_names_below_may_be_others() -> None:
     """What is given back is the promise to the pod as it is called there."""
 
     def below(manifest: Manifest) -> Manifest:
-        """Have a pod in another namespace below."""
+        """Put a pod into another lower namespace."""
         return {**manifest, "metadata": {**manifest["metadata"], "namespace": "demo-default"}}
 
     here = ground(node("n"))

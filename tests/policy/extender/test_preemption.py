@@ -59,11 +59,11 @@ class Scene:
         self.ask()
 
     def ask(self) -> None:
-        """Have the scheduler ask where the pod may go."""
+        """Ask where the pod may go, as the scheduler does."""
         self.extender.filter({"Pod": self.comer, "NodeNames": ["v"]}, self.time)
 
     async def look(self, **now: Any) -> list[str]:
-        """Have it looked at in time, when the pod is as it was but for this, and return what was written."""
+        """Decide in time about a pod that changed in this only, and return what was written."""
         self.upper.answer("read", {**self.comer, **now})
         self.time += PATIENCE
         await self.made.look()

@@ -92,7 +92,7 @@ class Watched(dict[str, int]):
 
 
 def watched(made: Node) -> Node:
-    """Have a node count who looks at what it has."""
+    """Count the reads of what a node has."""
     made.allocatable = Watched(made.allocatable)
     return made
 

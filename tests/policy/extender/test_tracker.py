@@ -368,7 +368,7 @@ def test_a_burst_that_comes_down_anywhere_is_never_too_large(seed: int) -> None:
 
 
 def _come_down(here: Here, chance: Random, pod: Manifest, lower: str, free: dict[str, int]) -> None:
-    """Have a pod get a node below that has room for it, which there has to be."""
+    """Bind a pod to a lower node that has room for it, which there has to be."""
     cpu = int(pod["spec"]["containers"][0]["resources"]["requests"]["cpu"])
     open_nodes = [name for name, room in free.items() if room >= cpu]
     assert open_nodes, "a pod was sent where no node has room"

@@ -208,7 +208,7 @@ def files(of: Scene, directory: Path) -> KeyPair:
 
 
 def changed(of: Scene, directory: Path) -> AbstractAsyncContextManager[None]:
-    """Have a change of the files inside heard of."""
+    """Let a change of the files inside be noticed."""
     return heard(of.watcher, directory / "hook.crt", directory / "hook.key")
 
 

@@ -54,7 +54,7 @@ RULES: dict[str, Any] = {
 
 
 def adopting(here: World) -> World:
-    """Have lower-a take over what lost its owner."""
+    """Let lower-a adopt what lost its owner."""
     here.lowers[A].spec = here.lowers[A].spec.model_copy(update={"on_conflict": "adopt"})
     return here
 
