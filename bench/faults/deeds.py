@@ -27,7 +27,7 @@ async def _nothing(_scene: Scene) -> None:
 
 
 @dataclass(frozen=True)
-class Deed:
+class Workload:
     """A workload.
 
     `prepare` brings about what has to be there before, and returns when it is; `do` is what the engine answers; `done`
@@ -198,10 +198,10 @@ def _of_the_node(scene: Scene, asked: Asked) -> bool:
 
 
 DEEDS = (
-    Deed("create", _make, _runs, restore=_remove),
-    Deed("update", _change, _has_changed, prepare=_made, restore=_remove),
-    Deed("delete", _remove, _is_gone, prepare=_made),
-    Deed(
+    Workload("create", _make, _runs, restore=_remove),
+    Workload("update", _change, _has_changed, prepare=_made, restore=_remove),
+    Workload("delete", _remove, _is_gone, prepare=_made),
+    Workload(
         "bare pod moved",
         _strand,
         _has_moved,
@@ -210,6 +210,6 @@ DEEDS = (
         counts=_of_the_move,
         late=("events",),
     ),
-    Deed("lower added", _save_both, _both_ready, prepare=_with_one, counts=_of_the_node),
-    Deed("lower removed", _save_one, _one_left, prepare=_with_both, restore=_with_both, counts=_of_the_node),
+    Workload("lower added", _save_both, _both_ready, prepare=_with_one, counts=_of_the_node),
+    Workload("lower removed", _save_one, _one_left, prepare=_with_both, restore=_with_both, counts=_of_the_node),
 )

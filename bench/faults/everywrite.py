@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.faults.deeds import DEEDS, Deed
+from bench.faults.deeds import DEEDS, Workload
 from bench.kit import histories
 from bench.kit.clusters import on_clusters
 from bench.kit.endstates import State, differences
@@ -107,7 +107,7 @@ class Crash:
         self.is_over = True
 
 
-async def reference(rig: Rig, deed: Deed) -> Reference:
+async def reference(rig: Rig, deed: Workload) -> Reference:
     """Run a deed undisturbed."""
     async with Scene(rig) as scene:
         await deed.prepare(scene)
@@ -121,7 +121,7 @@ async def reference(rig: Rig, deed: Deed) -> Reference:
         return found
 
 
-async def strike(rig: Rig, deed: Deed, known: Reference, number: int, moment: str) -> dict[str, Any]:
+async def strike(rig: Rig, deed: Workload, known: Reference, number: int, moment: str) -> dict[str, Any]:
     """Run a deed and kill the engine at one write; return what came of it, with "struck" None where there is none."""
     async with Scene(rig) as scene:
         await deed.prepare(scene)
@@ -155,7 +155,7 @@ async def strike(rig: Rig, deed: Deed, known: Reference, number: int, moment: st
         }
 
 
-async def struck_or_done(scene: Scene, deed: Deed, known: Reference, crash: Crash) -> bool:
+async def struck_or_done(scene: Scene, deed: Workload, known: Reference, crash: Crash) -> bool:
     """Report whether the engine was struck, or has nothing left to be struck at."""
     if crash.struck is not None:
         return crash.is_over
@@ -179,7 +179,7 @@ async def recovered(scene: Scene, known: Reference) -> list[str]:
     return []
 
 
-async def judge(scene: Scene, deed: Deed, known: Reference, start: int) -> list[str]:
+async def judge(scene: Scene, deed: Workload, known: Reference, start: int) -> list[str]:
     """Hold what happened against the oracles."""
     writes = [one for one in scene.rig.written(start) if deed.counts(scene, one.asked)]
     lowers = [sight for sight in scene.sights if sight.cluster != UPPER]
@@ -193,13 +193,13 @@ async def judge(scene: Scene, deed: Deed, known: Reference, start: int) -> list[
     ]
 
 
-async def end(scene: Scene, deed: Deed) -> None:
+async def end(scene: Scene, deed: Workload) -> None:
     """Put everything back, and return when nothing of the scene is left below."""
     await deed.restore(scene)
     await scene.has_come(lambda found: not any(found[name]["pods"] for name in found), "no pod is left", PATIENCE)
 
 
-async def every_write(rig: Rig, deed: Deed, moment: str, numbers: Iterable[int], within: float) -> dict[str, Any]:
+async def every_write(rig: Rig, deed: Workload, moment: str, numbers: Iterable[int], within: float) -> dict[str, Any]:
     """Strike at these writes of a deed, as many as it has, and return the result with what it broke.
 
     Args:

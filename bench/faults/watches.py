@@ -119,7 +119,7 @@ FAULTS = (
 )
 
 
-class Heard:
+class DefectRecorder:
     """An observer that keeps what must not be: rules that broke."""
 
     def __init__(self) -> None:
@@ -267,7 +267,7 @@ async def suffer(field: Field, fault: Fault, victim: str, slack: float) -> dict[
 @asynccontextmanager
 async def laid_out(sandbox: Sandbox, directory: Path, namespaces: int) -> AsyncIterator[Field]:
     """Return a field on which the engine runs, in this process; no rule of it may break."""
-    heard = Heard()
+    heard = DefectRecorder()
     async with Rig(sandbox, directory) as rig:
         topology = parse((directory / "topology.yaml").read_text(), name="topology.yaml")
         engine = Engine(topology, ClusterAccess(directory), heard, Fleet(chance=random.random, pace=PACE))

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from clikit import Files, Told, listening, port_of, refused, tensile, timed
+from clikit import Completed, Files, listening, port_of, refused, tensile, timed
 
 from tensile.diagnostics.doctor.collect import LIMIT
 from tensile.sandbox.sandbox import Sandbox
@@ -15,7 +15,7 @@ STARTING = 5.0
 """Seconds more than it takes where nobody answers at all, which a machine that is busy has take longer, too."""
 
 
-def findings(told: Told, level: str) -> list[tuple[Any, str, str]]:
+def findings(told: Completed, level: str) -> list[tuple[Any, str, str]]:
     """Return the findings of a level in JSON: cluster, check, what."""
     return [
         (cluster["name"], one["check"], one["what"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 import yaml
-from clikit import PROGRAM, Files, Told, checked, environment, refused, tensile
+from clikit import PROGRAM, Completed, Files, checked, environment, refused, tensile
 
 POD = """\
 apiVersion: v1
@@ -19,7 +19,7 @@ spec:
 """
 
 
-def shell(script: str, *words: str | Path, **variables: str) -> Told:
+def shell(script: str, *words: str | Path, **variables: str) -> Completed:
     """Run the program by a shell, which knows it as "$0"."""
     command = ["sh", "-c", script, PROGRAM, *map(str, words)]
     done = subprocess.run(command, env=environment(**variables), capture_output=True, timeout=60, check=False)

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from clikit import PROGRAM, Files, Told, environment, refused, tensile
+from clikit import PROGRAM, Completed, Files, environment, refused, tensile
 
 import tensile as package
 from tensile.cli.main import main
@@ -31,11 +31,11 @@ COMMANDS = (
 Capture = pytest.CaptureFixture[str]
 
 
-def within(capsys: Capture, *arguments: str) -> Told:
+def within(capsys: Capture, *arguments: str) -> Completed:
     """Run the program inside the tests' own process: starting one costs far more than reading a command line."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
-    return Told(int(str(ended.value.code)), *capsys.readouterr())
+    return Completed(int(str(ended.value.code)), *capsys.readouterr())
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -18,7 +18,7 @@ FIRST, SECOND = topology(f"name: {A}", f"name: {B}").lowers
 READING = "the new credentials are still being read"
 
 
-class Desk:
+class CredentialReader:
     """Where credentials are read: what is wrong with which, and how long it takes to find out."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Desk:
 @in_virtual_time
 async def test_what_can_be_read_is_not_objected_to() -> None:
     """And is read anew the next time: files change."""
-    desk = Desk()
+    desk = CredentialReader()
     trials = CredentialChecks(desk.read, FileWatcher())
     assert [await trials.error(FIRST), await trials.error(FIRST)] == ["", ""]
     assert desk.asked == ["k/0", "k/0"]
@@ -52,7 +52,7 @@ async def test_what_can_be_read_is_not_objected_to() -> None:
 @in_virtual_time
 async def test_what_cannot_be_read_is_said_and_tried_again_in_time() -> None:
     """However often somebody asks in between; once it can be read that is known."""
-    desk = Desk()
+    desk = CredentialReader()
     desk.wrong[A] = "k/0: no such file"
     trials = CredentialChecks(desk.read, FileWatcher())
     for _ in range(4):
@@ -69,7 +69,7 @@ async def test_what_cannot_be_read_is_said_and_tried_again_in_time() -> None:
 @in_virtual_time
 async def test_a_slow_reading_holds_up_nobody_for_long() -> None:
     """Only the first question waits for it at all, and a later one is told how it ended."""
-    desk = Desk()
+    desk = CredentialReader()
     desk.seconds = 25.0
     trials, clock = CredentialChecks(desk.read, FileWatcher()), asyncio.get_running_loop().time
     assert (await trials.error(FIRST), clock()) == (READING, PATIENCE)
@@ -82,7 +82,7 @@ async def test_a_slow_reading_holds_up_nobody_for_long() -> None:
 @in_virtual_time
 async def test_a_slow_reading_that_fails_is_told_before_there_is_another() -> None:
     """It rests for as long as a quick one does."""
-    desk = Desk()
+    desk = CredentialReader()
     desk.seconds, desk.wrong[A] = 25.0, "the exec plugin failed"
     trials = CredentialChecks(desk.read, FileWatcher())
     assert await trials.error(FIRST) == READING
@@ -116,7 +116,7 @@ async def test_a_reading_for_which_descriptors_are_short_is_repeated() -> None:
 @in_virtual_time
 async def test_other_credentials_are_another_reading() -> None:
     """What was read of those before does not count any more, and a reading of them that is under way is given up."""
-    desk = Desk()
+    desk = CredentialReader()
     desk.wrong[A] = "wrong"
     trials = CredentialChecks(desk.read, FileWatcher())
     assert await trials.error(FIRST) == "wrong"
@@ -132,7 +132,7 @@ async def test_other_credentials_are_another_reading() -> None:
 @in_virtual_time
 async def test_what_does_not_concern_the_way_is_no_other_reading() -> None:
     """An edit beside it does not begin anew what takes long."""
-    desk = Desk()
+    desk = CredentialReader()
     desk.seconds = 25.0
     trials = CredentialChecks(desk.read, FileWatcher())
     for qps in (1, 2, 3):
@@ -143,7 +143,7 @@ async def test_what_does_not_concern_the_way_is_no_other_reading() -> None:
 @in_virtual_time
 async def test_lowers_are_read_beside_each_other() -> None:
     """One that hangs says nothing of another."""
-    desk = Desk()
+    desk = CredentialReader()
     desk.seconds = 25.0
     trials = CredentialChecks(desk.read, FileWatcher())
     assert await trials.error(FIRST) == READING
@@ -181,7 +181,7 @@ async def test_files_that_cannot_be_used_are_read_again_when_they_change(tmp_pat
 @in_virtual_time
 async def test_at_the_end_nothing_is_read_any_more() -> None:
     """What is under way is given up."""
-    desk = Desk()
+    desk = CredentialReader()
     desk.seconds = 25.0
     trials = CredentialChecks(desk.read, FileWatcher())
     await trials.error(FIRST)

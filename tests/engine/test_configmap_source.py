@@ -34,7 +34,7 @@ def config_map(version: int, data: dict[str, str] | None, uid: str = "map-1", **
     return {"metadata": meta, **({} if data is None else {"data": data}), **more}
 
 
-class Told:
+class ObservedConfigMap:
     """A cache that is told of the ConfigMap, and what comes of it."""
 
     def __init__(self) -> None:
@@ -66,9 +66,9 @@ class Told:
 
 
 @asynccontextmanager
-async def told(first: str) -> AsyncGenerator[Told, None]:
+async def told(first: str) -> AsyncGenerator[ObservedConfigMap, None]:
     """Follow a ConfigMap that holds a topology from the start."""
-    made = Told()
+    made = ObservedConfigMap()
     made.cache.replace([orjson.dumps(config_map(10, {"topology.yaml": first}))], 10)
     made.readings = follow(made.cache, PLACE, made.changed, parse(first, configmap_mode=True))
     async with aclosing(made.readings):

@@ -14,7 +14,7 @@ import pytest
 from answering import Answering, Held
 from filekit import heard
 from structlog.testing import capture_logs
-from trackerkit import Seen, asking, stranger
+from trackerkit import ShownLowers, asking, stranger
 from worldkit import A, B, changed, home, lower_node, marked, put, raised, reload, world
 
 from bench.kit.spareports import spare_port
@@ -245,7 +245,7 @@ async def test_others_are_preempted_while_it_is_served(here: Scene) -> None:
     """For a pod that it refused, once the scheduler has had its turn; what is wanted is forgotten when it is closed."""
     await here.made.open(here.topology())
     for name, lower in here.world.lowers.items():
-        changed(here.world.upper.nodes, name, Seen.shown, "")
+        changed(here.world.upper.nodes, name, ShownLowers.shown, "")
         put(lower.place_pods, stranger("theirs", "n1", "1"))
         low = asking(f"low-{name}", "2", name)
         put(lower.upper_pods, low)

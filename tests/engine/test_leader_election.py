@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from electionkit import leading
-from stagekit import Weather
+from stagekit import FaultyCluster
 from virtualtime import clock, in_virtual_time
 from worldkit import OWNER_HERE as OWNER
 
@@ -21,7 +21,7 @@ SKEW = timedelta(hours=1)
 """By how much the clocks of two engines differ: nothing may depend on it."""
 
 
-class Upper(Weather):
+class Upper(FaultyCluster):
     """An upper cluster that `takes` so many seconds over the answer to a write, and `thinks` over that to a read.
 
     It lets nobody look at what is `hidden`.
@@ -50,7 +50,7 @@ class Upper(Weather):
         return found
 
 
-class Ground:
+class Candidates:
     """An upper cluster in memory, and engines that would lead."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Ground:
 @in_virtual_time
 async def test_the_first_engine_leads_at_once() -> None:
     """It makes the lease, which is marked as ours and says who leads, since when and for how long."""
-    ground = Ground()
+    ground = Candidates()
     await ground.engine().acquired()
     assert clock() == 0
     spec = ground.lease["spec"]
@@ -98,7 +98,7 @@ async def test_the_first_engine_leads_at_once() -> None:
 @in_virtual_time
 async def test_another_waits_for_as_long_as_the_lease_is_renewed() -> None:
     """An hour changes nothing, whatever the two clocks say."""
-    ground = Ground()
+    ground = Candidates()
     async with leading(ground.engine()):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(3600):
@@ -109,7 +109,7 @@ async def test_another_waits_for_as_long_as_the_lease_is_renewed() -> None:
 @in_virtual_time
 async def test_a_lease_that_is_given_back_is_taken_at_the_next_look() -> None:
     """Two seconds later another engine leads; that it changed hands is counted."""
-    ground = Ground()
+    ground = Candidates()
     first, second = ground.engine(), ground.engine()
     async with leading(first):
         waiting = asyncio.create_task(second.acquired())
@@ -125,7 +125,7 @@ async def test_a_lease_that_is_given_back_is_taken_at_the_next_look() -> None:
 @in_virtual_time
 async def test_a_lease_is_given_back_after_a_renewal_whose_answer_was_lost() -> None:
     """An engine that ends in the middle of a renewal knows an older state of its lease than there is."""
-    ground = Ground()
+    ground = Candidates()
     engine = ground.engine()
     async with leading(engine):
         await ground.write({"spec": {"renewTime": "2026-03-01T13:00:01.000000Z"}})
@@ -136,7 +136,7 @@ async def test_a_lease_is_given_back_after_a_renewal_whose_answer_was_lost() -> 
 @in_virtual_time
 async def test_a_lease_whose_holder_is_gone_is_taken_when_it_has_run_out() -> None:
     """Fifteen seconds after the last renewal that was seen, not earlier, and two later at the most."""
-    ground = Ground()
+    ground = Candidates()
     async with leading(ground.engine()):
         waiting = asyncio.create_task(ground.engine().acquired())
         await asyncio.sleep(5)
@@ -149,7 +149,7 @@ async def test_a_lease_whose_holder_is_gone_is_taken_when_it_has_run_out() -> No
 @in_virtual_time
 async def test_a_leader_that_cannot_renew_gives_up_before_anybody_else_may_lead() -> None:
     """Ten seconds after its last renewal it knows, and five are left to it for stopping."""
-    ground = Ground()
+    ground = Candidates()
     async with leading(ground.engine()) as ended:
         await asyncio.sleep(20)
         ground.upper.down = True
@@ -163,7 +163,7 @@ async def test_a_leader_that_cannot_renew_gives_up_before_anybody_else_may_lead(
 @in_virtual_time
 async def test_a_renewal_that_hangs_does_not_put_off_the_end() -> None:
     """The time to stop in is the same as where renewals are refused."""
-    ground = Ground()
+    ground = Candidates()
     async with leading(ground.engine()) as ended:
         await asyncio.sleep(1)
         ground.upper.takes = 3600
@@ -174,7 +174,7 @@ async def test_a_renewal_that_hangs_does_not_put_off_the_end() -> None:
 @in_virtual_time
 async def test_a_lease_counts_from_when_it_was_asked_for() -> None:
     """Others see it change as soon as it is written, however late the answer is."""
-    ground = Ground()
+    ground = Candidates()
     ground.upper.takes = 8
     engine = ground.engine()
     await engine.acquired()
@@ -186,7 +186,7 @@ async def test_a_lease_counts_from_when_it_was_asked_for() -> None:
 @in_virtual_time
 async def test_a_short_silence_costs_nothing() -> None:
     """A renewal that fails is tried again two seconds later."""
-    ground = Ground()
+    ground = Candidates()
     async with leading(ground.engine()) as ended:
         ground.upper.down = True
         await asyncio.sleep(7)
@@ -198,7 +198,7 @@ async def test_a_short_silence_costs_nothing() -> None:
 @in_virtual_time
 async def test_one_renewal_that_hangs_costs_nothing() -> None:
     """It is given up in time for others, which are answered."""
-    ground = Ground()
+    ground = Candidates()
     async with leading(ground.engine()) as ended:
         await asyncio.sleep(1)
         ground.upper.takes = 3600
@@ -212,7 +212,7 @@ async def test_one_renewal_that_hangs_costs_nothing() -> None:
 @in_virtual_time
 async def test_who_is_stopped_before_it_hears_that_it_leads_gives_the_lease_back() -> None:
     """Its write may have come through: nobody shall have to wait until that lease has run out."""
-    ground = Ground()
+    ground = Candidates()
     ground.upper.takes = 5
     engine = ground.engine()
     winning = asyncio.create_task(engine.acquired())
@@ -228,7 +228,7 @@ async def test_who_is_stopped_before_it_hears_that_it_leads_gives_the_lease_back
 @in_virtual_time
 async def test_who_asked_for_a_lease_in_vain_takes_it_from_nobody() -> None:
     """Somebody else holds it by now, or it is gone."""
-    ground = Ground()
+    ground = Candidates()
     ground.upper.takes = 5
     engine = ground.engine()
     winning = asyncio.create_task(engine.acquired())
@@ -243,7 +243,7 @@ async def test_who_asked_for_a_lease_in_vain_takes_it_from_nobody() -> None:
 @in_virtual_time
 async def test_a_leader_whose_lease_somebody_else_holds_leads_no_more() -> None:
     """So it is with one that was paused: it learns of it at its next renewal, and says who leads."""
-    ground = Ground()
+    ground = Candidates()
     engine = ground.engine()
     async with leading(engine) as ended:
         await ground.write({"spec": {"holderIdentity": "another"}})
@@ -257,7 +257,7 @@ async def test_a_leader_whose_lease_somebody_else_holds_leads_no_more() -> None:
 @in_virtual_time
 async def test_what_else_is_written_to_the_lease_does_not_end_the_lead() -> None:
     """A label that somebody adds makes the next renewal fail once."""
-    ground = Ground()
+    ground = Candidates()
     async with leading(ground.engine()) as ended:
         await ground.write({"metadata": {"uid": uid(ground.lease), "labels": {"a": "b"}}})
         await asyncio.sleep(61)
@@ -269,7 +269,7 @@ async def test_what_else_is_written_to_the_lease_does_not_end_the_lead() -> None
 @in_virtual_time
 async def test_a_lease_that_is_deleted_ends_the_lead() -> None:
     """Another engine may have made it anew and be gone again: nobody can tell, so all begin from the start."""
-    ground = Ground()
+    ground = Candidates()
     async with leading(ground.engine()) as ended:
         await ground.upper.delete(REF, uid=uid(ground.lease))
         assert await ended == "nobody holds it"
@@ -290,7 +290,7 @@ FORGED = {
 @in_virtual_time
 async def test_nothing_that_is_forged_in_a_lease_makes_two_lead(spec: Manifest) -> None:
     """Written every half a second beside an engine that leads and one that waits, whatever it says."""
-    ground = Ground()
+    ground = Candidates()
     async with leading(ground.engine()) as ended:
         await asyncio.sleep(PACE.look / 2)
         second = ground.engine()
@@ -306,7 +306,7 @@ async def test_nothing_that_is_forged_in_a_lease_makes_two_lead(spec: Manifest) 
 @in_virtual_time
 async def test_nothing_that_is_forged_in_a_lease_keeps_it_for_ever(spec: Manifest) -> None:
     """Its holder is gone; it is taken within a minute, by a write that the API takes."""
-    ground = Ground()
+    ground = Candidates()
     async with leading(ground.engine()):
         await ground.write({"spec": spec})
     waiting = asyncio.create_task(ground.engine().acquired())
@@ -319,7 +319,7 @@ async def test_nothing_that_is_forged_in_a_lease_keeps_it_for_ever(spec: Manifes
 @in_virtual_time
 async def test_a_lease_that_is_deleted_while_somebody_holds_it_is_not_made_at_once() -> None:
     """Who held it drives until its next renewal, which it may have to wait for."""
-    ground = Ground()
+    ground = Candidates()
     ground.upper.takes = 3
     async with leading(ground.engine()) as ended:
         second = ground.engine()
@@ -337,7 +337,7 @@ async def test_a_lease_that_is_deleted_while_somebody_holds_it_is_not_made_at_on
 @in_virtual_time
 async def test_of_two_that_come_at_once_one_leads() -> None:
     """Whoever is later finds the lease made, or changed, and waits."""
-    ground = Ground()
+    ground = Candidates()
     engines = [ground.engine(), ground.engine()]
     tasks = [asyncio.create_task(engine.acquired()) for engine in engines]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -349,7 +349,7 @@ async def test_of_two_that_come_at_once_one_leads() -> None:
 @in_virtual_time
 async def test_a_lease_that_is_not_ours_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """Be it free: the engine waits, and says once what to do."""
-    ground = Ground()
+    ground = Candidates()
     ground.upper.place(LEASE, {"metadata": {"namespace": REF.namespace, "name": REF.name}, "spec": {}})
     ground.upper.writes.clear()
     with pytest.raises(TimeoutError):
@@ -363,7 +363,7 @@ async def test_a_lease_that_is_not_ours_is_left_alone(capsys: pytest.CaptureFixt
 @in_virtual_time
 async def test_who_may_not_have_a_lease_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """As a warning, once: nothing is driven until somebody grants the right."""
-    ground = Ground()
+    ground = Candidates()
     ground.upper.denied["create", LEASE.name] = "leases is forbidden"
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(60):
@@ -377,7 +377,7 @@ async def test_who_may_not_have_a_lease_is_told(capsys: pytest.CaptureFixture[st
 @in_virtual_time
 async def test_an_engine_waits_for_an_upper_cluster_that_is_away() -> None:
     """And leads within two seconds when it answers."""
-    ground = Ground()
+    ground = Candidates()
     ground.upper.down = True
     waiting = asyncio.create_task(ground.engine().acquired())
     await asyncio.sleep(60)
@@ -390,7 +390,7 @@ async def test_an_engine_waits_for_an_upper_cluster_that_is_away() -> None:
 @in_virtual_time
 async def test_who_never_led_gives_nothing_back() -> None:
     """An engine that is ended while it waits leaves the lease as it is."""
-    ground = Ground()
+    ground = Candidates()
     async with leading(ground.engine()):
         second = ground.engine()
         waiting = asyncio.create_task(second.acquired())
@@ -435,7 +435,7 @@ def test_who_keeps_a_lease_that_is_looked_at_once(spec: Manifest, leader: str) -
 @in_virtual_time
 async def test_an_engine_that_takes_no_turns_tells_of_one_that_leads(capsys: pytest.CaptureFixture[str]) -> None:
     """As a warning: by its name, with the lease, and what to do; of a leader that is gone nothing is told."""
-    ground = Ground()
+    ground = Candidates()
     engine = ground.engine()
     await engine.acquired()
     await warn_of_leader(ground.upper, REF, BEGIN + SKEW)
@@ -451,7 +451,7 @@ async def test_an_engine_that_takes_no_turns_tells_of_one_that_leads(capsys: pyt
 @in_virtual_time
 async def test_an_engine_that_cannot_see_who_leads_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a lease, without the right to look at it, and without an answer: it needs none of that to drive."""
-    ground = Ground()
+    ground = Candidates()
     await warn_of_leader(ground.upper, REF, BEGIN)
     await ground.engine().acquired()
     capsys.readouterr()

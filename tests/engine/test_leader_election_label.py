@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
-from stagekit import Weather
+from stagekit import FaultyCluster
 from virtualtime import clock, in_virtual_time
 
 from tensile.engine.leader_election import LeaderLabel, own_pod
@@ -20,7 +20,7 @@ LOOK, PARTING = 30.0, 1.0
 APP = {"app.kubernetes.io/name": "tensile"}
 
 
-class Upper(Weather):
+class Upper(FaultyCluster):
     """An upper cluster that can stop answering writes.
 
     Pods there can be `replaced` as soon as they were read, or `touched`: written by others as soon as they were listed.
@@ -79,12 +79,12 @@ def ground(*pods: Manifest) -> Upper:
     return upper
 
 
-def leaders(upper: Weather, topology: str = "demo") -> list[str]:
+def leaders(upper: FaultyCluster, topology: str = "demo") -> list[str]:
     """Return the pods that have the mark of a topology."""
     return sorted(name for name in ("a", "b", "c") if mark_of(upper, name) == topology)
 
 
-def mark_of(upper: Weather, name: str) -> str | None:
+def mark_of(upper: FaultyCluster, name: str) -> str | None:
     """Return the mark of a pod; whatever it is, the pod's other labels are there."""
     found = upper.find(POD, NAMESPACE_OF_ALL, name)
     if found is None:
@@ -94,7 +94,7 @@ def mark_of(upper: Weather, name: str) -> str | None:
 
 
 @asynccontextmanager
-async def opened(upper: Weather, name: str = "a") -> AsyncIterator[LeaderLabel]:
+async def opened(upper: FaultyCluster, name: str = "a") -> AsyncIterator[LeaderLabel]:
     """Keep the label of a pod's engine, and wait until nothing is left to do."""
     mark = LeaderLabel(upper, ref(name), "demo")
     mark.open()

@@ -69,7 +69,7 @@ def secret() -> Manifest:
     return {"metadata": meta, "data": {"kubeconfig": b64encode(text.encode()).decode()}}
 
 
-class Ground:
+class OpeningLower:
     """A lower that is joined to such an upper cluster; `ahead` is how far its clock is ahead, in seconds."""
 
     def __init__(self, *closed: str, topology: Topology = TOPOLOGY, directory: Path = HERE) -> None:
@@ -111,9 +111,9 @@ class Ground:
 
 
 @asynccontextmanager
-async def ground(*closed: str, **options: Any) -> AsyncIterator[Ground]:
+async def ground(*closed: str, **options: Any) -> AsyncIterator[OpeningLower]:
     """Join a lower to an upper cluster that denies some kinds; every try of a list is news."""
-    made = Ground(*closed, **options)
+    made = OpeningLower(*closed, **options)
     async with running(made.server), asyncio.timeout(2 * WAIT):
         await made.join()
         try:

@@ -16,7 +16,7 @@ from bench.model.hostility.marks import BELOW, Marks
 from bench.model.hostility.playing import setting_of, wrong
 from bench.model.hostility.real import engines
 from bench.model.hostility.setting import SETTINGS, Setting
-from bench.model.sequences.deeds import Deed, read
+from bench.model.sequences.deeds import Action, read
 from bench.model.sequences.model import LOWERS
 from bench.model.sequences.playing import in_no_time
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_NAMESPACE, UPPER_UID
@@ -183,7 +183,7 @@ def test_the_watchman_sees_that_a_pod_is_late() -> None:
         watching = asyncio.get_running_loop().create_task(arena.watch())
         for way in arena.ways.values():
             way.is_down = True
-        await play.carry_out(Deed("pod", 0))
+        await play.carry_out(Action("pod", 0))
         await asyncio.sleep(2 * BOUND)
         watching.cancel()
         await arena.crash()
@@ -202,7 +202,7 @@ def test_hostile_deeds_are_done_by_their_own_hands_in_their_own_namespaces() -> 
         await arena.start()
         for number in range(20):
             for sort in ("pod", "forge", "mimic", "thing", "tamper", "flood", "tell", "pretend", "stuff"):
-                await play.carry_out(Deed(sort, number * 7919**3))
+                await play.carry_out(Action(sort, number * 7919**3))
         made = [one for kind in (POD, SECRET) for one in arena.every(B, kind) if uid(one) in arena.ledger.hostile]
         await arena.crash()
         return sorted({metadata(one)["namespace"] for one in made})

@@ -7,7 +7,7 @@ import pytest
 from bench.kit.rig import LOWERS, Rig
 from bench.kit.sites import until
 from bench.model.hostility.deeds import Play
-from bench.model.hostility.ground import Ground
+from bench.model.hostility.ground import RealArena
 from bench.model.hostility.hands import HONEST
 from bench.model.hostility.honest import DATABASE
 from bench.model.hostility.lookout import Lookout
@@ -41,7 +41,7 @@ async def test_on_real_clusters_hostile_tenants_reach_nothing_and_hold_up_nobody
 async def test_on_real_clusters_is_seen_what_is_where_it_does_not_belong(sandbox: Sandbox, tmp_path: Path) -> None:
     """There is no engine here, and somebody does what one must not do."""
     async with Rig(sandbox, tmp_path) as rig, Lookout(rig) as lookout:
-        async with Ground(rig, lookout, Storms(rig), Setting(lower=B)) as ground:
+        async with RealArena(rig, lookout, Storms(rig), Setting(lower=B)) as ground:
             watchman, setting = ground.watchman, ground.ledger.setting
             await Play(ground, rig.nodes.__getitem__).carry_out(*read(["pod:0"]))
             original = Ref(UPPER, SECRET, setting.bank, DATABASE)
@@ -66,7 +66,7 @@ async def test_on_real_clusters_hostile_tenants_write_in_their_own_namespaces_al
     async with (
         Rig(sandbox, tmp_path) as rig,
         Lookout(rig) as lookout,
-        Ground(rig, lookout, Storms(rig), Setting(lower=B)) as ground,
+        RealArena(rig, lookout, Storms(rig), Setting(lower=B)) as ground,
     ):
         setting, place = ground.ledger.setting, ground.ledger.places.ground()
         for who, own, other in (
@@ -87,5 +87,5 @@ async def _has(lookout: Lookout, *refs: Ref) -> bool:
     return all(lookout.find(ref) is not None for ref in refs)
 
 
-async def _says(ground: Ground, count: int) -> bool:
+async def _says(ground: RealArena, count: int) -> bool:
     return len(ground.watchman.wrong) >= count

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.model.sequences.deeds import Deed, read
+from bench.model.sequences.deeds import Action, read
 from bench.model.sequences.model import LOWERS
 from bench.model.sequences.pairs import ORDERS, SINCE, pairs, played, tried
 from bench.model.sequences.playing import ended, in_no_time, staged
@@ -41,7 +41,7 @@ def test_a_pod_that_runs_outlives_an_engine_that_knows_an_older_one(name: str) -
 
 def test_two_engines_come_to_rest_with_nobody_doing_anything() -> None:
     """A write of the one gives the other nothing to do, with lists as with watches."""
-    deeds: list[Deed] = read(["pod:90", "serve:0", "wait:3", "run:0", "wait:3"])
+    deeds: list[Action] = read(["pod:90", "serve:0", "wait:3", "run:0", "wait:3"])
     assert in_no_time(lambda: played(deeds)) == []
 
 

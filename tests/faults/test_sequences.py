@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.model.sequences.deeds import RANGE, SORTS, Deed, read, thought_up
+from bench.model.sequences.deeds import RANGE, SORTS, Action, read, thought_up
 from bench.model.sequences.model import LOWERS, SPACE, Model
 from bench.model.sequences.playing import in_no_time, shrunk, staged, wrong
 from bench.model.sequences.stage import Stage
@@ -52,8 +52,8 @@ def test_a_sequence_is_its_seeds() -> None:
 
 def test_a_sequence_is_cut_down_to_what_it_takes() -> None:
     """However far apart that is."""
-    deeds = [Deed("wait", number) for number in range(23)]
-    assert shrunk(deeds, lambda left: {Deed("wait", 3), Deed("wait", 17)} <= set(left)) == [deeds[3], deeds[17]]
+    deeds = [Action("wait", number) for number in range(23)]
+    assert shrunk(deeds, lambda left: {Action("wait", 3), Action("wait", 17)} <= set(left)) == [deeds[3], deeds[17]]
     assert shrunk(deeds, lambda _left: True) == []
 
 

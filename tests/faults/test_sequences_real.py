@@ -11,8 +11,8 @@ from bench.kit.rig import Rig
 from bench.kit.scene import Scene
 from bench.kit.sites import until
 from bench.model.sequences.deeds import read
-from bench.model.sequences.ground import Ground
-from bench.model.sequences.real import ONE_IN, SORTS, STORMS, Weather, campaign, thought_up
+from bench.model.sequences.ground import RealNamespace
+from bench.model.sequences.real import ONE_IN, SORTS, STORMS, FaultPlan, campaign, thought_up
 from tensile.sandbox.sandbox import Sandbox
 
 SEQUENCES, MOST = 6, 15
@@ -41,7 +41,7 @@ def test_a_sequence_on_real_clusters_is_its_seeds() -> None:
 async def test_only_writes_of_namespaces_that_are_shaken_meet_with_faults(sandbox: Sandbox, tmp_path: Path) -> None:
     """One in four of them does, with every sort of fault in its time, and they are counted."""
     async with Rig(sandbox, tmp_path) as rig:
-        weather = Weather(rig, Random(1))
+        weather = FaultPlan(rig, Random(1))
         weather.shaken.add("shaken")
         write, read_only = (Asked("upper", verb, "pods", "", "shaken", "p0") for verb in ("patch", "get"))
         assert {await weather.meet(one) for one in [write._replace(namespace="calm"), read_only] * 50} == {Passed()}
@@ -59,7 +59,7 @@ async def test_on_the_ground_is_seen_what_is_wrong(sandbox: Sandbox, tmp_path: P
         rig.start()
         await rig.usable()
         async with Scene(rig) as scene:
-            ground = Ground(scene)
+            ground = RealNamespace(scene)
             for deed in read(EVERYTHING):
                 await ground.carry_out(deed)
             await until(lambda: _is_right(ground), "everything is right", PATIENCE)
@@ -72,7 +72,7 @@ async def test_on_the_ground_is_seen_what_is_wrong(sandbox: Sandbox, tmp_path: P
             await rig.upper.delete(scene.path("pods", "p0") + "?gracePeriodSeconds=0")
 
 
-async def _is_right(ground: Ground) -> bool:
+async def _is_right(ground: RealNamespace) -> bool:
     return not await ground.wrong()
 
 

@@ -26,7 +26,7 @@ _OURS = ("TENSILE_TOPOLOGY", "KUBERNETES_SERVICE_HOST", "POD_IP", "VKUBELET_POD_
 _EDIT = Callable[[dict[str, Any]], object]
 
 
-class Told(NamedTuple):
+class Completed(NamedTuple):
     """How a command ended and what it wrote."""
 
     code: int
@@ -42,7 +42,7 @@ class Told(NamedTuple):
 class Wait(NamedTuple):
     """A command that waits for an address where nobody answers; in the end, what it told and after how many seconds."""
 
-    result: "Future[tuple[Told, float]]"
+    result: "Future[tuple[Completed, float]]"
     address: str
     directory: Path
 
@@ -52,7 +52,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**{name: value for name, value in os.environ.items() if name not in _OURS}, **more}
 
 
-def tensile(*arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None, **variables: str) -> Told:
+def tensile(*arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None, **variables: str) -> Completed:
     """Run the program to its end. Whatever it does, it must not show a traceback, or colours in a pipe."""
     command = [PROGRAM, *map(str, arguments)]
     done = subprocess.run(
@@ -61,7 +61,7 @@ def tensile(*arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None,
     return checked(done.returncode, done.stdout, done.stderr)
 
 
-def timed(*arguments: str | Path) -> tuple[Told, float]:
+def timed(*arguments: str | Path) -> tuple[Completed, float]:
     """Run the program to its end, and say how many seconds that took."""
     begin = time.monotonic()
     told = tensile(*arguments)
@@ -76,9 +76,9 @@ def refused(*arguments: str | Path, **options: Any) -> str:
     return told.err
 
 
-def checked(code: int, out: bytes, err: bytes) -> Told:
+def checked(code: int, out: bytes, err: bytes) -> Completed:
     """Take what a process left, and hold it against what must never be there."""
-    told = Told(code, out.decode(), err.decode())
+    told = Completed(code, out.decode(), err.decode())
     assert "Traceback" not in told.all, told.all
     assert "\x1b" not in told.all, told.all
     return told
@@ -102,7 +102,7 @@ def started(*arguments: str | Path, **variables: str) -> Iterator["subprocess.Po
         process.communicate()
 
 
-def ended(process: "subprocess.Popen[bytes]", signal: int | None = None, limit: float = LIMIT) -> Told:
+def ended(process: "subprocess.Popen[bytes]", signal: int | None = None, limit: float = LIMIT) -> Completed:
     """Wait until a program has ended, by a signal if one is given."""
     if signal is not None:
         process.send_signal(signal)

@@ -83,7 +83,7 @@ class Write(NamedTuple):
     subresource: str = ""
 
 
-class Heard:
+class LoopRecorder:
     """What the loop told: problems as they came up, and defects, of which there must be none."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Ground:
         self.sandbox = sandbox
         self.directory = directory
         self.nodes = {name: f"e2e-{self.mark}-{name[-1]}" for name in self.lowers}
-        self.heard = Heard()
+        self.heard = LoopRecorder()
         self.is_started = False
         self.sites: dict[str, Site] = {}
         self.roles: dict[str, list[Manifest]] = {}

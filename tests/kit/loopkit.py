@@ -22,7 +22,7 @@ Says = Callable[[World], Decision]
 
 
 @dataclass
-class Told:
+class ScriptedRule:
     """A rule that says what it is told to; `looks` are the keys that it was asked about."""
 
     name: str = NAME
@@ -76,12 +76,12 @@ class Noted:
         return [f"{step.verb} {step.ref.name}" for step in self.steps]
 
 
-class Bench:
+class LoopUnderTest:
     """A loop over lower-a and lower-b with one rule or more, opened by the test."""
 
-    def __init__(self, *rules: Told, forced: bool = False, more: str = "") -> None:
+    def __init__(self, *rules: ScriptedRule, forced: bool = False, more: str = "") -> None:
         self.world = world(more=more)
-        self.rules = rules or (Told(),)
+        self.rules = rules or (ScriptedRule(),)
         self.rule = self.rules[0]
         self.noted = Noted()
         self.clusters = {name: Answering(name) for name in (UPPER, A, B)}

@@ -26,7 +26,7 @@ KINDS = {
 VERBS = {"create": "create", "patch": "update", "delete": "delete"}
 
 
-class Said(NamedTuple):
+class PlannedChange(NamedTuple):
     """One object that changes: where, how, which."""
 
     cluster: str
@@ -59,13 +59,15 @@ def _heartbeat(write: Write) -> tuple[str, ...]:
     return ("nodes", "", write.name, "status")
 
 
-def said(document: Manifest) -> set[Said]:
+def said(document: Manifest) -> set[PlannedChange]:
     """Return the objects that a plan says will change."""
     fields = ("cluster", "action", "kind", "namespace", "name")
-    return {Said(*(change[field] for field in fields)) for change in document["changes"]}
+    return {PlannedChange(*(change[field] for field in fields)) for change in document["changes"]}
 
 
-def done_by(writes: list[Write]) -> set[Said]:
+def done_by(writes: list[Write]) -> set[PlannedChange]:
     """Return the objects that were changed, in a plan's words: one that was made and then changed was made."""
-    found = {Said(one.cluster, VERBS[one.verb], KINDS[one.resource], one.namespace, one.name) for one in writes}
+    found = {
+        PlannedChange(one.cluster, VERBS[one.verb], KINDS[one.resource], one.namespace, one.name) for one in writes
+    }
     return {one for one in found if one.action != "update" or one._replace(action="create") not in found}

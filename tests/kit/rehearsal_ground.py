@@ -20,7 +20,7 @@ _WAIT = 20
 
 
 @dataclass(frozen=True)
-class Ground:
+class ClusterUnderTest:
     """A cluster with a namespace of the test's own, and a node without a kubelet."""
 
     cluster: Cluster
@@ -88,10 +88,10 @@ def told(error: ClusterError) -> tuple[int, str, tuple[str, ...]]:
 
 
 @asynccontextmanager
-async def prepared(cluster: Cluster) -> AsyncIterator[Ground]:
+async def prepared(cluster: Cluster) -> AsyncIterator[ClusterUnderTest]:
     """Make namespace and node, and leave nothing of them."""
     mark = uuid4().hex[:8]
-    ground = Ground(cluster, f"rehearsal-{mark}", f"rehearsal-{mark}")
+    ground = ClusterUnderTest(cluster, f"rehearsal-{mark}", f"rehearsal-{mark}")
     space = await ground.made(ground.at(ground.namespace, NAMESPACE))
     node = await ground.made(ground.at(ground.node, NODE), status={"capacity": ROOM, "allocatable": ROOM})
     await _account(ground)
@@ -104,7 +104,7 @@ async def prepared(cluster: Cluster) -> AsyncIterator[Ground]:
         await ground.deleted(space, ground.at(ground.namespace, NAMESPACE))
 
 
-async def _account(ground: Ground) -> None:
+async def _account(ground: ClusterUnderTest) -> None:
     """Wait until pods can be made in the namespace."""
     selection = Selection(ground.namespace, fields="metadata.name=default")
     listing = await ground.cluster.list(SERVICE_ACCOUNT, selection)
@@ -112,7 +112,7 @@ async def _account(ground: Ground) -> None:
         await anext(ground.cluster.watch(SERVICE_ACCOUNT, selection, listing.version, _WAIT))
 
 
-async def _emptied(ground: Ground, kind: Kind) -> None:
+async def _emptied(ground: ClusterUnderTest, kind: Kind) -> None:
     """Take the test's objects away, whatever holds them."""
     for raw in (await ground.cluster.list(kind, Selection(ground.namespace))).items:
         found = decoded(raw)

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Any
 
 import orjson
-from stagekit import Said, Stage
+from stagekit import LoopRecord, Stage
 from worldkit import OWNER_HERE, STRANGER, A, marked, secret, space, thing, twin, upper_pod
 
 from tensile.kubelet.pods.conditions import conditions_of
@@ -313,7 +313,7 @@ _WITHOUT: dict[str, Any] = {
 # Recording.
 
 
-def told(said: Iterable[Said]) -> list[str]:
+def told(said: Iterable[LoopRecord]) -> list[str]:
     """Write down what the loop did, by key, in the order in which each key had it done."""
     by_key: dict[str, list[str]] = {}
     for one in said:
@@ -331,7 +331,7 @@ def _runs(lines: list[str]) -> list[tuple[str, int]]:
     return [(line, len(list(group))) for line, group in groupby(lines)]
 
 
-def _line(said: Said) -> str:
+def _line(said: LoopRecord) -> str:
     if said.problem is not None:
         return f"problem {said.problem.reason}: {said.problem.message}"
     assert said.step is not None

@@ -33,7 +33,7 @@ _SOON = 1.0
 _ROUNDS = 60
 
 
-class Weather(DryRunCluster):
+class FaultyCluster(DryRunCluster):
     """A rehearsal with moods: `down`, `denied` writes by (verb, kind), and `failing`: down after so many writes more.
 
     The last of these writes is done, and its answer lost. `watched` hears of what is about to be made or deleted.
@@ -108,7 +108,7 @@ class Weather(DryRunCluster):
         return answer
 
 
-class Ear:
+class DelayedWatch:
     """Stands between a cluster and a cache: while `late`, what happens is told only by `hear`; `deaf`: never."""
 
     def __init__(self, cache: Cache) -> None:
@@ -157,7 +157,7 @@ class Ear:
             telling()
 
 
-class Said(NamedTuple):
+class LoopRecord(NamedTuple):
     """What the loop told its observer: of a step and its error, a problem, or a rule that broke."""
 
     key: Key
@@ -170,15 +170,15 @@ class Script:
     """Writes down what the loop does; a rule that breaks fails the test."""
 
     def __init__(self) -> None:
-        self.lines: list[Said] = []
+        self.lines: list[LoopRecord] = []
 
     def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
         """Note a step."""
-        self.lines.append(Said(key, step=step, error=error))
+        self.lines.append(LoopRecord(key, step=step, error=error))
 
     def on_blocked(self, key: Key, problem: Problem) -> None:
         """Note a problem."""
-        self.lines.append(Said(key, problem=problem))
+        self.lines.append(LoopRecord(key, problem=problem))
 
     def on_rule_error(self, key: Key, error: Exception) -> None:
         """Let the test fail."""
@@ -196,7 +196,7 @@ class Stage:
         self._given = (lowers, more)
         names = [spec.name for spec in world(*lowers, more=more).topology.lowers]
         self.clusters = {
-            name: Weather(name, ends_pods=prompt and name != UPPER, now=self.now) for name in (UPPER, *names)
+            name: FaultyCluster(name, ends_pods=prompt and name != UPPER, now=self.now) for name in (UPPER, *names)
         }
         self.silent: dict[str, float] = {}
         self.world = self._made()
@@ -371,17 +371,17 @@ class Stage:
                 cache.replace((), 1)
         return made
 
-    def _attached(self, known: Collection[int] = ()) -> list[tuple[InformerSpec, Ear]]:
+    def _attached(self, known: Collection[int] = ()) -> list[tuple[InformerSpec, DelayedWatch]]:
         """Feed every cache, but for those known by their `id`."""
         found = []
         for feed in (one for one in _feeds(self.world) if id(one.cache) not in known):
-            ear = Ear(feed.cache)
+            ear = DelayedWatch(feed.cache)
             self.clusters[feed.cluster].follow(feed.kind, ear, partial(_picks, feed))  # type: ignore[arg-type]
             found.append((feed, ear))
         return found
 
     def _list(
-        self, feed: InformerSpec, ear: Ear, lacking: tuple[str, str] | None = None, *, rewound: bool = False
+        self, feed: InformerSpec, ear: DelayedWatch, lacking: tuple[str, str] | None = None, *, rewound: bool = False
     ) -> None:
         held = self.clusters[feed.cluster]._held[feed.kind]
         found = [raw for place, raw in held.items() if place != lacking]

@@ -47,7 +47,7 @@ def being_deleted(pod: Manifest) -> Manifest:
     return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-03-01T12:00:00Z"}}
 
 
-class Watched(PodProjector):
+class RecordingProjector(PodProjector):
     """Prospects that note which bound pods were worked out."""
 
     worked_out: list[str]
@@ -63,7 +63,7 @@ class Watched(PodProjector):
         return super().below(upper_pod)
 
 
-class Here:
+class TrackedLowers:
     """Two lowers, surveyed, with nodes of so many cpu each, and an extender that knows both."""
 
     def __init__(self, *cpus: tuple[str, ...], **given: Any) -> None:
@@ -72,7 +72,7 @@ class Here:
             home(self.world, lower)
             raised(self.world, lower)
             self.nodes(lower, *(lower_node(f"n{place}", cpu) for place, cpu in enumerate(sizes, 1)))
-        self.prospects = {name: Watched(self.world, lower) for name, lower in self.world.lowers.items()}
+        self.prospects = {name: RecordingProjector(self.world, lower) for name, lower in self.world.lowers.items()}
         self.surveys = {
             name: ClusterTracker(self.world, lower, self.prospects[name], self.bound)
             for name, lower in self.world.lowers.items()
@@ -114,7 +114,7 @@ class Here:
         return self.surveys[lower].ground.snapshot.nodes[node].used.get("cpu", 0) / 1000
 
 
-class Seen(Here):
+class ShownLowers(TrackedLowers):
     """Lowers whose virtual nodes show what their nodes have."""
 
     def __init__(self, *cpus: tuple[str, ...], **given: Any) -> None:

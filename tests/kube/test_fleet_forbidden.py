@@ -38,7 +38,7 @@ class Strict(Apiserver):
         return sum(asked.path.endswith(f"/{kind.plural}") for asked in self.asked)
 
 
-class Ground:
+class UpperFleet:
     """Such an apiserver as the upper cluster of a fleet that follows Roles and Secrets, the Roles twice."""
 
     def __init__(self, *closed: str) -> None:
@@ -61,9 +61,9 @@ class Ground:
 
 
 @asynccontextmanager
-async def ground(*closed: str) -> AsyncIterator[Ground]:
+async def ground(*closed: str) -> AsyncIterator[UpperFleet]:
     """Open such a ground; it is tried again and again at once, and every try is news."""
-    made = Ground(*closed)
+    made = UpperFleet(*closed)
     async with running(made.server):
         made.open()
         try:

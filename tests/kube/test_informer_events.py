@@ -28,7 +28,7 @@ from tensile.objects import POD
 QUICK = InformerTimings(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)
 
 
-class Heard:
+class RunningWatch:
     """A tail that runs, and what it told."""
 
     def __init__(
@@ -70,9 +70,9 @@ async def tailing(
     pace: InformerTimings = QUICK,
     clock: Callable[[], float] = lambda: 0.0,
     rests: list[float] | None = None,
-) -> AsyncIterator[Heard]:
+) -> AsyncIterator[RunningWatch]:
     """Run a tail against a scripted apiserver."""
-    heard = Heard(server, pace, clock, [] if rests is None else rests)
+    heard = RunningWatch(server, pace, clock, [] if rests is None else rests)
     try:
         async with background(heard.tail.run()):
             yield heard

@@ -12,7 +12,7 @@ ROOM = 4
 STRANGER, OTHER, FRIEND = "10.0.0.1", "10.0.0.2", "10.0.0.9"
 
 
-class Ground:
+class LimitedListener:
     """A door with some room, and the guests in it by the order of their coming."""
 
     def __init__(self, *hosts: str) -> None:
@@ -39,7 +39,7 @@ class Ground:
 @in_virtual_time
 async def test_who_says_nothing_makes_room_for_the_next() -> None:
     """The oldest of the address that has most, once it is late; nobody while there is room."""
-    ground = Ground(OTHER, STRANGER, STRANGER, STRANGER)
+    ground = LimitedListener(OTHER, STRANGER, STRANGER, STRANGER)
     guests = await ground.full()
     assert ground.dropped == []
     await asyncio.sleep(PATIENCE.whole)
@@ -51,7 +51,7 @@ async def test_who_says_nothing_makes_room_for_the_next() -> None:
 @in_virtual_time
 async def test_a_crowd_displaces_its_own() -> None:
     """Another address goes before its oldest, at once; one more of the crowd gets nothing."""
-    ground = Ground(OTHER, STRANGER, STRANGER, STRANGER)
+    ground = LimitedListener(OTHER, STRANGER, STRANGER, STRANGER)
     guests = await ground.full()
     assert await ground.door.enter(STRANGER) is None
     assert ground.dropped == []
@@ -63,7 +63,7 @@ async def test_a_crowd_displaces_its_own() -> None:
 @in_virtual_time
 async def test_a_friend_goes_before_strangers_and_is_not_displaced_by_them() -> None:
     """However many connections of its own it has in the making."""
-    ground = Ground(STRANGER, FRIEND, FRIEND, FRIEND)
+    ground = LimitedListener(STRANGER, FRIEND, FRIEND, FRIEND)
     await ground.befriend(FRIEND)
     guests = await ground.full()
     assert await ground.door.enter(STRANGER) is None
@@ -75,7 +75,7 @@ async def test_a_friend_goes_before_strangers_and_is_not_displaced_by_them() -> 
 @in_virtual_time
 async def test_a_burst_of_a_friend_waits_its_turn() -> None:
     """Until one of those before it is done; none of them is dropped while it says what it wants."""
-    ground = Ground(*[FRIEND] * ROOM)
+    ground = LimitedListener(*[FRIEND] * ROOM)
     await ground.befriend(FRIEND)
     guests = await ground.full()
     waiting = asyncio.create_task(ground.door.enter(FRIEND))
@@ -90,7 +90,7 @@ async def test_a_burst_of_a_friend_waits_its_turn() -> None:
 @in_virtual_time
 async def test_a_friend_waits_for_who_is_silent_only_shortly(heard: bool, seconds: float) -> None:  # noqa: FBT001
     """Shorter for one that has never said anything: who means it sends its first byte with the connection."""
-    ground = Ground(*[FRIEND] * ROOM)
+    ground = LimitedListener(*[FRIEND] * ROOM)
     await ground.befriend(FRIEND)
     guests = await ground.full()
     for guest in guests:
@@ -103,7 +103,7 @@ async def test_a_friend_waits_for_who_is_silent_only_shortly(heard: bool, second
 @in_virtual_time
 async def test_who_sends_a_byte_now_and_then_is_late_in_the_end() -> None:
     """Though nothing is missing from it at any moment."""
-    ground = Ground(*[FRIEND] * ROOM)
+    ground = LimitedListener(*[FRIEND] * ROOM)
     await ground.befriend(FRIEND)
     await ground.full()
     await ground.come(FRIEND)
@@ -113,7 +113,7 @@ async def test_who_sends_a_byte_now_and_then_is_late_in_the_end() -> None:
 @in_virtual_time
 async def test_who_has_shown_who_it_is_goes_last() -> None:
     """Before it strangers that are late; and it has as long again for what comes after the handshake."""
-    ground = Ground(*[STRANGER] * 3, OTHER)
+    ground = LimitedListener(*[STRANGER] * 3, OTHER)
     guests = await ground.full()
     await asyncio.sleep(PATIENCE.whole / 2)
     guests[0].advance(known=True)
@@ -133,7 +133,7 @@ async def test_who_has_shown_who_it_is_goes_last() -> None:
 @in_virtual_time
 async def test_who_keeps_a_connection_is_not_displaced_by_a_crowd_that_comes_at_once() -> None:
     """Between its questions it is as late as who says nothing; another address goes before the crowd's oldest."""
-    ground = Ground(OTHER)
+    ground = LimitedListener(OTHER)
     await ground.full()
     await asyncio.sleep(PATIENCE.whole)
     crowd = [await ground.come(STRANGER) for _ in range(ROOM - 1)]
@@ -145,7 +145,7 @@ async def test_who_keeps_a_connection_is_not_displaced_by_a_crowd_that_comes_at_
 @in_virtual_time
 async def test_leaving_twice_is_leaving_once() -> None:
     """Also after having been dropped, and what would end the connection is forgotten."""
-    ground = Ground(*[STRANGER] * ROOM)
+    ground = LimitedListener(*[STRANGER] * ROOM)
     guests = await ground.full()
     guests[0].leave()
     guests[0].leave()
@@ -162,7 +162,7 @@ async def test_leaving_twice_is_leaving_once() -> None:
 @in_virtual_time
 async def test_friends_are_remembered_in_bounded_number() -> None:
     """Those that were let in last."""
-    ground = Ground()
+    ground = LimitedListener()
     for number in range(300):
         await ground.befriend(f"10.1.{number // 256}.{number % 256}")
     assert len(ground.door._friends) == 256

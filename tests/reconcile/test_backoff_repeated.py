@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from loopkit import ONE, Bench, until
+from loopkit import ONE, LoopUnderTest, until
 from msgspec.structs import replace
 from virtualtime import clock, in_virtual_time
 from worldkit import A
@@ -123,9 +123,9 @@ def test_only_so_many_objects_are_remembered() -> None:
     assert [found.left(one, 1.0) > 0.0 for one in others] == [False, True, True]
 
 
-def fighting() -> tuple[Bench, list[float]]:
+def fighting() -> tuple[LoopUnderTest, list[float]]:
     """Make a loop whose rule wants another change each time, none of which lasts; return when it was asked."""
-    bench, moments = Bench(), list[float]()
+    bench, moments = LoopUnderTest(), list[float]()
 
     def wanted(_world: World) -> Decision:
         """Want both."""

@@ -4,7 +4,7 @@ import asyncio
 import math
 
 from answering import Answering
-from loopkit import Bench, present
+from loopkit import LoopUnderTest, present
 from virtualtime import _Loop
 
 from tensile.errors import ClusterError, Unreachable
@@ -27,7 +27,7 @@ def test_a_timer_that_fires_a_moment_early_loses_no_key() -> None:
 
     async def refused_three_times() -> tuple[Answering, list[ClusterError | None], int]:
         """Run a key on a cluster that is away for a while, and look much later."""
-        bench = Bench()
+        bench = LoopUnderTest()
         bench.lower.answer("create", *[Unreachable("no answer")] * 3)
         await bench.run(Decision((present(),)))
         await asyncio.sleep(60)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog
 from answering import Answering
-from loopkit import ONE, Told
+from loopkit import ONE, ScriptedRule
 from virtualtime import clock, in_virtual_time
 from worldkit import NOW, OWNER_HERE, A, B, home, marked, put, raised, referring, secret, upper_pod, world
 
@@ -124,7 +124,7 @@ class Issuing(Answering):
 @in_virtual_time
 async def test_a_token_that_is_issued_is_not_told(name: str) -> None:
     """It is in the request alone that writes it."""
-    rule = Told()
+    rule = ScriptedRule()
     manifest = marked({**secret("one"), "data": {"token": ""}}, "above")
     manifest["metadata"]["annotations"][TOKEN_TERM] = ""
     account = Ref(UPPER, SERVICE_ACCOUNT, "default", "robot")

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 from answering import Answering
-from loopkit import ONE, Bench
+from loopkit import ONE, LoopUnderTest
 from msgspec.structs import replace
 from virtualtime import in_virtual_time
 from worldkit import NOW, STRANGER, A, marked, put, world
@@ -176,7 +176,7 @@ async def test_one_refusal_is_enough() -> None:
 @in_virtual_time
 async def test_the_loop_sends_tokens_and_tells_nobody() -> None:
     """What reaches the lower cluster holds them; what the observer hears does not."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.clusters[UPPER].answer("issue", answer(), answer())
     await bench.run(Decision((wanted(),)), Decision())
     (sent,) = bench.lower.asked
@@ -190,7 +190,7 @@ async def test_the_loop_sends_tokens_and_tells_nobody() -> None:
 @in_virtual_time
 async def test_the_loop_says_why_no_token_is_issued_and_writes_nothing() -> None:
     """The key has the upper cluster's words, and is tried again after a while."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.clusters[UPPER].answer("issue", Denied("no rights", reason="Forbidden", status=403))
     await bench.run(Decision((wanted(),)))
     assert bench.lower.asked == []
@@ -205,7 +205,7 @@ async def test_the_loop_says_why_no_token_is_issued_and_writes_nothing() -> None
 @in_virtual_time
 async def test_a_lost_upper_cluster_is_no_word_against_the_lower() -> None:
     """The step rests, and nothing is said of it."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.clusters[UPPER].answer("issue", Unreachable("no answer"))
     await bench.run(Decision((wanted(),)))
     assert bench.lower.asked == []

@@ -26,7 +26,7 @@ _FORWARDS = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ->")
 _BY_SPDY = dict.fromkeys(("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "KUBECTL_PORT_FORWARD_WEBSOCKETS"), "false")
 
 
-class Told(NamedTuple):
+class Completed(NamedTuple):
     """How a command ended, and what it said."""
 
     code: int
@@ -42,7 +42,7 @@ class Hand(NamedTuple):
     names: Mapping[str, str]
     home: Path
 
-    def give(self, step: Step) -> Told:
+    def give(self, step: Step) -> Completed:
         """Return a command, and wait for its end."""
         command = [self.kubectl, f"--kubeconfig={self.kubeconfig}", "-n", SPACE, *self.arguments(step)]
         variables = {"PATH": os.environ.get("PATH", ""), "HOME": str(self.home), "TERM": "xterm"}
@@ -69,7 +69,7 @@ class Hand(NamedTuple):
         return found
 
 
-def _piped(command: list[str], variables: dict[str, str], step: Step) -> Told:
+def _piped(command: list[str], variables: dict[str, str], step: Step) -> Completed:
     """Run it with pipes to its end; one that does not come to it is ended."""
     pipe = subprocess.PIPE
     with tempfile.TemporaryFile() as err:
@@ -91,10 +91,10 @@ def _piped(command: list[str], variables: dict[str, str], step: Step) -> Told:
         end.cancel()
         process.stdout.close()
         err.seek(0)
-        return Told(code, out.decode(errors="replace"), err.read().decode(errors="replace"))
+        return Completed(code, out.decode(errors="replace"), err.read().decode(errors="replace"))
 
 
-def _on_terminal(command: list[str], variables: dict[str, str], typed: tuple[tuple[str, str], ...]) -> Told:
+def _on_terminal(command: list[str], variables: dict[str, str], typed: tuple[tuple[str, str], ...]) -> Completed:
     """Run it on a terminal, and type each line when what comes before it has been shown."""
     ours, its = pty.openpty()
     process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=variables, start_new_session=True)
@@ -108,9 +108,9 @@ def _on_terminal(command: list[str], variables: dict[str, str], typed: tuple[tup
             os.write(ours, lines.pop(0)[1].encode())
     os.close(ours)
     with suppress(subprocess.TimeoutExpired):
-        return Told(process.wait(ENDING), shown, "")
+        return Completed(process.wait(ENDING), shown, "")
     process.kill()
-    return Told(process.wait(), shown, "did not end")
+    return Completed(process.wait(), shown, "did not end")
 
 
 def _read(descriptor: int, end: float) -> str:
@@ -122,7 +122,7 @@ def _read(descriptor: int, end: float) -> str:
         return ""
 
 
-def _forwarding(command: list[str], variables: dict[str, str], fetched: tuple[int, ...]) -> Told:
+def _forwarding(command: list[str], variables: dict[str, str], fetched: tuple[int, ...]) -> Completed:
     """Use a port-forward, then end it; one that ends by itself after a failure is waited for."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables, text=True)
     assert process.stdout
@@ -138,7 +138,7 @@ def _forwarding(command: list[str], variables: dict[str, str], fetched: tuple[in
     process.kill()
     out, err = process.communicate()
     got = [f"fetched {page!r}\n" for page in pages]
-    return Told(0 if ended is None else ended, "".join([*lines, out, *got]), err)
+    return Completed(0 if ended is None else ended, "".join([*lines, out, *got]), err)
 
 
 def _page(port: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from bench.conformance.kubectl.giving import Told
+from bench.conformance.kubectl.giving import Completed
 from bench.conformance.kubectl.steps import EVENTS, LINES, TREE
 
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
@@ -57,7 +57,7 @@ _EVENTS = re.compile(r"^(Events:|LAST SEEN )")
 _KEYS = ("name", "type", "key", "containerPort", "ip")
 
 
-def normal(told: Told, form: str, names: dict[str, str]) -> list[str]:
+def normal(told: Completed, form: str, names: dict[str, str]) -> list[str]:
     """Return the lines of an answer; `names` are what else to replace: words, and what to put there."""
     is_tree = form == TREE and told.code == 0
     out = "\n".join(_leaves(yaml.load(told.out, Loader=yaml.BaseLoader))) if is_tree else told.out

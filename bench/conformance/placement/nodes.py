@@ -17,7 +17,7 @@ FREED = "bench.example.com/kept"
 """A finalizer, so that a pod that is deleted stays."""
 
 
-class Ground(NamedTuple):
+class RandomCluster(NamedTuple):
     """A cluster: its nodes, the pods on them (by namespace), and its storage. `mark` is in every name."""
 
     mark: str
@@ -26,7 +26,7 @@ class Ground(NamedTuple):
     shelf: Shelf
 
 
-def ground(chance: Random, mark: str) -> Ground:
+def ground(chance: Random, mark: str) -> RandomCluster:
     """Make one."""
     nodes = [node(chance, f"{mark}-{number}") for number in range(chance.randint(3, 8))]
     names = [one["metadata"]["name"] for one in nodes]
@@ -34,7 +34,7 @@ def ground(chance: Random, mark: str) -> Ground:
     pods = [
         resident(chance, name, stock, f"r{name}-{number}") for name in names for number in range(chance.randint(0, 4))
     ]
-    return Ground(mark, nodes, pods, stock)
+    return RandomCluster(mark, nodes, pods, stock)
 
 
 def node(chance: Random, name: str) -> Manifest:

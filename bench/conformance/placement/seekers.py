@@ -8,7 +8,7 @@ from bench.conformance.placement.nodes import (
     NAMESPACES,
     ZONE,
     ZONES,
-    Ground,
+    RandomCluster,
     company_term,
     container,
     disk,
@@ -20,7 +20,7 @@ from bench.conformance.placement.storage import likely
 Manifest = dict[str, Any]
 
 
-def seeker(chance: Random, place: Ground, name: str) -> Manifest:
+def seeker(chance: Random, place: RandomCluster, name: str) -> Manifest:
     """Make one."""
     spec: Manifest = {"containers": [container(chance)], "terminationGracePeriodSeconds": 0, "volumes": []}
     for share, ask in _ASKS:
@@ -30,7 +30,7 @@ def seeker(chance: Random, place: Ground, name: str) -> Manifest:
     return {"metadata": {"name": name, "namespace": namespace, "labels": pod_labels(chance)}, "spec": spec}
 
 
-def _tolerations(chance: Random, _place: Ground, spec: Manifest) -> None:
+def _tolerations(chance: Random, _place: RandomCluster, spec: Manifest) -> None:
     found: list[Manifest] = []
     for _ in range(chance.randint(1, 3)):
         one: Manifest = {"operator": chance.choice(("Exists", "Equal"))}
@@ -44,19 +44,19 @@ def _tolerations(chance: Random, _place: Ground, spec: Manifest) -> None:
     spec["tolerations"] = found
 
 
-def _selector(chance: Random, _place: Ground, spec: Manifest) -> None:
+def _selector(chance: Random, _place: RandomCluster, spec: Manifest) -> None:
     spec["nodeSelector"] = chance.choice(
         ({"disk": "ssd"}, {ZONE: "a"}, {"disk": "hdd", ZONE: "b"}, {"generation": "2"})
     )
 
 
-def _node_affinity(chance: Random, place: Ground, spec: Manifest) -> None:
+def _node_affinity(chance: Random, place: RandomCluster, spec: Manifest) -> None:
     terms = [_node_term(chance, place) for _ in range(chance.randint(1, 2))]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     spec.setdefault("affinity", {})["nodeAffinity"] = required
 
 
-def _node_term(chance: Random, place: Ground) -> Manifest:
+def _node_term(chance: Random, place: RandomCluster) -> Manifest:
     term: Manifest = {}
     if likely(chance, 0.2):
         name = chance.choice(place.nodes)["metadata"]["name"]
@@ -77,11 +77,11 @@ def _node_expression(chance: Random) -> Manifest:
     return {"key": chance.choice(("disk", HOSTNAME, "generation")), "operator": operator}
 
 
-def _near(chance: Random, _place: Ground, spec: Manifest) -> None:
+def _near(chance: Random, _place: RandomCluster, spec: Manifest) -> None:
     _company(chance, spec, "podAffinity")
 
 
-def _apart(chance: Random, _place: Ground, spec: Manifest) -> None:
+def _apart(chance: Random, _place: RandomCluster, spec: Manifest) -> None:
     _company(chance, spec, "podAntiAffinity")
 
 
@@ -90,7 +90,7 @@ def _company(chance: Random, spec: Manifest, kind: str) -> None:
     spec.setdefault("affinity", {})[kind] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
 
 
-def _spread(chance: Random, _place: Ground, spec: Manifest) -> None:
+def _spread(chance: Random, _place: RandomCluster, spec: Manifest) -> None:
     keys = chance.sample((HOSTNAME, ZONE, "disk"), 1 + (likely(chance, 0.3)))
     spec["topologySpreadConstraints"] = [_constraint(chance, key) for key in keys]
 
@@ -113,31 +113,31 @@ def _constraint(chance: Random, key: str) -> Manifest:
     return made
 
 
-def _claim(chance: Random, place: Ground, spec: Manifest) -> None:
+def _claim(chance: Random, place: RandomCluster, spec: Manifest) -> None:
     for number in range(1 + (likely(chance, 0.3))):
         names = place.shelf.unbound if likely(chance, 0.5) else place.shelf.bound
         name = chance.choice(names) if likely(chance, 0.97) else "nowhere"
         spec["volumes"].append({"name": f"v{number}", "persistentVolumeClaim": {"claimName": name}})
 
 
-def _ephemeral(_chance: Random, place: Ground, spec: Manifest) -> None:
+def _ephemeral(_chance: Random, place: RandomCluster, spec: Manifest) -> None:
     wanted = {"accessModes": ["ReadWriteOnce"], "storageClassName": place.shelf.kind("later")}
     template = {"spec": wanted | {"resources": {"requests": {"storage": "1Gi"}}}}
     spec["volumes"].append({"name": "own", "ephemeral": {"volumeClaimTemplate": template}})
 
 
-def _disk(chance: Random, _place: Ground, spec: Manifest) -> None:
+def _disk(chance: Random, _place: RandomCluster, spec: Manifest) -> None:
     spec["volumes"].append(disk(chance))
 
 
-def _containers(chance: Random, _place: Ground, spec: Manifest) -> None:
+def _containers(chance: Random, _place: RandomCluster, spec: Manifest) -> None:
     made = container(chance, "second")
     if "ports" in spec["containers"][0]:
         made.pop("ports", None)  # two containers of a pod do not take the same one
     spec["containers"].append(made)
 
 
-def _init(chance: Random, _place: Ground, spec: Manifest) -> None:
+def _init(chance: Random, _place: RandomCluster, spec: Manifest) -> None:
     made = [container(chance, f"init-{number}") for number in range(chance.randint(1, 3))]
     for one in made:
         if likely(chance, 0.5):
@@ -145,7 +145,7 @@ def _init(chance: Random, _place: Ground, spec: Manifest) -> None:
     spec["initContainers"] = made
 
 
-def _pod_level(chance: Random, _place: Ground, spec: Manifest) -> None:
+def _pod_level(chance: Random, _place: RandomCluster, spec: Manifest) -> None:
     """Ask for the pod as a whole, where that is certainly no less than its containers ask for."""
     amounts = {"cpu": chance.choice(("2", "3")), "memory": chance.choice(("2Gi", "3Gi"))}
     if len(spec["containers"]) == 1 and "initContainers" not in spec:

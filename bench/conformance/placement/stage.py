@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-from bench.conformance.placement.nodes import NAMESPACES, Ground
+from bench.conformance.placement.nodes import NAMESPACES, RandomCluster
 from bench.conformance.placement.recorder import Recorder
 from bench.conformance.placement.storage import DRIVER, TRACKED
 from bench.kit.sites import MERGE, NODES, PODS, Refused, Site, until
@@ -55,7 +55,7 @@ class Stage:
             spec = {"storageCapacity": name == TRACKED, "attachRequired": True}
             await self._made(DRIVERS, {"metadata": {"name": name}, "spec": spec})
 
-    async def build(self, place: Ground) -> Snapshot:
+    async def build(self, place: RandomCluster) -> Snapshot:
         """Make a cluster like this, and give what we see of it."""
         shelf = place.shelf
         plain = {CLASSES: shelf.classes, CSI_NODES: shelf.nodes, ATTACHMENTS: shelf.attachments}
@@ -102,7 +102,7 @@ class Stage:
             Answer(one, found.get(one["metadata"]["uid"], frozenset()), told[one["metadata"]["name"]]) for one in made
         ]
 
-    async def clear(self, place: Ground) -> None:
+    async def clear(self, place: RandomCluster) -> None:
         """Take everything away that belongs to one cluster."""
         shelf = place.shelf
         await _each(await self._site.items("/api/v1/pods"), self._gone)

@@ -15,7 +15,7 @@ NOWHERE = ""
 """Of a pod that has no node."""
 
 
-class Said(NamedTuple):
+class PredictedMove(NamedTuple):
     """What was said of one pod that leaves: its owner, its virtual node, and those that it may go to."""
 
     owner: str
@@ -25,7 +25,7 @@ class Said(NamedTuple):
     """Whether there was said to be room for it."""
 
 
-class Seen(NamedTuple):
+class ObservedPod(NamedTuple):
     """One pod above, as it was at a moment: its owner, its virtual node, and whether it is Ready."""
 
     owner: str
@@ -33,11 +33,11 @@ class Seen(NamedTuple):
     is_ready: bool
 
 
-def of_plan(document: Manifest, owners: Mapping[str, Seen]) -> dict[str, Said]:
+def of_plan(document: Manifest, owners: Mapping[str, ObservedPod]) -> dict[str, PredictedMove]:
     """Read the moves out of `tensile plan -o json`, by the pods' names."""
     moves = {one["name"]: one["move"] for one in document["changes"] if "move" in one}
     return {
-        name: Said(owners[name].owner, move["from"], frozenset(move["to"]))
+        name: PredictedMove(owners[name].owner, move["from"], frozenset(move["to"]))
         for name, move in moves.items()
         if name in owners
     }
@@ -49,10 +49,10 @@ def deadlocks(document: Manifest, namespace: str) -> set[str]:
     return {name for message in told for name in re.findall(rf"{namespace}/([^:;]+): it fits in no other", message)}
 
 
-def of_drain(document: Manifest, owners: Mapping[str, Seen]) -> dict[str, Said]:
+def of_drain(document: Manifest, owners: Mapping[str, ObservedPod]) -> dict[str, PredictedMove]:
     """Read who leaves out of `tensile drain NAME --plan -o json`, by the pods' names."""
     return {
-        one["name"]: Said(
+        one["name"]: PredictedMove(
             owners[one["name"]].owner,
             document["lower"],
             frozenset({one["target"] or NOWHERE, *one["others"], *one["full"]}),
@@ -64,7 +64,11 @@ def of_drain(document: Manifest, owners: Mapping[str, Seen]) -> dict[str, Said]:
 
 
 def differences(
-    said: Mapping[str, Said], before: Mapping[str, Seen], after: Mapping[str, Seen], *, loose: bool = False
+    said: Mapping[str, PredictedMove],
+    before: Mapping[str, ObservedPod],
+    after: Mapping[str, ObservedPod],
+    *,
+    loose: bool = False,
 ) -> list[str]:
     """Return what happened otherwise than was said; `before` and `after` are the pods by name/UID.
 

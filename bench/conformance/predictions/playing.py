@@ -5,7 +5,14 @@ from contextlib import suppress
 from typing import Any
 
 from bench.conformance.predictions.cases import Case
-from bench.conformance.predictions.comparing import Said, Seen, deadlocks, differences, of_drain, of_plan
+from bench.conformance.predictions.comparing import (
+    ObservedPod,
+    PredictedMove,
+    deadlocks,
+    differences,
+    of_drain,
+    of_plan,
+)
 from bench.conformance.predictions.stage import LIMIT, Stage
 from bench.kit.sites import NotInTime, until
 
@@ -50,8 +57,8 @@ async def _compared(stage: Stage, case: Case) -> dict[str, Any]:
 
 
 async def _settled(
-    stage: Stage, before: Mapping[str, Seen], moves: int, stuck: int
-) -> tuple[dict[str, Seen], set[str]]:
+    stage: Stage, before: Mapping[str, ObservedPod], moves: int, stuck: int
+) -> tuple[dict[str, ObservedPod], set[str]]:
     """Return the pods, and who fits nowhere, once as many as were said have moved or do not, and nothing changes more.
 
     What does not come to that is given as it is after a time: a Job waits ten seconds before it makes a pod again.
@@ -72,11 +79,11 @@ async def _settled(
     return last, told
 
 
-def _told(said: Mapping[str, Said]) -> dict[str, Any]:
+def _told(said: Mapping[str, PredictedMove]) -> dict[str, Any]:
     return {name: {"from": one.source, "to": sorted(one.targets), "room": one.is_placed} for name, one in said.items()}
 
 
-def _went(before: Mapping[str, Seen], after: Mapping[str, Seen]) -> dict[str, Any]:
+def _went(before: Mapping[str, ObservedPod], after: Mapping[str, ObservedPod]) -> dict[str, Any]:
     left = {name: one.node for name, one in before.items() if name not in after}
     come = {name: one.node for name, one in after.items() if name not in before}
     return {"left": _by_name(left), "came": _by_name(come)}

@@ -18,7 +18,7 @@ from uuid import uuid4
 import orjson
 import yaml
 
-from bench.conformance.predictions.comparing import Seen
+from bench.conformance.predictions.comparing import ObservedPod
 from bench.kit.children import Child, engine
 from bench.kit.oracles import is_ready
 from bench.kit.parties import nodes_usable
@@ -250,7 +250,7 @@ class Stage:
         """Return the pods of the case above."""
         return await self.upper.items(PODS.format(self.namespace) + (f"?labelSelector=app%3D{app}" if app else ""))
 
-    async def seen(self) -> dict[str, Seen]:
+    async def seen(self) -> dict[str, ObservedPod]:
         """Return them as they are now, by name/UID."""
         return {f"{pod['metadata']['name']}/{pod['metadata']['uid']}": _seen(pod) for pod in await self.pods()}
 
@@ -293,7 +293,7 @@ def _refused_at(pod: Manifest) -> float:
     return 0.0
 
 
-def _seen(pod: Manifest) -> Seen:
+def _seen(pod: Manifest) -> ObservedPod:
     owners = pod["metadata"].get("ownerReferences") or ()
     owner = f"{owners[0]['kind']} {owners[0]['name']}" if owners else f"Pod {pod['metadata']['name']}"
-    return Seen(owner, pod["spec"].get("nodeName", ""), is_ready(pod))
+    return ObservedPod(owner, pod["spec"].get("nodeName", ""), is_ready(pod))

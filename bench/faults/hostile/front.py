@@ -28,7 +28,7 @@ _RESET = struct.pack("ii", 1, 0)
 _DROPPED = frozenset({"authorization"})
 
 
-class Heard(NamedTuple):
+class ReceivedRequest(NamedTuple):
     """A request as it came: what it asks for, its path, header fields (names in lower case) and body."""
 
     asked: Asked
@@ -56,7 +56,7 @@ class Front:
     def __init__(self, behind: Behind | None = None) -> None:
         self.way: Way | None = None
         self.port = 0
-        self.heard: deque[Heard] = deque(maxlen=_KEPT)
+        self.heard: deque[ReceivedRequest] = deque(maxlen=_KEPT)
         self.met = 0
         self.sent = 0
         self.connections = 0
@@ -92,7 +92,9 @@ class Front:
                 await passage.close()
             writer.transport.abort()
 
-    async def _play(self, way: Way, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _play(
+        self, way: Way, heard: ReceivedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self.met += 1
         self._playing.add(writer)
         try:
@@ -123,7 +125,7 @@ class Front:
                 writer.transport.abort()
                 raise EOFError
 
-    async def _quietly(self, heard: Heard, writer: asyncio.StreamWriter) -> None:
+    async def _quietly(self, heard: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         """Answer as an empty cluster on which nothing happens."""
         if heard.sort == "watch":
             writer.write(head("200 OK", *CHUNKED))
@@ -135,7 +137,7 @@ class Front:
         await writer.drain()
 
 
-def _quiet(heard: Heard, number: int) -> dict[str, Any]:
+def _quiet(heard: ReceivedRequest, number: int) -> dict[str, Any]:
     """Make the body of an answer of an empty cluster."""
     match heard.sort:
         case "version":
@@ -161,7 +163,7 @@ class Passage:
         self._far: asyncio.StreamWriter | None = None
         self._pump: asyncio.Task[None] | None = None
 
-    async def on(self, heard: Heard, raw: bytes, reader: asyncio.StreamReader) -> None:
+    async def on(self, heard: ReceivedRequest, raw: bytes, reader: asyncio.StreamReader) -> None:
         """Send a request on; after an upgrade, all that follows it too."""
         if self._far is None or (self._pump is not None and self._pump.done()):
             far_reader, self._far = await asyncio.open_connection(*self._behind[:2], ssl=self._behind.tls)
@@ -188,7 +190,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def _read(reader: asyncio.StreamReader) -> tuple[Heard, bytes] | None:
+async def _read(reader: asyncio.StreamReader) -> tuple[ReceivedRequest, bytes] | None:
     """Read a request, and as what it is sent on: without the credential, which is the hostile one's own."""
     try:
         raw = await reader.readuntil(b"\r\n\r\n")
@@ -202,7 +204,9 @@ async def _read(reader: asyncio.StreamReader) -> tuple[Heard, bytes] | None:
     found = asked("", method, target, body, agent=fields.get("user-agent", ""))
     path = urlsplit(target).path
     kept = "".join(f"{name}: {value}\r\n" for name, value in pairs if name not in _DROPPED)
-    return Heard(found, sort_of(path, found), method, path, fields, body), f"{first}\r\n{kept}\r\n".encode() + body
+    return ReceivedRequest(
+        found, sort_of(path, found), method, path, fields, body
+    ), f"{first}\r\n{kept}\r\n".encode() + body
 
 
 @asynccontextmanager

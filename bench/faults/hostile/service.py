@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from bench.faults.hostile.front import Behind, Front, Heard, serving
+from bench.faults.hostile.front import Behind, Front, ReceivedRequest, serving
 from bench.faults.hostile.ways import WAYS
 from bench.kit.faultproxy.keys import Keys, User
 
@@ -25,7 +25,7 @@ NICENESS = 10
 _ADMINISTRATOR = User("kubernetes-admin", ("system:masters",))
 
 
-def told(heard: Heard) -> dict[str, Any]:
+def told(heard: ReceivedRequest) -> dict[str, Any]:
     """Return a request as it is told to the bench."""
     fields = {name: value for name, value in heard.fields.items() if name in ("authorization", "cookie", "user-agent")}
     body = heard.body.decode("latin-1") if heard.asked.is_write or heard.body else ""

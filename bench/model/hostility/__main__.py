@@ -24,7 +24,7 @@ from bench.model.hostility import real
 from bench.model.hostility.deeds import thought_up
 from bench.model.hostility.playing import setting_of, wrong
 from bench.model.sequences.__main__ import campaign
-from bench.model.sequences.deeds import Deed, read
+from bench.model.sequences.deeds import Action, read
 from bench.model.sequences.playing import shrunk
 
 NAME = "faults-hostility"
@@ -37,14 +37,14 @@ def tried(seed: int) -> tuple[int, str]:
     return len(sequence), f"seed {seed}: {_fewest(sequence)}" if wrong(sequence) else ""
 
 
-def _fewest(deeds: list[Deed]) -> str:
+def _fewest(deeds: list[Action]) -> str:
     """Return the fewest deeds of a sequence after which something is wrong, in its setting, and what that is."""
     setting = deeds[:1]
     left = [*setting, *shrunk(deeds[1:], lambda fewer: wrong([*setting, *fewer]))]
     return f"{setting_of(left)}: {'; '.join(wrong(left))}: {' '.join(map(str, left))}"
 
 
-def replay(deeds: list[Deed]) -> int:
+def replay(deeds: list[Action]) -> int:
     """Play one sequence, and print what is wrong and what it takes; return the exit code."""
     print("deeds:", *deeds)
     words = wrong(deeds)

@@ -109,7 +109,7 @@ class Kubelets(Nature):
         return {"phase": "Running", "conditions": ready, **shown, **said}
 
 
-class Ear:
+class DelayedEvents:
     """Watches events of a lower cluster while an engine runs, and passes them on."""
 
     def __init__(self, heard: Callable[[WatchEvent], None]) -> None:
@@ -137,7 +137,7 @@ class Arena(Stage):
         self.is_up = False
         self._is_hostile = False
         self._mirrors: list[asyncio.Task[None]] = []
-        self._ears: list[Ear] = []
+        self._ears: list[DelayedEvents] = []
         super().__init__(
             self._look, topologies=(setting.read(),), spaces=setting.spaces, cluster=Issuing, nature=Kubelets
         )
@@ -159,7 +159,7 @@ class Arena(Stage):
         assert self._world is not None
         for name in LOWERS:
             mirror = EventMirror(self._world.lowers[name], self._world, self.ways[UPPER], partial(self._is_busy, name))
-            self._ears.append(Ear(mirror.hear))
+            self._ears.append(DelayedEvents(mirror.hear))
             self.clusters[name].follow(EVENT, self._ears[-1], lambda _: True)  # type: ignore[arg-type]
             self._mirrors.append(asyncio.get_running_loop().create_task(mirror.run()))
         self.is_up = True

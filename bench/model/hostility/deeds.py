@@ -14,7 +14,7 @@ from bench.model.hostility.forging import Forgery, Known
 from bench.model.hostility.hands import HONEST, Hands
 from bench.model.hostility.marks import ABOVE, BELOW
 from bench.model.hostility.setting import SETTINGS
-from bench.model.sequences.deeds import Deed
+from bench.model.sequences.deeds import Action
 from bench.model.sequences.model import LOWERS
 from tensile.objects import EVENT, NAMESPACE, POD, SECRET, UPPER, Kind, Manifest, Ref, metadata, uid
 
@@ -34,11 +34,11 @@ _WAITS = (0.05, 0.3, 1.0, 7.0)
 T = TypeVar("T")
 
 
-def thought_up(seed: int, most: int = MOST) -> list[Deed]:
+def thought_up(seed: int, most: int = MOST) -> list[Action]:
     """Return a sequence, the first deed of which is its setting, in turn; the same seed gives the same."""
     die = Random(seed)
-    deeds = [Deed(die.choice(SORTS), die.randrange(RANGE)) for _ in range(die.randint(most // 3, most))]
-    return [Deed("setting", seed % len(SETTINGS)), *deeds]
+    deeds = [Action(die.choice(SORTS), die.randrange(RANGE)) for _ in range(die.randint(most // 3, most))]
+    return [Action("setting", seed % len(SETTINGS)), *deeds]
 
 
 class Play:
@@ -71,7 +71,7 @@ class Play:
             "withdraw": self._withdraw,
         }
 
-    async def carry_out(self, deed: Deed) -> None:
+    async def carry_out(self, deed: Action) -> None:
         """Do one thing."""
         choices = Choices(deed.number)
         if deed.sort in self._sorts:

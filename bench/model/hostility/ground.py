@@ -50,7 +50,7 @@ _BY_PLURAL = {kind.plural: kind for kind in KINDS}
 _CHANGES = ("patch", "update", "delete")
 
 
-class Ground:
+class RealArena:
     """Used with `async with`; hands to act there, and a watchman who is told of it."""
 
     def __init__(self, rig: Rig, lookout: Lookout, storms: Storms, setting: Setting) -> None:

@@ -9,20 +9,20 @@ from bench.model.hostility.arena import Arena
 from bench.model.hostility.deeds import Play
 from bench.model.hostility.lateness import LONG
 from bench.model.hostility.setting import SETTINGS, Setting
-from bench.model.sequences.deeds import Deed
+from bench.model.sequences.deeds import Action
 from bench.model.sequences.playing import STILL, in_no_time
 
 MOST_WRITES = 1_000
 """Of the engine's in one sequence: where hostile and honest tenants do some forty things, more would be a fight."""
 
 
-def setting_of(deeds: Sequence[Deed]) -> Setting:
+def setting_of(deeds: Sequence[Action]) -> Setting:
     """Return the setting of a sequence; one without is played in the plainest."""
     found = (deed.number for deed in deeds if deed.sort == "setting")
     return SETTINGS[next(found, 0) % len(SETTINGS)]
 
 
-async def played(deeds: Sequence[Deed]) -> list[str]:
+async def played(deeds: Sequence[Action]) -> list[str]:
     """Carry a sequence out with an engine at work, let everything come to rest, and return what was wrong."""
     arena = Arena(setting_of(deeds))
     play = Play(arena)
@@ -57,6 +57,6 @@ async def ended(arena: Arena) -> None:
     arena.watchman.say([f"{len(arena.done)} writes"] if len(arena.done) > MOST_WRITES else [])
 
 
-def wrong(deeds: Sequence[Deed]) -> list[str]:
+def wrong(deeds: Sequence[Action]) -> list[str]:
     """Play a sequence, and return what was wrong."""
     return in_no_time(partial(played, deeds))

@@ -22,7 +22,7 @@ from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.rig import Rig
 from bench.kit.sites import NotInTime
 from bench.model.hostility.deeds import Play, thought_up
-from bench.model.hostility.ground import Ground
+from bench.model.hostility.ground import RealArena
 from bench.model.hostility.health import Health, sample
 from bench.model.hostility.lookout import LATER, Lookout
 from bench.model.hostility.playing import MOST_WRITES, setting_of
@@ -43,7 +43,7 @@ PATIENCE = 60.0
 async def played(rig: Rig, lookout: Lookout, storms: Storms, seed: int, most: int = MOST) -> tuple[list[str], float]:
     """Play the sequence of a seed; return what was wrong, and by how much honest pods were late at most."""
     deeds = thought_up(seed, most)
-    async with Ground(rig, lookout, storms, setting_of(deeds)) as ground:
+    async with RealArena(rig, lookout, storms, setting_of(deeds)) as ground:
         play = Play(ground, rig.nodes.__getitem__)
         start = len(rig.journal)
         for deed in deeds:
@@ -60,7 +60,7 @@ async def played(rig: Rig, lookout: Lookout, storms: Storms, seed: int, most: in
         return list(ground.watchman.wrong), ground.watchman.lateness.worst
 
 
-async def _come_to_rest(ground: Ground, rig: Rig, storms: Storms) -> None:
+async def _come_to_rest(ground: RealArena, rig: Rig, storms: Storms) -> None:
     """Return when nothing was written here for a while in which the engine could have; raises NotInTime."""
     end = time.monotonic() + PATIENCE
     while True:

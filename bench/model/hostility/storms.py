@@ -8,12 +8,12 @@ from random import Random
 from bench.kit.faultproxy.asked import Asked
 from bench.kit.faultproxy.faults import Fault
 from bench.kit.rig import Rig
-from bench.model.sequences.real import STORMS, Weather
+from bench.model.sequences.real import STORMS, FaultPlan
 
 _SORTS = {"crash": "crash", "hold": "hold"}
 
 
-class Storms(Weather):
+class Storms(FaultPlan):
     """`blurred` is whether the engine cannot know what is, `count` how often that was.
 
     `logs` has lower, namespace and name of each that was read.

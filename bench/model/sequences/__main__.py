@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.kit.reporting import RESULTS, keep, verdict
-from bench.model.sequences.deeds import Deed, read, thought_up
+from bench.model.sequences.deeds import Action, read, thought_up
 from bench.model.sequences.playing import shrunk, wrong
 
 NAME = "faults-sequences"
@@ -60,7 +60,7 @@ def campaign(
             yield deeds, words
 
 
-def replay(deeds: list[Deed]) -> int:
+def replay(deeds: list[Action]) -> int:
     """Play one sequence, and say what is wrong and what it takes, and return the exit code."""
     print("deeds:", *deeds)
     words = wrong(deeds)

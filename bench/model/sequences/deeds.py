@@ -59,7 +59,7 @@ _EDITABLE = ((CONFIG_MAP, MAPS[0]), (CONFIG_MAP, MAPS[1]), (SECRET, SECRETS[0]),
 _ORIGINALS = (*_EDITABLE[:6], (CLAIM, CLAIMS[0]))
 
 
-class Deed(NamedTuple):
+class Action(NamedTuple):
     """One thing that happens: its sort, and a number that says to what, and how."""
 
     sort: str
@@ -69,15 +69,15 @@ class Deed(NamedTuple):
         return f"{self.sort}:{self.number}"
 
 
-def thought_up(seed: int, most: int = 30) -> list[Deed]:
+def thought_up(seed: int, most: int = 30) -> list[Action]:
     """Think up a sequence; the same seed gives the same."""
     die = Random(seed)
-    return [Deed(die.choice(SORTS), die.randrange(RANGE)) for _ in range(die.randint(most // 3, most))]
+    return [Action(die.choice(SORTS), die.randrange(RANGE)) for _ in range(die.randint(most // 3, most))]
 
 
-def read(words: Iterable[str]) -> list[Deed]:
+def read(words: Iterable[str]) -> list[Action]:
     """Read deeds as they are printed: SORT:NUMBER."""
-    return [Deed(sort, int(number)) for sort, _, number in (one.partition(":") for one in words)]
+    return [Action(sort, int(number)) for sort, _, number in (one.partition(":") for one in words)]
 
 
 class Play:
@@ -115,7 +115,7 @@ class Play:
             "wait": lambda number: stage.rest((0.05, 0.3, 1.0, 7.0)[number % 4]),
         }
 
-    async def carry_out(self, deed: Deed) -> None:
+    async def carry_out(self, deed: Action) -> None:
         """Do one thing, and let a little time pass."""
         if deed.sort in self._longer:
             await self._longer[deed.sort](deed.number)
@@ -278,7 +278,7 @@ class Play:
         self.model.is_edited = True
         self.stage.reload(number)
 
-    def _watches(self, deed: Deed) -> None:
+    def _watches(self, deed: Action) -> None:
         """Make watches late, lossy or repetitive; or let all deliver what they held back."""
         lines = self.stage.lines
         if deed.sort in ("slow", "miss"):

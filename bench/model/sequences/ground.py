@@ -14,7 +14,7 @@ from bench.kit.rig import LOWERS
 from bench.kit.scene import Scene
 from bench.kit.sites import MERGE, Manifest, Refused
 from bench.model.sequences.contents import DRIFTED, content, endpoints
-from bench.model.sequences.deeds import Deed
+from bench.model.sequences.deeds import Action
 from bench.model.sequences.hindsight import Past, misdeeds
 from bench.model.sequences.model import ACCOUNTS, LABEL, MAPS, PODS, SECRETS, SERVICES, SLICES, SPACE, Model
 from tensile.names import OWNER, UPPER_UID
@@ -58,7 +58,7 @@ class Snapshot(NamedTuple):
         return self.objects.get(ref)
 
 
-class Ground:
+class RealNamespace:
     """Carries deeds out in a scene, and tells the model what cannot be seen there.
 
     `deleted` has the UIDs of what users have deleted above, `strangers` those of what others have ever had below.
@@ -91,7 +91,7 @@ class Ground:
         """What can be done here."""
         return frozenset(self._sorts)
 
-    async def carry_out(self, deed: Deed) -> None:
+    async def carry_out(self, deed: Action) -> None:
         """Do one thing; what Kubernetes refuses, because somebody else was there first, does not happen."""
         with suppress(Refused):
             await self._sorts[deed.sort](deed.number)

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import product
 
 from bench.model.sequences import sharing
-from bench.model.sequences.deeds import Deed, read
+from bench.model.sequences.deeds import Action, read
 from bench.model.sequences.playing import ended, in_no_time, staged
 from bench.model.sequences.races import BEGUN, COPIES, HERE
 from bench.model.sequences.sharing import Named
@@ -43,7 +43,7 @@ def pairs() -> Iterator[Named]:
         yield Named(f"{kind}, {steps}, {stop}, {order}", read(words.split()))
 
 
-async def played(deeds: Sequence[Deed]) -> list[str]:
+async def played(deeds: Sequence[Action]) -> list[str]:
     """Carry a play out with two engines at work, let both come to rest, and say what is wrong then."""
     stage, model, play = staged()
     late = Stage(model.look, stage)
@@ -62,7 +62,7 @@ async def played(deeds: Sequence[Deed]) -> list[str]:
         await late.crash()
 
 
-def _tell(late: Stage, deed: Deed) -> None:
+def _tell(late: Stage, deed: Action) -> None:
     """Stop or resume an engine's watches of one cluster."""
     for line in late.lines:
         if line.feed.cluster == CLUSTERS[deed.number]:

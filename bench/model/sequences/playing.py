@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from bench.model.sequences.deeds import Deed, Play
+from bench.model.sequences.deeds import Action, Play
 from bench.model.sequences.model import Model
 from bench.model.sequences.stage import OWNER, Stage
 from tests.kit.virtualtime import in_virtual_time
@@ -35,7 +35,7 @@ def staged() -> tuple[Stage, Model, Play]:
     return stage, model, Play(stage, model)
 
 
-async def played(deeds: Sequence[Deed]) -> list[str]:
+async def played(deeds: Sequence[Action]) -> list[str]:
     """Carry a sequence out with an engine at work, let everything come to rest, and say what is wrong then."""
     stage, model, play = staged()
     await stage.start()
@@ -58,12 +58,12 @@ async def ended(stage: Stage, model: Model) -> list[str]:
     return said or [f"{one} in a quiet time" for one in stage.written(start)]
 
 
-def wrong(deeds: Sequence[Deed]) -> list[str]:
+def wrong(deeds: Sequence[Action]) -> list[str]:
     """Play a sequence, and say what is wrong in the end."""
     return in_no_time(partial(played, deeds))
 
 
-def shrunk(deeds: Sequence[Deed], is_wrong: Callable[[Sequence[Deed]], object] = wrong) -> list[Deed]:
+def shrunk(deeds: Sequence[Action], is_wrong: Callable[[Sequence[Action]], object] = wrong) -> list[Action]:
     """Leave out of a sequence that goes wrong what it does not take: first halves, then ever smaller parts."""
     left, size = list(deeds), max(len(deeds) // 2, 1)
     while size:

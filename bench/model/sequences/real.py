@@ -28,8 +28,8 @@ from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.rig import LOWERS, Rig
 from bench.kit.scene import Scene
 from bench.kit.sites import NotInTime, until
-from bench.model.sequences.deeds import RANGE, Deed
-from bench.model.sequences.ground import Ground
+from bench.model.sequences.deeds import RANGE, Action
+from bench.model.sequences.ground import RealNamespace
 from bench.model.sequences.model import PODS
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
@@ -58,7 +58,7 @@ PATIENCE = 60.0
 _CLUSTERS = (UPPER, *LOWERS)
 
 
-class Weather(Quiet):
+class FaultPlan(Quiet):
     """What goes wrong: with writes about the namespaces that are `shaken`, and now and then with everything."""
 
     def __init__(self, rig: Rig, die: Random) -> None:
@@ -124,15 +124,15 @@ class Verdict(NamedTuple):
     story: list[str]
 
 
-def thought_up(seed: int, most: int = MOST) -> list[Deed]:
+def thought_up(seed: int, most: int = MOST) -> list[Action]:
     """Think up a sequence; the same seed gives the same deeds."""
     die = Random(seed)
-    return [Deed(die.choice(SORTS), die.randrange(RANGE)) for _ in range(die.randint(most // 3, most))]
+    return [Action(die.choice(SORTS), die.randrange(RANGE)) for _ in range(die.randint(most // 3, most))]
 
 
-async def played(scene: Scene, weather: Weather, deeds: list[Deed]) -> Verdict:
+async def played(scene: Scene, weather: FaultPlan, deeds: list[Action]) -> Verdict:
     """Carry a sequence out among faults, have those cease, and say what is wrong when there was time enough."""
-    ground = Ground(scene)
+    ground = RealNamespace(scene)
     weather.shaken.add(scene.namespace)
     for deed in deeds:
         await (weather.storm(deed.number) if deed.sort == "storm" else ground.carry_out(deed))
@@ -153,7 +153,7 @@ async def played(scene: Scene, weather: Weather, deeds: list[Deed]) -> Verdict:
 
 async def campaign(rig: Rig, seeds: range, abreast: int, most: int = MOST) -> dict[str, Any]:
     """Play many, so many at a time, on an engine that runs, and return the result."""
-    weather = Weather(rig, Random(seeds[0]))
+    weather = FaultPlan(rig, Random(seeds[0]))
     rig.direct(weather)
     waiting, broken, deeds = list(seeds), [], 0
 

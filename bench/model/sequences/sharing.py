@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.kit.reporting import RESULTS, keep, verdict
-from bench.model.sequences.deeds import Deed
+from bench.model.sequences.deeds import Action
 
 
 class Named(NamedTuple):
     """A sequence of deeds, and what it is called where it goes wrong."""
 
     name: str
-    deeds: Sequence[Deed]
+    deeds: Sequence[Action]
 
     def said(self, words: Sequence[str]) -> str:
         """Return what is wrong with it in the end, "" for nothing."""

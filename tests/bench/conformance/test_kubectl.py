@@ -7,7 +7,7 @@ from bench.conformance.kubectl.commands import STEPS
 from bench.conformance.kubectl.differences import Expected, Line, explained, lines_apart
 from bench.conformance.kubectl.document import PAGE, page
 from bench.conformance.kubectl.expected import EXPECTED
-from bench.conformance.kubectl.giving import Hand, Told
+from bench.conformance.kubectl.giving import Completed, Hand
 from bench.conformance.kubectl.normal import normal
 from bench.conformance.kubectl.steps import EVENTS, TREE, Step
 
@@ -17,7 +17,7 @@ COLOUR = Expected("^get", "a colour", "by decision", real="red", virtual="blue|g
 
 def said(out: str, form: str = "", err: str = "", code: int = 0) -> list[str]:
     """Return the lines of an answer but for its exit code, which has to be the last."""
-    *lines, last = normal(Told(code, out, err), form, NAMES)
+    *lines, last = normal(Completed(code, out, err), form, NAMES)
     assert last == f"exit code {code}"
     return lines
 
@@ -65,7 +65,7 @@ def test_what_kubectl_says_of_its_own_threads_is_left_out(line: str, stays: bool
 
 def test_errors_and_codes_are_compared_too() -> None:
     """Each is a line of its own."""
-    assert normal(Told(3, "out\r\n", "err\n\n"), "", {}) == ["out", "error: err", "exit code 3"]
+    assert normal(Completed(3, "out\r\n", "err\n\n"), "", {}) == ["out", "error: err", "exit code 3"]
 
 
 def test_a_document_is_a_line_for_each_value() -> None:

@@ -29,7 +29,7 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 READ = RequiredAccess("get", "proxy")
 
 
-class Ground:
+class ReviewedAccount:
     """An account of the upper cluster in a namespace of its own, and who judges it; time stands until it is moved."""
 
     def __init__(self, sandbox: "Sandbox") -> None:
@@ -111,9 +111,9 @@ class Ground:
 
 
 @pytest.fixture
-async def ground(sandbox: "Sandbox") -> AsyncIterator[Ground]:
+async def ground(sandbox: "Sandbox") -> AsyncIterator[ReviewedAccount]:
     """Return an account of the upper cluster."""
-    made = Ground(sandbox)
+    made = ReviewedAccount(sandbox)
     await made.open()
     yield made
     await made.close()
@@ -134,7 +134,7 @@ def altered(token: str) -> dict[str, str]:
     }
 
 
-async def test_a_deleted_account_is_known_for_two_minutes_more(ground: Ground) -> None:
+async def test_a_deleted_account_is_known_for_two_minutes_more(ground: ReviewedAccount) -> None:
     """As by a kubelet, and no longer; another token of it that was not shown before is refused at once."""
     first, second = await ground.token(), await ground.token(expirationSeconds=1000)
     user = await ground.who(first)
@@ -154,7 +154,7 @@ async def test_a_deleted_account_is_known_for_two_minutes_more(ground: Ground) -
     assert await ground.who(first) == 401
 
 
-async def test_forged_tokens_and_those_for_others_are_nobodys(ground: Ground) -> None:
+async def test_forged_tokens_and_those_for_others_are_nobodys(ground: ReviewedAccount) -> None:
     """Also while the one that they were made of is remembered; one for another audience is as good as forged."""
     token = await ground.token()
     assert isinstance(await ground.who(token), User)
@@ -163,7 +163,9 @@ async def test_forged_tokens_and_those_for_others_are_nobodys(ground: Ground) ->
     assert await ground.who(await ground.token(audiences=["vault"])) == 401
 
 
-async def test_a_role_that_went_counts_for_five_minutes_and_one_that_came_after_thirty_seconds(ground: Ground) -> None:
+async def test_a_role_that_went_counts_for_five_minutes_and_one_that_came_after_thirty_seconds(
+    ground: ReviewedAccount,
+) -> None:
     """As with a kubelet; on another node it never counted, nor for another verb."""
     user = await ground.who(await ground.token())
     assert isinstance(user, User)

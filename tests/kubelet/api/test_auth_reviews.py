@@ -46,7 +46,7 @@ class Slow(Upper):
             self._under_way -= 1
 
 
-class Ground:
+class ReviewedCallers:
     """An upper cluster that knows some tokens, and who asks it about callers; time stands until it is moved."""
 
     def __init__(self, *tokens: str) -> None:
@@ -88,7 +88,7 @@ def made_up(count: int) -> list[str]:
 
 async def test_a_flood_of_made_up_tokens_is_no_flood_of_reviews() -> None:
     """Of two thousand at once a hundred are asked about, eight at a time; the rest is told to come later."""
-    ground = Ground("good")
+    ground = ReviewedCallers("good")
     found = await ground.all_come(made_up(2000), EVIL)
     assert (found.count("401"), found.count("429")) == (BURST, 2000 - BURST)
     assert len(ground.upper.asked) == BURST
@@ -100,7 +100,7 @@ async def test_a_flood_of_made_up_tokens_is_no_flood_of_reviews() -> None:
 
 async def test_others_are_asked_about_beside_a_flood() -> None:
     """Each address has its own; and who was known before is known, at the flood's own address too."""
-    ground = Ground("good", "known")
+    ground = ReviewedCallers("good", "known")
     assert await ground.come("known", EVIL) == "of-known"
     flood = asyncio.create_task(ground.all_come(made_up(2000), EVIL))
     await asyncio.sleep(0)
@@ -112,7 +112,7 @@ async def test_others_are_asked_about_beside_a_flood() -> None:
 
 async def test_made_up_tokens_displace_no_known_ones() -> None:
     """They are not remembered: however many come from however many addresses, the good one is asked about once."""
-    ground = Ground("good")
+    ground = ReviewedCallers("good")
     await ground.come("good")
     for number in range(60):
         await ground.all_come(made_up(BURST), f"10.1.0.{number}")
@@ -123,7 +123,7 @@ async def test_made_up_tokens_displace_no_known_ones() -> None:
 
 async def test_a_wrong_token_that_comes_often_is_asked_about_seldom() -> None:
     """Whoever has one in its settings is told so each time (401), and uses up nothing of its address by that."""
-    ground = Ground("good")
+    ground = ReviewedCallers("good")
     for _ in range(60):
         assert set(await ground.all_come(["wrong"] * 10, EVIL)) == {"401"}
         ground.time += 1.0
@@ -133,7 +133,7 @@ async def test_a_wrong_token_that_comes_often_is_asked_about_seldom() -> None:
 
 async def test_good_tokens_of_one_address_displace_no_others() -> None:
     """An account may have as many tokens as it asks for: in the time that one is remembered, too few for that."""
-    ground = Ground("good", *made_up(5000))
+    ground = ReviewedCallers("good", *made_up(5000))
     await ground.come("good")
     for step in range(int(TOKEN_SECONDS) - 1):
         ground.time += 1.0
@@ -146,14 +146,14 @@ async def test_good_tokens_of_one_address_displace_no_others() -> None:
 
 async def test_one_token_that_many_show_at_once_is_asked_about_a_few_times() -> None:
     """As by whoever collects the figures of all nodes every minute."""
-    ground = Ground("good")
+    ground = ReviewedCallers("good")
     assert set(await ground.all_come(["good"] * 500, HONEST)) == {"of-good"}
     assert len(ground.upper.asked) <= AT_ONCE
 
 
 async def test_a_user_without_rights_is_asked_about_so_often() -> None:
     """It varies its question by verb, subresource and node; others are not held up by its noes."""
-    ground = Ground()
+    ground = ReviewedCallers()
     burst, seconds = DENIALS_OF_A_USER
     found = [await ground.wants(JANE, GET[0], f"node-{number}") for number in range(burst + 50)]
     assert (found.count(403), found.count(429)) == (burst, 50)
@@ -166,7 +166,7 @@ async def test_a_user_without_rights_is_asked_about_so_often() -> None:
 
 async def test_a_user_with_rights_is_asked_about_as_often_as_it_takes() -> None:
     """The apiserver is one user, on all nodes."""
-    ground = Ground()
+    ground = ReviewedCallers()
     nodes = [f"node-{number}" for number in range(1000)]
     for node in nodes:
         ground.upper.permit("jane", "get", "proxy", node)
@@ -178,7 +178,7 @@ async def test_a_user_with_rights_is_asked_about_as_often_as_it_takes() -> None:
 @pytest.mark.parametrize("token", ["a\x00b", "a\u00e9b", "x" * (1 << 15) + "x", "a\x7fb"])
 async def test_what_is_no_token_is_not_asked_about(token: str) -> None:
     """Too long, or with characters that none has: 401 at once."""
-    ground = Ground(token)
+    ground = ReviewedCallers(token)
     assert await ground.come(token) == "401"
     assert ground.upper.asked == []
 
@@ -199,7 +199,7 @@ async def test_what_is_no_token_is_not_asked_about(token: str) -> None:
 )
 async def test_forms_of_the_header(header: str, found: str) -> None:
     """The scheme in any case, one token behind it, and nothing else; a remembered token helps no other form."""
-    ground = Ground("good")
+    ground = ReviewedCallers("good")
     await ground.come("good")
     try:
         name = (await ground.authenticator.user({}, (("authorization", header),), HONEST)).name
@@ -220,7 +220,7 @@ async def test_forms_of_the_header(header: str, found: str) -> None:
 )
 async def test_a_review_that_does_not_say_who_it_is_says_nobody(status: str) -> None:
     """401; that another token is good helps it nothing."""
-    ground = Ground("good")
+    ground = ReviewedCallers("good")
     ground.upper.answer = f'{{"status": {status}}}'.encode()
     assert await ground.come("any") == "401"
     ground.upper.answer = None
@@ -230,7 +230,7 @@ async def test_a_review_that_does_not_say_who_it_is_says_nobody(status: str) -> 
 
 async def test_an_upper_that_hangs_holds_up_nobody_who_is_known() -> None:
     """Nor does it take more than a few questions at a time."""
-    ground = Ground("good")
+    ground = ReviewedCallers("good")
     await ground.come("good")
     hung = asyncio.Event()
 

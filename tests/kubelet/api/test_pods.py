@@ -4,14 +4,14 @@ from typing import Any
 
 import orjson
 import pytest
-from stagekit import Weather
+from stagekit import FaultyCluster
 from worldkit import NOW, OWNER_HERE, STRANGER, A, home, marked, put, twin, upper_pod, world
 
 from tensile.kubelet.api.pods import EmptyPodLister, MirroredPods
 from tensile.objects import Manifest
 from tensile.reconcile.world import LowerWorld
 
-CLUSTER = Weather(A, ends_pods=True, now=lambda: NOW)
+CLUSTER = FaultyCluster(A, ends_pods=True, now=lambda: NOW)
 
 
 def lower(*below: Manifest) -> LowerWorld:

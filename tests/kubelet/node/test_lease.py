@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from stagekit import Weather
+from stagekit import FaultyCluster
 from virtualtime import clock, in_virtual_time
 from worldkit import A
 
@@ -18,7 +18,7 @@ REF = Ref(UPPER, LEASE, "kube-node-lease", A)
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
 
-class Hanging(Weather):
+class Hanging(FaultyCluster):
     """A cluster that does not answer writes while it `hangs`."""
 
     hangs = False
@@ -30,7 +30,7 @@ class Hanging(Weather):
         return await super().patch(ref, patch, subresource)
 
 
-class Bench:
+class HeartbeatUnderTest:
     """A heartbeat on an upper cluster in memory: its time is `now`, its Node's UID `node`; it complains to `lost`."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Bench:
 
 async def test_the_lease_is_made_for_our_node() -> None:
     """It goes with the Node, and says who holds it and for how long."""
-    bench = Bench()
+    bench = HeartbeatUnderTest()
     assert await bench.heartbeat.beat()
     (owner,) = metadata(bench.lease)["ownerReferences"]
     assert owner == {"apiVersion": "v1", "kind": "Node", "name": A, "uid": "node-1"}
@@ -71,7 +71,7 @@ async def test_the_lease_is_made_for_our_node() -> None:
 @in_virtual_time
 async def test_a_renewal_that_hangs_is_given_up_before_the_lease_has_run_out() -> None:
     """It is told, and tried again a second later."""
-    bench = Bench()
+    bench = HeartbeatUnderTest()
     await bench.heartbeat.beat()
     bench.upper.hangs = True
     begin = clock()
@@ -87,7 +87,7 @@ async def test_a_renewal_that_hangs_is_given_up_before_the_lease_has_run_out() -
 
 async def test_the_lease_is_renewed_by_one_write() -> None:
     """With its UID, so that one that was made anew meanwhile is looked at first."""
-    bench = Bench()
+    bench = HeartbeatUnderTest()
     await bench.heartbeat.beat()
     first = uid(bench.lease)
     bench.now = NOW.replace(second=10)
@@ -99,7 +99,7 @@ async def test_the_lease_is_renewed_by_one_write() -> None:
 
 async def test_an_engine_that_starts_goes_on_with_the_lease_that_is_there() -> None:
     """It is found, not made again; and it becomes the new Node's when the Node was made anew."""
-    bench = Bench()
+    bench = HeartbeatUnderTest()
     await bench.heartbeat.beat()
     first, bench.node = uid(bench.lease), "node-2"
     assert await bench.made().beat()
@@ -109,7 +109,7 @@ async def test_an_engine_that_starts_goes_on_with_the_lease_that_is_there() -> N
 
 async def test_without_our_node_nothing_is_written() -> None:
     """Another's Node of that name has a kubelet of its own, which renews its own lease."""
-    bench = Bench()
+    bench = HeartbeatUnderTest()
     bench.node = ""
     assert not await bench.heartbeat.beat()
     assert bench.upper.writes == []
@@ -118,7 +118,7 @@ async def test_without_our_node_nothing_is_written() -> None:
 @pytest.mark.parametrize("anew", [True, False])
 async def test_a_lease_that_went_is_made_again(*, anew: bool) -> None:
     """Also where somebody made another in its place: that one is then renewed."""
-    bench = Bench()
+    bench = HeartbeatUnderTest()
     await bench.heartbeat.beat()
     bench.upper.vanish(REF)
     if anew:
@@ -130,7 +130,7 @@ async def test_a_lease_that_went_is_made_again(*, anew: bool) -> None:
 
 async def test_the_first_failure_of_a_row_is_told_and_its_end() -> None:
     """Not each: an upper cluster that is down would fill the log."""
-    bench = Bench()
+    bench = HeartbeatUnderTest()
     await bench.heartbeat.beat()
     bench.upper.down = True
     assert [await bench.heartbeat.beat() for _ in range(3)] == [False] * 3
@@ -152,7 +152,7 @@ class Enough(Exception):
 @in_virtual_time
 async def test_it_beats_every_ten_seconds_and_sooner_while_it_fails() -> None:
     """So that one lost request does not cost half of the lease."""
-    bench, slept = Bench(), []
+    bench, slept = HeartbeatUnderTest(), []
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)

@@ -19,7 +19,7 @@ from tensile.objects import Manifest
 from tensile.reconcile.world import World
 
 
-class Bench:
+class RunningMirror:
     """A mirror on a world of mirrored pods, and an upper cluster that answers on demand."""
 
     def __init__(self, here: World) -> None:
@@ -48,9 +48,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def mirroring(*names: str) -> AsyncIterator[Bench]:
+async def mirroring(*names: str) -> AsyncIterator[RunningMirror]:
     """Run a mirror."""
-    bench = Bench(mirrored(*names))
+    bench = RunningMirror(mirrored(*names))
     async with background(bench.mirror.run()):
         yield bench
 

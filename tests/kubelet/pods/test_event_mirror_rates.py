@@ -18,7 +18,7 @@ LOUD = [f"loud/pod-{number}" for number in range(80)]
 QUIET = "quiet/web"
 
 
-class Bench:
+class RunningMirror:
     """A mirror on a world of mirrored pods, and an upper cluster that takes what it is sent."""
 
     def __init__(self, *names: str) -> None:
@@ -44,9 +44,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def mirroring(*names: str) -> AsyncIterator[Bench]:
+async def mirroring(*names: str) -> AsyncIterator[RunningMirror]:
     """Run a mirror."""
-    bench = Bench(*names)
+    bench = RunningMirror(*names)
     async with background(bench.mirror.run()):
         yield bench
 

@@ -29,7 +29,7 @@ RUNTIME = {"metadata": {"name": "projection"}, "handler": "runc", "overhead": {"
 GOLD = {"metadata": {"name": "projection-gold"}, "value": 1000}
 
 
-class Ground:
+class HandMadeNode:
     """An upper cluster with a hand-made virtual node, a lower one behind it, and a namespace in both."""
 
     def __init__(self, upper: Site, lower: Site, space: Manifest) -> None:
@@ -65,7 +65,7 @@ class Ground:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ground(sandbox: Sandbox) -> AsyncIterator[Ground]:
+async def ground(sandbox: Sandbox) -> AsyncIterator[HandMadeNode]:
     """Make node, namespaces and classes, and take them away again."""
     upper, lower = (Site(sandbox.clusters[name]) for name in ("upper", "lower-a"))
     made = [(site, "/api/v1/namespaces", {"metadata": {"name": SPACE}}) for site in (upper, lower)]
@@ -83,7 +83,7 @@ async def ground(sandbox: Sandbox) -> AsyncIterator[Ground]:
         for site in (upper, lower):
             await site.until(f"/api/v1/namespaces/{SPACE}/serviceaccounts/default", bool)
         await upper.create(f"/api/v1/namespaces/{SPACE}/serviceaccounts", {"metadata": {"name": "robot"}})
-        yield Ground(upper, lower, await lower.read(f"/api/v1/namespaces/{SPACE}"))
+        yield HandMadeNode(upper, lower, await lower.read(f"/api/v1/namespaces/{SPACE}"))
     finally:
         for site in (upper, lower):
             await site.delete(PODS, 0)
@@ -192,7 +192,7 @@ MARKED = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def rich(ground: Ground) -> AsyncIterator[tuple[Manifest, Manifest]]:
+async def rich(ground: HandMadeNode) -> AsyncIterator[tuple[Manifest, Manifest]]:
     """A pod with everything: the upper one as stored, and its lower one as it runs."""
     await ground.upper.create(f"/api/v1/namespaces/{SPACE}/configmaps", {"metadata": {"name": "parent"}})
     parent = await ground.upper.read(f"/api/v1/namespaces/{SPACE}/configmaps/parent")
@@ -252,7 +252,7 @@ async def test_only_constraints_on_lower_nodes_arrive(rich: tuple[Manifest, Mani
     assert PROVIDER["key"] not in {toleration.get("key") for toleration in spec["tolerations"]}
 
 
-async def test_a_stored_pod_needs_no_change(ground: Ground, rich: tuple[Manifest, Manifest]) -> None:
+async def test_a_stored_pod_needs_no_change(ground: HandMadeNode, rich: tuple[Manifest, Manifest]) -> None:
     """The stored lower pod, defaulted and admitted, is what the upper pod asks for: no drift right after creation."""
     upper, lower = rich
     assert image_patch(upper, lower) is None
@@ -261,7 +261,7 @@ async def test_a_stored_pod_needs_no_change(ground: Ground, rich: tuple[Manifest
     assert ephemeral_patch(upper, lower, ground.place) is None
 
 
-async def test_the_status_comes_up_once(ground: Ground, rich: tuple[Manifest, Manifest]) -> None:
+async def test_the_status_comes_up_once(ground: HandMadeNode, rich: tuple[Manifest, Manifest]) -> None:
     """The upper apiserver takes it as it is, and what it stores leaves nothing to write."""
     upper, lower = rich
     stored = await ground.written(upper, upper_status(upper, lower, generation=1))
@@ -273,7 +273,7 @@ async def test_the_status_comes_up_once(ground: Ground, rich: tuple[Manifest, Ma
     assert (ready["status"], ready["reason"]) == ("False", "ReadinessGatesNotReady")
 
 
-async def test_an_opened_gate_makes_the_pod_ready(ground: Ground) -> None:
+async def test_an_opened_gate_makes_the_pod_ready(ground: HandMadeNode) -> None:
     """A readiness gate that an upper controller opens is all that was missing."""
     upper = await ground.bound("gated", {"readinessGates": [{"conditionType": "example.com/gate"}]})
     lower = await ground.mirrored(upper)
@@ -287,7 +287,7 @@ async def test_an_opened_gate_makes_the_pod_ready(ground: Ground) -> None:
     assert upper_status(stored, lower, generation=1) is None
 
 
-async def test_a_changed_address_is_accepted(ground: Ground) -> None:
+async def test_a_changed_address_is_accepted(ground: HandMadeNode) -> None:
     """Two addresses, another one instead, none: each is a body that the apiserver takes."""
     upper = await ground.bound("moving")
     for addresses in (["10.9.0.1", "fd00::9"], ["10.9.0.2"], []):
@@ -299,7 +299,7 @@ async def test_a_changed_address_is_accepted(ground: Ground) -> None:
         assert upper_status(upper, lower, generation=1) is None
 
 
-async def test_resources_that_shrink_are_accepted(ground: Ground) -> None:
+async def test_resources_that_shrink_are_accepted(ground: HandMadeNode) -> None:
     """Maps are replaced: what is not allocated any more is not left behind."""
     upper = await ground.bound("shrinking", {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}})
     for amounts in ({"cpu": "1", "memory": "1Gi"}, {"cpu": "500m"}):
@@ -311,7 +311,7 @@ async def test_resources_that_shrink_are_accepted(ground: Ground) -> None:
         assert upper_status(upper, lower, generation=1) is None
 
 
-async def test_a_container_from_the_dead_does_not_spoil_the_status(ground: Ground) -> None:
+async def test_a_container_from_the_dead_does_not_spoil_the_status(ground: HandMadeNode) -> None:
     """The apiserver would refuse the whole write; the rest of it comes through."""
     upper = await ground.bound("once", {"restartPolicy": "Never"})
     ended = {"name": "main", "image": "a", "imageID": "", "ready": False, "restartCount": 0}
@@ -328,7 +328,7 @@ async def test_a_container_from_the_dead_does_not_spoil_the_status(ground: Groun
 
 
 @pytest.mark.parametrize("name", ["pending", "unreachable", "lost", "ending"])
-async def test_statuses_of_our_own_are_accepted_once(ground: Ground, name: str) -> None:
+async def test_statuses_of_our_own_are_accepted_once(ground: HandMadeNode, name: str) -> None:
     """Each body is taken by the apiserver, and the pod it leaves needs no second one."""
     bodies = {
         "pending": lambda pod: pending_because(pod, "NameConflict", "a pod of that name is there", NOW),
@@ -343,7 +343,7 @@ async def test_statuses_of_our_own_are_accepted_once(ground: Ground, name: str) 
     assert bodies[name](stored) is None
 
 
-async def test_a_first_status_ends_the_pending_reason(ground: Ground) -> None:
+async def test_a_first_status_ends_the_pending_reason(ground: HandMadeNode) -> None:
     """The condition of ours is gone from the stored pod, and so is the reason that kubectl printed."""
     upper = await ground.bound("waited")
     waiting = await ground.written(upper, pending_because(upper, "NameConflict", "m", NOW))
@@ -360,7 +360,9 @@ async def test_a_first_status_ends_the_pending_reason(ground: Ground) -> None:
         ("any", [{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}]),
     ],
 )
-async def test_unlimited_tolerations_are_accepted_on_a_bound_pod(ground: Ground, name: str, tolerations: list) -> None:
+async def test_unlimited_tolerations_are_accepted_on_a_bound_pod(
+    ground: HandMadeNode, name: str, tolerations: list
+) -> None:
     """Seconds taken off in place, new ones before or after the old: the apiserver takes all of it."""
     upper = await ground.bound(f"tolerating-{name}", {"tolerations": tolerations})
     wanted = tolerations_for_upper(upper)
@@ -372,7 +374,7 @@ async def test_unlimited_tolerations_are_accepted_on_a_bound_pod(ground: Ground,
     assert tolerations_for_upper(stored) is None
 
 
-async def test_changes_travel_by_their_ways(ground: Ground) -> None:
+async def test_changes_travel_by_their_ways(ground: HandMadeNode) -> None:
     """An image, a deadline and a toleration; a resize; an ephemeral container: sent, stored, and then no difference."""
     upper = await ground.bound(
         "changing", {"containers": [{"name": "main", "image": "a:1", "resources": {"requests": {"cpu": "1"}}}]}
@@ -400,7 +402,7 @@ async def test_changes_travel_by_their_ways(ground: Ground) -> None:
         assert change(await ground.lower.patch(path + tail, body, "strategic")) is None
 
 
-async def test_resource_claims_go_down_as_references(ground: Ground) -> None:
+async def test_resource_claims_go_down_as_references(ground: HandMadeNode) -> None:
     """The lower apiserver takes them; the claim itself has to be made there."""
     claim = {"name": "gpu", "resourceClaimName": "absent"}
     container = {"name": "main", "image": "a", "resources": {"claims": [{"name": "gpu"}]}}
@@ -410,7 +412,7 @@ async def test_resource_claims_go_down_as_references(ground: Ground) -> None:
     assert made["spec"]["containers"][0]["resources"] == container["resources"]
 
 
-async def test_why_the_lower_scheduler_finds_no_node_comes_up(ground: Ground) -> None:
+async def test_why_the_lower_scheduler_finds_no_node_comes_up(ground: HandMadeNode) -> None:
     """Under a name of our own, beside the upper scheduler's PodScheduled."""
     upper = await ground.bound("homeless", {"nodeSelector": {"disk": "none"}})
     await ground.lower.create(PODS, lower_pod(upper, ground.place))
@@ -422,7 +424,7 @@ async def test_why_the_lower_scheduler_finds_no_node_comes_up(ground: Ground) ->
     assert upper_status(stored, lower, generation=1) is None
 
 
-async def test_no_controller_below_adopts_a_lower_pod(ground: Ground) -> None:
+async def test_no_controller_below_adopts_a_lower_pod(ground: HandMadeNode) -> None:
     """A ReplicaSet whose selector matches makes a pod of its own and leaves ours alone."""
     upper = await ground.bound("coveted", labels={"app": "coveted"})
     ours = await ground.mirrored(upper)

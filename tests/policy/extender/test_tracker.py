@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trackerkit import Here, asking, being_deleted, stranger, went
+from trackerkit import TrackedLowers, asking, being_deleted, stranger, went
 from worldkit import A, B, drop, lower_node, put, space
 
 from tensile.objects import Manifest, labels
@@ -16,7 +16,7 @@ from tensile.policy.extender.tracker import ClusterTracker, PodProjector
 
 def test_what_is_there_already_counts() -> None:
     """Nodes, namespaces, strangers and our own pods that were known before it began."""
-    before = Here()
+    before = TrackedLowers()
     pod = before.bind(asking("ours", "1"), A)
     before.land(pod, A, "n1")
     put(before.world.lowers[A].place_pods, stranger("theirs", "n1", "2"))
@@ -30,7 +30,7 @@ def test_what_is_there_already_counts() -> None:
 
 def test_it_follows_what_comes_and_goes() -> None:
     """Strangers' pods come, end and go; nodes come, change and go; a heartbeat makes no room."""
-    here = Here()
+    here = TrackedLowers()
     lower, ground = here.world.lowers[A], here.surveys[A].ground
     put(lower.place_pods, stranger("s", "n1", "3"))
     assert here.ask(asking()) == [B]
@@ -49,7 +49,7 @@ def test_it_follows_what_comes_and_goes() -> None:
 
 def test_the_labels_of_namespaces_are_known() -> None:
     """As they are now; the same told again makes no room."""
-    here = Here()
+    here = TrackedLowers()
     lower, ground = here.world.lowers[A], here.surveys[A].ground
     put(lower.namespaces, space("other", labels={"team": "x"}))
     assert ground.snapshot.spaces["other"]["team"] == "x"
@@ -62,7 +62,7 @@ def test_the_labels_of_namespaces_are_known() -> None:
 
 def test_a_pod_that_is_bound_keeps_its_room_and_the_other_lower_gives_it_back() -> None:
     """For as long as it has no node below: nothing lapses then."""
-    here = Here()
+    here = TrackedLowers()
     pod = asking()
     assert here.ask(pod) == [A, B]
     assert (here.used(A), here.used(B)) == (3, 3)
@@ -76,7 +76,7 @@ def test_a_pod_that_is_bound_keeps_its_room_and_the_other_lower_gives_it_back() 
 
 def test_a_pod_that_nobody_asked_about_has_its_room_kept() -> None:
     """Bound by another scheduler, or before this program began: the next one does not get it."""
-    here = Here()
+    here = TrackedLowers()
     here.bind(asking("early"), A)
     assert here.ask(asking("next")) == [B]
     assert here.used(A) == 3
@@ -84,7 +84,7 @@ def test_a_pod_that_nobody_asked_about_has_its_room_kept() -> None:
 
 def test_a_pod_without_room_gets_the_next_that_there_is() -> None:
     """Before anybody new does; and once it has its node, or is gone, nobody waits for it."""
-    here = Here(("2",), ("2",))
+    here = TrackedLowers(("2",), ("2",))
     waiting = here.bind(asking("waiting"), A)
     assert here.ask(asking("next")) == []
     here.nodes(A, lower_node("n2", "4"))
@@ -110,7 +110,7 @@ ENDS = pytest.mark.parametrize(
 
 def test_who_waits_for_room_is_worked_out_once() -> None:
     """However often something changes and somebody asks; those that are alike are looked for once at a time."""
-    here = Here(("2",), ("1",))
+    here = TrackedLowers(("2",), ("1",))
     names = [f"w{number}" for number in range(20)]
     for name in names:
         here.bind(asking(name), A)
@@ -127,7 +127,7 @@ def test_who_waits_for_room_is_worked_out_once() -> None:
 
 def test_who_waits_for_room_is_worked_out_anew_where_the_place_is_another() -> None:
     """A key of a selector that means nothing below from now on, for one."""
-    here = Here(("4",), ("1",))
+    here = TrackedLowers(("4",), ("1",))
     here.bind(asking("waiting", spec={"nodeSelector": {"rack": "7"}}), A)
     assert here.ask(asking("one", "1")) == [A, B]
     assert here.used(A) == 1
@@ -141,7 +141,7 @@ def test_who_waits_for_room_is_worked_out_anew_where_the_place_is_another() -> N
 
 def test_each_that_waits_for_room_is_looked_for_by_itself() -> None:
     """One that finds none is in nobody else's way, and of one kind as many are expected as there is room for."""
-    here = Here(("1",), ("1",))
+    here = TrackedLowers(("1",), ("1",))
     for name, cpu in (("a", "9"), ("b", "3"), ("c", "3"), ("d", "3"), ("e", "2")):
         here.bind(asking(name, cpu), A)
     assert here.ask(asking("none", "9")) == []
@@ -154,9 +154,9 @@ def test_each_that_waits_for_room_is_looked_for_by_itself() -> None:
 
 
 @ENDS
-def test_a_pod_that_ends_before_it_has_a_node_needs_no_room(end: Callable[[Here, Manifest], object]) -> None:
+def test_a_pod_that_ends_before_it_has_a_node_needs_no_room(end: Callable[[TrackedLowers, Manifest], object]) -> None:
     """However it ends."""
-    here = Here()
+    here = TrackedLowers()
     pod = asking()
     here.ask(pod)
     end(here, here.bind(pod, A))
@@ -164,9 +164,11 @@ def test_a_pod_that_ends_before_it_has_a_node_needs_no_room(end: Callable[[Here,
 
 
 @ENDS
-def test_a_pod_ends_also_in_a_namespace_that_is_left_alone_since(end: Callable[[Here, Manifest], object]) -> None:
+def test_a_pod_ends_also_in_a_namespace_that_is_left_alone_since(
+    end: Callable[[TrackedLowers, Manifest], object],
+) -> None:
     """What was promised to it for as long as it waits is given back, and nobody waits for room for it."""
-    here = Here()
+    here = TrackedLowers()
     pods = [here.bind(asking(name, namespace="shop"), A) for name in ("web", "waiting")]
     assert here.ask(asking("next")) == [B]
     excluded = {*here.world.topology.exclude_namespaces, "shop"}
@@ -181,7 +183,7 @@ def test_a_pod_ends_also_in_a_namespace_that_is_left_alone_since(end: Callable[[
 
 def test_a_pod_that_goes_at_last_takes_nothing_from_the_next_of_its_name() -> None:
     """A StatefulSet's: the next may have been asked about before the watch tells that the last one is gone."""
-    here = Here(("4",), ("1",))
+    here = TrackedLowers(("4",), ("1",))
     old = here.bind(asking(uid="old"), A)
     put(here.world.lowers[A].upper_pods, being_deleted(old))
     assert here.ask(asking(uid="new")) == [A]
@@ -191,7 +193,7 @@ def test_a_pod_that_goes_at_last_takes_nothing_from_the_next_of_its_name() -> No
 
 def test_a_pod_below_that_ends_makes_room() -> None:
     """Also before it is gone."""
-    here = Here()
+    here = TrackedLowers()
     pod = here.bind(asking(), A)
     here.land(pod, A, "n1", "Running")
     assert here.ask(asking("next")) == [B]
@@ -201,7 +203,7 @@ def test_a_pod_below_that_ends_makes_room() -> None:
 
 def test_another_pod_of_the_same_name_is_another_one() -> None:
     """The room of the first is not that of the second, which has its own."""
-    here = Here()
+    here = TrackedLowers()
     here.bind(asking(cpu="3", uid="first"), A)
     here.ask(asking("x", "1"))
     here.bind(asking(cpu="1", uid="second"), A)
@@ -211,7 +213,7 @@ def test_another_pod_of_the_same_name_is_another_one() -> None:
 
 def test_who_is_expected_where_a_stranger_came_is_expected_elsewhere() -> None:
     """On a node with room; where there is none it waits for some, as it is bound already."""
-    here = Here(("4", "4"), ("1",))
+    here = TrackedLowers(("4", "4"), ("1",))
     pod = asking()
     here.ask(pod)
     here.bind(pod, A)
@@ -228,7 +230,7 @@ def test_who_is_expected_where_a_stranger_came_is_expected_elsewhere() -> None:
 
 def test_who_is_expected_on_a_node_that_goes_is_expected_elsewhere() -> None:
     """On a node with room, which then is not given to another; where there is none it waits for some."""
-    here = Here(("4", "4"), ("1",))
+    here = TrackedLowers(("4", "4"), ("1",))
     pod = asking()
     here.ask(pod)
     here.bind(pod, A)
@@ -246,7 +248,7 @@ def test_who_is_expected_on_a_node_that_goes_is_expected_elsewhere() -> None:
 
 def test_what_is_not_bound_yet_and_has_lost_its_place_is_not_waited_for() -> None:
     """It may never come."""
-    here = Here(("4",), ("1",))
+    here = TrackedLowers(("4",), ("1",))
     here.ask(asking())
     put(here.world.lowers[A].place_pods, stranger("one", "n1", "3"))
     assert not here.surveys[A].ground.promises
@@ -256,7 +258,7 @@ def test_what_is_not_bound_yet_and_has_lost_its_place_is_not_waited_for() -> Non
 
 def test_room_that_came_for_a_refused_pod_is_told() -> None:
     """Once all is known; who waits for room and is bound already comes first."""
-    here = Here(("2",), ("1",))
+    here = TrackedLowers(("2",), ("1",))
     survey = here.surveys[A]
     assert here.ask(asking()) == []
     assert not survey.is_relieved(0.0)
@@ -275,7 +277,7 @@ def test_room_that_came_for_a_refused_pod_is_told() -> None:
 
 def test_a_promise_that_lapses_is_room_that_came() -> None:
     """Though nobody asks meanwhile: the pod that it was made to was never bound."""
-    here = Here(("4",), ("1",))
+    here = TrackedLowers(("4",), ("1",))
     assert here.ask(asking("one")) == [A]
     assert here.ask(asking("two")) == []
     assert not here.surveys[A].is_relieved(LAPSE)
@@ -285,7 +287,7 @@ def test_a_promise_that_lapses_is_room_that_came() -> None:
 
 def test_pods_that_are_not_mirrored_are_let_through() -> None:
     """Of excluded namespaces, and of DaemonSets: nothing is kept for them."""
-    here = Here()
+    here = TrackedLowers()
     owner = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}]
     for pod in (asking(cpu="99", namespace="kube-system"), asking(cpu="99", ownerReferences=owner)):
         assert here.ask(pod) == [A, B]
@@ -296,7 +298,7 @@ def test_pods_that_are_not_mirrored_are_let_through() -> None:
 
 def test_nothing_is_refused_while_something_is_not_known() -> None:
     """A list that may be lost, of any kind that counts."""
-    here = Here(("1",), ("1",))
+    here = TrackedLowers(("1",), ("1",))
     assert here.ask(asking()) == []
     lower = here.world.lowers[A]
     for cache in (*lower.place_caches(), lower.pods, lower.upper_pods, lower.namespaces):
@@ -308,7 +310,7 @@ def test_nothing_is_refused_while_something_is_not_known() -> None:
 
 def test_the_pod_is_judged_as_it_would_be_below() -> None:
     """By what the webhook moved out of its spec, and without what is meant for above."""
-    here = Here()
+    here = TrackedLowers()
     here.nodes(A, {**lower_node("n2", "8"), "metadata": {"name": "n2", "labels": {"gpu": "a100"}}})
     moved = {"clusterSelector": '{"nodeSelector":{"gpu":"a100"}}'}
     above = {"nodeSelector": {"clusterID": A, "type": "virtual-kubelet"}}
@@ -319,7 +321,7 @@ def test_the_pod_is_judged_as_it_would_be_below() -> None:
 
 def test_prospects_follow_the_place() -> None:
     """Another topology, and labels of nodes that came since."""
-    here = Here()
+    here = TrackedLowers()
     lower = here.world.lowers[A]
     prospects = PodProjector(here.world, lower)
     pod = asking(spec={"nodeSelector": {"team": "x"}}, labels={"secret": "s"})
@@ -331,7 +333,7 @@ def test_prospects_follow_the_place() -> None:
 
 def test_a_survey_that_was_closed_hears_nothing() -> None:
     """And what it had stays as it is."""
-    here = Here()
+    here = TrackedLowers()
     here.surveys[A].close()
     here.nodes(A, lower_node("n2", "8"))
     here.bind(asking(), A)
@@ -348,7 +350,7 @@ def test_a_burst_that_comes_down_anywhere_is_never_too_large(seed: int) -> None:
     """
     chance = Random(seed)
     size = chance.choice("12")
-    here = Here(tuple("4" * 5), tuple("3" * 5))
+    here = TrackedLowers(tuple("4" * 5), tuple("3" * 5))
     free = {A: dict.fromkeys([f"n{n}" for n in range(1, 6)], 4), B: dict.fromkeys([f"n{n}" for n in range(1, 6)], 3)}
     under_way: list[tuple[Manifest, str]] = []
     for number in range(60):
@@ -367,7 +369,7 @@ def test_a_burst_that_comes_down_anywhere_is_never_too_large(seed: int) -> None:
     assert not any(survey.ground.promises for survey in here.surveys.values())
 
 
-def _come_down(here: Here, chance: Random, pod: Manifest, lower: str, free: dict[str, int]) -> None:
+def _come_down(here: TrackedLowers, chance: Random, pod: Manifest, lower: str, free: dict[str, int]) -> None:
     """Bind a pod to a lower node that has room for it, which there has to be."""
     cpu = int(pod["spec"]["containers"][0]["resources"]["requests"]["cpu"])
     open_nodes = [name for name, room in free.items() if room >= cpu]
@@ -379,7 +381,7 @@ def _come_down(here: Here, chance: Random, pod: Manifest, lower: str, free: dict
 
 def test_bound_pods_without_room_do_not_hold_up_each_question() -> None:
     """Of many kinds some are looked for each time, those that wait longest first; in the end all of them were."""
-    here = Here()
+    here = TrackedLowers()
     for number in range(150):
         here.bind(asking(f"p{number}", "5", spec={"nodeSelector": {"kind": str(number)}}), A)
     seen = []
@@ -391,7 +393,7 @@ def test_bound_pods_without_room_do_not_hold_up_each_question() -> None:
 
 def test_a_bound_pod_that_would_take_long_to_judge_has_no_room_kept() -> None:
     """It is not tried again and again either."""
-    here = Here()
+    here = TrackedLowers()
     term = {"matchExpressions": [{"key": "none", "operator": "Exists"}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term] * 20_000}}
     here.bind(asking("heavy", "1", spec={"affinity": {"nodeAffinity": required}}), A)

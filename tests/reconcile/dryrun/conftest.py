@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from rehearsal_ground import Ground, prepared
+from rehearsal_ground import ClusterUnderTest, prepared
 
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(params=["rehearsal", pytest.param("real", marks=pytest.mark.real)])
-async def ground(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
+async def ground(request: pytest.FixtureRequest) -> AsyncIterator[ClusterUnderTest]:
     """The same ground twice; in memory, pods take their time to end, as they do without a kubelet."""
     if request.param == "rehearsal":
         async with prepared(DryRunCluster(UPPER, ends_pods=False, now=lambda: datetime.now(UTC))) as made:

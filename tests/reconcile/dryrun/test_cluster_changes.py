@@ -1,14 +1,14 @@
 """What a cluster answers to a change of a running pod, in memory and before a real apiserver alike."""
 
 import pytest
-from rehearsal_ground import Ground, version_of
+from rehearsal_ground import ClusterUnderTest, version_of
 
 from tensile.errors import Conflict
 from tensile.objects import POD
 from tensile.reconcile.ownership import our_keys
 
 
-async def test_resizing_changes_resources_alone(ground: Ground) -> None:
+async def test_resizing_changes_resources_alone(ground: ClusterUnderTest) -> None:
     """An image and a label sent along are passed over."""
     amounts = {"resources": {"requests": {"cpu": "1"}}}
     containers = [{"name": one, "image": f"{one}:1", **amounts} for one in ("main", "side")]
@@ -21,7 +21,7 @@ async def test_resizing_changes_resources_alone(ground: Ground) -> None:
     assert "labels" not in changed["metadata"]
 
 
-async def test_tolerations_are_replaced_as_a_whole(ground: Ground) -> None:
+async def test_tolerations_are_replaced_as_a_whole(ground: ClusterUnderTest) -> None:
     """By whoever has seen them as they are, and the generation counts it."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p")
@@ -35,7 +35,7 @@ async def test_tolerations_are_replaced_as_a_whole(ground: Ground) -> None:
         await ground.laid_over(pod, ref, metadata=fence, spec={"tolerations": more})
 
 
-async def test_an_image_and_its_note_are_one_write(ground: Ground) -> None:
+async def test_an_image_and_its_note_are_one_write(ground: ClusterUnderTest) -> None:
     """The container is found by its name, annotations merge, and the note is booked as its writer's."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p", meta={"annotations": {"a": "1"}})
@@ -47,7 +47,7 @@ async def test_an_image_and_its_note_are_one_write(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("added", ["e2", "e1"])
-async def test_ephemeral_containers_merge_by_name(ground: Ground, added: str) -> None:
+async def test_ephemeral_containers_merge_by_name(ground: ClusterUnderTest, added: str) -> None:
     """One is added after those that are named, and the same one again changes nothing."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p")
@@ -60,7 +60,7 @@ async def test_ephemeral_containers_merge_by_name(ground: Ground, added: str) ->
     assert (changed == seen) is (added == "e1")
 
 
-async def test_ephemeral_containers_are_added_by_a_way_of_their_own(ground: Ground) -> None:
+async def test_ephemeral_containers_are_added_by_a_way_of_their_own(ground: ClusterUnderTest) -> None:
     """And by no other; what is sent along is passed over."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p")

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from rehearsal_ground import FINALIZER, ROOM, STRANGER, TIME, Ground, decoded, told, version_of
+from rehearsal_ground import FINALIZER, ROOM, STRANGER, TIME, ClusterUnderTest, decoded, told, version_of
 
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
 from tensile.kube.cluster import Patch, Selection
@@ -21,7 +21,7 @@ def conditions(*types: str, status: str = "True") -> list[dict[str, Any]]:
     return [{"type": one, "status": status} for one in types]
 
 
-async def test_a_created_object_is_stored_with_what_the_server_adds(ground: Ground) -> None:
+async def test_a_created_object_is_stored_with_what_the_server_adds(ground: ClusterUnderTest) -> None:
     """Kind, place, a UID of its own and the time come from the server; a UID that was sent does not count."""
     first = await ground.made(ground.at("a"), {"uid": STRANGER, "deletionTimestamp": "2020-01-01T00:00:00Z"})
     second = await ground.made(ground.at("b"), data={"k": "v"})
@@ -33,7 +33,7 @@ async def test_a_created_object_is_stored_with_what_the_server_adds(ground: Grou
     assert await ground.read(ground.at("b")) == second
 
 
-async def test_a_created_pod_is_pending_whatever_it_says(ground: Ground) -> None:
+async def test_a_created_pod_is_pending_whatever_it_says(ground: ClusterUnderTest) -> None:
     """Its status is the kubelet's to write, and its generation counts from one."""
     pod = await ground.made(
         ground.at("p", POD),
@@ -45,7 +45,7 @@ async def test_a_created_pod_is_pending_whatever_it_says(ground: Ground) -> None
     assert pod["metadata"]["generation"] == 1
 
 
-async def test_a_created_node_keeps_its_status(ground: Ground) -> None:
+async def test_a_created_node_keeps_its_status(ground: ClusterUnderTest) -> None:
     """So that a virtual node offers something from its first moment on."""
     ref = ground.at(f"{ground.node}-2", NODE)
     node = await ground.made(ref, status={"capacity": {"cpu": "3"}})
@@ -53,7 +53,7 @@ async def test_a_created_node_keeps_its_status(ground: Ground) -> None:
     assert node["status"]["capacity"] == {"cpu": "3"}
 
 
-async def test_a_created_namespace_gets_its_label_and_its_account(ground: Ground) -> None:
+async def test_a_created_namespace_gets_its_label_and_its_account(ground: ClusterUnderTest) -> None:
     """The label is booked as its creator's, though nobody sent it."""
     space = await ground.read(ground.at(ground.namespace, NAMESPACE))
     label = {"kubernetes.io/metadata.name": ground.namespace}
@@ -64,7 +64,7 @@ async def test_a_created_namespace_gets_its_label_and_its_account(ground: Ground
     assert account["metadata"]["name"] == "default"
 
 
-async def test_the_label_of_a_namespaces_name_cannot_be_taken_away(ground: Ground) -> None:
+async def test_the_label_of_a_namespaces_name_cannot_be_taken_away(ground: ClusterUnderTest) -> None:
     """The server puts it back at once, so that nothing is written."""
     ref = ground.at(ground.namespace, NAMESPACE)
     space = await ground.read(ref)
@@ -72,7 +72,7 @@ async def test_the_label_of_a_namespaces_name_cannot_be_taken_away(ground: Groun
     assert again == space
 
 
-async def test_a_name_can_be_taken_once(ground: Ground) -> None:
+async def test_a_name_can_be_taken_once(ground: ClusterUnderTest) -> None:
     """The second creation is refused, and the first object stays as it is."""
     first = await ground.made(ground.at("a"), data={"k": "1"})
     with pytest.raises(AlreadyExists) as error:
@@ -92,7 +92,7 @@ async def test_a_name_can_be_taken_once(ground: Ground) -> None:
     ],
 )
 async def test_a_body_that_is_no_new_object_of_that_place_is_refused(
-    ground: Ground, body: dict[str, Any], sort: type[ClusterError], expected: tuple[int, str, tuple[str, ...]]
+    ground: ClusterUnderTest, body: dict[str, Any], sort: type[ClusterError], expected: tuple[int, str, tuple[str, ...]]
 ) -> None:
     """Without a name, of another namespace, or with a resourceVersion of its own."""
     with pytest.raises(sort) as error:
@@ -101,14 +101,16 @@ async def test_a_body_that_is_no_new_object_of_that_place_is_refused(
     assert await ground.is_deleted(ground.at("a"))
 
 
-async def test_what_is_wrong_with_the_place_is_told_before_what_is_wrong_with_the_object(ground: Ground) -> None:
+async def test_what_is_wrong_with_the_place_is_told_before_what_is_wrong_with_the_object(
+    ground: ClusterUnderTest,
+) -> None:
     """A body without a name in a namespace that there is not."""
     with pytest.raises(NotFound) as error:
         await ground.cluster.create(ground.at("a", namespace="rehearsal-of-nothing"), {"metadata": {}})
     assert told(error.value) == (404, "NotFound", ())
 
 
-async def test_a_node_is_in_no_namespace_whatever_it_says(ground: Ground) -> None:
+async def test_a_node_is_in_no_namespace_whatever_it_says(ground: ClusterUnderTest) -> None:
     """What a body says of one is passed over where the kind has none."""
     ref = ground.at(f"{ground.node}-3", NODE)
     node = await ground.made(ref, {"namespace": "another"})
@@ -116,7 +118,7 @@ async def test_a_node_is_in_no_namespace_whatever_it_says(ground: Ground) -> Non
     assert "namespace" not in node["metadata"]
 
 
-async def test_a_missing_namespace_takes_no_objects(ground: Ground) -> None:
+async def test_a_missing_namespace_takes_no_objects(ground: ClusterUnderTest) -> None:
     """It is the namespace that is not found."""
     with pytest.raises(NotFound) as error:
         await ground.made(ground.at("a", namespace="rehearsal-of-nothing"))
@@ -124,14 +126,14 @@ async def test_a_missing_namespace_takes_no_objects(ground: Ground) -> None:
     assert error.value.message == 'namespaces "rehearsal-of-nothing" not found'
 
 
-async def test_a_pod_whose_account_is_missing_is_refused(ground: Ground) -> None:
+async def test_a_pod_whose_account_is_missing_is_refused(ground: ClusterUnderTest) -> None:
     """Also the account `default` of a namespace that was made this moment."""
     with pytest.raises(Denied) as error:
         await ground.pod("p", serviceAccountName="nobody")
     assert told(error.value) == (403, "Forbidden", ())
 
 
-async def test_a_token_is_issued_for_the_time_asked_for(ground: Ground) -> None:
+async def test_a_token_is_issued_for_the_time_asked_for(ground: ClusterUnderTest) -> None:
     """The answer is the request with what came of it; nothing of it is stored."""
     ref = ground.at("default", SERVICE_ACCOUNT)
     before = await ground.read(ref)
@@ -143,7 +145,7 @@ async def test_a_token_is_issued_for_the_time_asked_for(ground: Ground) -> None:
     assert await ground.read(ref) == before
 
 
-async def test_a_token_of_an_account_that_is_not_there_is_not_issued(ground: Ground) -> None:
+async def test_a_token_of_an_account_that_is_not_there_is_not_issued(ground: ClusterUnderTest) -> None:
     """It is the account that is not found."""
     ref = ground.at("nobody", SERVICE_ACCOUNT)
     with pytest.raises(NotFound) as error:
@@ -152,7 +154,7 @@ async def test_a_token_of_an_account_that_is_not_there_is_not_issued(ground: Gro
     assert error.value.doing == f"create ServiceAccount {ground.namespace}/nobody token"
 
 
-async def test_a_terminating_namespace_takes_no_new_objects(ground: Ground) -> None:
+async def test_a_terminating_namespace_takes_no_new_objects(ground: ClusterUnderTest) -> None:
     """Not even one whose name is taken; what is there can still be changed."""
     ref = ground.at(f"{ground.namespace}-2", NAMESPACE)
     space = await ground.made(ref)
@@ -170,7 +172,7 @@ async def test_a_terminating_namespace_takes_no_new_objects(ground: Ground) -> N
     await ground.laid_over(kept, held, metadata={"finalizers": None})
 
 
-async def test_what_does_not_exist_cannot_be_read_changed_or_deleted(ground: Ground) -> None:
+async def test_what_does_not_exist_cannot_be_read_changed_or_deleted(ground: ClusterUnderTest) -> None:
     """Each is told as not found, in a namespace that exists and in one that does not."""
     for ref in (ground.at("a"), ground.at("a", namespace="rehearsal-of-nothing")):
         for ask in (
@@ -193,7 +195,7 @@ def fences(field: str, value: str) -> list[Patch]:
 
 
 @pytest.mark.parametrize("media", [0, 1, 2], ids=["merge", "strategic", "json"])
-async def test_a_patch_of_another_object_under_the_name_is_a_conflict(ground: Ground, media: int) -> None:
+async def test_a_patch_of_another_object_under_the_name_is_a_conflict(ground: ClusterUnderTest, media: int) -> None:
     """The UID in the body fences the write; with the right one it comes through."""
     stored = await ground.made(ground.at("a"), data={"k": "1"})
     with pytest.raises(Conflict) as error:
@@ -206,7 +208,7 @@ async def test_a_patch_of_another_object_under_the_name_is_a_conflict(ground: Gr
 
 
 @pytest.mark.parametrize("media", [0, 1, 2], ids=["merge", "strategic", "json"])
-async def test_a_patch_of_an_older_object_is_a_conflict(ground: Ground, media: int) -> None:
+async def test_a_patch_of_an_older_object_is_a_conflict(ground: ClusterUnderTest, media: int) -> None:
     """The resourceVersion in the body fences the write; with the right one it comes through."""
     stored = await ground.made(ground.at("a"), data={"k": "1"})
     changed = await ground.operated(stored, ground.at("a"), {"op": "add", "path": "/data/more", "value": "1"})
@@ -218,7 +220,7 @@ async def test_a_patch_of_an_older_object_is_a_conflict(ground: Ground, media: i
     assert (await ground.read(ground.at("a")))["data"] == {"k": "2", "more": "1"}
 
 
-async def test_a_patch_that_changes_nothing_writes_nothing(ground: Ground) -> None:
+async def test_a_patch_that_changes_nothing_writes_nothing(ground: ClusterUnderTest) -> None:
     """The resourceVersion stays, so that no watch tells of it."""
     ref = ground.at("a")
     stored = await ground.made(ref, {"labels": {"l": "1"}}, data={"k": "1"})
@@ -228,7 +230,7 @@ async def test_a_patch_that_changes_nothing_writes_nothing(ground: Ground) -> No
     assert await ground.operated(stored, ref, empty) == stored
 
 
-async def test_a_json_patch_may_replace_what_is_not_there(ground: Ground) -> None:
+async def test_a_json_patch_may_replace_what_is_not_there(ground: ClusterUnderTest) -> None:
     """As Kubernetes carries it out: a key that is missing is added."""
     ref = ground.at("a")
     stored = await ground.made(ref, data={"k": "1"})
@@ -248,7 +250,7 @@ async def test_a_json_patch_may_replace_what_is_not_there(ground: Ground) -> Non
     ],
 )
 async def test_a_json_patch_that_cannot_be_carried_out_is_denied(
-    ground: Ground, operations: Any, expected: tuple[int, str, tuple[str, ...]]
+    ground: ClusterUnderTest, operations: Any, expected: tuple[int, str, tuple[str, ...]]
 ) -> None:
     """A test that fails, a place that is missing, what was removed already, and what is no list of operations."""
     await ground.made(ground.at("a"), data={"k": "1"})
@@ -257,7 +259,7 @@ async def test_a_json_patch_that_cannot_be_carried_out_is_denied(
     assert told(error.value) == expected
 
 
-async def test_labels_and_annotations_are_booked_for_who_wrote_them(ground: Ground) -> None:
+async def test_labels_and_annotations_are_booked_for_who_wrote_them(ground: ClusterUnderTest) -> None:
     """Those of the creation, and after a JSON patch those that it added but not those that it removed."""
     ref = ground.at("a")
     stored = await ground.made(ref, {"labels": {"l": "1", "m": "1"}, "annotations": {"x/y": "1"}})
@@ -274,7 +276,7 @@ async def test_labels_and_annotations_are_booked_for_who_wrote_them(ground: Grou
     assert our_keys(changed, "annotations") == set()
 
 
-async def test_a_label_written_with_a_status_is_not_booked_as_the_objects(ground: Ground) -> None:
+async def test_a_label_written_with_a_status_is_not_booked_as_the_objects(ground: ClusterUnderTest) -> None:
     """The writer by way of the subresource has a book apart, takes the label over, and makes nobody an owner."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p", meta={"labels": {"l": "1", "m": "1"}})
@@ -286,7 +288,7 @@ async def test_a_label_written_with_a_status_is_not_booked_as_the_objects(ground
     assert our_keys(changed, "labels") == {"m"}
 
 
-async def test_conditions_merge_by_type(ground: Ground) -> None:
+async def test_conditions_merge_by_type(ground: ClusterUnderTest) -> None:
     """Those that are not named stay, one is changed, one goes, and a new one comes first."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p")
@@ -298,7 +300,7 @@ async def test_conditions_merge_by_type(ground: Ground) -> None:
     assert second["status"]["phase"] == "Running"
 
 
-async def test_addresses_of_a_pod_are_replaced_where_that_is_asked_for(ground: Ground) -> None:
+async def test_addresses_of_a_pod_are_replaced_where_that_is_asked_for(ground: ClusterUnderTest) -> None:
     """The old one goes, null takes all away, and container statuses are always replaced whole."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p")
@@ -316,7 +318,7 @@ async def test_addresses_of_a_pod_are_replaced_where_that_is_asked_for(ground: G
     assert third["status"].keys().isdisjoint({"podIP", "podIPs"})
 
 
-async def test_maps_merge_or_are_replaced(ground: Ground) -> None:
+async def test_maps_merge_or_are_replaced(ground: ClusterUnderTest) -> None:
     """Amounts that are not named stay, unless the map says that it replaces."""
     ref = ground.at(ground.node, NODE)
     node = await ground.read(ref)
@@ -331,7 +333,7 @@ async def test_maps_merge_or_are_replaced(ground: Ground) -> None:
     assert third["status"]["capacity"] == {"cpu": "1"}
 
 
-async def test_a_status_and_the_rest_are_written_by_ways_of_their_own(ground: Ground) -> None:
+async def test_a_status_and_the_rest_are_written_by_ways_of_their_own(ground: ClusterUnderTest) -> None:
     """Each way leaves what is the other's, and where nothing is left writes nothing."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p")
@@ -346,7 +348,9 @@ async def test_a_status_and_the_rest_are_written_by_ways_of_their_own(ground: Gr
 
 
 @pytest.mark.parametrize("subresource", ["status", "resize", "ephemeralcontainers"])
-async def test_a_subresource_of_another_pod_under_the_name_is_a_conflict(ground: Ground, subresource: str) -> None:
+async def test_a_subresource_of_another_pod_under_the_name_is_a_conflict(
+    ground: ClusterUnderTest, subresource: str
+) -> None:
     """The UID fences every way of writing."""
     await ground.pod("p")
     body = {"metadata": {"uid": STRANGER}, "status": {"phase": "Failed"}}
@@ -356,7 +360,7 @@ async def test_a_subresource_of_another_pod_under_the_name_is_a_conflict(ground:
     assert error.value.doing == f"patch Pod {ground.namespace}/p {subresource}"
 
 
-async def test_a_patch_of_another_event_under_the_name_is_a_conflict(ground: Ground) -> None:
+async def test_a_patch_of_another_event_under_the_name_is_a_conflict(ground: ClusterUnderTest) -> None:
     """Events are checked by fewer rules, so that one cause is told where other kinds have two."""
     await ground.made(ground.at("e", EVENT), involvedObject={"namespace": ground.namespace})
     with pytest.raises(Conflict) as error:
@@ -364,7 +368,7 @@ async def test_a_patch_of_another_event_under_the_name_is_a_conflict(ground: Gro
     assert told(error.value) == (422, "Invalid", ("FieldValueInvalid",))
 
 
-async def test_a_kind_has_the_subresources_that_it_has(ground: Ground) -> None:
+async def test_a_kind_has_the_subresources_that_it_has(ground: ClusterUnderTest) -> None:
     """A ConfigMap has no status, and a pod nothing unheard of; that is told before anything else."""
     await ground.made(ground.at("a"))
     await ground.pod("p")
@@ -375,7 +379,7 @@ async def test_a_kind_has_the_subresources_that_it_has(ground: Ground) -> None:
         assert told(error.value) == (404, "NotFound", ())
 
 
-async def test_lists_are_of_what_is_selected(ground: Ground) -> None:
+async def test_lists_are_of_what_is_selected(ground: ClusterUnderTest) -> None:
     """By label, by its absence, by field, and in the order of their names."""
     await ground.made(ground.at("b"), {"labels": {"app": "web", "tier": "x"}})
     await ground.made(ground.at("a"), {"labels": {"app": "web"}})
@@ -398,13 +402,13 @@ async def test_lists_are_of_what_is_selected(ground: Ground) -> None:
     assert await names_of(ground, POD, unbound) == ["free"]
 
 
-async def names_of(ground: Ground, kind: Kind, selection: Selection) -> list[str]:
+async def names_of(ground: ClusterUnderTest, kind: Kind, selection: Selection) -> list[str]:
     """Return the names of a listing."""
     listing = await ground.cluster.list(kind, selection)
     return [decoded(raw)["metadata"]["name"] for raw in listing.items]
 
 
-async def test_an_unknown_field_cannot_be_selected_by(ground: Ground) -> None:
+async def test_an_unknown_field_cannot_be_selected_by(ground: ClusterUnderTest) -> None:
     """It is refused, and not taken for one that nothing has."""
     await ground.pod("p")
     with pytest.raises(Denied) as error:
@@ -419,7 +423,7 @@ CLAIM_SPEC = {
 }
 
 
-async def test_a_created_claim_is_pending_and_protected(ground: Ground) -> None:
+async def test_a_created_claim_is_pending_and_protected(ground: ClusterUnderTest) -> None:
     """Whatever it says of itself; its status is written by a way of its own, under its UID."""
     ref = ground.at("c", CLAIM)
     claim = await ground.made(ref, spec=CLAIM_SPEC, status={"phase": "Bound", "capacity": {"storage": "1Gi"}})
@@ -435,7 +439,7 @@ async def test_a_created_claim_is_pending_and_protected(ground: Ground) -> None:
     assert told(error.value) == INVALID_UID
 
 
-async def test_annotations_of_a_claim_can_be_taken_away_while_nobody_wrote(ground: Ground) -> None:
+async def test_annotations_of_a_claim_can_be_taken_away_while_nobody_wrote(ground: ClusterUnderTest) -> None:
     """As is done to give a claim back to the scheduler: a newer version refuses it."""
     ref = ground.at("c", CLAIM)
     claim = await ground.made(ref, {"annotations": {"chosen": "node", "kept": "yes"}}, spec=CLAIM_SPEC)
@@ -448,7 +452,7 @@ async def test_annotations_of_a_claim_can_be_taken_away_while_nobody_wrote(groun
     assert told(error.value) == (409, "Conflict", ())
 
 
-async def test_a_deleted_claim_is_protected_at_first(ground: Ground) -> None:
+async def test_a_deleted_claim_is_protected_at_first(ground: ClusterUnderTest) -> None:
     """The answer is the claim, which is ending and not gone: a controller has to find that nothing uses it."""
     ref = ground.at("c", CLAIM)
     answer = await ground.deleted(await ground.made(ref, spec=CLAIM_SPEC), ref)
@@ -457,7 +461,7 @@ async def test_a_deleted_claim_is_protected_at_first(ground: Ground) -> None:
     assert not _is_gone(answer, None)
 
 
-async def test_a_volume_can_be_told_of_another_size_and_is_protected(ground: Ground) -> None:
+async def test_a_volume_can_be_told_of_another_size_and_is_protected(ground: ClusterUnderTest) -> None:
     """Capacity is one of the few fields of a volume that change."""
     name = f"{ground.namespace}-v"
     ref = ground.at(name, VOLUME)

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 import pytest
-from rehearsal_ground import FINALIZER, STRANGER, TIME, Ground, told, version_of
+from rehearsal_ground import FINALIZER, STRANGER, TIME, ClusterUnderTest, told, version_of
 
 from tensile.errors import Conflict, NotFound
 from tensile.objects import CONFIG_MAP, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, Kind
@@ -11,7 +11,7 @@ from tensile.reconcile.apply import _is_gone
 
 
 @pytest.mark.parametrize("kind", [CONFIG_MAP, POD, NODE, NAMESPACE], ids=lambda kind: kind.name)
-async def test_a_delete_of_another_object_under_the_name_is_a_conflict(ground: Ground, kind: Kind) -> None:
+async def test_a_delete_of_another_object_under_the_name_is_a_conflict(ground: ClusterUnderTest, kind: Kind) -> None:
     """The precondition holds for every kind, and the object stays as it is."""
     ref = ground.at({NODE: ground.node, NAMESPACE: ground.namespace}.get(kind, "a"), kind)
     if kind == POD:
@@ -24,7 +24,7 @@ async def test_a_delete_of_another_object_under_the_name_is_a_conflict(ground: G
     assert "deletionTimestamp" not in (await ground.read(ref))["metadata"]
 
 
-async def test_a_delete_of_an_object_that_was_written_since_is_a_conflict(ground: Ground) -> None:
+async def test_a_delete_of_an_object_that_was_written_since_is_a_conflict(ground: ClusterUnderTest) -> None:
     """Where the request says as of which resourceVersion; as it is now, it goes."""
     ref = ground.at("a")
     first = await ground.made(ref)
@@ -38,7 +38,7 @@ async def test_a_delete_of_an_object_that_was_written_since_is_a_conflict(ground
 
 
 @pytest.mark.parametrize("kind", [CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LEASE], ids=lambda kind: kind.name)
-async def test_an_object_that_nothing_holds_goes_at_once(ground: Ground, kind: Kind) -> None:
+async def test_an_object_that_nothing_holds_goes_at_once(ground: ClusterUnderTest, kind: Kind) -> None:
     """The answer is a Status or the object, and says in either case that it is gone."""
     ref = ground.at("a", kind)
     answer = await ground.deleted(await ground.made(ref), ref)
@@ -48,7 +48,7 @@ async def test_an_object_that_nothing_holds_goes_at_once(ground: Ground, kind: K
     assert await ground.is_deleted(ref)
 
 
-async def test_an_object_with_a_finalizer_ends_when_that_is_taken_away(ground: Ground) -> None:
+async def test_an_object_with_a_finalizer_ends_when_that_is_taken_away(ground: ClusterUnderTest) -> None:
     """It is marked, a second request changes nothing, and the last write's answer is the object."""
     ref = ground.at("a")
     stored = await ground.made(ref, {"finalizers": [FINALIZER]})
@@ -63,7 +63,7 @@ async def test_an_object_with_a_finalizer_ends_when_that_is_taken_away(ground: G
     assert await ground.is_deleted(ref)
 
 
-async def test_a_bound_pod_ends_gracefully(ground: Ground) -> None:
+async def test_a_bound_pod_ends_gracefully(ground: ClusterUnderTest) -> None:
     """It stays with its end marked; a longer grace is passed over, a shorter one counts, and none ends it."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p", terminationGracePeriodSeconds=20)
@@ -85,7 +85,7 @@ async def test_a_bound_pod_ends_gracefully(ground: Ground) -> None:
     assert await ground.is_deleted(ref)
 
 
-async def test_a_bound_pod_has_half_a_minute_where_nobody_says_otherwise(ground: Ground) -> None:
+async def test_a_bound_pod_has_half_a_minute_where_nobody_says_otherwise(ground: ClusterUnderTest) -> None:
     """The grace of the request comes before the pod's, and a negative one means a second."""
     for name, grace, expected in (("p", None, 30), ("q", 7, 7), ("r", -1, 1)):
         answer = await ground.deleted(await ground.pod(name), ground.at(name, POD), grace)
@@ -93,7 +93,7 @@ async def test_a_bound_pod_has_half_a_minute_where_nobody_says_otherwise(ground:
 
 
 @pytest.mark.parametrize("case", ["unbound", "Succeeded", "Failed", "without grace", "at once"])
-async def test_a_pod_that_needs_no_time_goes_at_once(ground: Ground, case: str) -> None:
+async def test_a_pod_that_needs_no_time_goes_at_once(ground: ClusterUnderTest, case: str) -> None:
     """One that runs nowhere, has ended, or is given no time; the answer is the pod."""
     ref = ground.at("p", POD)
     more = {"terminationGracePeriodSeconds": 0} if case == "without grace" else {}
@@ -106,7 +106,7 @@ async def test_a_pod_that_needs_no_time_goes_at_once(ground: Ground, case: str) 
     assert await ground.is_deleted(ref)
 
 
-async def test_a_pod_that_reached_its_end_while_it_was_ending_stays_until_it_is_told(ground: Ground) -> None:
+async def test_a_pod_that_reached_its_end_while_it_was_ending_stays_until_it_is_told(ground: ClusterUnderTest) -> None:
     """A terminal phase takes nothing away by itself, nor does a second request with the grace left."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p")
@@ -118,7 +118,7 @@ async def test_a_pod_that_reached_its_end_while_it_was_ending_stays_until_it_is_
 
 
 @pytest.mark.parametrize("grace", [0, 9])
-async def test_a_pod_with_a_finalizer_goes_when_both_are_over(ground: Ground, grace: int) -> None:
+async def test_a_pod_with_a_finalizer_goes_when_both_are_over(ground: ClusterUnderTest, grace: int) -> None:
     """With the grace over, taking the finalizer away ends it; before that, it does not."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p", meta={"finalizers": [FINALIZER]})
@@ -128,7 +128,7 @@ async def test_a_pod_with_a_finalizer_goes_when_both_are_over(ground: Ground, gr
     assert await ground.is_deleted(ref) == (grace == 0)
 
 
-async def test_a_pod_that_is_evicted_ends_as_one_that_is_deleted(ground: Ground) -> None:
+async def test_a_pod_that_is_evicted_ends_as_one_that_is_deleted(ground: ClusterUnderTest) -> None:
     """Nothing stands in its way here; it has its own time, and says why it ends."""
     await ground.pod("a", terminationGracePeriodSeconds=17)
     ref = ground.at("a", POD)
@@ -139,7 +139,7 @@ async def test_a_pod_that_is_evicted_ends_as_one_that_is_deleted(ground: Ground)
     assert [(one["status"], one["reason"]) for one in said] == [("True", "EvictionByEvictionAPI")]
 
 
-async def test_an_eviction_of_another_pod_under_the_name_is_a_conflict(ground: Ground) -> None:
+async def test_an_eviction_of_another_pod_under_the_name_is_a_conflict(ground: ClusterUnderTest) -> None:
     """The pod stays as it is."""
     await ground.pod("a")
     ref = ground.at("a", POD)
@@ -148,7 +148,7 @@ async def test_an_eviction_of_another_pod_under_the_name_is_a_conflict(ground: G
     assert "deletionTimestamp" not in (await ground.read(ref))["metadata"]
 
 
-async def test_a_pod_that_is_not_there_cannot_be_evicted(ground: Ground) -> None:
+async def test_a_pod_that_is_not_there_cannot_be_evicted(ground: ClusterUnderTest) -> None:
     """It is not found."""
     with pytest.raises(NotFound):
         await ground.cluster.evict(ground.at("a", POD), uid=STRANGER)

@@ -2,7 +2,7 @@
 
 import orjson
 import pytest
-from rehearsal_ground import Ground, decoded
+from rehearsal_ground import ClusterUnderTest, decoded
 from servicekit import PORTS, endpoint, service, sliced
 from worldkit import OWNER_HERE
 
@@ -14,13 +14,13 @@ from tensile.reconcile.rules.services import lower_service as service_below
 from tensile.reconcile.rules.services import marked_slice, sections
 
 
-async def put(ground: Ground, upper: Manifest) -> Manifest:
+async def put(ground: ClusterUnderTest, upper: Manifest) -> Manifest:
     """Make the Service below for one above, as the engine does."""
     body = service_below(upper, OWNER_HERE, ground.namespace, ())
     return decoded(await ground.cluster.create(ground.at("web", SERVICE), body))
 
 
-async def put_slice(ground: Ground, upper: Manifest, held: Manifest) -> Manifest:
+async def put_slice(ground: ClusterUnderTest, upper: Manifest, held: Manifest) -> Manifest:
     """Make the slice below for one above, as the engine does."""
     holder = {"apiVersion": "v1", "kind": "Service", "name": "web", "uid": held["metadata"]["uid"]}
     body = marked_slice(shared(upper), "above", OWNER_HERE, ground.namespace, holder)
@@ -40,7 +40,7 @@ async def put_slice(ground: Ground, upper: Manifest, held: Manifest) -> Manifest
     ],
     ids=["plain", "headless", "headless without ports", "by name", "load balancer", "affinity", "both families"],
 )
-async def test_a_service_that_was_made_is_in_step(ground: Ground, upper: Manifest) -> None:
+async def test_a_service_that_was_made_is_in_step(ground: ClusterUnderTest, upper: Manifest) -> None:
     """What the server fills in is nothing that the engine would change again; the marks are ours."""
     stored = await put(ground, upper)
     wanted = service_below(upper, OWNER_HERE, ground.namespace, ())
@@ -49,7 +49,7 @@ async def test_a_service_that_was_made_is_in_step(ground: Ground, upper: Manifes
     assert (facts.owner, facts.upper_uid) == (OWNER_HERE.mark, "Service-web")
 
 
-async def test_a_change_of_a_service_comes_through_and_is_in_step(ground: Ground) -> None:
+async def test_a_change_of_a_service_comes_through_and_is_in_step(ground: ClusterUnderTest) -> None:
     """With its UID as the fence."""
     stored = await put(ground, service())
     ports = [{"name": "other", "port": 81, "protocol": "TCP", "targetPort": "named", "appProtocol": "http"}]
@@ -60,7 +60,7 @@ async def test_a_change_of_a_service_comes_through_and_is_in_step(ground: Ground
     assert changes(wanted, after, sections(wanted)) == []
 
 
-async def test_a_service_that_is_deleted_is_gone(ground: Ground) -> None:
+async def test_a_service_that_is_deleted_is_gone(ground: ClusterUnderTest) -> None:
     """At once, whatever the answer looks like."""
     stored = await put(ground, service())
     ref = ground.at("web", SERVICE)
@@ -68,7 +68,7 @@ async def test_a_service_that_is_deleted_is_gone(ground: Ground) -> None:
     assert await ground.is_deleted(ref)
 
 
-async def test_a_slice_that_was_made_has_the_print_of_the_one_above(ground: Ground) -> None:
+async def test_a_slice_that_was_made_has_the_print_of_the_one_above(ground: ClusterUnderTest) -> None:
     """After each change too, so that nothing is compared again; an empty one likewise."""
     held, ref = await put(ground, service()), ground.at("web-1", ENDPOINT_SLICE)
     stored = await put_slice(ground, sliced(), held)

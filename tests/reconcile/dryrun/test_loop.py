@@ -19,7 +19,7 @@ from tensile.reconcile.world import Key, Problem, World
 LEFT = ((POD, "web"), (CONFIG_MAP, "settings"), (SECRET, "password"))
 
 
-class Heard:
+class LoopRecorder:
     """What a loop did: the steps that came through in words, and what it could not do."""
 
     def __init__(self) -> None:
@@ -74,9 +74,9 @@ def rehearsals(here: World) -> dict[str, DryRunCluster]:
     return clusters
 
 
-async def at_rest(here: World, clusters: dict[str, DryRunCluster]) -> Heard:
+async def at_rest(here: World, clusters: dict[str, DryRunCluster]) -> LoopRecorder:
     """Let a new loop work until nothing is to be done soon."""
-    heard = Heard()
+    heard = LoopRecorder()
     loop = Loop(here, rules(), clusters, heard, Timing(lambda: NOW, lambda: 0.0))
     loop.open(A)
     await loop.wait_idle()
