@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
+from bench.model.hostility.actions import MOST, SORTS, Play, thought_up
 from bench.model.hostility.arena import Arena
 from bench.model.hostility.choices import RANGE, Choices
-from bench.model.hostility.deeds import MOST, SORTS, Play, thought_up
 from bench.model.hostility.forging import FINALIZER, KINDS, OTHER_MANAGER, Forgery, Known, pod_below, predecessor, thing
 from bench.model.hostility.hands import HONEST
 from bench.model.hostility.health import Health
@@ -16,7 +16,7 @@ from bench.model.hostility.marks import BELOW, Marks
 from bench.model.hostility.playing import setting_of, wrong
 from bench.model.hostility.real import engines
 from bench.model.hostility.setting import SETTINGS, Setting
-from bench.model.sequences.deeds import Action, read
+from bench.model.sequences.actions import Action, read
 from bench.model.sequences.model import LOWERS
 from bench.model.sequences.playing import in_no_time
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_NAMESPACE, UPPER_UID
@@ -48,13 +48,13 @@ def test_whatever_hostile_tenants_do_they_reach_nothing_and_hold_up_nobody(part:
 
 
 def test_a_sequence_is_its_seeds() -> None:
-    """It can be played again, as a whole or written out; every sort of deed and every setting comes up."""
+    """It can be played again, as a whole or written out; every sort of action and every setting comes up."""
     every = [thought_up(seed) for seed in range(200)]
     assert every == [thought_up(seed) for seed in range(200)]
-    assert {deed.sort for deeds in every for deed in deeds} == {*SORTS, "setting"}
-    assert {setting_of(deeds) for deeds in every} == set(SETTINGS)
-    assert all(MOST // 3 < len(deeds) <= MOST + 1 for deeds in every)
-    assert all(0 <= deed.number < RANGE for deeds in every for deed in deeds)
+    assert {action.sort for actions in every for action in actions} == {*SORTS, "setting"}
+    assert {setting_of(actions) for actions in every} == set(SETTINGS)
+    assert all(MOST // 3 < len(actions) <= MOST + 1 for actions in every)
+    assert all(0 <= action.number < RANGE for actions in every for action in actions)
     assert read(map(str, every[0])) == every[0]
     assert setting_of(every[0][1:]) == Setting()
 
@@ -67,7 +67,7 @@ def test_a_number_is_taken_apart_into_choices() -> None:
     assert Choices(1).chance(3)
 
 
-# Deeds.
+# Actions.
 
 
 def forged(number: int, make: Callable[[Choices, Known], Forgery]) -> Forgery:
@@ -102,8 +102,8 @@ def spoiled(setting: Setting, spoil: Spoil) -> list[str]:
         arena = Arena(setting)
         play = Play(arena)
         await arena.start()
-        for deed in read(["pod:0", "serve:0", "wait:3"]):
-            await play.carry_out(deed)
+        for action in read(["pod:0", "serve:0", "wait:3"]):
+            await play.carry_out(action)
         await arena.calm()
         assert list(arena.watchman.wrong) == []
         done = spoil(arena)
@@ -196,7 +196,7 @@ def test_hostile_deeds_are_done_by_their_own_hands_in_their_own_namespaces() -> 
     """What the one below makes is known for his, and nothing of it is anywhere else."""
 
     async def run() -> list[str]:
-        """Do every sort of hostile deed many times."""
+        """Do every sort of hostile action many times."""
         arena = Arena(Setting(ground="tenant"))
         play = Play(arena)
         await arena.start()

@@ -6,7 +6,7 @@ import pytest
 
 from bench.kit.rig import LOWERS, Rig
 from bench.kit.sites import until
-from bench.model.hostility.deeds import Play
+from bench.model.hostility.actions import Play
 from bench.model.hostility.ground import RealArena
 from bench.model.hostility.hands import HONEST
 from bench.model.hostility.honest import DATABASE
@@ -15,7 +15,7 @@ from bench.model.hostility.marks import ABOVE, BELOW
 from bench.model.hostility.real import campaign
 from bench.model.hostility.setting import Setting
 from bench.model.hostility.storms import Storms
-from bench.model.sequences.deeds import read
+from bench.model.sequences.actions import read
 from tensile.names import OWNER, UPPER_UID
 from tensile.objects import POD, SECRET, UPPER, Ref, uid
 from tensile.sandbox.sandbox import Sandbox

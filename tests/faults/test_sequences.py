@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.model.sequences.deeds import RANGE, SORTS, Action, read, thought_up
+from bench.model.sequences.actions import RANGE, SORTS, Action, read, thought_up
 from bench.model.sequences.model import LOWERS, SPACE, Model
 from bench.model.sequences.playing import in_no_time, shrunk, staged, wrong
 from bench.model.sequences.stage import Stage
@@ -41,20 +41,23 @@ def test_whatever_happens_everything_is_right_in_the_end(part: int) -> None:
 
 
 def test_a_sequence_is_its_seeds() -> None:
-    """It can be played again, as a whole or written out; every sort of deed comes up."""
+    """It can be played again, as a whole or written out; every sort of action comes up."""
     every = [thought_up(seed) for seed in range(200)]
     assert every == [thought_up(seed) for seed in range(200)]
-    assert {deed.sort for deeds in every for deed in deeds} == set(SORTS)
-    assert all(10 <= len(deeds) <= 30 for deeds in every)
-    assert all(0 <= deed.number < RANGE for deeds in every for deed in deeds)
+    assert {action.sort for actions in every for action in actions} == set(SORTS)
+    assert all(10 <= len(actions) <= 30 for actions in every)
+    assert all(0 <= action.number < RANGE for actions in every for action in actions)
     assert read(map(str, every[0])) == every[0]
 
 
 def test_a_sequence_is_cut_down_to_what_it_takes() -> None:
     """However far apart that is."""
-    deeds = [Action("wait", number) for number in range(23)]
-    assert shrunk(deeds, lambda left: {Action("wait", 3), Action("wait", 17)} <= set(left)) == [deeds[3], deeds[17]]
-    assert shrunk(deeds, lambda _left: True) == []
+    actions = [Action("wait", number) for number in range(23)]
+    assert shrunk(actions, lambda left: {Action("wait", 3), Action("wait", 17)} <= set(left)) == [
+        actions[3],
+        actions[17],
+    ]
+    assert shrunk(actions, lambda _left: True) == []
 
 
 def ref(cluster: str, kind: Kind, name: str) -> Ref:
@@ -79,8 +82,8 @@ def spoiled(spoil: Spoil) -> list[str]:
         """Do so."""
         stage, model, play = staged()
         await stage.start()
-        for deed in EVERYTHING:
-            await play.carry_out(deed)
+        for action in EVERYTHING:
+            await play.carry_out(action)
         await stage.calm()
         assert model.wrong() == []
         await stage.crash()

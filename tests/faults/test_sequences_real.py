@@ -10,7 +10,7 @@ from bench.kit.faultproxy.faults import Delayed, Dropped, Lost, Passed, Refused,
 from bench.kit.rig import Rig
 from bench.kit.scene import Scene
 from bench.kit.sites import until
-from bench.model.sequences.deeds import read
+from bench.model.sequences.actions import read
 from bench.model.sequences.ground import RealNamespace
 from bench.model.sequences.real import ONE_IN, SORTS, STORMS, FaultPlan, campaign, thought_up
 from tensile.sandbox.sandbox import Sandbox
@@ -29,11 +29,11 @@ SPOILS = (
 
 
 def test_a_sequence_on_real_clusters_is_its_seeds() -> None:
-    """Every sort of deed comes up, and each can be done: on the ground, or as a storm."""
+    """Every sort of action comes up, and each can be done: on the ground, or as a storm."""
     every = [thought_up(seed) for seed in range(100)]
     assert every == [thought_up(seed) for seed in range(100)]
-    assert {deed.sort for deeds in every for deed in deeds} == set(SORTS)
-    assert all(10 <= len(deeds) <= 30 for deeds in every)
+    assert {action.sort for actions in every for action in actions} == set(SORTS)
+    assert all(10 <= len(actions) <= 30 for actions in every)
     assert len(thought_up(1, 9)) <= 9
 
 
@@ -60,13 +60,13 @@ async def test_on_the_ground_is_seen_what_is_wrong(sandbox: Sandbox, tmp_path: P
         await rig.usable()
         async with Scene(rig) as scene:
             ground = RealNamespace(scene)
-            for deed in read(EVERYTHING):
-                await ground.carry_out(deed)
+            for action in read(EVERYTHING):
+                await ground.carry_out(action)
             await until(lambda: _is_right(ground), "everything is right", PATIENCE)
             rig.kill()
-            for deed, words in SPOILS:
-                await ground.carry_out(*read([deed]))
-                assert words in await ground.wrong(), deed
+            for action, words in SPOILS:
+                await ground.carry_out(*read([action]))
+                assert words in await ground.wrong(), action
             assert await ground.wrong() == [SPOILS[-1][1]]
             assert any("Pod" not in one and "p0" in one for one in ground.story())
             await rig.upper.delete(scene.path("pods", "p0") + "?gracePeriodSeconds=0")

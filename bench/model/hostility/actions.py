@@ -1,7 +1,7 @@
 """What honest and hostile tenants do, and what happens to the engine and its watches meanwhile.
 
-A deed is a sort and a number that says to what, and how; where it does not apply, nothing happens. So a sequence stays
-one when deeds are left out of it, and the same seed always gives the same.
+An action is a sort and a number that says to what, and how; where it does not apply, nothing happens. So a sequence
+stays one when actions are left out of it, and the same seed always gives the same.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from bench.model.hostility.forging import Forgery, Known
 from bench.model.hostility.hands import HONEST, Hands
 from bench.model.hostility.marks import ABOVE, BELOW
 from bench.model.hostility.setting import SETTINGS
-from bench.model.sequences.deeds import Action
+from bench.model.sequences.actions import Action
 from bench.model.sequences.model import LOWERS
 from tensile.objects import EVENT, NAMESPACE, POD, SECRET, UPPER, Kind, Manifest, Ref, metadata, uid
 
@@ -35,14 +35,14 @@ T = TypeVar("T")
 
 
 def thought_up(seed: int, most: int = MOST) -> list[Action]:
-    """Return a sequence, the first deed of which is its setting, in turn; the same seed gives the same."""
+    """Return a sequence, the first action of which is its setting, in turn; the same seed gives the same."""
     die = Random(seed)
-    deeds = [Action(die.choice(SORTS), die.randrange(RANGE)) for _ in range(die.randint(most // 3, most))]
-    return [Action("setting", seed % len(SETTINGS)), *deeds]
+    actions = [Action(die.choice(SORTS), die.randrange(RANGE)) for _ in range(die.randint(most // 3, most))]
+    return [Action("setting", seed % len(SETTINGS)), *actions]
 
 
 class Play:
-    """Carries deeds out by somebody's hands; `node_of` gives the virtual node of a lower."""
+    """Carries actions out by somebody's hands; `node_of` gives the virtual node of a lower."""
 
     def __init__(self, hands: Hands, node_of: Callable[[str], str] = str) -> None:
         self._hands = hands
@@ -71,16 +71,16 @@ class Play:
             "withdraw": self._withdraw,
         }
 
-    async def carry_out(self, deed: Action) -> None:
+    async def carry_out(self, action: Action) -> None:
         """Do one thing."""
-        choices = Choices(deed.number)
-        if deed.sort in self._sorts:
-            await self._sorts[deed.sort](choices)
-        elif deed.sort in _BEFALLS:
-            await self._hands.befall(deed.sort, deed.number)
-        elif deed.sort == "read":
+        choices = Choices(action.number)
+        if action.sort in self._sorts:
+            await self._sorts[action.sort](choices)
+        elif action.sort in _BEFALLS:
+            await self._hands.befall(action.sort, action.number)
+        elif action.sort == "read":
             await self._read(choices)
-        elif deed.sort == "wait":
+        elif action.sort == "wait":
             await self._hands.rest(choices.pick(_WAITS))
 
     # What honest tenants do.

@@ -1,4 +1,4 @@
-"""A number taken apart into choices, so that a deed is one number and always the same."""
+"""A number taken apart into choices, so that an action is one number and always the same."""
 
 from collections.abc import Sequence
 from typing import TypeVar

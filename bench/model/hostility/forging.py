@@ -1,7 +1,7 @@
 """What hostile tenants write: objects with forged marks, names and UIDs of others, finalizers, owners, sizes.
 
-A body and the field manager that it is sent with; who may write it, and where, is for the deeds to say. Everything here
-passes a real apiserver.
+A body and the field manager that it is sent with; who may write it, and where, is for the actions to say. Everything
+here passes a real apiserver.
 """
 
 from base64 import b64encode

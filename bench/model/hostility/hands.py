@@ -1,4 +1,4 @@
-"""By what tenants act on clusters, in memory or real: a deed does not know which."""
+"""By what tenants act on clusters, in memory or real: an action does not know which."""
 
 from typing import Protocol
 

@@ -1,37 +1,37 @@
-"""One sequence from its first deed to the verdict, in virtual time."""
+"""One sequence from its first action to the verdict, in virtual time."""
 
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
+from bench.model.hostility.actions import Play
 from bench.model.hostility.arena import Arena
-from bench.model.hostility.deeds import Play
 from bench.model.hostility.lateness import LONG
 from bench.model.hostility.setting import SETTINGS, Setting
-from bench.model.sequences.deeds import Action
+from bench.model.sequences.actions import Action
 from bench.model.sequences.playing import STILL, in_no_time
 
 MOST_WRITES = 1_000
 """Of the engine's in one sequence: where hostile and honest tenants do some forty things, more would be a fight."""
 
 
-def setting_of(deeds: Sequence[Action]) -> Setting:
+def setting_of(actions: Sequence[Action]) -> Setting:
     """Return the setting of a sequence; one without is played in the plainest."""
-    found = (deed.number for deed in deeds if deed.sort == "setting")
+    found = (action.number for action in actions if action.sort == "setting")
     return SETTINGS[next(found, 0) % len(SETTINGS)]
 
 
-async def played(deeds: Sequence[Action]) -> list[str]:
+async def played(actions: Sequence[Action]) -> list[str]:
     """Carry a sequence out with an engine at work, let everything come to rest, and return what was wrong."""
-    arena = Arena(setting_of(deeds))
+    arena = Arena(setting_of(actions))
     play = Play(arena)
     await arena.start()
     watching = asyncio.get_running_loop().create_task(arena.watch())
     try:
-        for deed in deeds:
-            await play.carry_out(deed)
-            await arena.pause(deed.number % 5)
+        for action in actions:
+            await play.carry_out(action)
+            await arena.pause(action.number % 5)
             arena.inspect()
         await ended(arena)
     finally:
@@ -57,6 +57,6 @@ async def ended(arena: Arena) -> None:
     arena.watchman.say([f"{len(arena.done)} writes"] if len(arena.done) > MOST_WRITES else [])
 
 
-def wrong(deeds: Sequence[Action]) -> list[str]:
+def wrong(actions: Sequence[Action]) -> list[str]:
     """Play a sequence, and return what was wrong."""
-    return in_no_time(partial(played, deeds))
+    return in_no_time(partial(played, actions))

@@ -21,7 +21,7 @@ from bench.kit.clusters import on_clusters
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.rig import Rig
 from bench.kit.sites import NotInTime
-from bench.model.hostility.deeds import Play, thought_up
+from bench.model.hostility.actions import Play, thought_up
 from bench.model.hostility.ground import RealArena
 from bench.model.hostility.health import Health, sample
 from bench.model.hostility.lookout import LATER, Lookout
@@ -42,13 +42,13 @@ PATIENCE = 60.0
 
 async def played(rig: Rig, lookout: Lookout, storms: Storms, seed: int, most: int = MOST) -> tuple[list[str], float]:
     """Play the sequence of a seed; return what was wrong, and by how much honest pods were late at most."""
-    deeds = thought_up(seed, most)
-    async with RealArena(rig, lookout, storms, setting_of(deeds)) as ground:
+    actions = thought_up(seed, most)
+    async with RealArena(rig, lookout, storms, setting_of(actions)) as ground:
         play = Play(ground, rig.nodes.__getitem__)
         start = len(rig.journal)
-        for deed in deeds:
-            await play.carry_out(deed)
-            await asyncio.sleep(deed.number % 5 * 0.02)
+        for action in actions:
+            await play.carry_out(action)
+            await asyncio.sleep(action.number % 5 * 0.02)
         try:
             await _come_to_rest(ground, rig, storms)
         except NotInTime as error:

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m bench.model.sequences [--count 20000] [--seed 1] [--jobs 2]
     .venv/bin/python -m bench.model.sequences --replay 4711
-    .venv/bin/python -m bench.model.sequences --deeds "pod:3 crash:0 delete:0"
+    .venv/bin/python -m bench.model.sequences --actions "pod:3 crash:0 delete:0"
 
 Somebody makes, changes, deletes and makes anew pods and all that pods depend on; kubelets run and end them; others
 kill, edit and take names; clusters go away and come back, writes are dropped, lost, late or refused, watches are late,
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.kit.reporting import RESULTS, keep, verdict
-from bench.model.sequences.deeds import Action, read, thought_up
+from bench.model.sequences.actions import Action, read, thought_up
 from bench.model.sequences.playing import shrunk, wrong
 
 NAME = "faults-sequences"
@@ -34,7 +34,7 @@ def unburdened() -> None:
 
 
 def tried(seed: int) -> tuple[int, str]:
-    """Play the sequence of a seed: give how many deeds it has, and what is wrong, with the fewest that show it."""
+    """Play the sequence of a seed: give how many actions it has, and what is wrong, with the fewest that show it."""
     sequence = thought_up(seed)
     words = wrong(sequence)
     if not words:
@@ -54,19 +54,19 @@ def campaign(
         chunk: how many sequences a process gets at a time.
     """
     with multiprocessing.Pool(jobs, unburdened) as pool:
-        for deeds, words in pool.imap_unordered(trial, seeds, chunk):
+        for actions, words in pool.imap_unordered(trial, seeds, chunk):
             if words:
                 print(words, flush=True)
-            yield deeds, words
+            yield actions, words
 
 
-def replay(deeds: list[Action]) -> int:
+def replay(actions: list[Action]) -> int:
     """Play one sequence, and say what is wrong and what it takes, and return the exit code."""
-    print("deeds:", *deeds)
-    words = wrong(deeds)
+    print("actions:", *actions)
+    words = wrong(actions)
     if words:
         print(*words, sep="\n")
-        print("takes:", *shrunk(deeds))
+        print("takes:", *shrunk(actions))
     return bool(words)
 
 
@@ -77,18 +77,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first sequence; each has the next one")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that share the work")
     parser.add_argument("--replay", type=int, help="play the sequence of this seed alone, and shrink it")
-    parser.add_argument("--deeds", help='play this sequence alone: "SORT:NUMBER SORT:NUMBER"')
+    parser.add_argument("--actions", help='play this sequence alone: "SORT:NUMBER SORT:NUMBER"')
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
-    if given.replay is not None or given.deeds:
-        return replay(read(given.deeds.split()) if given.deeds else thought_up(given.replay))
+    if given.replay is not None or given.actions:
+        return replay(read(given.actions.split()) if given.actions else thought_up(given.replay))
     begin = time.monotonic()
     found = list(campaign(range(given.seed, given.seed + given.count), given.jobs))
     broken = [words for _, words in found if words]
     result = {
         "seed": given.seed,
         "sequences": given.count,
-        "deeds": sum(deeds for deeds, _ in found),
+        "actions": sum(actions for actions, _ in found),
         "seconds": round(time.monotonic() - begin, 1),
         "divergences": len(broken),
         "broken": broken,

@@ -1,7 +1,7 @@
 """What somebody does to the clusters of a stage: users above, kubelets and strangers below, networks, crashes, edits.
 
-A deed is a sort and a number that says to what, and how; where it does not apply, nothing happens. So a sequence stays
-one when deeds are left out of it, and the same seed always gives the same.
+An action is a sort and a number that says to what, and how; where it does not apply, nothing happens. So a sequence
+stays one when actions are left out of it, and the same seed always gives the same.
 """
 
 from collections.abc import Callable, Iterable
@@ -46,7 +46,7 @@ from tensile.objects import (
 
 FAULTS: tuple[Fault, ...] = ("dropped", "lost", "late", "slow", "conflict", "throttled", "denied")
 RANGE = 120
-"""Numbers of deeds are below this: it has every small divisor."""
+"""Numbers of actions are below this: it has every small divisor."""
 SORTS = (
     "pod", "pod", "pod", "pod", "delete", "delete", "again", "again", "serve", "change", "change", "unmake",
     "run", "run", "run", "end", "kill", "evict", "drift", "unseat", "stranger", "stranger", "leave",
@@ -76,12 +76,12 @@ def thought_up(seed: int, most: int = 30) -> list[Action]:
 
 
 def read(words: Iterable[str]) -> list[Action]:
-    """Read deeds as they are printed: SORT:NUMBER."""
+    """Read actions as they are printed: SORT:NUMBER."""
     return [Action(sort, int(number)) for sort, _, number in (one.partition(":") for one in words)]
 
 
 class Play:
-    """Carries deeds out on a stage, and tells the model what it cannot see there."""
+    """Carries actions out on a stage, and tells the model what it cannot see there."""
 
     def __init__(self, stage: Stage, model: Model) -> None:
         self.stage = stage
@@ -115,16 +115,16 @@ class Play:
             "wait": lambda number: stage.rest((0.05, 0.3, 1.0, 7.0)[number % 4]),
         }
 
-    async def carry_out(self, deed: Action) -> None:
+    async def carry_out(self, action: Action) -> None:
         """Do one thing, and let a little time pass."""
-        if deed.sort in self._longer:
-            await self._longer[deed.sort](deed.number)
-        elif deed.sort in _WATCHES:
-            self._watches(deed)
+        if action.sort in self._longer:
+            await self._longer[action.sort](action.number)
+        elif action.sort in _WATCHES:
+            self._watches(action)
         else:
-            self._sorts[deed.sort](deed.number)
-        if deed.sort != "steps":
-            await self.stage.pause(deed.number % 5)
+            self._sorts[action.sort](action.number)
+        if action.sort != "steps":
+            await self.stage.pause(action.number % 5)
 
     # What users do above.
 
@@ -278,15 +278,15 @@ class Play:
         self.model.is_edited = True
         self.stage.reload(number)
 
-    def _watches(self, deed: Action) -> None:
+    def _watches(self, action: Action) -> None:
         """Make watches late, lossy or repetitive; or let all deliver what they held back."""
         lines = self.stage.lines
-        if deed.sort in ("slow", "miss"):
-            lines = [line for line in lines if line.feed.cluster == CLUSTERS[deed.number % 3]]
-        elif deed.sort != "release":
-            lines = [lines[deed.number * 7 % len(lines)]]
+        if action.sort in ("slow", "miss"):
+            lines = [line for line in lines if line.feed.cluster == CLUSTERS[action.number % 3]]
+        elif action.sort != "release":
+            lines = [lines[action.number * 7 % len(lines)]]
         for line in lines:
-            _disturb(line, deed.sort)
+            _disturb(line, action.sort)
 
     async def _crash(self, _number: int) -> None:
         """End the engine wherever it is, and start another."""
@@ -326,7 +326,7 @@ class Play:
 
 
 def _disturb(line: Line, how: str) -> None:
-    """Do to a watch what a deed is about."""
+    """Do to a watch what an action is about."""
     match how:
         case "hold" | "slow":
             line.is_held = True

@@ -13,8 +13,8 @@ from bench.kit.oracles import upper_uid_of
 from bench.kit.rig import LOWERS
 from bench.kit.scene import Scene
 from bench.kit.sites import MERGE, Manifest, Refused
+from bench.model.sequences.actions import Action
 from bench.model.sequences.contents import DRIFTED, content, endpoints
-from bench.model.sequences.deeds import Action
 from bench.model.sequences.hindsight import Past, misdeeds
 from bench.model.sequences.model import ACCOUNTS, LABEL, MAPS, PODS, SECRETS, SERVICES, SLICES, SPACE, Model
 from tensile.names import OWNER, UPPER_UID
@@ -59,7 +59,7 @@ class Snapshot(NamedTuple):
 
 
 class RealNamespace:
-    """Carries deeds out in a scene, and tells the model what cannot be seen there.
+    """Carries actions out in a scene, and tells the model what cannot be seen there.
 
     `deleted` has the UIDs of what users have deleted above, `strangers` those of what others have ever had below.
     """
@@ -91,11 +91,11 @@ class RealNamespace:
         """What can be done here."""
         return frozenset(self._sorts)
 
-    async def carry_out(self, deed: Action) -> None:
+    async def carry_out(self, action: Action) -> None:
         """Do one thing; what Kubernetes refuses, because somebody else was there first, does not happen."""
         with suppress(Refused):
-            await self._sorts[deed.sort](deed.number)
-        await asyncio.sleep(deed.number % 5 * 0.01)
+            await self._sorts[action.sort](action.number)
+        await asyncio.sleep(action.number % 5 * 0.01)
 
     async def wrong(self) -> list[str]:
         """Return what is wrong at this moment."""

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import product
 
 from bench.model.sequences import sharing
-from bench.model.sequences.deeds import Action, read
+from bench.model.sequences.actions import Action, read
 from bench.model.sequences.playing import ended, in_no_time, staged
 from bench.model.sequences.races import BEGUN, COPIES, HERE
 from bench.model.sequences.sharing import Named
@@ -43,18 +43,18 @@ def pairs() -> Iterator[Named]:
         yield Named(f"{kind}, {steps}, {stop}, {order}", read(words.split()))
 
 
-async def played(deeds: Sequence[Action]) -> list[str]:
+async def played(actions: Sequence[Action]) -> list[str]:
     """Carry a play out with two engines at work, let both come to rest, and say what is wrong then."""
     stage, model, play = staged()
     late = Stage(model.look, stage)
     await stage.start()
     await late.start()
     try:
-        for deed in deeds:
-            if deed.sort in ("stop", "go"):
-                _tell(late, deed)
+        for action in actions:
+            if action.sort in ("stop", "go"):
+                _tell(late, action)
             else:
-                await play.carry_out(deed)
+                await play.carry_out(action)
         await late.recover()
         return [*await ended(stage, model), *late.defects]
     finally:
@@ -62,17 +62,17 @@ async def played(deeds: Sequence[Action]) -> list[str]:
         await late.crash()
 
 
-def _tell(late: Stage, deed: Action) -> None:
+def _tell(late: Stage, action: Action) -> None:
     """Stop or resume an engine's watches of one cluster."""
     for line in late.lines:
-        if line.feed.cluster == CLUSTERS[deed.number]:
-            line.is_held = deed.sort == "stop"
+        if line.feed.cluster == CLUSTERS[action.number]:
+            line.is_held = action.sort == "stop"
             line.flow()
 
 
 def tried(pair: Named) -> str:
     """Carry a play out, and say what is wrong in the end, "" for nothing."""
-    return pair.said(in_no_time(partial(played, pair.deeds)))
+    return pair.said(in_no_time(partial(played, pair.actions)))
 
 
 if __name__ == "__main__":

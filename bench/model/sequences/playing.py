@@ -1,10 +1,10 @@
-"""One sequence from its first deed to the verdict, in virtual time; and what of a sequence it takes to go wrong."""
+"""One sequence from its first action to the verdict, in virtual time; and what of a sequence it takes to go wrong."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from bench.model.sequences.deeds import Action, Play
+from bench.model.sequences.actions import Action, Play
 from bench.model.sequences.model import Model
 from bench.model.sequences.stage import OWNER, Stage
 from tests.kit.virtualtime import in_virtual_time
@@ -35,13 +35,13 @@ def staged() -> tuple[Stage, Model, Play]:
     return stage, model, Play(stage, model)
 
 
-async def played(deeds: Sequence[Action]) -> list[str]:
+async def played(actions: Sequence[Action]) -> list[str]:
     """Carry a sequence out with an engine at work, let everything come to rest, and say what is wrong then."""
     stage, model, play = staged()
     await stage.start()
     try:
-        for deed in deeds:
-            await play.carry_out(deed)
+        for action in actions:
+            await play.carry_out(action)
         return await ended(stage, model)
     finally:
         await stage.crash()
@@ -58,14 +58,14 @@ async def ended(stage: Stage, model: Model) -> list[str]:
     return said or [f"{one} in a quiet time" for one in stage.written(start)]
 
 
-def wrong(deeds: Sequence[Action]) -> list[str]:
+def wrong(actions: Sequence[Action]) -> list[str]:
     """Play a sequence, and say what is wrong in the end."""
-    return in_no_time(partial(played, deeds))
+    return in_no_time(partial(played, actions))
 
 
-def shrunk(deeds: Sequence[Action], is_wrong: Callable[[Sequence[Action]], object] = wrong) -> list[Action]:
+def shrunk(actions: Sequence[Action], is_wrong: Callable[[Sequence[Action]], object] = wrong) -> list[Action]:
     """Leave out of a sequence that goes wrong what it does not take: first halves, then ever smaller parts."""
-    left, size = list(deeds), max(len(deeds) // 2, 1)
+    left, size = list(actions), max(len(actions) // 2, 1)
     while size:
         place = 0
         while place < len(left):

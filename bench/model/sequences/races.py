@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from itertools import product
 
 from bench.model.sequences import sharing
-from bench.model.sequences.deeds import read
+from bench.model.sequences.actions import read
 from bench.model.sequences.playing import wrong
 from bench.model.sequences.sharing import Named
 
 NAME = "faults-races"
 HERE, THERE = "90", "270"
-"""Numbers of deeds that make pod p0 with everything that a pod can depend on, in either lower cluster."""
+"""Numbers of actions that make pod p0 with everything that a pod can depend on, in either lower cluster."""
 BEGUN = {
     "made": "",
     "runs": "wait:3 run:0 wait:3",
@@ -65,7 +65,7 @@ def _of_copies() -> Iterator[Named]:
 
 def raced(race: Named) -> str:
     """Run a race, and say what is wrong in the end, "" for nothing."""
-    return race.said(wrong(race.deeds))
+    return race.said(wrong(race.actions))
 
 
 if __name__ == "__main__":

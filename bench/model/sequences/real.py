@@ -28,7 +28,7 @@ from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.rig import LOWERS, Rig
 from bench.kit.scene import Scene
 from bench.kit.sites import NotInTime, until
-from bench.model.sequences.deeds import RANGE, Action
+from bench.model.sequences.actions import RANGE, Action
 from bench.model.sequences.ground import RealNamespace
 from bench.model.sequences.model import PODS
 from tensile.sandbox.layout import UPPER
@@ -125,17 +125,17 @@ class Verdict(NamedTuple):
 
 
 def thought_up(seed: int, most: int = MOST) -> list[Action]:
-    """Think up a sequence; the same seed gives the same deeds."""
+    """Think up a sequence; the same seed gives the same actions."""
     die = Random(seed)
     return [Action(die.choice(SORTS), die.randrange(RANGE)) for _ in range(die.randint(most // 3, most))]
 
 
-async def played(scene: Scene, weather: FaultPlan, deeds: list[Action]) -> Verdict:
+async def played(scene: Scene, weather: FaultPlan, actions: list[Action]) -> Verdict:
     """Carry a sequence out among faults, have those cease, and say what is wrong when there was time enough."""
     ground = RealNamespace(scene)
     weather.shaken.add(scene.namespace)
-    for deed in deeds:
-        await (weather.storm(deed.number) if deed.sort == "storm" else ground.carry_out(deed))
+    for action in actions:
+        await (weather.storm(action.number) if action.sort == "storm" else ground.carry_out(action))
     weather.shaken.discard(scene.namespace)
 
     async def is_right() -> bool:
@@ -155,15 +155,15 @@ async def campaign(rig: Rig, seeds: range, abreast: int, most: int = MOST) -> di
     """Play many, so many at a time, on an engine that runs, and return the result."""
     weather = FaultPlan(rig, Random(seeds[0]))
     rig.direct(weather)
-    waiting, broken, deeds = list(seeds), [], 0
+    waiting, broken, actions = list(seeds), [], 0
 
     async def work() -> None:
         """Play one after the other."""
-        nonlocal deeds
+        nonlocal actions
         while waiting:
             seed = waiting.pop(0)
             sequence = thought_up(seed, most)
-            deeds += len(sequence)
+            actions += len(sequence)
             async with Scene(rig) as scene:
                 found = await played(scene, weather, sequence)
             if found.words:
@@ -174,7 +174,7 @@ async def campaign(rig: Rig, seeds: range, abreast: int, most: int = MOST) -> di
     return {
         "seed": seeds[0],
         "sequences": len(seeds),
-        "deeds": deeds,
+        "actions": actions,
         "writes": len(rig.journal),
         "met": dict(sorted(weather.met.items())),
         "divergences": len(broken),

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.kit.reporting import RESULTS, keep, verdict
-from bench.model.sequences.deeds import Action
+from bench.model.sequences.actions import Action
 
 
 class Named(NamedTuple):
-    """A sequence of deeds, and what it is called where it goes wrong."""
+    """A sequence of actions, and what it is called where it goes wrong."""
 
     name: str
-    deeds: Sequence[Action]
+    actions: Sequence[Action]
 
     def said(self, words: Sequence[str]) -> str:
         """Return what is wrong with it in the end, "" for nothing."""
-        return f"{self.name}: {'; '.join(words)}: {' '.join(map(str, self.deeds))}" if words else ""
+        return f"{self.name}: {'; '.join(words)}: {' '.join(map(str, self.actions))}" if words else ""
 
 
 def main(about: str, name: str, every: Sequence[Named], tried: Callable[[Named], str]) -> int:

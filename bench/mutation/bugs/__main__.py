@@ -69,7 +69,7 @@ def put_to_the_test(tree: Path, tests: Iterable[str]) -> tuple[bool, str]:
 def played(tree: Path, count: int) -> str:
     """Play sequences on a copy, and give the first that goes wrong, "" for none."""
     code = (
-        "from bench.model.sequences.deeds import thought_up\n"
+        "from bench.model.sequences.actions import thought_up\n"
         "from bench.model.sequences.playing import wrong\n"
         f"for seed in range({_SEED}, {_SEED + count}):\n"
         "    said = wrong(thought_up(seed))\n"
