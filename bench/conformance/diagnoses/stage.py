@@ -113,7 +113,7 @@ class Stage:
         (self.directory / f"{name}.kubeconfig").write_text(text)
 
     def expire(self, name: str) -> None:
-        """Give the user an expired certificate."""
+        """Issue an expired certificate to the user."""
         self.credential(name, ago=2 * _YEAR)
 
     def edit(self, name: str, *, user: Manifest | None = None, **cluster: str) -> None:
@@ -148,7 +148,7 @@ class Stage:
         return made
 
     async def grant(self, cluster: str, rules: list[Manifest]) -> None:
-        """Give the user these rights only."""
+        """Grant the user these rights only."""
         self.credential(cluster, groups=())
         await self.make(cluster, ROLES, {"metadata": {"name": self.user}, "rules": rules})
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": self.user}

@@ -37,7 +37,7 @@ def read(stage: Stage) -> Topology:
 
 
 async def allowed(stage: Stage, cluster: str, *, without: tuple[str, str]) -> None:
-    """Give the user all rights that the engine needs, but for a verb on a resource."""
+    """Grant the user all rights that the engine needs, but for a verb on a resource."""
     topology = read(stage)
     spec = next((one for one in topology.lowers if one.name == cluster), None)
     rights = upper_rights(topology) if spec is None else lower_rights(spec)

@@ -17,7 +17,7 @@ class Scripted:
         self._laid_out: list[tuple[Matches, deque[Fault]]] = []
 
     def on(self, matches: Matches, *faults: Fault) -> None:
-        """Give the next requests that match these faults, one each; then they pass again."""
+        """Apply these faults to the next requests that match, one each; then they pass again."""
         self._laid_out.append((matches, deque(faults)))
 
     async def meet(self, asked: Asked) -> Fault:
