@@ -1,4 +1,4 @@
-"""The installed program as a process of its own, and files to give it that need no cluster."""
+"""The program as a process of its own, and files to give it that need no cluster."""
 
 import os
 import socket
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 import yaml
+from forkserver import ForkServer
 
 from bench.kit.spareports import spare_ports
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 PROGRAM = str(Path(sys.executable).with_name("tensile"))
 LIMIT = 180.0
+FORKS = ForkServer()
 _OURS = ("TENSILE_TOPOLOGY", "KUBERNETES_SERVICE_HOST", "POD_IP", "VKUBELET_POD_IP", "KUBECONFIG")
 _EDIT = Callable[[dict[str, Any]], object]
 
@@ -54,17 +56,30 @@ def environment(**more: str) -> dict[str, str]:
 
 def tensile(*arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None, **variables: str) -> Completed:
     """Run the program to its end. Whatever it does, it must not show a traceback, or colours in a pipe."""
-    command = [PROGRAM, *map(str, arguments)]
+    words = [*map(str, arguments)]
+    if any(name.startswith("PYTHON") for name in variables):
+        return installed(*words, stdin=stdin, cwd=cwd, **variables)
+    return checked(*FORKS.run(words, stdin, cwd, environment(**variables), LIMIT))
+
+
+def installed(*arguments: str, stdin: bytes = b"", cwd: Path | None = None, **variables: str) -> Completed:
+    """Run the program as it is installed, with the start of Python."""
     done = subprocess.run(
-        command, input=stdin, cwd=cwd, env=environment(**variables), capture_output=True, timeout=LIMIT, check=False
+        [PROGRAM, *arguments],
+        input=stdin,
+        cwd=cwd,
+        env=environment(**variables),
+        capture_output=True,
+        timeout=LIMIT,
+        check=False,
     )
     return checked(done.returncode, done.stdout, done.stderr)
 
 
 def timed(*arguments: str | Path) -> tuple[Completed, float]:
-    """Run the program to its end, and say how many seconds that took."""
+    """Run the program to its end, beside others, and return how many seconds that took."""
     begin = time.monotonic()
-    told = tensile(*arguments)
+    told = installed(*map(str, arguments))
     return told, time.monotonic() - begin
 
 
