@@ -62,6 +62,8 @@ test: setup ## Those, and the engine on real control planes, in one sandbox
 touched: setup ## Of what test-all adds to test, what a change since BASE touches; BASE is where the branch left origin/main
 	@tests=$$($(BIN)/python tests/kit/touched.py); [ -z "$$tests" ] || $(TEST) -n 2 -m slow $$tests || [ $$? -eq 5 ]
 
+test-all touched: export TENSILE_THOROUGH = 1
+
 test-all: setup ## Every test: also sandboxes of their own, campaigns, documentation, demo, installation (30 min)
 	$(TEST) -n 2
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
 from pathlib import Path
 
+import properties
 import pytest
-from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -60,8 +60,7 @@ SCATTERED = {"tests/faults/test_hostility.py", "tests/faults/test_races.py", "te
 """Files of long tests in memory that share nothing: each test goes to whichever process is free."""
 
 
-settings.register_profile("busy machine", deadline=None)
-settings.load_profile("busy machine")
+properties.load()
 
 
 def pytest_configure() -> None:

@@ -4,8 +4,9 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from tensile.resources import NANO, add, clamp, is_binary, is_quantity, parse, parse_all, render, render_all, subtract
 
@@ -271,7 +272,7 @@ FACTORS = {
 }
 
 
-@settings(deadline=None, max_examples=400, derandomize=True)
+@examples(400, derandomize=True)
 @given(
     st.decimals(min_value=0, max_value=10**6, places=4, allow_nan=False),
     st.sampled_from(sorted(FACTORS)),
@@ -283,7 +284,7 @@ def test_parsing_is_exact_and_rounds_up(number: Decimal, suffix: str) -> None:
     assert exact <= milli < exact + 1
 
 
-@settings(deadline=None, max_examples=400, derandomize=True)
+@examples(400, derandomize=True)
 @given(st.integers(min_value=-LARGEST, max_value=LARGEST))
 def test_what_is_written_is_read_again(milli: int) -> None:
     """No precision is lost in decimal; binary loses less than a byte."""
@@ -292,7 +293,7 @@ def test_what_is_written_is_read_again(milli: int) -> None:
     assert "." not in render(milli)
 
 
-@settings(deadline=None, max_examples=300, derandomize=True)
+@examples(300, derandomize=True)
 @given(st.text(st.sampled_from("0123456789.+-eEKMGinumk _x"), max_size=12))
 def test_any_text_is_a_quantity_or_a_value_error(text: str) -> None:
     """is_quantity says which, and nothing else is raised."""

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from tensile.yaml_document import (
     MAX_ALIASES,
@@ -292,7 +293,7 @@ def test_a_problem_without_words_of_ours_keeps_the_readers() -> None:
     assert not advise("found something odd").opened
 
 
-@settings(deadline=None, max_examples=150, derandomize=True)
+@examples(150, derandomize=True)
 @given(st.text(st.sampled_from("ab:-[]{},&*!|>'\"\n \t#?%@`~<.0\\"), max_size=60))
 def test_any_text_gives_a_tree_or_flaws(text: str) -> None:
     """Reading never raises, whichever reader reads."""

@@ -7,8 +7,9 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from tensile.cli.mutate import default_topology, mutation, read_pod, written
 from tensile.diagnostics.podfile import template
@@ -138,7 +139,7 @@ def test_a_pod_that_is_right_is_taken() -> None:
     assert worked(POD) == ""
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(path=st.sampled_from(PLACES), value=ODD, gone=st.booleans())
 def test_whatever_is_mistyped_is_told_with_its_place_or_does_no_harm(
     *, path: tuple[Any, ...], value: Any, gone: bool

@@ -167,7 +167,7 @@ def test_an_exception_is_one_line(form: str, stream: io.StringIO) -> None:
     lines = stream.getvalue().splitlines()
     assert len(lines) == 2
     for line in lines:
-        assert re.search(r"ValueError: no such thing at test_telemetry_logs\.py:\d+", line)
+        assert re.search(r"ValueError: no such thing at test_logging\.py:\d+", line)
         assert "Traceback" not in line
 
 

@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as some
+from properties import examples
 from scenario_words import place
 from stagekit import Stage
 from virtualtime import in_virtual_time
@@ -308,7 +309,7 @@ def one(what: str) -> Act:
 @example([one("make, force, end, late, fail, make, delete, restart")])
 @example([one("make, late above, replace, run, hear")])
 @example([one("make, silence, replace"), Act("hear", "one", B, 0, calm=False)])
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@examples(150, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(some.lists(anything, max_size=20))
 def test_no_order_of_events_harms_a_pod(acts: list[Act]) -> None:
     """Nothing forbidden is ever asked for; in the end all is as declared; and then nothing is written any more."""

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from tensile.topology import fields
 
@@ -179,7 +180,7 @@ def test_a_duration_is_written_in_its_largest_whole_unit(seconds: float, text: s
     assert fields.write_duration(timedelta(seconds=seconds)) == text
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
+@examples(200, derandomize=True)
 @given(st.integers(min_value=1, max_value=10**8))
 def test_a_duration_written_and_read_is_the_same(milliseconds: int) -> None:
     """Down to the millisecond, below a second and a day."""

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from corpus_form import EMPTY, HEAD, ONE
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from properties import examples
 
 from tensile.topology import Topology, TopologyErrors, decode, parse
 from tensile.yaml_document import compose, plain, show_path
@@ -161,7 +162,7 @@ def test_a_misspelt_key_anywhere_is_known_again(path: tuple[Any, ...]) -> None:
     assert told[(*path[:-1], key)] == f"unknown key; did you mean {path[-1]}?"
 
 
-@settings(deadline=None, max_examples=300, derandomize=True)
+@examples(300, derandomize=True)
 @given(st.text(max_size=80), st.booleans())
 @example("\ud800", False)
 @example("\x00", True)
@@ -170,7 +171,7 @@ def test_any_text_is_read_or_refused(text: str, configmap: bool) -> None:  # noq
     check(outcome(text, configmap=configmap), text)
 
 
-@settings(deadline=None, max_examples=300, derandomize=True)
+@examples(300, derandomize=True)
 @given(st.lists(st.sampled_from(EXAMPLE.splitlines(keepends=True)), max_size=25))
 def test_any_lines_of_the_example_are_read_or_refused(lines: list[str]) -> None:
     """In any order and number."""
@@ -178,7 +179,7 @@ def test_any_lines_of_the_example_are_read_or_refused(lines: list[str]) -> None:
     check(outcome(text), text)
 
 
-@settings(deadline=None, max_examples=300, derandomize=True)
+@examples(300, derandomize=True)
 @given(
     st.integers(min_value=0, max_value=len(SMALL) - 1),
     st.sampled_from("{}[]:,-&*!|>'\"#%@`\n\t ~?<.0\x00\u00fc"),
@@ -201,7 +202,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
+@examples(200, derandomize=True)
 @given(JSON, st.sampled_from(["lowers", "lowerDefaults", "upper", "kubelet", "webhook", "controllers"]))
 def test_any_data_under_a_key_is_read_or_refused(data: Any, key: str) -> None:
     """Of any form, the checks of what must fit together included."""
@@ -209,7 +210,7 @@ def test_any_data_under_a_key_is_read_or_refused(data: Any, key: str) -> None:
     check(outcome(text), text)
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
+@examples(200, derandomize=True)
 @given(JSON, st.sampled_from(["node", "capacity", "kubeconfigSecret", "controllers", "burst"]))
 def test_any_data_in_a_lower_is_read_or_refused(data: Any, key: str) -> None:
     """Of any form, beside a lower that is right."""
@@ -217,7 +218,7 @@ def test_any_data_in_a_lower_is_read_or_refused(data: Any, key: str) -> None:
     check(outcome(text), text)
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
+@examples(200, derandomize=True)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_text_or_refused(data: bytes) -> None:
     """Decoding raises nothing else either."""

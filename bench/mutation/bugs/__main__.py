@@ -81,7 +81,7 @@ def played(tree: Path, count: int) -> str:
 
 def _run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a copy, with its packages and no others; what takes too long is ended, and has failed."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "TENSILE_THOROUGH": "1"}
     command = (sys.executable, *arguments)
     try:
         return subprocess.run(

@@ -5,8 +5,9 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from worldkit import A, put, upper_pod, world, written
 
 from tensile.kube.store import Entry
@@ -180,7 +181,7 @@ def spoilt(value: Any, chance: Any) -> Any:
     return copy
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.data())
 def test_what_is_taken_for_a_pod_can_be_read_by_everybody(data: Any) -> None:
     """Somebody else may have written it: whatever is wrong with it, it does not keep other pods from moving."""

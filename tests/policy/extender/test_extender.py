@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from extenderkit import extender, ground, site
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from placekit import asking, node, pod
+from properties import examples
 
 from tensile.policy.extender.extender import LAPSE, LowerCandidate, SchedulerExtender
 from tensile.policy.extender.reservations import NodeCache
@@ -143,7 +144,7 @@ def test_names_below_may_be_others() -> None:
     assert not here.promises
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.integers(0, 2**32))
 def test_a_burst_does_not_over_commit(seed: int) -> None:
     """Pods are sent before any of them is seen below, some bind elsewhere than last named, and all find their node."""

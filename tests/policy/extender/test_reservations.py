@@ -4,9 +4,10 @@ from random import Random
 from typing import Any
 
 from extenderkit import Play, ground
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from placekit import asking, node, pod, space
+from properties import examples
 
 from tensile.policy.extender.reservations import NodeCache
 from tensile.policy.placement.placement import examine
@@ -29,7 +30,7 @@ def shape(snapshot: Snapshot) -> Any:
     )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.integers(0, 2**32))
 def test_step_by_step_is_the_same_as_at_once(seed: int) -> None:
     """Whatever comes in whichever order: nodes after their pods, pods that move, promises that are kept or not."""

@@ -4,9 +4,10 @@ from random import Random
 from typing import Any
 
 from extenderkit import Play, ground
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from placekit import asking, claim, kind, node, pod, stock, using
+from properties import examples
 
 from tensile.policy.extender.search import NodeFinder
 from tensile.policy.placement.placement import examine
@@ -29,7 +30,7 @@ def kinds(chance: Random) -> list[dict[str, Any]]:
     ]
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.integers(0, 2**32))
 def test_it_finds_what_looking_at_every_node_finds(seed: int) -> None:
     """Through changes of all sorts, with one memory for all of them."""

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from trackerkit import TrackedLowers, asking, being_deleted, stranger, went
 from worldkit import A, B, drop, lower_node, put, space
 
@@ -341,7 +342,7 @@ def test_a_survey_that_was_closed_hears_nothing() -> None:
     assert not here.surveys[A].ground.promises
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 2**32))
 def test_a_burst_that_comes_down_anywhere_is_never_too_large(seed: int) -> None:
     """Pods of two sizes are bound and come down late, each to any node that still has room; none is left over.

@@ -3,9 +3,10 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from placekit import ZONE, asking, claim, kind, node, pod, seen, stock, using
+from properties import examples
 
 from tensile.policy.placement.fit import MOST, fill, put, replica, room
 from tensile.policy.placement.placement import examine
@@ -46,7 +47,7 @@ def drawn(chance: Random) -> tuple[dict, Snapshot]:
     return pod(spec=spec), seen(nodes, there)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.integers(0, 2**32))
 def test_at_once_is_as_many_as_one_by_one(seed: int) -> None:
     """Nodes that do not depend on each other are filled to the last pod."""

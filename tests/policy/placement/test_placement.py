@@ -3,9 +3,10 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from placekit import asking, claim, kind, node, place, pod, seen, space, stock, using
+from properties import examples
 
 from bench.conformance.placement.nodes import ground
 from bench.conformance.placement.seekers import seeker
@@ -34,7 +35,7 @@ def drawn(seed: int, pods: int = 6) -> tuple[list[dict], Snapshot]:
     )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(0, 2**32))
 def test_the_quick_way_finds_the_same(seed: int) -> None:
     """Whoever needs the first node only gets the first of those that the whole judgement has."""
@@ -47,7 +48,7 @@ def test_the_quick_way_finds_the_same(seed: int) -> None:
         assert all(refusal.reasons for refusal in found.refused.values())
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(0, 2**32))
 def test_a_snapshot_is_not_changed_by_looking(seed: int) -> None:
     """Asked twice, it answers the same; and pods added to a copy are not in the other."""
@@ -60,7 +61,7 @@ def test_a_snapshot_is_not_changed_by_looking(seed: int) -> None:
     assert [examine(pod_of(one), snapshot) for one in wanted] == before
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(0, 2**32))
 def test_pods_added_are_pods_that_were_there(seed: int) -> None:
     """Adding a pod says the same as reading a cluster that has it."""

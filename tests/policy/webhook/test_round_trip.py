@@ -4,9 +4,10 @@ from itertools import product
 from typing import Any
 
 from admissionkit import PROVIDER, VK_A, VK_B, pod, terms
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from podkit import place
+from properties import examples
 
 from tensile.kubelet.pods.scheduling import scheduling_fields
 from tensile.policy.webhook.admission import operations, prepared
@@ -88,7 +89,7 @@ def below(found: Manifest, node: str) -> Manifest:
     return scheduling_fields(found, place(node_name=node, node_labels=VIRTUAL[node], **keys))
 
 
-@settings(max_examples=2_000)
+@examples(2_000)
 @given(specs(BELOW, PURE))
 def test_what_is_asked_of_lower_nodes_comes_back_as_it_was(spec: Manifest) -> None:
     """Selector and affinity are restored to the letter, and so are the tolerations that mean something below."""
@@ -116,7 +117,7 @@ def _holds(term: Manifest, virtual: str, real: str) -> bool:
     return meets(above, virtual, VIRTUAL[virtual]) and meets(lower, real, REAL[real])
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(specs({**BELOW, **ABOVE}, ANY))
 def test_alternatives_lead_where_the_author_said(spec: Manifest) -> None:
     """On each virtual and each lower node behind it: both schedulers let the pod pass, or its author did not."""
@@ -126,7 +127,7 @@ def test_alternatives_lead_where_the_author_said(spec: Manifest) -> None:
         assert passes == accepts(spec, virtual, real), (virtual, real)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(specs({**BELOW, **ABOVE}, ANY))
 def test_a_pod_that_no_webhook_saw_is_placed_alike(spec: Manifest) -> None:
     """Once it is bound to a node that it may be on, the engine asks of lower nodes what the webhook would have had."""
@@ -141,7 +142,7 @@ def test_a_pod_that_no_webhook_saw_is_placed_alike(spec: Manifest) -> None:
         assert one.get("tolerations") == other.get("tolerations")
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(specs({**BELOW, **ABOVE}, ANY))
 def test_twice_is_once(spec: Manifest) -> None:
     """The apiserver may ask again about a pod that was prepared."""

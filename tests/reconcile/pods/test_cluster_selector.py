@@ -5,9 +5,10 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from podkit import place, pod
+from properties import examples
 
 from tensile.kubelet.pods.projection import lower_pod, notes
 from tensile.kubelet.pods.scheduling import lower_tolerations, scheduling_fields
@@ -146,7 +147,7 @@ TEXTS = st.recursive(
 )
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(TEXTS, TEXTS, st.sampled_from(["affinity", "tolerations", "nodeSelector", "x"]), st.integers(0, 300))
 def test_every_reader_sees_what_is_wrong(text: str, inner: str, field: str, depth: int) -> None:
     """Numbers that one decoder takes and another does not, and what nests deep: none raises, and JSON comes out."""

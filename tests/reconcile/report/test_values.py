@@ -4,7 +4,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from previewkit import (
     A,
@@ -23,6 +23,7 @@ from previewkit import (
     secret,
     seen_as,
 )
+from properties import examples
 
 from tensile.kube.cluster import Patch
 from tensile.names import WRITTEN_IMAGES, WRITTEN_KEYS
@@ -124,7 +125,7 @@ def test_changes_that_take_each_other_back_are_nothing() -> None:
     assert previewed(change(config(), OLD, NEW), change(config(), NEW, back), seen={config(): OLD}).changes == ()
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
+@examples(100, derandomize=True)
 @given(TEXTS, TEXTS)
 def test_operations_lead_from_what_was_seen_to_what_is_told(old: dict[str, str], new: dict[str, str]) -> None:
     """For JSON patches, whatever the keys are called, and the same as the differences say."""

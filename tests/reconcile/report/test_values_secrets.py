@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from previewkit import change, config, create, decoded, delete, lines, merge, operate, previewed, secret, seen_as
+from properties import examples
 
 from tensile.objects import Manifest
 from tensile.reconcile.plan import Step
@@ -51,7 +52,7 @@ def steps(draw: st.DrawFn, seen: Manifest) -> Step:
     return draw(st.sampled_from(ways))
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
+@examples(200, derandomize=True)
 @given(st.data())
 def test_no_value_of_a_secret_ever_appears(data: st.DataObject) -> None:
     """In no form of the plan, and not in the data that they are written from either."""
@@ -64,7 +65,7 @@ def test_no_value_of_a_secret_ever_appears(data: st.DataObject) -> None:
         assert MARK not in written
 
 
-@settings(deadline=None, max_examples=50, derandomize=True)
+@examples(50, derandomize=True)
 @given(manifests())
 def test_what_is_no_secret_is_shown(manifest: Manifest) -> None:
     """The same content in a ConfigMap is there, so that the test above could find it."""
