@@ -54,7 +54,7 @@ SLOW = (
     "tests/e2e/test_manifests_e2e.py",
     "tests/e2e/test_replicas.py",
 )
-"""Folders and files of campaigns, of tools in bench/, and of installations. `make test-all` runs them, and those with
+"""Folders and files of campaigns, of tools in bench/, and of installations. `make test-all` runs them and those with
 sandboxes of their own; `make touched` runs what a change calls for."""
 SCATTERED = {"tests/faults/test_hostility.py", "tests/faults/test_races.py", "tests/faults/test_sequences.py"}
 """Files of long tests in memory that share nothing: each test goes to whichever process is free."""
@@ -79,6 +79,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file = item.nodeid.partition("::")[0]
         if file in OWN_SANDBOX or file.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules out of later garbage collections: there is one after each file, and they are most of its work."""
+    gc.collect()
+    gc.freeze()
 
 
 class Sharing(LoadScopeScheduling):

@@ -9,7 +9,7 @@ from worldkit import A, account, config_map, home, put, raised, space, twin, upp
 from tensile.engine.oneshot import rehearse
 from tensile.errors import NotFound
 from tensile.kube.cluster import Cluster
-from tensile.objects import CONFIG_MAP, Ref
+from tensile.objects import CONFIG_MAP, SERVICE_ACCOUNT, Ref
 from tensile.reconcile.world import World
 
 
@@ -21,10 +21,10 @@ class Standing(NamedTuple):
 
 
 class ReadOnly:
-    """A real cluster that has nothing but an object or two, and that nobody may write to."""
+    """A real lower-a that has nothing but its account and an object or two, and that nobody may write to."""
 
     def __init__(self, *found: Ref) -> None:
-        self.found = found
+        self.found = (Ref(A, SERVICE_ACCOUNT, "default", "default"), *found)
 
     async def read(self, ref: Ref) -> bytes:
         """Return a stranger's object of that name, if there is one."""
@@ -60,7 +60,7 @@ def done(script: Script) -> list[str]:
 
 async def test_the_whole_way_is_gone() -> None:
     """A step shows what the next decision makes of it: what is confirmed first is then deleted."""
-    script, problems = await rehearsed(standing())
+    script, problems = await rehearsed(standing(), **{A: ReadOnly()})
     assert done(script) == ["create Pod new", "delete Pod orphan"]
     assert problems == {}
 

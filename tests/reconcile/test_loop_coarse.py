@@ -5,8 +5,8 @@ import math
 
 from answering import Answering
 from loopkit import LoopUnderTest, present
-from virtualtime import _Loop
 
+from bench.kit.virtualtime import _Loop
 from tensile.errors import ClusterError, Unreachable
 from tensile.reconcile.desired import Decision
 

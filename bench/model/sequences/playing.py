@@ -4,10 +4,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+from bench.kit.virtualtime import in_virtual_time
 from bench.model.sequences.actions import Action, Play
 from bench.model.sequences.model import Model
 from bench.model.sequences.stage import OWNER, Stage
-from tests.kit.virtualtime import in_virtual_time
 
 LONG = 300.0
 """Seconds after which everything that rests has been tried again."""

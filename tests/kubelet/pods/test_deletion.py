@@ -30,7 +30,7 @@ def deleted(grace: int = 30, status: Manifest | None = None, **more: Any) -> Man
 
 def lower(of: Manifest, status: Manifest | None = None, grace: int | None = None) -> Entry:
     """Make its lower pod, which is ending when a grace is given."""
-    meta = {} if grace is None else {"deletionTimestamp": "x", "deletionGracePeriodSeconds": grace}
+    meta = {} if grace is None else {"deletionTimestamp": "2026-03-01T12:00:30Z", "deletionGracePeriodSeconds": grace}
     return put(world().lowers[A].pods, twin(of, status, **meta))
 
 
