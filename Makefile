@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo wheel image check unit test test-all bench faults conformance format clean
+.PHONY: help setup demo wheel image check unit test touched test-all bench faults model behaviour mutation packaging \
+	conformance keep generate format clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -49,7 +50,8 @@ check: $(BIN)/.installed ## Lint, types, layers, house limits
 	$(BIN)/lint-imports
 	$(BIN)/python tests/house.py
 
-TEST = $(BIN)/pytest --no-loadscope-reorder
+# How long each test took stays in build/tests, in the form that CI servers read.
+TEST = $(BIN)/pytest --no-loadscope-reorder --durations=25 --durations-min=1 --junitxml=build/tests/$@.xml
 
 unit: $(BIN)/.installed ## Tests of decisions and protocols, without control planes
 	$(TEST) -n 2 -m "not real and not slow"
@@ -60,34 +62,59 @@ test: setup ## Those, and the engine on real control planes, in one sandbox
 # The release of Kubernetes beside the pinned one on which the main job is tested (tests/e2e/test_older_kubernetes.py).
 # Where it cannot be built, those tests are skipped, with the reason.
 OLDER = $(shell sed -n 's/^OLDER = "\(.*\)"/\1/p' tests/e2e/test_older_kubernetes.py)
+touched: setup ## Of what test-all adds to test, what a change since BASE touches; BASE is where the branch left origin/main
+	@tests=$$($(BIN)/python tests/kit/touched.py); [ -z "$$tests" ] || $(TEST) -n 2 -m slow $$tests || [ $$? -eq 5 ]
+
+test-all touched: export TENSILE_THOROUGH = 1
 
 test-all: setup ## Every test: also sandboxes of their own, campaigns, documentation, demo, installation (30 min)
 	-TENSILE_KUBERNETES_VERSION=$(OLDER) $(BIN)/tensile sandbox prepare
 	$(TEST) -n 2
 
-# PODS, ROUNDS and SEED can be given to both, e.g. `make bench PODS=200 ROUNDS=1`; results are kept in bench/results.
+# What takes hours, a target for each folder of bench/. PODS, ROUNDS and SEED can be given to the first two, e.g.
+# `make bench PODS=200 ROUNDS=1`; a run writes into build/results.
 GIVEN = $(if $(PODS),--pods $(PODS)) $(if $(ROUNDS),--rounds $(ROUNDS))
 GREAT := --megabytes 1000 --only exec_out exec_in --result streams-1000
+each = for one in $(1); do $(BIN)/python -m bench.$$one || failed=1; done
 
-bench: setup ## How fast pods come and go, against a bare loop and one cluster alone; writes the README's table (130 min)
+bench: setup ## How fast pods come and go, against a bare loop and one cluster alone (130 min)
 	@failed=0; for pods in $(or $(PODS),1000 2000); do \
-	$(BIN)/python -m bench.makespan --pods $$pods $(if $(ROUNDS),--rounds $(ROUNDS)) || failed=1; done; \
-	for each in latency streams "streams $(GREAT)" follow steady firstsync isolation services webhook; do \
-	$(BIN)/python -m bench.$$each $(if $(ROUNDS),--rounds $(ROUNDS)) || failed=1; done; \
-	$(BIN)/python bench/bad_files.py || failed=1; $(BIN)/python -m bench.extender || failed=1; \
-	$(BIN)/python -m bench.readme; exit $$failed
+	$(BIN)/python -m bench.speed.makespan --pods $$pods $(if $(ROUNDS),--rounds $(ROUNDS)) || failed=1; done; \
+	for one in latency streams "streams $(GREAT)" follow steady firstsync isolation services webhook; do \
+	$(BIN)/python -m bench.speed.$$one $(if $(ROUNDS),--rounds $(ROUNDS)) || failed=1; done; \
+	$(call each,speed.bad_files speed.extender); exit $$failed
 
-faults: setup ## Crashes, outages, strangers, refusals, two engines, watches that lie, hostile tenants and lowers, on their own (3 h)
+faults: setup ## Crashes, outages, strangers, refusals, two engines, watches that lie, hostile lowers
 	@failed=0; for trial in crash outage away pause credentials strangers; do \
-	$(BIN)/python -m bench.$$trial $(GIVEN) $(if $(SEED),--seed $(SEED)) || failed=1; done; \
-	for trial in everywrite watches denials twins tokens top likeness placement replicas sequences sequences.real \
-	sequences.races sequences.pairs hostility hostility.real guarded drain burst preemption diagnoses predictions kubectl bugs \
-	rights replaced install image hostile; do $(BIN)/python -m bench.$$trial || failed=1; done; exit $$failed
+	$(BIN)/python -m bench.faults.$$trial $(GIVEN) $(if $(SEED),--seed $(SEED)) || failed=1; done; \
+	$(call each,$(addprefix faults.,everywrite watches denials twins tokens replicas guarded drain replaced hostile)); \
+	exit $$failed
+
+model: setup ## Random sequences of writes, faults and hostile tenants, held against a model, in memory and on real clusters
+	@failed=0; $(call each,$(addprefix model.,sequences sequences.real sequences.races sequences.pairs hostility \
+	hostility.real)); exit $$failed
+
+behaviour: setup ## Virtual nodes, plan and doctor compared with a real node, a real scheduler and what then happens
+	@failed=0; $(call each,$(addprefix conformance.,kubectl top likeness placement burst preemption predictions \
+	diagnoses)); exit $$failed
+
+mutation: setup ## Bugs planted in the engine and rights taken away from it, each of which a test has to notice
+	@failed=0; $(call each,mutation.bugs mutation.rights); exit $$failed
+
+keep: ## Take the results of build/results into bench/results, and their figures into the README
+	@cp build/results/*.json bench/results/ && $(BIN)/python -m bench.speed.readme
+
+packaging: setup ## The wheel and the image, each in a place of its own
+	@failed=0; $(call each,packaging.install packaging.image); exit $$failed
 
 # FOCUS, ONLY (direct or through), RUNS, PROCS and SERIAL can be given, e.g. `make conformance FOCUS=StatefulSet`.
 conformance: setup ## Kubernetes' own conformance tests, on a real node and through the virtual node before it (1 h)
 	@$(BIN)/python -m bench.conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(ONLY),--only $(ONLY)) \
 	$(if $(RUNS),--runs $(RUNS)) $(if $(PROCS),--procs $(PROCS)) $(if $(SERIAL),--serial)
+
+generate: $(BIN)/.installed ## Write the generated pages and tables again: reference, commands, rights
+	@for page in topologypage commandspage rightstable kubelet_rights; do \
+	PYTHONPATH=tests/kit $(BIN)/python -m $$page || exit 1; done
 
 format: $(BIN)/.installed ## Put the code in form
 	$(BIN)/ruff check --fix --quiet .

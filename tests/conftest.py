@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
 from pathlib import Path
 
+import properties
 import pytest
-from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -23,8 +23,8 @@ from tensile.sandbox import state
 from tensile.sandbox.sandbox import Sandbox
 
 OWN_SANDBOX = {
-    "tests/demo/test_demo_whole.py",
-    "tests/docs/test_docs_run.py",
+    "tests/sandbox/demo/test_demo.py",
+    "tests/docs/test_run.py",
     "tests/e2e/test_bare_e2e.py",
     "tests/e2e/test_descheduler_e2e.py",
     "tests/e2e/test_predictions_e2e.py",
@@ -41,26 +41,31 @@ OWN_SANDBOX = {
     "tests/faults/test_replaced_real.py",
     "tests/faults/test_strangers.py",
     "tests/faults/test_webhook_cost_real.py",
-    "tests/kube/test_real_faults.py",
+    "tests/kube/test_fleet_real.py",
     "tests/packaging/test_install.py",
-    "tests/policy/test_place_agreement.py",
-    "tests/sandbox/test_sandbox_containerd.py",
-    "tests/sandbox/test_sandbox_faults.py",
-    "tests/sandbox/test_sandbox_lifecycle.py",
+    "tests/policy/placement/test_placement_real.py",
+    "tests/sandbox/test_real_node_real.py",
+    "tests/sandbox/test_faults_real.py",
+    "tests/sandbox/test_lifecycle_real.py",
 }
-SLOW = ("tests/faults/", "tests/packaging/", "tests/e2e/test_manifests_e2e.py", "tests/e2e/test_replicas.py")
-"""Folders and files of campaigns, of the programs that play them, and of installations: `make test-all` runs them, and
-those with sandboxes of their own."""
+SLOW = (
+    "tests/bench/",
+    "tests/faults/",
+    "tests/packaging/",
+    "tests/e2e/test_manifests_e2e.py",
+    "tests/e2e/test_replicas.py",
+)
+"""Folders and files of campaigns, of tools in bench/, and of installations. `make test-all` runs them and those with
+sandboxes of their own; `make touched` runs what a change calls for."""
 SCATTERED = {"tests/faults/test_hostility.py", "tests/faults/test_races.py", "tests/faults/test_sequences.py"}
-"""Files of long tests in memory that share nothing: each of these goes to whichever process is free."""
+"""Files of long tests in memory that share nothing: each test goes to whichever process is free."""
 
 
-settings.register_profile("busy machine", deadline=None)
-settings.load_profile("busy machine")
+properties.load()
 
 
 def pytest_configure() -> None:
-    """Have programs that tests start hear SIGINT, also where the tests run in the background of a shell.
+    """Let programs that tests start receive SIGINT, also where the tests run in the background of a shell.
 
     Such a shell ignores it for everything that it starts, and what is ignored stays so for a child.
     """
@@ -75,6 +80,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file = item.nodeid.partition("::")[0]
         if file in OWN_SANDBOX or file.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules out of later garbage collections: there is one after each file, and they are most of its work."""
+    gc.collect()
+    gc.freeze()
 
 
 class Sharing(LoadScopeScheduling):

@@ -15,6 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MOST_FOLDERS, MOST_LOOSE, MOST_FILES = 10, 7, 250
 """How many folders and modules stand directly in tensile/, and how many files are in it: more, and nobody finds one."""
+OTHER_TESTS = {"bench", "docs", "e2e", "faults", "kit", "packaging", "scenarios"}
+"""Folders of tests/ that have no namesake in tensile/."""
 BANNED_MODULES = {
     "base", "common", "core", "handler", "helper", "helpers", "manager", "misc", "processor", "types", "util", "utils",
 }  # fmt: skip
@@ -42,6 +44,14 @@ def broken_layout(trees: Trees) -> Iterator[str]:
         if count > most:
             yield f"tensile/ has {count} {what}, at most {most} are allowed"
     yield from (f"{path}: a module name that says nothing" for path in trees if path.stem in BANNED_MODULES)
+
+
+def strange_folders(tests: Trees) -> Iterator[str]:
+    """Yield the folders of tests that mirror nothing, so that nobody would look for a test there."""
+    folders = sorted({path.parent.relative_to("tests") for path in tests if path.name.startswith("test_")})
+    for folder in folders:
+        if folder.parts and folder.parts[0] not in OTHER_TESTS and not (ROOT / "tensile" / folder).is_dir():
+            yield f"tests/{folder}: there is no tensile/{folder} whose tests these are"
 
 
 def pure_modules() -> tuple[tuple[str, ...], set[str]]:
@@ -95,8 +105,10 @@ def reused_names(trees: Trees) -> Iterator[str]:
 def main() -> int:
     """Print what breaks a rule, and return the exit code."""
     trees = parsed(ROOT / "tensile")
-    everything = {**trees, **parsed(ROOT / "tests"), **parsed(ROOT / "bench")}
+    tests = parsed(ROOT / "tests")
+    everything = {**trees, **tests, **parsed(ROOT / "bench")}
     broken = [*broken_layout(trees), *broken_purity(trees), *reused_names(trees), *broken_words(everything)]
+    broken += strange_folders(tests)
     print("\n".join(broken), file=sys.stderr, end="\n" if broken else "")  # noqa: T201 - this is the program's output
     return bool(broken)
 

@@ -5,7 +5,7 @@
 
 First on the cluster that the real node (kubelet, containerd, runc) is in, then, with an engine, on the upper cluster
 whose only node is the virtual one. The suite is built from Go modules into the user's cache once. A whole run writes
-bench/results/conformance.json and docs/conformance.md; part of it is only printed. Exits with 1 when a test that
+conformance.json and docs/conformance.md; part of it is only printed. Exits with 1 when a test that
 passes directly fails through the virtual node without a reason in reasons.yaml.
 
 Several tests run at once, and on a small machine a probe of one may then come too late. So a test that fails without a
@@ -23,11 +23,11 @@ from pathlib import Path
 from bench.conformance import judging, report
 from bench.conformance.clusters import clusters, virtual_node
 from bench.conformance.document import PAGE, page
+from bench.conformance.kubectl.round import LOWER
 from bench.conformance.programs import VERSION, Programs, found
 from bench.conformance.report import Case, Outcome
 from bench.conformance.suite import PROCESSES, Selection, Side, by_names, command, run
-from bench.kubectl.round import LOWER
-from bench.reporting import RESULTS, keep, kept_before, verdict
+from bench.kit.reporting import RESULTS, keep, kept_before, verdict
 from tensile.sandbox import real_node
 from tensile.sandbox.binaries import cache_directory
 from tensile.sandbox.layout import UPPER, SandboxError

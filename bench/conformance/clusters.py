@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.children import engine
 from bench.conformance.images import Files, archive, listed
+from bench.conformance.kubectl.round import LOWER, nodes_ready, put_within_reach
 from bench.conformance.programs import Programs
-from bench.kubectl.round import LOWER, nodes_ready, put_within_reach
-from bench.nodeimages import bring
+from bench.kit.children import engine
+from bench.kit.nodeimages import bring
 from tensile.sandbox.credentials import authority
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

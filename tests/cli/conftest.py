@@ -1,5 +1,6 @@
 """Grounds for commands, and commands that wait while other tests run."""
 
+import socket
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,11 +8,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import yaml
-from clikit import Files, Wait, listening, port_of, timed
+from clikit import FORKS, Files, Wait, listening, port_of, timed
 from enginekit import A, Ground
 from programkit import Program, served
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 from tensile.sandbox.sandbox import Sandbox
 
 
@@ -32,6 +33,26 @@ async def program(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Program]:
     """The same with `tensile run` on it."""
     async with served(sandbox, tmp_path) as running:
         yield running
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """A topology whose clusters do not answer."""
+    return Files(tmp_path)
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A port that takes connections and never answers."""
+    with listening() as server:
+        yield server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forks() -> Iterator[None]:
+    """End the process that commands were forked from."""
+    yield
+    FORKS.close()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -66,7 +87,7 @@ BAD_WAYS = ("hangs", "forbidden", "unknown", "gone")
 
 
 def _with_good_ones(topology: dict[str, object]) -> None:
-    """Have an upper cluster that answers, and after the lowers that cannot be read, one that can."""
+    """Name an upper cluster that responds, and behind the lowers that cannot be read one that can."""
     topology["name"] = "partly-out-of-reach"
     topology["upper"] = {"kubeconfig": "upper.kubeconfig"}
     assert isinstance(topology["lowers"], list)

@@ -4,12 +4,13 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 import pytest_asyncio
-from enginekit import A, Edit, Ground, edit_lower, standing, with_fields
+from adoptionkit import nodes_taken, stored
+from enginekit import A, Ground, standing, with_fields
 from provisionkit import CLASSES, VOLUMES, serving
 from sitekit import Manifest, condition_of, is_ready, phase_of
 from storekit import claim, claims, is_bound, mark, shipped, using, volume_of
 
-from tensile.names import LEGACY, MIRRORED, OWNER, UPPER_UID, VIRTUAL_POD, Owner, owner_of
+from tensile.names import LEGACY, MIRRORED, OWNER, UPPER_UID, VIRTUAL_POD, owner_of
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -22,7 +23,6 @@ NEEDS: Manifest = {
     ]
 }
 PLACES = (("configmaps", "settings"), ("secrets", "password"), ("serviceaccounts", "robot"), ("services", "web"))
-UNKNOWN = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "stopped"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -34,12 +34,12 @@ async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 async def placed(ground: Ground, plural: str, name: str, body: Manifest, **meta: object) -> Manifest:
-    """Have somebody put an object into lower-a."""
+    """Create an object in lower-a as somebody else."""
     return await ground.sites[A].create(ground.path(plural), {"metadata": {"name": name, **meta}, **body})
 
 
 async def made_above(ground: Ground) -> None:
-    """Have a ConfigMap and a Secret above."""
+    """Create a ConfigMap and a Secret in the upper cluster."""
     await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"key": "ours"}})
     await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "password"}, "data": {"key": "b3Vycw=="}})
 
@@ -164,7 +164,7 @@ async def test_a_topology_that_was_renamed_takes_over_what_it_left(ground: Groun
 
 
 async def has_storage_and_service(ground: Ground) -> None:
-    """Have a claim, an account and a Service above, and know the class of the claim."""
+    """Create a claim, an account and a Service in the upper cluster, and the claim's class."""
     await ground.reload(ADOPT, stored(ground))
     await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
     await ground.upper.create(claims(ground), claim(ground, "data"))
@@ -172,21 +172,8 @@ async def has_storage_and_service(ground: Ground) -> None:
     await ground.upper.create(ground.path("services"), service)
 
 
-def stored(ground: Ground) -> Edit:
-    """Have a class of the upper cluster served by one of the lower."""
-    return edit_lower(A, storageClasses={mark(ground, "goes"): mark(ground, "disk")})
-
-
-async def nodes_taken(ground: Ground, owner: Owner) -> None:
-    """Have Kubernetes call the nodes Unknown, and see them become an owner's."""
-    for node in ground.nodes.values():
-        await ground.upper.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [UNKNOWN]}}, "strategic")
-    for node in ground.nodes.values():
-        await ground.upper.until(f"/api/v1/nodes/{node}", lambda one: one["metadata"]["labels"][OWNER] == owner.mark)
-
-
 async def is_renamed(ground: Ground) -> None:
-    """Have a pod run, stop, start under another name, and see everything taken over and go on."""
+    """Run a pod, restart the engine under another name, and see everything adopted and running on."""
     site = ground.sites[A]
     needs = {"serviceAccountName": "robot", "volumes": [*NEEDS["volumes"], *using("data")["volumes"]]}
     await ground.bind("kept", needs, labels={"app": "web"})

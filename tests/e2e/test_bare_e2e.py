@@ -175,7 +175,7 @@ async def test_the_plan_of_a_drain_says_that_a_pod_is_made_again(ground: Hooked)
 
 
 async def crowded_out(ground: Hooked, name: str) -> tuple[Manifest, Manifest]:
-    """Have a pod leave and a quota come meanwhile; stop the engine, and give the pod and the Secret that keeps it."""
+    """Move a pod while a quota appears; stop the engine, and return the pod and the Secret that backs it up."""
     await ground.reload(ground.hooked(), DRAINS, CLOSED_B)
     await closed(ground, B)
     made = await asked(ground, name, "1")

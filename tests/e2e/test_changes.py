@@ -132,7 +132,7 @@ async def test_what_admission_below_adds_or_replaces_stays(ground: Ground) -> No
 
 
 async def reports_sizes(ground: Ground, name: str) -> None:
-    """Have the lower pod's status tell sizes, as a real kubelet does: without them the API refuses a resize."""
+    """Write sizes into the lower pod's status, as a real kubelet does: without them the API refuses a resize."""
     seen = await ground.sites[A].read(ground.pod_path(name))
     (status,) = seen["status"]["containerStatuses"]
     sized = {**status, **SIZE, "allocatedResources": SIZE["resources"]["requests"]}

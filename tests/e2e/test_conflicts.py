@@ -144,7 +144,7 @@ async def goes_on(ground: Ground, name: str, plural: str) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
 async def lower_namespace(ground: Ground) -> None:
-    """Have the namespace below before any pod needs it: strangers come first here."""
+    """Create the lower namespace before any pod needs it: strangers come first here."""
     await ground.make_namespace(A, ground.namespace)
 
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 from enginekit import LOWERS, UPPER, A, B, Done, Edit, Ground, edit_lower, ran, with_fields
 from sitekit import Manifest, is_ready
 
-from bench.granting import effective, grant, roles_of
+from bench.kit.granting import effective, grant, roles_of
 from tensile.sandbox import audit
 from tensile.sandbox.sandbox import Sandbox
 

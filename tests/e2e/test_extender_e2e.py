@@ -15,7 +15,7 @@ import yaml
 from enginekit import LOWERS, A, B, Ground, polled, with_fields
 from sitekit import Manifest, condition_of, is_ready
 
-from bench.spareports import spare_port
+from bench.kit.spareports import spare_port
 from tensile.engine.engine import Engine
 from tensile.engine.lower import ClusterAccess
 from tensile.errors import TensileError

@@ -27,7 +27,7 @@ async def runs(ground: Ground, name: str) -> None:
 
 
 async def stranger(ground: Ground, name: str, spec: Manifest | None = None, **meta: Any) -> Manifest:
-    """Have somebody make a pod in the lower, on no node that runs it; it has a finalizer if it is to stay."""
+    """Create a stranger's pod in the lower, on no node that runs it; it has a finalizer if it is to stay."""
     if not await ground.sites[A].read(f"/api/v1/namespaces/{ground.namespace}"):
         await ground.make_namespace(A, ground.namespace)
     basis = {"nodeName": "nowhere", "containers": [{"name": "main", "image": "app:1"}]}
@@ -43,7 +43,7 @@ async def gone(ground: Ground, *names: str) -> None:
 
 
 async def buried(ground: Ground, cluster: str, pod: str) -> None:
-    """Have somebody write a pod whose book-keeping nests as deep as an apiserver takes it."""
+    """Create a pod whose managedFields nest as deep as an apiserver accepts."""
     fields = orjson.Fragment(b'{"f:a":' * DEEP + b"{}" + b"}" * DEEP)
     book = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields}
     body = orjson.dumps({"metadata": {"managedFields": [book]}}).decode()

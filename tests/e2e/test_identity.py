@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-from enginekit import UPPER, A, B, Done, Edit, Ground, edit_lower, ran, standing, with_fields
+from enginekit import UPPER, A, B, Done, Edit, Ground, advertised, edit_lower, ran, standing, with_fields
 from sitekit import Manifest, is_ready
 
 from tensile.names import OWNER, TOKEN_TERM
@@ -30,18 +30,13 @@ EVERYTHING_BUT_ESCALATION = [
 
 
 def edits(sandbox: Sandbox) -> tuple[Edit, ...]:
-    """Have pods of one lower call it, those of the other the upper cluster, by a name for it; rights come along."""
+    """Let pods of one lower call it, and those of the other the upper cluster by name; their rights are mirrored."""
     server = advertised(sandbox)
     return (
         with_fields(controllers=["ServiceAccount", "RBAC"]),
         edit_lower(B, serviceAccounts={"identity": "upper"}),
         lambda file: file["upper"].update(advertiseURL=server),
     )
-
-
-def advertised(sandbox: Sandbox) -> str:
-    """Return another address of the upper apiserver than the engine's own kubeconfig has."""
-    return sandbox.clusters[UPPER].server.replace("127.0.0.1", "localhost")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

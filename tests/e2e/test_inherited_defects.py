@@ -43,7 +43,7 @@ async def provided(ground: Ground, name: str, value: str = "b3Vycw==") -> None:
 
 
 async def strangers(ground: Ground, name: str) -> list[Manifest]:
-    """Have somebody make both of that name in lower-a."""
+    """Create both of that name in lower-a as a stranger."""
     if not await ground.sites[A].read(f"/api/v1/namespaces/{ground.namespace}"):
         await ground.make_namespace(A, ground.namespace)
     body = {"metadata": {"name": name}, "data": {"key": "dGhlaXJz"}}

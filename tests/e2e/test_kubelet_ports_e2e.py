@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from enginekit import A, B, Edit, edit_lower
-from programkit import Program, served
+from programkit import STAMP, Program, served, streaming
 from sitekit import Manifest, condition_of, is_ready
-from test_reload import STAMP, streaming
 
 from tensile.names import NOWHERE
 from tensile.sandbox.processes import choose
@@ -63,7 +62,7 @@ class Row(Program):
         return int(node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"])
 
     async def run(self, *lowers: str) -> None:
-        """Have the pods of these lowers run, and nothing else."""
+        """Run the pods of these lowers, and nothing else."""
         for lower, pod in POD.items():
             found = await self.upper.read(self.pod_path(pod))
             if found and lower not in lowers:

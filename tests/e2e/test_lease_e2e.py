@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
+from electionkit import leading
 from sitekit import Manifest, Refused, Site
 
 from tensile.engine.leader_election import Election, LeaseTimings, lease_ref
@@ -22,7 +22,7 @@ PACE = LeaseTimings(holds=2.0, gives_up=1.4, look=0.2, answer=0.6)
 MOST = 2147483647
 
 
-class Ground:
+class SharedLease:
     """An upper cluster, the Lease of a topology of its own, and engines that would lead."""
 
     def __init__(self, site: Site, upper: HttpCluster) -> None:
@@ -46,29 +46,17 @@ class Ground:
 
 
 @pytest.fixture
-async def ground(sandbox: Sandbox) -> AsyncIterator[Ground]:
+async def ground(sandbox: Sandbox) -> AsyncIterator[SharedLease]:
     """Connect, and remove the lease afterwards."""
     upper = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
-    made = Ground(Site(sandbox.clusters["upper"]), upper)
+    made = SharedLease(Site(sandbox.clusters["upper"]), upper)
     yield made
     await made.site.delete(made.ref.path())
     await made.site.close()
     await upper.close()
 
 
-@asynccontextmanager
-async def leading(engine: Election) -> AsyncIterator[asyncio.Task[str]]:
-    """Have an engine win, and keep the lease; what ended that is the task's result."""
-    await engine.acquired()
-    task = asyncio.create_task(engine.lost())
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def test_what_the_api_takes_of_a_lease(ground: Ground) -> None:
+async def test_what_the_api_takes_of_a_lease(ground: SharedLease) -> None:
     """No duration that is none; but ten years, none at all, any moment, and any name."""
     await ground.engine("one").acquired()
     for spec in ({"leaseDurationSeconds": -1}, {"leaseDurationSeconds": 0}, {"leaseDurationSeconds": "15"}):
@@ -87,7 +75,7 @@ async def test_what_the_api_takes_of_a_lease(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("spec", [{"leaseDurationSeconds": None}, {"holderIdentity": "two"}])
-async def test_a_forged_lease_makes_no_two_lead(ground: Ground, spec: Manifest) -> None:
+async def test_a_forged_lease_makes_no_two_lead(ground: SharedLease, spec: Manifest) -> None:
     """One that says nothing of its duration, and one that names the engine that waits."""
     one, two = ground.engine("one"), ground.engine("two")
     async with leading(one) as ended:
@@ -102,7 +90,7 @@ async def test_a_forged_lease_makes_no_two_lead(ground: Ground, spec: Manifest) 
 
 
 @pytest.mark.parametrize("spec", [{"leaseDurationSeconds": MOST}, {"leaseTransitions": MOST}])
-async def test_a_forged_lease_is_taken_in_the_end(ground: Ground, spec: Manifest) -> None:
+async def test_a_forged_lease_is_taken_in_the_end(ground: SharedLease, spec: Manifest) -> None:
     """Its holder is gone, and the write that takes it is one that the API takes."""
     async with leading(ground.engine("one")):
         await ground.write(spec)
@@ -112,7 +100,7 @@ async def test_a_forged_lease_is_taken_in_the_end(ground: Ground, spec: Manifest
     assert (found["holderIdentity"], found["leaseDurationSeconds"]) == ("two", int(PACE.holds))
 
 
-async def test_a_deleted_lease_is_not_made_before_its_holder_knows(ground: Ground) -> None:
+async def test_a_deleted_lease_is_not_made_before_its_holder_knows(ground: SharedLease) -> None:
     """The one that waited makes it when the other one has ended."""
     one, two = ground.engine("one"), ground.engine("two")
     async with leading(one) as ended:

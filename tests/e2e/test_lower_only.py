@@ -284,7 +284,7 @@ async def test_tokens_of_the_upper_are_issued_when_nothing_else_is_missing(groun
 
 @asynccontextmanager
 async def called_as(ground: Ground, account: Manifest, directory: Path) -> AsyncIterator[None]:
-    """Have the engine call the first lower as an account there, which may do everything."""
+    """Let the engine call the first lower as an account there, which may do everything."""
     site, where = ground.sites[A], account["metadata"]
     subject = {"kind": "ServiceAccount", "namespace": where["namespace"], "name": where["name"]}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}

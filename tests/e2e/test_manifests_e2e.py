@@ -15,7 +15,7 @@ from applykit import ENFORCE, WARN, Hand, commands_in, namespaced, overlay, setu
 from enginekit import LOWERS, TOLERATION, UPPER, A, polled
 from sitekit import Manifest, Site, is_ready, is_true
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 from tensile.deploy.render import lower_stream, upper_stream
 from tensile.deploy.setup import Setup
 from tensile.deploy.write import written
@@ -51,7 +51,7 @@ def others(text: str) -> str:
 
 
 async def strictly(hand: Hand, text: str, cluster: str) -> None:
-    """Have a cluster take every object of a stream as it is, with its namespace really made, and without a warning."""
+    """Apply every object of a stream as it is, with its namespace really created, and without a warning."""
     (namespace,) = [one for one in yaml.safe_load_all(text) if one["kind"] == "Namespace"]
     assert namespace["metadata"]["labels"][ENFORCE] == "restricted"
     namespace["metadata"]["labels"] |= WARN

@@ -11,7 +11,7 @@ from mapkit import KEY, NAME, RIGHT, STATUS, MapProgram, digest, read, tensile
 from programkit import served
 from sitekit import is_ready
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

@@ -9,13 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from enginekit import UPPER, A, Edit, Ground, polled, standing, with_fields
+from adoptionkit import nodes_taken, stored
+from enginekit import UPPER, A, Edit, Ground, advertised, polled, standing, with_fields
 from forgerkit import HOLD, forge, release
 from provisionkit import CLASSES, VOLUMES, serving
 from sitekit import Manifest, is_ready
 from storekit import claim, claims, is_bound, mark, shipped, using, volume_of
-from test_adoption_e2e import nodes_taken, stored
-from test_identity import advertised
 
 from tensile.kubelet.pods.service_account import secret_name
 from tensile.names import NAMESPACE_MAPPING, OWNER, UPPER_NAMESPACE, owner_of

@@ -180,7 +180,7 @@ async def changed(stage: Stage) -> None:
 
 
 async def refused(stage: Stage) -> None:
-    """Have the lower cluster refuse a Secret, and a change of another, with words that quote them."""
+    """Let the lower cluster deny a Secret, and a change of another, with messages that quote them."""
     program, below = stage.program, stage.below
     name = program.namespace
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["secrets"]}

@@ -17,8 +17,8 @@ from mapkit import KEY, NAME, MapProgram
 from programkit import served
 from sitekit import Manifest, is_ready
 
-from bench.granting import grant, path_of, roles_of
-from bench.spareports import spare_ports
+from bench.kit.granting import grant, path_of, roles_of
+from bench.kit.spareports import spare_ports
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from enginekit import UPPER, A, B, Ground, standing, with_fields
+from enginekit import UPPER, A, B, Ground, advertised, standing, with_fields
 from forgerkit import BY_US, HOLD, Marks, forge, release
 from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
-from test_identity import advertised
 
 from tensile.kubelet.pods.service_account import secret_name
 from tensile.names import DELETIONS_HELD, MIRRORED, OWNER, UPPER_UID

@@ -4,43 +4,16 @@ import asyncio
 import sys
 from typing import Any, NamedTuple
 
-import orjson
 import pytest
 import pytest_asyncio
-from enginekit import UPPER, A, B, Done, Edit, Ground, Write, edit_lower, ran, with_fields, without_lower
+from enginekit import UPPER, A, B, Done, Edit, Ground, edit_lower, ran, with_fields, without_lower
+from plankit import done_by, planned, said
 from sitekit import Manifest, is_ready
-
-from tensile.cli import plan
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
-KINDS = {
-    "nodes": "Node",
-    "pods": "Pod",
-    "namespaces": "Namespace",
-    "configmaps": "ConfigMap",
-    "secrets": "Secret",
-    "services": "Service",
-    "endpointslices": "EndpointSlice",
-    "serviceaccounts": "ServiceAccount",
-    "roles": "Role",
-    "rolebindings": "RoleBinding",
-    "persistentvolumeclaims": "PersistentVolumeClaim",
-    "persistentvolumes": "PersistentVolume",
-}
-VERBS = {"create": "create", "patch": "update", "delete": "delete"}
 PROVIDER = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
 MORE = {"key": "e2e", "value": "plan", "effect": "PreferNoSchedule"}
-
-
-class Said(NamedTuple):
-    """One object that changes: where, how, which."""
-
-    cluster: str
-    action: str
-    kind: str
-    namespace: str
-    name: str
 
 
 class Case(NamedTuple):
@@ -108,45 +81,10 @@ async def workload(ground: Ground) -> None:
     await ground.calm()
 
 
-async def planned(ground: Ground, *edits: Edit) -> Manifest:
-    """Return what `tensile plan -o json` says of a topology, which must say too whether there is anything to do.
-
-    In a thread of this process, which saves starting Python each time. It must write nothing; the engine beside it
-    may tell that it lives, and carry up an event that has waited for its turn.
-    """
-    await ground.note()
-    topology = ground.topology(*edits)
-    text, changed, unreached = await asyncio.to_thread(
-        plan.plan, topology, ground.directory, "json", colour=False, allow_exec_plugins=False
-    )
-    tried = await ground.attempts(without=("leases", "events"))
-    assert [one for one, _ in tried if one[2:] != _heartbeat(one)] == []
-    found: Manifest = orjson.loads(text)
-    assert (changed, unreached) == (bool(found["changes"]), "")
-    return found
-
-
-def _heartbeat(write: Write) -> tuple[str, ...]:
-    """Return what the heartbeat of that node looks like, which the engine may write at any time."""
-    return ("nodes", "", write.name, "status")
-
-
 async def run_plan(ground: Ground, output: str, *edits: Edit) -> Done:
     """Save the file and run `tensile plan` on it."""
     path = ground.save(*edits)
     return await ran([sys.executable, "-m", "tensile", "plan", "-f", str(path), "-o", output])
-
-
-def said(document: Manifest) -> set[Said]:
-    """Return the objects that a plan says will change."""
-    fields = ("cluster", "action", "kind", "namespace", "name")
-    return {Said(*(change[field] for field in fields)) for change in document["changes"]}
-
-
-def done_by(writes: list[Write]) -> set[Said]:
-    """Return the objects that were changed, in a plan's words: one that was made and then changed was made."""
-    found = {Said(one.cluster, VERBS[one.verb], KINDS[one.resource], one.namespace, one.name) for one in writes}
-    return {one for one in found if one.action != "update" or one._replace(action="create") not in found}
 
 
 async def in_force(ground: Ground, *edits: Edit) -> None:

@@ -1,20 +1,29 @@
-"""What plans say of pods that will move, against what then happens: a few of the scenes that `make faults` plays."""
+"""What plans say of pods that will move, against what then happens: a few of the scenes that `make behaviour` plays."""
 
 from collections.abc import Mapping
 
 import pytest
 
-from bench.predictions.__main__ import scenario
-from bench.predictions.cases import CASES
-from bench.predictions.comparing import NOWHERE, Said, Seen, deadlocks, differences, goes_together, of_drain, of_plan
-from bench.predictions.stage import THREE, A, B, C
+from bench.conformance.predictions.__main__ import scenario
+from bench.conformance.predictions.cases import CASES
+from bench.conformance.predictions.comparing import (
+    NOWHERE,
+    ObservedPod,
+    PredictedMove,
+    deadlocks,
+    differences,
+    goes_together,
+    of_drain,
+    of_plan,
+)
+from bench.conformance.predictions.stage import THREE, A, B, C
 from tensile.sandbox.sandbox import Sandbox
 
 PLAYED = ("partial-fit", "two-owners", "limit", "drained-blindly")
 WEB = "ReplicaSet web"
-BEFORE = {"web-1/u1": Seen(WEB, A, is_ready=False), "web-2/u2": Seen(WEB, A, is_ready=False)}
+BEFORE = {"web-1/u1": ObservedPod(WEB, A, is_ready=False), "web-2/u2": ObservedPod(WEB, A, is_ready=False)}
 OWNERS = {name.partition("/")[0]: one for name, one in BEFORE.items()}
-SAID = {"web-1": Said(WEB, A, frozenset({B, C}))}
+SAID = {"web-1": PredictedMove(WEB, A, frozenset({B, C}))}
 STAYED = {"web-2/u2": BEFORE["web-2/u2"]}
 
 
@@ -28,9 +37,9 @@ async def test_plans_come_true(tmp_path_factory: pytest.TempPathFactory) -> None
     assert len(found["found"]["limit"]["happened"]["left"]) == CASES["limit"].moves == 2
 
 
-def come(node: str, *, is_ready: bool = True, owner: str = WEB) -> dict[str, Seen]:
-    """Have a pod come to a node."""
-    return {"web-3/u3": Seen(owner, node, is_ready=is_ready)}
+def come(node: str, *, is_ready: bool = True, owner: str = WEB) -> dict[str, ObservedPod]:
+    """Bind a pod to a node."""
+    return {"web-3/u3": ObservedPod(owner, node, is_ready=is_ready)}
 
 
 @pytest.mark.parametrize("node", [B, C])
@@ -50,7 +59,7 @@ def test_any_node_that_was_named_will_do(node: str) -> None:
         (STAYED, "the new pods of ReplicaSet web went to []"),
     ],
 )
-def test_whatever_else_happens_is_told(after: Mapping[str, Seen], words: str) -> None:
+def test_whatever_else_happens_is_told(after: Mapping[str, ObservedPod], words: str) -> None:
     """By the pod or its owner."""
     assert words in "; ".join(differences(SAID, BEFORE, after))
 
@@ -64,7 +73,7 @@ def test_one_that_leaves_another_node_than_was_said_is_told() -> None:
 
 def test_a_pod_that_keeps_its_name_is_another_all_the_same() -> None:
     """As those of a StatefulSet do."""
-    after = {"web-1/u9": Seen(WEB, C, is_ready=True), **STAYED}
+    after = {"web-1/u9": ObservedPod(WEB, C, is_ready=True), **STAYED}
     assert differences(SAID, BEFORE, after) == []
 
 
@@ -105,4 +114,4 @@ def test_both_documents_are_read() -> None:
     assert of_plan({"changes": [change, {"name": "web-2"}, {**change, "name": "strange"}]}, OWNERS) == SAID
     pod = {"name": "web-1", "leaves": True, "target": "", "others": [C], "full": [B]}
     drain = {"lower": A, "pods": [pod, {**pod, "name": "web-2", "leaves": False}]}
-    assert of_drain(drain, OWNERS) == {"web-1": Said(WEB, A, frozenset({NOWHERE, B, C}), is_placed=False)}
+    assert of_drain(drain, OWNERS) == {"web-1": PredictedMove(WEB, A, frozenset({NOWHERE, B, C}), is_placed=False)}

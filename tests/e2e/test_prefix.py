@@ -38,7 +38,7 @@ def below(ground: Ground, namespace: str = "") -> str:
 
 
 async def provided(ground: Ground, namespace: str) -> None:
-    """Have what the pods need above."""
+    """Create what the pods need in the upper cluster."""
     await ground.upper.create(
         ground.path("configmaps", namespace=namespace), {"metadata": {"name": "settings"}, "data": {"key": "value"}}
     )

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from enginekit import UPPER, A, B, Ground, standing, without_lower
+from plankit import done_by, planned, said
 from provisionkit import CLASSES, VOLUMES, serving
 from sitekit import Manifest, is_ready
 from storekit import is_bound, mark, shipped
-from test_plan_e2e import done_by, planned, said
 
 from tensile.names import LOWER, OWNER
 from tensile.sandbox.sandbox import Sandbox

@@ -33,7 +33,7 @@ class Client(NamedTuple):
     apis: dict[str, CoreV1Api]
 
     async def did(self, cluster: str, work: Callable[[CoreV1Api, str], T]) -> T:
-        """Have the client work, which waits as it does, in a thread; given are its API and the namespace."""
+        """Call the client, which blocks, in a thread; given are its API and the namespace."""
         async with asyncio.timeout(PATIENCE):
             return await asyncio.to_thread(work, self.apis[cluster], self.stage.ground.namespace)
 

@@ -1,26 +1,21 @@
 """The topology file edited while the engine runs: what changed is in force at once, what did not runs on untouched."""
 
-import asyncio
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import NamedTuple
 
 import aiohttp
 import pytest
 import pytest_asyncio
 from enginekit import QUIET, UPPER, A, B, edit_lower, with_fields, without_lower
-from programkit import Program, served
+from programkit import Program, served, streaming
 from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 IN_FORCE = 30.0
-STAMP = "2026-01-01T00:00:00Z stdout F "
 PROVIDER = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
 MORE = {"key": "e2e", "value": "reload", "effect": "NoSchedule"}
 
@@ -32,41 +27,6 @@ async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) ->
         await made.bind("web")
         await made.upper.until(made.pod_path("web"), is_ready)
         yield made
-
-
-class Stream(NamedTuple):
-    """A `kubectl logs -f` that runs, and the file that it shows."""
-
-    program: Program
-    process: Process
-
-    async def carries(self, line: str) -> None:
-        """Write a line to the container's log; it has to come out of the stream that was open all the time."""
-        with (self.program.sites[A].logs / self.program.namespace / "web" / "main.log").open("a") as log:
-            log.write(f"{STAMP}{line}\n")
-        assert self.process.stdout
-        async with asyncio.timeout(60):
-            assert await self.process.stdout.readline() == f"{line}\n".encode()
-        assert self.process.returncode is None
-
-
-@asynccontextmanager
-async def streaming(program: Program) -> AsyncIterator[Stream]:
-    """Follow the pod's log by way of the upper cluster; the stream has to be there until the end."""
-    log = program.sites[A].logs / program.namespace / "web" / "main.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text("")
-    command = program.sandbox.kubectl_command("-n", program.namespace, "logs", "-f", "web")
-    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
-    try:
-        stream = Stream(program, process)
-        await stream.carries("first")
-        yield stream
-        await stream.carries("last")
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 async def node(program: Program, lower: str) -> Manifest:

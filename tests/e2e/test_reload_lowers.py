@@ -203,7 +203,7 @@ async def test_a_secret_that_is_not_there_does_not_cut_the_connection(ground: Gr
     """Taken back, nothing tells of it any more; and once the Secret is there it is used."""
 
     def elsewhere(file: Manifest) -> None:
-        """Have the first lower's kubeconfig in a Secret."""
+        """Put the first lower's kubeconfig into a Secret."""
         del file["lowers"][0]["kubeconfig"]
         file["lowers"][0]["kubeconfigSecret"] = {"namespace": ground.namespace, "name": "later"}
 

@@ -16,7 +16,7 @@ from enginekit import A, B, Edit, polled
 from programkit import Program, served
 from sitekit import Manifest, is_ready
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 from tensile.names import LEADS as MARK
 from tensile.sandbox.sandbox import Sandbox
 
@@ -76,7 +76,7 @@ async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) ->
 
 @asynccontextmanager
 async def beside(program: Replicated, *edits: Edit) -> AsyncIterator[Other]:
-    """Have a second engine run on the same topology; as both share a machine, its ports are others."""
+    """Run a second engine on the same topology, with ports of its own, as both share a machine."""
     ports = spare_ports(5)
 
     def elsewhere(file: Manifest) -> None:

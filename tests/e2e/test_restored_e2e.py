@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from adoptionkit import stored
 from enginekit import UPPER, A, Ground, standing
 from provisionkit import CLASSES, VOLUMES
 from sitekit import Manifest, Refused, condition_of, is_ready, is_true
 from storekit import claim, claims, is_bound, mark, shipped, using
-from test_adoption_e2e import stored
 
 from tensile.cli.plan import apply
 from tensile.names import DELETIONS_HELD, OWNER

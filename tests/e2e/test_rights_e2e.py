@@ -77,7 +77,7 @@ async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Keyl
 
 
 async def measurable(site: Site) -> None:
-    """Have a lower serve a metrics API: its kinds as custom ones, in place of a metrics-server's."""
+    """Let a lower serve a metrics API: its kinds as custom resources, in place of a metrics-server's."""
     for plural, kind, scope in (("nodes", "NodeMetrics", "Cluster"), ("pods", "PodMetrics", "Namespaced")):
         meta = {"name": f"{plural}.metrics.k8s.io"}
         meta["annotations"] = {"api-approved.kubernetes.io": "unapproved, stands in for a metrics-server"}

@@ -56,7 +56,7 @@ def slots(name: str, count: int = 1, **spec: Any) -> Manifest:
 
 
 def ported(spec: Manifest) -> Manifest:
-    """Have a pod take a port of its node."""
+    """Create a pod that takes a port of its node."""
     spec["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 18081}]
     return spec
 
@@ -89,7 +89,7 @@ def deployment(ground: Ground, app: str, spec: Manifest, replicas: int = 0) -> M
 
 
 async def happened(ground: Ground, app: str, spec: Manifest, fits: int) -> dict[str, Counter[str]]:
-    """Have more pods than fit, wait until as many run as were said to, and say on which nodes of which lower."""
+    """Create more pods than fit, wait until as many run as predicted, and return on which nodes of which lower."""
     path = ground.path("deployments", api="apis/apps/v1")
     await ground.upper.create(path, deployment(ground, app, spec, fits + MORE))
     collection = f"{ground.path('pods')}?labelSelector=app%3D{app}"

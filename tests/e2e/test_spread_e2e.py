@@ -18,7 +18,7 @@ from enginekit import A, B, Edit, edit_lower
 from hookedkit import OPTED, Hooked
 from sitekit import Manifest, condition_of, is_ready
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 from tensile import diagnostics
 from tensile.diagnostics import commands
 from tensile.engine.lower import ClusterAccess

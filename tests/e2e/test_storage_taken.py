@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
 async def freed(ground: Ground, name: str) -> None:
-    """Have a pod run now that the name is free, and end it."""
+    """Run a pod now that the name is free, and end it."""
     await ground.upper.until(ground.pod_path(name), is_ready)
     await ground.upper.delete(ground.pod_path(name))
     await ground.upper.gone(ground.pod_path(name))

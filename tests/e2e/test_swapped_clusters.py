@@ -17,7 +17,7 @@ pytestmark = pytest.mark.real
 
 @asynccontextmanager
 async def swapped(ground: Ground) -> AsyncIterator[None]:
-    """Have the first lower's kubeconfig hold the second one's for a while, each time with the engine stopped."""
+    """Put the second lower's kubeconfig in place of the first one's for a while, each time with the engine stopped."""
     path = ground.directory / f"{A}.kubeconfig"
     own = path.read_text()
     await ground.stop()

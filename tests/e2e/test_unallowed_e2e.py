@@ -12,7 +12,7 @@ from mapkit import MapProgram
 from programkit import served
 from sitekit import Manifest, is_ready, is_true
 
-from bench.granting import everything, roles_of
+from bench.kit.granting import everything, roles_of
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -21,7 +21,7 @@ WITH_RIGHTS = ["PV", "Service", "RBAC", "ServiceAccount"]
 
 
 def as_it_was(file: Manifest) -> None:
-    """Have a topology ask for all there is but the controller of rights."""
+    """Make a topology enable everything but the RBAC controller."""
     everything(file)
     file["controllers"] = [one for one in WITH_RIGHTS if one != "RBAC"]
 

@@ -5,8 +5,11 @@ import ssl
 from pathlib import Path
 
 import pytest
-from enginekit import UPPER, A, Ground, edit_lower, issued
+from enginekit import UPPER, A, Ground, edit_lower
 from sitekit import is_ready
+
+from bench.kit.faultproxy.keys import signer_of
+from tensile.sandbox.credentials import ADMINISTRATORS
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -16,7 +19,7 @@ PATIENCE = 30.0
 async def asked(ground: Ground, directory: Path, path: str) -> str:
     """Ask lower-a's node for a page as an administrator of the upper cluster, and return the whole answer."""
     pki = ground.sandbox.clusters[UPPER].audit_log.parent / "pki"
-    pair = issued(pki, ground.user)
+    pair = signer_of(pki).issue(ground.user, (ADMINISTRATORS,))
     files = directory / "user.crt", directory / "user.key"
     for file, content in zip(files, (pair.certificate, pair.key), strict=True):
         file.write_bytes(content)

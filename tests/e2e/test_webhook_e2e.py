@@ -13,11 +13,11 @@ import psutil
 import pytest
 import pytest_asyncio
 from enginekit import LOWERS, TOLERATION, A, Edit, edit_lower, polled
-from hookedkit import OPTED, Hooked, hooking
+from hookedkit import OPTED, Hooked, hooking, serving_hooks
 from programkit import Program
 from sitekit import LIMIT, Manifest, is_ready
 
-from bench.spareports import spare_ports
+from bench.kit.spareports import spare_ports
 from tensile.engine.engine import Engine
 from tensile.engine.lower import ClusterAccess
 from tensile.kube.fleet import Fleet
@@ -195,7 +195,7 @@ def elsewhere(**webhook: Any) -> Edit:
 
 @asynccontextmanager
 async def standing_by(ground: Hooked, *edits: Edit) -> AsyncIterator[Engine]:
-    """Have a second engine stand by, which is ready for reviews."""
+    """Run a second engine that is ready for reviews and does not lead."""
     other = Engine(ground.topology(*edits), ground.ways, ground.heard, Fleet(chance=random.random))
     await other.standby()
     try:
@@ -318,17 +318,8 @@ class Served(Program, Hooked):
 @asynccontextmanager
 async def served(own: Sandbox, directory: Path) -> AsyncIterator[Served]:
     """Start the program, and wait until its webhook is registered."""
-    made = Served(own, directory)
-    (made.hook_port,) = spare_ports(1)
-    try:
-        await made.open()
-        await made.start(made.hooked())
-        await made.registered()
+    async with serving_hooks(Served(own, directory)) as made:
         yield made
-        await made.clear()
-        await made.upper.gone(made.hook)
-    finally:
-        await made.close()
 
 
 def alternatives(count: int) -> Manifest:

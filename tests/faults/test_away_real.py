@@ -7,7 +7,7 @@ import pytest
 from enginekit import A, B, Ground, edit_lower, polled, standing
 from sitekit import Manifest, condition_of, is_ready
 
-from bench.isolation import Detour, detour
+from bench.speed.isolation import Detour, detour
 from tensile.names import UNREACHABLE_TAINT
 from tensile.sandbox.sandbox import Sandbox
 
@@ -40,7 +40,7 @@ def on(pods: dict[str, Manifest], node: str) -> list[Manifest]:
 
 
 async def deployed(ground: Ground) -> Manifest:
-    """Have a Deployment of one pod run in the first lower, while the other takes none; give its pod."""
+    """Run a Deployment of one pod in the first lower, while the other takes none, and return the pod."""
     labels = {"app": "web"}
     spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": ground.template(labels)}
     await ground.upper.create(ground.path("deployments", api=APPS), {"metadata": {"name": "web"}, "spec": spec})
@@ -84,7 +84,7 @@ async def test_an_evicted_pod_runs_elsewhere_and_ends_here_when_its_cluster_is_b
 
 
 async def pinned(ground: Ground, lower: str) -> None:
-    """Have a Deployment of one pod run in a lower."""
+    """Run a Deployment of one pod in a lower."""
     await made_by(ground, "deployments", "pinned", lower)
     await ground.upper.until_all(ground.path("pods"), lambda found: on(found, ground.nodes[lower]))
 

@@ -1,9 +1,9 @@
-"""Credentials that end, and clusters that change behind an address, on real clusters; at length: bench.credentials."""
+"""Credentials that end, and clusters that change behind an address, on real clusters; see bench.faults.credentials."""
 
 import pytest
 
-from bench.credentials import FILE_SWAPS, OTHER_SWAPS, ordeal
-from bench.trial import Trial
+from bench.faults.credentials import FILE_SWAPS, OTHER_SWAPS, ordeal
+from bench.kit.trial import Trial
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real

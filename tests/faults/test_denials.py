@@ -1,14 +1,14 @@
-"""Refusals of a lower cluster, in short; `python -m bench.denials` has every kind of them, for longer than a minute."""
+"""What a lower cluster refuses, in short; `python -m bench.faults.denials` tries every kind for more than a minute."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.denials import KINDS, Field, Place, Sight, Trial, busiest, denied, judged, laid_out, most, said_at
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import Passed, Refused
-from bench.faultproxy.journal import Journal
+from bench.faults.denials import KINDS, Field, Place, Sight, Trial, busiest, denied, judged, laid_out, most, said_at
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Passed, Refused
+from bench.kit.faultproxy.journal import Journal
 from tensile.names import MIRRORED
 from tensile.sandbox.sandbox import Sandbox
 
@@ -59,7 +59,7 @@ def test_a_shorter_trial_has_fewer_tries(seconds: float, number: int) -> None:
     assert most(seconds) == number
 
 
-class Bench:
+class FakeRig:
     """A rig as far as a trial's judgement asks for it."""
 
     name = "rig"
@@ -70,7 +70,7 @@ class Bench:
 
 def trial(*moments: float, sights: list[Sight] | None = None) -> Trial:
     """Make a trial of one pod that was made at 0, and tried at these moments."""
-    field = Field(Bench(), None, "")  # type: ignore[arg-type]
+    field = Field(FakeRig(), None, "")  # type: ignore[arg-type]
     found = Trial(Place(field, KINDS[0]), 1)
     found.made["pod-0"] = 0.0
     found.sights["pod-0"] = [sight(0.2)] if sights is None else sights
@@ -112,7 +112,7 @@ def test_what_is_not_as_it_should_be_is_told(found: Trial, given: dict[str, Any]
 
 async def test_a_field_refuses_new_pods_of_its_namespaces_below() -> None:
     """And passes all else."""
-    field = Field(Bench(), None, "")  # type: ignore[arg-type]
+    field = Field(FakeRig(), None, "")  # type: ignore[arg-type]
     fault = field.faults["n"] = Refused(413)
     pod = Asked("lower-a", "create", "pods", "", "n", "web")
     assert await field.meet(pod) == fault

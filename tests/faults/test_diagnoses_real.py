@@ -1,4 +1,4 @@
-"""Broken set-ups on real control planes, of which doctor has to name cause and remedy; all of them: bench.diagnoses."""
+"""Some of the broken set-ups of `bench.conformance.diagnoses`: doctor names cause and remedy of each."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
-from bench.diagnoses.__main__ import MOST_SECONDS, recognised
-from bench.diagnoses.setup import SETUPS, Setup
-from bench.diagnoses.stage import LOWERS, Diagnosis, Stage
-from bench.diagnoses.works import allowed, behind_a_service, own_address, reachable, read
-from bench.sites import Refused, Site, until
+from bench.conformance.diagnoses.__main__ import MOST_SECONDS, recognised
+from bench.conformance.diagnoses.setup import SETUPS, Setup
+from bench.conformance.diagnoses.stage import LOWERS, Diagnosis, Stage
+from bench.conformance.diagnoses.works import allowed, behind_a_service, own_address, reachable, read
+from bench.kit.sites import Refused, Site, until
 from tensile.diagnostics.doctor.facts import CHECKS
 from tensile.diagnostics.doctor.webhook import tried
 from tensile.kube.tls import self_signed
@@ -87,7 +87,7 @@ async def test_an_engine_that_is_well(sandbox: Sandbox, tmp_path: Path) -> None:
         url = f"https://127.0.0.1:{port}/mutate"
         stage.topology["webhook"] = {"enabled": True, "bind": "127.0.0.1", "port": port, "url": url}
         hook = f"{HOOKS}/tensile-{stage.user}"
-        stage.open.push_async_callback(stage.upper.remove, hook)
+        stage.open.push_async_callback(stage.upper.delete, hook)
         await reachable(stage)
         await until(lambda: _is_there(stage.upper, hook), "the webhook is registered", 30.0)
         found = await stage.diagnosed()

@@ -1,4 +1,4 @@
-"""The engine is killed at writes of its own, in short; `python -m bench.everywrite` does it at every one."""
+"""The engine is killed at writes of its own, in short; `python -m bench.faults.everywrite` does it at every one."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.deeds import DEEDS, Deed
-from bench.everywrite import MOMENTS, PATIENCE, Crash, every_write, together
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import Dropped, Hung, Lost, Passed
-from bench.rig import Rig
+from bench.faults.deeds import DEEDS, Workload
+from bench.faults.everywrite import MOMENTS, PATIENCE, Crash, every_write, together
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Dropped, Hung, Lost, Passed
+from bench.kit.rig import Rig
 from tensile.sandbox.sandbox import Sandbox
 
 STRUCK = {
@@ -42,7 +42,7 @@ async def test_an_engine_that_is_killed_at_a_write_ends_where_it_would_have(
 ) -> None:
     """Whatever the write was of, and whether or not it came through: the same end, nothing twice, nothing harmed."""
 
-    async def struck(*deeds: Deed) -> None:
+    async def struck(*deeds: Workload) -> None:
         """Go through some deeds with an engine of their own."""
         async with rigged(sandbox, tmp_path_factory.mktemp("rig")) as rig:
             for deed in deeds:

@@ -7,16 +7,16 @@ from random import Random
 
 import pytest
 
-from bench import away
-from bench.crash import crash
-from bench.firstbyte import first_bytes
-from bench.follow import follow
-from bench.outage import Outage, lower_outage, upper_outage
-from bench.pause import WAYS, pause
-from bench.services import rolls
-from bench.storm import draw
-from bench.streams import Place, Pod, drawn, made, put, rounds_of
-from bench.trial import Trial
+from bench.faults import away
+from bench.faults.crash import crash
+from bench.faults.outage import Outage, lower_outage, upper_outage
+from bench.faults.pause import WAYS, pause
+from bench.faults.storm import draw
+from bench.kit.trial import Trial
+from bench.speed.firstbyte import first_bytes
+from bench.speed.follow import follow
+from bench.speed.services import rolls
+from bench.speed.streams import Place, Pod, drawn, made, put, rounds_of
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 
@@ -62,14 +62,14 @@ async def test_slices_follow_a_rolling_update_in_every_cluster(fragile: Sandbox)
 
 
 async def test_logs_that_are_followed_while_pods_are_mirrored_lose_nothing(fragile: Sandbox) -> None:
-    """Through the upper cluster and directly; `python -m bench.follow` has many more, and looks at the time."""
+    """Through the upper cluster and directly; `python -m bench.speed.follow` has many more, and looks at the time."""
     result = await follow(fragile, Namespace(streams=8, rate=20_000, line=500, seconds=2.0, pods=10, rounds=1))
     assert result["broken"] == []
     assert min(run["lines"] for run in result["runs"]) > 0
 
 
 async def test_what_exec_carries_is_the_same_to_the_last_byte(fragile: Sandbox, tmp_path: Path) -> None:
-    """Through the upper cluster and directly, out and in; `python -m bench.streams` has much more of it."""
+    """Through the upper cluster and directly, out and in; `python -m bench.speed.streams` has much more of it."""
     place = Place(fragile, tmp_path / "content", drawn(tmp_path / "content", 5), tmp_path / "received", 5)
     pod = Pod("carries", "lower-b", 0)
     async with Trial(fragile) as trial:

@@ -1,26 +1,24 @@
-"""Hostile tenants beside honest load in memory, in short: `python -m bench.hostility` plays two thousand sequences."""
+"""Hostile tenants beside honest load in memory, in short: `python -m bench.model.hostility` plays 2,000 sequences."""
 
 import asyncio
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from bench.hostility.arena import Arena
-from bench.hostility.choices import RANGE, Choices
-from bench.hostility.deeds import MOST, SORTS, Play, thought_up
-from bench.hostility.forging import FINALIZER, KINDS, OTHER_MANAGER, Forgery, Known, pod_below, predecessor, thing
-from bench.hostility.hands import HONEST
-from bench.hostility.health import Health
-from bench.hostility.lateness import BOUND
-from bench.hostility.marks import BELOW, Marks
-from bench.hostility.playing import setting_of, wrong
-from bench.hostility.real import engines
-from bench.hostility.setting import SETTINGS, Setting
-from bench.sequences.__main__ import unburdened
-from bench.sequences.deeds import Deed, read
-from bench.sequences.model import LOWERS
-from bench.sequences.playing import in_no_time
+from bench.model.hostility.actions import MOST, SORTS, Play, thought_up
+from bench.model.hostility.arena import Arena
+from bench.model.hostility.choices import RANGE, Choices
+from bench.model.hostility.forging import FINALIZER, KINDS, OTHER_MANAGER, Forgery, Known, pod_below, predecessor, thing
+from bench.model.hostility.hands import HONEST
+from bench.model.hostility.health import Health
+from bench.model.hostility.lateness import BOUND
+from bench.model.hostility.marks import BELOW, Marks
+from bench.model.hostility.playing import setting_of, wrong
+from bench.model.hostility.real import engines
+from bench.model.hostility.setting import SETTINGS, Setting
+from bench.model.sequences.actions import Action, read
+from bench.model.sequences.model import LOWERS
+from bench.model.sequences.playing import in_no_time
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_NAMESPACE, UPPER_UID
 from tensile.objects import (
     CONFIG_MAP,
@@ -41,16 +39,6 @@ A, B = LOWERS
 MARK = "0123456789abcdef"
 
 
-@pytest.fixture
-def rarely_collected() -> Iterator[None]:
-    """Have garbage be collected as seldom as in a campaign."""
-    before = gc.get_threshold()
-    unburdened()
-    yield
-    gc.unfreeze()
-    gc.set_threshold(*before)
-
-
 @pytest.mark.usefixtures("rarely_collected")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whatever_hostile_tenants_do_they_reach_nothing_and_hold_up_nobody(part: int) -> None:
@@ -60,13 +48,13 @@ def test_whatever_hostile_tenants_do_they_reach_nothing_and_hold_up_nobody(part:
 
 
 def test_a_sequence_is_its_seeds() -> None:
-    """It can be played again, as a whole or written out; every sort of deed and every setting comes up."""
+    """It can be played again, as a whole or written out; every sort of action and every setting comes up."""
     every = [thought_up(seed) for seed in range(200)]
     assert every == [thought_up(seed) for seed in range(200)]
-    assert {deed.sort for deeds in every for deed in deeds} == {*SORTS, "setting"}
-    assert {setting_of(deeds) for deeds in every} == set(SETTINGS)
-    assert all(MOST // 3 < len(deeds) <= MOST + 1 for deeds in every)
-    assert all(0 <= deed.number < RANGE for deeds in every for deed in deeds)
+    assert {action.sort for actions in every for action in actions} == {*SORTS, "setting"}
+    assert {setting_of(actions) for actions in every} == set(SETTINGS)
+    assert all(MOST // 3 < len(actions) <= MOST + 1 for actions in every)
+    assert all(0 <= action.number < RANGE for actions in every for action in actions)
     assert read(map(str, every[0])) == every[0]
     assert setting_of(every[0][1:]) == Setting()
 
@@ -79,7 +67,7 @@ def test_a_number_is_taken_apart_into_choices() -> None:
     assert Choices(1).chance(3)
 
 
-# Deeds.
+# Actions.
 
 
 def forged(number: int, make: Callable[[Choices, Known], Forgery]) -> Forgery:
@@ -114,8 +102,8 @@ def spoiled(setting: Setting, spoil: Spoil) -> list[str]:
         arena = Arena(setting)
         play = Play(arena)
         await arena.start()
-        for deed in read(["pod:0", "serve:0", "wait:3"]):
-            await play.carry_out(deed)
+        for action in read(["pod:0", "serve:0", "wait:3"]):
+            await play.carry_out(action)
         await arena.calm()
         assert list(arena.watchman.wrong) == []
         done = spoil(arena)
@@ -130,7 +118,7 @@ def spoiled(setting: Setting, spoil: Spoil) -> list[str]:
 
 
 def puts(kind: Kind, namespace: str, of: str) -> Spoil:
-    """Have a copy of an object of bank's put into a namespace of the lower that has none of its pods."""
+    """Copy an object of bank's into a lower namespace that has none of its pods."""
 
     def spoil(arena: Arena) -> None:
         """Put it there."""
@@ -163,7 +151,7 @@ def test_the_watchman_sees_a_status_that_is_not_a_pod_s_own() -> None:
     """A word, or an address, of a pod of the hostile tenant's."""
 
     def spoil(arena: Arena) -> None:
-        """Have it be told."""
+        """Report it."""
         word = arena.ledger.marks.new(BELOW)
         status = {"phase": "Running", "podIP": "6.6.1.1", "message": word}
         arena.clusters[UPPER].alter(Ref(UPPER, POD, "bank", "web"), lambda one: one.update(status=status))
@@ -188,14 +176,14 @@ def test_the_watchman_sees_that_a_pod_is_late() -> None:
     """One that nobody makes below, as no engine runs that could."""
 
     async def run() -> list[str]:
-        """Have a pod whose lower one goes again and again."""
+        """Play a pod whose lower pod is deleted again and again."""
         arena = Arena(Setting())
         play = Play(arena)
         await arena.start()
         watching = asyncio.get_running_loop().create_task(arena.watch())
         for way in arena.ways.values():
             way.is_down = True
-        await play.carry_out(Deed("pod", 0))
+        await play.carry_out(Action("pod", 0))
         await asyncio.sleep(2 * BOUND)
         watching.cancel()
         await arena.crash()
@@ -208,13 +196,13 @@ def test_hostile_deeds_are_done_by_their_own_hands_in_their_own_namespaces() -> 
     """What the one below makes is known for his, and nothing of it is anywhere else."""
 
     async def run() -> list[str]:
-        """Do every sort of hostile deed many times."""
+        """Do every sort of hostile action many times."""
         arena = Arena(Setting(ground="tenant"))
         play = Play(arena)
         await arena.start()
         for number in range(20):
             for sort in ("pod", "forge", "mimic", "thing", "tamper", "flood", "tell", "pretend", "stuff"):
-                await play.carry_out(Deed(sort, number * 7919**3))
+                await play.carry_out(Action(sort, number * 7919**3))
         made = [one for kind in (POD, SECRET) for one in arena.every(B, kind) if uid(one) in arena.ledger.hostile]
         await arena.crash()
         return sorted({metadata(one)["namespace"] for one in made})

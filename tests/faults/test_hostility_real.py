@@ -1,21 +1,21 @@
-"""Hostile tenants on real control planes, in short: `python -m bench.hostility.real` plays two hundred sequences."""
+"""Hostile tenants on real control planes, in short: `python -m bench.model.hostility.real` plays 200 sequences."""
 
 from pathlib import Path
 
 import pytest
 
-from bench.hostility.deeds import Play
-from bench.hostility.ground import Ground
-from bench.hostility.hands import HONEST
-from bench.hostility.honest import DATABASE
-from bench.hostility.lookout import Lookout
-from bench.hostility.marks import ABOVE, BELOW
-from bench.hostility.real import campaign
-from bench.hostility.setting import Setting
-from bench.hostility.storms import Storms
-from bench.rig import LOWERS, Rig
-from bench.sequences.deeds import read
-from bench.sites import until
+from bench.kit.rig import LOWERS, Rig
+from bench.kit.sites import until
+from bench.model.hostility.actions import Play
+from bench.model.hostility.ground import RealArena
+from bench.model.hostility.hands import HONEST
+from bench.model.hostility.honest import DATABASE
+from bench.model.hostility.lookout import Lookout
+from bench.model.hostility.marks import ABOVE, BELOW
+from bench.model.hostility.real import campaign
+from bench.model.hostility.setting import Setting
+from bench.model.hostility.storms import Storms
+from bench.model.sequences.actions import read
 from tensile.names import OWNER, UPPER_UID
 from tensile.objects import POD, SECRET, UPPER, Ref, uid
 from tensile.sandbox.sandbox import Sandbox
@@ -41,7 +41,7 @@ async def test_on_real_clusters_hostile_tenants_reach_nothing_and_hold_up_nobody
 async def test_on_real_clusters_is_seen_what_is_where_it_does_not_belong(sandbox: Sandbox, tmp_path: Path) -> None:
     """There is no engine here, and somebody does what one must not do."""
     async with Rig(sandbox, tmp_path) as rig, Lookout(rig) as lookout:
-        async with Ground(rig, lookout, Storms(rig), Setting(lower=B)) as ground:
+        async with RealArena(rig, lookout, Storms(rig), Setting(lower=B)) as ground:
             watchman, setting = ground.watchman, ground.ledger.setting
             await Play(ground, rig.nodes.__getitem__).carry_out(*read(["pod:0"]))
             original = Ref(UPPER, SECRET, setting.bank, DATABASE)
@@ -66,7 +66,7 @@ async def test_on_real_clusters_hostile_tenants_write_in_their_own_namespaces_al
     async with (
         Rig(sandbox, tmp_path) as rig,
         Lookout(rig) as lookout,
-        Ground(rig, lookout, Storms(rig), Setting(lower=B)) as ground,
+        RealArena(rig, lookout, Storms(rig), Setting(lower=B)) as ground,
     ):
         setting, place = ground.ledger.setting, ground.ledger.places.ground()
         for who, own, other in (
@@ -87,5 +87,5 @@ async def _has(lookout: Lookout, *refs: Ref) -> bool:
     return all(lookout.find(ref) is not None for ref in refs)
 
 
-async def _says(ground: Ground, count: int) -> bool:
+async def _says(ground: RealArena, count: int) -> bool:
     return len(ground.watchman.wrong) >= count

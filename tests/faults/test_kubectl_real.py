@@ -1,11 +1,11 @@
-"""kubectl says the same of both kinds of nodes, in short: `make faults` has an older kubectl say it, too."""
+"""kubectl says the same of both kinds of nodes, in short; `make behaviour` tries an older kubectl, too."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from bench.kubectl.__main__ import trial
+from bench.conformance.kubectl.__main__ import trial
 from tensile.sandbox import real_node
 from tensile.sandbox.binaries import cache_directory
 

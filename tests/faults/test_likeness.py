@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import orjson
 import pytest
 
-from bench.likeness.asking import OWN, STRANGER, Asking, Request, Stock, filled
-from bench.likeness.sides import Pair, Recorder, Side, difference
-from bench.likeness.trial import LAST, prepared, trial, unlike
+from bench.conformance.likeness.asking import OWN, STRANGER, Asking, Request, Stock, filled
+from bench.conformance.likeness.sides import Pair, Recorder, Side, difference
+from bench.conformance.likeness.trial import LAST, prepared, trial, unlike
 from tensile.errors import Conflict
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
@@ -22,7 +22,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 @pytest.mark.real
 async def test_a_rehearsal_answers_as_a_real_cluster(sandbox: Sandbox) -> None:
-    """Objects, errors, UIDs, versions and events are the same; `python -m bench.likeness` asks for more of them."""
+    """Objects, errors, UIDs, versions and events are the same; `python -m bench.conformance.likeness` asks for more."""
     cluster = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
     try:
         results = [await trial(cluster, seed, REQUESTS) for seed in range(1, TRIALS + 1)]

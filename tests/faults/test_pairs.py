@@ -1,13 +1,13 @@
-"""Two engines in memory, one of which knows late: `python -m bench.sequences.pairs` carries every play out."""
+"""Two engines in memory, one of which knows late: `python -m bench.model.sequences.pairs` carries every play out."""
 
 import pytest
 
-from bench.sequences.deeds import Deed, read
-from bench.sequences.model import LOWERS
-from bench.sequences.pairs import ORDERS, SINCE, pairs, played, tried
-from bench.sequences.playing import ended, in_no_time, staged
-from bench.sequences.races import BEGUN, COPIES
-from bench.sequences.stage import Stage
+from bench.model.sequences.actions import Action, read
+from bench.model.sequences.model import LOWERS
+from bench.model.sequences.pairs import ORDERS, SINCE, pairs, played, tried
+from bench.model.sequences.playing import ended, in_no_time, staged
+from bench.model.sequences.races import BEGUN, COPIES
+from bench.model.sequences.stage import Stage
 
 PAIRS = {one.name: one for one in pairs()}
 SHARES = 3
@@ -22,8 +22,8 @@ def test_plays_are_of_all_that_can_be_going_on() -> None:
     assert {name.removeprefix("Pod ").split(",")[0] for name in PAIRS} == {*BEGUN, *COPIES}
     assert {name.split(", ")[-1] for name in PAIRS} == set(ORDERS)
     assert {name.split(", ")[2] for name in PAIRS if name.startswith("Pod ")} == set(SINCE)
-    assert all([deed.sort for deed in one.deeds].count("stop") == 3 for one in PAIRS.values())
-    assert all([deed.sort for deed in one.deeds].count("go") == 3 for one in PAIRS.values())
+    assert all([action.sort for action in one.actions].count("stop") == 3 for one in PAIRS.values())
+    assert all([action.sort for action in one.actions].count("go") == 3 for one in PAIRS.values())
 
 
 @pytest.mark.parametrize("share", range(SHARES))
@@ -41,8 +41,8 @@ def test_a_pod_that_runs_outlives_an_engine_that_knows_an_older_one(name: str) -
 
 def test_two_engines_come_to_rest_with_nobody_doing_anything() -> None:
     """A write of the one gives the other nothing to do, with lists as with watches."""
-    deeds: list[Deed] = read(["pod:90", "serve:0", "wait:3", "run:0", "wait:3"])
-    assert in_no_time(lambda: played(deeds)) == []
+    actions: list[Action] = read(["pod:90", "serve:0", "wait:3", "run:0", "wait:3"])
+    assert in_no_time(lambda: played(actions)) == []
 
 
 def test_an_engine_that_cannot_reach_what_another_can_is_no_fast_fight() -> None:
@@ -50,13 +50,13 @@ def test_an_engine_that_cannot_reach_what_another_can_is_no_fast_fight() -> None
     written: list[str] = []
 
     async def run() -> list[str]:
-        """Have one be cut off for two minutes."""
+        """Cut one off for two minutes."""
         stage, model, play = staged()
         late = Stage(model.look, stage)
         await stage.start()
         await late.start()
-        for deed in read(["pod:90", "serve:0", "wait:3", "run:0", "wait:3"]):
-            await play.carry_out(deed)
+        for action in read(["pod:90", "serve:0", "wait:3", "run:0", "wait:3"]):
+            await play.carry_out(action)
         late.leave(LOWERS[1], 600.0)
         start = len(stage.done)
         await stage.rest(APART)

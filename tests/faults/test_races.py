@@ -1,10 +1,10 @@
-"""The same name, another object: every race of `python -m bench.sequences.races`, in memory."""
+"""The same name, another object: every race of `python -m bench.model.sequences.races`, in memory."""
 
 from collections import Counter
 
 import pytest
 
-from bench.sequences.races import BEGUN, COPIES, raced, races
+from bench.model.sequences.races import BEGUN, COPIES, raced, races
 
 RACES = {one.name: one for one in races()}
 SHARES = 4
@@ -16,7 +16,7 @@ def test_races_are_a_thousand() -> None:
     kinds = Counter(name.split()[0] for name in RACES)
     assert set(kinds) == {"Pod", *COPIES}
     assert {name.removeprefix("Pod ").split(",")[0] for name in RACES if name.startswith("Pod")} == set(BEGUN)
-    assert all(sum(deed.sort in ("again", "unmake", "anew") for deed in one.deeds) == 1 for one in RACES.values())
+    assert all(sum(action.sort in ("again", "unmake", "anew") for action in one.actions) == 1 for one in RACES.values())
 
 
 @pytest.mark.parametrize("share", range(SHARES))

@@ -1,10 +1,10 @@
-"""The webhook while its replicas are replaced, in short: `python -m bench.replaced` does it with 500 pods."""
+"""The webhook while its replicas are replaced, in short: `python -m bench.faults.replaced` does it with 500 pods."""
 
 from argparse import Namespace
 
 import pytest
 
-from bench.replaced import NOTICED, OVER, Creation, judged, scenario
+from bench.faults.replaced import NOTICED, OVER, Creation, judged, scenario
 from tensile.sandbox.sandbox import Sandbox
 
 

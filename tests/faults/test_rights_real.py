@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from bench.granting import Thing
-from bench.rights import Measure, Trial, trial_of
+from bench.kit.granting import Thing
+from bench.mutation.rights import Measure, Trial, trial_of
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 

@@ -1,16 +1,14 @@
-"""Sequences at random on clusters in memory, in short: `python -m bench.sequences` plays twenty thousand."""
+"""Sequences at random on clusters in memory, in short: `python -m bench.model.sequences` plays twenty thousand."""
 
-import gc
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from bench.sequences.__main__ import unburdened
-from bench.sequences.deeds import RANGE, SORTS, Deed, read, thought_up
-from bench.sequences.model import LOWERS, SPACE, Model
-from bench.sequences.playing import in_no_time, shrunk, staged, wrong
-from bench.sequences.stage import Stage
+from bench.model.sequences.actions import RANGE, SORTS, Action, read, thought_up
+from bench.model.sequences.model import LOWERS, SPACE, Model
+from bench.model.sequences.playing import in_no_time, shrunk, staged, wrong
+from bench.model.sequences.stage import Stage
 from tensile.objects import (
     CLAIM,
     CONFIG_MAP,
@@ -34,16 +32,6 @@ _A, _B = LOWERS
 Spoil = Callable[[Stage, Model], object]
 
 
-@pytest.fixture
-def rarely_collected() -> Iterator[None]:
-    """Have garbage be collected as seldom as in a campaign: that is a fifth of the time."""
-    before = gc.get_threshold()
-    unburdened()
-    yield
-    gc.unfreeze()
-    gc.set_threshold(*before)
-
-
 @pytest.mark.usefixtures("rarely_collected")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whatever_happens_everything_is_right_in_the_end(part: int) -> None:
@@ -53,20 +41,23 @@ def test_whatever_happens_everything_is_right_in_the_end(part: int) -> None:
 
 
 def test_a_sequence_is_its_seeds() -> None:
-    """It can be played again, as a whole or written out; every sort of deed comes up."""
+    """It can be played again, as a whole or written out; every sort of action comes up."""
     every = [thought_up(seed) for seed in range(200)]
     assert every == [thought_up(seed) for seed in range(200)]
-    assert {deed.sort for deeds in every for deed in deeds} == set(SORTS)
-    assert all(10 <= len(deeds) <= 30 for deeds in every)
-    assert all(0 <= deed.number < RANGE for deeds in every for deed in deeds)
+    assert {action.sort for actions in every for action in actions} == set(SORTS)
+    assert all(10 <= len(actions) <= 30 for actions in every)
+    assert all(0 <= action.number < RANGE for actions in every for action in actions)
     assert read(map(str, every[0])) == every[0]
 
 
 def test_a_sequence_is_cut_down_to_what_it_takes() -> None:
     """However far apart that is."""
-    deeds = [Deed("wait", number) for number in range(23)]
-    assert shrunk(deeds, lambda left: {Deed("wait", 3), Deed("wait", 17)} <= set(left)) == [deeds[3], deeds[17]]
-    assert shrunk(deeds, lambda _left: True) == []
+    actions = [Action("wait", number) for number in range(23)]
+    assert shrunk(actions, lambda left: {Action("wait", 3), Action("wait", 17)} <= set(left)) == [
+        actions[3],
+        actions[17],
+    ]
+    assert shrunk(actions, lambda _left: True) == []
 
 
 def ref(cluster: str, kind: Kind, name: str) -> Ref:
@@ -75,12 +66,12 @@ def ref(cluster: str, kind: Kind, name: str) -> Ref:
 
 
 def lacks(cluster: str, kind: Kind, name: str) -> Spoil:
-    """Have an object go."""
+    """Remove an object."""
     return lambda stage, _model: stage.clusters[cluster].vanish(ref(cluster, kind, name))
 
 
 def has(cluster: str, kind: Kind, name: str, **fields: object) -> Spoil:
-    """Have fields of an object be others."""
+    """Change fields of an object."""
     return lambda stage, _model: stage.clusters[cluster].alter(ref(cluster, kind, name), lambda one: one.update(fields))
 
 
@@ -91,8 +82,8 @@ def spoiled(spoil: Spoil) -> list[str]:
         """Do so."""
         stage, model, play = staged()
         await stage.start()
-        for deed in EVERYTHING:
-            await play.carry_out(deed)
+        for action in EVERYTHING:
+            await play.carry_out(action)
         await stage.calm()
         assert model.wrong() == []
         await stage.crash()

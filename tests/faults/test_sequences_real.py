@@ -1,18 +1,18 @@
-"""Sequences at random on real control planes, in short: `python -m bench.sequences.real` plays two hundred."""
+"""Sequences at random on real control planes, in short: `python -m bench.model.sequences.real` plays two hundred."""
 
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import Delayed, Dropped, Lost, Passed, Refused, Torn
-from bench.rig import Rig
-from bench.scene import Scene
-from bench.sequences.deeds import read
-from bench.sequences.ground import Ground
-from bench.sequences.real import ONE_IN, SORTS, STORMS, Weather, campaign, thought_up
-from bench.sites import until
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Delayed, Dropped, Lost, Passed, Refused, Torn
+from bench.kit.rig import Rig
+from bench.kit.scene import Scene
+from bench.kit.sites import until
+from bench.model.sequences.actions import read
+from bench.model.sequences.ground import RealNamespace
+from bench.model.sequences.real import ONE_IN, SORTS, STORMS, FaultPlan, campaign, thought_up
 from tensile.sandbox.sandbox import Sandbox
 
 SEQUENCES, MOST = 6, 15
@@ -29,11 +29,11 @@ SPOILS = (
 
 
 def test_a_sequence_on_real_clusters_is_its_seeds() -> None:
-    """Every sort of deed comes up, and each can be done: on the ground, or as a storm."""
+    """Every sort of action comes up, and each can be done: on the ground, or as a storm."""
     every = [thought_up(seed) for seed in range(100)]
     assert every == [thought_up(seed) for seed in range(100)]
-    assert {deed.sort for deeds in every for deed in deeds} == set(SORTS)
-    assert all(10 <= len(deeds) <= 30 for deeds in every)
+    assert {action.sort for actions in every for action in actions} == set(SORTS)
+    assert all(10 <= len(actions) <= 30 for actions in every)
     assert len(thought_up(1, 9)) <= 9
 
 
@@ -41,7 +41,7 @@ def test_a_sequence_on_real_clusters_is_its_seeds() -> None:
 async def test_only_writes_of_namespaces_that_are_shaken_meet_with_faults(sandbox: Sandbox, tmp_path: Path) -> None:
     """One in four of them does, with every sort of fault in its time, and they are counted."""
     async with Rig(sandbox, tmp_path) as rig:
-        weather = Weather(rig, Random(1))
+        weather = FaultPlan(rig, Random(1))
         weather.shaken.add("shaken")
         write, read_only = (Asked("upper", verb, "pods", "", "shaken", "p0") for verb in ("patch", "get"))
         assert {await weather.meet(one) for one in [write._replace(namespace="calm"), read_only] * 50} == {Passed()}
@@ -59,20 +59,20 @@ async def test_on_the_ground_is_seen_what_is_wrong(sandbox: Sandbox, tmp_path: P
         rig.start()
         await rig.usable()
         async with Scene(rig) as scene:
-            ground = Ground(scene)
-            for deed in read(EVERYTHING):
-                await ground.carry_out(deed)
+            ground = RealNamespace(scene)
+            for action in read(EVERYTHING):
+                await ground.carry_out(action)
             await until(lambda: _is_right(ground), "everything is right", PATIENCE)
             rig.kill()
-            for deed, words in SPOILS:
-                await ground.carry_out(*read([deed]))
-                assert words in await ground.wrong(), deed
+            for action, words in SPOILS:
+                await ground.carry_out(*read([action]))
+                assert words in await ground.wrong(), action
             assert await ground.wrong() == [SPOILS[-1][1]]
             assert any("Pod" not in one and "p0" in one for one in ground.story())
-            await rig.upper.remove(scene.path("pods", "p0") + "?gracePeriodSeconds=0")
+            await rig.upper.delete(scene.path("pods", "p0") + "?gracePeriodSeconds=0")
 
 
-async def _is_right(ground: Ground) -> bool:
+async def _is_right(ground: RealNamespace) -> bool:
     return not await ground.wrong()
 
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from bench.canaries import FORMS, MOMENTS, SUBJECTS, Case, cases, marks
-from bench.strangers import Field, strangers
+from bench.faults.canaries import FORMS, MOMENTS, SUBJECTS, Case, cases, marks
+from bench.faults.strangers import Field, strangers
 from tensile.names import LEGACY, OWNER, UPPER_UID, owner_of
 from tensile.sandbox.sandbox import Sandbox
 

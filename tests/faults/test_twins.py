@@ -1,15 +1,15 @@
-"""Two engines on one topology, in short; `python -m bench.twins` goes on for a hundred rounds."""
+"""Two engines on one topology, in short; `python -m bench.faults.twins` goes on for a hundred rounds."""
 
 from pathlib import Path
 
 import pytest
 from faultkit import below
 
-from bench.faultproxy.asked import Asked
-from bench.faultproxy.faults import Passed
-from bench.faultproxy.journal import Journal
-from bench.histories import Sight
-from bench.twins import answers, paired, remade, twins_apart
+from bench.faults.twins import answers, paired, remade, twins_apart
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Passed
+from bench.kit.faultproxy.journal import Journal
+from bench.kit.histories import Sight
 from tensile.sandbox.sandbox import Sandbox
 
 SEED = 20261121

@@ -1,13 +1,13 @@
-"""Watches that do not tell the truth, in short; `python -m bench.watches` does it at length, with half-open ones."""
+"""Watches that do not tell the truth, in short; `python -m bench.faults.watches` has more, half-open ones too."""
 
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from bench.rig import Rig
-from bench.sites import MERGE, PODS, Refused, until
-from bench.watches import FAULTS, LOWER, PATIENCE, Field, laid_out, suffer
+from bench.faults.watches import FAULTS, LOWER, PATIENCE, Field, laid_out, suffer
+from bench.kit.rig import Rig
+from bench.kit.sites import MERGE, PODS, Refused, until
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 
@@ -39,7 +39,7 @@ async def test_what_is_wrong_in_a_namespace_is_told(sandbox: Sandbox, tmp_path: 
         assert await field.settled(0.0, 0.1) == {}
         gone = {"metadata": {"finalizers": None}}
         await rig.upper.call("PATCH", f"{PODS.format(namespace)}/pod-0", gone, MERGE)
-        await rig.upper.remove(f"/api/v1/namespaces/{namespace}")
+        await rig.upper.delete(f"/api/v1/namespaces/{namespace}")
 
 
 async def _accepted(rig: Rig, namespace: str, body: dict[str, object]) -> None:

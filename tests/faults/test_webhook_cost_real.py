@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.webhook import BARS, cost, judged, measured, pod, worst
+from bench.speed.webhook import BARS, cost, judged, measured, pod, worst
 from tensile.sandbox.sandbox import Sandbox
 
 BUSY = 4

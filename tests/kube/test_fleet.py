@@ -1,13 +1,12 @@
 """Many clusters at once: opened, fed, watched over, closed, each apart from the others."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
 import pytest
+from fleetkit import QUICK, fleet_of, names, pods
 from scripted import (
     UID,
-    WAIT,
     Answer,
     Apiserver,
     Hang,
@@ -25,35 +24,10 @@ from scripted import (
 
 from tensile.errors import Unreachable
 from tensile.kube.cluster import Selection, WatchEvent
-from tensile.kube.fleet import Fleet, InformerSpec
+from tensile.kube.fleet import InformerSpec
 from tensile.kube.health import WrongCluster
-from tensile.kube.limits import InformerTimings
 from tensile.kube.store import Cache, Delta
 from tensile.objects import CONFIG_MAP, POD, UPPER, Ref
-
-QUICK = InformerTimings(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)
-
-
-@asynccontextmanager
-async def fleet_of(**options: object) -> AsyncIterator[Fleet]:
-    """Make a fleet in a hurry, and close it."""
-    settings = {"chance": lambda: 0.5, "pace": QUICK, "probe": 0.02, "patience": WAIT}
-    fleet = Fleet(**{**settings, **options})  # type: ignore[arg-type]
-    try:
-        async with asyncio.timeout(2 * WAIT):
-            yield fleet
-    finally:
-        await fleet.close_all()
-
-
-def pods(name: str, cache: Cache) -> InformerSpec:
-    """Feed a cache with all pods of a cluster."""
-    return InformerSpec(name, POD, Selection(), cache)
-
-
-def names(cache: Cache) -> list[str]:
-    """Return the cached names, sorted."""
-    return sorted(entry.name for entry in cache)
 
 
 async def test_an_opened_cluster_is_identified_and_fed(apiserver: Apiserver) -> None:

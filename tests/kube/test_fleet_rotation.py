@@ -23,7 +23,7 @@ REF = Ref("a", POD, "default", "web")
 QUICK = InformerTimings(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)
 
 
-class Ground:
+class RotatedFleet:
     """Two apiservers over TLS, a kubeconfig that leads to the first, and a fleet that follows it as cluster `a`."""
 
     def __init__(self, home: Path, papers: Papers, servers: tuple[Apiserver, Apiserver]) -> None:
@@ -77,12 +77,12 @@ def bearers(server: Apiserver) -> set[str]:
 
 
 @asynccontextmanager
-async def ground(home: Path, papers: Papers, uid: str = UID) -> AsyncIterator[Ground]:
+async def ground(home: Path, papers: Papers, uid: str = UID) -> AsyncIterator[RotatedFleet]:
     """Return the ground; the second apiserver is of the cluster with that UID."""
     one, other = Apiserver(), Apiserver(uid)
     tls = papers.server_context()
     async with running(one, tls), running(other, tls), asyncio.timeout(2 * WAIT):
-        made = Ground(home, papers, (one, other))
+        made = RotatedFleet(home, papers, (one, other))
         made.write(one)
         try:
             yield made

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from hostilekit import GROWN_AT_MOST, LOGGED_AT_MOST, NAME, TIME, meeting
 
-from bench.hostile.ways import WAYS
+from bench.faults.hostile.ways import WAYS
 
 FOLLOWED = [way.name for way in WAYS.values() if way.sort in ("list", "watch", "identity")]
 TOO_LARGE = {

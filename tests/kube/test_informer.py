@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from itertools import count, pairwise
 
 import pytest
@@ -23,6 +23,7 @@ from scripted import (
     status_body,
     told,
 )
+from tasks import background
 
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection
@@ -69,13 +70,10 @@ async def following(
 ) -> AsyncIterator[Followed]:
     """Run an informer against a scripted apiserver."""
     followed = Followed(server, pace, clock, cache or Cache(), every)
-    task = asyncio.create_task(followed.informer.run())
     try:
-        yield followed
+        async with background(followed.informer.run()):
+            yield followed
     finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
         await followed.cluster.close()
 
 

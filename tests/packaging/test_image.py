@@ -1,6 +1,6 @@
 """What the Dockerfile and the dependencies' list of the image claim, as far as it holds without building one.
 
-`python -m bench.image` builds it and runs it.
+`python -m bench.packaging.image` builds it and runs it.
 """
 
 import fnmatch

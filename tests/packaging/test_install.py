@@ -1,4 +1,4 @@
-"""What is missing on a machine is told in one line, and nothing stays: in short what `python -m bench.install` does."""
+"""What a machine lacks is named in one line, and nothing stays: `python -m bench.packaging.install` in short."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.install import Case, Place, cases, furnished, judged, tried
+from bench.packaging.install import Case, Place, cases, furnished, judged, tried
 from tensile.sandbox.binaries import cache_directory
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -5,12 +5,14 @@ from typing import Any
 import pytest
 from worldkit import (
     OWNER_HERE,
+    SIBLING,
     STRANGER,
     A,
     B,
     changed,
     config_map,
     filled,
+    kept_node,
     marked,
     put,
     thing,
@@ -19,7 +21,7 @@ from worldkit import (
     written,
 )
 
-from tensile.names import LEGACY, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, owner_of
+from tensile.names import LEGACY, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD
 from tensile.objects import CONFIG_MAP, NODE, POD, UPPER, Manifest, Ref, annotations, labels
 from tensile.reconcile.adoption import adopts, claim, conflict, objection, running
 from tensile.reconcile.desired import Decision, Present
@@ -28,19 +30,12 @@ from tensile.reconcile.pods.references import copy_of
 from tensile.reconcile.world import Key, World
 
 REF = Ref(A, CONFIG_MAP, "default", "settings")
-SIBLING = owner_of(OWNER_HERE.upper, "second")
 KEY = Key("test", A, "default", "settings")
 
 
 def adopting() -> World:
     """Make a world in which lower-a adopts and lower-b does not."""
     return world("name: lower-a, onConflict: adopt", "name: lower-b")
-
-
-def kept_node(owner: str, ready: str = "True", **more: str) -> Manifest:
-    """Make a virtual node of an owner, as its engine or its absence shows."""
-    node = thing("Node", f"node-{owner}", "", labels={"type": "virtual-kubelet", OWNER: owner} | more)
-    return {**node, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
 
 
 def why(found: Manifest, here: World | None = None, ref: Ref = REF) -> str:

@@ -1,11 +1,10 @@
 """What an error means, and that no key is lost, whatever happens on the way."""
 
-import asyncio
 from typing import Any
 
 import pytest
 from answering import Held
-from loopkit import ONE, TWO, Bench, Told, copy, event, present, unfollowed
+from loopkit import ONE, TWO, LoopUnderTest, ScriptedRule, copy, event, present, unfollowed, until
 from virtualtime import clock, in_virtual_time
 from worldkit import STRANGER, A, config_map, marked, put, upper_pod
 
@@ -35,20 +34,15 @@ def stored(manifest: Manifest, version: int) -> Manifest:
     return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(version)}}
 
 
-def tries(bench: Bench, verb: str = "create") -> int:
+def tries(bench: LoopUnderTest, verb: str = "create") -> int:
     """Count how often the lower cluster was asked for something."""
     return [one.verb for one in bench.lower.asked].count(verb)
-
-
-async def until(seconds: float) -> None:
-    """Let time pass up to a moment after the test's beginning."""
-    await asyncio.sleep(max(seconds - clock(), 0))
 
 
 @in_virtual_time
 async def test_what_is_wanted_is_done_once() -> None:
     """The answer is in the cache at once, so that the next look finds nothing to do."""
-    bench = Bench()
+    bench = LoopUnderTest()
     await bench.run(WANTED)
     assert bench.noted.verbs() == ["create one"]
     bench.loop.add(ONE)
@@ -60,7 +54,7 @@ async def test_what_is_wanted_is_done_once() -> None:
 @in_virtual_time
 async def test_steps_are_carried_out_in_their_order() -> None:
     """Each after the one before was answered."""
-    bench = Bench()
+    bench = LoopUnderTest()
     await bench.run(Decision((present("b"), present("a"), present("c"))))
     assert bench.lower.verbs() == ["create ConfigMap b", "create ConfigMap a", "create ConfigMap c"]
 
@@ -72,7 +66,7 @@ PASSING = [Unreachable("x"), Unauthorized("x"), Expired("x"), ClusterError("x")]
 @in_virtual_time
 async def test_trouble_that_passes_is_waited_out(error: ClusterError) -> None:
     """With rests that double, and no word to the pod's author, who can do nothing about it."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("create", *[error] * 3)
     await bench.run(WANTED)
     assert (tries(bench), bench.loop.delayed) == (1, 1)
@@ -89,7 +83,7 @@ async def test_trouble_that_passes_is_waited_out(error: ClusterError) -> None:
 @in_virtual_time
 async def test_trouble_that_lasts_is_looked_at_every_few_seconds() -> None:
     """So that a cluster that comes back is used soon, and one that does not is not hammered."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("create", *[Unreachable("x")] * 1000)
     await bench.run(WANTED)
     await until(3600)
@@ -108,7 +102,7 @@ async def test_trouble_that_lasts_is_looked_at_every_few_seconds() -> None:
 @in_virtual_time
 async def test_a_denial_is_said_and_tried_again(error: ClusterError, problem: Problem) -> None:
     """Quotas are raised and rights given: once it comes through, the problem is gone."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("create", *[error] * 3)
     await bench.run(WANTED)
     assert bench.world.problems == {ONE: problem}
@@ -123,7 +117,7 @@ async def test_a_denial_is_said_and_tried_again(error: ClusterError, problem: Pr
 @in_virtual_time
 async def test_a_denied_key_is_decided_at_once_with_its_problem_known() -> None:
     """So that the pod says why it does not start with the first try."""
-    bench = Bench()
+    bench = LoopUnderTest()
     seen: list[Problem | None] = []
 
     def says(of: Any) -> Decision:
@@ -143,7 +137,7 @@ async def test_a_denied_key_is_decided_at_once_with_its_problem_known() -> None:
 @in_virtual_time
 async def test_a_refused_step_rests_while_those_before_it_go_on() -> None:
     """A pod that cannot be made is still reported on."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("create", Denied("no room"))
     await bench.run(WANTED)
     assert tries(bench) == 1
@@ -156,7 +150,7 @@ async def test_a_refused_step_rests_while_those_before_it_go_on() -> None:
 @in_virtual_time
 async def test_an_event_that_was_told_is_not_told_at_every_look() -> None:
     """Nor when it is there already; while it could not be told, it is tried again, and after a while told anew."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.clusters[UPPER].answer("create", Unreachable("no answer"), AlreadyExists("told"))
     await bench.run(Decision((event(),)))
     await until(5)
@@ -171,7 +165,7 @@ async def test_an_event_that_was_told_is_not_told_at_every_look() -> None:
 @in_virtual_time
 async def test_a_problem_ends_with_what_was_wanted() -> None:
     """The pod was deleted: nobody is told any more why it does not start, and it is not tried again."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("create", *[Denied("no room")] * 100)
     await bench.run(WANTED)
     await bench.run(Decision())
@@ -183,7 +177,7 @@ async def test_a_problem_ends_with_what_was_wanted() -> None:
 @in_virtual_time
 async def test_a_cluster_that_asks_to_wait_is_not_asked_before() -> None:
     """Not even when something else has the key looked at."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("create", Throttled("slowly", retry_after=30.0))
     await bench.run(WANTED)
     for moment in (1, 10, 29.9):
@@ -207,7 +201,7 @@ RACE_LOST = (
 @in_virtual_time
 async def test_a_lost_race_is_decided_again_from_what_is_there_now(error: ClusterError) -> None:
     """Somebody wrote first: the object is read, and the change is worked out anew, with the new fence."""
-    bench = Bench()
+    bench = LoopUnderTest()
     put(bench.world.lowers[A].config_maps, {**copy(), "data": {"key": "old"}})
     theirs = stored({**copy(), "data": {"key": "old", "theirs": "yes"}}, 90)
     bench.lower.answer("patch", error, stored(copy(), 95))
@@ -224,7 +218,7 @@ async def test_a_lost_race_is_decided_again_from_what_is_there_now(error: Cluste
 @in_virtual_time
 async def test_what_vanished_before_a_change_is_made_again() -> None:
     """It is known to be gone, so that what rests on that can go on."""
-    bench = Bench()
+    bench = LoopUnderTest()
     cache = bench.world.lowers[A].config_maps
     put(cache, {**copy(), "data": {"key": "old"}})
     bench.lower.answer("patch", NotFound("gone"))
@@ -237,7 +231,7 @@ async def test_what_vanished_before_a_change_is_made_again() -> None:
 @in_virtual_time
 async def test_a_deletion_of_what_was_replaced_leaves_the_successor() -> None:
     """The UID did not fit any more: what stands there now is another's, and ours is gone."""
-    bench = Bench()
+    bench = LoopUnderTest()
     cache = bench.world.lowers[A].config_maps
     put(cache, copy())
 
@@ -258,7 +252,7 @@ async def test_a_deletion_of_what_was_replaced_leaves_the_successor() -> None:
 @in_virtual_time
 async def test_a_read_that_fails_after_a_refusal_is_waited_out() -> None:
     """Nothing is known then, so nothing is said."""
-    bench = Bench()
+    bench = LoopUnderTest()
     put(bench.world.lowers[A].config_maps, {**copy(), "data": {"key": "old"}})
     bench.lower.answer("patch", Conflict("changed"))
     bench.lower.answer("read", Unreachable("no answer"))
@@ -279,7 +273,7 @@ FOREIGN = {
 @in_virtual_time
 async def test_a_name_that_is_anothers_is_a_conflict_until_it_is_free(foreign: Manifest) -> None:
     """It is not touched, it is said, and looked at again every few seconds."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("create", *[AlreadyExists("taken")] * 4)
     bench.lower.answer("read", *[stored(foreign, 90)] * 4)
     await bench.run(WANTED)
@@ -293,7 +287,7 @@ async def test_a_name_that_is_anothers_is_a_conflict_until_it_is_free(foreign: M
 @in_virtual_time
 async def test_our_own_object_is_met_again() -> None:
     """Its creation was answered into a broken connection: it is taken over, and brought up to date."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("create", AlreadyExists("there"))
     bench.lower.answer("read", stored({**copy(), "data": {"key": "old"}}, 90))
     await bench.run(WANTED)
@@ -305,7 +299,7 @@ async def test_our_own_object_is_met_again() -> None:
 @in_virtual_time
 async def test_a_name_that_is_free_and_taken_in_turns_is_not_hammered() -> None:
     """Somebody makes and deletes it all the time, or the store was restored: the rests double as for any trouble."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("create", *[AlreadyExists("there")] * 1000)
     await bench.run(WANTED)
     await until(60)
@@ -318,7 +312,7 @@ async def test_a_name_that_is_free_and_taken_in_turns_is_not_hammered() -> None:
 @in_virtual_time
 async def test_an_event_keeps_nothing_waiting(error: ClusterError) -> None:
     """One that exists has been told; one that cannot be told is not worth a pod."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.clusters[UPPER].answer("create", error)
     await bench.run(Decision((event(), present())))
     assert bench.noted.verbs() == ["create told", "create one"]
@@ -328,7 +322,7 @@ async def test_an_event_keeps_nothing_waiting(error: ClusterError) -> None:
 @in_virtual_time
 async def test_an_event_waits_for_a_cluster_that_does_not_answer() -> None:
     """What comes after it would not come through either."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.clusters[UPPER].answer("create", Unreachable("no answer"))
     await bench.run(Decision((event(), present())))
     assert bench.noted.verbs() == ["create told"]
@@ -339,7 +333,7 @@ async def test_an_event_waits_for_a_cluster_that_does_not_answer() -> None:
 @in_virtual_time
 async def test_a_cluster_without_a_connection_is_waited_for() -> None:
     """Its credentials cannot be read yet."""
-    bench = Bench()
+    bench = LoopUnderTest()
     connection = bench.clusters.pop(A)
     await bench.run(WANTED)
     assert isinstance(bench.noted.errors[0], Unreachable)
@@ -352,7 +346,7 @@ async def test_a_cluster_without_a_connection_is_waited_for() -> None:
 @in_virtual_time
 async def test_a_confirmation_has_its_key_looked_at_again() -> None:
     """What is decided rests on its result, also where the cache did not change."""
-    bench = Bench()
+    bench = LoopUnderTest()
     confirm = Decision((VerifyAbsent(REF, "above", "because"),))
     await bench.run(confirm, WANTED)
     assert bench.noted.verbs() == ["confirm one", "create one"]
@@ -361,7 +355,7 @@ async def test_a_confirmation_has_its_key_looked_at_again() -> None:
 @in_virtual_time
 async def test_a_rule_that_fails_stops_no_other() -> None:
     """The defect is told, and its key is looked at again after a while."""
-    bench = Bench(Told(), Told("other"))
+    bench = LoopUnderTest(ScriptedRule(), ScriptedRule("other"))
     fails = [True]
 
     def failing(_: object) -> Decision:
@@ -383,7 +377,7 @@ async def test_a_rule_that_fails_stops_no_other() -> None:
 @in_virtual_time
 async def test_a_defect_while_a_step_is_carried_out_loses_no_key() -> None:
     """Something that is no error of a cluster: it is told, and the key comes back."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("create", ZeroDivisionError())
     await bench.run(WANTED)
     assert [type(one) for one in bench.noted.defects] == [ZeroDivisionError]
@@ -394,7 +388,7 @@ async def test_a_defect_while_a_step_is_carried_out_loses_no_key() -> None:
 @in_virtual_time
 async def test_a_key_without_a_rule_is_a_defect_that_is_told() -> None:
     """It does not end the queue."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.loop.open(A)
     bench.loop.add(ONE._replace(rule="unknown"))
     await bench.run(WANTED)
@@ -418,7 +412,7 @@ def forbidden(words: str = "no") -> Denied:
 @in_virtual_time
 async def test_a_refused_change_holds_up_nothing() -> None:
     """What comes after it is done at once, and not again while it rests; it is tried again by itself."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("patch", *(forbidden() for _ in range(50)))
     await bench.run(Decision((change(size="2"), present())))
     assert bench.noted.verbs() == ["patch pod", "create one"]
@@ -432,7 +426,7 @@ async def test_a_refused_change_holds_up_nothing() -> None:
 @in_virtual_time
 async def test_two_refused_changes_are_both_told() -> None:
     """And one that comes through leaves the other's reason."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("patch", forbidden(), forbidden("too large"), *(forbidden() for _ in range(50)))
     await bench.run(Decision((change(size="2"), change(image="b"))))
     assert bench.world.problems[ONE].message == "no; too large"
@@ -444,7 +438,7 @@ async def test_two_refused_changes_are_both_told() -> None:
 @in_virtual_time
 async def test_a_way_of_changing_that_a_cluster_does_not_have_is_told() -> None:
     """A pod that stands, whose subresource is not found: an older apiserver, that nothing helps but patience."""
-    bench = Bench()
+    bench = LoopUnderTest()
     pod = upper_pod("pod", uid="uid-pod")
     put(bench.world.lowers[A].pods, pod)
     bench.lower.answer("patch", NotFound("the server could not find the requested resource", status=404))
@@ -459,7 +453,7 @@ async def test_a_way_of_changing_that_a_cluster_does_not_have_is_told() -> None:
 @in_virtual_time
 async def test_a_lost_race_of_a_change_does_not_delay_the_next_step() -> None:
     """It is done in the same turn, and not only when the change is tried again."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("patch", Conflict("changed since", status=409))
     await bench.run(Decision((change(size="2"), present())))
     assert bench.noted.verbs() == ["patch pod", "create one"]

@@ -4,9 +4,9 @@ import asyncio
 import math
 
 from answering import Answering
-from loopkit import Bench, present
-from virtualtime import _Loop
+from loopkit import LoopUnderTest, present
 
+from bench.kit.virtualtime import _Loop
 from tensile.errors import ClusterError, Unreachable
 from tensile.reconcile.desired import Decision
 
@@ -26,8 +26,8 @@ def test_a_timer_that_fires_a_moment_early_loses_no_key() -> None:
     """The refused step still rests then, so its key has to come back once more."""
 
     async def refused_three_times() -> tuple[Answering, list[ClusterError | None], int]:
-        """Have a cluster that is away for a while, and look much later."""
-        bench = Bench()
+        """Run a key on a cluster that is away for a while, and look much later."""
+        bench = LoopUnderTest()
         bench.lower.answer("create", *[Unreachable("no answer")] * 3)
         await bench.run(Decision((present(),)))
         await asyncio.sleep(60)

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import orjson
 import pytest
 from answering import Answering
-from loopkit import ONE, Bench, copy, event, present, unfollowed
-from test_loop import until
+from loopkit import ONE, LoopUnderTest, copy, event, present, unfollowed, until
 from virtualtime import clock, in_virtual_time
 from worldkit import A, marked, put, secret
 
@@ -70,9 +69,9 @@ class Timed(Answering):
         return await super().create(ref, body)
 
 
-def refusing(*errors: ClusterError) -> tuple[Bench, Timed]:
+def refusing(*errors: ClusterError) -> tuple[LoopUnderTest, Timed]:
     """Make a loop whose lower cluster refuses to create."""
-    bench, lower = Bench(), Timed(*errors)
+    bench, lower = LoopUnderTest(), Timed(*errors)
     bench.clusters[A] = bench.lower = lower
     return bench, lower
 
@@ -138,7 +137,7 @@ async def test_what_is_over_with_the_next_try_is_nobodys_business() -> None:
 @in_virtual_time
 async def test_what_the_upper_cluster_is_too_busy_for_is_not_said_of_the_lower() -> None:
     """It would be said by a write to the upper cluster."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.clusters[UPPER].answer("create", *[Throttled("slowly", status=429, retry_after=1.0)] * 5)
     await bench.run(Decision((unfollowed(), present())))
     await until(MINUTE)
@@ -194,7 +193,7 @@ async def test_a_refusal_in_other_words_each_time_is_told_once_a_minute() -> Non
 @in_virtual_time
 async def test_several_events_of_what_is_not_refused_are_all_told() -> None:
     """Nothing would have the key looked at again for the second."""
-    bench = Bench()
+    bench = LoopUnderTest()
     await bench.run(Decision((reworded(1), reworded(2))))
     assert bench.noted.verbs() == ["create told-1", "create told-2"]
 
@@ -216,7 +215,7 @@ QUOTES = {
 }
 
 
-def refused_secret(words: str, **meta: str) -> tuple[Bench, Timed, Decision]:
+def refused_secret(words: str, **meta: str) -> tuple[LoopUnderTest, Timed, Decision]:
     """Make a loop whose lower cluster refuses a Secret with these words."""
     bench, lower = refusing(*[Denied(words, status=403, reason="Forbidden")] * 50)
     data = {key: QUOTES["encoded"](value) for key, value in VALUES.items()}

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 from answering import Held
-from loopkit import ELSEWHERE, NAME, ONE, TWO, Bench, Told, copy, event, present, unfollowed
+from loopkit import ELSEWHERE, NAME, ONE, TWO, LoopUnderTest, ScriptedRule, copy, event, present, unfollowed
 from virtualtime import clock, in_virtual_time
 from worldkit import NOW, A, B, config_map, drop, put, space, twin, upper_pod, written
 
@@ -21,19 +21,19 @@ WANTED = Decision((present(),))
 DENIED = Problem("Denied", "no room")
 
 
-def looks(bench: Bench, key: Key = ONE) -> int:
+def looks(bench: LoopUnderTest, key: Key = ONE) -> int:
     """Count how often a key was looked at."""
     return bench.rule.looks.count(key)
 
 
-def hearing(cache: str, *, delay: float = 0.0, facts: tuple[str, ...] | None = None) -> Told:
+def hearing(cache: str, *, delay: float = 0.0, facts: tuple[str, ...] | None = None) -> ScriptedRule:
     """Make a rule that has a key named like the object looked at when a cache changes."""
 
     def keys(_world: object, lower: str, delta: Any) -> list[Key]:
         """Name the key."""
         return [Key(NAME, lower, "default", (delta.after or delta.before).name)]
 
-    return Told(hears=(Watch(cache, keys, delay, facts),))
+    return ScriptedRule(hears=(Watch(cache, keys, delay, facts),))
 
 
 # Changes.
@@ -42,7 +42,7 @@ def hearing(cache: str, *, delay: float = 0.0, facts: tuple[str, ...] | None = N
 @in_virtual_time
 async def test_opening_a_lower_looks_at_everything_once() -> None:
     """Nothing is known of what was before."""
-    bench = Bench()
+    bench = LoopUnderTest()
     for key in (ONE, TWO, ELSEWHERE):
         bench.rule.say(key, Decision())
     bench.loop.open(A)
@@ -53,7 +53,7 @@ async def test_opening_a_lower_looks_at_everything_once() -> None:
 @in_virtual_time
 async def test_a_change_below_concerns_its_own_lower() -> None:
     """The other one has caches of its own."""
-    bench = Bench(hearing("config_maps"))
+    bench = LoopUnderTest(hearing("config_maps"))
     bench.loop.open(A)
     bench.loop.open(B)
     put(bench.world.lowers[A].config_maps, copy("one"))
@@ -69,7 +69,7 @@ async def test_a_change_below_concerns_its_own_lower() -> None:
 )
 async def test_a_watch_may_name_the_facts_that_concern_it(facts: tuple[str, ...] | None, times: int) -> None:
     """A pod comes, gets a label, runs, ends, is replaced by another and goes."""
-    bench = Bench(hearing("upper_pods", facts=facts))
+    bench = LoopUnderTest(hearing("upper_pods", facts=facts))
     bench.loop.open(A)
     pods = bench.world.lowers[A].upper_pods
     for status, more in (
@@ -89,7 +89,7 @@ async def test_a_watch_may_name_the_facts_that_concern_it(facts: tuple[str, ...]
 @in_virtual_time
 async def test_a_change_above_concerns_every_lower_that_is_open() -> None:
     """Each decides for itself."""
-    bench = Bench(hearing("upper.config_maps"))
+    bench = LoopUnderTest(hearing("upper.config_maps"))
     bench.loop.open(A)
     put(bench.world.upper.config_maps, config_map("one"))
     await bench.loop.wait_idle()
@@ -103,7 +103,7 @@ async def test_a_change_above_concerns_every_lower_that_is_open() -> None:
 @in_virtual_time
 async def test_what_a_first_list_brings_is_looked_at_in_the_rules_order() -> None:
     """Once for each key, what is urgent first; later changes are looked at as they come."""
-    bench = Bench(hearing("config_maps"))
+    bench = LoopUnderTest(hearing("config_maps"))
     config_maps = bench.world.lowers[A].config_maps
     config_maps.mark_stale()
     bench.loop.open(A)
@@ -120,7 +120,7 @@ async def test_what_a_first_list_brings_is_looked_at_in_the_rules_order() -> Non
 @in_virtual_time
 async def test_changes_can_be_gathered() -> None:
     """Several within the delay are one look, counted from the first."""
-    bench = Bench(hearing("nodes", delay=0.5))
+    bench = LoopUnderTest(hearing("nodes", delay=0.5))
     bench.loop.open(A)
     for _ in range(5):
         put(bench.world.lowers[A].nodes, {**space("one"), "kind": "Node"})
@@ -133,7 +133,7 @@ async def test_changes_can_be_gathered() -> None:
 @in_virtual_time
 async def test_a_cache_that_becomes_complete_has_everything_looked_at() -> None:
     """What was not decided for want of it is decided now, though no object changed."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.rule.say(ONE, Decision())
     bench.rule.say(ELSEWHERE, Decision())
     bench.loop.open(A)
@@ -153,7 +153,7 @@ async def test_a_cache_that_becomes_complete_has_everything_looked_at() -> None:
 @in_virtual_time
 async def test_the_keys_of_some_rules_can_be_woken() -> None:
     """A cluster that fell silent concerns its node, not every pod's configuration."""
-    bench = Bench(Told(), Told("other"), Told("third"))
+    bench = LoopUnderTest(ScriptedRule(), ScriptedRule("other"), ScriptedRule("third"))
     for rule in bench.rules:
         rule.say(ONE._replace(rule=rule.name), Decision())
     bench.loop.open(A)
@@ -166,7 +166,7 @@ async def test_the_keys_of_some_rules_can_be_woken() -> None:
 @in_virtual_time
 async def test_a_change_while_a_key_is_worked_on_is_looked_at_afterwards() -> None:
     """One key is never worked on twice at a time."""
-    bench, held = Bench(hearing("config_maps")), Held()
+    bench, held = LoopUnderTest(hearing("config_maps")), Held()
     bench.lower.answer("create", held)
     bench.rule.say(ONE, WANTED, Decision())
     bench.loop.open(A)
@@ -182,7 +182,7 @@ async def test_a_change_while_a_key_is_worked_on_is_looked_at_afterwards() -> No
 @in_virtual_time
 async def test_every_decision_knows_the_time() -> None:
     """The world's clock is set for each."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.world.now = NOW.replace(year=2000)
     seen: list[Any] = []
     bench.rule.says[ONE] = lambda of: seen.append(of.now) or Decision()  # type: ignore[func-returns-value]
@@ -197,7 +197,7 @@ async def test_every_decision_knows_the_time() -> None:
 @in_virtual_time
 async def test_a_key_can_ask_to_be_looked_at_again() -> None:
     """A heartbeat comes by itself, for as long as it is asked for."""
-    bench = Bench()
+    bench = LoopUnderTest()
     await bench.run(*[Decision(requeue_after=300.0)] * 3, Decision())
     assert (looks(bench), bench.loop.delayed) == (1, 1)
     await asyncio.sleep(10_000)
@@ -207,7 +207,7 @@ async def test_a_key_can_ask_to_be_looked_at_again() -> None:
 @in_virtual_time
 async def test_what_was_to_come_soon_can_come_now() -> None:
     """A command that runs once does not wait for what it can have at once; a heartbeat is not soon."""
-    bench = Bench()
+    bench = LoopUnderTest()
     await bench.run(Decision(requeue_after=0.5), Decision(), key=ONE)
     await bench.run(Decision(requeue_after=300.0), Decision(), key=TWO)
     assert bench.loop.delayed == 2
@@ -222,7 +222,7 @@ async def test_what_was_to_come_soon_can_come_now() -> None:
 @in_virtual_time
 async def test_a_refused_step_that_is_hastened_is_tried() -> None:
     """Else it would be looked at, found resting, and forgotten."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("create", Unreachable("no answer"))
     await bench.run(WANTED)
     assert bench.loop.expedite(1.0)
@@ -237,7 +237,7 @@ async def test_a_refused_step_that_is_hastened_is_tried() -> None:
 @in_virtual_time
 async def test_a_key_that_waits_is_looked_at_when_the_other_was_done() -> None:
     """And what it waits for is looked at first, whether or not anybody asked for it."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.rule.say(TWO, Decision((present("two"),)))
     await bench.run(Decision(depends_on=(TWO,)), WANTED, key=ONE)
     assert bench.noted.verbs() == ["create two", "create one"]
@@ -246,7 +246,7 @@ async def test_a_key_that_waits_is_looked_at_when_the_other_was_done() -> None:
 @in_virtual_time
 async def test_a_key_that_waits_for_a_refused_one_learns_of_it() -> None:
     """The pod says what is wrong with what it waits for; then both rest."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("create", *[Denied("no room")] * 1000)
     seen: list[Problem | None] = []
     bench.rule.says[ONE] = lambda of: seen.append(of.problems.get(TWO)) or Decision(depends_on=(TWO,))  # type: ignore[func-returns-value]
@@ -262,7 +262,7 @@ async def test_a_key_that_waits_for_a_refused_one_learns_of_it() -> None:
 @in_virtual_time
 async def test_who_waits_learns_of_a_refusal_at_once() -> None:
     """Not only when the refused key's other steps are through, which may hang."""
-    bench, held = Bench(), Held()
+    bench, held = LoopUnderTest(), Held()
     bench.lower.answer("create", Denied("no room"))
     bench.clusters[UPPER].answer("create", {"metadata": {"name": "kept"}}, held)
     seen: list[Problem | None] = []
@@ -278,7 +278,7 @@ async def test_who_waits_learns_of_a_refusal_at_once() -> None:
 @in_virtual_time
 async def test_a_key_waits_only_while_it_says_so() -> None:
     """What it waited for once wakes it no more."""
-    bench = Bench()
+    bench = LoopUnderTest()
     await bench.run(Decision(depends_on=(TWO,)), Decision())
     before = looks(bench)
     bench.loop.add(TWO)
@@ -289,7 +289,7 @@ async def test_a_key_waits_only_while_it_says_so() -> None:
 @in_virtual_time
 async def test_a_key_can_wait_for_one_of_another_lower() -> None:
     """Two pods of one name never run at a time."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.rule.say(ONE, Decision(depends_on=(ELSEWHERE,)), WANTED)
     bench.rule.say(ELSEWHERE, Decision((present(cluster=B),)))
     bench.loop.open(A)
@@ -302,7 +302,7 @@ async def test_a_key_can_wait_for_one_of_another_lower() -> None:
 @in_virtual_time
 async def test_those_who_wait_in_hope_are_counted() -> None:
     """Not those that wait for something with a problem: a command that runs once need not wait for them."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("create", *[Denied("no room")] * 1000)
     await bench.run(Decision(depends_on=(TWO,)), key=ONE)
     assert bench.loop.waiting == 1
@@ -314,7 +314,7 @@ async def test_those_who_wait_in_hope_are_counted() -> None:
 @in_virtual_time
 async def test_a_key_that_heeds_another_hears_when_its_problem_comes_and_goes() -> None:
     """Without waiting for it: it is done all the same."""
-    bench = Bench()
+    bench = LoopUnderTest()
     seen: list[Problem | None] = []
     bench.rule.says[ONE] = lambda of: seen.append(of.problems.get(TWO)) or Decision(reports_on=(TWO,))  # type: ignore[func-returns-value]
     bench.loop.open(A)
@@ -330,7 +330,7 @@ async def test_a_key_that_heeds_another_hears_when_its_problem_comes_and_goes() 
 @in_virtual_time
 async def test_a_problem_is_told_when_it_is_new() -> None:
     """Not each time it is found again; another one is."""
-    bench = Bench()
+    bench = LoopUnderTest()
     other = Problem("Other", "so")
     for problem in (DENIED, DENIED, other, None, DENIED):
         await bench.run(Decision(problem=problem))
@@ -341,7 +341,7 @@ async def test_a_problem_is_told_when_it_is_new() -> None:
 @in_virtual_time
 async def test_a_problem_found_while_planning_is_told() -> None:
     """A name that is taken, by an object that the cache shows."""
-    bench = Bench()
+    bench = LoopUnderTest()
     cache = bench.world.lowers[A].config_maps
     put(cache, config_map("one", labels={OWNER: "forged"}))
     await bench.run(WANTED)
@@ -352,7 +352,7 @@ async def test_a_problem_found_while_planning_is_told() -> None:
 # The guard.
 
 
-def orphans(bench: Bench, count: int, *, asked: bool = False) -> Decision:
+def orphans(bench: LoopUnderTest, count: int, *, asked: bool = False) -> Decision:
     """Want pods of ours below gone, that are there."""
     cache = bench.world.lowers[A].pods
     entries = [put(cache, twin(upper_pod(f"web-{place}"))) for place in range(count)]
@@ -363,7 +363,7 @@ def orphans(bench: Bench, count: int, *, asked: bool = False) -> Decision:
 @in_virtual_time
 async def test_deletions_that_nobody_asked_for_are_held_back_when_they_are_many() -> None:
     """All of them; what was asked for passes."""
-    bench = Bench()
+    bench = LoopUnderTest()
     await bench.run(orphans(bench, 21)._replace(wanted=(*orphans(bench, 21).wanted, event())))
     assert bench.noted.verbs() == ["create told"]
     assert bench.world.problems[ONE].reason == "GuardHolds"
@@ -373,7 +373,7 @@ async def test_deletions_that_nobody_asked_for_are_held_back_when_they_are_many(
 @in_virtual_time
 async def test_deletions_that_are_few_pass() -> None:
     """And what is held back passes once it is few."""
-    bench = Bench()
+    bench = LoopUnderTest()
     await bench.run(orphans(bench, 21))
     assert bench.noted.steps == []
     await bench.run(orphans(bench, 20))
@@ -385,7 +385,7 @@ async def test_deletions_that_are_few_pass() -> None:
 @in_virtual_time
 async def test_deletions_pass_when_somebody_asked_or_forces_them(forced: bool) -> None:  # noqa: FBT001 - a parameter
     """The guard is for what nobody meant."""
-    bench = Bench(forced=forced)
+    bench = LoopUnderTest(forced=forced)
     await bench.run(orphans(bench, 50, asked=not forced))
     assert len(bench.noted.steps) == 50
 
@@ -393,7 +393,7 @@ async def test_deletions_pass_when_somebody_asked_or_forces_them(forced: bool) -
 @in_virtual_time
 async def test_nothing_unasked_is_done_from_incomplete_caches() -> None:
     """However little it is; it passes when they are complete again, by itself."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.world.lowers[A].foreign_pods.mark_stale()
     await bench.run(orphans(bench, 1))
     assert bench.noted.steps == []
@@ -407,7 +407,7 @@ async def test_nothing_unasked_is_done_from_incomplete_caches() -> None:
 @in_virtual_time
 async def test_a_status_that_nobody_asked_for_counts_for_the_guard() -> None:
     """A pod called lost is as good as deleted."""
-    bench = Bench()
+    bench = LoopUnderTest()
     lost = [
         Patched(Ref(UPPER, POD, "default", f"web-{n}"), Patch("merge-patch", {}), "lost", "status", requested=False)
         for n in range(21)
@@ -422,7 +422,7 @@ async def test_a_status_that_nobody_asked_for_counts_for_the_guard() -> None:
 @in_virtual_time
 async def test_a_lower_that_hangs_keeps_no_other_waiting() -> None:
     """Each has a queue of its own."""
-    bench, held = Bench(), Held()
+    bench, held = LoopUnderTest(), Held()
     bench.lower.answer("create", held)
     bench.rule.say(ONE, WANTED)
     bench.rule.say(ELSEWHERE, Decision((present(cluster=B),)))
@@ -438,7 +438,7 @@ async def test_a_lower_that_hangs_keeps_no_other_waiting() -> None:
 @in_virtual_time
 async def test_a_closed_lower_is_left_alone() -> None:
     """Work in flight is given up, nothing is remembered of it, and nothing is heard any more."""
-    bench, held = Bench(hearing("config_maps")), Held()
+    bench, held = LoopUnderTest(hearing("config_maps")), Held()
     bench.lower.answer("create", Denied("no room"), held)
     await bench.run(Decision((present(),)), key=ONE)
     await bench.run(Decision(problem=DENIED), key=ELSEWHERE)
@@ -461,7 +461,7 @@ async def test_a_closed_lower_is_left_alone() -> None:
 @in_virtual_time
 async def test_nothing_of_a_closed_lower_is_remembered() -> None:
     """What its keys waited for, which problems they heeded, and how long refused steps were to rest."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.lower.answer("create", *[Unreachable("no answer")] * 20)
     await bench.run(Decision(problem=DENIED), key=ELSEWHERE)
     await bench.run(Decision((present(),), depends_on=(TWO,), reports_on=(ELSEWHERE,)))
@@ -480,7 +480,7 @@ async def test_nothing_of_a_closed_lower_is_remembered() -> None:
 @in_virtual_time
 async def test_changes_of_a_lower_that_is_gone_are_nobodys() -> None:
     """Its caches may be told something while they are being taken down."""
-    bench = Bench(hearing("config_maps"))
+    bench = LoopUnderTest(hearing("config_maps"))
     bench.rule.hears = (*bench.rule.hears, Watch("config_maps", lambda world, lower, _: world.lowers[lower].caches()))
     bench.loop.open(A)
     await bench.loop.close(A)
@@ -492,7 +492,7 @@ async def test_changes_of_a_lower_that_is_gone_are_nobodys() -> None:
 @in_virtual_time
 async def test_a_lower_knows_since_when_it_is_looked_after() -> None:
     """Nobody has looked after one that is not open yet."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.loop.open(A)
     assert (bench.world.lowers[A].since, bench.world.lowers[B].since) == (NOW, None)
     await bench.close()
@@ -501,7 +501,7 @@ async def test_a_lower_knows_since_when_it_is_looked_after() -> None:
 @in_virtual_time
 async def test_a_lower_can_be_opened_again() -> None:
     """Its connection changed: everything is looked at anew, and changes are heard once."""
-    bench = Bench(hearing("config_maps"))
+    bench = LoopUnderTest(hearing("config_maps"))
     bench.rule.say(ONE, Decision())
     bench.loop.open(A)
     await bench.loop.close(A)
@@ -516,7 +516,7 @@ async def test_a_lower_can_be_opened_again() -> None:
 @in_virtual_time
 async def test_a_key_of_a_lower_that_is_not_open_is_nobodys() -> None:
     """It is looked at when that lower is opened."""
-    bench = Bench()
+    bench = LoopUnderTest()
     bench.rule.say(ELSEWHERE, Decision())
     bench.loop.add(ELSEWHERE)
     bench.loop.add(ELSEWHERE, 5.0)
@@ -530,7 +530,7 @@ async def test_a_key_of_a_lower_that_is_not_open_is_nobodys() -> None:
 @in_virtual_time
 async def test_a_step_above_goes_into_the_upper_clusters_cache() -> None:
     """So that the next decision, of whichever lower, sees it."""
-    bench = Bench()
+    bench = LoopUnderTest()
     node = Ref(UPPER, NODE, "", "lower-a")
     bench.clusters[UPPER].answer(
         "patch", {"metadata": {"name": "lower-a", "uid": "node", "resourceVersion": "90"}, "spec": {"x": 1}}

@@ -6,9 +6,9 @@ By the engine's whole loop, on clusters in memory, for every kind that the engin
 from collections.abc import Iterable
 
 import pytest
+from rbackit import ROBOT, binding, role
 from servicekit import service, sliced
 from stagekit import Stage
-from test_roles import ROBOT, binding, role
 from virtualtime import in_virtual_time
 from worldkit import A, account, config_map, secret, space, thing, upper_pod
 
@@ -89,7 +89,7 @@ def staged(*, prompt: bool = True) -> Stage:
 
 
 async def running(stage: Stage) -> None:
-    """Have everything be below, and the pod run."""
+    """Create all copies, and let the pod run."""
     await stage.calm()
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     stage.clusters[A].alter(BELOW, lambda pod: pod["status"].update(status, containerStatuses=[{"name": "main"}]))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ONE, TWO, THREE = (Key("rule", "a", "default", name) for name in ("one", "two", "three"))
 
 
-class Desk:
+class QueueWorker:
     """Decides keys for a queue: notes when, and has work for those that `work` knows."""
 
     def __init__(self, limit: int = 96) -> None:
@@ -58,7 +58,7 @@ class Job:
 @in_virtual_time
 async def test_a_key_added_often_is_decided_once() -> None:
     """A queue holds keys, not events."""
-    desk = Desk()
+    desk = QueueWorker()
     for key in (ONE, TWO, ONE, ONE):
         desk.queue.add(key)
     assert (desk.queue.depth, desk.decided) == (2, [])
@@ -70,7 +70,7 @@ async def test_a_key_added_often_is_decided_once() -> None:
 @in_virtual_time
 async def test_a_key_being_worked_on_is_decided_once_more_afterwards() -> None:
     """What changed meanwhile is looked at, once, and never two at a time."""
-    desk, job = Desk(), Job()
+    desk, job = QueueWorker(), Job()
     desk.work[ONE] = job
     desk.queue.add(ONE)
     await job.began.wait()
@@ -86,7 +86,7 @@ async def test_a_key_being_worked_on_is_decided_once_more_afterwards() -> None:
 @in_virtual_time
 async def test_a_key_added_while_it_is_decided_is_never_worked_on_twice_at_once() -> None:
     """The decision itself may lead to the key being looked at again."""
-    desk, job = Desk(), Job()
+    desk, job = QueueWorker(), Job()
 
     def again() -> Work:
         """Ask for another look from within the decision."""
@@ -109,7 +109,7 @@ async def test_a_key_added_while_it_is_decided_is_never_worked_on_twice_at_once(
 @in_virtual_time
 async def test_another_key_does_not_wait_for_a_busy_one() -> None:
     """Only the same key waits."""
-    desk, job = Desk(), Job()
+    desk, job = QueueWorker(), Job()
     desk.work[ONE] = job
     desk.queue.add(ONE)
     await job.began.wait()
@@ -122,7 +122,7 @@ async def test_another_key_does_not_wait_for_a_busy_one() -> None:
 @in_virtual_time
 async def test_no_more_than_the_limit_is_in_flight() -> None:
     """A cluster is not asked for more at a time; the next key goes when one is done."""
-    desk, jobs = Desk(limit=2), [Job(), Job(), Job()]
+    desk, jobs = QueueWorker(limit=2), [Job(), Job(), Job()]
     for key, job in zip((ONE, TWO, THREE), jobs, strict=True):
         desk.work[key] = job
         desk.queue.add(key)
@@ -138,7 +138,7 @@ async def test_no_more_than_the_limit_is_in_flight() -> None:
 @in_virtual_time
 async def test_many_keys_leave_the_event_loop_its_turns() -> None:
     """A thousand decisions do not keep a watch, or the kubelet API, waiting for all of them."""
-    desk = Desk()
+    desk = QueueWorker()
     for place in range(1000):
         desk.queue.add(ONE._replace(name=str(place)))
     seen: list[int] = []
@@ -152,7 +152,7 @@ async def test_many_keys_leave_the_event_loop_its_turns() -> None:
 @in_virtual_time
 async def test_a_delayed_key_comes_when_it_is_due() -> None:
     """By itself, once."""
-    desk = Desk()
+    desk = QueueWorker()
     desk.queue.add_after(ONE, 5.0)
     assert (desk.queue.delayed, desk.queue.depth) == (1, 0)
     await asyncio.sleep(10)
@@ -164,7 +164,7 @@ async def test_a_delayed_key_comes_when_it_is_due() -> None:
 @in_virtual_time
 async def test_of_two_delays_the_sooner_counts(delays: tuple[float, float]) -> None:
     """Whichever was asked for first; the later one is dropped."""
-    desk = Desk()
+    desk = QueueWorker()
     for delay in delays:
         desk.queue.add_after(ONE, delay)
     assert desk.queue.delayed == 1
@@ -175,7 +175,7 @@ async def test_of_two_delays_the_sooner_counts(delays: tuple[float, float]) -> N
 @in_virtual_time
 async def test_work_says_when_its_key_comes_back() -> None:
     """The delay counts from the end of the work."""
-    desk, job = Desk(), Job(delay=5.0)
+    desk, job = QueueWorker(), Job(delay=5.0)
     desk.work[ONE] = job
     desk.queue.add(ONE)
     await asyncio.sleep(100)
@@ -191,7 +191,7 @@ async def test_work_says_when_its_key_comes_back() -> None:
 @in_virtual_time
 async def test_quiet_does_not_wait_for_what_is_delayed() -> None:
     """A heartbeat in five minutes is no reason to call a queue busy."""
-    desk = Desk()
+    desk = QueueWorker()
     desk.queue.add_after(ONE, 300.0)
     await desk.queue.wait_idle()
     assert clock() == 0.0
@@ -201,7 +201,7 @@ async def test_quiet_does_not_wait_for_what_is_delayed() -> None:
 @in_virtual_time
 async def test_quiet_waits_for_what_is_worked_on() -> None:
     """And for what that leads to."""
-    desk, job = Desk(), Job()
+    desk, job = QueueWorker(), Job()
     desk.work[ONE] = job
     desk.queue.add(ONE)
     await job.began.wait()
@@ -217,7 +217,7 @@ async def test_quiet_waits_for_what_is_worked_on() -> None:
 @in_virtual_time
 async def test_work_that_fails_frees_its_place() -> None:
     """Whatever it was: the key can be decided again, and the next one gets its turn."""
-    desk = Desk(limit=1)
+    desk = QueueWorker(limit=1)
 
     async def failing() -> float | None:
         """Fail in a way that nobody foresaw."""
@@ -237,7 +237,7 @@ async def test_work_that_fails_frees_its_place() -> None:
 @in_virtual_time
 async def test_a_decision_that_fails_stops_no_other() -> None:
     """Whatever it was: the other keys are decided, and the queue comes to rest."""
-    desk, told = Desk(), list[object]()
+    desk, told = QueueWorker(), list[object]()
 
     def failing() -> Work:
         """Fail in a way that nobody foresaw."""
@@ -255,7 +255,7 @@ async def test_a_decision_that_fails_stops_no_other() -> None:
 @in_virtual_time
 async def test_what_comes_soon_can_come_now() -> None:
     """What comes later does not, and it is said whether there was any."""
-    desk = Desk()
+    desk = QueueWorker()
     desk.queue.add_after(ONE, 0.5)
     desk.queue.add_after(TWO, 300.0)
     assert desk.queue.expedite(1.0)
@@ -268,7 +268,7 @@ async def test_what_comes_soon_can_come_now() -> None:
 @in_virtual_time
 async def test_a_closed_queue_does_nothing_any_more() -> None:
     """Work in flight is cancelled, what waits is dropped, delays end, and whoever waits for quiet goes on."""
-    desk, job = Desk(), Job()
+    desk, job = QueueWorker(), Job()
     desk.work[ONE] = job
     desk.queue.add(ONE)
     await job.began.wait()
@@ -288,7 +288,7 @@ async def test_a_closed_queue_does_nothing_any_more() -> None:
 @in_virtual_time
 async def test_work_that_had_no_chance_to_begin_is_dropped_cleanly() -> None:
     """Closing right after a decision leaves nothing behind, not even a warning."""
-    desk, job = Desk(), Job()
+    desk, job = QueueWorker(), Job()
     desk.work[ONE] = job
     desk.queue.add(ONE)
     desk.queue._turn()

@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as some
+from properties import examples
 from scenario_words import place
 from stagekit import Stage
 from virtualtime import in_virtual_time
@@ -127,7 +128,7 @@ class Play:
             await self.weather(act)
 
     async def change(self, above: Ref, act: Act) -> None:
-        """Have a user, or Kubernetes, do something with an upper pod."""
+        """Change an upper pod as a user or Kubernetes does."""
         alter = self.stage.clusters[UPPER].alter
         if act.what == "relabel":
             alter(above, lambda pod: pod["metadata"].update(labels={"n": str(act.number)}))
@@ -140,14 +141,14 @@ class Play:
             self.make(act)
 
     async def change_below(self, below: Ref, act: Act) -> None:
-        """Have a kubelet below say how its pod is, or somebody end it."""
+        """Write a lower pod's status as its kubelet does, or delete it."""
         if act.what == "evict":
             await self.stage.delete(below, act.number or None)
         else:
             self.say(below, "Running" if act.what == "run" else "Succeeded")
 
     def take(self, below: Ref, act: Act, *, free: bool) -> None:
-        """Have a stranger take a name, or leave it."""
+        """Create a stranger's object of that name, or delete it."""
         if act.what == "squat" and free:
             place(self.stage, below.cluster, {"pod": f"shop/{act.name}", "at": "n1", "forged": act.number == 0})
             self.foreign[below] = version(self.stage.find(below))
@@ -188,7 +189,7 @@ class Play:
                     await asyncio.sleep(0)
 
     def make(self, act: Act) -> None:
-        """Have a pod made and bound, every other one with a ConfigMap."""
+        """Create and bind a pod, every other one with a ConfigMap."""
         self.made += 1
         volumes = [{"name": "c", "configMap": {"name": "settings"}}] if act.number % 2 else []
         entry = {"pod": f"shop/{act.name}", "at": act.lower, "meta": {"uid": f"{act.name}-{self.made}"}}
@@ -196,28 +197,28 @@ class Play:
         place(self.stage, UPPER, {**entry, "spec": spec})
 
     def say(self, below: Ref, phase: str) -> None:
-        """Have a kubelet below say how its pod is, unless it ended."""
+        """Write a lower pod's status as its kubelet does, unless it ended."""
         seen = self.stage.find(below)
         assert seen is not None
         if seen["status"]["phase"] != "Succeeded":
             self.stage.clusters[below.cluster].alter(below, lambda pod: pod["status"].update(phase=phase))
 
     def end(self, lower: str) -> None:
-        """Have the kubelets below be done with what is ending."""
+        """Finish, as kubelets do, what is terminating."""
         for name in NAMES:
             ref = Ref(lower, POD, "shop", name)
             if "deletionTimestamp" in metadata(self.stage.find(ref) or {}):
                 self.stage.clusters[lower].vanish(ref)
 
     def toggle(self) -> None:
-        """Have the ConfigMap go or come."""
+        """Delete or create the ConfigMap."""
         if self.stage.find(SETTINGS) is not None:
             self.stage.clusters[UPPER].vanish(SETTINGS)
         else:
             place(self.stage, UPPER, {"configMap": "shop/settings", "data": {"mode": "fast"}})
 
     def mend(self, *clusters: str) -> None:
-        """Have clusters answer again."""
+        """Let clusters respond again."""
         for cluster in clusters:
             self.stage.clusters[cluster].failing = 0
             self.stage.clusters[cluster].down = False
@@ -227,7 +228,7 @@ class Play:
     # What must hold in the end.
 
     async def rest(self) -> None:
-        """Have everybody do what they are there for, until nothing is left to do."""
+        """Let everybody work until nothing is left to do."""
         self.mend(*CLUSTERS)
         for cluster in CLUSTERS:
             self.stage.hear(cluster)
@@ -308,7 +309,7 @@ def one(what: str) -> Act:
 @example([one("make, force, end, late, fail, make, delete, restart")])
 @example([one("make, late above, replace, run, hear")])
 @example([one("make, silence, replace"), Act("hear", "one", B, 0, calm=False)])
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@examples(150, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(some.lists(anything, max_size=20))
 def test_no_order_of_events_harms_a_pod(acts: list[Act]) -> None:
     """Nothing forbidden is ever asked for; in the end all is as declared; and then nothing is written any more."""

@@ -1,0 +1,169 @@
+"""A burst of equal pods against lowers that are nine tenths full, with the scheduler extender and without it.
+
+    .venv/bin/python -m bench.conformance.burst --pods 500
+
+Each node below has room for four of the pods and a bit, so the sum that a virtual node shows is more than its nodes
+hold; and there are more pods than room. With the extender as many run as there is room for, the others wait above, and
+none is ever Pending below for want of a node. Without it, which is measured to compare, some are.
+"""
+
+import asyncio
+import sys
+import time
+from argparse import Namespace
+from collections import Counter
+from contextlib import suppress
+from typing import Any, Self
+
+import yaml
+
+from bench.kit.oracles import is_ready
+from bench.kit.parties import nodes_usable
+from bench.kit.sites import DEPLOYMENTS, NODES, PODS, Manifest, Site, until
+from bench.kit.trial import NAMESPACE, Snapshot, Trial, run
+from bench.kit.workload import deployment
+from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import Options
+
+EACH = 4
+"""Pods that a node has room for."""
+CPU, FULL = "700m", "28800m"
+SPARE = 2.0
+"""Seconds in which the engine hears of the strangers' pods."""
+LIMIT = 180.0
+
+
+class Refusals:
+    """Which pods of the lowers had no node at any moment, as watches tell; used with `async with`."""
+
+    def __init__(self, lowers: list[Site]) -> None:
+        self._lowers = lowers
+        self.seen: set[str] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(self._follow(site)) for site in self._lowers]
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _follow(self, site: Site) -> None:
+        async for kind, pod in site.watch(PODS.format(NAMESPACE)):
+            if kind != "DELETED" and is_refused(pod):
+                self.seen.add(pod["metadata"]["uid"])
+
+
+def is_refused(pod: Manifest) -> bool:
+    """Report whether a scheduler found no node for a pod."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    said = next((one for one in conditions if one["type"] == "PodScheduled"), {})
+    return said.get("status") == "False" and "nodeName" not in pod["spec"]
+
+
+def places(nodes: int, lowers: int) -> int:
+    """Return how many of the pods there is room for."""
+    return EACH * nodes * lowers
+
+
+def stranger(node: str) -> Manifest:
+    """Make the pod that takes nine tenths of a node."""
+    container = {"name": "c", "image": "nginx", "resources": {"requests": {"cpu": FULL}}}
+    return {"metadata": {"name": f"full-{node}"}, "spec": {"nodeName": node, "containers": [container]}}
+
+
+def burst(pods: int) -> Manifest:
+    """Make the Deployment."""
+    made = deployment("burst", pods)
+    made["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": CPU}}
+    return made
+
+
+async def fill(trial: Trial) -> None:
+    """Take nine tenths of every node, in the name of nobody."""
+    for site in trial.lowers.values():
+        for node in await site.items(NODES):
+            await site.call("POST", PODS.format(NAMESPACE), stranger(node["metadata"]["name"]))
+    await asyncio.sleep(SPARE)
+
+
+def switch(sandbox: Sandbox, *, enabled: bool) -> None:
+    """Switch the extender on or off in the topology file, in one piece."""
+    path = sandbox.directory / "topology.yaml"
+    topology = yaml.safe_load(path.read_text())
+    topology["extender"]["enabled"] = enabled
+    fresh = path.with_suffix(".new")
+    fresh.write_text(yaml.safe_dump(topology, sort_keys=False))
+    fresh.rename(path)
+
+
+async def one(trial: Trial, pods: int, room: int) -> dict[str, Any]:
+    """Let the burst come, and say where its pods are in the end."""
+    begin = time.monotonic()
+    async with Refusals(list(trial.lowers.values())) as refusals:
+        await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), burst(pods))
+        found = await _settled(trial, pods, room)
+        seconds = time.monotonic() - begin
+    states = Counter(state_of(pod) for pod in found.upper)
+    await trial.remove("burst")
+    return {"seconds": round(seconds, 1), **states, "had_no_node_below": len(refusals.seen)}
+
+
+def state_of(pod: Manifest) -> str:
+    """Return where a pod of the upper cluster is."""
+    if is_ready(pod):
+        return "running"
+    return "pending_below" if pod["spec"].get("nodeName") else "pending_above"
+
+
+async def _settled(trial: Trial, pods: int, room: int) -> Snapshot:
+    """Return what is there when as many run as there is room for, and every other has been told that it has none."""
+    found = Snapshot([], {})
+
+    async def is_over() -> bool:
+        """Look at every cluster."""
+        nonlocal found
+        found = await trial.snapshot()
+        told = sum(is_refused(pod) or bool(pod["spec"].get("nodeName")) for pod in found.upper)
+        return sum(map(is_ready, found.upper)) == room and len(found.upper) == told == pods
+
+    await until(is_over, f"{room} of {pods} pods run, and the others are told that there is no room", LIMIT)
+    return found
+
+
+def judged(asked: dict[str, Any], room: int, pods: int) -> list[str]:
+    """Return what of the burst with the extender is not as it has to be."""
+    wanted = {"running": room, "pending_above": pods - room, "pending_below": 0, "had_no_node_below": 0}
+    return [
+        f"{field}: {asked.get(field, 0)}, not {count}"
+        for field, count in wanted.items()
+        if asked.get(field, 0) != count
+    ]
+
+
+async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+    """Send the burst with the extender, round after round, and once without it."""
+    lowers = [name for name in sandbox.clusters if name != UPPER]
+    pods = given.pods
+    room = min(pods, places(sandbox.state().options.nodes, len(lowers)))
+    async with Trial(sandbox) as trial:
+        await fill(trial)
+        trial.start_engine()
+        await nodes_usable(trial.upper, len(lowers))
+        await asyncio.sleep(SPARE)
+        asked = [await one(trial, pods, room) for _ in range(given.rounds)]
+        switch(sandbox, enabled=False)
+        await asyncio.sleep(SPARE)
+        blind = await one(trial, pods, room)
+    print({"asked": asked, "blind": blind}, flush=True)
+    broken = [words for found in asked for words in judged(found, room, pods)]
+    return {"room": room, "with_extender": asked, "without": blind, "broken": broken}
+
+
+if __name__ == "__main__":
+    size = Options(nodes=50, extender=True)
+    sys.exit(run("burst", scenario, size, pods=500, rounds=3, words=__doc__ or ""))

@@ -1,0 +1,79 @@
+"""What `tensile doctor` says of set-ups that are broken in one way each, on real control planes.
+
+    .venv/bin/python -m bench.conformance.diagnoses [--running DIR] [--only WORD]
+
+Each is made, asked about and taken away again; doctor has to name the cause, the cluster and the remedy, say nothing of
+what is well, and come to an end in time. Writes faults-diagnoses.json; exits with 1 when one was not recognised.
+"""
+
+import argparse
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench.conformance.diagnoses import ways, works
+from bench.conformance.diagnoses.setup import SETUPS, Setup
+from bench.conformance.diagnoses.stage import Stage
+from bench.kit.clusters import on_clusters
+from bench.kit.reporting import RESULTS, keep, verdict
+from tensile.sandbox.sandbox import Sandbox
+
+MOST_SECONDS = 15.0
+_SETS = (ways, works)
+"""The modules whose set-ups there are."""
+
+
+async def recognised(setup: Setup, sandbox: Sandbox, directory: Path) -> dict[str, Any]:
+    """Break a stage in one way, ask doctor, and say what is wrong with the answer ("" for nothing)."""
+    async with Stage(sandbox, directory) as stage:
+        await setup.prepare(stage)
+        found = await stage.diagnosed()
+    here = str(directory)
+    told = [one for one in found.findings(setup.level) if one[:2] == (setup.cluster, setup.check)]
+    told = [(name, check, what.replace(here, "DIR"), advice.replace(here, "DIR")) for name, check, what, advice in told]
+    wrong = setup.judge(found) or ("" if found.seconds <= MOST_SECONDS else f"it took {found.seconds:.1f} s")
+    return {
+        "setup": setup.name,
+        "cluster": setup.cluster,
+        "check": setup.check,
+        "level": setup.level,
+        "cause": [what for _, _, what, _ in told],
+        "remedy": [advice for _, _, _, advice in told],
+        "seconds": round(found.seconds, 2),
+        "wrong": wrong,
+    }
+
+
+async def all_of(word: str, sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
+    """Go through every set-up whose name has a word in it."""
+    found = []
+    for setup in SETUPS.values():
+        if word in setup.name:
+            with tempfile.TemporaryDirectory(dir=scratch) as directory:
+                found.append(await recognised(setup, sandbox, Path(directory)))
+            print(f"{setup.name}: {found[-1]['wrong'] or 'recognised'}", flush=True)
+    right = sum(not one["wrong"] for one in found)
+    return {
+        "recognised": f"{right}/{len(found)}",
+        "slowest_seconds": max(one["seconds"] for one in found),
+        "setups": found,
+        "broken": [f"{one['setup']}: {one['wrong']}" for one in found if one["wrong"]],
+    }
+
+
+def main() -> int:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--running", type=Path, help="the directory of a sandbox that runs")
+    parser.add_argument("--only", default="", help="set-ups whose name has this in it")
+    parser.add_argument("--keep", type=Path, default=RESULTS, help="where the result is kept")
+    given = parser.parse_args()
+    version, result = on_clusters(partial(all_of, given.only), given.running)
+    path = keep(given.keep, "faults-diagnoses", version, result)
+    return verdict("diagnoses", result["broken"], path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""What a broken set-up is: how it is made, and what doctor has to say of it."""
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from bench.conformance.diagnoses.stage import Diagnosis, Stage
+
+Prepare = Callable[[Stage], Awaitable[None]]
+
+
+class Setup(NamedTuple):
+    """A set-up with one fault: for which cluster and check it has to be told, and words of its cause and remedy.
+
+    `level` is "fail" or "warn"; where it is "fail", nothing else may fail in any other cluster.
+    """
+
+    name: str
+    cluster: str
+    check: str
+    cause: str
+    remedy: str
+    prepare: Prepare
+    level: str = "fail"
+
+    def judge(self, found: Diagnosis) -> str:
+        """Return what is wrong with a diagnosis, "" for nothing."""
+        told = [one for one in found.findings(self.level) if one[:2] == (self.cluster, self.check)]
+        if not any(self.cause in what and self.remedy in advice for _, _, what, advice in told):
+            return f"not told so: {found.findings('fail') + found.findings('warn')}"
+        elsewhere = [one for one in found.findings("fail") if one[0] != self.cluster or self.level == "warn"]
+        if elsewhere:
+            return f"told of what is well: {elsewhere}"
+        code = 1 if self.level == "fail" else 0
+        return "" if found.code == code else f"exit code {found.code}, not {code}"
+
+
+SETUPS: dict[str, Setup] = {}
+
+
+def setup(cluster: str, check: str, *, cause: str, remedy: str, level: str = "fail") -> Callable[[Prepare], Prepare]:
+    """Register a function that prepares a set-up of its name."""
+
+    def known(prepare: Prepare) -> Prepare:
+        """Keep it."""
+        name = prepare.__name__.replace("_", " ")
+        SETUPS[name] = Setup(name, cluster, check, cause, remedy, prepare, level)
+        return prepare
+
+    return known

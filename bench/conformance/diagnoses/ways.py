@@ -1,0 +1,171 @@
+"""Set-ups whose way to a cluster, or whose credential, is broken."""
+
+import asyncio
+import socket
+from contextlib import suppress
+from typing import Any
+
+import aiohttp
+import orjson
+from aiohttp import web
+
+from bench.conformance.diagnoses.setup import setup
+from bench.conformance.diagnoses.stage import A, B, Stage
+from bench.kit.faultproxy.keys import Keys, User
+from tensile.sandbox.credentials import ADMINISTRATORS
+from tensile.sandbox.layout import LOOPBACK, UPPER
+
+ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
+LONG_AGO = "Thu, 01 Jan 2026 00:00:00 GMT"
+
+
+@setup(A, "reach", cause="not trusted", remedy="the certificate is by CN=lower-a-ca: put that CA there")
+async def wrong_CA(stage: Stage) -> None:  # noqa: N802 - it is called so
+    """The kubeconfig of one lower has the CA of another."""
+    stage.edit(A, certificate_authority_data=stage.authority(B))
+
+
+@setup(A, "login", cause="ended on", remedy="kubeadm kubeconfig user --client-name=doctor-")
+async def expired_client_certificate(stage: Stage) -> None:
+    """The certificate ended a year ago."""
+    stage.expire(A)
+
+
+@setup(UPPER, "login", cause="its client certificate is by CN=lower-b-ca", remedy="--client-ca-file")
+async def client_certificate_of_another_cluster(stage: Stage) -> None:
+    """The user shows another cluster's certificate."""
+    pair = stage.signer(B).issue(stage.user, (ADMINISTRATORS,))
+    certificate, key = (stage.put(f"user.{end}", pem) for end, pem in (("crt", pair.certificate), ("key", pair.key)))
+    stage.edit(UPPER, user={"client-certificate": certificate, "client-key": key})
+
+
+@setup(A, "login", cause="the token is not, or no longer, one of this cluster", remedy="create token")
+async def wrong_token(stage: Stage) -> None:
+    """A token that nobody gave."""
+    stage.edit(A, user={"token": "a-token-that-nobody-gave"})
+
+
+@setup(B, "login", cause="the token is not, or no longer", remedy="kubectl -n default create token doctor-")
+async def token_of_an_account_that_is_gone(stage: Stage) -> None:
+    """It was good as long as the account was there."""
+    site = stage.sites[B]
+    await site.call("POST", ACCOUNTS, {"metadata": {"name": stage.user}})
+    answer = await site.call("POST", f"{ACCOUNTS}/{stage.user}/token", {"spec": {}})
+    await site.delete(f"{ACCOUNTS}/{stage.user}")
+    stage.edit(B, user={"token": answer["status"]["token"]})
+
+
+@setup(B, "reach", cause="cannot be connected to (Connection refused)", remedy="nothing listens there")
+async def closed_port(stage: Stage) -> None:
+    """Nobody listens."""
+    with socket.create_server((LOOPBACK, 0)) as free:
+        port = free.getsockname()[1]
+    stage.edit(B, server=f"https://{LOOPBACK}:{port}")
+
+
+@setup(UPPER, "reach", cause="the name nowhere.invalid is not found", remedy="getent hosts nowhere.invalid")
+async def unknown_name(stage: Stage) -> None:
+    """There is no such name."""
+    stage.edit(UPPER, server="https://nowhere.invalid:6443")
+
+
+@setup(A, "reach", cause="speaks no TLS", remedy="look whether an apiserver listens there")
+async def something_else_listens(stage: Stage) -> None:
+    """It greets whoever comes, in no TLS."""
+
+    async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Send a few bytes and hang up."""
+        with suppress(OSError):
+            writer.write(b"220 welcome\r\n")
+            await writer.drain()
+            writer.close()
+
+    server = await asyncio.start_server(greet, LOOPBACK, 0)
+    stage.open.callback(server.close)
+    stage.edit(A, server=f"https://{LOOPBACK}:{server.sockets[0].getsockname()[1]}")
+
+
+@setup(A, "reach", cause="speaks no TLS with us (no answer in 3 s)", remedy="look whether an apiserver listens there")
+async def silent_server(stage: Stage) -> None:
+    """It takes connections, and never says a word."""
+    listening = stage.open.enter_context(socket.create_server((LOOPBACK, 0)))
+    stage.edit(A, server=f"https://{LOOPBACK}:{listening.getsockname()[1]}")
+
+
+@setup(A, "reach", cause="not trusted", remedy="it is not for apiserver.example: set tls-server-name: ")
+async def wrong_name_in_the_certificate(stage: Stage) -> None:
+    """The certificate is for other names than the one that is asked for."""
+    stage.edit(A, tls_server_name="apiserver.example")
+
+
+@setup(A, "clock", cause="behind ours", remedy="set both by NTP", level="warn")
+async def clock_skew(stage: Stage) -> None:
+    """A cluster lives in the past."""
+    await altered(stage, A, date=LONG_AGO)
+
+
+@setup(A, "version", cause="v1.19.16 is too old", remedy="upgrade the cluster: 1.25 is the oldest")
+async def old_version(stage: Stage) -> None:
+    """A cluster is of a version that lacks what is needed."""
+    await altered(stage, A, version="v1.19.16")
+
+
+@setup(B, "version", cause="v1.31.2 below, and v1.", remedy="at most 3 minor versions behind", level="warn")
+async def version_skew(stage: Stage) -> None:
+    """A lower cluster is too far behind the upper one."""
+    await altered(stage, B, version="v1.31.2")
+
+
+@setup(A, "reach", cause="kubeconfigs/gone: cannot be read (No such file", remedy="check the path")
+async def missing_kubeconfig(stage: Stage) -> None:
+    """The file is not there."""
+    stage.lower(A)["kubeconfig"] = "kubeconfigs/gone"
+
+
+@setup(B, "reach", cause="context 'production': no context of that name is defined", remedy="name another")
+async def wrong_context(stage: Stage) -> None:
+    """The kubeconfig has no such context."""
+    stage.lower(B)["context"] = "production"
+
+
+@setup(A, "reach", cause="there is no such Secret", remedy="create it, or correct kubeconfigSecret")
+async def missing_kubeconfig_secret(stage: Stage) -> None:
+    """The kubeconfig is to be in a Secret that is not there."""
+    entry = stage.lower(A)
+    entry.pop("kubeconfig")
+    entry["kubeconfigSecret"] = {"namespace": "default", "name": stage.user}
+
+
+@setup(A, "reach", cause="nothing stands under that key (there are: config)", remedy="name its key")
+async def wrong_key_of_the_kubeconfig_secret(stage: Stage) -> None:
+    """The Secret is there, and has the kubeconfig under another key."""
+    body = {"metadata": {"name": stage.user}, "stringData": {"config": "kind: Config"}}
+    await stage.make(UPPER, "/api/v1/namespaces/default/secrets", body)
+    entry = stage.lower(A)
+    entry.pop("kubeconfig")
+    entry["kubeconfigSecret"] = {"namespace": "default", "name": stage.user}
+
+
+async def altered(stage: Stage, cluster: str, *, date: str = "", version: str = "") -> None:
+    """Put a proxy before a cluster that tells another time, or another version."""
+    keys = Keys(stage.pki(cluster), stage.directory)
+    context = keys.client(User(stage.user, (ADMINISTRATORS,)))
+    session = await stage.open.enter_async_context(
+        aiohttp.ClientSession(stage.sandbox.clusters[cluster].server, connector=aiohttp.TCPConnector(ssl=context))
+    )
+
+    async def serve(request: web.BaseRequest) -> web.Response:
+        """Pass a request on, and change the answer."""
+        kind = {"Content-Type": request.headers.get("Content-Type", "application/json")}
+        async with session.request(request.method, request.raw_path, data=await request.read(), headers=kind) as reply:
+            body, headers = await reply.read(), {"Content-Type": reply.headers["Content-Type"]}
+        if version and request.path == "/version":
+            told: dict[str, Any] = orjson.loads(body)
+            body = orjson.dumps({**told, "gitVersion": version})
+        return web.Response(status=reply.status, body=body, headers=headers | ({"Date": date} if date else {}))
+
+    front = web.Server(serve, access_log=None)
+    server = await asyncio.get_running_loop().create_server(front, LOOPBACK, 0, ssl=keys.server())
+    stage.open.push_async_callback(front.shutdown, 0.0)
+    stage.open.callback(server.close)
+    stage.edit(cluster, server=f"https://{LOOPBACK}:{server.sockets[0].getsockname()[1]}")

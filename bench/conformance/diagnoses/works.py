@@ -1,0 +1,386 @@
+"""Set-ups in which every cluster is reached, and something that the work needs is broken."""
+
+import socket
+from datetime import timedelta
+
+from bench.conformance.diagnoses.setup import setup
+from bench.conformance.diagnoses.stage import BINDINGS, LOWERS, A, B, Stage
+from bench.kit.sites import Manifest, until
+from tensile.engine.permissions import Permission, lower_rights, upper_rights
+from tensile.kubelet.api.csr import request_for
+from tensile.sandbox.layout import LOOPBACK, UPPER
+from tensile.topology import Topology, parse
+
+NODES = "/api/v1/nodes"
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+SERVICES_OF_APIS = "/apis/apiregistration.k8s.io/v1/apiservices"
+REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+DEFAULT = "/api/v1/namespaces/default"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+_LIMIT = 30.0
+_PROBE = ("192.0.2.1", 9)
+"""An address for documentation: nothing is sent there, the system only says from where it would be."""
+
+
+# Rights.
+
+
+def rule(right: Permission) -> Manifest:
+    """Write a right as a rule of a role."""
+    group = right.group
+    return {"apiGroups": [group], "resources": [right.resource], "verbs": list(right.verbs)}
+
+
+def read(stage: Stage) -> Topology:
+    """Return the topology of a stage as the engine reads it."""
+    return parse(stage.save().read_text(), name="topology.yaml")
+
+
+async def allowed(stage: Stage, cluster: str, *, without: tuple[str, str]) -> None:
+    """Grant the user all rights that the engine needs, but for a verb on a resource."""
+    topology = read(stage)
+    spec = next((one for one in topology.lowers if one.name == cluster), None)
+    rights = upper_rights(topology) if spec is None else lower_rights(spec)
+    verb, resource = without
+    kept = [
+        right._replace(verbs=tuple(each for each in right.verbs if (each, right.resource) != (verb, resource)))
+        for right in rights
+    ]
+    assert kept != rights
+    await stage.grant(cluster, [rule(right) for right in kept if right.verbs])
+
+
+@setup(UPPER, "rights", cause="missing: patch pods/status (", remedy="--verb=patch --resource=pods/status\n")
+async def missing_right_above(stage: Stage) -> None:
+    """The engine may not write statuses."""
+    await allowed(stage, UPPER, without=("patch", "pods/status"))
+
+
+@setup(A, "rights", cause="missing: create pods (mirrored pods)", remedy="--verb=create --resource=pods\n")
+async def missing_right_below(stage: Stage) -> None:
+    """The engine may not make pods."""
+    await allowed(stage, A, without=("create", "pods"))
+
+
+@setup(
+    B, "rights", cause="create endpointslices.discovery.k8s.io (controller Service)", remedy="--resource=endpointslices"
+)
+async def missing_right_for_services(stage: Stage) -> None:
+    """The engine may not make the endpoints of Services."""
+    await allowed(stage, B, without=("create", "endpointslices"))
+
+
+@setup(B, "rights", cause="get pods/exec (kubectl exec", remedy="create clusterrolebinding")
+async def half_a_right_for_exec(stage: Stage) -> None:
+    """A WebSocket is opened by a GET, so `create` alone is not enough."""
+    await allowed(stage, B, without=("get", "pods/exec"))
+
+
+@setup(A, "rights", cause="missing: list *.*", remedy="--verb=list --resource='*.*'", level="warn")
+async def missing_right_to_see_what_a_namespace_holds(stage: Stage) -> None:
+    """The engine works without, and leaves namespaces behind."""
+    await allowed(stage, A, without=("list", "*"))
+
+
+# Certificates.
+
+
+async def _serving(stage: Stage, *, address: str = LOOPBACK, ago: timedelta = timedelta()) -> None:
+    """Serve the virtual nodes with a certificate for an address, issued so long ago."""
+    pair = stage.signer(UPPER, ago=ago).issue("system:node:x", ("system:nodes",), addresses=(address,))
+    stage.put("kubelet.crt", pair.certificate)
+    stage.put("kubelet.key", pair.key)
+
+
+@setup(UPPER, "certificates", cause="it is not the certificate of the key", remedy="renew both together")
+async def key_of_another_certificate(stage: Stage) -> None:
+    """Only one of the two files was renewed."""
+    whole = (stage.directory / "kubelet.key").read_bytes()
+    await _serving(stage)
+    stage.put("kubelet.key", whole)
+
+
+@setup(UPPER, "certificates", cause="it ended on", remedy="renew it")
+async def expired_serving_certificate(stage: Stage) -> None:
+    """It ended a year ago."""
+    await _serving(stage, ago=timedelta(days=730))
+
+
+@setup(UPPER, "certificates", cause="it names 192.0.2.7", remedy=f"IP:{LOOPBACK} among its subjectAltNames")
+async def serving_certificate_for_another_address(stage: Stage) -> None:
+    """The nodes are called at an address that it does not name."""
+    await _serving(stage, address="192.0.2.7")
+
+
+@setup(UPPER, "certificates", cause="kubelet.clientCAFile: ", remedy="-----BEGIN CERTIFICATE-----")
+async def client_CA_that_is_a_key(stage: Stage) -> None:  # noqa: N802 - it is called so
+    """A wrong file was given."""
+    stage.topology["kubelet"]["clientCAFile"] = "kubelet.key"
+
+
+@setup(UPPER, "certificates", cause="kubelet.tlsCertFile: ", remedy="give a path that exists")
+async def missing_certificate_file(stage: Stage) -> None:
+    """The file is not there."""
+    stage.topology["kubelet"]["tlsCertFile"] = "certificates/gone.crt"
+
+
+@setup(
+    A, "certificates", cause="waits for approval", remedy="kubectl certificate approve tensile-doctor-", level="warn"
+)
+async def certificate_that_nobody_approved(stage: Stage) -> None:
+    """The engine has asked for one, and a person has to agree."""
+    for field in ("tlsCertFile", "tlsKeyFile"):
+        stage.topology["kubelet"].pop(field)
+    await stage.make(UPPER, REQUESTS, request_for(stage.nodes[A], LOOPBACK).manifest)
+
+
+# Which cluster, and which node.
+
+
+@setup(B, "identity", cause="it is the same cluster as lower-a", remedy="take one of the two out")
+async def two_lowers_that_are_one(stage: Stage) -> None:
+    """Both kubeconfigs lead to the same cluster."""
+    stage.lower(B)["kubeconfig"] = stage.lower(A)["kubeconfig"]
+
+
+@setup(A, "identity", cause="it is the same cluster as upper", remedy="put another cluster into")
+async def lower_that_is_the_upper(stage: Stage) -> None:
+    """A cluster below itself."""
+    stage.lower(A)["kubeconfig"] = stage.topology["upper"]["kubeconfig"]
+
+
+@setup(B, "node", cause="is not of tensile's making, and is left alone", remedy="kubectl delete node doctor-")
+async def taken_name_of_a_node(stage: Stage) -> None:
+    """A Node of that name is another's."""
+    await stage.make(UPPER, NODES, {"metadata": {"name": stage.nodes[B]}})
+
+
+@setup(A, "kubelet", cause="does not get through to Node", remedy="let the upper's apiserver through to port")
+async def kubelet_port_out_of_reach(stage: Stage) -> None:
+    """The engine listens at another address than the nodes publish."""
+    address = own_address()
+    stage.topology["kubelet"]["nodeAddress"] = address
+    await _serving(stage, address=address)
+    await running(stage)
+    stage.topology["lowers"] = [one for one in stage.topology["lowers"] if one["name"] == A]
+
+
+@setup(A, "kubelet", cause="x509", remedy="--kubelet-certificate-authority has to hold the CA")
+async def serving_certificate_that_the_apiserver_refuses(stage: Stage) -> None:
+    """It is by an authority that the apiserver does not know."""
+    address = own_address()
+    stage.topology["kubelet"] |= {"nodeAddress": address, "bind": address}
+    pair = stage.signer(B).issue("system:node:x", ("system:nodes",), addresses=(address,))
+    stage.put("kubelet.crt", pair.certificate)
+    stage.put("kubelet.key", pair.key)
+    await running(stage)
+    stage.topology["lowers"] = [one for one in stage.topology["lowers"] if one["name"] == A]
+
+
+async def reachable(stage: Stage) -> None:
+    """Run an engine whose virtual nodes the upper's apiserver reaches: nothing is broken."""
+    address = own_address()
+    stage.topology["kubelet"] |= {"nodeAddress": address, "bind": address}
+    await _serving(stage, address=address)
+    await running(stage)
+
+
+async def running(stage: Stage) -> None:
+    """Run an engine until its nodes have leases."""
+    engine = stage.start_engine()
+    leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+
+    async def beats() -> bool:
+        """Look for them."""
+        assert engine.is_running, (stage.directory / "engine.log").read_text()
+        found = {one["metadata"]["name"] for one in await stage.upper.items(leases)}
+        return found >= set(stage.nodes.values())
+
+    await until(beats, "the nodes have leases", _LIMIT)
+
+
+def own_address() -> str:
+    """Return an address of this machine that is not loopback, "" where it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_PROBE)
+        except OSError:
+            return ""
+        return str(probe.getsockname()[0])
+
+
+# What is around them.
+
+
+@setup(A, "metrics", cause="it has no metrics API", remedy="install metrics-server there", level="warn")
+async def no_metrics_API(stage: Stage) -> None:  # noqa: N802 - it is called so
+    """The sandbox's clusters have none unless they are given one."""
+
+
+@setup(
+    B, "metrics", cause="the metrics API fails", remedy="kubectl get apiservice v1beta1.metrics.k8s.io", level="warn"
+)
+async def metrics_API_without_a_server(stage: Stage) -> None:  # noqa: N802 - it is called so
+    """It is registered, and nobody serves it."""
+    spec = {
+        "group": "metrics.k8s.io",
+        "version": "v1beta1",
+        "service": {"namespace": "default", "name": "nobody"},
+        "groupPriorityMinimum": 100,
+        "versionPriority": 100,
+        "insecureSkipTLSVerify": True,
+    }
+    await stage.make(B, SERVICES_OF_APIS, {"metadata": {"name": "v1beta1.metrics.k8s.io"}, "spec": spec})
+
+
+@setup(B, "network", cause="are also those of pods of lower-a", remedy="--cluster-cidr", level="warn")
+async def overlapping_networks(stage: Stage) -> None:
+    """Pods of two clusters have the same addresses."""
+    for lower, cidr in zip(LOWERS, ("10.244.0.0/24", "10.244.0.0/23"), strict=True):
+        body = {"metadata": {"name": stage.user}, "spec": {"podCIDR": cidr, "podCIDRs": [cidr]}}
+        await stage.make(lower, NODES, body)
+
+
+@setup(UPPER, "storage", cause="binds at once", remedy="WaitForFirstConsumer")
+async def storage_class_that_binds_at_once(stage: Stage) -> None:
+    """The upper scheduler never binds a pod with a claim of it."""
+    body = {"metadata": {"name": stage.user}, "provisioner": "tensile-kube.io/lower", "volumeBindingMode": "Immediate"}
+    await stage.make(UPPER, CLASSES, body)
+    for lower in LOWERS:
+        await stage.make(lower, CLASSES, {"metadata": {"name": stage.user}, "provisioner": "example.com/disks"})
+
+
+@setup(
+    A,
+    "storage",
+    cause="is no-such-class here, which does not exist",
+    remedy="storageClasses: {fast: NAME}",
+    level="warn",
+)
+async def storage_class_that_is_missing_below(stage: Stage) -> None:
+    """The topology names one that the lower cluster does not have."""
+    stage.lower(A)["storageClasses"] = {"fast": "no-such-class"}
+
+
+@setup(UPPER, "storage", cause="the scheduler waits for claims that bind", remedy="| kubectl apply -f -", level="warn")
+async def pod_that_waits_for_its_claim(stage: Stage) -> None:
+    """The scheduler's VolumeBinding wants the claim bound first, and nobody binds it."""
+    name = stage.user
+    body = {"metadata": {"name": name}, "provisioner": "example.com/disks", "volumeBindingMode": "Immediate"}
+    await stage.make(UPPER, CLASSES, body)
+    await stage.make(UPPER, NODES, {"metadata": {"name": name}})
+    size = {"requests": {"storage": "1Gi"}}
+    claim = {"storageClassName": name, "accessModes": ["ReadWriteOnce"], "resources": size}
+    await stage.make(UPPER, f"{DEFAULT}/persistentvolumeclaims", {"metadata": {"name": name}, "spec": claim})
+    volume = {"name": "disk", "persistentVolumeClaim": {"claimName": name}}
+    spec = {"containers": [{"name": "main", "image": "app:1"}], "volumes": [volume]}
+    await stage.make(UPPER, f"{DEFAULT}/pods", {"metadata": {"name": name}, "spec": spec})
+
+    async def waits() -> bool:
+        """Look whether the scheduler has looked."""
+        found = await stage.upper.call("GET", f"{DEFAULT}/pods/{name}")
+        return "unbound immediate" in str(found["status"].get("conditions"))
+
+    await until(waits, "the scheduler has looked at the pod", _LIMIT)
+
+
+@setup(UPPER, "webhook", cause="nothing answers at https://", remedy="correct webhook.url")
+async def webhook_out_of_reach(stage: Stage) -> None:
+    """Nobody listens at its URL."""
+    with socket.create_server((LOOPBACK, 0)) as free:
+        port = free.getsockname()[1]
+    stage.topology["webhook"] = {"enabled": True, "url": f"https://{LOOPBACK}:{port}/mutate"}
+
+
+@setup(UPPER, "webhook", cause="Service default/nothing-there does not exist", remedy="correct webhook.service")
+async def webhook_without_its_service(stage: Stage) -> None:
+    """The Service by which it is called is not there."""
+    stage.topology["webhook"] = {"enabled": True, "service": {"namespace": "default", "name": "nothing-there"}}
+
+
+async def behind_a_service(stage: Stage, port: int) -> None:
+    """Register the webhook by a Service, behind which is a pod with an address of this machine, and this port.
+
+    An apiserver passes calls on to pods only.
+    """
+    name, address = stage.user, own_address()
+    stage.topology["webhook"] = {"enabled": True, "service": {"namespace": "default", "name": name}, "port": port}
+    containers = [{"name": "main", "image": "app:1"}]
+    spec = {"nodeName": name, "terminationGracePeriodSeconds": 0, "containers": containers}
+    pod = await stage.make(UPPER, f"{DEFAULT}/pods", {"metadata": {"name": name}, "spec": spec})
+    status = {"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}}
+    await stage.upper.call("PATCH", f"{DEFAULT}/pods/{name}/status", status, "application/merge-patch+json")
+    ports = [{"port": 443, "targetPort": port}]
+    await stage.make(UPPER, f"{DEFAULT}/services", {"metadata": {"name": name}, "spec": {"ports": ports}})
+    target = {"kind": "Pod", "namespace": "default", "name": name, "uid": pod["metadata"]["uid"]}
+    subset = {"addresses": [{"ip": address, "targetRef": target}], "ports": [{"port": port}]}
+    await stage.make(UPPER, f"{DEFAULT}/endpoints", {"metadata": {"name": name}, "subsets": [subset]})
+    slices = (
+        f"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=kubernetes.io/service-name={name}"
+    )
+    await until(lambda: stage.upper.items(slices), "the endpoints are known", _LIMIT)
+
+
+@setup(UPPER, "webhook", cause="does not get through to Service default/doctor-", remedy="the firewall between")
+async def webhook_that_the_apiserver_does_not_reach(stage: Stage) -> None:
+    """Its pod is ready, and nobody listens at its port."""
+    with socket.create_server((own_address(), 0)) as free:
+        port = free.getsockname()[1]
+    await behind_a_service(stage, port)
+
+
+@setup(
+    UPPER, "network", cause="pods below are led to the upper apiserver at", remedy="upper.advertiseURL", level="warn"
+)
+async def upper_that_pods_do_not_reach(stage: Stage) -> None:
+    """Pods with tokens of the upper cluster are given an address that its certificate does not name."""
+    stage.topology["serviceAccounts"] = {"identity": "upper"}
+    port = stage.sandbox.clusters[UPPER].server.rpartition(":")[2]
+    stage.topology["upper"]["advertiseURL"] = f"https://upper.example.localhost:{port}"
+
+
+# More than is needed.
+
+
+@setup(UPPER, "ports", cause="telemetry.bind is every address", remedy="set telemetry.bind: 127.0.0.1", level="warn")
+async def telemetry_for_everybody(stage: Stage) -> None:
+    """Outside of a cluster, where it asks nobody who they are."""
+    stage.topology["telemetry"]["bind"] = "0.0.0.0"
+
+
+async def _inhabited(stage: Stage) -> None:
+    """Create somebody's pod in namespace default of the first lower."""
+    spec = {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": "app:1"}]}
+    await stage.make(A, f"{DEFAULT}/pods", {"metadata": {"name": stage.user}, "spec": spec})
+
+
+@setup(A, "tenants", cause="count as one tenant: default (", remedy="namespaces: {mapping: prefix}", level="warn")
+async def lower_that_is_shared(stage: Stage) -> None:
+    """Others run pods in a namespace of the same name."""
+    await _inhabited(stage)
+
+
+@setup(A, "tenants", cause="tokens of the upper cluster lie where", remedy="identity: lower", level="warn")
+async def tokens_in_a_lower_that_is_shared(stage: Stage) -> None:
+    """Who may read Secrets there may call the upper cluster."""
+    stage.lower(A)["serviceAccounts"] = {"identity": "upper"}
+    await _inhabited(stage)
+
+
+@setup(A, "tenants", cause="accounts are given rights where others", remedy="leave RBAC out", level="warn")
+async def rights_in_a_lower_that_is_shared(stage: Stage) -> None:
+    """Who may create pods there may run them as those accounts."""
+    stage.lower(A)["controllers"] = ["ServiceAccount", "RBAC"]
+    await _inhabited(stage)
+
+
+@setup(A, "tenants", cause="where the engine's own account is", remedy="in another namespace", level="warn")
+async def account_where_pods_go(stage: Stage) -> None:
+    """Nothing is mirrored from the namespace above that leads there."""
+    account = f"{DEFAULT}/serviceaccounts/default"
+    body = {"spec": {"audiences": [], "expirationSeconds": 3600}}
+    token = (await stage.sites[A].call("POST", f"{account}/token", body))["status"]["token"]
+    stage.edit(A, user={"token": token})
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    subject = {"kind": "ServiceAccount", "namespace": "default", "name": "default"}
+    await stage.make(A, BINDINGS, {"metadata": {"name": stage.user}, "roleRef": role, "subjects": [subject]})

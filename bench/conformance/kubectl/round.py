@@ -1,0 +1,102 @@
+"""One round: all commands, given in turn by one kubectl to one cluster, in a namespace that is gone afterwards."""
+
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.conformance.kubectl.cast import SPACE
+from bench.conformance.kubectl.commands import STEPS
+from bench.conformance.kubectl.giving import Hand
+from bench.conformance.kubectl.normal import normal
+from bench.conformance.kubectl.steps import Step
+from tensile.sandbox.binaries import ProgramSet
+from tensile.sandbox.layout import LOOPBACK, UPPER
+from tensile.sandbox.real_node import IMAGE
+from tensile.sandbox.sandbox import Sandbox
+
+KUBECTL = "v1.36.3"
+LOWER = "lower-a"
+NODES = {UPPER: LOWER, LOWER: f"{LOWER}-node-1"}
+"""The node of each cluster: the virtual one, and the real one behind it."""
+OLD = ProgramSet(
+    "kubectl",
+    "v1.33.13",
+    ("kubectl-1.33",),
+    ".",
+    "-s -w -X k8s.io/component-base/version.gitVersion=v1.33.13",
+    "about 3 minutes on 2 cores",
+)
+Answers = dict[str, list[str]]
+"""The lines of each answer, in the form in which they are compared, by command."""
+
+
+class Side(NamedTuple):
+    """Where commands are given: a cluster of a sandbox, and a folder for what they copy."""
+
+    sandbox: Sandbox
+    cluster: str
+    scratch: Path
+
+
+def given(side: Side, kubectl: str) -> Answers:
+    """Return all commands; raises NotInTime when something does not come that the next ones need."""
+    with tempfile.TemporaryDirectory(dir=side.scratch) as folder:
+        hand = _hand(side, kubectl, Path(folder))
+        _must(side.sandbox, side.cluster, "create", "namespace", SPACE)
+        _must(side.sandbox, side.cluster, "-n", SPACE, "wait", "--for=create", "serviceaccount/default")
+        try:
+            return _answers(hand)
+        finally:
+            side.sandbox.kubectl("delete", "namespace", SPACE, cluster=side.cluster)
+
+
+def put_within_reach(sandbox: Sandbox) -> None:
+    """Serve the virtual node's kubelet API in the real node's network: apiservers pass nothing on to loopback."""
+    gateway = sandbox.state().clusters[LOWER].layout.gateway
+    path = sandbox.directory / "topology.yaml"
+    text = path.read_text()
+    for key in ("nodeAddress", "kubelet:\n  bind"):
+        text = text.replace(f"{key}: {LOOPBACK}", f"{key}: {gateway}")
+    path.write_text(text)
+
+
+def nodes_ready(sandbox: Sandbox) -> None:
+    """Wait until the virtual node takes pods."""
+    _must(sandbox, UPPER, "wait", "--for=create", f"node/{NODES[UPPER]}", "--timeout=60s")
+    _must(sandbox, UPPER, "wait", "--for=condition=Ready", f"node/{NODES[UPPER]}", "--timeout=60s")
+
+
+def gone(sandbox: Sandbox, cluster: str) -> None:
+    """Wait until a cluster has nothing left of a round."""
+    _must(sandbox, cluster, "wait", "--for=delete", f"namespace/{SPACE}", "--timeout=60s")
+
+
+def _hand(side: Side, kubectl: str, folder: Path) -> Hand:
+    tree = folder / "tree" / "deep"
+    tree.mkdir(parents=True)
+    (tree / "one").write_text("1")
+    (folder / "sent").write_bytes(bytes(range(256)) * 4096)
+    names = {"node": NODES[side.cluster], "tmp": str(folder), "image": IMAGE}
+    return Hand(kubectl, side.sandbox.directory / f"{side.cluster}.kubeconfig", names, folder)
+
+
+def _answers(hand: Hand) -> Answers:
+    instead = {hand.names["node"]: "NODE", hand.names["tmp"]: "TMP"}
+    found: Answers = {}
+    for step in STEPS:
+        if step.until:
+            hand.wait(step)
+        else:
+            found[_title(step, found)] = normal(hand.give(step), step.form, instead)
+    return found
+
+
+def _title(step: Step, before: Answers) -> str:
+    """Tell a command that is given twice from its first time."""
+    return step.title if step.title not in before else f"{step.title} (again)"
+
+
+def _must(sandbox: Sandbox, cluster: str, *arguments: str) -> None:
+    done = sandbox.kubectl(*arguments, cluster=cluster)
+    if done.returncode != 0:
+        raise RuntimeError(f"{cluster}: kubectl {' '.join(arguments)}: {done.stderr}")

@@ -1,0 +1,62 @@
+"""The rehearsal answers as a real apiserver does: the same requests at random to both, and nothing may differ.
+
+    .venv/bin/python -m bench.conformance.likeness [--trials 100] [--requests 50] [--seed 1]
+
+Compared are what answers decisions rest on: the object or the error with its status, reason and causes, whose UID,
+whether the version moved on, and the events that watches told of it afterwards. A trial has a namespace of its own; its
+seed, which is printed where something differs, makes the same requests again.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from bench.conformance.likeness.trial import trial
+from bench.kit.reporting import RESULTS, keep, verdict
+from tensile.kube.client import HttpCluster
+from tensile.kube.credentials import from_kubeconfig
+from tensile.objects import UPPER
+from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import Options
+
+NAME = "faults-likeness"
+
+
+async def scenario(sandbox: Sandbox, given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Go through the trials, and return the cluster's version and the result."""
+    cluster = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
+    try:
+        results = [await trial(cluster, given.seed + number, given.requests) for number in range(given.trials)]
+        broken = [words for one in results for words in one.differences]
+        said = {"seed": given.seed, "trials": given.trials, "broken": broken}
+        counts = {"requests": sum(one.requests for one in results), "events": sum(one.events for one in results)}
+        return await cluster.version(), {**counts, **said}
+    finally:
+        await cluster.close()
+
+
+def main() -> int:
+    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--requests", type=int, default=50, help="of each trial")
+    parser.add_argument("--seed", type=int, default=1, help="of the first trial; each has the next one")
+    parser.add_argument("--sandbox", type=Path, default=None, help="one that runs, instead of one of its own")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        own = given.sandbox is None
+        start = Sandbox.start(scratch / "s", Options(nodes=1, lowers=0)) if own else None
+        sandbox = stack.enter_context(start) if start else Sandbox.attach(given.sandbox)
+        kubernetes, result = asyncio.run(scenario(sandbox, given))
+    path = keep(given.results, NAME, kubernetes, result)
+    return verdict(NAME, result["broken"], path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

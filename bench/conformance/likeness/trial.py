@@ -1,0 +1,153 @@
+"""One trial: a namespace in each of two clusters, a row of requests to both, and then what watches told of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import NamedTuple
+from uuid import uuid4
+
+import orjson
+
+from bench.conformance.likeness.asking import OWN, Asking, Request, Stock
+from bench.conformance.likeness.sides import Outcome, Pair, Recorder, Side, difference
+from tensile.errors import Conflict, NotFound
+from tensile.kube.cluster import Cluster, Patch, Selection
+from tensile.objects import (
+    CONFIG_MAP,
+    EVENT,
+    LEASE,
+    NAMESPACE,
+    NODE,
+    POD,
+    SECRET,
+    SERVICE_ACCOUNT,
+    Kind,
+    Manifest,
+    Ref,
+    metadata,
+    uid,
+)
+from tensile.reconcile.dryrun.cluster import DryRunCluster
+from tensile.reconcile.dryrun.patch import is_selected
+
+FOLLOWED = (CONFIG_MAP, SECRET, POD, SERVICE_ACCOUNT, LEASE, EVENT)
+GIVEN = frozenset({"kube-root-ca.crt", "default"})
+"""Names that Kubernetes itself makes in a namespace."""
+LAST = "zz"
+_LIMIT = 20.0
+
+
+class Result(NamedTuple):
+    """How many requests both clusters got, how many events they told, and in what they differ."""
+
+    requests: int
+    events: int
+    differences: list[str]
+
+
+async def trial(real: Cluster, seed: int, count: int) -> Result:
+    """Make so many requests of a real cluster and of a rehearsal that is made for it."""
+    rehearsal = DryRunCluster(real.name, ends_pods=False, now=lambda: datetime.now(UTC))
+    name = f"alike-{uuid4().hex[:8]}"
+    sides = [Side(cluster, name, name) for cluster in (rehearsal, real)]
+    async with prepared(sides[0]), prepared(sides[1]):
+        stock = Stock(lambda *place: rehearsal.find(*sides[0].ref(*place)[1:]))
+        told = {kind: Recorder() for kind in FOLLOWED}
+        for kind, recorder in told.items():
+            rehearsal.follow(kind, recorder, partial(is_selected, selection=Selection(name)))
+        begin = {kind: (await real.list(kind, Selection(name))).version for kind in FOLLOWED}
+        said = await _asked(Pair(sides[0], sides[1], stock), Asking(seed, stock), count)
+        events = 0
+        for kind, recorder in told.items():
+            for side in sides:
+                await side.cluster.create(side.ref(kind, OWN, LAST), _last(kind, name))
+            found = await heard(real, kind, name, begin[kind])
+            events += len(found)
+            said += unlike(kind, sides[0].events(recorder.events), sides[1].events(found))
+    return Result(count, events, [f"seed {seed}: {words}" for words in said])
+
+
+async def _asked(pair: Pair, asking: Asking, count: int) -> list[str]:
+    """Make the requests, and return the differences, the first of which may well be why there are more."""
+    said: list[str] = []
+    waiting: list[Request] = []
+    for number in range(count):
+        waiting = waiting or asking.next()
+        request = waiting.pop(0)
+        words = await pair.ask(request)
+        if words:
+            said.append(f"request {number}: {request}: {words}")
+    return said
+
+
+def unlike(kind: Kind, rehearsed: list[Outcome], real: list[Outcome]) -> list[str]:
+    """Return in what the events of a kind differ."""
+    both = enumerate(zip(rehearsed, real, strict=False))
+    said = [f"{kind.name}: event {number}: {words}" for number, pair in both if (words := difference(*pair))]
+    return said + ([] if len(rehearsed) == len(real) else [f"{kind.name}: {len(rehearsed)} events, really {len(real)}"])
+
+
+async def heard(cluster: Cluster, kind: Kind, namespace: str, begin: str) -> list[tuple[str, Manifest]]:
+    """Return what a watch tells of a namespace, up to the object that was made last."""
+    found: list[tuple[str, Manifest]] = []
+    async with asyncio.timeout(_LIMIT):
+        async for event in cluster.watch(kind, Selection(namespace), begin, int(_LIMIT)):
+            manifest = orjson.loads(event.raw)
+            name = metadata(manifest).get("name", "")
+            if event.type == "BOOKMARK" or name in GIVEN:
+                continue
+            found.append((event.type, manifest))
+            if name == LAST:
+                break
+    return found
+
+
+def _last(kind: Kind, namespace: str) -> Manifest:
+    """Make the object that ends a kind's events."""
+    body: Manifest = {"metadata": {"name": LAST}}
+    if kind == POD:
+        body["spec"] = {"containers": [{"name": "main", "image": "app:1"}], "schedulerName": "nobody"}
+    if kind == EVENT:
+        body |= {"involvedObject": {"namespace": namespace}}
+    return body
+
+
+@asynccontextmanager
+async def prepared(side: Side) -> AsyncIterator[None]:
+    """Make a namespace with its account, and a node without a kubelet; take away all of the trial at the end."""
+    cluster, space = side.cluster, Ref(side.cluster.name, NAMESPACE, "", side.namespace)
+    await cluster.create(space, {"metadata": {"name": side.namespace}})
+    await cluster.create(space._replace(kind=NODE), {"metadata": {"name": side.node}})
+    await _account(cluster, side.namespace)
+    try:
+        yield
+    finally:
+        if not isinstance(cluster, DryRunCluster):
+            await _cleared(cluster, side.namespace)
+
+
+async def _account(cluster: Cluster, namespace: str) -> None:
+    """Wait until pods can be made in a namespace."""
+    selection = Selection(namespace, fields="metadata.name=default")
+    listing = await cluster.list(SERVICE_ACCOUNT, selection)
+    if not listing.items:
+        await anext(cluster.watch(SERVICE_ACCOUNT, selection, listing.version, int(_LIMIT)))
+
+
+async def _cleared(cluster: Cluster, name: str) -> None:
+    """Take everything of a trial away, whatever holds it."""
+    for kind in (*FOLLOWED, NODE, NAMESPACE):
+        for raw in (await cluster.list(kind, Selection())).items:
+            found = orjson.loads(raw)
+            meta = metadata(found)
+            if any(one.startswith(name) for one in (meta["name"], meta.get("namespace", ""))):
+                await _removed(cluster, Ref(cluster.name, kind, meta.get("namespace", ""), meta["name"]), found)
+
+
+async def _removed(cluster: Cluster, ref: Ref, found: Manifest) -> None:
+    with suppress(NotFound, Conflict):
+        if metadata(found).get("finalizers"):
+            await cluster.patch(ref, Patch("merge-patch", {"metadata": {"uid": uid(found), "finalizers": None}}))
+        await cluster.delete(ref, uid=uid(found), grace=0 if ref.kind == POD else None)

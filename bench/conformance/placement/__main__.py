@@ -1,0 +1,76 @@
+"""Placement finds the nodes that a real kube-scheduler finds: random pods in random clusters, asked of both.
+
+    .venv/bin/python -m bench.conformance.placement [--worlds 42] [--pods 12] [--seed 1]
+
+An extender behind the real scheduler writes down the nodes that it found. Compared are those, and then the reasons by
+which it counts the others. A world's seed, which is printed where something differs, makes the same one again.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from bench.conformance.placement.recorder import Recorder, attend
+from bench.conformance.placement.stage import Stage
+from bench.conformance.placement.trial import Outcome, trial
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.sites import Site
+from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import Options
+
+NAME = "placement"
+BAR = 0.99
+"""The share of cases in which both have to find the same nodes."""
+
+
+async def outcomes(sandbox: Sandbox, seeds: range, pods: int) -> tuple[str, list[Outcome]]:
+    """Go through the worlds in a sandbox of nothing but an upper cluster, and return its version, and what came out."""
+    async with Recorder() as recorder, Site(sandbox.clusters[UPPER]) as site:
+        stage = Stage(site, recorder)
+        await stage.prepare()
+        sandbox.suspend(UPPER, "kube-controller-manager")
+        await asyncio.to_thread(attend, sandbox, UPPER, recorder.port)
+        return await site.version(), [await trial(stage, seed, pods) for seed in seeds]
+
+
+def result(found: list[Outcome]) -> dict[str, Any]:
+    """Sum up; "broken" says what is under the bar."""
+    cases, same = sum(one.cases for one in found), sum(one.same for one in found)
+    differences = [words for one in found for words in one.differences]
+    return {
+        "cases": cases,
+        "same": same,
+        "placed": sum(one.placed for one in found),
+        "same_words": sum(one.worded for one in found),
+        "differences": differences,
+        "rewordings": [words for one in found for words in one.rewordings],
+        "broken": differences if same < cases * BAR else [],
+    }
+
+
+def main() -> int:
+    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--worlds", type=int, default=42)
+    parser.add_argument("--pods", type=int, default=12, help="that look for a node in each")
+    parser.add_argument("--seed", type=int, default=1, help="of the first world; each has the next one")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    seeds = range(given.seed, given.seed + given.worlds)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        sandbox = stack.enter_context(Sandbox.start(scratch / "s", Options(nodes=1, lowers=0)))
+        version, found = asyncio.run(outcomes(sandbox, seeds, given.pods))
+    kept = {"seed": given.seed, "worlds": given.worlds, **result(found)}
+    path = keep(given.results, NAME, version, kept)
+    print(f"{kept['same']} of {kept['cases']} cases the same, {kept['same_words']} in the same words")
+    return verdict(NAME, kept["broken"], path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""One random cluster, pods that look for a node in it, and where ours and the kube-scheduler's answers differ."""
+
+from random import Random
+from typing import Any, NamedTuple
+
+from bench.conformance.placement.nodes import ground
+from bench.conformance.placement.recorder import REASON
+from bench.conformance.placement.seekers import seeker
+from bench.conformance.placement.stage import Answer, Stage
+from tensile.policy.placement.placement import Placement, examine
+from tensile.policy.placement.reader import pod_of
+from tensile.policy.placement.snapshot import Snapshot
+
+
+class Outcome(NamedTuple):
+    """How many answers were compared, how many said the same, and the others in words.
+
+    `placed` are those where both found a node, `worded` those where the reasons were the same to the letter too.
+    """
+
+    cases: int
+    same: int
+    placed: int
+    worded: int
+    differences: list[str]
+    rewordings: list[str]
+
+
+async def trial(stage: Stage, seed: int, pods: int) -> Outcome:
+    """Ask about so many pods in one cluster."""
+    chance = Random(seed)
+    place = ground(chance, f"w{seed}")
+    try:
+        snapshot = await stage.build(place)
+        answers = await stage.ask(seeker(chance, place, f"p{number}") for number in range(pods))
+    finally:
+        await stage.clear(place)
+    return compared(seed, answers, snapshot)
+
+
+def compared(seed: int, answers: list[Answer], snapshot: Snapshot) -> Outcome:
+    """Hold the scheduler's answers against ours."""
+    ours = [examine(pod_of(answer.pod), snapshot) for answer in answers]
+    differences = [_difference(seed, *pair) for pair in zip(answers, ours, strict=True) if not _same(*pair)]
+    said = [
+        f"seed {seed}: {answer.message!r} / {words(one)!r}"
+        for answer, one in zip(answers, ours, strict=True)
+        if _same(answer, one) and not is_worded(answer.message, one)
+    ]
+    same = len(answers) - len(differences)
+    return Outcome(len(answers), same, sum(bool(one.found) for one in answers), same - len(said), differences, said)
+
+
+def is_worded(message: str, ours: Placement) -> bool:
+    """Report whether the scheduler's message begins as ours does; what it adds about preemption is its own."""
+    return message.startswith(words(ours))
+
+
+def words(ours: Placement) -> str:
+    """Return the message that the scheduler has to give where the extender took the nodes that fit."""
+    if ours.nowhere:
+        return ours.message
+    total = len(ours.fitting) + len(ours.refused)
+    recorded = [f"{len(ours.fitting)} {REASON}"] if ours.fitting else []
+    counted: dict[str, int] = {}
+    for refusal in ours.refused.values():
+        for reason in refusal.reasons:
+            counted[reason] = counted.get(reason, 0) + 1
+    told = sorted([*recorded, *(f"{count} {reason}" for reason, count in counted.items())])
+    return f"0/{total} nodes are available: {', '.join(told)}."
+
+
+def _same(answer: Answer, ours: Placement) -> bool:
+    return answer.found == frozenset(ours.fitting)
+
+
+def _difference(seed: int, answer: Answer, ours: Placement) -> str:
+    spec: dict[str, Any] = {key: value for key, value in answer.pod["spec"].items() if key in _TOLD and value}
+    fitting = set(ours.fitting)
+    only = f"scheduler only {sorted(answer.found - fitting)}, ours only {sorted(fitting - answer.found)}"
+    return f"seed {seed}, pod {answer.pod['metadata']['name']}: {only}: {answer.message!r} / {words(ours)!r}: {spec}"
+
+
+_TOLD = ("affinity", "nodeSelector", "tolerations", "topologySpreadConstraints", "volumes", "resources")

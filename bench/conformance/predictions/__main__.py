@@ -1,0 +1,55 @@
+"""What `tensile plan` and `tensile drain NAME --plan` say of pods that will move, against what then happens.
+
+    .venv/bin/python -m bench.conformance.predictions [--only fragments choice]
+
+Each case sets a scene on three real lower clusters while the descheduler is off, asks for the plan of a file in which
+it is on, puts that in force, and compares: who left which node, where those went that were made in their place, and
+who stayed. Of a pod that several nodes would take, each of them is right: it is the upper scheduler's choice. A drain
+is compared with its own plan.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bench.conformance.predictions.cases import CASES
+from bench.conformance.predictions.playing import played
+from bench.conformance.predictions.stage import THREE, Stage
+from bench.kit.clusters import on_clusters
+from bench.kit.reporting import RESULTS, keep, verdict
+from tensile.sandbox.sandbox import Sandbox
+
+NAME = "predictions"
+
+
+async def scenario(sandbox: Sandbox, names: Iterable[str]) -> dict[str, Any]:
+    """Play cases one after the other."""
+    found: dict[str, Any] = {}
+    async with Stage(sandbox) as stage:
+        for name in names:
+            begin = time.monotonic()
+            found[name] = await played(stage, name, CASES[name])
+            taken = round(time.monotonic() - begin, 1)
+            print(f"{name}: {found[name]['differences'] or 'as said'} ({taken} s)", flush=True)
+    broken = [f"{name}: {words}" for name, one in found.items() for words in one["differences"]]
+    equal = sum(not one["differences"] for one in found.values())
+    return {"cases": len(found), "equal": equal, "found": found, "broken": broken}
+
+
+def main() -> int:
+    """Run as the command line asks, keep the result, and give the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="cases to play")
+    parser.add_argument("--sandbox", type=Path, help="a sandbox of three lowers that runs, instead of one of its own")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    kubernetes, result = on_clusters(lambda sandbox, _scratch: scenario(sandbox, given.only), given.sandbox, THREE)
+    path = keep(given.results, f"faults-{NAME}", kubernetes, result)
+    return verdict(NAME, result["broken"], path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

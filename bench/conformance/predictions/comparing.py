@@ -1,0 +1,103 @@
+"""What was said of pods that move, what then happened, and whether that is the same.
+
+Who leaves is said by name, so the two sets have to be equal. Where the pod goes that is made in its place is the upper
+scheduler's choice, and which of an owner's new pods stands for which old one nobody can say: so an owner's new pods
+have to be where those nodes allow it that were named for its old ones, one for each.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import permutations
+from typing import Any, NamedTuple
+
+Manifest = dict[str, Any]
+NOWHERE = ""
+"""Of a pod that has no node."""
+
+
+class PredictedMove(NamedTuple):
+    """What was said of one pod that leaves: its owner, its virtual node, and those that it may go to."""
+
+    owner: str
+    source: str
+    targets: frozenset[str]
+    is_placed: bool = True
+    """Whether there was said to be room for it."""
+
+
+class ObservedPod(NamedTuple):
+    """One pod above, as it was at a moment: its owner, its virtual node, and whether it is Ready."""
+
+    owner: str
+    node: str
+    is_ready: bool
+
+
+def of_plan(document: Manifest, owners: Mapping[str, ObservedPod]) -> dict[str, PredictedMove]:
+    """Read the moves out of `tensile plan -o json`, by the pods' names."""
+    moves = {one["name"]: one["move"] for one in document["changes"] if "move" in one}
+    return {
+        name: PredictedMove(owners[name].owner, move["from"], frozenset(move["to"]))
+        for name, move in moves.items()
+        if name in owners
+    }
+
+
+def deadlocks(document: Manifest, namespace: str) -> set[str]:
+    """Read out of a plan which pods of a namespace fit in no other lower cluster."""
+    told = (one["message"] for one in document["problems"] if one["rule"] == "descheduler")
+    return {name for message in told for name in re.findall(rf"{namespace}/([^:;]+): it fits in no other", message)}
+
+
+def of_drain(document: Manifest, owners: Mapping[str, ObservedPod]) -> dict[str, PredictedMove]:
+    """Read who leaves out of `tensile drain NAME --plan -o json`, by the pods' names."""
+    return {
+        one["name"]: PredictedMove(
+            owners[one["name"]].owner,
+            document["lower"],
+            frozenset({one["target"] or NOWHERE, *one["others"], *one["full"]}),
+            is_placed=bool(one["target"]),
+        )
+        for one in document["pods"]
+        if one["leaves"] and one["name"] in owners
+    }
+
+
+def differences(
+    said: Mapping[str, PredictedMove],
+    before: Mapping[str, ObservedPod],
+    after: Mapping[str, ObservedPod],
+    *,
+    loose: bool = False,
+) -> list[str]:
+    """Return what happened otherwise than was said; `before` and `after` are the pods by name/UID.
+
+    With `loose`, a pod may have gone where it was said that it would wait.
+    """
+    left = {name.partition("/")[0]: one for name, one in before.items() if name not in after}
+    found = [f"{name} left {left[name].node}, which was not said" for name in sorted(left.keys() - said.keys())]
+    found += [f"{name} was said to leave, and stayed" for name in sorted(said.keys() - left.keys())]
+    found += [
+        f"{name} was said to leave {said[name].source}, and left {left[name].node}"
+        for name in sorted(left.keys() & said.keys())
+        if left[name].node != said[name].source
+    ]
+    come = {name: one for name, one in after.items() if name not in before}
+    for owner in sorted({one.owner for one in (*said.values(), *come.values())}):
+        nodes = [one.node for one in come.values() if one.owner == owner]
+        sets = [one.targets for one in said.values() if one.owner == owner]
+        if not goes_together(nodes, sets):
+            allowed = [" or ".join(sorted(one or "nowhere" for one in each)) for each in sets]
+            found.append(f"the new pods of {owner} went to {sorted(nodes)}, and were said to go to {allowed}")
+    placed, ready = sum(one.is_placed for one in said.values()), sum(one.is_ready for one in come.values())
+    if ready != placed and not (loose and ready < placed):
+        found.append(f"{ready} new pods run, and {placed} were said to have room")
+    return found
+
+
+def goes_together(nodes: Sequence[str], sets: Iterable[frozenset[str]]) -> bool:
+    """Report whether each of some nodes is in a set of its own among as many."""
+    allowed = list(sets)
+    if len(nodes) != len(allowed):
+        return False
+    return any(all(node in one for node, one in zip(order, allowed, strict=True)) for order in permutations(nodes))

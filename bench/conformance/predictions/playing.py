@@ -1,0 +1,93 @@
+"""One case from its scene to its end: what is said, what happens, and how they differ."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from bench.conformance.predictions.cases import Case
+from bench.conformance.predictions.comparing import (
+    ObservedPod,
+    PredictedMove,
+    deadlocks,
+    differences,
+    of_drain,
+    of_plan,
+)
+from bench.conformance.predictions.stage import LIMIT, Stage
+from bench.kit.sites import NotInTime, until
+
+CALM = 4.0
+"""Seconds without a change after which nothing more is expected: passes are a minute apart, and one is compared."""
+LOOK = 0.5
+
+
+async def played(stage: Stage, name: str, case: Case) -> dict[str, Any]:
+    """Play a case; what is different is "differences" in its result."""
+    await stage.begin(name, dict(case.policy))
+    try:
+        await case.scene(stage)
+        return await _compared(stage, case)
+    except NotInTime as error:
+        return {"differences": [str(error)]}
+    finally:
+        await stage.end()
+
+
+async def _compared(stage: Stage, case: Case) -> dict[str, Any]:
+    before = await stage.seen()
+    owners = {name.partition("/")[0]: one for name, one in before.items()}
+    stuck: set[str] = set()
+    if case.drained:
+        said = of_drain(await stage.told("drain", case.drained, "--plan", "-f", str(stage.write())), owners)
+        await stage.maintain(case.drained, "drain")
+    else:
+        document = await stage.told("plan", "-f", str(stage.write("plan.yaml", enabled=True)))
+        said, stuck = of_plan(document, owners), deadlocks(document, stage.namespace)
+        stage.write(enabled=True)
+    after, seen = await _settled(stage, before, len(said), len(stuck))
+    found = differences(said, before, after, loose=case.loose)
+    if seen != stuck:
+        found.append(f"{sorted(stuck)} were said to fit nowhere else, and {sorted(seen)} did not")
+    if (len(said), len(stuck)) != (case.moves, case.on_blocked):
+        found.append(
+            f"{len(said)} were said to leave and {len(stuck)} to fit nowhere: {case.moves}, {case.on_blocked} should"
+        )
+    happened = {**_went(before, after), "fits_nowhere": sorted(seen)}
+    return {"said": {"moves": _told(said), "fits_nowhere": sorted(stuck)}, "happened": happened, "differences": found}
+
+
+async def _settled(
+    stage: Stage, before: Mapping[str, ObservedPod], moves: int, stuck: int
+) -> tuple[dict[str, ObservedPod], set[str]]:
+    """Return the pods, and who fits nowhere, once as many as were said have moved or do not, and nothing changes more.
+
+    What does not come to that is given as it is after a time: a Job waits ten seconds before it makes a pod again.
+    """
+    calm, last, told = 0.0, dict(before), set[str]()
+
+    async def is_over() -> bool:
+        """Look whether anything is different from the last look."""
+        nonlocal calm, last, told
+        found, told = await stage.seen(), await stage.deadlocked()
+        calm = calm + LOOK if found == last and not await stage.is_ending() else 0.0
+        last = found
+        moved = min(len(before.keys() - found.keys()), len(found.keys() - before.keys()))
+        return calm >= CALM and moved >= moves and len(told) >= stuck
+
+    with suppress(NotInTime):
+        await until(is_over, "as many moved as were said to", LIMIT, LOOK)
+    return last, told
+
+
+def _told(said: Mapping[str, PredictedMove]) -> dict[str, Any]:
+    return {name: {"from": one.source, "to": sorted(one.targets), "room": one.is_placed} for name, one in said.items()}
+
+
+def _went(before: Mapping[str, ObservedPod], after: Mapping[str, ObservedPod]) -> dict[str, Any]:
+    left = {name: one.node for name, one in before.items() if name not in after}
+    come = {name: one.node for name, one in after.items() if name not in before}
+    return {"left": _by_name(left), "came": _by_name(come)}
+
+
+def _by_name(nodes: Mapping[str, str]) -> dict[str, str]:
+    return {name.partition("/")[0]: node for name, node in nodes.items()}

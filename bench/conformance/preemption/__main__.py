@@ -1,0 +1,303 @@
+"""Preemption through virtual nodes, held against one stock kube-scheduler over the same real nodes in one cluster.
+
+    .venv/bin/python -m bench.conformance.preemption --rounds 100 --seed 1
+
+Each round is a random scene: nodes of various sizes behind one or two virtual nodes, on them pods of several
+priorities, some with disruption budgets or host ports, and some strangers'; then one pod comes, most times of higher
+priority. Whether it gets placed has to be the same on both sides, and nobody may go in vain: neither for a pod that is
+not placed, nor one more than the node needs on which it is.
+"""
+
+import asyncio
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Awaitable, Iterable
+from http import HTTPStatus
+from random import Random
+from typing import Any, NamedTuple
+
+import orjson
+import yaml
+
+from bench.conformance.burst import is_refused
+from bench.conformance.preemption.scenes import CLASSES, PORT, Member, Place, Scene, needless, plight, scene
+from bench.kit.oracles import is_ready
+from bench.kit.parties import nodes_usable
+from bench.kit.sites import NODES, PODS, Manifest, Refused, Site, until
+from bench.kit.trial import NAMESPACE, Trial, run
+from bench.kit.workload import PROVIDER
+from tensile.names import CLUSTER_SELECTOR
+from tensile.resources import parse
+from tensile.sandbox.apiserver import node_info
+from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import Options
+
+STOCK = "lower-c"
+"""The cluster that has all nodes itself."""
+PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
+HOST = "kubernetes.io/hostname"
+AGREED = 0.98
+QUIET = 5.0
+"""Seconds without any change after which a pod that is not placed stays so."""
+LIMIT = 60.0
+
+
+class Outcome(NamedTuple):
+    """What became of the pod that came: its real node, "" for none; who went; how long it took."""
+
+    node: str
+    gone: frozenset[str]
+    seconds: float
+
+
+def manifest(member: Member, place: Place | None, *, above: bool) -> Manifest:
+    """Make a pod as it is in the upper cluster, or in one that has its node itself."""
+    container: Manifest = {"name": "c", "image": "nginx", "resources": {"requests": {"cpu": f"{member.cpu}m"}}}
+    if member.port:
+        container["ports"] = [{"containerPort": PORT, "hostPort": PORT}]
+    labels = {"app": member.app or "none", "exclusive": str(member.exclusive and bool(member.node)).lower()}
+    spec: Manifest = {
+        "priorityClassName": member.kind,
+        "terminationGracePeriodSeconds": 1,
+        "tolerations": [PROVIDER],
+        "containers": [container],
+    }
+    if place is None and member.exclusive:
+        term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"exclusive": "true"}}}
+        spec["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    notes = {}
+    if place is not None:
+        spec["nodeName"] = place.lower if above else place.name
+        notes = {CLUSTER_SELECTOR: orjson.dumps({"nodeSelector": {HOST: place.name}}).decode()} if above else {}
+    return {"metadata": {"name": member.name, "labels": labels, "annotations": notes}, "spec": spec}
+
+
+def node(place: Place) -> Manifest:
+    """Make a real node."""
+    room = {"cpu": f"{place.cpu}m", "memory": "64Gi", "pods": "50"}
+    meta = {"name": place.name, "labels": {HOST: place.name}, "annotations": {"kwok.x-k8s.io/node": "fake"}}
+    status = {"capacity": room, "allocatable": room, "nodeInfo": node_info()}
+    return {"metadata": meta, "spec": {"unschedulable": place.cordoned}, "status": status}
+
+
+def budget(app: str, least: int) -> Manifest:
+    """Make a disruption budget."""
+    return {"metadata": {"name": app}, "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": app}}}}
+
+
+class Stage:
+    """Both sides; `upper` is the cluster whose pods are looked at, `real` those that have their nodes."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.upper = trial.upper
+        self.stock = trial.lowers[STOCK]
+        self.lowers = {name: site for name, site in trial.lowers.items() if name != STOCK}
+
+    async def prepare(self) -> None:
+        """Make the priority classes."""
+        for site in (self.upper, self.stock):
+            for name, value in CLASSES.items():
+                policy = "Never" if name == "never" else "PreemptLowerPriority"
+                await _made(site, PRIORITIES, {"metadata": {"name": name}, "value": value, "preemptionPolicy": policy})
+
+    async def build(self, made: Scene) -> None:
+        """Make a scene on both sides, and return when the virtual nodes show it and every pod runs."""
+        places = {place.name: place for place in made.places}
+        for place in made.places:
+            await _both(_made(self.stock, NODES, node(place)), _made(self.lowers[place.lower], NODES, node(place)))
+        for place in made.places:
+            for site in (self.stock, self.lowers[place.lower]):
+                await until(lambda site=site, place=place: _ready(site, place), f"{place.name} is Ready", LIMIT)
+        strangers = [one for one in made.members if one.kind == "stranger"]
+        for one in strangers:
+            alien = manifest(one, places[one.node], above=False)
+            del alien["spec"]["priorityClassName"]
+            await _made(self.lowers[places[one.node].lower], PODS.format(NAMESPACE), alien)
+        await until(lambda: self._shown(made), "virtual nodes show what there is", LIMIT)
+        for app, least in made.budgets.items():
+            await _both(_made(self.upper, BUDGETS, budget(app, least)), _made(self.stock, BUDGETS, budget(app, least)))
+        for one in made.members:
+            place = places[one.node]
+            if one.kind != "stranger":
+                await _made(self.upper, PODS.format(NAMESPACE), manifest(one, place, above=True))
+            await _made(self.stock, PODS.format(NAMESPACE), manifest(one, place, above=False))
+        await until(lambda: self._run(made), "every pod runs", LIMIT)
+
+    async def outcome(self, site: Site, made: Scene) -> Outcome:
+        """Let the pod come on one side, and say what becomes of it."""
+        begin = time.monotonic()
+        comer = made.comer
+        before = {pod["metadata"]["name"] for pod in await site.items(PODS.format(NAMESPACE))}
+        await _made(site, PODS.format(NAMESPACE), manifest(comer, None, above=site is self.upper))
+        seen, since = "", begin
+        while time.monotonic() < begin + LIMIT:
+            pods = {pod["metadata"]["name"]: pod for pod in await site.items(PODS.format(NAMESPACE))}
+            placed = await self._node_of(site, pods[comer.name])
+            ending = any("deletionTimestamp" in pod["metadata"] for pod in pods.values())
+            state = str([sorted(pods), ending, pods[comer.name]["status"].get("nominatedNodeName")])
+            since = time.monotonic() if state != seen else since
+            seen = state
+            quiet = time.monotonic() - since > QUIET and is_refused(pods[comer.name])
+            if not ending and (placed or quiet):
+                return Outcome(placed, frozenset(before - pods.keys()), round(time.monotonic() - begin, 1))
+            await asyncio.sleep(0.1)
+        gone = {name for name in before if name not in pods or "deletionTimestamp" in pods[name]["metadata"]}
+        return Outcome(placed, frozenset(gone), LIMIT)
+
+    async def clear(self, made: Scene) -> None:
+        """Take everything away, and return when it is gone."""
+        for site in (self.upper, self.stock, *self.lowers.values()):
+            for path in (BUDGETS, PODS.format(NAMESPACE)):
+                for one in await site.items(path) if path == BUDGETS or site in (self.upper, self.stock) else ():
+                    await site.delete(f"{path}/{one['metadata']['name']}")
+        for one in made.members:
+            place = next(place for place in made.places if place.name == one.node)
+            if one.kind == "stranger":
+                await self.lowers[place.lower].delete(f"{PODS.format(NAMESPACE)}/{one.name}?gracePeriodSeconds=0")
+        await until(self._is_empty, "no pod is left", LIMIT)
+        for place in made.places:
+            for site in (self.stock, self.lowers[place.lower]):
+                await site.delete(f"{NODES}/{place.name}")
+
+    async def _node_of(self, site: Site, pod: Manifest) -> str:
+        """Return the real node of a pod, "" while it has none."""
+        bound = str(pod["spec"].get("nodeName") or "")
+        if site is self.stock or not bound:
+            return bound
+        below = await self.lowers[bound].items(PODS.format(NAMESPACE))
+        name = pod["metadata"]["name"]
+        return next((str(one["spec"].get("nodeName") or "") for one in below if one["metadata"]["name"] == name), "")
+
+    async def _shown(self, made: Scene) -> bool:
+        """Report whether each virtual node offers what is free of strangers."""
+        strangers = {one.node: 0 for one in made.members}
+        for one in made.members:
+            strangers[one.node] += one.cpu if one.kind == "stranger" else 0
+        for lower in self.lowers:
+            own = [place for place in made.places if place.lower == lower and not place.cordoned]
+            wanted = sum(place.cpu - strangers.get(place.name, 0) for place in own)
+            shown = (await self.upper.call("GET", f"{NODES}/{lower}"))["status"]["allocatable"]["cpu"]
+            if parse(shown) != wanted:
+                return False
+        return True
+
+    async def _run(self, made: Scene) -> bool:
+        """Report whether every pod runs, and every budget has counted them."""
+        ours = {one.name for one in made.members if one.kind != "stranger"}
+        for site, names in ((self.upper, ours), (self.stock, {one.name for one in made.members})):
+            pods = await site.items(PODS.format(NAMESPACE))
+            states = {one["metadata"]["name"]: one["status"] for one in await site.items(BUDGETS)}
+            healthy = {name: state.get("currentHealthy") for name, state in states.items()}
+            counted = Counter(one.app for one in made.members if one.app)
+            if {pod["metadata"]["name"] for pod in pods if is_ready(pod)} != names or healthy != dict(counted):
+                return False
+        return True
+
+    async def _is_empty(self) -> bool:
+        sites = (self.upper, self.stock, *self.lowers.values())
+        return not any([await site.items(PODS.format(NAMESPACE)) for site in sites])
+
+
+async def _both(*calls: Awaitable[object]) -> None:
+    await asyncio.gather(*calls)
+
+
+async def _made(site: Site, path: str, body: Manifest) -> None:
+    """Make an object, or leave one of its name."""
+    try:
+        await site.call("POST", path, body)
+    except Refused as error:
+        if error.status != HTTPStatus.CONFLICT:
+            raise
+
+
+async def _ready(site: Site, place: Place) -> bool:
+    found = await site.call("GET", f"{NODES}/{place.name}")
+    return is_ready(found) and not [one for one in found["spec"].get("taints") or () if "not-ready" in one["key"]]
+
+
+def judged(made: Scene, ours: Outcome, stock: Outcome) -> dict[str, Any]:
+    """Return of one scene what is the same, and who went in vain."""
+    members = {one.name: one for one in made.members}
+    odd = [name for name in ours.gone if members[name].priority >= made.comer.priority]
+    return {
+        "agreed": bool(ours.node) == bool(stock.node),
+        "ours": ours.node,
+        "stock": stock.node,
+        "gone": sorted(ours.gone),
+        "gone_stock": sorted(stock.gone),
+        "in_vain": sorted({*needless(made, ours.node, ours.gone, virtual=True), *odd}),
+        "in_vain_stock": needless(made, stock.node, stock.gone, virtual=False),
+        "seconds": ours.seconds,
+    }
+
+
+def summed(found: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Add scenes up, and say what is not as it has to be."""
+    rows = list(found)
+    agreed = sum(row["agreed"] for row in rows)
+    vain = sum(len(row["in_vain"]) for row in rows)
+    broken = [f"{agreed} of {len(rows)} scenes end alike"] if agreed < AGREED * len(rows) else []
+    broken += [f"{vain} pods went in vain"] if vain else []
+    return {
+        "scenes": len(rows),
+        "agreed": agreed,
+        "plights": dict(Counter(row["plight"] for row in rows)),
+        "placed_with_victims": sum(bool(row["ours"] and row["gone"]) for row in rows),
+        "placed_without": sum(bool(row["ours"] and not row["gone"]) for row in rows),
+        "pending": sum(not row["ours"] for row in rows),
+        "by_engine": sum(row["by_engine"] for row in rows),
+        "victims": sum(len(row["gone"]) for row in rows),
+        "victims_stock": sum(len(row["gone_stock"]) for row in rows),
+        "in_vain": vain,
+        "in_vain_stock": sum(len(row["in_vain_stock"]) for row in rows),
+        "broken": broken,
+    }
+
+
+def without(sandbox: Sandbox, lower: str) -> None:
+    """Take a lower out of the topology file."""
+    path = sandbox.directory / "topology.yaml"
+    topology = yaml.safe_load(path.read_text())
+    topology["lowers"] = [one for one in topology["lowers"] if one["name"] != lower]
+    path.write_text(yaml.safe_dump(topology, sort_keys=False))
+
+
+async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+    """Play scene after scene."""
+    without(sandbox, STOCK)
+    rows: list[dict[str, Any]] = []
+    told = 0
+    lowers = tuple(name for name in sandbox.clusters if name not in (UPPER, STOCK))
+    async with Trial(sandbox) as trial:
+        stage = Stage(trial)
+        await stage.prepare()
+        trial.start_engine()
+        await nodes_usable(trial.upper, len(lowers))
+        for number in range(given.first, given.first + given.rounds):
+            made = scene(Random(f"{given.seed}/{number}"), number, lowers)
+            await stage.build(made)
+            ours, stock = await asyncio.gather(stage.outcome(stage.upper, made), stage.outcome(stage.stock, made))
+            by_engine = sum(b'"preempting"' in line for line in trial.log.read_bytes().splitlines())
+            row = {"scene": number, "plight": plight(made), **judged(made, ours, stock), "by_engine": by_engine - told}
+            told = by_engine
+            rows.append(row)
+            if not row["agreed"] or row["in_vain"]:
+                print(made, flush=True)
+            print(row, flush=True)
+            await stage.clear(made)
+    return {**summed(rows), "rows": rows}
+
+
+def _arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--first", type=int, default=0, help="number of the first scene")
+
+
+if __name__ == "__main__":
+    size = Options(lowers=3, nodes=0, extender=True)
+    words = __doc__ or ""
+    sys.exit(run("preemption", scenario, size, pods=1, rounds=100, words=words, arguments=_arguments))

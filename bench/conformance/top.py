@@ -1,0 +1,197 @@
+"""`kubectl top` and a HorizontalPodAutoscaler against a virtual node, through two real metrics-servers.
+
+    .venv/bin/python -m bench.conformance.top
+
+Pods of a Deployment above use what is known beforehand; what the upper's metrics-server makes of the engine's figures
+has to be that within a few percent, also when it changes, and of the same pods as the lower's tells of. An autoscaler
+above has to follow.
+In the end the lower's metrics API is taken away, and the upper's metrics-server has to log why there are no figures.
+Writes faults-top.json; exits with 1 when something is not so.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.conformance.metering import CPU, MEMORY, MetricsServer, Used, apply, tell_use, top
+from bench.kit.children import engine
+from bench.kit.parties import nodes_usable
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.sites import Manifest, NotInTime, Site, until
+from tensile.sandbox.layout import UPPER
+from tensile.sandbox.processes import choose
+from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import Options
+
+LOWER = "lower-a"
+NAME = "busy"
+PODS, MOST = 2, 5
+LIMIT = 120.0
+PAUSE = 1.0
+OFF_BY = 0.05
+ABSENT = "has no metrics API"
+FIRST, LATER = Used(250, 64), Used(10, 32)
+"""What each pod uses, of which it requests 100 thousandths of a cpu: enough to grow, and enough to shrink."""
+
+
+def deployment() -> Manifest:
+    """Make a workload whose pods run on the virtual node and say what they use."""
+    resources = {"requests": {"cpu": "100m", "memory": "64Mi"}}
+    spec = {
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [{"name": "main", "image": "app:1", "resources": resources}],
+        "terminationGracePeriodSeconds": 0,
+    }
+    template = {"metadata": {"labels": {"app": NAME}, "annotations": said(FIRST)}, "spec": spec}
+    body = {"replicas": PODS, "selector": {"matchLabels": {"app": NAME}}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": NAME}, "spec": body}
+
+
+def autoscaler() -> Manifest:
+    """Make an autoscaler that wants half of what is requested to be used, and does not hesitate."""
+    target = {"type": "Utilization", "averageUtilization": 50}
+    spec = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME},
+        "minReplicas": 1,
+        "maxReplicas": MOST,
+        "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
+    }
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": NAME},
+        "spec": spec,
+    }
+
+
+def said(used: Used) -> dict[str, str]:
+    """Return the annotations by which a pod says what it uses."""
+    return {CPU: f"{used.cpu}m", MEMORY: f"{used.memory}Mi"}
+
+
+class Trial:
+    """What is looked at on the way: the seconds that each took, and what `kubectl top` said."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self.seconds: dict[str, float] = {}
+        self.tops: dict[str, Any] = {}
+
+    async def reached(self, what: str, holds: Callable[[], bool]) -> None:
+        """Wait until something holds, and note how long it took."""
+        begin = time.monotonic()
+
+        async def looked() -> bool:
+            """Look in a thread, now and then: kubectl takes its time, and figures come every ten seconds."""
+            await asyncio.sleep(PAUSE)
+            return await asyncio.to_thread(holds)
+
+        await until(looked, what, LIMIT)
+        self.seconds[what] = round(time.monotonic() - begin, 1)
+        print(f"{what}: {self.seconds[what]} s", flush=True)
+
+    def pods_use(self, used: Used, count: int) -> bool:
+        """Report whether so many pods use that, as told above and below, and their node no less than they do."""
+        above, below = (top(self._sandbox, cluster, "pod", "-n", "default") for cluster in (UPPER, LOWER))
+        node = top(self._sandbox, UPPER, "node").get(LOWER)
+        lower_nodes = top(self._sandbox, LOWER, "node")
+        shown = {"above": above, "below": below, "node": {LOWER: node} if node else {}, "lower_nodes": lower_nodes}
+        self.tops[f"{count} pods of {used.cpu}m"] = {
+            what: {name: one._asdict() for name, one in found.items()} for what, found in shown.items()
+        }
+        right = all(is_near(found, used) for found in above.values())
+        whole = node is not None and is_near(node, summed(lower_nodes))
+        return len(above) == count and above.keys() == below.keys() and right and whole
+
+    def replicas(self) -> int:
+        """Return how many pods the autoscaler has asked for."""
+        told = self._sandbox.kubectl("get", "deployment", NAME, "-o", "jsonpath={.spec.replicas}")
+        return int(told.stdout or 0)
+
+    def pause_autoscaler(self) -> None:
+        """Take the autoscaler away: what it asked for stays."""
+        done = self._sandbox.kubectl("delete", "hpa", NAME)
+        assert done.returncode == 0, done.stderr
+
+    def change_use(self, used: Used) -> None:
+        """Change what the running pods use."""
+        words = [f"{key}={value}" for key, value in said(used).items()]
+        done = self._sandbox.kubectl("annotate", "--overwrite", "pods", "-l", f"app={NAME}", *words)
+        assert done.returncode == 0, done.stderr
+
+
+def summed(found: dict[str, Used]) -> Used:
+    """Add up what nodes use."""
+    return Used(sum(one.cpu for one in found.values()), sum(one.memory for one in found.values()))
+
+
+def is_near(found: Used, wanted: Used) -> bool:
+    """Report whether a figure is right: a few percent off, or the thousandth or MiB that kubectl rounds to."""
+    return all(abs(one - other) <= max(2, OFF_BY * other) for one, other in zip(found, wanted, strict=True))
+
+
+async def run(trial: Trial, sandbox: Sandbox, below: MetricsServer, above: MetricsServer) -> str:
+    """Do it all, and return the clusters' version."""
+    async with Site(sandbox.clusters[UPPER]) as site:
+        await nodes_usable(site, 1)
+        version = await site.version()
+    apply(sandbox, UPPER, deployment())
+    await trial.reached("kubectl top is right", lambda: trial.pods_use(FIRST, PODS))
+    apply(sandbox, UPPER, autoscaler())
+    await trial.reached("the autoscaler adds pods", lambda: trial.replicas() == MOST)
+    await trial.reached("kubectl top knows the new pods", lambda: trial.pods_use(FIRST, MOST))
+    trial.pause_autoscaler()
+    trial.change_use(LATER)
+    await trial.reached("kubectl top follows", lambda: trial.pods_use(LATER, MOST))
+    apply(sandbox, UPPER, autoscaler())
+    await trial.reached("the autoscaler takes pods away", lambda: trial.replicas() == 1)
+    below.remove()
+    told = above.log.stat().st_size
+    await trial.reached("its absence is logged", lambda: ABSENT in above.log.read_text()[told:])
+    return version
+
+
+def measure(sandbox: Sandbox, results: Path) -> int:
+    """Run it beside an engine, keep and print what came out, and return the exit code."""
+    ports = [run[0] for run in choose([1, 1, 1])]
+    tell_use(sandbox, LOWER, ports[0])
+    trial = Trial(sandbox)
+    broken: list[str] = []
+    version = ""
+    child = engine(sandbox, sandbox.directory / "engine.log")
+    below = MetricsServer(sandbox, LOWER, ports[1], f"--kubelet-port={ports[0]}")
+    above = MetricsServer(sandbox, UPPER, ports[2], "--kubelet-use-node-status-port")
+    try:
+        with below, above:
+            version = asyncio.run(run(trial, sandbox, below, above))
+    except (AssertionError, NotInTime) as error:
+        broken.append(str(error))
+        print(trial.tops, *(path.read_text()[-4000:] for path in (below.log, above.log)), sep="\n")
+    finally:
+        child.stop()
+    logged = [line.partition("err=")[2] for line in above.log.read_text().splitlines() if ABSENT in line]
+    whole = {"seconds": trial.seconds, "tops": trial.tops, "logged": logged[:1], "broken": broken}
+    return verdict("top", broken, keep(results, "faults-top", version, whole))
+
+
+def main() -> int:
+    """Read the arguments, start a sandbox, measure."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        Sandbox.start(Path(scratch) / "sandbox", Options(lowers=1, nodes=2)) as sandbox,
+    ):
+        sandbox.adopt("engine.log", *(f"metrics-server-{cluster}.log" for cluster in (LOWER, UPPER)))
+        return measure(sandbox, given.results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""A lower is out of reach under a running workload, again and again, and comes back.
+
+    .venv/bin/python -m bench.faults.away --pods 40 --rounds 20 [--seed N]
+    .venv/bin/python -m bench.faults.away --long
+
+Its apiserver is killed, or stands still, or only the engine is parted from it while the cluster goes on; for a moment,
+for longer than until its node takes no more pods, or for longer than until its pods are called unready; with `--long`
+once for ten minutes. Meanwhile a pod is deleted above, and where the cluster goes on another one is ended there by
+somebody else. No pod fails but that one, none runs twice in whatever clusters, and fifteen seconds after the return
+nothing is left for the engine to do. As in `bench.faults.outage`, what Kubernetes' own controllers are late with is not
+counted.
+"""
+
+import asyncio
+import sys
+import time
+from argparse import Namespace
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
+from typing import Any, NamedTuple
+
+from bench.faults.outage import APISERVER, CONTROLLERS, load
+from bench.kit import oracles
+from bench.kit.lag import Lag
+from bench.kit.oracles import Manifest, name_of, uid_of, upper_uid_of
+from bench.kit.sites import PODS, patiently, until
+from bench.kit.trial import NAMESPACE, Snapshot, Trial, run
+from bench.speed.isolation import Detour, detour
+from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import Options
+
+WAYS = ("parted", "killed", "frozen")
+CONVERGED_IN = 15.0
+SETTLED_IN = 240.0
+LONG = 600.0
+LOST = "LowerPodLost"
+
+
+class Absence(NamedTuple):
+    """Which lower is out of reach, in which way, and for how many seconds."""
+
+    victim: str
+    way: str
+    seconds: float
+
+
+def draw(seed: int, rounds: int, lowers: list[str]) -> list[Absence]:
+    """Draw absences: every tenth outlasts the readiness of pods, and each fifth between them the node's being open.
+
+    The longest leave the cluster itself alone: without its apiserver its own nodes would be given up meanwhile, and the
+    sandbox's have no kubelets to call their pods ready again.
+    """
+    chance = Random(seed)
+    found = []
+    for number in range(1, rounds + 1):
+        bounds = (41.0, 44.0) if number % 10 == 0 else (11.0, 13.0) if number % 5 == 0 else (1.5, 5.0)
+        way = "parted" if number % 10 == 0 else WAYS[number % len(WAYS)]
+        found.append(Absence(lowers[number % len(lowers)], way, chance.uniform(*bounds)))
+    return found
+
+
+def left(found: Snapshot) -> dict[str, str]:
+    """Return what the engine still has to do, by a name for each; a pod that is not Ready is up to the kubelet."""
+    wrong = [f"{name_of(pod)} is not gone" for pod in found.upper if "deletionTimestamp" in pod["metadata"]]
+    wrong += oracles.not_once_below(found.upper, found.lowers) + oracles.orphans(found.upper, found.lowers)
+    return {words: words for words in wrong} | oracles.unlike(found.upper, found.lowers)
+
+
+class Return:
+    """What is seen from the return on (monotonic seconds); `ended` are the UIDs of pods that somebody ended below."""
+
+    def __init__(self, begin: float, ended: frozenset[str]) -> None:
+        self.lag = Lag(begin)
+        self.ended = ended
+        self.lost: set[str] = set()
+        self.broken: set[str] = set()
+
+    def look(self, now: float, found: Snapshot) -> None:
+        """Take a look: what fails must have been ended below and say so, and nothing lives twice."""
+        self.lag.look(now, left(found))
+        fallen = [pod for pod in found.upper if pod["status"].get("phase") == "Failed"]
+        self.lost |= {uid_of(pod) for pod in fallen if pod["status"].get("reason") == LOST} & self.ended
+        others = [pod for pod in fallen if uid_of(pod) not in self.lost]
+        self.broken |= {*oracles.failed(others), *oracles.living_twice(found.lowers)}
+
+    def verdict(self) -> list[str]:
+        """Return what broke."""
+        late = [f"{self.lag.longest:.1f} s after the return: {self.lag.what}"]
+        unsaid = [f"{uid} was ended below and does not say {LOST}" for uid in sorted(self.ended - self.lost)]
+        return [*sorted(self.broken), *unsaid, *(late if self.lag.longest > CONVERGED_IN else [])]
+
+
+@asynccontextmanager
+async def out_of_reach(trial: Trial, way: Detour, absence: Absence) -> AsyncIterator[None]:
+    """Make a lower cluster unreachable for the engine."""
+    sandbox, victim = trial.sandbox, absence.victim
+    match absence.way:
+        case "killed":
+            sandbox.kill(victim, APISERVER)
+        case "frozen":
+            sandbox.suspend(victim, APISERVER)
+        case _:
+            await way.part()
+    yield
+    match absence.way:
+        case "killed":
+            await asyncio.to_thread(sandbox.restart, victim, APISERVER)
+        case "frozen":
+            sandbox.resume(victim, APISERVER)
+        case _:
+            way.mend()
+
+
+async def meddle(trial: Trial, absence: Absence, found: Snapshot) -> frozenset[str]:
+    """Delete a pod of the victim's above, and where it can be, end another below, and return the UIDs of the latter."""
+    deleted, other, *_ = sorted(oracles.name_of(pod) for pod in found.upper if _is_at(pod, absence.victim))
+    await trial.upper.delete(_path(deleted))
+    if absence.way != "parted":
+        return frozenset()
+    await trial.lowers[absence.victim].delete(f"{_path(other)}?gracePeriodSeconds=0")
+    return frozenset(upper_uid_of(pod) for pod in found.lowers[absence.victim] if name_of(pod) == other)
+
+
+def _is_at(pod: Manifest, node: str) -> bool:
+    return oracles.is_living(pod) and pod["spec"].get("nodeName") == node
+
+
+def _path(pod: str) -> str:
+    return f"{PODS.format(NAMESPACE)}/{pod.rpartition('/')[2]}"
+
+
+async def returned(trial: Trial, begin: float, pods: int, ended: frozenset[str]) -> Return:
+    """Look on from the return until so many pods are settled; those that failed as they should are taken away."""
+    seen = Return(begin, ended)
+
+    async def holds() -> bool:
+        """Look anew."""
+        found = await trial.snapshot()
+        seen.look(time.monotonic(), found)
+        for pod in found.upper:
+            if uid_of(pod) in seen.lost:
+                await trial.upper.delete(_path(name_of(pod)))
+        return len(found.upper) == pods and not found.unsettled() and seen.lost == seen.ended
+
+    await until(holds, f"{pods} pods settled, of which the last were {seen.lag.what}", SETTLED_IN)
+    return seen
+
+
+async def outage(trial: Trial, ways: Mapping[str, Detour], absence: Absence, pods: int) -> dict[str, Any]:
+    """Cut off one lower cluster while so many pods run in all, and return the result with what broke."""
+    before = await trial.settled(pods)
+    begin = time.monotonic()
+    async with out_of_reach(trial, ways[absence.victim], absence):
+        ended = await meddle(trial, absence, before)
+        await asyncio.sleep(max(begin + absence.seconds - time.monotonic(), 0.0))
+    seen = await returned(trial, time.monotonic(), pods, ended)
+    if absence.way != "parted":
+        for controller in CONTROLLERS:
+            await asyncio.to_thread(trial.sandbox.restart, absence.victim, controller)
+    said = {"victim": absence.victim, "way": absence.way, "away_s": round(absence.seconds, 1)}
+    return {**said, "converged_s": round(seen.lag.longest, 2), "lost": len(seen.lost), "broken": seen.verdict()}
+
+
+async def outages(trial: Trial, ways: Mapping[str, Detour], absences: list[Absence], pods: int) -> dict[str, Any]:
+    """Run a workload through every outage, and return the result with what broke."""
+    names = await load(trial, "away", pods // len(trial.lowers))
+    pods = len(names) * (pods // len(trial.lowers))
+    runs = []
+    for absence in absences:
+        runs.append(await outage(trial, ways, absence, pods))
+        print(" ".join(f"{key}={value}" for key, value in runs[-1].items()), flush=True)
+    await patiently(lambda: trial.remove(*names), SETTLED_IN)
+    twice = oracles.created_twice({name: trial.records(name) for name in trial.lowers})
+    broken = [words for one in runs for words in one["broken"]] + twice
+    return {"converged_s": max(one["converged_s"] for one in runs), "runs": runs, "broken": broken}
+
+
+@asynccontextmanager
+async def reached(sandbox: Sandbox) -> AsyncIterator[tuple[Trial, dict[str, Detour]]]:
+    """Return a trial whose engine runs, and the ways by which it reaches the lowers."""
+    async with AsyncExitStack() as stack:
+        lowers = [name for name in sandbox.clusters if name.startswith("lower-")]
+        ways = {name: await stack.enter_async_context(detour(sandbox, name)) for name in lowers}
+        trial = await stack.enter_async_context(Trial(sandbox))
+        await trial.start_engine_and_nodes()
+        yield trial, ways
+
+
+async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+    """Run as the command line asks."""
+    async with reached(sandbox) as (trial, ways):
+        lowers = list(trial.lowers)
+        once = [Absence(lowers[0], WAYS[0], LONG)]
+        return await outages(trial, ways, once if given.long else draw(given.seed, given.rounds, lowers), given.pods)
+
+
+if __name__ == "__main__":
+    words = f"one lower is away for {LONG:g} s, once"
+    sys.exit(run("away", scenario, Options(), pods=40, rounds=20, words=__doc__ or "", long=words))

@@ -1,0 +1,234 @@
+"""Objects of strangers that have a name which the engine needs: of every kind, in every form, at every moment.
+
+A situation is a form (what the stranger's object looks like) and a moment (what happens around it). A kind that is
+added to `SUBJECTS` meets all of them.
+"""
+
+from collections.abc import Callable, Mapping
+from itertools import product
+from typing import NamedTuple
+
+from bench.kit.sites import Manifest
+from tensile.names import LEGACY, OWNER, OWNER_NAME, PROVISIONER, UPPER_UID, VIRTUAL_POD, Owner, owner_of
+
+SPACE = "default"
+SLICES = "apis/discovery.k8s.io/v1"
+RBAC = "apis/rbac.authorization.k8s.io/v1"
+PORT = {"port": 80, "protocol": "TCP"}
+CLAIMED = {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}
+"""A claim for which no volume is ever made: it asks for no class."""
+A, B = "lower-a", "lower-b"
+OTHER_UID = "00000000-0000-4000-8000-000000000000"
+OTHER_UPPER = "11111111-0000-4000-8000-000000000000"
+FORMS = ("plain", "forged", "copied", "rival", "legacy")
+"""Without any mark; with ours and a UID that nobody has; with all of ours, the UID too, by another hand; with those of
+another upper's engine, by an engine's hand; with tensile-kube's."""
+MOMENTS = ("stands", "edited", "given-up", "asked-anew", "took-place")
+"""Just there; edited by its owner; the object above is deleted; deleted and made anew; ours was there before, and was
+removed by hand while the engine was down."""
+
+
+class Place(NamedTuple):
+    """Where an object is: its cluster, the path of its collection, and its name."""
+
+    cluster: str
+    collection: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """The object's path."""
+        return f"{self.collection}/{self.name}"
+
+
+class Made(NamedTuple):
+    """An object that is made above."""
+
+    collection: str
+    body: Manifest
+
+    @property
+    def path(self) -> str:
+        """The object's path."""
+        return f"{self.collection}/{self.body['metadata']['name']}"
+
+
+class Subject(NamedTuple):
+    """One kind: where a stranger of a name stands, with what content, and what is made above so that it is needed.
+
+    The first object above is the one that ours would be made for, the last one mostly the pod that waits; `lower` is
+    where that pod is bound, and `runs` whether it runs where ours are in place. A subject without objects above is a
+    Node: its lower comes into the topology. With `by_uid` the stranger's name is that for the UID of the first object.
+    """
+
+    stranger: Callable[[str], Place]
+    content: Manifest
+    above: Callable[[str], tuple[Made, ...]]
+    lower: str = A
+    runs: bool = True
+    by_uid: bool = False
+
+
+class Case(NamedTuple):
+    """One canary."""
+
+    kind: str
+    form: str
+    moment: str
+
+    @property
+    def name(self) -> str:
+        """Its name, and that of what is made for it."""
+        return f"{self.kind}-{self.form}-{self.moment}".lower()
+
+    @property
+    def subject(self) -> Subject:
+        """Its kind."""
+        return SUBJECTS[self.kind]
+
+
+def cases(kinds: tuple[str, ...], forms: tuple[str, ...] = FORMS) -> list[Case]:
+    """Return every case of some kinds.
+
+    No placeholder volume's place is ever taken while its claim is bound to it: Kubernetes protects it until then.
+    """
+    every = (Case(*one) for one in product(kinds, forms, MOMENTS))
+    return [one for one in every if not (one.subject.by_uid and one.moment == "took-place")]
+
+
+def marks(form: str, ours: Owner, upper_uid: str) -> Manifest:
+    """Return labels and annotations of a form; `upper_uid` is that of the object above, "" where there is none."""
+    rival = owner_of(OTHER_UPPER, ours.name)
+    label, name = {OWNER: ours.mark, VIRTUAL_POD: "true"}, {OWNER_NAME: ours.name}
+    found: Mapping[str, Manifest] = {
+        "plain": {},
+        "forged": {"labels": label, "annotations": name},
+        "copied": {"labels": label, "annotations": name | {UPPER_UID: upper_uid or ours.upper}},
+        "rival": {
+            "labels": {OWNER: rival.mark, VIRTUAL_POD: "true"},
+            "annotations": {OWNER_NAME: rival.name, UPPER_UID: OTHER_UID},
+        },
+        "legacy": {"labels": {VIRTUAL_POD: "true"}, "annotations": {LEGACY: "true"}},
+    }
+    return found[form]
+
+
+def _collection(plural: str, space: str = SPACE, api: str = "api/v1") -> str:
+    return f"/{api}/namespaces/{space}/{plural}"
+
+
+def _pod(name: str, lower: str = A, space: str = SPACE, **spec: object) -> Made:
+    body = {"nodeName": lower, "containers": [{"name": "main", "image": "none"}], **spec}
+    return Made(_collection("pods", space), {"metadata": {"name": name}, "spec": body})
+
+
+def _in_space(plural: str, api: str = "api/v1") -> Callable[[str], Place]:
+    return lambda name: Place(A, _collection(plural, api=api), name)
+
+
+def _config_map(name: str) -> tuple[Made, ...]:
+    made = Made(_collection("configmaps"), {"metadata": {"name": name}, "data": {"key": "ours"}})
+    return (made, _pod(name, volumes=[{"name": "c", "configMap": {"name": name}}]))
+
+
+def _secret(name: str) -> tuple[Made, ...]:
+    made = Made(_collection("secrets"), {"metadata": {"name": name}, "data": {"key": "b3Vycw=="}})
+    return (made, _pod(name, volumes=[{"name": "s", "secret": {"secretName": name}}]))
+
+
+def _space(name: str) -> tuple[Made, ...]:
+    return (Made("/api/v1/namespaces", {"metadata": {"name": name}}), _pod(name, B, name))
+
+
+def _service(name: str) -> tuple[Made, ...]:
+    made = Made(_collection("services"), {"metadata": {"name": name}, "spec": {"ports": [PORT]}})
+    return (made, _pod(name))
+
+
+def _slice(name: str) -> tuple[Made, ...]:
+    labels = {"kubernetes.io/service-name": name}
+    endpoints = {"addressType": "IPv4", "endpoints": [{"addresses": ["10.9.0.1"]}], "ports": [PORT]}
+    made = Made(_collection("endpointslices", api=SLICES), {"metadata": {"name": name, "labels": labels}, **endpoints})
+    return (made, *_service(name))
+
+
+def _claim(name: str) -> tuple[Made, ...]:
+    made = Made(_collection("persistentvolumeclaims"), {"metadata": {"name": name}, "spec": CLAIMED})
+    return (made, _pod(name, volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": name}}]))
+
+
+def _volume(name: str) -> tuple[Made, ...]:
+    chosen = {"volume.kubernetes.io/selected-node": A, "volume.kubernetes.io/storage-provisioner": PROVISIONER}
+    spec = {**CLAIMED, "storageClassName": "canary"}
+    body = {"metadata": {"name": name, "annotations": chosen}, "spec": spec}
+    return (Made(_collection("persistentvolumeclaims"), body),)
+
+
+def _account(name: str) -> tuple[Made, ...]:
+    made = Made(_collection("serviceaccounts"), {"metadata": {"name": name}})
+    return (made, _pod(name, serviceAccountName=name))
+
+
+def _role(name: str) -> tuple[Made, ...]:
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
+    made = Made(_collection("roles", api=RBAC), {"metadata": {"name": name}, "rules": rules})
+    return (made, _bound_role(name), *_account(name))
+
+
+def _binding(name: str) -> tuple[Made, ...]:
+    role, binding, *rest = _role(name)
+    return (binding, role, *rest)
+
+
+def _bound_role(name: str) -> Made:
+    subjects = [{"kind": "ServiceAccount", "namespace": SPACE, "name": name}]
+    body = {"metadata": {"name": name}, "roleRef": _role_ref(name), "subjects": subjects}
+    return Made(_collection("rolebindings", api=RBAC), body)
+
+
+def _role_ref(name: str) -> Manifest:
+    return {"apiGroup": RBAC.split("/")[1], "kind": "Role", "name": name}
+
+
+SUBJECTS: dict[str, Subject] = {
+    "Pod": Subject(
+        _in_space("pods"),
+        {
+            "spec": {
+                "containers": [{"name": "main", "image": "theirs"}],
+                "schedulingGates": [{"name": "example.com/never"}],
+            }
+        },
+        lambda name: (_pod(name),),
+    ),
+    "ConfigMap": Subject(_in_space("configmaps"), {"data": {"key": "theirs"}}, _config_map),
+    "Secret": Subject(_in_space("secrets"), {"data": {"key": "dGhlaXJz"}}, _secret),
+    "Namespace": Subject(lambda name: Place(B, "/api/v1/namespaces", f"sandbox-{name}"), {}, _space, B),
+    "Node": Subject(lambda name: Place("upper", "/api/v1/nodes", name), {}, lambda _name: ()),
+    "Service": Subject(_in_space("services"), {"spec": {"ports": [PORT], "selector": {"app": "theirs"}}}, _service),
+    "EndpointSlice": Subject(
+        _in_space("endpointslices", SLICES),
+        {"addressType": "IPv4", "endpoints": [{"addresses": ["10.9.0.2"]}], "ports": [PORT]},
+        _slice,
+    ),
+    "PersistentVolumeClaim": Subject(_in_space("persistentvolumeclaims"), {"spec": CLAIMED}, _claim, runs=False),
+    "PersistentVolume": Subject(
+        lambda uid: Place("upper", "/api/v1/persistentvolumes", f"pvc-{uid}"),
+        {
+            "spec": {
+                "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadOnlyMany"],
+                "storageClassName": "theirs",
+                "persistentVolumeReclaimPolicy": "Retain",
+                "hostPath": {"path": "/theirs"},
+            }
+        },
+        _volume,
+        runs=False,
+        by_uid=True,
+    ),
+    "ServiceAccount": Subject(_in_space("serviceaccounts"), {"automountServiceAccountToken": False}, _account),
+    "Role": Subject(_in_space("roles", RBAC), {"rules": []}, _role),
+    "RoleBinding": Subject(_in_space("rolebindings", RBAC), {"roleRef": _role_ref("theirs"), "subjects": []}, _binding),
+}
+"""The kinds. lower-b calls namespaces by a prefix, so that one of that name is a conflict there."""

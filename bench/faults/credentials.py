@@ -1,0 +1,293 @@
+"""Tokens end; client certificates, CAs, kubeconfigs and Secrets are swapped; another cluster answers at an address.
+
+    .venv/bin/python -m bench.faults.credentials --pods 20 --rounds 5
+    .venv/bin/python -m bench.faults.credentials --files
+
+With `--files` only what a lower cluster's credential is in is swapped, 25 times; its result is kept beside the other.
+While it lasts, pods are written to all the time, no pod is deleted or started again in any cluster, and the cluster
+that is not the right one is not written to. Two seconds after the file (the Secret, the address) was put right at the
+latest, the cluster is called with what is new; after five, a pod that was bound meanwhile is Ready.
+"""
+
+import asyncio
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from http import HTTPStatus
+from itertools import count
+from typing import Any
+
+from bench.faults.swaps import (
+    PROBE,
+    AddressTurned,
+    AuthorityRotated,
+    CertificateRotated,
+    FileSwapped,
+    SecretRotated,
+    Swap,
+    TokenEnds,
+)
+from bench.kit import oracles
+from bench.kit.parties import nodes_usable
+from bench.kit.sites import AWAY, DEPLOYMENTS, MERGE, NODES, PODS, Refused, until, until_gone
+from bench.kit.trial import AGENT, NAMESPACE, Snapshot, Trial, run
+from bench.kit.workload import deployment, pod
+from tensile.names import LOWER_REACHABLE
+from tensile.sandbox import audit
+from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import Options
+
+AT_MOST = 5.0
+CALLED_IN = 2.0
+BEAT = 0.05
+"""Seconds between two writes to pods."""
+NOTICED_IN = 60.0
+HOLD = 3.0
+GROUP = "swapped"
+FILES = "--files"
+LOAD = "bench/load"
+READ = "credential was read anew"
+AWAY_SAID, BACK_SAID = b'"cluster does not answer"', b'"cluster answers"'
+VICTIM, STRANGER = "lower-a", "lower-b"
+
+
+FILE_SWAPS: dict[str, Callable[[Trial], Swap]] = {
+    "token": lambda trial: TokenEnds(trial, VICTIM),
+    "kubeconfig": lambda trial: FileSwapped(trial, VICTIM, STRANGER),
+    "certificate": lambda trial: CertificateRotated(trial, VICTIM),
+    "secret": lambda trial: SecretRotated(trial, VICTIM),
+    "authority": lambda trial: AuthorityRotated(trial, VICTIM),
+}
+"""Swaps of the files and the Secret that hold the credential of one lower cluster."""
+OTHER_SWAPS: dict[str, Callable[[Trial], Swap]] = {
+    "upper": lambda trial: TokenEnds(trial, UPPER),
+    "address": lambda trial: AddressTurned(trial, VICTIM, STRANGER),
+}
+
+
+def swaps(trial: Trial, *, files: bool) -> list[Swap]:
+    """Return the swaps to try in turn; with `files`, only those of one lower cluster's files and Secret."""
+    kinds = FILE_SWAPS if files else FILE_SWAPS | OTHER_SWAPS
+    return [make(trial) for make in kinds.values()]
+
+
+async def ordeal(trial: Trial, swap: Swap, pods: int, rounds: int) -> list[dict[str, Any]]:
+    """Run pods in every lower cluster, break and repair credentials so many times, and return each result."""
+    names = [f"{GROUP}-{lower}" for lower in trial.lowers]
+    for name, lower in zip(names, trial.lowers, strict=True):
+        await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(name, pods, lower, grace=30))
+    await trial.settled(pods * len(names))
+    try:
+        await prepared(trial, swap)
+        async with written_to(trial, swap):
+            found = [await once(trial, swap, number) for number in range(rounds)]
+    finally:
+        await swap.end()
+    await nodes_usable(trial.upper, len(trial.lowers))
+    await trial.remove(*names)
+    return found
+
+
+async def prepared(trial: Trial, swap: Swap) -> None:
+    """Prepare, and return when the engine goes that way: a pod that is bound then gets Ready."""
+    said = trial.log.stat().st_size
+    if await swap.prepare():
+        await until_logged(trial, READ, said)
+    await nodes_usable(trial.upper, len(trial.lowers))
+    name = f"{GROUP}-prepared"
+    await bind(trial, name)
+    await until_ready(trial, name)
+    await remove(trial, name)
+
+
+async def once(trial: Trial, swap: Swap, number: int) -> dict[str, Any]:
+    """Break the credentials, bind a pod, repair them, and return how long that pod takes and what broke."""
+    before = await trial.settled(len((await trial.snapshot()).upper))
+    positions = {site.name: audit.position(site.audit_log) for site in (trial.upper, *trial.lowers.values())}
+    said = trial.log.stat().st_size
+    begin = time.monotonic()
+    await swap.strike()
+    await until_logged(trial, swap.words, said)
+    noticed = time.monotonic() - begin
+    condition = await reason_of(trial, swap)
+    name = f"{GROUP}-{number}"
+    await bind(trial, name)
+    await asyncio.sleep(HOLD)
+    during = await trial.snapshot()
+    written = stranger_writes(trial, swap, positions)
+    begin = time.monotonic()
+    await swap.mend()
+    await until_ready(trial, name)
+    took = time.monotonic() - begin
+    called = await first_call(trial, swap, positions[swap.victim])
+    broken = [*condition, *written, *replaced(before, during, name)]
+    broken += [f"{swap.victim} was called only after {called:.1f} s"] if called > CALLED_IN else []
+    broken += [f"{name} was Ready only {took:.1f} s after it was put right"] if took > AT_MOST else []
+    after = await trial.settled(len(before.upper) + 1)
+    await until_recovered(trial, said)
+    broken += replaced(before, after, name)
+    for site in (trial.upper, *trial.lowers.values()):
+        records = audit.read(site.audit_log, positions[site.name])
+        broken += oracles.deletions(one for one in records if one.get("objectRef", {}).get("name") != PROBE)
+    await remove(trial, name)
+    took_s = {"noticed_s": noticed, "called_s": called, "resumed_s": took}
+    return {"swap": swap.name, **{what: round(seconds, 2) for what, seconds in took_s.items()}, "broken": broken}
+
+
+@asynccontextmanager
+async def written_to(trial: Trial, swap: Swap) -> AsyncIterator[None]:
+    """Update pods one after another for as long as the block runs, except those on the cluster `swap.stranger`."""
+
+    async def write() -> None:
+        """Update the pods again and again."""
+        for number in count():
+            with suppress(*AWAY):
+                found = (await trial.snapshot()).upper
+                for one in (each for each in found if each["spec"].get("nodeName") != swap.stranger):
+                    path = f"{PODS.format(NAMESPACE)}/{one['metadata']['name']}"
+                    with suppress(Refused):
+                        await trial.upper.call("PATCH", path, {"metadata": {"annotations": {LOAD: f"{number}"}}}, MERGE)
+                    await asyncio.sleep(BEAT)
+            await asyncio.sleep(BEAT)
+
+    writing = asyncio.create_task(write())
+    try:
+        yield
+    finally:
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+
+
+async def first_call(trial: Trial, swap: Swap, position: int) -> float:
+    """Return the seconds from the repair to the first request of the engine that the cluster accepted."""
+    site = trial.lowers.get(swap.victim, trial.upper)
+    found: list[float] = []
+
+    async def is_told() -> bool:
+        """Look at the audit log."""
+        records = audit.read(site.audit_log, position)
+        found[:] = [since for one in records if (since := accepted(one) - swap.mended) > 0]
+        return bool(found)
+
+    await until(is_told, f"{swap.victim} is called", NOTICED_IN)
+    return min(found)
+
+
+def accepted(record: audit.Record) -> float:
+    """Return when an accepted request of the engine came in, in seconds since 1970; 0 for any other record."""
+    status = record.get("responseStatus", {}).get("code")
+    if not record.get("userAgent", "").startswith(AGENT) or status == HTTPStatus.UNAUTHORIZED:
+        return 0.0
+    return datetime.fromisoformat(record["requestReceivedTimestamp"]).timestamp()
+
+
+async def bind(trial: Trial, name: str) -> None:
+    """Create a pod that is bound to the victim's node."""
+    manifest = pod(name, GROUP)
+    manifest["spec"]["nodeName"] = VICTIM
+    await trial.upper.call("POST", PODS.format(NAMESPACE), manifest)
+
+
+async def remove(trial: Trial, name: str) -> None:
+    """Delete a pod, and return when it is gone everywhere."""
+    path = f"{PODS.format(NAMESPACE)}/{name}"
+    await trial.upper.delete(path)
+    for site in (trial.upper, trial.lowers[VICTIM]):
+        await until_gone(site, PODS.format(NAMESPACE), f"fieldSelector=metadata.name%3D{name}", NOTICED_IN)
+
+
+async def until_ready(trial: Trial, name: str) -> None:
+    """Return when a pod is Ready above."""
+
+    async def is_ready() -> bool:
+        """Look at it."""
+        return oracles.is_ready(await trial.upper.call("GET", f"{PODS.format(NAMESPACE)}/{name}"))
+
+    await until(is_ready, f"{name} is Ready", NOTICED_IN)
+
+
+async def until_logged(trial: Trial, words: str, since: int) -> None:
+    """Return when the engine has said it."""
+
+    async def is_said() -> bool:
+        """Look at what was logged since."""
+        return words.encode() in trial.log.read_bytes()[since:]
+
+    await until(is_said, f"the engine said {words!r}", NOTICED_IN)
+
+
+async def until_recovered(trial: Trial, since: int) -> None:
+    """Return when the engine knows that the cluster answers again: until then it does not log that it is away."""
+
+    async def is_said() -> bool:
+        """Look at which of the two was logged last."""
+        logged = trial.log.read_bytes()[since:]
+        return AWAY_SAID not in logged or logged.rfind(BACK_SAID) > logged.rfind(AWAY_SAID)
+
+    await until(is_said, f"the engine said {BACK_SAID.decode()}", NOTICED_IN)
+
+
+async def reason_of(trial: Trial, swap: Swap) -> list[str]:
+    """Wait for what the victim's node has to say, where it has to, and return what is wrong with it."""
+    found: dict[str, Any] = {}
+
+    async def is_told() -> bool:
+        """Look at the node's condition."""
+        node = await trial.upper.call("GET", f"{NODES}/{VICTIM}")
+        found.update(next(one for one in node["status"]["conditions"] if one["type"] == LOWER_REACHABLE))
+        return not swap.reason or bool(found["reason"] == swap.reason)
+
+    await until(is_told, f"the node says {swap.reason}", NOTICED_IN)
+    if swap.reason and (found["status"] != "False" or "put the address" not in found["message"]):
+        return [f"the node says {found}"]
+    return []
+
+
+def stranger_writes(trial: Trial, swap: Swap, positions: dict[str, int]) -> list[str]:
+    """Return what the engine has written to the cluster that is not the right one."""
+    if not swap.stranger:
+        return []
+    records = audit.read(trial.lowers[swap.stranger].audit_log, positions[swap.stranger])
+    found = audit.writes(records, AGENT, without=("leases",))
+    return [f"{swap.stranger} was written to: {one['verb']} {one['objectRef']}" for one in found]
+
+
+def replaced(before: Snapshot, after: Snapshot, name: str) -> list[str]:
+    """Return which pods are not the same as before, above and below; the one of that name is new."""
+    broken = oracles.replaced(before.upper, _without(after.upper, name), UPPER)
+    for lower, pods in before.lowers.items():
+        broken += oracles.replaced(pods, _without(after.lowers[lower], name), lower)
+    return broken
+
+
+def _without(pods: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [one for one in pods if one["metadata"]["name"] != name]
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Add what says which swaps."""
+    parser.add_argument(FILES, action="store_true", help="swap only what one lower's credential is in")
+
+
+async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+    """Go through every swap."""
+    runs = []
+    async with Trial(sandbox) as trial:
+        await trial.start_engine_and_nodes()
+        for swap in swaps(trial, files=given.files):
+            found = await ordeal(trial, swap, given.pods // len(trial.lowers), given.rounds)
+            for one in found:
+                print(" ".join(f"{key}={value}" for key, value in one.items()), flush=True)
+            runs += found
+    return {"runs": runs, "broken": [words for one in runs for words in one["broken"]]}
+
+
+if __name__ == "__main__":
+    name = "credentials-files" if FILES in sys.argv else "credentials"
+    options = Options(nodes=1)
+    sys.exit(run(name, scenario, options, pods=20, rounds=5, words=__doc__ or "", arguments=arguments))

@@ -1,0 +1,249 @@
+"""A hostile lower answers in every way that there is: what does the other lower notice, and what does it get?
+
+    .venv/bin/python -m bench.faults.hostile --pods 40 [--only list-endless-body ...] [--every 1]
+
+An engine has an honest lower and one behind a server that answers in one way after another. In each a Deployment of the
+honest one is timed, in turns with runs in which the second lower is honest too, and is asked the same. The medians must
+not differ, the engine must stay small and answer, and nothing may have been sent to the hostile one but what its own
+pods need.
+"""
+
+import asyncio
+import statistics
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from bench.faults.hostile.stage import CANARY, HERE, HONEST, KEPT, LIMIT, Stage
+from bench.faults.hostile.ways import WAYS
+from bench.kit.clusters import ONE_NODE, on_clusters
+from bench.kit.parties import calm, nodes_usable
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.sites import DEPLOYMENTS, PODS, NotInTime, until, until_gone
+from bench.kit.workload import deployment
+from bench.speed.makespan import all_ready, labelled
+from tensile.sandbox.sandbox import Sandbox
+
+NAME = "hostile"
+SLOWER_AT_MOST = 1.05
+GROWS_AT_MOST_MIB = 400
+"""MiB that an engine may be larger beside a hostile lower: what one cluster may have under way, and what is kept."""
+LATE_AT_MOST = 1.0
+"""Seconds in which /healthz answers: a probe waits as long."""
+UNTRIED = frozenset({"discovery", "get"})
+"""Sorts of requests that an engine makes only where a namespace goes, or a write met something unexpected."""
+MOMENT = 1.0
+"""Seconds in which a way goes on before the pods come."""
+MET_IN = 15.0
+"""Seconds in which something is asked that a way answers."""
+TALKS_AT_ONCE = 4
+TALKATIVE = ("logs", "exec", "metrics")
+"""Sorts of requests that the engine makes only for a client of its kubelet API."""
+
+
+@asynccontextmanager
+async def running(stage: Stage, sort: str) -> AsyncIterator[None]:
+    """Run an engine, with clients whose requests make it send requests of a sort."""
+    child = stage.engine()
+    watching = asyncio.create_task(stage.gauge.run(child))
+    talking = [asyncio.create_task(talk(stage, sort)) for _ in range(TALKS_AT_ONCE if sort in TALKATIVE else 0)]
+    try:
+        await usable(stage)
+        yield
+    finally:
+        for task in (watching, *talking):
+            task.cancel()
+        await asyncio.gather(watching, *talking, return_exceptions=True)
+        child.stop()
+
+
+async def usable(stage: Stage) -> None:
+    """Return when the honest lower's node takes pods."""
+    await nodes_usable(stage.upper, 1)
+
+
+async def talk(stage: Stage, sort: str) -> None:
+    """Ask for logs, exec or figures of the hostile lower again and again, as people and monitoring do."""
+    pod = (await stage.pods())[0]["metadata"]["name"]
+    path = f"{PODS.format(HERE)}/{pod}"
+    while True:
+        with suppress(aiohttp.ClientError, TimeoutError, ConnectionError):
+            async with asyncio.timeout(3.0):
+                match sort:
+                    case "logs":
+                        await stage.read(f"{path}/log?follow=true")
+                    case "exec":
+                        await enter(stage, path)
+                    case _:
+                        await stage.measure()
+        await asyncio.sleep(0.05)
+
+
+async def enter(stage: Stage, path: str) -> None:
+    """Run a command in a pod, say something to it, and read what it says."""
+    async with stage.upper.session.ws_connect(
+        f"{path}/exec?command=sh&stdin=true&stdout=true", protocols=("v5.channel.k8s.io",)
+    ) as stream:
+        await stream.send_bytes(b"\x00" + b"x" * 1000)
+        async for _ in stream:
+            continue
+
+
+async def run_once(stage: Stage, pods: int, way: str | None, sort: str) -> dict[str, Any]:
+    """Time one Deployment of the honest lower beside the other one in that way, None for an honest one.
+
+    `sort` is what the other one is asked.
+    """
+    await calm(3.0)
+    stage.gauge.begin()
+    heard = (await stage.turn(way))["heard"]
+    tag = f"{NAME}-{time.time_ns() // 1_000_000}"
+    async with running(stage, sort):
+        if way and sort == "write":
+            await stage.upper.call("POST", DEPLOYMENTS.format(HERE), deployment(f"{tag}-b", 3, "lower-b"))
+        if way:
+            with suppress(NotInTime):
+                await until(stage.is_met, f"{way} is met", MET_IN)
+        await asyncio.sleep(MOMENT)
+        begin = time.monotonic()
+        await stage.upper.call("POST", DEPLOYMENTS.format("default"), deployment(tag, pods, HONEST))
+        found = await all_ready(stage.upper, labelled(tag), pods, begin, LIMIT)
+        gauge = {"rss_mib": stage.gauge.rss >> 20, "healthz_s": round(stage.gauge.late, 3)}
+        became = await stage.turn(None)
+        await _clear(stage, tag)
+    heard += became["heard"]
+    met = {"met": became["met"], "sent_mib": became["sent"] >> 20} if way else {}
+    sent = [one for one in heard if one["sort"] == "write"]
+    run = {
+        "way": way or "",
+        "sort": sort,
+        "last_ready_s": round(max(found.ready.values()), 3),
+        **gauge,
+        **met,
+        "writes": len(sent),
+    }
+    return {**run, "broken": [*wrong(heard)]}
+
+
+async def _clear(stage: Stage, tag: str) -> None:
+    """Remove what a run made, in the hostile lower too, which is honest by now."""
+    await stage.upper.delete(f"{DEPLOYMENTS.format('default')}/{tag}?propagationPolicy=Background")
+    await stage.upper.delete(f"{DEPLOYMENTS.format(HERE)}/{tag}-b?propagationPolicy=Background")
+    await until_gone(stage.upper, PODS.format("default"), labelled(tag), LIMIT)
+    for pod in await stage.upper.items(f"{PODS.format(HERE)}?labelSelector=app%3D{tag}-b"):
+        await stage.upper.delete(f"{PODS.format(HERE)}/{pod['metadata']['name']}?gracePeriodSeconds=0")
+
+
+def wrong(heard: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield what was sent to the hostile lower that none of its pods needs."""
+    for one in heard:
+        whole = f"{one['path']} {one['fields']} {one['body']}"
+        if CANARY in whole:
+            yield f"{one['method']} {one['path']}: something of the upper's that no pod there refers to"
+        if "cookie" in one["fields"] or one["path"] == "/elsewhere":
+            yield f"{one['method']} {one['path']}: a cookie was kept, or a redirect followed"
+        if one["sort"] == "write" and one["method"] == "POST" and not is_needed(one["path"], one["body"]):
+            yield f"{one['method']} {one['path']}: no pod there needs it"
+
+
+def is_needed(path: str, body: str) -> bool:
+    """Report whether a pod of the hostile lower needs what is made there: it, its Secret, account and namespace."""
+    parts = path.strip("/").split("/")
+    resource = parts[-1]
+    if resource == "secrets":
+        return f'"name":"{KEPT}"' in body
+    return resource in ("pods", "namespaces", "serviceaccounts", "selfsubjectreviews", "services", "endpointslices")
+
+
+async def scenario(sandbox: Sandbox, scratch: Path, given: Namespace) -> dict[str, Any]:
+    """Go through the ways, with an undisturbed run before so many."""
+    names = given.only or [way.name for way in WAYS.values() if way.sort not in UNTRIED]
+    calm_runs: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
+    async with Stage(sandbox, scratch) as stage:
+        await stage.furnish()
+        await run_once(stage, given.pods, None, "")
+        for number, way in enumerate(names):
+            sort = WAYS[way].sort
+            if number % given.every == 0:
+                calm_runs.append(await run_once(stage, given.pods, None, sort))
+                print(" ".join(f"{key}={value}" for key, value in calm_runs[-1].items()), flush=True)
+            runs.append(await run_once(stage, given.pods, way, sort))
+            print(" ".join(f"{key}={value}" for key, value in runs[-1].items()), flush=True)
+    return result(runs, calm_runs)
+
+
+def result(runs: list[dict[str, Any]], calm_runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the medians, the extremes, and what broke."""
+    ready = {name: statistics.median(run["last_ready_s"] for run in some) for name, some in _both(runs, calm_runs)}
+    ratio = round(ready["hostile"] / ready["calm"], 3)
+    grown = max(run["rss_mib"] for run in runs) - max(run["rss_mib"] for run in calm_runs)
+    late = max(run["healthz_s"] for run in runs)
+    broken = [words for run in (*runs, *calm_runs) for words in run["broken"]]
+    if ratio > SLOWER_AT_MOST:
+        broken.append(f"the honest lower took {ratio} x as long, at most {SLOWER_AT_MOST}")
+    if grown > GROWS_AT_MOST_MIB:
+        broken.append(f"the engine was {grown} MiB larger, at most {GROWS_AT_MOST_MIB}")
+    if late > LATE_AT_MOST:
+        broken.append(f"/healthz took {late} s, at most {LATE_AT_MOST}")
+    broken += [f"{run['way']}: nothing was asked that it answers" for run in runs if not run["met"]]
+    figures = {"ratio": ratio, "median_s": ready, "grown_mib": grown, "healthz_s": late, "ways": len(runs)}
+    return {**figures, "sorts": by_sort(runs, calm_runs), "runs": runs, "calm": calm_runs, "broken": broken}
+
+
+def by_sort(runs: list[dict[str, Any]], calm_runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return for each sort of ways the median in multiples of the undisturbed one, and the extremes.
+
+    Undisturbed are the runs in which an honest lower was asked the same: what that costs is not the hostile one's.
+    """
+    return {sort: _of_sort([run for run in runs if run["sort"] == sort], calm_runs) for sort in _sorts(runs)}
+
+
+def _sorts(runs: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(run["sort"] for run in runs))
+
+
+def _of_sort(runs: list[dict[str, Any]], calm_runs: list[dict[str, Any]]) -> dict[str, float]:
+    sort = runs[0]["sort"]
+    is_talked = sort in TALKATIVE
+    alike = [run for run in calm_runs if run["sort"] == sort or not (is_talked or run["sort"] in TALKATIVE)]
+    undisturbed = statistics.median(run["last_ready_s"] for run in alike or calm_runs)
+    return {
+        "ways": len(runs),
+        "ratio": round(statistics.median(run["last_ready_s"] for run in runs) / undisturbed, 3),
+        "rss_mib": max(run["rss_mib"] for run in runs),
+        "healthz_s": max(run["healthz_s"] for run in runs),
+    }
+
+
+def _both(runs: list[dict[str, Any]], calm_runs: list[dict[str, Any]]) -> tuple[tuple[str, list[dict[str, Any]]], ...]:
+    return ("hostile", runs), ("calm", calm_runs)
+
+
+def main() -> int:
+    """Run as the command line asks, and return the exit code."""
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--pods", type=int, default=40)
+    parser.add_argument("--only", nargs="*", choices=list(WAYS))
+    parser.add_argument("--every", type=int, default=1, help="ways to each undisturbed run")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--sandbox", type=Path, help="a sandbox that runs, and that nothing else uses")
+    given = parser.parse_args()
+
+    async def played(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
+        """Play the scenario."""
+        return await scenario(sandbox, scratch, given)
+
+    kubernetes, found = on_clusters(played, given.sandbox, options=ONE_NODE)
+    path = keep(given.results, NAME, kubernetes, {"pods": given.pods, **found})
+    return verdict(NAME, found["broken"], path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""A server that answers as an apiserver, and in one way as a hostile one.
+
+Without a cluster behind it, it answers what is left as an empty, quiet apiserver would. With one, all that the way does
+not concern is passed on, so that pods really run there: the engine meets a cluster that is well but for one habit.
+Every request that comes in is kept as it came.
+"""
+
+import asyncio
+import socket
+import ssl
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from bench.faults.hostile.objects import listing
+from bench.faults.hostile.pieces import CHUNKED, Deaf, Piece, Reset, Stall, Wait, head, line, whole
+from bench.faults.hostile.ways import Way, sort_of
+from bench.kit.faultproxy.asked import Asked, asked
+
+UID = "11111111-0000-0000-0000-000000000000"
+_HEAD_AT_MOST = 1 << 20
+_KEPT = 20_000
+_RESET = struct.pack("ii", 1, 0)
+_DROPPED = frozenset({"authorization"})
+
+
+class ReceivedRequest(NamedTuple):
+    """A request as it came: what it asks for, its path, header fields (names in lower case) and body."""
+
+    asked: Asked
+    sort: str
+    method: str
+    path: str
+    fields: dict[str, str]
+    body: bytes
+
+
+class Behind(NamedTuple):
+    """The cluster behind: its address, and the context by which it takes whoever connects for an administrator."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext
+
+
+class Front:
+    """The server; `way` may be exchanged at any time, None: it answers as it should.
+
+    `heard` are the last requests, `met` counts those that the way answered, `sent` the bytes that these took.
+    """
+
+    def __init__(self, behind: Behind | None = None) -> None:
+        self.way: Way | None = None
+        self.port = 0
+        self.heard: deque[ReceivedRequest] = deque(maxlen=_KEPT)
+        self.met = 0
+        self.sent = 0
+        self.connections = 0
+        self._behind = behind
+        self._created = count(1_000)
+        self._playing: set[asyncio.StreamWriter] = set()
+
+    def turn(self, way: Way | None) -> None:
+        """Answer in another way from now on; what is still being answered in the last one breaks off."""
+        self.way, self.met, self.sent = way, 0, 0
+        for writer in tuple(self._playing):
+            writer.transport.abort()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until either side ends it."""
+        self.connections += 1
+        passage = Passage(self._behind, writer) if self._behind else None
+        try:
+            while found := await _read(reader):
+                heard, raw = found
+                self.heard.append(heard)
+                way = self.way
+                if way is not None and way.sort == heard.sort:
+                    await self._play(way, heard, reader, writer)
+                elif passage is not None:
+                    await passage.on(heard, raw, reader)
+                else:
+                    await self._quietly(heard, writer)
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
+            return
+        finally:
+            if passage is not None:
+                await passage.close()
+            writer.transport.abort()
+
+    async def _play(
+        self, way: Way, heard: ReceivedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.met += 1
+        self._playing.add(writer)
+        try:
+            for piece in way.play(heard.asked):
+                await self._send(piece, reader, writer)
+        finally:
+            self._playing.discard(writer)
+
+    async def _send(self, piece: Piece, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        match piece:
+            case bytes():
+                writer.write(piece)
+                self.sent += len(piece)
+                await writer.drain()
+                await asyncio.sleep(0)
+            case Wait(seconds):
+                await asyncio.sleep(seconds)
+            case Stall():
+                while await reader.read(1 << 16):
+                    continue
+                raise EOFError
+            case Deaf():
+                writer.transport.pause_reading()  # type: ignore[attr-defined]
+                await asyncio.Event().wait()
+            case Reset():
+                plain = writer.get_extra_info("socket")
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                writer.transport.abort()
+                raise EOFError
+
+    async def _quietly(self, heard: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        """Answer as an empty cluster on which nothing happens."""
+        if heard.sort == "watch":
+            writer.write(head("200 OK", *CHUNKED))
+            start = parse_qs(heard.asked.query).get("resourceVersion", ["100"])[0]
+            writer.write(line("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": start}}))
+            await writer.drain()
+            await asyncio.Event().wait()
+        writer.write(whole(_quiet(heard, next(self._created))))
+        await writer.drain()
+
+
+def _quiet(heard: ReceivedRequest, number: int) -> dict[str, Any]:
+    """Make the body of an answer of an empty cluster."""
+    match heard.sort:
+        case "version":
+            return {"gitVersion": "v1.36.3"}
+        case "identity":
+            return {"kind": "Namespace", "metadata": {"name": "kube-system", "uid": UID, "resourceVersion": "3"}}
+        case "discovery":
+            return {"groups": [], "resources": []}
+        case "list":
+            return listing(heard.asked)
+    asked_for = heard.asked
+    meta = {"name": asked_for.name or "x", "uid": f"uid-{number}", "resourceVersion": str(number)}
+    place = {"namespace": asked_for.namespace} if asked_for.namespace and asked_for.resource != "namespaces" else {}
+    return {"metadata": {**meta, **place}}
+
+
+class Passage:
+    """The way to the cluster behind, for one connection; what it answers is sent on as it comes."""
+
+    def __init__(self, behind: Behind, near: asyncio.StreamWriter) -> None:
+        self._behind = behind
+        self._near = near
+        self._far: asyncio.StreamWriter | None = None
+        self._pump: asyncio.Task[None] | None = None
+
+    async def on(self, heard: ReceivedRequest, raw: bytes, reader: asyncio.StreamReader) -> None:
+        """Send a request on; after an upgrade, all that follows it too."""
+        if self._far is None or (self._pump is not None and self._pump.done()):
+            far_reader, self._far = await asyncio.open_connection(*self._behind[:2], ssl=self._behind.tls)
+            self._pump = asyncio.create_task(_copy(far_reader, self._near))
+        self._far.write(raw)
+        await self._far.drain()
+        if "upgrade" in heard.fields:
+            await _copy(reader, self._far)
+
+    async def close(self) -> None:
+        """End the way."""
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+        if self._far is not None:
+            self._far.transport.abort()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[ReceivedRequest, bytes] | None:
+    """Read a request, and as what it is sent on: without the credential, which is the hostile one's own."""
+    try:
+        raw = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError:
+        return None
+    first, *lines = raw[:-4].decode("latin-1").split("\r\n")
+    method, target, _ = first.split(" ")
+    pairs = [(name.lower(), value.strip()) for name, _, value in (one.partition(":") for one in lines)]
+    fields = dict(pairs)
+    body = await reader.readexactly(int(fields.get("content-length", "0")))
+    found = asked("", method, target, body, agent=fields.get("user-agent", ""))
+    path = urlsplit(target).path
+    kept = "".join(f"{name}: {value}\r\n" for name, value in pairs if name not in _DROPPED)
+    return ReceivedRequest(
+        found, sort_of(path, found), method, path, fields, body
+    ), f"{first}\r\n{kept}\r\n".encode() + body
+
+
+@asynccontextmanager
+async def serving(front: Front, tls: ssl.SSLContext | None = None) -> AsyncIterator[Front]:
+    """Run a front on a free port of the loopback, which is then its `port`."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection in a task of its own."""
+        task = asyncio.create_task(front.serve(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", front.port, ssl=tls, limit=_HEAD_AT_MOST)
+    front.port = server.sockets[0].getsockname()[1]
+    try:
+        yield front
+    finally:
+        server.close()
+        for task in tuple(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def pieces_of(way: Way, found: Asked) -> Iterator[Piece]:
+    """Return what a way sends to whoever asks for that."""
+    return way.play(found)

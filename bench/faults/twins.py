@@ -1,0 +1,302 @@
+"""Two engines on one topology, without an election, and one of them stands still again and again and then goes on.
+
+    .venv/bin/python -m bench.faults.twins [--rounds 100] [--pods 6] [--seed 1]
+
+In every round pods are deleted and made anew under their names, and what they refer to is changed, while one of the two
+is stopped (SIGSTOP): before that, and until all of it is done, or somewhere in the middle. It goes on (SIGCONT) with a
+view of the clusters that is history. No pod may ever run twice, nothing of others may be touched, every write has to be
+fenced, and what one of the two does too late has to be refused.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from base64 import b64encode
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import orjson
+
+from bench.kit import histories, topologies
+from bench.kit.children import Child
+from bench.kit.clusters import on_clusters
+from bench.kit.endstates import Objects
+from bench.kit.faultproxy.journal import Write
+from bench.kit.histories import Sight
+from bench.kit.oracles import is_ready, uid_of, upper_uid_of
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.rig import LOWERS, Rig
+from bench.kit.scene import Scene
+from bench.kit.sites import MERGE, NotInTime, Refused, until
+from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
+
+NAME = "faults-twins"
+ELSEWHERE = "127.0.0.2"
+PATIENCE = 60.0
+LONGEST_STOP = 1.0
+QUIET = 3.0
+CONFLICT = 409
+SETTINGS, PASSWORD = "settings", "password"
+
+
+class Twins(NamedTuple):
+    """A rig with two engines, and one scene on it."""
+
+    rig: Rig
+    scene: Scene
+    engines: tuple[Child, Child]
+
+
+def second(rig: Rig) -> Path:
+    """Write the topology as a second replica has it: another user and address, the same nodes."""
+    directory = rig.directory / "second"
+    directory.mkdir()
+    for name, proxy in rig.proxies.items():
+        text = topologies.kubeconfig(rig.sandbox.clusters[name], second_user(rig), server=proxy.url)
+        (directory / f"{name}.kubeconfig").write_text(text)
+    for name in ("kubelet.crt", "kubelet.key"):
+        (directory / name).write_bytes((rig.directory / name).read_bytes())
+    topology = orjson.loads((rig.directory / "topology.yaml").read_bytes())
+    topology["kubelet"] |= {"bind": ELSEWHERE, "nodeAddress": ELSEWHERE}
+    topology["telemetry"]["bind"] = ELSEWHERE
+    (directory / "topology.yaml").write_bytes(orjson.dumps(topology))
+    return directory
+
+
+def second_user(rig: Rig) -> str:
+    """Return the name by which the second engine is known to the clusters."""
+    return f"{rig.name}-second"
+
+
+@asynccontextmanager
+async def paired(sandbox: Sandbox, directory: Path) -> AsyncIterator[Twins]:
+    """Return two engines that have started, and a scene with canaries."""
+    async with Rig(sandbox, directory) as rig:
+        first, place = rig.start(), second(rig)
+        command = ["tensile", "run", "-f", str(place / "topology.yaml"), "--log-format", "json"]
+        other = Child(command, sandbox, place / "engine.log")
+        try:
+            await until(first.has_started, "the first engine has started", PATIENCE)
+            await until(other.has_started, "the second engine has started", PATIENCE)
+            await rig.usable()
+            async with Scene(rig) as scene:
+                yield Twins(rig, scene, (first, other))
+        finally:
+            for one in (first, other):
+                one.resume()
+            other.kill()
+
+
+class Slots:
+    """Pods of fixed names, each made anew again and again; `uids` are those that stand now."""
+
+    def __init__(self, twins: Twins, count: int) -> None:
+        self._twins = twins
+        self._names = [f"slot-{number}" for number in range(count)]
+        self.uids: dict[str, str] = {}
+
+    async def lay_out(self) -> None:
+        """Make all of them, and what they refer to."""
+        scene, upper = self._twins.scene, self._twins.rig.upper
+        await upper.call("POST", scene.path("configmaps"), {"metadata": {"name": SETTINGS}, "data": {"n": "0"}})
+        await upper.call("POST", scene.path("secrets"), {"metadata": {"name": PASSWORD}, "data": {"n": "MA=="}})
+        for name in self._names:
+            await self._make(name)
+
+    async def stir(self, chance: Random, number: int) -> None:
+        """Make half of the pods anew and change what all refer to, in the round of that number."""
+        scene, upper = self._twins.scene, self._twins.rig.upper
+        chosen = chance.sample(self._names, max(1, len(self._names) // 2))
+        await asyncio.gather(*(self._renew(name) for name in chosen))
+        await upper.call("PATCH", scene.path("configmaps", SETTINGS), {"data": {"n": str(number)}}, MERGE)
+        await upper.call("PATCH", scene.path("secrets", PASSWORD), {"stringData": {"n": str(number)}}, MERGE)
+
+    async def settled(self, number: int) -> None:
+        """Return when every pod is Ready, once below, and what they refer to is that of the round of that number."""
+        wrong: list[str] = []
+
+        def is_settled(found: Objects) -> bool:
+            """Look, and keep what is wrong."""
+            wrong[:] = self._wrong(found, number)
+            return not wrong
+
+        try:
+            await self._twins.scene.has_come(is_settled, f"round {number}", PATIENCE)
+        except NotInTime as error:
+            raise NotInTime(f"{error}: {'; '.join(wrong)}") from None
+
+    async def clear(self) -> None:
+        """Delete all of them, and return when nothing of them is left in lower clusters."""
+        scene = self._twins.scene
+        for name in self._names:
+            await self._twins.rig.upper.delete(scene.path("pods", name) + "?gracePeriodSeconds=1")
+        await scene.has_come(lambda found: not any(found[name]["pods"] for name in found), "no pod is left", PATIENCE)
+
+    def _wrong(self, found: Objects, number: int) -> list[str]:
+        """Return what is not as it should be in the round of that number."""
+        ready = {one["metadata"]["name"]: uid_of(one) for one in found[UPPER]["pods"] if is_ready(one)}
+        said = [f"{name} is not Ready" for name, uid in self.uids.items() if ready.get(name) != uid]
+        below = Counter(upper_uid_of(one) for name in LOWERS for one in found[name]["pods"])
+        said += [f"{below[uid]} pods are below for {name}" for name, uid in self.uids.items() if below[uid] != 1]
+        said += [f"a pod is below for {uid}, which is gone" for uid in below if uid not in self.uids.values()]
+        values = {SETTINGS: str(number), PASSWORD: b64encode(str(number).encode()).decode()}
+        for name in LOWERS:
+            for one in (*found[name]["configmaps"], *found[name]["secrets"]):
+                called, value = one["metadata"]["name"], one["data"].get("n")
+                if value != values.get(called, value):
+                    said.append(f"{name}: {called} says {value}")
+        return said
+
+    async def _renew(self, name: str) -> None:
+        """Delete a pod, and make it anew in the moment in which its name is free."""
+        await self._twins.rig.upper.delete(self._twins.scene.path("pods", name) + "?gracePeriodSeconds=1")
+
+        async def is_made() -> bool:
+            """Try; the name is taken until an engine has seen the pod off."""
+            try:
+                await self._make(name)
+            except Refused as error:
+                if error.status != CONFLICT:
+                    raise
+                return False
+            return True
+
+        await until(is_made, f"{name} is made anew", PATIENCE)
+
+    async def _make(self, name: str) -> None:
+        """Make a pod; which lower it is for follows from its name."""
+        lower = LOWERS[sum(name.encode()) % len(LOWERS)]
+        volumes = [
+            {"name": "c", "configMap": {"name": SETTINGS}},
+            {"name": "s", "secret": {"secretName": PASSWORD}},
+        ]
+        spec = {
+            "nodeName": self._twins.rig.nodes[lower],
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "main", "image": "app:1"}],
+            "volumes": volumes,
+        }
+        body = {"metadata": {"name": name}, "spec": spec}
+        made = await self._twins.rig.upper.call("POST", self._twins.scene.path("pods"), body)
+        self.uids[name] = uid_of(made)
+
+
+async def turn(slots: Slots, victim: Child, chance: Random, number: int, *, throughout: bool) -> float:
+    """Suspend one engine while objects change, and return the seconds until all has settled after it resumes."""
+    if throughout:
+        victim.suspend()
+        await slots.stir(chance, number)
+        await asyncio.sleep(chance.uniform(0.0, LONGEST_STOP))
+    else:
+        stirring = asyncio.create_task(slots.stir(chance, number))
+        await asyncio.sleep(chance.uniform(0.0, LONGEST_STOP / 4))
+        victim.suspend()
+        await asyncio.sleep(chance.uniform(0.0, LONGEST_STOP))
+        victim.resume()
+        await stirring
+    victim.resume()
+    begin = time.monotonic()
+    await slots.settled(number)
+    return time.monotonic() - begin
+
+
+async def noise(rig: Rig, quiet: float) -> list[Write]:
+    """Wait until nothing was written for so many seconds, or a limit; return what was written in the last of them.
+
+    What a node is, the two see otherwise: each has its own address.
+    """
+    found: list[Write] = []
+    for _ in range(4):
+        start = len(rig.journal)
+        await asyncio.sleep(quiet)
+        found = [one for one in rig.written(start) if not one.asked.kind.startswith("nodes")]
+        if not found:
+            break
+    return found
+
+
+def remade(sights: Iterable[Sight]) -> list[str]:
+    """No second lower pod was ever made for one upper pod.
+
+    Args:
+        sights: of the lower clusters, our pods alone.
+    """
+    made: dict[str, set[str]] = {}
+    for sight in sights:
+        made.setdefault(upper_uid_of(sight.pod), set()).add(uid_of(sight.pod))
+    return [f"{len(pods)} lower pods were made for {uid}" for uid, pods in made.items() if uid and len(pods) > 1]
+
+
+def answers(writes: Iterable[Write]) -> dict[str, dict[str, int]]:
+    """Count the answers to writes, by user and status."""
+    found: dict[str, Counter[str]] = {}
+    for one in writes:
+        found.setdefault(one.asked.user, Counter())[str(one.status)] += 1
+    return {user: dict(sorted(counts.items())) for user, counts in sorted(found.items())}
+
+
+def judged(twins: Twins, start: int, harmed: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return what was written since the first `start` writes, and what broke."""
+    scene, writes = twins.scene, list(twins.rig.journal.since(start))
+    lowers = [one for one in scene.sights if one.cluster != UPPER]
+    counts = answers(one for one in writes if scene.is_here(one.asked))
+    conflicts = sum(one.get(str(CONFLICT), 0) for one in counts.values())
+    broken = [
+        *histories.lived_twice(lowers),
+        *histories.reverted(one for one in scene.sights if one.cluster == UPPER),
+        *histories.unfenced(writes),
+        *remade(lowers),
+        *harmed,
+    ]
+    broken += [] if len(counts) == len(twins.engines) else [f"only {list(counts)} wrote anything"]
+    broken += [] if conflicts else ["no two writes were ever in conflict: nothing was tried"]
+    return {"writes": counts, "conflicts": conflicts, "lower_pods": len({uid_of(one.pod) for one in lowers})}, broken
+
+
+async def twins_apart(twins: Twins, rounds: int, pods: int, seed: int, quiet: float = QUIET) -> dict[str, Any]:
+    """Run so many rounds, and return the result with what it broke."""
+    chance, start = Random(seed), len(twins.rig.journal)
+    slots = Slots(twins, pods)
+    await slots.lay_out()
+    await slots.settled(0)
+    await twins.scene.place_canaries()
+    took = []
+    for number in range(1, rounds + 1):
+        victim = twins.engines[number % 2]
+        took.append(await turn(slots, victim, chance, number, throughout=chance.choice((True, False))))
+        print(f"round {number}: settled after {took[-1]:.2f} s", flush=True)
+    noisy = await noise(twins.rig, quiet)
+    harmed = await twins.scene.harmed()
+    found, broken = judged(twins, start, harmed)
+    broken += [f"{one.asked} in a quiet time" for one in noisy]
+    await slots.clear()
+    return {"rounds": rounds, "pods": pods, "seed": seed, "slowest_s": round(max(took), 2), **found, "broken": broken}
+
+
+def main() -> int:
+    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--pods", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+
+    async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
+        """Run what was asked for."""
+        async with paired(sandbox, scratch) as twins:
+            return await twins_apart(twins, given.rounds, given.pods, given.seed)
+
+    kubernetes, result = on_clusters(scenario)
+    path = keep(given.results, NAME, kubernetes, result)
+    return verdict("twins", result["broken"], path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

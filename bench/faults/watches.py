@@ -1,0 +1,325 @@
+"""Watches that do not tell the truth: late, twice, in another order, not at all, from a version that is gone, or never.
+
+    .venv/bin/python -m bench.faults.watches [--namespaces 15] [--faults stale,dropped] [--slack 5]
+
+In each namespace a pod is deleted, another made, and a ConfigMap changed while the watches of one cluster are
+disturbed; all namespaces suffer at once. Each has to be right within the time that its fault may take, and nothing may
+have run twice. The engine runs in this process with watches of three seconds, so that what takes minutes takes seconds;
+what was never told is found by the list that compares everything, here every four seconds and not every half an hour.
+"""
+
+import argparse
+import asyncio
+import logging
+import random
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from bench.kit import histories
+from bench.kit.clusters import on_clusters
+from bench.kit.faultproxy.proxy import Proxy
+from bench.kit.faultproxy.streams import untouched
+from bench.kit.faultproxy.tampers import Doubling, Dropping, Swapping, Tampering
+from bench.kit.histories import Sight
+from bench.kit.oracles import Manifest, is_ready, uid_of, upper_uid_of
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.rig import LOWERS, Rig
+from bench.kit.sites import MERGE, PODS, NotInTime, Refused, until
+from tensile.engine.engine import Engine
+from tensile.engine.lower import ClusterAccess
+from tensile.errors import ClusterError
+from tensile.kube.fleet import Fleet
+from tensile.kube.limits import InformerTimings
+from tensile.reconcile.plan import Step
+from tensile.reconcile.world import Key, Problem
+from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
+from tensile.topology import parse
+
+LOWER = LOWERS[0]
+PACE = InformerTimings(shortest=3, longest=3, audit=4.0)
+DEADLINE = PACE.shortest + 10.0 + 30.0
+"""Seconds after which a watch that says nothing, not even its end, is given up, and a call after it as well."""
+HOLD = 2.0
+MAPS = "/api/v1/namespaces/{}/configmaps"
+PATIENCE = 120.0
+Strike = Callable[[Proxy], Awaitable[Callable[[], object]]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is done to the watches of one cluster.
+
+    `strike` begins it and gives what ends it; `limit` is what recovering may take after that, in seconds.
+    """
+
+    name: str
+    strike: Strike
+    limit: float
+
+
+async def _stale(proxy: Proxy) -> Callable[[], object]:
+    """Everything is told late."""
+    held = list(proxy.streams)
+    for stream in held:
+        stream.hold()
+    return lambda: [stream.release() for stream in held]
+
+
+async def _expired(proxy: Proxy) -> Callable[[], object]:
+    """What happens is not told, and then its version is gone."""
+    held = list(proxy.streams)
+    for stream in held:
+        stream.hold()
+    return lambda: [stream.order("expired") for stream in held]
+
+
+async def _hung(proxy: Proxy) -> Callable[[], object]:
+    """The apiserver does not say anything, to watches or to requests."""
+    proxy.freeze()
+    return proxy.thaw
+
+
+async def _half_open(proxy: Proxy) -> Callable[[], object]:
+    """Every connection is dead, and nobody has said so."""
+    proxy.abandon()
+    return lambda: None
+
+
+def _tampered(sort: type[Tampering]) -> Strike:
+    """Do something to every other event of pods and ConfigMaps: what follows one takes a watch on beyond it."""
+
+    async def strike(proxy: Proxy) -> Callable[[], object]:
+        """Begin with it."""
+        turns = cycle((True, False))
+        proxy.tamper = sort(
+            lambda asked, _event: asked.resource in ("pods", "configmaps") and next(turns), times=1 << 30
+        )
+        return lambda: setattr(proxy, "tamper", untouched)
+
+    return strike
+
+
+FAULTS = (
+    Fault("stale", _stale, 0.0),
+    Fault("dropped", _tampered(Dropping), PACE.audit),
+    Fault("duplicated", _tampered(Doubling), 0.0),
+    Fault("reordered", _tampered(Swapping), PACE.audit),
+    Fault("410", _expired, 0.0),
+    Fault("hang", _hung, 0.0),
+    Fault("half-open", _half_open, DEADLINE),
+)
+
+
+class DefectRecorder:
+    """An observer that keeps what must not be: rules that broke."""
+
+    def __init__(self) -> None:
+        self.defects: list[str] = []
+
+    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
+        """Pass over a step."""
+
+    def on_blocked(self, key: Key, problem: Problem) -> None:
+        """Pass over a problem."""
+
+    def on_rule_error(self, key: Key, error: Exception) -> None:
+        """Keep a defect."""
+        self.defects.append(f"{key}: {error!r}")
+
+
+class Field:
+    """Namespaces of a rig, each with one pod and one ConfigMap of the present generation."""
+
+    def __init__(self, rig: Rig, count: int) -> None:
+        self.rig = rig
+        self.namespaces = [f"{rig.name}-n{number}" for number in range(count)]
+        self.generation = 0
+        self.sights: list[Sight] = []
+
+    async def lay_out(self) -> None:
+        """Make everything, and return when it runs."""
+        for namespace in self.namespaces:
+            await self.rig.upper.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+            body = {"metadata": {"name": "settings", "labels": self._labels()}, "data": {"n": "0"}}
+            await self.rig.upper.call("POST", MAPS.format(namespace), body)
+            await until(lambda namespace=namespace: self._bind(namespace), "a pod is accepted", PATIENCE)
+        await self.settled(time.monotonic(), PATIENCE)
+
+    async def advance(self) -> None:
+        """Advance every namespace to the next generation: its pod goes, another comes, the ConfigMap changes."""
+        self.generation += 1
+        for namespace in self.namespaces:
+            await self.rig.upper.delete(f"{PODS.format(namespace)}/pod-{self.generation - 1}")
+            await self._bind(namespace)
+            change = {"data": {"n": str(self.generation)}}
+            await self.rig.upper.call("PATCH", f"{MAPS.format(namespace)}/settings", change, MERGE)
+
+    async def settled(self, begin: float, limit: float) -> dict[str, float]:
+        """Return the seconds from `begin` until a namespace was right, without those that were not in time."""
+        took: dict[str, float] = {}
+
+        async def are_all() -> bool:
+            """Look at all of them."""
+            wrong = await self.wrong()
+            for namespace in self.namespaces:
+                if namespace not in wrong:
+                    took.setdefault(namespace, round(time.monotonic() - begin, 2))
+            return not wrong
+
+        with suppress(NotInTime):
+            await until(are_all, "all is right", limit)
+        return took
+
+    async def wrong(self) -> dict[str, str]:
+        """Return of which namespaces something is not as it should be, and what."""
+        upper, lower = await self._items(UPPER, "pods"), await self._items(LOWER, "pods")
+        maps = await self._items(LOWER, "configmaps")
+        found = {one: self._wrong(upper.get(one, []), lower.get(one, []), maps.get(one, [])) for one in self.namespaces}
+        return {namespace: words for namespace, words in found.items() if words}
+
+    async def clear(self) -> None:
+        """Delete all pods, and the namespaces."""
+        for namespace in self.namespaces:
+            await self.rig.upper.delete(f"{PODS.format(namespace)}/pod-{self.generation}")
+
+        async def are_gone() -> bool:
+            """Look for pods."""
+            return not await self._items(UPPER, "pods")
+
+        await until(are_gone, "the pods are gone", PATIENCE)
+        for namespace in self.namespaces:
+            await self.rig.upper.delete(f"/api/v1/namespaces/{namespace}")
+
+    async def follow(self, cluster: str) -> None:
+        """Note all that happens to the pods of a cluster, past the proxy."""
+        async for sort, pod in self.rig.sites[cluster].watch("/api/v1/pods", f"labelSelector=rig={self.rig.name}"):
+            self.sights.append(Sight(cluster, sort, pod))
+
+    def _wrong(self, upper: list[Manifest], lower: list[Manifest], maps: list[Manifest]) -> str:
+        wanted = [f"pod-{self.generation}"]
+        if [one["metadata"]["name"] for one in upper] != wanted or not all(map(is_ready, upper)):
+            return f"above are {[one['metadata']['name'] for one in upper]}"
+        if [upper_uid_of(one) for one in lower] != [uid_of(one) for one in upper]:
+            return f"below are {[one['metadata']['name'] for one in lower]}"
+        values = [one["data"]["n"] for one in maps]
+        return "" if values == [str(self.generation)] else f"the ConfigMap below says {values}"
+
+    async def _items(self, cluster: str, plural: str) -> dict[str, list[Manifest]]:
+        found: dict[str, list[Manifest]] = {}
+        for one in await self.rig.sites[cluster].items(f"/api/v1/{plural}?labelSelector=rig={self.rig.name}"):
+            found.setdefault(one["metadata"]["namespace"], []).append(one)
+        return found
+
+    async def _bind(self, namespace: str) -> bool:
+        """Make the pod of this generation; says whether the namespace takes pods already."""
+        spec = {
+            "nodeName": self.rig.nodes[LOWER],
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "main", "image": "app:1"}],
+            "volumes": [{"name": "c", "configMap": {"name": "settings"}}],
+        }
+        meta = {"name": f"pod-{self.generation}", "labels": self._labels()}
+        with suppress(Refused):
+            await self.rig.upper.call("POST", PODS.format(namespace), {"metadata": meta, "spec": spec})
+            return True
+        return False
+
+    def _labels(self) -> dict[str, str]:
+        return {"rig": self.rig.name}
+
+
+async def suffer(field: Field, fault: Fault, victim: str, slack: float) -> dict[str, Any]:
+    """Disturb the watches of one cluster while objects change, and return the result with what broke."""
+    proxy = field.rig.proxies[victim]
+    start = len(field.rig.journal)
+    mend = await fault.strike(proxy)
+    await field.advance()
+    await asyncio.sleep(HOLD)
+    begin = time.monotonic()
+    mend()
+    took = await field.settled(begin, PATIENCE)
+    wrong = await field.wrong() if len(took) < len(field.namespaces) else {}
+    broken = [f"{namespace} is never right: {words}" for namespace, words in wrong.items()]
+    limit = fault.limit + slack
+    broken += [f"{namespace} only after {seconds} s" for namespace, seconds in took.items() if seconds > limit]
+    broken += histories.unfenced(field.rig.journal.since(start))
+    broken += histories.lived_twice(sight for sight in field.sights if sight.cluster != UPPER)
+    broken += histories.reverted(sight for sight in field.sights if sight.cluster == UPPER)
+    said = {"fault": fault.name, "victim": victim, "recovered": len(took), "of": len(field.namespaces)}
+    slowest = max(took.values(), default=0.0)
+    return {
+        **said,
+        "slowest_s": slowest,
+        "limit_s": limit,
+        "broken": [f"{fault.name}, {victim}: {it}" for it in broken],
+    }
+
+
+@asynccontextmanager
+async def laid_out(sandbox: Sandbox, directory: Path, namespaces: int) -> AsyncIterator[Field]:
+    """Return a field on which the engine runs, in this process; no rule of it may break."""
+    heard = DefectRecorder()
+    async with Rig(sandbox, directory) as rig:
+        topology = parse((directory / "topology.yaml").read_text(), name="topology.yaml")
+        engine = Engine(topology, ClusterAccess(directory), heard, Fleet(chance=random.random, pace=PACE))
+        field = Field(rig, namespaces)
+        following = [asyncio.create_task(field.follow(cluster)) for cluster in (UPPER, *LOWERS)]
+        try:
+            await engine.start()
+            await rig.usable()
+            await field.lay_out()
+            yield field
+            await field.clear()
+        finally:
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+            await engine.stop()
+    assert heard.defects == [], heard.defects
+
+
+async def ordeal(field: Field, faults: Iterable[Fault], victims: Iterable[str], slack: float) -> list[dict[str, Any]]:
+    """Go through faults, each in each of these clusters, and return the results."""
+    found = []
+    for fault in faults:
+        for victim in victims:
+            found.append(await suffer(field, fault, victim, slack))
+            print(" ".join(f"{key}={value}" for key, value in found[-1].items()), flush=True)
+    return found
+
+
+def main() -> int:
+    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--namespaces", type=int, default=15)
+    parser.add_argument("--faults", default="", help="some of: " + ",".join(fault.name for fault in FAULTS))
+    parser.add_argument("--slack", type=float, default=5.0, help="seconds that the machine may add to what is allowed")
+    parser.add_argument("--sandbox", type=Path, default=None, help="one that runs, instead of one of its own")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    wanted = [fault for fault in FAULTS if not given.faults or fault.name in given.faults.split(",")]
+
+    async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
+        """Run what was asked for."""
+        async with laid_out(sandbox, scratch, given.namespaces) as field:
+            runs = await ordeal(field, wanted, (UPPER, LOWER), given.slack)
+        said = {"watch_s": PACE.shortest, "audit_s": PACE.audit, "namespaces": given.namespaces}
+        return {**said, "runs": runs, "broken": [words for one in runs for words in one["broken"]]}
+
+    kubernetes, result = on_clusters(scenario, given.sandbox)
+    path = keep(given.results, "faults-watches", kubernetes, result)
+    return verdict("watches", result["broken"], path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""Programs that a bench runs and measures: the engine, and the ceiling that it is measured against.
+
+They carry the identity of the sandbox in their environment, so that they end with it even when the bench is killed.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from tensile.sandbox.processes import MARK
+from tensile.sandbox.sandbox import Sandbox
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 30.0
+
+
+class Usage(NamedTuple):
+    """CPU seconds since the start, and resident memory in bytes."""
+
+    cpu: float
+    rss: int
+
+
+class Child:
+    """One running program; made by `engine` or `ceiling`. What it says goes on at the end of `log`.
+
+    `before` is what its command line begins with, such as that of a shell that sets limits first.
+    """
+
+    def __init__(self, arguments: list[str], sandbox: Sandbox, log: Path, before: Sequence[str] = ()) -> None:
+        self._begin = log.stat().st_size if log.exists() else 0
+        variables = {**os.environ, MARK: sandbox.state().identity}
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*before, sys.executable, "-m", *arguments],
+                cwd=ROOT,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        self.log = log
+
+    @property
+    def process(self) -> psutil.Process:
+        """The process, to be measured."""
+        return psutil.Process(self._process.pid)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    async def has_started(self) -> bool:
+        """Report whether the engine has said that its upper cluster answered and its rules run."""
+        return b'"event": "started"' in self.log.read_bytes()[self._begin :]
+
+    def usage(self) -> Usage:
+        """Measure it."""
+        process = self.process
+        times = process.cpu_times()
+        return Usage(times.user + times.system, process.memory_info().rss)
+
+    def kill(self) -> None:
+        """End it with SIGKILL, as a crash or the kernel's lack of memory does."""
+        self._process.kill()
+        self._process.wait(LIMIT)
+
+    def suspend(self) -> None:
+        """Suspend it, as on a machine that was suspended, until `resume`."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Resume it, with everything as it last knew it."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        """Ask it to end, and give its exit code."""
+        if self.is_running:
+            self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(LIMIT)
+
+
+def after(words: str) -> list[str]:
+    """Return the start of a command line that runs a shell command first, such as "ulimit -Sn 512"."""
+    return ["sh", "-c", f'{words} && exec "$@"', "sh"]
+
+
+def engine(sandbox: Sandbox, log: Path) -> Child:
+    """Start the engine on the sandbox's own topology."""
+    topology = str(sandbox.directory / "topology.yaml")
+    return Child(["tensile", "run", "-f", topology, "--log-format", "json"], sandbox, log)
+
+
+def ceiling(sandbox: Sandbox, log: Path) -> Child:
+    """Start the bare loop."""
+    return Child(["bench.speed.ceiling", "--sandbox", str(sandbox.directory)], sandbox, log)

@@ -1,0 +1,306 @@
+"""A TLS proxy before an apiserver: a program under test goes through it, and meets the faults that a test asks for.
+
+The program is not changed and knows nothing of it: its kubeconfig names another address. Every request is read whole,
+shown to a `Director`, and then passed on, or not; every watch is a `Stream` that a test can lay its hands on. Streams
+that are upgraded (exec, port-forward) are not carried.
+"""
+
+import asyncio
+import socket
+import struct
+import time
+import weakref
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from http import HTTPStatus
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from bench.kit.faultproxy.asked import Asked, asked
+from bench.kit.faultproxy.faults import Delayed, Dropped, Fault, Hung, Lost, Passed, Refused, Torn
+from bench.kit.faultproxy.journal import Journal, Write
+from bench.kit.faultproxy.keys import Keys, User, user_of
+from bench.kit.faultproxy.streams import Event, Stream, Tamper, expired, untouched
+from tensile.sandbox.layout import LOOPBACK
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+_JSON = "application/json"
+_HOP = frozenset({"host", "connection", "content-length", "transfer-encoding", "accept-encoding", "te", "upgrade"})
+_LINE = 1 << 24
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Director(Protocol):
+    """Decides what is done to requests, and hears how far they got."""
+
+    async def meet(self, asked: Asked) -> Fault:
+        """Return what is to be done to a request that has just come; whoever asked waits for it."""
+        ...
+
+    async def carried_out(self, asked: Asked, status: int) -> None:
+        """Note that the apiserver has answered; who asked does not know yet."""
+        ...
+
+    async def answered(self, asked: Asked, status: int) -> None:
+        """Note that the answer has gone out to who asked."""
+        ...
+
+
+class Quiet:
+    """A director that lets everything pass."""
+
+    async def meet(self, _asked: Asked) -> Fault:
+        """Let it pass."""
+        return Passed()
+
+    async def carried_out(self, _asked: Asked, _status: int) -> None:
+        """Do nothing."""
+
+    async def answered(self, _asked: Asked, _status: int) -> None:
+        """Do nothing."""
+
+
+class _Answer(NamedTuple):
+    """An apiserver's answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Proxy:
+    """A proxy before the apiserver at `server`; used with `async with`, and then reached at `url`.
+
+    `pki` is the cluster's folder of keys. `director`, and what is done to events, may be exchanged at any time; several
+    proxies may share a director and a journal. `streams` are the watches that are open now.
+    """
+
+    url: str
+
+    def __init__(self, cluster: str, server: str, pki: Path, *, journal: Journal | None = None) -> None:
+        self.cluster = cluster
+        self.director: Director = Quiet()
+        self.journal = journal if journal is not None else Journal()
+        self.tamper: Tamper = untouched
+        self.streams: list[Stream] = []
+        self.requests = 0
+        self._server = server
+        self._pki = pki
+        self._thawed = asyncio.Event()
+        self._thawed.set()
+        self._dead: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._sessions: dict[User, aiohttp.ClientSession] = {}
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> "Self":
+        self._keys = Keys(self._pki, Path(self._open.enter_context(TemporaryDirectory())))
+        self._front = web.Server(self._serve, handler_cancellation=True, access_log=None, keepalive_timeout=3600)
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._front, LOOPBACK, 0, ssl=self._keys.server())
+        self.url = f"https://{LOOPBACK}:{self._listener.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
+    ) -> None:
+        self._listener.close()
+        self.cut()
+        await self._front.shutdown(0.0)
+        for session in self._sessions.values():
+            await session.close()
+        await self._open.aclose()
+
+    # The whole cluster.
+
+    def freeze(self) -> None:
+        """Hang as a stopped apiserver does: connections are accepted, and nothing is said on any until `thaw`."""
+        self._thawed.clear()
+
+    def thaw(self) -> None:
+        """Go on; what was asked meanwhile is done."""
+        self._thawed.set()
+
+    def abandon(self) -> None:
+        """Leave every connection that is open half open: nothing is ever said on it again, and nobody ends it."""
+        for connection in self._front.connections:
+            self._dead.add(connection.transport)
+        for stream in self.streams:
+            stream.order("silent")
+
+    def cut(self) -> None:
+        """Reset every connection."""
+        for connection in self._front.connections:
+            if connection.transport is not None:
+                _reset(connection.transport)
+
+    # One request.
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request; one whose asker is gone meanwhile ends as if it had been broken off here."""
+        try:
+            return await self._served(request)
+        except ConnectionError:
+            await _broken(request)
+
+    async def _served(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.requests += 1
+        await self._alive(request)
+        if "Upgrade" in request.headers:
+            return web.Response(status=HTTPStatus.NOT_IMPLEMENTED)
+        body = await request.content.read()
+        user = user_of(request.get_extra_info("peercert"))
+        agent = request.headers.get("User-Agent", "")
+        found = asked(self.cluster, request.method, request.raw_path, body, user=user.name, agent=agent)
+        if found.verb == "watch":
+            return await self._follow(request, found, user)
+        return await self._call(request, found, user, body)
+
+    async def _call(self, request: web.BaseRequest, found: Asked, user: User, body: bytes) -> web.StreamResponse:
+        director = self.director
+        fault = await director.meet(found)
+        write = self.journal.note(found, fault, time.monotonic()) if found.is_write else None
+        match fault:
+            case Dropped():
+                await _broken(request)
+            case Hung():
+                await asyncio.Event().wait()
+            case Refused():
+                return await self._answer(request, director, found, write, _refusal(fault))
+            case Delayed(seconds):
+                await asyncio.sleep(seconds)
+        answer = await self._passed_on(request, user, body)
+        if write is not None:
+            write.status = answer.status
+        await director.carried_out(found, answer.status)
+        await self._alive(request)
+        if isinstance(fault, Lost):
+            await _broken(request)
+        if isinstance(fault, Torn):
+            await _torn(request, answer)
+        return await self._answer(request, director, found, write, answer)
+
+    async def _answer(
+        self, request: web.BaseRequest, director: Director, found: Asked, write: Write | None, answer: _Answer
+    ) -> web.StreamResponse:
+        """Return an answer, and tell that it has gone out."""
+        response = web.Response(status=answer.status, body=answer.body, headers=answer.headers)
+        await response.prepare(request)
+        await response.write_eof()
+        if write is not None:
+            write.told = True
+        await director.answered(found, answer.status)
+        return response
+
+    async def _passed_on(self, request: web.BaseRequest, user: User, body: bytes) -> _Answer:
+        """Ask the apiserver; where that is away, it is for whoever asked as if there were no proxy."""
+        session, url, headers = self._onward(request, user)
+        try:
+            async with session.request(request.method, url, data=body or None, headers=headers) as answer:
+                return _Answer(answer.status, _kept(answer.headers), await answer.read())
+        except (aiohttp.ClientError, OSError):
+            await _broken(request)
+
+    async def _follow(self, request: web.BaseRequest, found: Asked, user: User) -> web.StreamResponse:
+        """Carry a watch."""
+        director = self.director
+        fault = await director.meet(found)
+        if isinstance(fault, Refused):
+            return await self._answer(request, director, found, None, _refusal(fault))
+        session, url, headers = self._onward(request, user)
+        stream = Stream(found)
+        self.streams.append(stream)
+        try:
+            async with session.get(url, headers=headers) as answer:
+                response = web.StreamResponse(status=answer.status, headers=_kept(answer.headers))
+                await response.prepare(request)
+                await self._carry(request, response, stream, answer)
+                return response
+        except (aiohttp.ClientError, OSError):
+            await _broken(request)
+        finally:
+            self.streams.remove(stream)
+
+    async def _carry(
+        self, request: web.BaseRequest, response: web.StreamResponse, stream: Stream, answer: aiohttp.ClientResponse
+    ) -> None:
+        async def send(line: bytes) -> None:
+            """Pass a line on, as soon as the cluster is not frozen."""
+            await self._thawed.wait()
+            await response.write(line)
+
+        end = await stream.carry(answer.content, self._tampered, send)
+        match end:
+            case "silent":
+                await asyncio.Event().wait()
+            case "reset":
+                await _broken(request)
+            case "expired":
+                await response.write(expired())
+        await response.write_eof()
+
+    def _tampered(self, found: Asked, event: Event) -> Sequence[bytes]:
+        """Do to an event what is to be done at this moment."""
+        return self.tamper(found, event)
+
+    def _onward(self, request: web.BaseRequest, user: User) -> tuple[aiohttp.ClientSession, URL, dict[str, str]]:
+        """Return the way to the apiserver for a user, and what is asked there."""
+        if user not in self._sessions:
+            self._sessions[user] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=self._keys.client(user), limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+                auto_decompress=False,
+                skip_auto_headers=("Accept-Encoding",),
+                read_bufsize=_LINE,
+            )
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
+        return self._sessions[user], URL(self._server + request.raw_path, encoded=True), headers
+
+    async def _alive(self, request: web.BaseRequest) -> None:
+        """Go on unless the connection is half open; wait while the cluster hangs."""
+        await self._thawed.wait()
+        if request.transport in self._dead:
+            await asyncio.Event().wait()
+
+
+def _kept(headers: Any) -> dict[str, str]:
+    found = {"Content-Type": headers.get("Content-Type", _JSON)}
+    return found | ({"Retry-After": headers["Retry-After"]} if "Retry-After" in headers else {})
+
+
+def _refusal(fault: Refused) -> _Answer:
+    headers = {"Content-Type": _JSON} | ({"Retry-After": str(fault.retry_after)} if fault.retry_after else {})
+    return _Answer(fault.status, headers, fault.body())
+
+
+def _reset(transport: asyncio.BaseTransport) -> None:
+    """End a connection by a reset, which unlike an orderly end the other side may not take for the end of a body."""
+    made = transport.get_extra_info("socket")
+    if made is not None:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    transport.abort()  # type: ignore[attr-defined]
+
+
+async def _broken(request: web.BaseRequest) -> NoReturn:
+    """Reset a request's connection; its end ends the request."""
+    if request.transport is not None:
+        _reset(request.transport)
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def _torn(request: web.BaseRequest, answer: _Answer) -> NoReturn:
+    """Return half an answer, and reset."""
+    response = web.StreamResponse(status=answer.status, headers=answer.headers)
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    await response.write(answer.body[: len(answer.body) // 2])
+    await _broken(request)

@@ -1,0 +1,121 @@
+"""What must not have been at any moment, as plain functions over what watches told and what proxies noted.
+
+A look at the end does not see a pod that ran twice for a second. Watches of several clusters do not tell of each
+other's order; that does no harm here, because an upper pod never moves, so two lower pods for it are always a fault.
+A pod that is being deleted still runs, until it ended or is gone.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from bench.kit.faultproxy.journal import Write
+from bench.kit.oracles import ENDED, Manifest, name_of, uid_of, upper_uid_of
+
+STATEFUL = "statefulset.kubernetes.io/pod-name"
+FENCED = frozenset({"update", "patch", "delete"})
+SPARE = 1
+SPARE_STATUSES = 6
+"""How many writes more than the reference an engine that was killed once may need for one object's status."""
+Place = tuple[str, str, str, str]
+
+
+class Sight(NamedTuple):
+    """One line of a watch of pods: the cluster, ADDED, MODIFIED or DELETED, and the pod."""
+
+    cluster: str
+    type: str
+    pod: Manifest
+
+
+def lived_twice(sights: Iterable[Sight]) -> list[str]:
+    """At no moment two lower pods lived for one upper pod, or for one identity of a StatefulSet.
+
+    Args:
+        sights: of all lower clusters, our pods alone.
+    """
+    living: dict[str, tuple[str, str]] = {}
+    said: dict[str, None] = {}
+    for sight in sights:
+        uid = uid_of(sight.pod)
+        if sight.type == "DELETED" or sight.pod.get("status", {}).get("phase") in ENDED:
+            living.pop(uid, None)
+            continue
+        living[uid] = (upper_uid_of(sight.pod), _identity(sight.pod))
+        for one, what in zip(living[uid], ("upper pod", "StatefulSet's pod"), strict=True):
+            if one and sum(one in two for two in living.values()) > 1:
+                said[f"two lower pods lived for the {what} {one}"] = None
+    return list(said)
+
+
+def reverted(sights: Iterable[Sight]) -> list[str]:
+    """No pod came back from a terminal phase.
+
+    Args:
+        sights: of the upper cluster.
+    """
+    ended: dict[str, str] = {}
+    said: dict[str, None] = {}
+    for sight in sights:
+        uid, phase = uid_of(sight.pod), sight.pod.get("status", {}).get("phase")
+        if uid in ended and phase != ended[uid] and sight.type != "DELETED":
+            said[f"{name_of(sight.pod)} was {ended[uid]} and then {phase}"] = None
+        if phase in ENDED:
+            ended.setdefault(uid, str(phase))
+    return list(said)
+
+
+def unfenced(writes: Iterable[Write]) -> list[str]:
+    """Every delete, patch and update carried a UID or a resourceVersion, and no collection was deleted."""
+    said = []
+    for write in writes:
+        about = write.asked
+        if about.verb == "deletecollection":
+            said.append(f"{about}: a whole collection")
+        if about.verb in FENCED and not (about.uid or about.version):
+            said.append(f"{about}: neither UID nor resourceVersion")
+    return said
+
+
+def made_twice(writes: Iterable[Write]) -> list[str]:
+    """Nothing was created twice with success; holds for workloads in which a name stands for one object."""
+    return [f"{_words(place)}: {number} times" for place, number in _done(writes, ("create",)).items() if number > 1]
+
+
+def written_too_often(reference: Mapping[Place, int], writes: Iterable[Write]) -> list[str]:
+    """No object was written much more often than in the reference run; one whose status follows may be some times more.
+
+    Args:
+        reference: from `counted`, of an undisturbed run whose names are the same.
+        writes: of the run that was disturbed once.
+    """
+    said = []
+    for place, number in counted(writes).items():
+        most = reference.get(place, 0) + (SPARE_STATUSES if place[2].endswith("/status") else SPARE)
+        if number > most:
+            said.append(f"{_words(place)}: {number} times, at most {most}")
+    return said
+
+
+def counted(writes: Iterable[Write]) -> Counter[Place]:
+    """Count the writes that came through, by cluster, verb, kind and name."""
+    return _done(writes, ("create", *FENCED))
+
+
+def _done(writes: Iterable[Write], verbs: Iterable[str]) -> Counter[Place]:
+    wanted = frozenset(verbs)
+    return Counter(
+        (one.asked.cluster, one.asked.verb, one.asked.kind, one.asked.name)
+        for one in writes
+        if one.is_done and one.asked.verb in wanted
+    )
+
+
+def _words(place: Place) -> str:
+    cluster, verb, kind, name = place
+    return f"{cluster}: {verb} {kind} {name}"
+
+
+def _identity(pod: Manifest) -> str:
+    name = (pod["metadata"].get("labels") or {}).get(STATEFUL)
+    return f"{pod['metadata']['namespace']}/{name}" if name else ""

@@ -1,0 +1,103 @@
+"""Who takes part in a race, and that each runs alone: its program and its nodes are there in its own rounds only.
+
+The pods of a race tolerate everything, so cordoning the others' nodes would not keep the pods from them. Between rounds
+the nodes are therefore removed, and a round begins only once the machine is calm.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from bench.kit.children import Child, ceiling, engine
+from bench.kit.sites import NODES, Manifest, Site, until, until_gone
+from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
+
+CALM = 25.0
+"""Percent of all processors: three idle clusters take about ten."""
+LOOK = 1.0
+LIMIT = 60.0
+PATIENCE = 30.0
+ALL_PODS = "/api/v1/pods"
+
+
+@dataclass(frozen=True)
+class Party:
+    """One that takes part; `start` is None for a cluster that runs its pods itself, which is then `cluster`."""
+
+    name: str
+    cluster: str
+    start: Callable[[Sandbox, Path], Child] | None
+
+
+PARTIES = (Party("engine", UPPER, engine), Party("ceiling", UPPER, ceiling), Party("alone", "lower-a", None))
+
+
+class Turn(NamedTuple):
+    """One party's turn: its cluster, its program, and the load of the machine just before, in percent."""
+
+    site: Site
+    child: Child | None
+    load: float
+
+
+@asynccontextmanager
+async def taking_part(party: Party, sandbox: Sandbox) -> AsyncIterator[Turn]:
+    """Return the party the machine for itself, once that is calm; afterwards its program and nodes are gone."""
+    async with Site(sandbox.clusters[party.cluster]) as site:
+        child = party.start(sandbox, sandbox.directory / f"{party.name}.log") if party.start else None
+        try:
+            if child is not None:
+                await nodes_usable(site, len(sandbox.clusters) - 1)
+            yield Turn(site, child, await calm())
+        finally:
+            if child is not None:
+                child.stop()
+                await remove_nodes(site)
+
+
+async def nodes_usable(site: Site, wanted: int, limit: float = LIMIT) -> None:
+    """Return when so many nodes are Ready and without a taint of the node controller."""
+
+    async def are_there() -> bool:
+        """Count them."""
+        return sum(map(is_usable, await site.items(NODES))) >= wanted
+
+    await until(are_there, f"{site.name}: {wanted} usable nodes", limit)
+
+
+async def remove_nodes(site: Site) -> None:
+    """Remove every node of a cluster that has only virtual ones."""
+    for node in await site.items(NODES):
+        await site.delete(f"{NODES}/{node['metadata']['name']}")
+
+
+async def emptied(sandbox: Sandbox, namespace: str, limit: float) -> None:
+    """Return when no cluster has a pod in a namespace any more."""
+    for cluster in sandbox.clusters.values():
+        async with Site(cluster) as site:
+            await until_gone(site, f"/api/v1/namespaces/{namespace}/pods", "", limit)
+
+
+async def calm(limit: float = PATIENCE) -> float:
+    """Wait until the machine was idle for a second, at most `limit` seconds, and return the load in percent."""
+    psutil.cpu_percent()
+    load = 100.0
+    for _ in range(round(limit / LOOK)):
+        await asyncio.sleep(LOOK)
+        load = psutil.cpu_percent()
+        if load < CALM:
+            break
+    return load
+
+
+def is_usable(node: Manifest) -> bool:
+    """Report whether a node is Ready and open to pods, but for a virtual node's own taint."""
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in node["status"].get("conditions") or ())
+    taints = [one["key"] for one in node["spec"].get("taints") or ()]
+    return ready and not any(key.startswith("node.kubernetes.io/") for key in taints)

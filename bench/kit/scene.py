@@ -1,0 +1,160 @@
+"""One trial's own place on a rig: a namespace of the upper cluster, what is in it everywhere, and what was in it.
+
+`RESOURCES` says which kinds are looked at; another kind that the engine mirrors is a line there.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
+
+from bench.kit.endstates import Objects, State, state_of, strays, touched
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.histories import Sight
+from bench.kit.oracles import Manifest
+from bench.kit.rig import LOWERS, Rig
+from bench.kit.sites import Refused, until
+from tensile.names import OWNER, UPPER_UID
+from tensile.sandbox.layout import UPPER
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+
+class Resource(NamedTuple):
+    """A kind that is looked at: the API it is of, its name in paths, and names that Kubernetes itself makes there."""
+
+    api: str
+    plural: str
+    given: tuple[str, ...] = ()
+
+
+RESOURCES = (
+    Resource("api/v1", "pods"),
+    Resource("api/v1", "configmaps", ("kube-root-ca.crt",)),
+    Resource("api/v1", "secrets"),
+)
+CANARY = "canary"
+Holds = Callable[[Objects], bool]
+_STRANGER = {"labels": {OWNER: "f" * 16}, "annotations": {UPPER_UID: "somebody-else"}}
+_LIMIT = 30.0
+
+
+class Scene:
+    """Used with `async with`; the namespace is there then, and its account."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.namespace = f"{rig.name}-{uuid4().hex[:6]}"
+        self.sights: list[Sight] = []
+        self._canaries: dict[str, list[Manifest]] = {}
+        self._following: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "Self":
+        upper = self.rig.upper
+        await upper.call("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}})
+
+        async def has_account() -> bool:
+            """Ask for it; there is none for a moment."""
+            with suppress(Refused):
+                return bool(await upper.call("GET", self.path("serviceaccounts", "default")))
+            return False
+
+        await until(has_account, "the namespace has its account", _LIMIT)
+        self._following = [asyncio.create_task(self._follow(name)) for name in (UPPER, *LOWERS)]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
+    ) -> None:
+        for task in self._following:
+            task.cancel()
+        await asyncio.gather(*self._following, return_exceptions=True)
+        await self.rig.upper.delete(f"/api/v1/namespaces/{self.namespace}")
+
+    def path(self, plural: str, name: str = "", api: str = "api/v1") -> str:
+        """Return the path of a collection in the namespace, or of one object of it."""
+        return f"/{api}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
+
+    def is_here(self, asked: Asked) -> bool:
+        """Report whether a request is about this namespace, in whichever cluster."""
+        return asked.namespace == self.namespace
+
+    # What there is.
+
+    async def objects(self) -> Objects:
+        """Return everything in the namespace in all clusters, and the rig's nodes."""
+        found: dict[str, dict[str, list[Manifest]]] = {}
+        for name, site in self.rig.sites.items():
+            found[name] = {one.plural: await self._items(name, one) for one in RESOURCES}
+            found[name]["namespaces"] = await site.items(f"/api/v1/namespaces?fieldSelector={self._named()}")
+            if name == UPPER:
+                found[name]["nodes"] = await self.rig.nodes_now()
+                leases = await site.items("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
+                found[name]["leases"] = [one for one in leases if one["metadata"]["name"] in self.rig.nodes.values()]
+        return found
+
+    async def state(self) -> State:
+        """Return the same in a form in which it can be compared with that of another scene."""
+        return state_of(await self.objects(), {self.namespace: "NAMESPACE", self.rig.name: "RIG", **self._ports()})
+
+    async def has_come(self, holds: Holds, what: str, limit: float = _LIMIT) -> None:
+        """Return when something is true of what there is."""
+
+        async def is_true() -> bool:
+            """Look."""
+            return holds(await self.objects())
+
+        await until(is_true, what, limit)
+
+    # What must not be touched.
+
+    async def place_canaries(self) -> None:
+        """Put objects there that are not ours: without marks, with another owner's, with half of ours."""
+        for name, site in self.rig.sites.items():
+            half = {"labels": {OWNER: self.rig.mark}}
+            for number, marks in enumerate(({}, _STRANGER, half) if name != UPPER else ({},)):
+                body = {"metadata": {"name": f"{CANARY}-{number}", **marks}, "data": {"sings": "eQ=="}}
+                for plural in ("configmaps", "secrets"):
+                    with suppress(Refused):
+                        made = await site.call("POST", self.path(plural), body)
+                        self._canaries.setdefault(name, []).append(made)
+
+    async def harmed(self) -> list[str]:
+        """Return the canaries that were changed, and our objects that no upper object requests."""
+        objects = await self.objects()
+        said = strays(_without_nodes(objects), UPPER, self.rig.mark)
+        for name, before in self._canaries.items():
+            after = [
+                one
+                for plural in ("configmaps", "secrets")
+                for one in await self.rig.sites[name].items(self.path(plural))
+            ]
+            said += touched(before, after, name)
+        return said
+
+    async def _items(self, cluster: str, resource: Resource) -> list[Manifest]:
+        found = await self.rig.sites[cluster].items(self.path(resource.plural, api=resource.api))
+        return [one for one in found if not _is_given(one["metadata"]["name"], resource)]
+
+    async def _follow(self, cluster: str) -> None:
+        async for sort, manifest in self.rig.sites[cluster].watch(self.path("pods")):
+            self.sights.append(Sight(cluster, sort, manifest))
+
+    def _named(self) -> str:
+        return f"metadata.name%3D{self.namespace}"
+
+    def _ports(self) -> dict[str, str]:
+        """Name the ports that differ from rig to rig."""
+        return {str(port): f"PORT{number}" for number, port in enumerate(self.rig.ports)}
+
+
+def _is_given(name: str, resource: Resource) -> bool:
+    return name in resource.given or name.startswith(f"{CANARY}-")
+
+
+def _without_nodes(objects: Objects) -> Objects:
+    kinds = [*(one.plural for one in RESOURCES), "namespaces"]
+    return {name: {plural: found[plural] for plural in kinds} for name, found in objects.items()}

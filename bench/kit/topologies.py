@@ -1,0 +1,69 @@
+"""Topology files for a sandbox's clusters with names and ports of their own, and kubeconfigs for users of their own.
+
+Several engines then work side by side on the same clusters.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from bench.kit.faultproxy.keys import signer_of
+from tensile.sandbox import credentials
+from tensile.sandbox.credentials import ADMINISTRATORS
+from tensile.sandbox.layout import LOOPBACK, UPPER
+
+if TYPE_CHECKING:
+    from tensile.sandbox.sandbox import ClusterProcesses
+
+
+def topology_of(name: str, nodes: Mapping[str, str], ports: Sequence[int], **fields: Any) -> dict[str, Any]:
+    """Return a topology of these lowers, each with its node's name; `fields` are further ones of every lower.
+
+    `ports` has one for each lower's node, and at its end kubelet.port and telemetry.port. The kubeconfigs and the
+    kubelet's certificate are beside the file.
+    """
+    lowers = [
+        {"name": lower, "kubeconfig": f"{lower}.kubeconfig", "node": {"name": node, "kubeletPort": port}, **fields}
+        for (lower, node), port in zip(nodes.items(), ports, strict=False)
+    ]
+    kubelet = {"bind": LOOPBACK, "port": ports[-2], "nodeAddress": LOOPBACK}
+    return {
+        "apiVersion": "tensile-kube.io/v1alpha1",
+        "kind": "Topology",
+        "name": name,
+        "upper": {"kubeconfig": f"{UPPER}.kubeconfig"},
+        "lowers": lowers,
+        "kubelet": {**kubelet, "tlsCertFile": "kubelet.crt", "tlsKeyFile": "kubelet.key"},
+        "telemetry": {"bind": LOOPBACK, "port": ports[-1]},
+    }
+
+
+def save(topology: Mapping[str, Any], directory: Path) -> Path:
+    """Write DIRECTORY/topology.yaml in one piece, as editors do, and return its path."""
+    path = directory / "topology.yaml"
+    written = path.with_suffix(".new")
+    written.write_bytes(orjson.dumps(topology))
+    written.rename(path)
+    return path
+
+
+def kubeconfig(
+    cluster: "ClusterProcesses",
+    user: str,
+    groups: Sequence[str] = (ADMINISTRATORS,),
+    *,
+    server: str = "",
+    ago: timedelta | None = None,
+) -> str:
+    """Return a kubeconfig of a cluster for a user: an administrator, unless in other groups.
+
+    `server` is another URL than the cluster's own. The certificate is issued as if so long `ago`.
+    """
+    pki = cluster.audit_log.parent / "pki"
+    signer = signer_of(pki)
+    pair = replace(signer, now=signer.now - (ago or timedelta())).issue(user, groups)
+    return credentials.render(cluster.name, server or cluster.server, user, (pki / "ca.crt").read_bytes(), pair)

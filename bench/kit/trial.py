@@ -1,0 +1,235 @@
+"""One fault trial: a sandbox, the engine as a child, and what is true in all clusters at a moment."""
+
+import asyncio
+import shutil
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.kit.children import Child, engine
+from bench.kit.clusters import on_clusters
+from bench.kit.lag import Lag
+from bench.kit.oracles import Manifest, failed, is_ready, living_twice, not_once_below, orphans, owned, unlike
+from bench.kit.parties import nodes_usable
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.sites import DEPLOYMENTS, PODS, NotInTime, Site, until
+from tensile.names import owner_of
+from tensile.sandbox import audit
+from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import Options
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+AGENT = "tensile/"
+TOPOLOGY = "sandbox"
+NAMESPACE = "default"
+LIMIT = 60.0
+QUIET = 2.0
+ENGINE_LOG = "engine.log"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The pods of all clusters: all those above in the trial's namespace, and those below that carry our mark."""
+
+    upper: list[Manifest]
+    lowers: dict[str, list[Manifest]]
+
+    def unsettled(self) -> list[str]:
+        """Return what still has to happen before nothing is left to do."""
+        waiting = [
+            f"{pod['metadata']['name']} is {'not Ready' if 'nodeName' in pod['spec'] else 'not bound to a node'}"
+            for pod in self.upper
+            if not is_ready(pod)
+        ]
+        waiting += [
+            f"{pod['metadata']['name']} is not gone" for pod in self.upper if "deletionTimestamp" in pod["metadata"]
+        ]
+        wrong = [*not_once_below(self.upper, self.lowers), *orphans(self.upper, self.lowers)]
+        return [*waiting, *wrong, *unlike(self.upper, self.lowers).values()]
+
+
+class Aftermath:
+    """What is seen after an outage: for how long statuses are wrong, and what must not be at any moment."""
+
+    def __init__(self, lag: Lag) -> None:
+        self.lag = lag
+        self.broken: set[str] = set()
+
+    def look(self, now: float, found: Snapshot) -> None:
+        """Take a look at a time (monotonic seconds)."""
+        self.lag.look(now, unlike(found.upper, found.lowers))
+        self.broken |= {*failed(found.upper), *living_twice(found.lowers)}
+
+
+class Trial:
+    """A sandbox under a fault; used with `async with`, which ends the engine and removes what it made."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        sites = {name: Site(cluster) for name, cluster in sandbox.clusters.items()}
+        self.upper = sites.pop(UPPER)
+        self.lowers = sites
+        self.engine: Child | None = None
+        self.log = sandbox.directory / ENGINE_LOG
+        self.mark = ""
+        self._begin: dict[str, int] = {}
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> "Self":
+        for site in (self.upper, *self.lowers.values()):
+            await self._open.enter_async_context(site)
+        system = await self.upper.call("GET", "/api/v1/namespaces/kube-system")
+        self.mark = owner_of(system["metadata"]["uid"], TOPOLOGY).mark
+        self._begin = {site.name: audit.position(site.audit_log) for site in (self.upper, *self.lowers.values())}
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
+    ) -> None:
+        if self.engine is not None:
+            self.engine.stop()
+        await self._open.aclose()
+
+    def start_engine(self) -> Child:
+        """Start the engine; it says what it does in `log`."""
+        self.engine = engine(self.sandbox, self.log)
+        return self.engine
+
+    async def start_engine_and_nodes(self) -> None:
+        """Start the engine and return when its nodes take pods."""
+        self.start_engine()
+        await nodes_usable(self.upper, len(self.lowers))
+
+    async def snapshot(self) -> Snapshot:
+        """Look at every cluster, the lowers first: a pod that is made in between is rather missed below than above."""
+        path = PODS.format(NAMESPACE)
+        lowers = {name: owned(await site.items(path), self.mark) for name, site in self.lowers.items()}
+        return Snapshot(await self.upper.items(path), lowers)
+
+    async def settled(self, pods: int, limit: float = LIMIT) -> Snapshot:
+        """Return the state in which so many pods are there, all Ready, each once below, and nothing is left to do."""
+        return await self._until_settled(pods, limit, lambda _found: None)
+
+    async def follow(self, begin: float, pods: int, limit: float = LIMIT) -> "Aftermath":
+        """Look on from `begin` (monotonic) until so many pods are settled; raises NotInTime when they never are."""
+        seen = Aftermath(Lag(begin))
+        await self._until_settled(pods, limit, lambda found: seen.look(time.monotonic(), found))
+        return seen
+
+    def records(self, cluster: str) -> list[audit.Record]:
+        """Return what a cluster was asked for since the trial began."""
+        return audit.read(self._site(cluster).audit_log, self._begin[cluster])
+
+    async def wait_idle(self, seconds: float, limit: float = LIMIT) -> dict[str, list[audit.Record]]:
+        """Wait until nothing but heartbeats was written for a moment; give what was in the seconds after it."""
+        positions: dict[str, int] = {}
+
+        async def holds() -> bool:
+            """Listen for a moment."""
+            positions.update({name: audit.position(self._site(name).audit_log) for name in self._begin})
+            await asyncio.sleep(QUIET)
+            return not any(self._written(name, positions[name], ("leases", "nodes")) for name in positions)
+
+        await until(holds, "the engine is quiet", limit)
+        positions = {name: audit.position(self._site(name).audit_log) for name in self._begin}
+        await asyncio.sleep(seconds)
+        return {name: self._written(name, start, ()) for name, start in positions.items()}
+
+    async def remove(self, *deployments: str) -> None:
+        """Delete Deployments, and return when no pod is left in any cluster."""
+        for name in deployments:
+            await self.upper.delete(f"{DEPLOYMENTS.format(NAMESPACE)}/{name}?propagationPolicy=Background")
+        await self.settled(0)
+
+    async def _until_settled(self, pods: int, limit: float, look: Callable[[Snapshot], None]) -> Snapshot:
+        """Look again and again; what is left to do in the end is told with the engine's log."""
+        found = Snapshot([], {})
+
+        async def holds() -> bool:
+            """Look anew."""
+            nonlocal found
+            found = await self.snapshot()
+            look(found)
+            return len(found.upper) == pods and not found.unsettled()
+
+        try:
+            await until(holds, f"{pods} pods settled", limit)
+        except NotInTime as error:
+            left = found.unsettled()
+            raise NotInTime(
+                f"{error}; {len(found.upper)} are there, {len(left)} not as they should be: {left[:5]}"
+            ) from None
+        return found
+
+    async def clear(self) -> None:
+        """Delete everything in the trial's namespace, and return when no pod is left in any cluster."""
+        for collection in (DEPLOYMENTS.format(NAMESPACE), PODS.format(NAMESPACE)):
+            for one in await self.upper.items(collection):
+                await self.upper.delete(f"{collection}/{one['metadata']['name']}?propagationPolicy=Background")
+        await self._until_settled(0, LIMIT, lambda _found: None)
+
+    def _written(self, cluster: str, start: int, without: tuple[str, ...]) -> list[audit.Record]:
+        return audit.writes(audit.read(self._site(cluster).audit_log, start), AGENT, without=without)
+
+    def _site(self, cluster: str) -> Site:
+        return self.upper if cluster == UPPER else self.lowers[cluster]
+
+
+Scenario = Callable[[Sandbox, Namespace], Awaitable[dict[str, Any]]]
+
+
+def run(
+    name: str,
+    scenario: Scenario,
+    options: Options,
+    *,
+    pods: int,
+    rounds: int,
+    words: str,
+    long: str = "",
+    arguments: Callable[[ArgumentParser], None] | None = None,
+) -> int:
+    """Read the arguments, run a scenario on a sandbox of its own, keep its result, and return the exit code.
+
+    The scenario's result holds what it broke in "broken". `long` says what `--long` does, where there is that; its
+    result is kept beside the other. `arguments` adds some of the scenario's own.
+    """
+    parser = ArgumentParser(description=words.splitlines()[0])
+    parser.add_argument("--pods", type=int, default=pods)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    parser.add_argument("--quiet", type=float, default=30.0, help="seconds in which nothing may be written at the end")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    if long:
+        parser.add_argument("--long", action="store_true", help=long)
+    if arguments is not None:
+        arguments(parser)
+    given = parser.parse_args()
+    name += "-long" if long and given.long else ""
+    print(f"{name}: seed {given.seed}, {given.rounds} rounds, {given.pods} pods", flush=True)
+    kubernetes, result = on_clusters(lambda sandbox, _scratch: _logged(scenario, sandbox, given), options=options)
+    path = keep(given.results, f"faults-{name}", kubernetes, {**_said(given), **result})
+    return verdict(name, result["broken"], path)
+
+
+async def _logged(scenario: Scenario, sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+    """Return a scenario's result; of what did not come in time, the engine's log stays and is named."""
+    try:
+        return await scenario(sandbox, given)
+    except NotInTime as error:
+        kept = Path(tempfile.gettempdir()) / f"tensile-faults-{ENGINE_LOG}"
+        shutil.copy(sandbox.directory / ENGINE_LOG, kept)
+        raise NotInTime(f"{error}; see {kept}") from None
+
+
+def _said(given: Namespace) -> dict[str, Any]:
+    return {"seed": given.seed, "rounds": given.rounds, "pods": given.pods}

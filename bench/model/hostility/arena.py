@@ -1,0 +1,350 @@
+"""The stage of a play with hostile tenants in memory: an upper and two lower clusters, their kubelets, and an engine.
+
+Everything that is ever stored is shown to the watchman at that moment, every write of the engine's just before it is
+carried out, and all of it twice a second.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import orjson
+
+from bench.kit.oracles import upper_uid_of
+from bench.model.hostility import oracles
+from bench.model.hostility.choices import Choices
+from bench.model.hostility.forging import NOBODY
+from bench.model.hostility.honest import OWN
+from bench.model.hostility.lateness import Sight
+from bench.model.hostility.marks import BELOW, HOSTILE_NETWORK, Marks, token_for
+from bench.model.hostility.setting import Setting
+from bench.model.hostility.watchman import KINDS, Watchman
+from bench.model.sequences.model import LOWERS, is_about
+from bench.model.sequences.nature import Nature, Record
+from bench.model.sequences.stage import BEGIN, OWNER, Stage
+from tensile.errors import ClusterError
+from tensile.kube.cluster import Patch, WatchEvent
+from tensile.kubelet.api.pods import MirroredPods
+from tensile.kubelet.pods.event_mirror import EventMirror
+from tensile.names import FIELD_MANAGER
+from tensile.objects import (
+    CONFIG_MAP,
+    EVENT,
+    NAMESPACE,
+    POD,
+    SECRET,
+    UPPER,
+    Kind,
+    Manifest,
+    Ref,
+    metadata,
+    moment_of,
+    uid,
+)
+from tensile.reconcile.dryrun.cluster import DryRunCluster
+from tensile.reconcile.dryrun.patch import patched
+
+TEAM = "team"
+"""A namespace below with objects that nobody above has to do with."""
+_CLUSTERS = (UPPER, *LOWERS)
+_LOOK = 0.5
+
+
+class Issuing(DryRunCluster):
+    """A cluster in memory whose tokens tell for which pod they are, so that they are known wherever they turn up."""
+
+    async def issue(self, account: Ref, request: Manifest) -> bytes:
+        """Answer as if a token had been issued for the pod that it is bound to."""
+        answer = orjson.loads(await super().issue(account, request))
+        bound = request["spec"].get("boundObjectRef") or {}
+        answer["status"]["token"] = token_for(account.namespace, account.name, bound.get("uid", ""))
+        return orjson.dumps(answer)
+
+
+class Kubelets(Nature):
+    """Kubernetes in one cluster, with kubelets: pods run as soon as they are scheduled, and say so.
+
+    `tenant` says whose word the status of a pod has, "" for no word. Pods of the hostile tenant's take all the time to
+    end that they are given.
+    """
+
+    marks: Marks | None = None
+    tenant: Callable[[Manifest], str] | None = None
+
+    def _run(self, pod: Manifest) -> None:
+        """Schedule a pod, run it, and end it when that is asked for; finalizers keep it."""
+        if "deletionTimestamp" in metadata(pod):
+            if not metadata(pod).get("finalizers") and self._may_go(pod):
+                super()._run(pod)
+        elif not pod["spec"].get("nodeName"):
+            if pod["spec"].get("schedulerName") != NOBODY:
+                super()._run(pod)
+        elif (pod.get("status") or {}).get("phase", "Pending") == "Pending":
+            self._cluster.alter(self._ref(POD, pod), lambda found: found.update(status=self._running(pod)))
+
+    def _may_go(self, pod: Manifest) -> bool:
+        """Report whether a pod has ended; one that has not is looked at again when its time is over."""
+        assert self.tenant is not None
+        if self.tenant(pod) != BELOW:
+            return True
+        left = _seconds_to(metadata(pod)["deletionTimestamp"])
+        if left > 0:
+            asyncio.get_running_loop().call_later(left, self.enqueue_all)
+        return left <= 0
+
+    def _running(self, pod: Manifest) -> Manifest:
+        """Return the status of a pod that runs: its message and its address tell whose it is."""
+        assert self.marks is not None
+        assert self.tenant is not None
+        whose = self.tenant(pod)
+        network = HOSTILE_NETWORK if whose == BELOW else "10.9"
+        address = f"{network}.{int(uid(pod)[:2], 16)}.{int(uid(pod)[2:4], 16)}"
+        state = {"running": {"startedAt": "2026-03-01T12:00:00Z"}}
+        container = {"name": "c", "ready": True, "restartCount": 0, "image": "i", "imageID": "", "state": state}
+        ready = [{"type": kind, "status": "True"} for kind in ("Ready", "ContainersReady", "PodScheduled")]
+        said = {"message": self.marks.new(whose)} if whose else {}
+        shown = {"podIP": address, "podIPs": [{"ip": address}], "containerStatuses": [container]}
+        return {"phase": "Running", "conditions": ready, **shown, **said}
+
+
+class DelayedEvents:
+    """Watches events of a lower cluster while an engine runs, and passes them on."""
+
+    def __init__(self, heard: Callable[[WatchEvent], None]) -> None:
+        self.heard: Callable[[WatchEvent], None] | None = heard
+
+    def get(self, _namespace: str, _name: str) -> bool:
+        """Report that everything is told of."""
+        return True
+
+    def put(self, raw: bytes) -> None:
+        """Pass an event on that is new or changed."""
+        if self.heard is not None:
+            self.heard(WatchEvent("MODIFIED", raw))
+
+    def remove(self, _raw: bytes) -> None:
+        """Pass over an event's end."""
+
+
+class Arena(Stage):
+    """A stage that a watchman looks at, and hands to act there; `is_up` is whether an engine runs."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.watchman = Watchman(setting, OWNER.mark)
+        self.ledger = self.watchman.ledger
+        self.is_up = False
+        self._is_hostile = False
+        self._mirrors: list[asyncio.Task[None]] = []
+        self._ears: list[DelayedEvents] = []
+        super().__init__(
+            self._look, topologies=(setting.read(),), spaces=setting.spaces, cluster=Issuing, nature=Kubelets
+        )
+        self._held: dict[str, dict[Kind, Record]] = {name: {} for name in _CLUSTERS}
+        for name, cluster in self.clusters.items():
+            nature = self.natures[name]
+            assert isinstance(nature, Kubelets)
+            nature.marks, nature.tenant = self.ledger.marks, self._tenant
+            for kind in KINDS:
+                record = self._held[name][kind] = Record(kind, partial(self._stored, name))
+                cluster.follow(kind, record, lambda _: True)  # type: ignore[arg-type]
+        self._furnish_tenants()
+
+    # The engine, and what belongs to its connections.
+
+    async def start(self) -> None:
+        """Start an engine, with its mirrors of events."""
+        await super().start()
+        assert self._world is not None
+        for name in LOWERS:
+            mirror = EventMirror(self._world.lowers[name], self._world, self.ways[UPPER], partial(self._is_busy, name))
+            self._ears.append(DelayedEvents(mirror.hear))
+            self.clusters[name].follow(EVENT, self._ears[-1], lambda _: True)  # type: ignore[arg-type]
+            self._mirrors.append(asyncio.get_running_loop().create_task(mirror.run()))
+        self.is_up = True
+
+    async def crash(self) -> None:
+        """End the engine."""
+        for ear in self._ears:
+            ear.heard = None
+        for task in self._mirrors:
+            task.cancel()
+        await asyncio.gather(*self._mirrors, return_exceptions=True)
+        self._mirrors.clear()
+        self._ears.clear()
+        self.is_up = False
+        self.watchman.lateness.excuse()
+        await super().crash()
+
+    # By what tenants act.
+
+    def every(self, cluster: str, kind: Kind) -> list[Manifest]:
+        """Return all objects of a kind that a cluster holds."""
+        return list(self._held[cluster][kind].held.values())
+
+    async def create(self, ref: Ref, body: Manifest, who: str, manager: str = "") -> None:
+        """Make an object, as a field manager."""
+        whole = {**body, "metadata": {**body.get("metadata", {}), "name": ref.name, "namespace": ref.namespace}}
+        with self._acting(who), suppress(ClusterError):
+            if manager == FIELD_MANAGER:
+                await self.clusters[ref.cluster].create(ref, whole)
+            else:
+                self.clusters[ref.cluster].place(ref.kind, whole)
+
+    async def patch(self, ref: Ref, change: Manifest, who: str, manager: str = "") -> None:
+        """Change an object by a merge patch, as a field manager."""
+
+        def lay_over(found: Manifest) -> None:
+            """Merge the patch into it."""
+            after = patched(found, patch)
+            found.clear()
+            found.update(after)
+
+        patch = Patch("merge-patch", change)
+        with self._acting(who), suppress(ClusterError):
+            if manager == FIELD_MANAGER:
+                await self.clusters[ref.cluster].patch(ref, patch)
+            else:
+                self.clusters[ref.cluster].alter(ref, lay_over)
+
+    async def delete(self, ref: Ref, found: Manifest, who: str, grace: int | None = None) -> None:
+        """Delete the very object that was found."""
+        with self._acting(who), suppress(ClusterError):
+            await self.clusters[ref.cluster].delete(ref, uid=uid(found), grace=grace)
+
+    async def read(self, _ref: Ref) -> None:
+        """Pass over it: where the kubelet API leads is looked at all the time."""
+
+    async def befall(self, what: str, number: int) -> None:
+        """Apply a fault to the engine or its watches."""
+        if what in ("crash", "down") and self.is_up:
+            await self.crash()
+        if what in ("crash", "up") and not self.is_up:
+            await self.start()
+        cluster = Choices(number).pick(_CLUSTERS)
+        for line in self.lines if what in ("hold", "release") else ():
+            if what == "release" or line.feed.cluster == cluster:
+                line.is_held = what == "hold"
+                line.flow()
+
+    async def rest(self, seconds: float) -> None:
+        """Let time pass; then wait until the engine has nothing to do, if there is one."""
+        if self.is_up:
+            await super().rest(seconds)
+        else:
+            await asyncio.sleep(seconds)
+
+    # What is seen.
+
+    async def watch(self) -> None:
+        """Look twice a second, until it is cancelled."""
+        while True:
+            self.inspect()
+            await asyncio.sleep(_LOOK)
+
+    def inspect(self) -> None:
+        """Look at what can be seen at any moment: what is due, what is lost, and where the kubelet API leads."""
+        blurred = not self.is_up or any(line.is_held or line.is_deaf for line in self.lines)
+        self.watchman.look(self._sight(), asyncio.get_running_loop().time(), blurred=blurred)
+        self.watchman.say(self.defects)
+        if self.is_up:
+            self.watchman.say(self._reached())
+
+    def inspect_at_the_end(self) -> None:
+        """Look at what is below when nothing is to be done any more."""
+        below = {name: {kind: self.every(name, kind) for kind in KINDS} for name in LOWERS}
+        self.watchman.look_at_the_end(below, self.find, asyncio.get_running_loop().time())
+
+    def _sight(self) -> Sight:
+        kinds = {kind.name: kind for kind in KINDS}
+        return Sight(
+            {uid(pod): pod for pod in self.every(UPPER, POD)},
+            {name: self.every(name, POD) for name in LOWERS},
+            lambda kind, namespace, name: self.find(Ref(UPPER, kinds[kind], namespace, name)) is not None,
+        )
+
+    def _reached(self) -> Iterator[str]:
+        """Ask the kubelet API for each upper pod that is bound to a virtual node."""
+        assert self._world is not None
+        for name in LOWERS:
+            reach = MirroredPods(self._world.lowers[name], OWNER, partial(self.ways.get, name))
+            for pod in self.every(UPPER, POD):
+                meta = metadata(pod)
+                known = self._world.lowers[name].upper_pods.get(meta["namespace"], meta["name"])
+                target = reach.locate(meta["namespace"], meta["name"])
+                if target is not None and known is not None and known.uid == uid(pod):
+                    found = self._held[name][POD].held.get((target.namespace, target.name))
+                    yield oracles.reached(pod, (target.namespace, target.name), found, self.ledger)
+
+    def _stored(self, cluster: str, kind: Kind, what: str, manifest: Manifest) -> None:
+        ref = Ref(cluster, kind, metadata(manifest).get("namespace", ""), metadata(manifest)["name"])
+        if self._is_hostile and cluster != UPPER:
+            self.ledger.hostile.add(uid(manifest))
+        self.watchman.stored(ref, manifest, _now(), gone=what == "DELETED")
+
+    def _look(self, verb: str, ref: Ref, content: Any) -> None:
+        """See a write of the engine's just before it is carried out."""
+        seen = self.find(ref)
+        if ref.cluster != UPPER and seen is not None and verb != "create" and is_about(seen, content):
+            self.watchman.wrote(verb, ref, seen, self.find)
+        if ref.cluster == UPPER and ref.kind == POD and verb == "delete" and seen is not None:
+            is_asked = content != uid(seen) or "deletionTimestamp" in metadata(seen)
+            self.watchman.say([] if is_asked else [f"{verb} {ref}: nobody deleted it"])
+
+    def _tenant(self, pod: Manifest) -> str:
+        """Return whose word the status of a lower pod has: the upper namespace of the pod that it was made for."""
+        if uid(pod) in self.ledger.hostile:
+            return BELOW
+        return self.ledger.uppers.get(upper_uid_of(pod), ("", "", ""))[1]
+
+    @contextmanager
+    def _acting(self, who: str) -> Iterator[None]:
+        """Count what is stored meanwhile as a tenant's."""
+        self._is_hostile = who == BELOW
+        try:
+            yield
+        finally:
+            self._is_hostile = False
+
+    def _is_busy(self, lower: str) -> bool:
+        return self._loop is not None and bool(self._loop.depth.get(lower))
+
+    # What is there from the beginning.
+
+    def _furnish_tenants(self) -> None:
+        upper, setting = self.clusters[UPPER], self.ledger.setting
+        for space in setting.spaces:
+            found = upper.find(NAMESPACE, "", space)
+            assert found is not None
+            self.ledger.note(Ref(UPPER, NAMESPACE, "", space), found, 0.0)
+            meta = {"name": "kube-root-ca.crt", "namespace": space}
+            upper.place(CONFIG_MAP, {"metadata": meta, "data": {"ca.crt": "authority"}})
+        for lower in LOWERS:
+            there = [TEAM] if setting.mapping == "prefix" else [TEAM, setting.hostile]
+            for space in dict.fromkeys([*there, *self._granted(lower)]):
+                self.clusters[lower].place(NAMESPACE, {"metadata": {"name": space}})
+            for space in there:
+                self._place_stranger(lower, SECRET, {"name": OWN, "namespace": space})
+            self._place_stranger(lower, CONFIG_MAP, {"name": "config", "namespace": TEAM})
+
+    def _granted(self, lower: str) -> Iterator[str]:
+        """Return the ground, unless it is a namespace that the engine makes."""
+        setting = self.ledger.setting
+        if setting.lower == lower and (not setting.mapped or setting.mapping == "same"):
+            yield self.ledger.places.ground()
+
+    def _place_stranger(self, lower: str, kind: Kind, meta: Manifest) -> None:
+        stored = self.clusters[lower].place(kind, {"metadata": meta, "data": {"k": "c2VjcmV0"}})
+        self.ledger.strangers[Ref(lower, kind, meta["namespace"], meta["name"])] = stored
+
+
+def _seconds_to(moment: str) -> float:
+    return (moment_of(moment) - BEGIN).total_seconds() - asyncio.get_running_loop().time()
+
+
+def _now() -> float:
+    """Return the seconds that have passed on stage, 0 before it begins."""
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop().time()
+    return 0.0

@@ -1,0 +1,141 @@
+"""What is known of a play from all that was ever stored in its clusters: who made what, and who asked for what when.
+
+Nothing of the engine's own view is used, so that a defect in that cannot hide itself.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from math import inf
+
+from bench.kit.oracles import ENDED
+from bench.model.hostility.marks import Marks
+from bench.model.hostility.setting import Places, Setting
+from bench.model.sequences.model import LOWERS
+from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID
+from tensile.objects import (
+    CLAIM,
+    CONFIG_MAP,
+    POD,
+    SECRET,
+    SERVICE_ACCOUNT,
+    Manifest,
+    Ref,
+    annotations,
+    labels,
+    metadata,
+    uid,
+)
+
+_CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+Need = tuple[str, str]
+"""Kind and name of an object in the pod's own namespace."""
+
+
+class Ledger:
+    """`hostile` are UIDs below of what the hostile tenant made or changed, `marked` of what ever had all our marks.
+
+    `strangers` are objects below of somebody else, as they were made.
+    `uppers` says by UID what stood above: kind, namespace and name. `killed` are UIDs of upper pods whose lower pods
+    were deleted by somebody of their own tenant. `mark` is the engine's owner label, `blurred` the last time at which
+    no watch was late: since then the engine may not know what is. For so many seconds as `stale` says it may act on
+    what it knew: a write takes its time.
+    """
+
+    def __init__(self, setting: Setting, mark: str, stale: float = 1.0) -> None:
+        self._stale = stale
+        self.setting = setting
+        self.mark = mark
+        self.marks = Marks(setting.tag.strip("-") or "x")
+        self.places = Places(setting)
+        self.hostile: set[str] = set()
+        self.marked: set[str] = set()
+        self.strangers: dict[Ref, Manifest] = {}
+        self.uppers: dict[str, tuple[str, str, str]] = {}
+        self.killed: set[str] = set()
+        self.blurred = 0.0
+        self._asking: defaultdict[tuple[str, str, Need], set[str]] = defaultdict(set)
+        self._until: dict[tuple[str, str, Need], float] = {}
+        self._needs: dict[str, tuple[str, str, frozenset[Need]]] = {}
+        self._pulls: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+
+    def note(self, ref: Ref, manifest: Manifest, now: float, *, gone: bool = False) -> None:
+        """Note an upper object as it is stored, or that it is gone."""
+        self.uppers[uid(manifest)] = (ref.kind.name, ref.namespace, ref.name)
+        if ref.kind == POD:
+            self._note_pod(manifest, now, gone=gone)
+        if ref.kind == SERVICE_ACCOUNT:
+            for one in manifest.get("imagePullSecrets") or ():
+                self._pulls[ref.namespace, one.get("name", "")].add(ref.name)
+
+    def asked(self, lower: str, namespace: str, need: Need) -> float:
+        """Return until when a pod bound to a lower asked for an object of its namespace: inf for now, -inf never."""
+        return max(self._asked(lower, namespace, one) for one in self.ways(namespace, need))
+
+    def ways(self, namespace: str, need: Need) -> list[Need]:
+        """Return by what a pod can ask for an object: itself, and accounts that pull images with it."""
+        accounts = self._pulls.get((namespace, need[1]), set()) if need[0] == SECRET.name else ()
+        return [need, *((SERVICE_ACCOUNT.name, one) for one in sorted(accounts))]
+
+    def was_asked(self, lower: str, namespace: str, need: Need, now: float) -> bool:
+        """Report whether the engine may take an object for asked for: it is, or was until a moment ago."""
+        return self.asked(lower, namespace, need) >= min(self.blurred, now) - self._stale
+
+    def _asked(self, lower: str, namespace: str, need: Need) -> float:
+        place = (lower, namespace, need)
+        return inf if self._asking.get(place) else self._until.get(place, -inf)
+
+    def _note_pod(self, pod: Manifest, now: float, *, gone: bool) -> None:
+        node = pod["spec"].get("nodeName", "")
+        asks = not gone and node in LOWERS and (pod.get("status") or {}).get("phase") not in ENDED
+        before = self._needs.pop(uid(pod), ("", "", frozenset()))
+        after = (node, metadata(pod)["namespace"], frozenset(needs(pod))) if asks else ("", "", frozenset[Need]())
+        for need in before[2] - after[2]:
+            place = (*before[:2], need)
+            self._asking[place].discard(uid(pod))
+            self._until[place] = now
+        for need in after[2]:
+            self._asking[*after[:2], need].add(uid(pod))
+        if asks:
+            self._needs[uid(pod)] = after
+
+
+def needs(pod: Manifest) -> Iterator[Need]:
+    """Return what a pod asks for; (Pod, "") stands for what is there for every pod of a namespace."""
+    spec = pod["spec"]
+    yield POD.name, ""
+    yield SERVICE_ACCOUNT.name, spec.get("serviceAccountName") or "default"
+    for one in spec.get("imagePullSecrets") or ():
+        yield SECRET.name, one.get("name", "")
+    for container in (one for kind in _CONTAINERS for one in spec.get(kind) or ()):
+        for source in container.get("envFrom") or ():
+            yield from _named(source, "configMapRef", "secretRef")
+        for variable in container.get("env") or ():
+            yield from _named(variable.get("valueFrom") or {}, "configMapKeyRef", "secretKeyRef")
+    for volume in spec.get("volumes") or ():
+        for source in (volume, *((volume.get("projected") or {}).get("sources") or ())):
+            yield from _mounted(source)
+
+
+def _named(source: Manifest, config_map: str, secret: str) -> Iterator[Need]:
+    for kind, field in ((CONFIG_MAP, config_map), (SECRET, secret)):
+        if source.get(field):
+            yield kind.name, source[field].get("name", "")
+
+
+def _mounted(source: Manifest) -> Iterator[Need]:
+    if "configMap" in source:
+        yield CONFIG_MAP.name, source["configMap"].get("name", "")
+    if "secret" in source:
+        yield SECRET.name, source["secret"].get("secretName") or source["secret"].get("name", "")
+    if "persistentVolumeClaim" in source:
+        yield CLAIM.name, source["persistentVolumeClaim"].get("claimName", "")
+
+
+def is_marked(manifest: Manifest, mark: str) -> bool:
+    """Report whether an object has all the marks of a copy: the label, the annotation, and our manager for that."""
+    has_both = labels(manifest).get(OWNER) == mark and bool(annotations(manifest).get(UPPER_UID))
+    return has_both and any(
+        f"f:{UPPER_UID}" in book.get("fieldsV1", {}).get("f:metadata", {}).get("f:annotations", {})
+        for book in metadata(manifest).get("managedFields") or ()
+        if book.get("manager") == FIELD_MANAGER and not book.get("subresource")
+    )

@@ -1,0 +1,213 @@
+"""What hostile tenants must not reach or move, as plain functions over what is stored; each returns what is wrong.
+
+A word of a tenant's belongs on his own upper objects and in his own place below, and his Secrets and ConfigMaps there
+only where a pod of his asks. What strangers have below is not touched, unless it stands, with all our marks, in the
+place of an upper object: he who writes there can do that to it himself.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import orjson
+
+from bench.model.hostility.ledger import Ledger, is_marked, needs
+from bench.model.hostility.marks import ABOVE, BELOW, TOKEN, Origin
+from tensile.names import UPPER_NAMESPACE, UPPER_UID
+from tensile.objects import (
+    CONFIG_MAP,
+    NAMESPACE,
+    POD,
+    SECRET,
+    SERVICE_ACCOUNT,
+    UPPER,
+    Manifest,
+    Ref,
+    annotations,
+    metadata,
+    uid,
+)
+
+ALIAS = "kubernetes-upper"
+EMPTY = "none"
+"""The UID of what is above for an object that only holds its name: a pod may do without it, and gets no other's."""
+_COPIED = (SECRET, CONFIG_MAP)
+
+
+def leaks(ref: Ref, raw: bytes, ledger: Ledger, now: float) -> Iterator[tuple[str, str]]:
+    """Return what is wrong with each word in an object, as it is stored, that does not belong there, and the word.
+
+    Args:
+        ref: where it is.
+        raw: the object as JSON.
+        ledger: what is known.
+        now: when it came to be so.
+    """
+    for word, origin in ledger.marks.found(raw):
+        why = _above(ref, raw, origin, ledger) if ref.cluster == UPPER else _below(ref, origin, ledger, now)
+        if why:
+            yield f"{ref} has {word} of {'/'.join(filter(None, origin))}: {why}", word
+
+
+def _above(ref: Ref, raw: bytes, origin: Origin, ledger: Ledger) -> str:
+    if origin.namespace != BELOW:
+        return "" if ref.namespace == _tenant(origin, ledger) else "another tenant's object"
+    if not ledger.setting.mapped or ref.namespace != ledger.setting.mapped:
+        return "another tenant's object"
+    node = orjson.loads(raw)["spec"].get("nodeName") if ref.kind == POD else ledger.setting.lower
+    return "" if node == ledger.setting.lower else "a pod of another lower cluster"
+
+
+def _below(ref: Ref, origin: Origin, ledger: Ledger, now: float) -> str:
+    if origin.namespace == BELOW:
+        is_his = (ref.cluster, ref.namespace) == (ledger.setting.lower, ledger.places.ground())
+        return "" if is_his else "another tenant's place"
+    namespace = _tenant(origin, ledger)
+    if ref.namespace != ledger.places.of(namespace, ref.cluster):
+        return "not its place"
+    if origin.kind == TOKEN:
+        return "" if ref.name.endswith(origin.name) else "not where its token belongs"
+    is_copied = origin.kind in {kind.name for kind in _COPIED}
+    if is_copied and not ledger.was_asked(ref.cluster, namespace, (origin.kind, origin.name), now):
+        return "no pod bound here asks for it"
+    return ""
+
+
+def _tenant(origin: Origin, ledger: Ledger) -> str:
+    return ledger.setting.hostile if origin.namespace == ABOVE else origin.namespace
+
+
+def misplaced(ref: Ref, manifest: Manifest, ledger: Ledger, now: float, *, is_new: bool) -> Iterator[str]:
+    """Return what is wrong with where an object below is that the engine made: for whom, and whether a pod asks.
+
+    Args:
+        ref: where it is.
+        manifest: the object.
+        ledger: what is known.
+        now: when it came to be so.
+        is_new: whether it was made then; what is there may be kept though nobody asks for it any more.
+    """
+    upper_uid = annotations(manifest).get(UPPER_UID, "")
+    if not upper_uid or ref.name == ALIAS or uid(manifest) in ledger.hostile:
+        return
+    kind, namespace, _ = ledger.uppers.get(upper_uid, ("", "", ""))
+    if upper_uid == EMPTY and ref.kind in _COPIED:
+        kind, namespace = "nothing", ledger.places.above(ref.cluster, ref.namespace)
+        if manifest.get("data") or manifest.get("binaryData"):
+            yield f"{ref} holds a name and is not empty"
+    if not kind:
+        yield f"{ref} is for {upper_uid}, which never was above"
+    elif ref.kind == NAMESPACE:
+        words = ledger.places.learn(ref.cluster, ref.name, annotations(manifest).get(UPPER_NAMESPACE, ""))
+        yield from [words] if words else ()
+    elif ref.namespace != ledger.places.of(namespace, ref.cluster):
+        yield f"{ref} is for {kind} of {namespace}: not its place"
+    elif is_new and not ledger.was_asked(ref.cluster, namespace, _reason(ref), now):
+        yield f"{ref} is for {kind} of {namespace}: no pod bound here asks for it"
+
+
+def _reason(ref: Ref) -> tuple[str, str]:
+    """Return by which need of a pod an object is there."""
+    by_name = ref.kind in (CONFIG_MAP, SERVICE_ACCOUNT) or (ref.kind == SECRET and not _holds_tokens(ref))
+    return (ref.kind.name, ref.name) if by_name else (POD.name, "")
+
+
+def _holds_tokens(ref: Ref) -> bool:
+    return ref.name.startswith("upper-token-")
+
+
+def touched(verb: str, ref: Ref, seen: Manifest, ledger: Ledger, *, is_wanted: bool) -> str:
+    """Return what is wrong with a write of the engine's to an object below as it is at that moment, "" for nothing.
+
+    Args:
+        verb: what is done to it.
+        ref: where it is.
+        seen: the object.
+        ledger: what is known.
+        is_wanted: whether an upper object of that kind and name is to have its copy there.
+    """
+    if ref in ledger.strangers and uid(ledger.strangers[ref]) == uid(seen):
+        return f"{verb} {ref}: is a stranger's"
+    if uid(seen) not in ledger.hostile:
+        return ""
+    is_mapped = bool(ledger.places.above(ref.cluster, ref.namespace))
+    is_adopted = verb.startswith("patch") and ledger.setting.conflict == "adopt" and is_wanted
+    if is_mapped and (uid(seen) in ledger.marked or is_adopted):
+        return ""
+    return f"{verb} {ref}: is a stranger's, {'without all our marks' if is_mapped else 'at no place'}"
+
+
+def borrowed(ref: Ref, pod: Manifest, ledger: Ledger) -> Iterator[str]:
+    """Return which objects that are in a lower cluster only a pod refers to that the engine made there.
+
+    Args:
+        ref: where.
+        pod: as it was made.
+        ledger: what is known.
+    """
+    if uid(pod) in ledger.hostile or UPPER_UID not in annotations(pod):
+        return
+    for kind, name in needs(pod):
+        wanted = (ref.cluster, kind, ref.namespace, name)
+        if any((one.cluster, one.kind.name, one.namespace, one.name) == wanted for one in ledger.strangers):
+            yield f"{ref} is made with {kind} {name} of a stranger's"
+
+
+def changed(objects: Iterable[tuple[Ref, Manifest | None]], ledger: Ledger) -> Iterator[str]:
+    """Return which strangers' objects are not as they were.
+
+    Args:
+        objects: those of the ledger as they are now, None for one that is gone.
+        ledger: what is known.
+    """
+    for ref, now in objects:
+        before = ledger.strangers[ref]
+        if now is None or (uid(now), _version(now)) != (uid(before), _version(before)):
+            yield f"{ref} is a stranger's and was touched"
+
+
+def reached(upper: Manifest, target: tuple[str, str], found: Manifest | None, ledger: Ledger) -> str:
+    """Return what is wrong with the pod that the kubelet API leads to for an upper one, "" for nothing.
+
+    Args:
+        upper: the upper pod, bound to a lower's node.
+        target: namespace and name in that lower.
+        found: the pod that is there, None where it is gone.
+        ledger: what is known.
+    """
+    meta, lower = metadata(upper), upper["spec"]["nodeName"]
+    words = f"{meta['namespace']}/{meta['name']} is reached at {lower}: {'/'.join(target)}"
+    if target != (ledger.places.of(meta["namespace"], lower), meta["name"]):
+        return f"{words}: not its place"
+    if found is None or ledger.setting.in_hand(meta["namespace"], lower):
+        return ""
+    if uid(found) in ledger.hostile:
+        return f"{words}: a forged pod"
+    return "" if annotations(found).get(UPPER_UID) == meta["uid"] else f"{words}: another pod's"
+
+
+def left(ref: Ref, manifest: Manifest, pods: Iterable[Manifest], ledger: Ledger, now: float) -> str:
+    """Return what is wrong with a copy that is below when nothing is to be done any more, "" for nothing.
+
+    What a pod there with all our marks refers to is kept as it is.
+
+    Args:
+        ref: where it is.
+        manifest: the copy.
+        pods: those in its namespace.
+        ledger: what is known.
+        now: the time.
+    """
+    if "deletionTimestamp" in metadata(manifest) or not is_marked(manifest, ledger.mark) or _holds_tokens(ref):
+        return ""
+    namespace = ledger.places.above(ref.cluster, ref.namespace)
+    if not namespace or uid(manifest) in ledger.hostile:
+        return ""
+    need = (ref.kind.name, ref.name)
+    ways = set(ledger.ways(namespace, need))
+    is_kept = any(ways & set(needs(pod)) for pod in pods if is_marked(pod, ledger.mark))
+    if is_kept or ledger.asked(ref.cluster, namespace, need) > now:
+        return ""
+    return f"{ref} is left though no pod asks for it"
+
+
+def _version(manifest: Manifest) -> str:
+    return str(metadata(manifest).get("resourceVersion", ""))

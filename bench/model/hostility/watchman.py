@@ -1,0 +1,104 @@
+"""Whoever looks at a play, in memory or on real clusters: holds all that is stored against the oracles, and remembers.
+
+He is told of each object as it is stored, in any order that clusters could have told it in, and of each write of the
+engine's to what was there before.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import orjson
+
+from bench.model.hostility import lateness, oracles
+from bench.model.hostility.ledger import Ledger, is_marked
+from bench.model.hostility.setting import Setting
+from tensile.objects import (
+    CLAIM,
+    CONFIG_MAP,
+    ENDPOINT_SLICE,
+    EVENT,
+    NAMESPACE,
+    POD,
+    ROLE,
+    ROLE_BINDING,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    UPPER,
+    Kind,
+    Manifest,
+    Ref,
+    metadata,
+    uid,
+)
+
+KINDS = (
+    NAMESPACE, POD, SECRET, CONFIG_MAP, SERVICE_ACCOUNT, SERVICE, ENDPOINT_SLICE, CLAIM, ROLE, ROLE_BINDING, EVENT,
+)  # fmt: skip
+"""What is looked at."""
+Find = Callable[[Ref], Manifest | None]
+
+
+class Watchman:
+    """`wrong` is what he found, in the order in which he did; `ledger` what he knows, with its `stale`."""
+
+    def __init__(self, setting: Setting, mark: str, stale: float = 1.0) -> None:
+        self.ledger = Ledger(setting, mark, stale)
+        self.lateness = lateness.Lateness()
+        self.wrong: dict[str, None] = {}
+        self._told: set[tuple[Ref, str]] = set()
+        self._known: set[str] = set()
+
+    def say(self, words: Iterable[str]) -> None:
+        """Remember what is wrong; "" is nothing."""
+        self.wrong |= dict.fromkeys(filter(None, words))
+
+    def stored(self, ref: Ref, manifest: Manifest, now: float, *, gone: bool = False) -> None:
+        """See an object as it is stored, or that it is gone."""
+        if ref.cluster == UPPER:
+            self.ledger.note(ref, manifest, now, gone=gone)
+        elif is_marked(manifest, self.ledger.mark):
+            self.ledger.marked.add(uid(manifest))
+        if gone:
+            return
+        self._read(ref, orjson.dumps(manifest), now)
+        if ref.cluster != UPPER:
+            is_new = uid(manifest) not in self._known
+            self._known.add(uid(manifest))
+            self.say(oracles.misplaced(ref, manifest, self.ledger, now, is_new=is_new))
+            if is_new and ref.kind == POD:
+                self.say(oracles.borrowed(ref, manifest, self.ledger))
+
+    def _read(self, ref: Ref, raw: bytes, now: float) -> None:
+        """Look for words that do not belong there; what was there before is no news."""
+        for words, word in oracles.leaks(ref, raw, self.ledger, now):
+            if (ref, word) not in self._told:
+                self.say([words])
+        self._told |= {(ref, word) for word, _ in self.ledger.marks.found(raw)}
+
+    def wrote(self, verb: str, ref: Ref, seen: Manifest, find: Find) -> None:
+        """See a write of the engine's to something below; `find` gives objects as they are."""
+        above = self.ledger.places.above(ref.cluster, ref.namespace)
+        is_wanted = bool(above) and find(Ref(UPPER, ref.kind, above, ref.name)) is not None
+        self.say([oracles.touched(verb, ref, seen, self.ledger, is_wanted=is_wanted)])
+
+    def look(self, sight: lateness.Sight, now: float, *, blurred: bool) -> None:
+        """Look at what is due and what is lost; while it is `blurred` the engine cannot know, and nothing is due."""
+        if blurred:
+            self.lateness.excuse()
+        else:
+            self.ledger.blurred = now
+        self.say(self.lateness.look(() if blurred else lateness.due(sight, self.ledger), now))
+        self.say(lateness.lost(sight, self.ledger))
+
+    def look_at_the_end(self, below: Mapping[str, Mapping[Kind, list[Manifest]]], find: Find, now: float) -> None:
+        """Look at what is in the lowers when nothing is to be done any more."""
+        self.say(oracles.changed(((ref, find(ref)) for ref in self.ledger.strangers), self.ledger))
+        for lower, held in below.items():
+            for kind in (SECRET, CONFIG_MAP, SERVICE_ACCOUNT):
+                self.say(self._left(lower, kind, held, now))
+
+    def _left(self, lower: str, kind: Kind, held: Mapping[Kind, list[Manifest]], now: float) -> Iterator[str]:
+        for one in held[kind]:
+            ref = Ref(lower, kind, metadata(one)["namespace"], metadata(one)["name"])
+            beside = [pod for pod in held[POD] if metadata(pod)["namespace"] == ref.namespace]
+            yield oracles.left(ref, one, beside, self.ledger, now)

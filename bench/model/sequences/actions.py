@@ -1,0 +1,376 @@
+"""What somebody does to the clusters of a stage: users above, kubelets and strangers below, networks, crashes, edits.
+
+An action is a sort and a number that says to what, and how; where it does not apply, nothing happens. So a sequence
+stays one when actions are left out of it, and the same seed always gives the same.
+"""
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import NamedTuple
+
+from bench.kit.oracles import ENDED, upper_uid_of
+from bench.model.sequences.contents import DRIFTED, content, endpoints
+from bench.model.sequences.model import (
+    ACCOUNTS,
+    CLAIMS,
+    LABEL,
+    LOWERS,
+    MAPS,
+    PODS,
+    SECRETS,
+    SERVICES,
+    SLICES,
+    SPACE,
+    Model,
+)
+from bench.model.sequences.stage import CLUSTERS, OWNER, Stage
+from bench.model.sequences.wires import Fault, Line
+from tensile.names import OWNER as OWNER_LABEL
+from tensile.names import UPPER_UID
+from tensile.objects import (
+    CLAIM,
+    CONFIG_MAP,
+    ENDPOINT_SLICE,
+    NAMESPACE,
+    POD,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    UPPER,
+    Kind,
+    Manifest,
+    Ref,
+    metadata,
+    uid,
+)
+
+FAULTS: tuple[Fault, ...] = ("dropped", "lost", "late", "slow", "conflict", "throttled", "denied")
+RANGE = 120
+"""Numbers of actions are below this: it has every small divisor."""
+SORTS = (
+    "pod", "pod", "pod", "pod", "delete", "delete", "again", "again", "serve", "change", "change", "unmake",
+    "run", "run", "run", "end", "kill", "evict", "drift", "unseat", "stranger", "stranger", "leave",
+    "fault", "fault", "fault", "fault", "hold", "deaf", "repeat", "relist", "release", "away", "back", "back",
+    "slow", "miss", "anew", "linger", "crash", "crash", "edit", "wait", "wait", "wait", "wait", "wait",
+)  # fmt: skip
+_WATCHES = ("hold", "slow", "deaf", "miss", "repeat", "release")
+_EDITABLE = ((CONFIG_MAP, MAPS[0]), (CONFIG_MAP, MAPS[1]), (SECRET, SECRETS[0]), (SERVICE, SERVICES[0]),
+             (ENDPOINT_SLICE, SLICES[0]), (SERVICE_ACCOUNT, ACCOUNTS[0]), (POD, PODS[0]), (POD, PODS[1]))  # fmt: skip
+_ORIGINALS = (*_EDITABLE[:6], (CLAIM, CLAIMS[0]))
+
+
+class Action(NamedTuple):
+    """One thing that happens: its sort, and a number that says to what, and how."""
+
+    sort: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.sort}:{self.number}"
+
+
+def thought_up(seed: int, most: int = 30) -> list[Action]:
+    """Think up a sequence; the same seed gives the same."""
+    die = Random(seed)
+    return [Action(die.choice(SORTS), die.randrange(RANGE)) for _ in range(die.randint(most // 3, most))]
+
+
+def read(words: Iterable[str]) -> list[Action]:
+    """Read actions as they are printed: SORT:NUMBER."""
+    return [Action(sort, int(number)) for sort, _, number in (one.partition(":") for one in words)]
+
+
+class Play:
+    """Carries actions out on a stage, and tells the model what it cannot see there."""
+
+    def __init__(self, stage: Stage, model: Model) -> None:
+        self.stage = stage
+        self.model = model
+        self._sorts: dict[str, Callable[[int], object]] = {
+            "pod": lambda number: self._make(PODS[number % 3], number // 3),
+            "again": self._again,
+            "anew": self._anew,
+            "serve": self._serve,
+            "change": self._change,
+            "run": lambda number: self._phase(number, "Running"),
+            "end": lambda number: self._phase(number, ("Succeeded", "Failed")[number % 2]),
+            "kill": self._kill,
+            "drift": self._drift,
+            "stranger": self._stranger,
+            "leave": self._leave,
+            "fault": self._fault,
+            "linger": self._linger,
+            "away": lambda number: stage.leave(CLUSTERS[number % 3], (3.0, 11.0, 41.0, 600.0)[number // 3 % 4]),
+            "edit": self._edit_file,
+        }
+        self._longer = {
+            "delete": self._delete,
+            "unmake": self._unmake,
+            "evict": self._evict,
+            "unseat": self._unseat,
+            "relist": lambda number: stage.relist(CLUSTERS[number % 3]),
+            "back": lambda number: stage.come_back(CLUSTERS[number % 3]),
+            "crash": self._crash,
+            "steps": stage.pause,
+            "wait": lambda number: stage.rest((0.05, 0.3, 1.0, 7.0)[number % 4]),
+        }
+
+    async def carry_out(self, action: Action) -> None:
+        """Do one thing, and let a little time pass."""
+        if action.sort in self._longer:
+            await self._longer[action.sort](action.number)
+        elif action.sort in _WATCHES:
+            self._watches(action)
+        else:
+            self._sorts[action.sort](action.number)
+        if action.sort != "steps":
+            await self.stage.pause(action.number % 5)
+
+    # What users do above.
+
+    def _make(self, name: str, number: int) -> None:
+        """Bind a pod that refers to other objects, and create those that are missing."""
+        if self._find(UPPER, POD, name) is not None:
+            return
+        volumes: list[Manifest] = [{"name": "m", "configMap": {"name": MAPS[number % 2]}}]
+        self._provide(CONFIG_MAP, MAPS[number % 2], {"data": {"k": "0"}})
+        if number // 2 % 2:
+            volumes.append({"name": "s", "secret": {"secretName": SECRETS[0]}})
+            self._provide(SECRET, SECRETS[0], {"type": "Opaque", "data": {"k": "MA=="}})
+        if number % 5 == 0:
+            volumes.append({"name": "c", "persistentVolumeClaim": {"claimName": CLAIMS[0]}})
+            self._provide(CLAIM, CLAIMS[0], _claim(("goes", "stays")[number // 5 % 2]))
+        spec: Manifest = {
+            "nodeName": LOWERS[number // 4 % 2],
+            "containers": [{"name": "c", "image": "app:1"}],
+            "volumes": volumes,
+            "restartPolicy": "Never" if number % 7 == 0 else "Always",
+        }
+        if number % 3 == 0:
+            spec["serviceAccountName"] = ACCOUNTS[0]
+            self._provide(SERVICE_ACCOUNT, ACCOUNTS[0], {"imagePullSecrets": [{"name": "pull"}]})
+        meta = {**_named(name), "labels": {LABEL: "0"}}
+        self.stage.clusters[UPPER].place(POD, {"metadata": meta, "spec": spec})
+        self.model.made()
+
+    def _provide(self, kind: Kind, name: str, body: Manifest) -> None:
+        if self._find(UPPER, kind, name) is None:
+            meta = {**_named(name), **body.pop("metadata", {})}
+            self.stage.clusters[UPPER].place(kind, {"metadata": meta, **body})
+
+    async def _delete(self, number: int) -> None:
+        """Ask for a pod's end, as kubectl does, sometimes by force."""
+        await self._ask(UPPER, POD, PODS[number % 3], (None, 5, None, 0)[number // 3 % 4])
+
+    def _again(self, number: int) -> None:
+        """Replace a pod by another of its name at once."""
+        name = PODS[number % 3]
+        if self._find(UPPER, POD, name) is not None:
+            self.stage.clusters[UPPER].vanish(_ref(UPPER, POD, name))
+            self._make(name, number // 3)
+
+    def _anew(self, number: int) -> None:
+        """Replace a pod and its claim, whatever uses that, by others of their names at once."""
+        for kind, name in ((POD, PODS[number % 3]), (CLAIM, CLAIMS[0])):
+            if self._find(UPPER, kind, name) is not None:
+                self.stage.clusters[UPPER].vanish(_ref(UPPER, kind, name))
+        self._make(PODS[number % 3], number // 3)
+
+    def _serve(self, number: int) -> None:
+        """Create a Service, and its endpoints."""
+        ports = [{"name": "http", "port": 80 + number % 3, "protocol": "TCP"}]
+        spec = {"type": "ClusterIP", "clusterIP": "10.0.0.1", "ports": ports, "selector": {"app": "x"}}
+        self._provide(SERVICE, SERVICES[0], {"spec": spec})
+        marks = {"kubernetes.io/service-name": SERVICES[0]}
+        body = {"metadata": {"labels": marks}, "addressType": "IPv4", "endpoints": endpoints(number), "ports": []}
+        self._provide(ENDPOINT_SLICE, SLICES[0], body)
+
+    def _change(self, number: int) -> None:
+        """Change what an object above says."""
+        self._edit(UPPER, *_EDITABLE[number % len(_EDITABLE)], number)
+
+    async def _unmake(self, number: int) -> None:
+        """Delete something that pods may need; every other time another of its name is there at once."""
+        kind, name = _ORIGINALS[number % len(_ORIGINALS)]
+        found = self._find(UPPER, kind, name)
+        await self._ask(UPPER, kind, name)
+        if number % 2 and found is not None and self._find(UPPER, kind, name) is None:
+            meta = {key: value for key, value in metadata(found).items() if key in ("name", "namespace", "labels")}
+            self.stage.clusters[UPPER].place(kind, {**found, "metadata": meta})
+
+    # What happens below.
+
+    def _phase(self, number: int, phase: str) -> None:
+        """Write a pod's status as its kubelet does; one that ended stays so."""
+        for lower, found in self._mirrors(PODS[number % 3]):
+            if (found.get("status") or {}).get("phase") not in ENDED and found["spec"].get("nodeName"):
+                ready = [{"type": "Ready", "status": str(phase == "Running")}]
+                status = {"phase": phase, "conditions": ready}
+                self.model.phases.setdefault(upper_uid_of(found), set()).add(phase)
+                self._alter(lower, POD, PODS[number % 3], {"status": status})
+
+    def _kill(self, number: int) -> None:
+        """Remove a lower pod that nobody deleted in the upper cluster."""
+        for lower, found in self._mirrors(PODS[number % 3]):
+            self.model.killed.add(upper_uid_of(found))
+            self.stage.clusters[lower].vanish(_ref(lower, POD, PODS[number % 3]))
+
+    async def _evict(self, number: int) -> None:
+        """Delete a lower pod as somebody else."""
+        for lower, found in self._mirrors(PODS[number % 3]):
+            self.model.killed.add(upper_uid_of(found))
+            await self._ask(lower, POD, PODS[number % 3])
+
+    def _drift(self, number: int) -> None:
+        """Edit a copy."""
+        kind, name = _EDITABLE[number % len(_EDITABLE)]
+        for lower in LOWERS:
+            if self.model.ours(lower, kind, name):
+                self._edit(lower, kind, name, DRIFTED)
+
+    async def _unseat(self, number: int) -> None:
+        """Delete a copy."""
+        kind, name = _ORIGINALS[number % len(_ORIGINALS)]
+        for lower in LOWERS:
+            found = self.model.ours(lower, kind, name)
+            if found:
+                self.model.killed.add(upper_uid_of(found))
+                await self._ask(lower, kind, name)
+
+    def _stranger(self, number: int) -> None:
+        """Put something of somebody else under a name that is free below, with marks like ours or without."""
+        every = (*_ORIGINALS, (POD, PODS[0]), (POD, PODS[1]), (POD, PODS[2]))
+        kind, name = every[number % len(every)]
+        lower = LOWERS[number // 2 % 2]
+        if self._find(lower, kind, name) is None:
+            if self.stage.find(Ref(lower, NAMESPACE, "", SPACE)) is None:
+                self._put_stranger(lower, NAMESPACE, {"metadata": {"name": SPACE}})
+            meta = {**_named(name), **_forged(number // 4 % 3)}
+            self._put_stranger(lower, kind, {**_body(kind), "metadata": meta})
+
+    def _put_stranger(self, lower: str, kind: Kind, manifest: Manifest) -> None:
+        stored = self.stage.clusters[lower].place(kind, manifest)
+        meta = metadata(stored)
+        self.model.strangers[Ref(lower, kind, meta.get("namespace", ""), meta["name"])] = stored
+
+    def _leave(self, number: int) -> None:
+        """Delete a stranger's object."""
+        found = [ref for ref in sorted(self.model.strangers) if ref.kind != NAMESPACE]
+        if found:
+            ref = found[number % len(found)]
+            self.stage.clusters[ref.cluster].vanish(ref)
+            del self.model.strangers[ref]
+
+    # What goes wrong in between.
+
+    def _fault(self, number: int) -> None:
+        """Fail one of the next writes."""
+        self.stage.ways[CLUSTERS[number % 3]].faults.append(FAULTS[number // 3 % len(FAULTS)])
+
+    def _linger(self, number: int) -> None:
+        """Let pods of a lower cluster take their time to end, or not any more."""
+        nature = self.stage.natures[LOWERS[number % 2]]
+        nature.lingers = not nature.lingers
+        nature.enqueue_all()
+
+    def _edit_file(self, number: int) -> None:
+        """Edit the topology file."""
+        self.model.is_edited = True
+        self.stage.reload(number)
+
+    def _watches(self, action: Action) -> None:
+        """Make watches late, lossy or repetitive; or let all deliver what they held back."""
+        lines = self.stage.lines
+        if action.sort in ("slow", "miss"):
+            lines = [line for line in lines if line.feed.cluster == CLUSTERS[action.number % 3]]
+        elif action.sort != "release":
+            lines = [lines[action.number * 7 % len(lines)]]
+        for line in lines:
+            _disturb(line, action.sort)
+
+    async def _crash(self, _number: int) -> None:
+        """End the engine wherever it is, and start another."""
+        await self.stage.crash()
+        await self.stage.start()
+
+    def _mirrors(self, name: str) -> list[tuple[str, Manifest]]:
+        """Return our pods of a name below, and where they are."""
+        found = [(lower, self.model.ours(lower, POD, name)) for lower in LOWERS]
+        return [(lower, pod) for lower, pod in found if pod]
+
+    def _find(self, cluster: str, kind: Kind, name: str) -> Manifest | None:
+        return self.stage.find(_ref(cluster, kind, name))
+
+    async def _ask(self, cluster: str, kind: Kind, name: str, grace: int | None = None) -> None:
+        """Delete an object, if it is there, as somebody does who asks once."""
+        found = self._find(cluster, kind, name)
+        if found is not None:
+            await self.stage.clusters[cluster].delete(_ref(cluster, kind, name), uid=uid(found), grace=grace)
+
+    def _edit(self, cluster: str, kind: Kind, name: str, number: int) -> None:
+        if self._find(cluster, kind, name) is not None:
+            self._alter(cluster, kind, name, content(kind, number))
+
+    def _alter(self, cluster: str, kind: Kind, name: str, change: Manifest) -> None:
+        def lay_over(found: Manifest) -> None:
+            """Lay a change over an object, two levels deep."""
+            for section, value in change.items():
+                found[section] = {**(found.get(section) or {}), **value} if section in ("spec", "metadata") else value
+            if "labels" in change.get("metadata", {}):
+                found["metadata"]["labels"] = {**known, **change["metadata"]["labels"]}
+
+        seen = self._find(cluster, kind, name)
+        assert seen is not None
+        known = metadata(seen).get("labels") or {}
+        self.stage.clusters[cluster].alter(_ref(cluster, kind, name), lay_over)
+
+
+def _disturb(line: Line, how: str) -> None:
+    """Do to a watch what an action is about."""
+    match how:
+        case "hold" | "slow":
+            line.is_held = True
+        case "deaf" | "miss":
+            line.is_deaf = True
+        case "repeat":
+            line.repeat()
+        case _:
+            line.is_held = False
+            line.flow()
+
+
+def _claim(storage_class: str) -> Manifest:
+    spec = {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": storage_class,
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    return {"metadata": {"finalizers": ["kubernetes.io/pvc-protection"]}, "spec": spec}
+
+
+def _body(kind: Kind) -> Manifest:
+    """Return what a stranger's object needs to be one."""
+    match kind.name:
+        case "Pod":
+            return {"spec": {"containers": [{"name": "c", "image": "other:1"}], "nodeName": "n1"}}
+        case "Service":
+            return {"spec": {"type": "ClusterIP", "ports": []}}
+        case "EndpointSlice":
+            return {"addressType": "IPv4", "endpoints": [], "ports": []}
+        case "PersistentVolumeClaim":
+            return _claim("other") | {"status": {"phase": "Bound"}}
+    return {}
+
+
+def _forged(how: int) -> Manifest:
+    """Return no marks, our label alone, or all our marks, which somebody else wrote."""
+    notes = {UPPER_UID: "somebody's"} if how > 1 else {}
+    return {"labels": {OWNER_LABEL: OWNER.mark}, "annotations": notes} if how else {}
+
+
+def _named(name: str) -> Manifest:
+    return {"name": name, "namespace": SPACE}
+
+
+def _ref(cluster: str, kind: Kind, name: str) -> Ref:
+    return Ref(cluster, kind, SPACE, name)

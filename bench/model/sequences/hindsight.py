@@ -1,0 +1,74 @@
+"""What an engine on real control planes must not have done, told afterwards from its writes and from what watches saw.
+
+Nobody can stop the clocks of three clusters to look before a write is carried out, as the model does in memory. But
+some things never become right later: a pod that was deleted stays so, one that lives at the end has lived all along.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from bench.kit import histories
+from bench.kit.faultproxy.journal import Write
+from bench.kit.histories import Sight
+from bench.kit.oracles import ENDED, Manifest, name_of, uid_of, upper_uid_of
+from tensile.sandbox.layout import UPPER
+
+
+class Past(NamedTuple):
+    """What became of a namespace.
+
+    `sights` are of the upper cluster's pods and of ours below, `writes` the engine's. The rest are UIDs: `deleted` of
+    objects that users above have deleted, `killed` of upper pods whose copies others have ended, `strangers` of what
+    others have below; `phases` says by upper UIDs what kubelets told.
+    """
+
+    sights: list[Sight]
+    writes: list[Write]
+    deleted: Collection[str]
+    killed: Collection[str]
+    strangers: Collection[str]
+    phases: Mapping[str, Collection[str]]
+
+
+def misdeeds(past: Past) -> list[str]:
+    """Return what must not have been done."""
+    below = [sight for sight in past.sights if sight.cluster != UPPER]
+    above = [sight for sight in past.sights if sight.cluster == UPPER]
+    said = [*histories.lived_twice(below), *histories.reverted(above), *histories.unfenced(past.writes)]
+    said += [f"{one.asked}: a stranger's" for one in past.writes if one.is_done and one.asked.uid in past.strangers]
+    said += _ended_unasked(past, above, below)
+    said += _made_up(past, above)
+    return list(dict.fromkeys(said))
+
+
+def _ended_unasked(past: Past, above: list[Sight], below: list[Sight]) -> Iterator[str]:
+    """No upper pod goes that nobody deleted, and no lower pod whose upper one lives on to the end."""
+    living = {uid_of(pod) for pod in _last(above) if _lives(pod)}
+    owners = {uid_of(sight.pod): upper_uid_of(sight.pod) for sight in below}
+    for asked in (one.asked for one in past.writes if one.is_done and one.asked.verb == "delete"):
+        if asked.kind != "pods":
+            continue
+        if asked.cluster == UPPER and asked.uid not in past.deleted:
+            yield f"{asked}: nobody deleted it"
+        if asked.cluster != UPPER and owners.get(asked.uid) in living:
+            yield f"{asked}: its upper pod lives"
+
+
+def _made_up(past: Past, above: list[Sight]) -> Iterator[str]:
+    """A pod is told to be only what its kubelet said, or lost where others ended it, or ended once it was deleted."""
+    for pod in (sight.pod for sight in above):
+        uid, phase = uid_of(pod), (pod.get("status") or {}).get("phase", "Pending")
+        may_fail = uid in past.killed or uid in past.deleted
+        if phase not in {"Pending", *past.phases.get(uid, ())} and not (phase == "Failed" and may_fail):
+            yield f"{name_of(pod)} is {phase}, which no kubelet said"
+
+
+def _last(sights: Iterable[Sight]) -> list[Manifest]:
+    """Return each pod as it was seen last, without those that are gone."""
+    found = {uid_of(sight.pod): sight for sight in sights}
+    return [sight.pod for sight in found.values() if sight.type != "DELETED"]
+
+
+def _lives(pod: Manifest) -> bool:
+    """Report whether a pod has neither ended nor been deleted."""
+    return "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") not in ENDED

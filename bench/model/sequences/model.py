@@ -1,0 +1,340 @@
+"""What has to be in the end, whatever went wrong meanwhile, and what must not be done at any moment.
+
+The model knows nothing of how the engine works: it holds what is asked for above and what others have below against
+what is there. Where two outcomes are right, it takes both: a pod that somebody killed below before it was told as
+running is made anew, or called lost; nothing else is.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from bench.kit import histories
+from bench.kit.oracles import ENDED, upper_uid_of
+from tensile.names import OWNER as OWNER_LABEL
+from tensile.names import UPPER_UID
+from tensile.objects import (
+    CLAIM,
+    CONFIG_MAP,
+    ENDPOINT_SLICE,
+    NODE,
+    POD,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    UPPER,
+    VOLUME,
+    Kind,
+    Manifest,
+    Ref,
+    annotations,
+    labels,
+    metadata,
+    uid,
+)
+
+if TYPE_CHECKING:
+    from bench.model.sequences.stage import Stage
+
+PODS, MAPS, SECRETS = ("p0", "p1", "p2"), ("m0", "m1"), ("s0",)
+CLAIMS, ACCOUNTS, SERVICES, SLICES = ("c0",), ("a0",), ("v0",), ("v0-1",)
+LABEL = "team"
+SPACE, LOWERS = "shop", ("lower-a", "lower-b")
+"""The namespace in which everything happens, and the lower clusters, whose virtual nodes are called as they are."""
+_COPIED = (*((CONFIG_MAP, name) for name in MAPS), (SECRET, SECRETS[0]), (SERVICE_ACCOUNT, ACCOUNTS[0]))
+_CONTENT = {
+    CONFIG_MAP: ("data",),
+    SECRET: ("data", "type"),
+    SERVICE_ACCOUNT: ("imagePullSecrets", "automountServiceAccountToken"),
+    ENDPOINT_SLICE: ("endpoints",),
+}
+Need = tuple[Kind, str]
+
+
+class Model:
+    """What is known of a stage beyond what is on it, and what is wrong there.
+
+    `strangers` are objects of others as they were made; `killed` and `phases` are by upper UIDs: whose copies others
+    ended, and what kubelets said of whose pods. Once the file `is_edited`, a label may have become somebody else's who
+    set it while it was not ours to write. `mark` is the owner's.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self.strangers: dict[Ref, Manifest] = {}
+        self.killed: set[str] = set()
+        self.phases: dict[str, set[str]] = {}
+        self.harms: list[str] = []
+        self.is_edited = False
+        self._mark = mark
+        self._homes: dict[str, set[str]] = {}
+        self._stage: Stage | None = None
+
+    def attach(self, stage: "Stage") -> None:
+        """Look at this stage from now on."""
+        self._stage = stage
+
+    def made(self) -> None:
+        """Note that a pod was made above: where claims may live from now on."""
+        for name in CLAIMS:
+            claim = self._find(UPPER, CLAIM, name)
+            pods = [one for other in PODS if (one := self._find(UPPER, POD, other)) and (CLAIM, name) in needs(one)]
+            if claim is not None:
+                self._homes.setdefault(uid(claim), set()).update(one["spec"]["nodeName"] for one in pods)
+
+    def ours(self, lower: str, kind: Kind, name: str) -> Manifest | None:
+        """Return what the engine has below under a name, None for nothing, or a stranger's, whatever marks that has."""
+        found = self._find(lower, kind, name)
+        stranger = self.strangers.get(Ref(lower, kind, SPACE, name))
+        if found is None or (stranger is not None and uid(stranger) == uid(found)):
+            return None
+        return found if labels(found).get(OWNER_LABEL) == self._mark and upper_uid_of(found) else None
+
+    # What must not be done.
+
+    def look(self, verb: str, ref: Ref, content: Any) -> None:
+        """See a write of the engine's just before it is carried out: a body, a patch's body, or a deletion's UID."""
+        self.harms += [f"{verb} {ref}: {words}" for words in self._harm(verb, ref, content)]
+
+    def _harm(self, verb: str, ref: Ref, content: Any) -> Iterator[str]:
+        assert self._stage is not None
+        seen = self._stage.find(ref)
+        if verb.startswith("patch") and not _is_fenced(content):
+            yield "no fence"
+        if seen is not None and verb != "create" and ref in self.strangers and is_about(seen, content):
+            yield "is a stranger's"
+        if ref.kind == POD and verb == "create":
+            yield from self._harm_of_second_run(ref, content)
+        if ref.kind == POD and verb == "patch status" and ref.cluster == UPPER:
+            yield from self._harm_of_status(content)
+        if verb == "delete" and seen is not None and uid(seen) == content:
+            yield from self._harm_of_end(ref, seen)
+
+    def _harm_of_second_run(self, ref: Ref, body: Manifest) -> Iterator[str]:
+        """A pod that has run, as far as anybody above knows, is not made again; where its name is taken, it is not."""
+        assert self._stage is not None
+        above = self._find(UPPER, POD, ref.name) if self._stage.find(ref) is None else None
+        if above is None or uid(above) != annotations(body)[UPPER_UID]:
+            return
+        if above["status"].get("phase") != "Pending" and not self._is_delayed(uid(above)):
+            yield f"runs a second time: {above['status'].get('phase')} above"
+
+    def _harm_of_status(self, body: Manifest) -> Iterator[str]:
+        """A pod is told to be only what its own lower pod said, or lost, or ended once it was deleted."""
+        upper_uid, phase = metadata(body).get("uid", ""), (body.get("status") or {}).get("phase")
+        said = {"Pending", None, *self.phases.get(upper_uid, ())}
+        above = next((one for name in PODS if (one := self._find(UPPER, POD, name)) and uid(one) == upper_uid), None)
+        if above is None or phase in said or (phase == "Failed" and upper_uid in self.killed):
+            return
+        if "deletionTimestamp" not in metadata(above):
+            yield f"is {phase}, which no kubelet said"
+
+    def _harm_of_end(self, ref: Ref, seen: Manifest) -> Iterator[str]:
+        if ref.kind == POD and ref.cluster == UPPER:
+            yield from self._harm_of_upper_end(seen)
+        elif ref.kind == POD:
+            above = self._find(UPPER, POD, ref.name)
+            if above is not None and uid(above) == upper_uid_of(seen) and _lives(above):
+                yield "its upper pod lives"
+        elif ref.kind == CLAIM and (seen.get("status") or {}).get("phase") == "Bound":
+            above = self._find(UPPER, CLAIM, ref.name)
+            is_used = above and uid(above) == upper_uid_of(seen) and above["spec"].get("volumeName")
+            if seen["spec"]["storageClassName"] == "stays" or is_used:
+                yield "there is data in it"
+
+    def _harm_of_upper_end(self, seen: Manifest) -> Iterator[str]:
+        """An upper pod goes only where somebody deleted it, and its lower pod is gone."""
+        if "deletionTimestamp" not in metadata(seen):
+            yield "nobody deleted it"
+        below = (self.ours(lower, POD, metadata(seen)["name"]) for lower in LOWERS)
+        if any(one and upper_uid_of(one) == uid(seen) for one in below) and not self._is_delayed(uid(seen)):
+            yield "it still runs below"
+
+    def _is_delayed(self, upper_uid: str) -> bool:
+        """Report whether a write that makes a pod's lower one came, or may come, after everybody gave it up."""
+        assert self._stage is not None
+        delayed = (body for way in self._stage.ways.values() for body in way.delayed)
+        return any(annotations(body).get(UPPER_UID) == upper_uid for body in delayed)
+
+    # What has to be in the end.
+
+    def wrong(self) -> list[str]:
+        """Return in what the clusters are not as they have to be, and what must not have been done."""
+        assert self._stage is not None
+        theirs = {uid(one) for one in self.strangers.values()}
+        below = [one for one in self._stage.sights if one.cluster != UPPER and uid(one.pod) not in theirs]
+        said = [*self._stage.defects, *self.harms]
+        said += [words for words in histories.lived_twice(below) if "somebody's" not in words]
+        said += histories.reverted(one for one in self._stage.sights if one.cluster == UPPER)
+        for ref, before in self.strangers.items():
+            said += [f"{ref} is a stranger's and was touched"] if self._stage.find(ref) != before else []
+        for words in (self._wrong_pod(name) for name in PODS):
+            said += words
+        for lower in LOWERS:
+            said += self._wrong_below(lower)
+        return [*dict.fromkeys(said), *self._wrong_claims()]
+
+    def _wrong_pod(self, name: str) -> list[str]:
+        above = self._find(UPPER, POD, name)
+        node = above["spec"]["nodeName"] if above else ""
+        left = [lower for lower in LOWERS if lower != node and self.ours(lower, POD, name)]
+        said = [f"{name} runs in {lower} for nobody" for lower in left]
+        if above is not None and "deletionTimestamp" in metadata(above):
+            return [*said, f"{name} does not come to its end"]
+        return [*said, *self._unlike(name, above, self.ours(node, POD, name))] if above else said
+
+    def _unlike(self, name: str, above: Manifest, below: Manifest | None) -> Iterator[str]:
+        """Yield in what a pod above is not as the one below."""
+        phase = above["status"].get("phase")
+        if below is None:
+            may_be_gone = phase in ENDED and (uid(above) in self.killed or phase in self.phases.get(uid(above), ()))
+            if not may_be_gone and not self._is_kept_back(above):
+                yield f"{name} is not below, {phase} above"
+        elif upper_uid_of(below) != uid(above):
+            yield f"{name} below is of another pod"
+        elif phase != below["status"].get("phase"):
+            yield f"{name} is {phase} above and {below['status'].get('phase')} below"
+        elif phase not in ENDED and not self.is_edited and labels(above).get(LABEL) != labels(below).get(LABEL):
+            yield f"{name} has other labels below"
+
+    def _is_kept_back(self, above: Manifest) -> bool:
+        """Report whether somebody else, or something that is missing, keeps a pod from being below."""
+        lower = above["spec"]["nodeName"]
+        wanted = {(POD, metadata(above)["name"]), *needs(above)}
+        if any(Ref(lower, kind, SPACE, name) in self.strangers for kind, name in wanted):
+            return True
+        return any(self._is_missing(kind, name, lower) for kind, name in wanted if kind != POD)
+
+    def _is_missing(self, kind: Kind, name: str, lower: str) -> bool:
+        """Report whether a pod of a lower cannot have an object that it needs."""
+        found = self._find(UPPER, kind, name)
+        if found is None or kind != CLAIM:
+            return found is None
+        if "deletionTimestamp" in metadata(found):
+            return True
+        copies = [copy for one in LOWERS if (copy := self.ours(one, CLAIM, name))]
+        elsewhere = self._homes.get(uid(found), set()) != {lower}
+        return elsewhere or uid(found) in self.killed or any(upper_uid_of(copy) != uid(found) for copy in copies)
+
+    def _wrong_below(self, lower: str) -> Iterator[str]:
+        """Yield in what the copies in a lower cluster are not what pods there need."""
+        assert self._stage is not None
+        if self._stage.find(Ref(UPPER, NODE, "", lower)) is None:
+            yield f"there is no node {lower}"
+        running = [one for name in PODS if (one := self.ours(lower, POD, name))]
+        living = self._living(lower)
+        alive = {uid(pod) for pod in living}
+        served = [pod for pod in running if upper_uid_of(pod) in alive]
+        needed = {need for pod in served for need in needs(pod)}
+        useful = {need for pod in (*running, *living) for need in needs(pod)}
+        for need in _COPIED:
+            if need in needed:
+                yield from self._wrong_copy(lower, *need)
+            elif need not in useful and self.ours(lower, *need):
+                yield f"{need[0].name} {need[1]} is in {lower} for nobody"
+        if served or not (running or living):  # beside pods that have ended it stays as it is
+            yield from self._wrong_service(lower, is_needed=bool(served))
+
+    def _living(self, lower: str) -> list[Manifest]:
+        """Return the pods above that are to run in a lower cluster: what they need may be there before they do."""
+        found = [one for name in PODS if (one := self._find(UPPER, POD, name))]
+        return [one for one in found if one["spec"]["nodeName"] == lower and one["status"].get("phase") not in ENDED]
+
+    def _wrong_copy(self, lower: str, kind: Kind, name: str) -> list[str]:
+        """Return in what a copy is not as pods that run need it."""
+        above, below = self._find(UPPER, kind, name), self.ours(lower, kind, name)
+        if above is None or Ref(lower, kind, SPACE, name) in self.strangers:
+            return []
+        if below is None or upper_uid_of(below) != uid(above):
+            return [f"{kind.name} {name} is not in {lower} as of the one above"]
+        return _differences(kind, name, above, below)
+
+    def _wrong_service(self, lower: str, *, is_needed: bool) -> Iterator[str]:
+        """A Service and its endpoints are where pods of its namespace are; no endpoints go to a stranger's."""
+        above, slice_above = self._find(UPPER, SERVICE, SERVICES[0]), self._find(UPPER, ENDPOINT_SLICE, SLICES[0])
+        below, slice_below = self.ours(lower, SERVICE, SERVICES[0]), self.ours(lower, ENDPOINT_SLICE, SLICES[0])
+        is_taken = Ref(lower, SERVICE, SPACE, SERVICES[0]) in self.strangers
+        is_wanted = is_needed and above is not None and not is_taken
+        if not is_needed and self._is_confusing(lower):
+            return
+        if (below is not None) != is_wanted:
+            yield f"the Service is {'not ' if is_wanted else ''}in {lower}"
+        elif below is not None and above is not None and _ports(below) != _ports(above):
+            yield f"the Service has other ports in {lower}"
+        if Ref(lower, ENDPOINT_SLICE, SPACE, SLICES[0]) in self.strangers:
+            return
+        if (slice_below is not None) != (is_wanted and slice_above is not None):
+            yield f"the slice is {'there' if slice_below else 'not there'} in {lower}"
+        elif slice_below is not None and slice_above is not None:
+            yield from _differences(ENDPOINT_SLICE, SLICES[0], slice_above, slice_below)
+
+    def _is_confusing(self, lower: str) -> bool:
+        """Report whether a stranger's pod carries our label: that keeps Services there, and harms nobody."""
+        pods = (one for ref, one in self.strangers.items() if (ref.cluster, ref.kind) == (lower, POD))
+        return any(labels(one).get(OWNER_LABEL) == self._mark for one in pods)
+
+    def _wrong_claims(self) -> Iterator[str]:
+        """A claim has one home, and is there where a pod runs that alone uses it."""
+        for name in CLAIMS:
+            above = self._find(UPPER, CLAIM, name)
+            copies = [copy for lower in LOWERS if (copy := self.ours(lower, CLAIM, name))]
+            if above and sum(upper_uid_of(copy) == uid(above) for copy in copies) > 1:
+                yield f"claim {name} has two homes"
+            if above and above["spec"].get("volumeName") and uid(above) not in self.killed and not copies:
+                yield f"claim {name} is bound, and there is nothing below"
+            for copy in copies if above is None else ():
+                if self._is_to_go(copy) and "deletionTimestamp" not in metadata(copy):
+                    yield f"claim {name} is left for nobody"
+
+    def _is_to_go(self, copy: Manifest) -> bool:
+        """Report whether the upper cluster asked to delete the data of a claim, by its placeholder volume."""
+        assert self._stage is not None
+        volume = self._stage.find(Ref(UPPER, VOLUME, "", f"pvc-{upper_uid_of(copy)}"))
+        return volume is not None and volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
+
+    def _find(self, cluster: str, kind: Kind, name: str) -> Manifest | None:
+        assert self._stage is not None
+        return self._stage.find(Ref(cluster, kind, SPACE, name))
+
+
+def _lives(pod: Manifest) -> bool:
+    """Report whether a pod has neither ended nor been deleted."""
+    return "deletionTimestamp" not in metadata(pod) and pod["status"].get("phase") not in ENDED
+
+
+def needs(pod: Manifest) -> Iterator[Need]:
+    """Yield what a pod of a play refers to."""
+    for volume in pod["spec"].get("volumes") or ():
+        if "configMap" in volume:
+            yield CONFIG_MAP, volume["configMap"]["name"]
+        if "secret" in volume:
+            yield SECRET, volume["secret"]["secretName"]
+        if "persistentVolumeClaim" in volume:
+            yield CLAIM, volume["persistentVolumeClaim"]["claimName"]
+    account = pod["spec"].get("serviceAccountName") or "default"
+    if account != "default":
+        yield SERVICE_ACCOUNT, account
+
+
+def _differences(kind: Kind, name: str, above: Manifest, below: Manifest) -> list[str]:
+    fields: Iterable[str] = _CONTENT[kind]
+    unlike = [field for field in fields if field in above and above[field] != below.get(field)]
+    return [f"{kind.name} {name}: {field} is {below.get(field)} and not {above[field]}" for field in unlike]
+
+
+def _ports(service: Manifest) -> list[tuple[str, int]]:
+    return [(one["name"], one["port"]) for one in service["spec"]["ports"]]
+
+
+def _is_fenced(body: Any) -> bool:
+    """Report whether a patch carries a UID or a resourceVersion."""
+    if isinstance(body, list):
+        return any(one["path"] in ("/metadata/uid", "/metadata/resourceVersion") for one in body)
+    return bool({"uid", "resourceVersion"} & (body.get("metadata") or {}).keys())
+
+
+def is_about(seen: Manifest, content: Any) -> bool:
+    """Report whether a write would change this very object: its UID is in the fence."""
+    if isinstance(content, str):
+        return content == uid(seen)
+    if isinstance(content, list):
+        return any(one["path"] == "/metadata/uid" and one.get("value") == uid(seen) for one in content)
+    return bool((content.get("metadata") or {}).get("uid") == uid(seen))

@@ -1,0 +1,160 @@
+"""What Kubernetes itself does in the clusters of a stage: schedules and ends pods, binds claims, frees what was in use.
+
+Level by level, as its controllers do: a moment after anything changed, everything is looked at.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import orjson
+
+from tensile.objects import CLAIM, NAMESPACE, POD, UPPER, VOLUME, Kind, Manifest, Ref, annotations, metadata, uid
+from tensile.reconcile.dryrun.cluster import DryRunCluster
+
+MOMENT = 0.06
+GIVES_AT_ONCE = "goes"
+"""The storage class whose volumes are made at once and deleted with their claims; others wait for a pod, and stay."""
+_BOUND = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
+"""What Kubernetes notes on a claim whose volume it chose."""
+Heard = Callable[[Kind, str, Manifest], None]
+_FOLLOWED = (POD, CLAIM, VOLUME, NAMESPACE)
+
+
+class Record:
+    """All objects of one kind that a cluster holds; `heard` is told of each change: PUT or DELETED, and the object."""
+
+    def __init__(self, kind: Kind, heard: Heard) -> None:
+        self.held: dict[tuple[str, str], Manifest] = {}
+        self._kind = kind
+        self._heard = heard
+
+    def get(self, _namespace: str, _name: str) -> bool:
+        """Describe that everything is told of."""
+        return True
+
+    def put(self, raw: bytes) -> None:
+        """Note an object that is new or changed."""
+        found = orjson.loads(raw)
+        self.held[metadata(found).get("namespace", ""), metadata(found)["name"]] = found
+        self._heard(self._kind, "PUT", found)
+
+    def remove(self, raw: bytes) -> None:
+        """Note an object's end."""
+        found = orjson.loads(raw)
+        self.held.pop((metadata(found).get("namespace", ""), metadata(found)["name"]), None)
+        self._heard(self._kind, "DELETED", found)
+
+
+class Nature:
+    """Kubernetes in one cluster. While it `lingers`, pods that are deleted take their time to end."""
+
+    def __init__(self, cluster: DryRunCluster, heard: Heard) -> None:
+        self.lingers = False
+        self._cluster = cluster
+        self._heard = heard
+        self._is_upper = cluster.name == UPPER
+        self._due: asyncio.TimerHandle | None = None
+        self._records = {kind: Record(kind, self._changed) for kind in _FOLLOWED}
+        for kind, record in self._records.items():
+            cluster.follow(kind, record, lambda _manifest: True)
+
+    def enqueue_all(self) -> None:
+        """Look at everything in a moment."""
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_later(MOMENT, self._look)
+
+    def _changed(self, kind: Kind, what: str, manifest: Manifest) -> None:
+        self._heard(kind, what, manifest)
+        self.enqueue_all()
+
+    def _look(self) -> None:
+        self._due = None
+        for pod in () if self._is_upper else self._all(POD):
+            self._run(pod)
+        for claim in self._all(CLAIM):
+            self._serve(claim)
+        for volume in self._all(VOLUME):
+            self._reclaim(volume)
+        for space in self._all(NAMESPACE):
+            self._empty(space)
+
+    def _run(self, pod: Manifest) -> None:
+        """Schedule a pod, and end it when that is asked for."""
+        if "deletionTimestamp" in metadata(pod) and not self.lingers:
+            self._cluster.vanish(self._ref(POD, pod))
+        elif not pod["spec"].get("nodeName"):
+            self._cluster.alter(self._ref(POD, pod), lambda found: found["spec"].update(nodeName="n1"))
+
+    def _serve(self, claim: Manifest) -> None:
+        """Let a claim go that nobody uses; below, make the volume of one that has none."""
+        if "deletionTimestamp" in metadata(claim):
+            if not self._is_used(claim):
+                self._cluster.vanish(self._ref(CLAIM, claim))
+            return
+        if self._is_upper or claim["status"].get("phase") == "Bound":
+            return
+        if claim["spec"].get("storageClassName") == GIVES_AT_ONCE or self._is_used(claim):
+            self._make_volume(claim)
+
+    def _make_volume(self, claim: Manifest) -> None:
+        policy = "Delete" if claim["spec"].get("storageClassName") == GIVES_AT_ONCE else "Retain"
+        spec = {
+            "claimRef": {field: metadata(claim)[field] for field in ("namespace", "name", "uid")},
+            "persistentVolumeReclaimPolicy": policy,
+            "capacity": claim["spec"]["resources"]["requests"],
+            "csi": {"driver": "disk", "volumeHandle": uid(claim)},
+        }
+        name = f"disk-{uid(claim)}"
+        self._cluster.place(VOLUME, {"metadata": {"name": name}, "spec": spec, "status": {"phase": "Bound"}})
+        self._bind(claim, name)
+
+    def _bind(self, claim: Manifest, volume: str) -> None:
+        size = claim["spec"]["resources"]["requests"]
+        bound = {"spec": {**claim["spec"], "volumeName": volume}, "status": {"phase": "Bound", "capacity": size}}
+        meta = {**metadata(claim), "annotations": {**annotations(claim), **_BOUND}}
+        self._cluster.alter(self._ref(CLAIM, claim), lambda found: found.update({**bound, "metadata": meta}))
+
+    def _reclaim(self, volume: Manifest) -> None:
+        """Bind a volume to its claim; without that, release it, and have it go when that is asked for."""
+        holder = volume["spec"]["claimRef"]
+        claim = self._records[CLAIM].held.get((holder["namespace"], holder["name"]))
+        phase = (volume.get("status") or {}).get("phase")
+        if claim is not None and uid(claim) == holder["uid"]:
+            if phase != "Bound":
+                self._phase(volume, "Bound")
+            if self._is_upper and not claim["spec"].get("volumeName"):
+                self._bind(claim, metadata(volume)["name"])
+            return
+        deletes = not self._is_upper and volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
+        if deletes or "deletionTimestamp" in metadata(volume):
+            self._cluster.vanish(self._ref(VOLUME, volume))
+        elif phase != "Released":
+            self._phase(volume, "Released")
+
+    def _phase(self, volume: Manifest, phase: str) -> None:
+        self._cluster.alter(self._ref(VOLUME, volume), lambda found: found.update(status={"phase": phase}))
+
+    def _empty(self, space: Manifest) -> None:
+        """Delete what is in a namespace that was deleted, and then itself."""
+        if "deletionTimestamp" in metadata(space):
+            for kind in (POD, CLAIM):
+                for found in self._all(kind):
+                    if metadata(found)["namespace"] == metadata(space)["name"]:
+                        self._cluster.vanish(self._ref(kind, found))
+            self._cluster.vanish(self._ref(NAMESPACE, space))
+
+    def _is_used(self, claim: Manifest) -> bool:
+        """Report whether a pod that has not ended uses a claim."""
+        return any(
+            (volume.get("persistentVolumeClaim") or {}).get("claimName") == metadata(claim)["name"]
+            for pod in self._all(POD)
+            if metadata(pod)["namespace"] == metadata(claim)["namespace"]
+            and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+            for volume in pod["spec"].get("volumes") or ()
+        )
+
+    def _all(self, kind: Kind) -> Iterator[Manifest]:
+        yield from tuple(self._records[kind].held.values())
+
+    def _ref(self, kind: Kind, found: Manifest) -> Ref:
+        return Ref(self._cluster.name, kind, metadata(found).get("namespace", ""), metadata(found)["name"])

@@ -1,0 +1,72 @@
+"""The same name, another object: deleted and made again at each moment of the engine's work on the one before.
+
+    .venv/bin/python -m bench.model.sequences.races [--jobs 2]
+
+A pod, or what a pod depends on, is replaced by another of its name so many half round trips after something began to be
+done about it, while watches are prompt, late or deaf. The new one must not be deleted, nor be given the status or the
+content of the old one; it runs in the end, and nothing of the old one is left.
+"""
+
+import sys
+from collections.abc import Iterator
+from itertools import product
+
+from bench.model.sequences import sharing
+from bench.model.sequences.actions import read
+from bench.model.sequences.playing import wrong
+from bench.model.sequences.sharing import Named
+
+NAME = "faults-races"
+HERE, THERE = "90", "270"
+"""Numbers of actions that make pod p0 with everything that a pod can depend on, in either lower cluster."""
+BEGUN = {
+    "made": "",
+    "runs": "wait:3 run:0 wait:3",
+    "told": "wait:3 run:0",
+    "ends": "wait:3 run:0 wait:3 delete:0",
+    "ends slowly": "linger:1 wait:3 run:0 wait:3 delete:0",
+    "ended": "wait:3 run:0 wait:3 end:0",
+    "killed": "wait:3 run:0 wait:3 kill:0",
+}
+"""What is going on with the pod."""
+WATCHES = {"prompt": "", "late above": "slow:0", "late below": "slow:1 slow:2", "deaf above": "miss:0"}
+COPIES = {
+    "ConfigMap": "unmake:7",
+    "Secret": "unmake:9",
+    "Service": "unmake:3",
+    "EndpointSlice": "unmake:11",
+    "ServiceAccount": "unmake:5",
+    "Claim": f"anew:{HERE}",
+}
+_COPIES_BEGUN = {"made": "serve:0", "there": "serve:0 wait:3 run:0 wait:3"}
+_POD_STEPS, _COPY_STEPS = range(10), range(10)
+
+
+def races() -> Iterator[Named]:
+    """Yield each race with its name."""
+    yield from _of_pods()
+    yield from _of_copies()
+
+
+def _of_pods() -> Iterator[Named]:
+    wheres = (("here", HERE), ("there", THERE))
+    every = product(BEGUN.items(), WATCHES.items(), _POD_STEPS, wheres)
+    for (begun, before), (watches, disturbed), steps, (where, number) in every:
+        words = f"pod:{HERE} {before} {disturbed} steps:{steps} again:{number} steps:4"
+        yield Named(f"Pod {begun}, {watches}, {steps}, {where}", read(words.split()))
+
+
+def _of_copies() -> Iterator[Named]:
+    every = product(COPIES.items(), _COPIES_BEGUN.items(), WATCHES.items(), _COPY_STEPS)
+    for (kind, again), (begun, before), (watches, disturbed), steps in every:
+        words = f"pod:{HERE} {before} {disturbed} steps:{steps} {again} steps:4"
+        yield Named(f"{kind} {begun}, {watches}, {steps}", read(words.split()))
+
+
+def raced(race: Named) -> str:
+    """Run a race, and say what is wrong in the end, "" for nothing."""
+    return race.said(wrong(race.actions))
+
+
+if __name__ == "__main__":
+    sys.exit(sharing.main(__doc__, NAME, list(races()), raced))

@@ -1,0 +1,260 @@
+"""The engine's rules and loop on an upper and two lower clusters in memory, in virtual time.
+
+A crash throws the loop and all its caches away, and the next one begins with lists; what had been written stays.
+Nothing here knows what is right: `model.py` does.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from bench.kit.histories import Sight
+from bench.model.sequences.model import LOWERS, SPACE
+from bench.model.sequences.nature import Nature
+from bench.model.sequences.wires import LATENCY, Line, Way
+from tensile.engine.caches import bound_feed, lower_feeds, lower_world, rules, upper_feeds, upper_world
+from tensile.kube.fleet import InformerSpec
+from tensile.names import OWNER as OWNER_LABEL
+from tensile.names import owner_of
+from tensile.objects import NAMESPACE, NODE, POD, STORAGE_CLASS, UPPER, Kind, Manifest, Ref, labels
+from tensile.reconcile.dryrun.cluster import DryRunCluster
+from tensile.reconcile.loop import Loop, Timing
+from tensile.reconcile.plan import Step
+from tensile.reconcile.world import Key, NamespaceNaming, Problem, World
+from tensile.topology import Topology, parse
+
+if TYPE_CHECKING:
+    from tensile.kube.cluster import Cluster
+
+CLUSTERS = (UPPER, *LOWERS)
+OWNER = owner_of("11111111-upper", "demo")
+BEGIN = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+"""What time it is when a play begins."""
+_HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\n"
+_A, _B = "{name: lower-a, kubeconfig: a", "{name: lower-b, kubeconfig: b"
+TOPOLOGIES = tuple(
+    parse(_HEAD + text)
+    for text in (
+        f"lowers: [{_A}}}, {_B}}}]",
+        f"lowers: [{_A}}}, {_B}, controllers: []}}]",
+        f"lowers: [{_A}}}]",
+        f"lowers: [{_A}, maintenance: cordon}}, {_B}}}]",
+        f"lowers: [{_A}, controllers: [Service]}}, {_B}, ignoreLabels: [team]}}]",
+    )
+)
+"""What the file says: first as it has to be in the end, then as somebody may edit it in between."""
+_VERSION = "v1.36.3"
+_STEPS = 5_000
+"""So many steps in one sequence are no work but a loop that runs hot."""
+_ROUND = 6.0
+"""Seconds: what was refused has been tried again, and what collects changes has looked at them."""
+
+
+class Stage:
+    """Clusters that outlive engines, and the engine that runs now.
+
+    `look` sees every write just before it is carried out, `done` has those that came through. `sights` are what
+    happened to pods of ours below and to all above, `defects` what broke in the engine itself. With `shared` there is
+    another engine on that stage's clusters. `topologies` are what the file may say, the first of them in the beginning,
+    `spaces` the upper namespaces; `cluster` and `nature` are the classes of the clusters and of what Kubernetes does.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[str, Ref, Any], None],
+        shared: "Stage | None" = None,
+        *,
+        topologies: tuple[Topology, ...] = TOPOLOGIES,
+        spaces: tuple[str, ...] = (SPACE,),
+        cluster: type[DryRunCluster] = DryRunCluster,
+        nature: type[Nature] = Nature,
+    ) -> None:
+        self.sights: list[Sight] = []
+        self.defects: list[str] = []
+        self.lines: list[Line] = []
+        self.topology = topologies[0]
+        self._topologies = topologies
+        self._silent = dict.fromkeys(LOWERS, 0.0)
+        self._steps = 0
+        self._world: World | None = None
+        self._loop: Loop | None = None
+        if shared is None:
+            made = {name: cluster(name, ends_pods=False, version=_VERSION, now=self.now) for name in CLUSTERS}
+            self.clusters, self.done = made, list[str]()
+            self.natures = {name: nature(one, self._sighting(name)) for name, one in made.items()}
+            self._furnish(spaces)
+        else:
+            self.clusters, self.done, self.natures = shared.clusters, shared.done, shared.natures
+        self.ways = {name: Way(one, look, self.done) for name, one in self.clusters.items()}
+
+    def find(self, ref: Ref) -> Manifest | None:
+        """Return an object as its cluster has it."""
+        return self.clusters[ref.cluster].find(ref.kind, ref.namespace, ref.name)
+
+    def written(self, start: int = 0) -> list[str]:
+        """Return the engine's writes that came through from the so-many-th on, but for those of nodes."""
+        return [one for one in self.done[start:] if ": Node " not in one]
+
+    async def start(self) -> None:
+        """Start an engine that knows nothing but what it is told from now on."""
+        self._world = World(self.topology, OWNER, upper_world(), self.now(), "10.0.0.1")
+        for spec in self.topology.lowers:
+            naming = NamespaceNaming(self.topology.name, OWNER.mark)
+            lower = self._world.lowers[spec.name] = lower_world(spec, naming, self._world.upper.namespaces)
+            lower.version, lower.unreachable_seconds = _VERSION, self._silent[spec.name]
+        for feed in (*upper_feeds(self._world.upper, OWNER, self.topology.enabled), *self._lower_feeds(self._world)):
+            await self._follow(feed)
+        ways: dict[str, Cluster] = dict(self.ways)
+        self._loop = Loop(self._world, rules(), ways, self, Timing(self.now, lambda: 0.5))
+        for name in LOWERS:
+            self._loop.open(name)
+
+    async def crash(self) -> None:
+        """End the engine, whatever it is doing; the file that the next one reads is as it was in the beginning."""
+        for line in self.lines:
+            line.cut()
+        self.lines.clear()
+        if self._loop is not None:
+            for name in LOWERS:
+                await self._loop.close(name)
+        self._loop, self.topology = None, self._topologies[0]
+
+    def reload(self, number: int) -> None:
+        """Put another topology in force."""
+        assert self._world is not None
+        self.topology = self._world.topology = self._topologies[number % len(self._topologies)]
+        specs = {spec.name: spec for spec in self.topology.lowers}
+        for name, lower in self._world.lowers.items():
+            lower.in_topology = name in specs
+            lower.spec = specs.get(name, lower.spec)
+        self._wake()
+
+    def leave(self, cluster: str, seconds: float) -> None:
+        """Put a cluster out of reach, a lower one for so many seconds already; its watches tell nothing."""
+        self.ways[cluster].is_down = True
+        for line in self._lines_of(cluster):
+            line.is_deaf = True
+        if cluster != UPPER:
+            self._hush(cluster, seconds)
+
+    async def come_back(self, cluster: str) -> None:
+        """Let a cluster respond again: lists tell what its watches missed."""
+        self.ways[cluster].is_down = False
+        for line in self._lines_of(cluster):
+            if line.is_deaf or not line.feed.cache.synced:
+                await line.list(self.clusters[cluster])
+        if cluster != UPPER:
+            self._hush(cluster, 0.0)
+
+    async def relist(self, cluster: str) -> None:
+        """Restart every watch of a cluster, as when its version is gone."""
+        for line in self._lines_of(cluster):
+            if not self.ways[cluster].is_down:
+                await line.list(self.clusters[cluster])
+
+    async def recover(self) -> None:
+        """Put everything right that is in the engine's way."""
+        for way in self.ways.values():
+            way.faults.clear()
+        for nature in self.natures.values():
+            nature.lingers = False
+            nature.enqueue_all()
+        for cluster in CLUSTERS:
+            await self.come_back(cluster)
+        for line in self.lines:
+            line.is_held = False
+            line.flow()
+        self.reload(0)
+
+    async def rest(self, seconds: float) -> None:
+        """Let time pass, and then return when the engine has nothing to do at this moment."""
+        await asyncio.sleep(seconds)
+        assert self._loop is not None
+        await self._loop.wait_idle()
+
+    async def calm(self, rounds: int = 12) -> None:
+        """Return when nothing was written for three rounds, or after so many."""
+        still = 0
+        for _ in range(rounds):
+            start = len(self.done)
+            await self.rest(_ROUND)
+            still = 0 if self.written(start) else still + 1
+            if still == 3:  # noqa: PLR2004 - as said
+                return
+
+    async def pause(self, steps: int) -> None:
+        """Let the engine go on by a few steps of its own."""
+        for _ in range(steps):
+            await asyncio.sleep(LATENCY / 2)
+
+    def now(self) -> datetime:
+        """Return the time on stage."""
+        return BEGIN + timedelta(seconds=asyncio.get_running_loop().time())
+
+    # What the loop tells its observer.
+
+    def on_step(self, key: Key, step: Step, _error: Exception | None) -> None:
+        """Count steps."""
+        self._steps += 1
+        if self._steps > _STEPS:
+            raise RuntimeError(f"{self._steps} steps, now {key}: {step.verb} {step.ref}")
+
+    def on_blocked(self, key: Key, problem: Problem) -> None:
+        """Pass over a problem."""
+
+    def on_rule_error(self, key: Key, error: Exception) -> None:
+        """Keep a defect."""
+        self.defects.append(f"{key}: {error!r}")
+
+    def _furnish(self, spaces: tuple[str, ...]) -> None:
+        upper = self.clusters[UPPER]
+        for name in ("default", *spaces):
+            upper.place(NAMESPACE, {"metadata": {"name": name}})
+        for name, policy in (("goes", "Delete"), ("stays", "Retain")):
+            upper.place(STORAGE_CLASS, {"metadata": {"name": name}, "reclaimPolicy": policy})
+        for name in LOWERS:
+            self.clusters[name].place(NODE, _node())
+
+    def _lower_feeds(self, world: World) -> list[InformerSpec]:
+        return [feed for lower in world.lowers.values() for feed in (bound_feed(lower), *lower_feeds(lower, OWNER))]
+
+    async def _follow(self, feed: InformerSpec) -> None:
+        """Feed a cache; where the cluster does not respond, it has no list until it comes back."""
+        line = Line(feed)
+        cluster = self.clusters[feed.cluster]
+        cluster.follow(feed.kind, line, line.selects)
+        self.lines.append(line)
+        if self.ways[feed.cluster].is_down:
+            line.is_deaf = True
+        else:
+            await line.list(cluster)
+
+    def _lines_of(self, cluster: str) -> list[Line]:
+        return [line for line in self.lines if line.feed.cluster == cluster]
+
+    def _hush(self, lower: str, seconds: float) -> None:
+        assert self._world is not None
+        self._silent[lower] = self._world.lowers[lower].unreachable_seconds = seconds
+        self._wake(lower)
+
+    def _wake(self, *lowers: str) -> None:
+        for name in lowers or LOWERS:
+            if self._loop is not None:
+                self._loop.enqueue_all(name)
+
+    def _sighting(self, cluster: str) -> Callable[[Kind, str, Manifest], None]:
+        def heard(kind: Kind, what: str, manifest: Manifest) -> None:
+            """Note what happens to pods."""
+            if kind == POD and (cluster == UPPER or labels(manifest).get(OWNER_LABEL) == OWNER.mark):
+                self.sights.append(Sight(cluster, "DELETED" if what == "DELETED" else "MODIFIED", manifest))
+
+        return heard
+
+
+def _node() -> Manifest:
+    """Make a real node of a lower cluster."""
+    amounts = {"cpu": "64", "memory": "64Gi", "pods": "110"}
+    info = {"architecture": "amd64", "operatingSystem": "linux", "kubeletVersion": _VERSION}
+    status = {"allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": info}
+    return {"metadata": {"name": "n1"}, "spec": {}, "status": status}

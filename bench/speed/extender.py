@@ -1,0 +1,161 @@
+"""How long the scheduler extender thinks: filter and prioritize over ten lowers of 500 nodes, 90 % full.
+
+    .venv/bin/python -m bench.speed.extender [--lowers 10] [--nodes 500] [--pods 500]
+
+In memory: from the question's bytes to the answer's, with each pod made as it would be below; no network, no TLS.
+Measured are a burst of equal pods that fit, one that fits nowhere, its siblings, and pods of a new kind each time that
+fit nowhere; then pods of higher priority that fit nowhere either: of a kind with possible victims, and of new kinds
+without; and the choice of victims. Each pod of the burst needs a node of its own.
+"""
+
+import argparse
+import gc
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.speed.makespan import percentile
+from tensile.kubelet.pods.placement_context import LowerContext
+from tensile.kubelet.pods.projection import lower_pod
+from tensile.names import owner_of
+from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender
+from tensile.policy.extender.preemption import VictimSelector
+from tensile.policy.extender.reservations import NodeCache, PodName
+from tensile.policy.extender.search import NodeFinder
+from tensile.policy.extender.victims import Residents, VirtualNodeView
+from tensile.policy.placement.reader import node_of, pod_of
+
+NAME = "extender"
+BARS = {"fits": 5.0, "nowhere_first": 30.0, "nowhere_siblings": 2.0, "nowhere_new_kinds": 30.0}
+BARS |= {"preempting_siblings": 5.0, "preempting_in_vain": 250.0, "preempt_verb": 250.0}
+"""Milliseconds: the 99th percentile where there are many, else the one."""
+_CPU, _FULL = 16, 14
+
+Manifest = dict[str, Any]
+
+
+def pod(name: str, cpu: str, **spec: Any) -> Manifest:
+    """Make a pod that requests cpu, as an upper apiserver would give it."""
+    container = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}
+    meta = {"name": name, "namespace": "default", "uid": name, "labels": {"app": "web", "tier": "front"}}
+    tolerations = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]
+    return {"metadata": meta, "spec": {"containers": [container], "tolerations": tolerations, **spec}}
+
+
+def site(name: str, nodes: int) -> LowerCandidate:
+    """Make a lower whose nodes have room for two small pods each."""
+    ground, residents = NodeCache(), Residents()
+    for number in range(nodes):
+        room = {"cpu": str(_CPU), "memory": "64Gi", "pods": "110"}
+        labels = {"kubernetes.io/hostname": f"n{number}"}
+        ground.put_node(
+            node_of({"metadata": {"name": f"n{number}", "labels": labels}, "status": {"allocatable": room}})
+        )
+        for each in range(_FULL):
+            there = pod(f"r{number}-{each}", "1", nodeName=f"n{number}")
+            ground.put_pod(pod_of(there, settled=True))
+            there["spec"]["priority"] = 2000 if each else 0
+            residents.put(("default", f"r{number}-{each}"), there)
+    room = {"cpu": str(_CPU * nodes), "memory": f"{64 * nodes}Gi", "pods": str(110 * nodes)}
+    virtual = node_of({"metadata": {"name": name}, "status": {"allocatable": room}})
+
+    def copy_of(known: PodName) -> str:
+        """Return the UID of a lower pod; here it is the pod's name."""
+        return known[1]
+
+    place = LowerContext(owner_of("upper", "demo"), name, "default", "uid", virtual_nodes=frozenset({name}))
+    return LowerCandidate(
+        partial(lower_pod, place=place),
+        ground,
+        NodeFinder(ground),
+        lambda: True,
+        residents=residents,
+        above=lambda: VirtualNodeView(virtual, residents.pods, residents.used, copy_of, lambda _: True, lambda _: None),
+    )
+
+
+def asked(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -> tuple[float, list[str]]:
+    """Ask about one pod, and return the milliseconds, and the nodes that are left."""
+    question = orjson.dumps({"Pod": wanted, "Nodes": None, "NodeNames": names})
+    begin = time.perf_counter()
+    answer = extender.filter(orjson.loads(question), 0.0)
+    orjson.dumps(answer)
+    if len(answer["NodeNames"]) > 1:
+        left = orjson.dumps({"Pod": wanted, "Nodes": None, "NodeNames": answer["NodeNames"]})
+        orjson.dumps(extender.prioritize(orjson.loads(left)))
+    return (time.perf_counter() - begin) * 1000, answer["NodeNames"]
+
+
+def preempted(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -> float:
+    """Ask who has to go for one pod, and return the milliseconds."""
+    victims = {name: {"Pods": [{"UID": "r0-0"}], "NumPDBViolations": 0} for name in names}
+    question = orjson.dumps({"Pod": wanted, "NodeNameToMetaVictims": victims})
+    begin = time.perf_counter()
+    *_, answer = VictimSelector(extender).answer(orjson.loads(question), (), 0.0)
+    orjson.dumps(answer)
+    assert answer["NodeNameToMetaVictims"], "there are victims"
+    return (time.perf_counter() - begin) * 1000
+
+
+def measured(given: argparse.Namespace) -> dict[str, Any]:
+    """Go through the kinds of questions, and return milliseconds and what is broken."""
+    names = [f"lower-{number}" for number in range(given.lowers)]
+    extender = SchedulerExtender({name: site(name, given.nodes) for name in names})
+    gc.collect()
+    gc.freeze()
+    burst, unplaced = [], 0
+    for number in range(given.pods):
+        took, left = asked(extender, pod(f"p{number}", "1"), names)
+        burst.append(took)
+        unplaced += not left
+        for name in left[1:]:
+            extender.sites[name].ground.forget(("default", f"p{number}"))
+    nowhere = [asked(extender, pod(f"big{number}", "3"), names)[0] for number in range(given.pods)]
+    kinds = [
+        asked(extender, pod(f"kind{number}", "3", nodeSelector={"kind": str(number)}), names)[0] for number in range(50)
+    ]
+    high = {"priority": 1000}
+    curable = [asked(extender, pod(f"high{number}", "3", **high), names)[0] for number in range(given.pods)]
+    vain = [pod(f"vain{number}", "4", **high) for number in range(50)]
+    for number, each in enumerate(vain):
+        each["metadata"]["labels"]["kind"] = str(number)
+    in_vain = [asked(extender, each, names)[0] for each in vain]
+    verb = [preempted(extender, pod(f"verb{number}", "3", **high), names) for number in range(20)]
+    found = {
+        "preempting_siblings": percentile(sorted(curable[1:]), 0.99),
+        "preempting_in_vain": percentile(sorted(in_vain), 0.99),
+        "preempt_verb": percentile(sorted(verb), 0.99),
+        "fits": percentile(sorted(burst), 0.99),
+        "fits_p50": percentile(sorted(burst), 0.5),
+        "nowhere_first": nowhere[0],
+        "nowhere_siblings": percentile(sorted(nowhere[1:]), 0.99),
+        "nowhere_new_kinds": percentile(sorted(kinds), 0.99),
+    }
+    broken = [f"{name}: {found[name]:.2f} ms, the bar is {bar:g}" for name, bar in BARS.items() if found[name] > bar]
+    broken += [f"{unplaced} pods of the burst were sent nowhere"] if unplaced else []
+    return {"ms": {name: round(value, 3) for name, value in found.items()}, "bars_ms": BARS, "broken": broken}
+
+
+def main() -> int:
+    """Read the arguments, measure, keep the result, and return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--lowers", type=int, default=10)
+    parser.add_argument("--nodes", type=int, default=500, help="in each")
+    parser.add_argument("--pods", type=int, default=500, help="in the burst")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    result = measured(given)
+    print("  ".join(f"{name} {value} ms" for name, value in result["ms"].items()))
+    path = keep(
+        given.results, NAME, "none", {"lowers": given.lowers, "nodes": given.nodes, "pods": given.pods, **result}
+    )
+    return verdict(NAME, result["broken"], path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

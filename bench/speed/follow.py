@@ -1,0 +1,368 @@
+"""Many logs followed at once: what is lost, how late lines come, and what it costs pods that are mirrored meanwhile.
+
+    .venv/bin/python -m bench.speed.follow --streams 200 --rate 50000 --seconds 60 --pods 500 --rounds 3
+
+The logs of pods are written at a steady rate, each line with the time of its writing, and followed through the upper
+cluster and at the lowers directly, by turns, by the same reader. After `--seconds` the pods of a Deployment are
+mirrored while the streams go on: by the engine that carries the streams; by the ceiling beside it, under the same
+streams; and by the ceiling while the logs are followed directly. A machine that the direct streams alone fill measures
+itself: then the result says so, and a lower `--rate`, or longer lines, is the way out. What all of it took of the
+processors stands with each turn.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from bench.kit.children import Child, ceiling
+from bench.kit.oracles import is_ready
+from bench.kit.parties import calm, nodes_usable
+from bench.kit.sites import DEPLOYMENTS, NODES, PODS, Manifest, Refused, Site, until, until_gone
+from bench.kit.trial import NAMESPACE, Trial, run
+from bench.kit.workload import PROVIDER, deployment
+from bench.speed.lines import Reading, Shape, between, due, entry, harmed, line, told
+from bench.speed.makespan import all_ready, labelled
+from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import Options
+
+if TYPE_CHECKING:
+    from typing import Self
+
+LATE = 0.050
+"""Seconds by which the 99th percentile of delays may be behind the direct one."""
+BAR = 1.2
+"""Times the ceiling's makespan."""
+FULL = 0.8
+"""Of the machine, that the direct streams may take."""
+CONTAINER = "c"
+TICK = 0.01
+LIMIT = 300.0
+GRACE = 30.0
+WATCHES = Path("/proc/sys/fs/inotify/max_user_instances")
+SPARE = 1000
+
+
+class Pen:
+    """Writes the logs of the followed pods, all lines that are due every hundredth of a second."""
+
+    def __init__(self, files: Sequence[Path], shape: Shape) -> None:
+        self.written = [0] * len(files)
+        self.slowest = 0.0
+        """Seconds by which a look at what is due came late: the bench's own part in the delays."""
+        self._files = files
+        self._shape = shape
+        self._open: list[int] = []
+
+    def begin(self) -> None:
+        """Make each log with its first line, so that its readers get an answer."""
+        for path in self._files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            self._open.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644))
+        for stream in range(len(self._files)):
+            self._write(stream)
+
+    async def go_on(self) -> None:
+        """Write what is due, until it is cancelled."""
+        begin = last = time.monotonic()
+        while True:
+            await asyncio.sleep(TICK)
+            now = time.monotonic()
+            self.slowest, last = max(self.slowest, now - last - TICK), now
+            for stream in range(len(self._files)):
+                while self.written[stream] <= due(self._shape, stream, now - begin):
+                    self._write(stream)
+
+    def end(self) -> None:
+        """Close the logs and remove them, which ends those who follow them."""
+        while self._open:
+            os.close(self._open.pop())
+        for path in self._files:
+            path.unlink()
+
+    def _write(self, stream: int) -> None:
+        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").encode()
+        text = line(stream, self.written[stream], time.time_ns(), self._shape.line)
+        os.write(self._open[stream], entry(text, stamp))
+        self.written[stream] += 1
+
+
+class Followed:
+    """The pods whose logs are followed: one for each stream, spread over the lowers."""
+
+    def __init__(self, trial: Trial, shape: Shape, nodes: dict[str, str]) -> None:
+        self.shape = shape
+        self._trial = trial
+        self._lowers = [list(nodes)[number % len(nodes)] for number in range(shape.streams)]
+        self._nodes = nodes
+        self.names = [f"follow-{number:03d}" for number in range(shape.streams)]
+
+    async def make(self) -> None:
+        """Create the pods above and wait until they are ready."""
+        for name, lower in zip(self.names, self._lowers, strict=True):
+            await self._trial.upper.call("POST", PODS.format(NAMESPACE), _pod(name, self._nodes[lower]))
+
+        async def are_ready() -> bool:
+            """Look at all of them."""
+            found = await self._trial.upper.items(f"{PODS.format(NAMESPACE)}?labelSelector=followed")
+            return len(found) == len(self.names) and all(map(is_ready, found))
+
+        await until(are_ready, f"{len(self.names)} pods are ready", LIMIT)
+
+    @asynccontextmanager
+    async def streams(self, way: str) -> AsyncIterator["Streams"]:
+        """Write and follow the logs; afterwards all that was written was read, or is reported as missing."""
+        clusters = self._trial.sandbox.clusters
+        files = [
+            clusters[lower].logs / NAMESPACE / name / f"{CONTAINER}.log"
+            for name, lower in zip(self.names, self._lowers, strict=True)
+        ]
+        async with _readers(self._trial.sandbox, len(self.names)) as sites:
+            made = Streams(Pen(files, self.shape), self.shape)
+            for number, (name, lower) in enumerate(zip(self.names, self._lowers, strict=True)):
+                made.follow(number, sites[UPPER if way == "through" else lower], name)
+            async with made:
+                yield made
+
+
+class Streams:
+    """The logs while they are written and followed; used with `async with`."""
+
+    def __init__(self, pen: Pen, shape: Shape) -> None:
+        self.readings: list[Reading] = []
+        self.broken: list[str] = []
+        self.pen = pen
+        self._shape = shape
+        self._sources: list[tuple[Site, str]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def follow(self, number: int, site: Site, pod: str) -> None:
+        """Follow a log at a cluster."""
+        self.readings.append(Reading(number, self._shape.line))
+        self._sources.append((site, f"{PODS.format(NAMESPACE)}/{pod}/log?follow=true&container={CONTAINER}"))
+
+    async def __aenter__(self) -> "Self":
+        self.pen.begin()
+        pairs = zip(self._sources, self.readings, strict=True)
+        self._tasks = [asyncio.create_task(_read(site, path, reading)) for (site, path), reading in pairs]
+        await until(self._have, "every log is followed", LIMIT)
+        self._tasks.append(asyncio.create_task(self.pen.go_on()))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        *reading, writing = self._tasks
+        writing.cancel()
+        await asyncio.wait({asyncio.create_task(until(self._have, "everything was read", GRACE))})
+        self.pen.end()
+        await asyncio.wait(reading, timeout=GRACE)
+        self.broken += [f"log {number} has no end" for number, task in enumerate(reading) if not task.done()]
+        for task in self._tasks:
+            task.cancel()
+        ends = await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.broken += [f"{type(one).__name__}: {one}" for one in ends if isinstance(one, Exception)]
+        self.broken += harmed(self.readings, self.pen.written)
+
+    async def _have(self) -> bool:
+        """Report whether every reader has what was written; one that ended too early raises what ended it."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
+        return all(one.lines >= lines for one, lines in zip(self.readings, self.pen.written, strict=True))
+
+
+async def _read(site: Site, path: str, reading: Reading) -> None:
+    async with site.session.get(path) as answer:
+        if answer.status != HTTPStatus.OK:
+            raise Refused(answer.status, f"{site.name}: {path}: {await answer.text()}")
+        async for data in answer.content.iter_any():
+            reading.take(data, time.time_ns())
+
+
+@asynccontextmanager
+async def _readers(sandbox: Sandbox, streams: int) -> AsyncIterator[dict[str, Site]]:
+    """Connect to every cluster, for so many streams at a time."""
+    sites = {name: Site(cluster, at_once=streams) for name, cluster in sandbox.clusters.items()}
+    try:
+        yield sites
+    finally:
+        await asyncio.gather(*(site.session.close() for site in sites.values()))
+
+
+def _pod(name: str, node: str) -> Manifest:
+    container = {"name": CONTAINER, "image": "none"}
+    spec = {"nodeName": node, "containers": [container], "terminationGracePeriodSeconds": 1}
+    return {"metadata": {"name": name, "labels": {"followed": "true"}}, "spec": spec}
+
+
+@contextmanager
+def watches(streams: int) -> Iterator[None]:
+    """Let the lowers' nodes watch so many log files, and put back what was, where this is ours to set.
+
+    Each takes an inotify instance, of which a user has 128 as a rule, and three clusters take forty.
+    """
+    had = int(WATCHES.read_text())
+    if had >= streams + SPARE or not os.access(WATCHES, os.W_OK):
+        yield
+        return
+    print(f"follow: {WATCHES} is {streams + SPARE} for now instead of {had}", flush=True)
+    WATCHES.write_text(str(streams + SPARE))
+    try:
+        yield
+    finally:
+        WATCHES.write_text(str(had))
+
+
+async def mirrored(trial: Trial, pods: int, *, by_ceiling: bool) -> float:
+    """Return the seconds until the pods of a Deployment are all Ready; afterwards they are gone from every cluster.
+
+    The engine's nodes have a taint that the ceiling's do not have, so a toleration decides whose the pods are.
+    """
+    name = f"follow-{time.time_ns() // 1_000_000}"
+    body = deployment(name, pods)
+    body["spec"]["template"]["spec"]["tolerations"] = [] if by_ceiling else [PROVIDER]
+    begin = time.monotonic()
+    await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), body)
+    found = await all_ready(trial.upper, labelled(name), pods, begin, LIMIT)
+    await trial.upper.delete(f"{DEPLOYMENTS.format(NAMESPACE)}/{name}?propagationPolicy=Background")
+    for site in (trial.upper, *trial.lowers.values()):
+        await until_gone(site, PODS.format(NAMESPACE), labelled(name), LIMIT)
+    return float(found.summary()["last_ready_s"])
+
+
+@asynccontextmanager
+async def beside(trial: Trial, *, wanted: bool) -> AsyncIterator[Child | None]:
+    """Run the ceiling beside the engine, with nodes of its own, if it is wanted."""
+    if not wanted:
+        yield None
+        return
+    child = ceiling(trial.sandbox, trial.sandbox.directory / "ceiling.log")
+    try:
+        await nodes_usable(trial.upper, 2 * len(trial.lowers))
+        yield child
+    finally:
+        child.stop()
+        for node in await trial.upper.items(NODES):
+            if node["metadata"]["name"].startswith("ceiling-"):
+                await trial.upper.delete(f"{NODES}/{node['metadata']['name']}")
+
+
+def spent(trial: Trial) -> dict[str, float]:
+    """Return the CPU seconds that have gone to the upper cluster, the lowers with their nodes, the engine, and this."""
+    assert trial.engine is not None
+    sums = {"upper": 0.0, "lowers": 0.0, "engine": trial.engine.usage().cpu, "bench": sum(os.times()[:2])}
+    for name, cluster in trial.sandbox.clusters.items():
+        for pid in cluster.pids.values():
+            times = psutil.Process(pid).cpu_times()
+            sums["upper" if name == UPPER else "lowers"] += times.user + times.system
+    return sums
+
+
+async def turn(trial: Trial, followed: Followed, given: Namespace, way: str, *, by_ceiling: bool) -> dict[str, Any]:
+    """Follow all logs one way for a time, then mirror pods under it, and return what was measured and what broke."""
+    async with beside(trial, wanted=by_ceiling):
+        await calm()
+        async with followed.streams(way) as streams:
+            before, begin = spent(trial), time.time()
+            await asyncio.sleep(given.seconds)
+            after, quiet = spent(trial), time.time()
+            seconds = await mirrored(trial, given.pods, by_ceiling=by_ceiling) if given.pods else 0.0
+            last, end = spent(trial), time.time()
+    run: dict[str, Any] = {"way": way, "mirror": "ceiling" if by_ceiling else "engine", "last_ready_s": seconds}
+    run |= {"cores": _cores(before, after, quiet - begin), **told(between(streams.readings, begin, quiet))}
+    mirroring = {"cores": _cores(after, last, end - quiet), **told(between(streams.readings, quiet, end))}
+    run |= {f"mirroring_{name}": value for name, value in mirroring.items()}
+    run |= {"writer_late_ms": round(streams.pen.slowest * 1000, 1), "broken": streams.broken}
+    print(" ".join(f"{key}={value}" for key, value in run.items()), flush=True)
+    return run
+
+
+def _cores(before: dict[str, float], after: dict[str, float], seconds: float) -> dict[str, float]:
+    """Return how many processors each took, from CPU seconds."""
+    return {name: round((after[name] - before[name]) / max(seconds, 1e-9), 3) for name in after}
+
+
+TURNS = (("direct", True), ("through", False), ("through", True))
+"""Which way logs are followed, and whether the ceiling mirrors pods meanwhile."""
+
+
+async def follow(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+    """Take all turns in all rounds."""
+    with watches(given.streams):
+        return await _followed(sandbox, given)
+
+
+async def _followed(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+    async with Trial(sandbox) as trial:
+        await trial.start_engine_and_nodes()
+        nodes = {name: name for name in trial.lowers}
+        followed = Followed(trial, Shape(given.streams, given.rate, given.line), nodes)
+        await followed.make()
+        runs = [
+            {"round": number, **await turn(trial, followed, given, way, by_ceiling=by_ceiling)}
+            for number in range(1, given.rounds + 1)
+            for way, by_ceiling in TURNS
+        ]
+        await trial.clear()
+    lost = [words for one in runs for words in one["broken"]]
+    return {"shape": followed.shape._asdict(), "seconds": given.seconds, "runs": runs, "broken": lost}
+
+
+def judged(runs: Sequence[dict[str, Any]], processors: int) -> tuple[dict[str, float], list[str]]:
+    """Return medians over the rounds, and what is over a bar."""
+
+    def of(field: str, way: str, mirror: str) -> float:
+        """Take the median of a field over the runs of one kind."""
+        return float(median(one[field] for one in runs if (one["way"], one["mirror"]) == (way, mirror)))
+
+    found = {
+        "direct_p99_ms": of("p99_ms", "direct", "ceiling"),
+        "through_p99_ms": of("p99_ms", "through", "engine"),
+        "mirroring_direct_p99_ms": of("mirroring_p99_ms", "direct", "ceiling"),
+        "mirroring_through_p99_ms": of("mirroring_p99_ms", "through", "engine"),
+    }
+    later = found["through_p99_ms"] - found["direct_p99_ms"]
+    over = [f"the 99th percentile of delays is {later:.1f} ms behind the direct one"] if later > LATE * 1000 else []
+    ready = of("last_ready_s", "through", "engine")
+    if ready:
+        found["x_ceiling_under_the_same_streams"] = round(ready / of("last_ready_s", "through", "ceiling"), 3)
+        found["x_ceiling_under_direct_streams"] = round(ready / of("last_ready_s", "direct", "ceiling"), 3)
+        ratio = found["x_ceiling_under_the_same_streams"]
+        over += [f"pods take {ratio:g} x the ceiling's time under the same streams"] if ratio > BAR else []
+    cores = [sum(one["cores"].values()) for one in runs if one["way"] == "direct"]
+    found["direct_cores"] = round(median(cores), 2)
+    if found["direct_cores"] > FULL * processors:
+        words = f" (the direct streams alone take {found['direct_cores']:g} of {processors} processors)"
+        over = [one + words for one in over]
+    return found, over
+
+
+async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+    """Measure and judge."""
+    result = await follow(sandbox, given)
+    medians, over = judged(result["runs"], os.cpu_count() or 1)
+    print(" ".join(f"{key}={value}" for key, value in medians.items()), flush=True)
+    return {"medians": medians, **result, "broken": result["broken"] + over}
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Add what there is to say about the streams."""
+    parser.add_argument("--streams", type=int, default=200)
+    parser.add_argument("--rate", type=int, default=50_000, help="bytes a second of each log")
+    parser.add_argument("--line", type=int, default=5_000, help="bytes of a line; each costs the same, long or short")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of streams before pods are mirrored under them")
+
+
+if __name__ == "__main__":
+    sys.exit(run("follow", scenario, Options(), pods=500, rounds=3, words=__doc__ or "", arguments=arguments))

@@ -1,0 +1,92 @@
+"""What the bench of preemption takes for a scene, for needless, and for a failure."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from bench.conformance.preemption.__main__ import Outcome, judged, manifest, summed
+from bench.conformance.preemption.scenes import PLIGHTS, Member, Place, Scene, fits, is_same, needless, plight, scene
+
+LOWERS = ("a", "b")
+HERE, BESIDE = Place("n", "a", 4000), Place("m", "a", 4000)
+COMER = Member("comer", "", 2000, "high")
+
+
+def staged(*members: Member, comer: Member = COMER, places: tuple[Place, ...] = (HERE, BESIDE)) -> Scene:
+    """Make a scene."""
+    return Scene(places, members, {}, comer)
+
+
+def there(name: str, node: str = "n", cpu: int = 3000, kind: str = "low", **more: bool) -> Member:
+    """Make a pod that is there."""
+    return Member(name, node, cpu, kind, **more)
+
+
+@pytest.mark.parametrize(
+    ("made", "like"),
+    [
+        (staged(), "room"),
+        (staged(there("x"), there("y", "m")), "fragments"),
+        (staged(there("x", kind="top"), there("y", "m", kind="top")), "fragments in vain"),
+        (staged(there("x", cpu=4000), there("y", "m", 3500)), "full"),
+        (staged(there("x", cpu=4000), there("y", "m", 4000), comer=Member("c", "", 2000, "never")), "full in vain"),
+        (staged(places=(Place("n", "a", 4000, cordoned=True),)), "full in vain"),
+    ],
+)
+def test_what_a_scene_is_like(made: Scene, like: str) -> None:
+    """By the room that there is, and that there would be."""
+    assert plight(made) == like
+
+
+def test_scenes_are_the_same_for_a_seed_and_of_all_kinds() -> None:
+    """However often they are made."""
+    made = [scene(Random(f"1/{number}"), number, LOWERS) for number in range(200)]
+    assert made == [scene(Random(f"1/{number}"), number, LOWERS) for number in range(200)]
+    assert Counter(map(plight, made)).keys() == PLIGHTS.keys()
+    for one in made:
+        for lower in LOWERS:
+            names = {place.name for place in one.places if place.lower == lower}
+            assert sum(member.port for member in one.members if member.node in names) <= 1
+
+
+def test_who_goes_needlessly() -> None:
+    """One without whom the pod would not have its room goes for a reason; all do in vain for one that has no node."""
+    made = staged(there("x"), there("y", cpu=1000), there("z", "m"))
+    assert needless(made, "n", frozenset({"x"}), virtual=True) == []
+    assert needless(made, "n", frozenset({"x", "y"}), virtual=True) == ["y"]
+    assert needless(made, "", frozenset({"x"}), virtual=True) == ["x"]
+
+
+def test_a_virtual_node_is_one_host() -> None:
+    """Who has the port on another real node goes for a reason there, and in vain in one cluster."""
+    made = staged(there("x", "m", port=True), comer=Member("comer", "", 2000, "high", port=True))
+    assert fits(made, "n", frozenset(), virtual=False)
+    assert not fits(made, "n", frozenset(), virtual=True)
+    assert not is_same(made)
+    assert is_same(staged(there("x", port=True), comer=made.comer, places=(HERE,)))
+    assert needless(made, "n", frozenset({"x"}), virtual=True) == []
+    assert needless(made, "n", frozenset({"x"}), virtual=False) == ["x"]
+
+
+def test_when_it_fails() -> None:
+    """Too many scenes end otherwise, or anybody goes in vain: for nothing, or with a priority that is not lower."""
+    made = staged(there("x"), there("y", "m", kind="top"))
+    good = judged(made, Outcome("n", frozenset({"x"}), 1.0), Outcome("n", frozenset({"x"}), 1.0))
+    rows = [{**good, "plight": "fragments", "by_engine": 1}] * 98
+    other = {**judged(made, Outcome("", frozenset(), 1.0), Outcome("n", frozenset({"x"}), 1.0)), **rows[0]}
+    assert summed(rows)["broken"] == []
+    odd = {**other, "agreed": False}
+    assert summed([*rows, odd, odd])["broken"] == []
+    assert summed([*rows, odd, odd, odd])["broken"] == ["98 of 101 scenes end alike"]
+    for outcome in (Outcome("", frozenset({"x"}), 1.0), Outcome("m", frozenset({"y"}), 1.0)):
+        vain = {**rows[0], **judged(made, outcome, outcome)}
+        assert summed([*rows, vain])["broken"] == ["1 pods went in vain"]
+
+
+def test_a_pod_has_its_node_on_both_sides() -> None:
+    """Above the virtual one, with what it asks of the real one in an annotation; one that comes has none."""
+    above, real = (manifest(there("x"), HERE, above=side) for side in (True, False))
+    assert (above["spec"]["nodeName"], real["spec"]["nodeName"]) == ("a", "n")
+    assert above["metadata"]["annotations"] == {"clusterSelector": '{"nodeSelector":{"kubernetes.io/hostname":"n"}}'}
+    assert "nodeName" not in manifest(COMER, None, above=True)["spec"]

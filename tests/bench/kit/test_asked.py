@@ -1,0 +1,129 @@
+"""A proxy reads from a request what an audit log would say, and the preconditions, which no audit log says."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from bench.kit.faultproxy.asked import asked, place_of
+from bench.kit.faultproxy.faults import Passed, Refused, status
+from bench.kit.faultproxy.journal import Journal
+
+POD = "/api/v1/namespaces/shop/pods/web"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/api/v1/pods", ("pods", "", "", "")),
+        ("/api/v1/namespaces/shop/pods", ("pods", "", "shop", "")),
+        (POD, ("pods", "", "shop", "web")),
+        (f"{POD}/status", ("pods", "status", "shop", "web")),
+        (f"{POD}/proxy/a/b", ("pods", "proxy/a/b", "shop", "web")),
+        ("/api/v1/nodes/n1/status", ("nodes", "status", "", "n1")),
+        ("/api/v1/namespaces", ("namespaces", "", "", "")),
+        ("/api/v1/namespaces/shop", ("namespaces", "", "shop", "shop")),
+        ("/api/v1/namespaces/shop/status", ("namespaces", "status", "shop", "shop")),
+        ("/apis/apps/v1/namespaces/shop/deployments/d/scale", ("deployments", "scale", "shop", "d")),
+        ("/apis/storage.k8s.io/v1/storageclasses/fast", ("storageclasses", "", "", "fast")),
+        ("/api/v1/namespaces/shop/configmaps/a%20b", ("configmaps", "", "shop", "a b")),
+        ("/version", ("", "", "", "")),
+        ("/apis/apps/v1", ("", "", "", "")),
+    ],
+)
+def test_a_path_says_what_it_is_about(path: str, expected: tuple[str, str, str, str]) -> None:
+    """Resource, subresource, namespace and name, in the words of audit logs."""
+    assert place_of(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "verb"),
+    [
+        ("GET", POD, "get"),
+        ("GET", "/api/v1/pods?limit=5", "list"),
+        ("GET", "/api/v1/pods?watch=1&timeoutSeconds=5", "watch"),
+        ("GET", "/api/v1/pods?watch=true", "watch"),
+        ("GET", "/api/v1/pods?watch=0", "list"),
+        ("POST", "/api/v1/pods", "create"),
+        ("PUT", POD, "update"),
+        ("PATCH", POD, "patch"),
+        ("DELETE", POD, "delete"),
+        ("DELETE", "/api/v1/namespaces/shop/pods", "deletecollection"),
+    ],
+)
+def test_a_method_becomes_the_verb_of_audit_logs(method: str, target: str, verb: str) -> None:
+    """What reads and what writes is told apart by it."""
+    found = asked("upper", method, target, b"")
+    assert found.verb == verb
+    assert found.is_write == (method != "GET")
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "expected"),
+    [
+        ("DELETE", {"preconditions": {"uid": "u", "resourceVersion": "7"}}, ("u", "7")),
+        ("DELETE", {"gracePeriodSeconds": 0}, ("", "")),
+        ("DELETE", None, ("", "")),
+        ("PATCH", {"metadata": {"uid": "u"}, "data": {}}, ("u", "")),
+        ("PATCH", {"metadata": {"resourceVersion": "7"}}, ("", "7")),
+        ("PATCH", {"metadata": None}, ("", "")),
+        ("PATCH", [{"op": "replace", "path": "/metadata/uid", "value": "u"}], ("u", "")),
+        ("PATCH", [{"op": "test", "path": "/metadata/resourceVersion", "value": "7"}], ("", "7")),
+        ("PATCH", [{"op": "remove", "path": "/metadata/uid"}], ("", "")),
+        ("PATCH", [{"op": "add", "path": "/data/k", "value": "u"}, "no operation"], ("", "")),
+        ("PUT", {"metadata": {"uid": "u", "resourceVersion": "7"}}, ("u", "7")),
+        ("POST", {"metadata": {"uid": "u"}, "deleteOptions": {"preconditions": {"uid": "v"}}}, ("v", "")),
+        ("POST", {"metadata": {"uid": "u"}}, ("", "")),
+    ],
+)
+def test_preconditions_are_read_from_every_sort_of_body(method: str, body: Any, expected: tuple[str, str]) -> None:
+    """A delete's options, an eviction's, an object, a merge patch, a JSON patch; a body without any has none."""
+    found = asked("upper", method, POD, b"" if body is None else orjson.dumps(body))
+    assert (found.uid, found.version) == expected
+
+
+def test_what_is_no_json_has_no_preconditions() -> None:
+    """It is for the apiserver to refuse it."""
+    assert asked("upper", "PATCH", POD, b"{").uid == ""
+
+
+def test_a_new_object_is_named_by_its_body() -> None:
+    """The path of a create does not say what it creates; of a subresource it does."""
+    body = orjson.dumps({"metadata": {"name": "web"}})
+    assert asked("upper", "POST", "/api/v1/namespaces/shop/pods", body).name == "web"
+    space = asked("upper", "POST", "/api/v1/namespaces", body)
+    assert (space.name, space.namespace) == ("web", "web")
+    assert asked("upper", "POST", f"{POD}/eviction", orjson.dumps({"metadata": {"name": "x"}})).name == "web"
+    assert asked("upper", "POST", "/api/v1/namespaces/shop/pods", b"[]").name == ""
+
+
+def test_a_request_can_be_read_by_people() -> None:
+    """Cluster, verb, kind and name."""
+    assert str(asked("lower-a", "PATCH", f"{POD}/status", b"{}")) == "lower-a: patch pods/status shop/web"
+
+
+def test_a_write_has_the_form_of_an_audit_record() -> None:
+    """So that the oracles over audit logs judge it too."""
+    journal = Journal()
+    found = asked("upper", "PATCH", f"{POD}/status", b"{}", user="me", agent="tensile/1")
+    written = journal.note(found, Passed(), 1.0)
+    assert not written.is_done
+    written.status = 200
+    assert written.is_done
+    assert written.record() == {
+        "verb": "patch",
+        "user": {"username": "me"},
+        "userAgent": "tensile/1",
+        "objectRef": {"resource": "pods", "subresource": "status", "namespace": "shop", "name": "web"},
+        "responseStatus": {"code": 200},
+    }
+    assert "subresource" not in journal.note(asked("upper", "DELETE", POD, b""), Passed(), 2.0).record()["objectRef"]
+    assert (len(journal), [one.at for one in journal.since(1)]) == (2, [2.0])
+
+
+def test_a_refusal_is_worded_as_the_apis() -> None:
+    """With code and reason, and causes where there are any."""
+    told = orjson.loads(Refused(403, causes=("NamespaceTerminating",)).body())
+    assert (told["kind"], told["code"], told["reason"]) == ("Status", 403, "Forbidden")
+    assert told["details"] == {"causes": [{"reason": "NamespaceTerminating"}]}
+    assert "details" not in status(500, "broken")

@@ -1,0 +1,101 @@
+"""Two runs end in the same state, or it is told in what they differ."""
+
+from typing import Any
+
+from faultkit import MARK, A, above, below
+
+from bench.kit.endstates import differences, state_of, strays, touched
+
+Objects = dict[str, dict[str, list[dict[str, Any]]]]
+
+
+def run(number: int, **words: Any) -> Objects:
+    """Make the objects of a run: a pod above and below, with what differs between any two runs."""
+    upper, lower = above(f"u{number}", **words), below(f"l{number}", f"u{number}", address=f"10.0.0.{number}")
+    for pod in (upper, lower):
+        pod["metadata"] |= {"name": "web", "namespace": f"shop-{number}", "resourceVersion": str(number)}
+        pod["spec"] = {"nodeName": f"n{number}" if pod is lower else A}
+    return {"upper": {"pods": [upper]}, A: {"pods": [lower]}}
+
+
+def state(objects: Objects, number: int) -> dict[str, Any]:
+    """Return the state of such a run."""
+    return state_of(objects, {f"shop-{number}": "SHOP"})
+
+
+def test_two_runs_that_went_well_are_alike() -> None:
+    """UIDs, versions, addresses, namespaces and the lower node do not count; a name in the state does."""
+    first, second = state(run(1), 1), state(run(2), 2)
+    assert differences(first, second) == []
+    assert list(first) == ["upper pods SHOP/web", "lower-a pods SHOP/web"]
+
+
+def test_what_is_missing_or_left_over_is_told() -> None:
+    """On whichever side."""
+    whole, half = run(1), run(2)
+    half[A]["pods"] = []
+    assert differences(state(whole, 1), state(half, 2)) == ["lower-a pods SHOP/web is not there"]
+    assert differences(state(half, 2), state(whole, 1)) == ["lower-a pods SHOP/web is there"]
+
+
+def test_an_object_that_is_ending_is_another_state() -> None:
+    """Whenever that began."""
+    one, two = state(run(1, ending=True), 1), state(run(2, ending=True), 2)
+    assert differences(one, two) == []
+    said = differences(one, state(run(3), 3))
+    assert said == ["upper pods SHOP/web: /metadata/deletionTimestamp is None and not True"]
+
+
+def test_what_differs_is_told_with_its_path() -> None:
+    """And with both values."""
+    said = differences(state(run(1), 1), state(run(2, phase="Pending"), 2))
+    assert said == ["upper pods SHOP/web: /status/phase is 'Pending' and not 'Running'"]
+
+
+def test_a_reference_to_an_object_that_is_gone_is_a_difference() -> None:
+    """A lower pod for a former upper pod of the same name looks right and is not."""
+    stale = run(2)
+    stale[A]["pods"][0]["metadata"]["annotations"] = {"tensile-kube.io/upper-uid": "another"}
+    (said,) = differences(state(run(1), 1), state(stale, 2))
+    assert said.startswith(
+        "lower-a pods SHOP/web: /metadata/annotations/tensile-kube.io/upper-uid is 'another' and not"
+    )
+
+
+def test_conditions_have_no_order_and_no_times() -> None:
+    """Only types and what they say."""
+    one, two = run(1), run(2)
+    for objects, turned in ((one, 1), (two, -1)):
+        found = [
+            {"type": "Ready", "status": "True", "lastTransitionTime": str(turned)},
+            {"type": "Gate", "status": "True"},
+        ]
+        objects["upper"]["pods"][0]["status"]["conditions"] = found[::turned]
+    assert differences(state(one, 1), state(two, 2)) == []
+
+
+def test_random_names_of_token_volumes_are_one() -> None:
+    """Admission draws them."""
+    one, two = run(1), run(2)
+    for objects, drawn in ((one, "abcde"), (two, "x2z4q")):
+        objects["upper"]["pods"][0]["spec"]["volumes"] = [{"name": f"kube-api-access-{drawn}"}]
+    assert differences(state(one, 1), state(two, 2)) == []
+
+
+def test_strays_are_ours_without_an_upper_object() -> None:
+    """Of every kind; what is another owner's is not looked at."""
+    found = run(1)
+    assert strays(found, "upper", MARK) == []
+    found["upper"]["pods"] = []
+    assert strays(found, "upper", MARK) == ["lower-a pods shop-1/web is for an upper object that is not there"]
+    assert strays(found, "upper", "another") == []
+
+
+def test_a_canary_that_was_touched_is_told() -> None:
+    """Changed, replaced by one of its name, or gone."""
+    canary = {"metadata": {"name": "canary", "uid": "1", "resourceVersion": "5"}}
+    changed = {"metadata": canary["metadata"] | {"resourceVersion": "6"}}
+    replaced = {"metadata": canary["metadata"] | {"uid": "2"}}
+    assert touched([canary], [canary, changed], A) == []
+    for after in ([changed], [replaced], []):
+        assert touched([canary], after, A) == ["lower-a: canary is not ours and was touched"]

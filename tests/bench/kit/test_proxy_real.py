@@ -1,0 +1,180 @@
+"""A fault proxy before a real apiserver: it is not noticed, until it is told to do something."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from proxykit import BROKEN, fronted
+
+from bench.kit.faultproxy.directors import writes
+from bench.kit.faultproxy.faults import Delayed, Dropped, Fault, Hung, Lost, Refused, Torn
+from bench.kit.faultproxy.tampers import Doubling, Dropping, Swapping, about
+from bench.kit.sites import Refused as SiteRefused
+from tensile.sandbox import audit
+from tensile.sandbox.sandbox import Sandbox
+
+pytestmark = pytest.mark.real
+LIMIT = 20.0
+CREATES = writes("configmaps", "create")
+
+
+async def test_what_passes_is_what_the_apiserver_says(sandbox: Sandbox) -> None:
+    """Answers and refusals are its own, for the user who asked; each write is in the journal with its answer."""
+    async with fronted(sandbox) as front:
+        start = audit.position(front.past.audit_log)
+        made = await front.make()
+        assert await front.past.call("GET", f"{front.maps}/{front.name()}") == made
+        with pytest.raises(SiteRefused, match="already exists"):
+            await front.make()
+        version = await front.site.version()
+        assert version == await front.past.version()
+        assert [(one.status, one.told) for one in front.proxy.journal.writes] == [(201, True), (409, True)]
+        await until(lambda: len(creates_of(audit.read(front.past.audit_log, start), front.name())) == 2)
+        records = creates_of(audit.read(front.past.audit_log, start), front.name())
+        assert [one["user"]["username"] for one in records] == [one.asked.user for one in front.proxy.journal.writes]
+
+
+def creates_of(records: list[audit.Record], name: str) -> list[audit.Record]:
+    """Return the records of an object's creation."""
+    return [one for one in records if one["verb"] == "create" and one.get("objectRef", {}).get("name") == name]
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_done"),
+    [(Dropped(), False), (Lost(), True), (Torn(), True)],
+    ids=["dropped", "lost", "torn"],
+)
+async def test_a_write_can_be_lost_on_either_way(sandbox: Sandbox, fault: Fault, *, is_done: bool) -> None:
+    """Who asked cannot tell whether it was done: the connection breaks all the same."""
+    async with fronted(sandbox) as front:
+        front.script.on(CREATES, fault)
+        with pytest.raises(BROKEN):
+            await front.make()
+        assert await front.names() == ([front.name()] if is_done else [])
+        (write,) = front.proxy.journal.writes
+        assert (write.is_done, write.told) == (is_done, False)
+        await front.make(1)
+
+
+async def test_a_write_can_be_refused_with_any_status(sandbox: Sandbox) -> None:
+    """It does not reach the apiserver, and says when to come again."""
+    async with fronted(sandbox) as front:
+        for code in (401, 403, 409, 410, 429, 500, 503, 504):
+            front.script.on(CREATES, Refused(code, retry_after=3))
+            async with front.site.session.post(front.maps, json=front.body()) as answer:
+                told = await answer.json()
+                assert (answer.status, answer.headers["Retry-After"]) == (code, "3")
+                assert (told["kind"], told["code"]) == ("Status", code)
+        assert await front.names() == []
+
+
+async def test_a_write_can_be_late_or_hang(sandbox: Sandbox) -> None:
+    """The late one is done in the end; the one that hangs is never answered, and hurts no other."""
+    async with fronted(sandbox) as front:
+        front.script.on(CREATES, Hung(), Delayed(0.05))
+        hanging = asyncio.create_task(front.make(0))
+        await until(lambda: len(front.script.met) == 1)
+        await front.make(1)
+        assert await front.names() == [front.name(1)]
+        assert not hanging.done()
+        hanging.cancel()
+        assert [type(one.fault) for one in front.proxy.journal.writes] == [Hung, Delayed]
+
+
+async def test_a_frozen_cluster_says_nothing_until_it_thaws(sandbox: Sandbox) -> None:
+    """Then it does what was asked meanwhile, and tells what happened."""
+    async with fronted(sandbox) as front, front.watch() as told:
+        front.proxy.freeze()
+        waiting = asyncio.create_task(front.make(0))
+        await front.make(1, past=True)
+        hearing = asyncio.ensure_future(anext(told))
+        await until(lambda: front.proxy.requests >= 2)
+        assert not waiting.done()
+        assert not hearing.done()
+        front.proxy.thaw()
+        await waiting
+        assert await hearing == ("ADDED", front.name(1))
+
+
+async def test_abandoned_connections_are_never_heard_of_again(sandbox: Sandbox) -> None:
+    """Neither a watch that is open nor a request on a kept connection; a new connection works."""
+    async with fronted(sandbox) as front, front.watch() as told:
+        await front.make(0)
+        assert await anext(told) == ("ADDED", front.name(0))
+        front.proxy.abandon()
+        stale = asyncio.create_task(front.site.version())
+        await until(lambda: front.proxy.requests >= 3)
+        hearing = asyncio.ensure_future(anext(told))
+        async with front.watch() as fresh:
+            await front.make(1)
+            assert await anext(fresh) == ("ADDED", front.name(1))
+        assert not stale.done()
+        assert not hearing.done()
+        stale.cancel()
+        hearing.cancel()
+
+
+async def test_a_held_watch_tells_all_when_it_is_released(sandbox: Sandbox) -> None:
+    """In its order, and nothing before."""
+    async with fronted(sandbox) as front, front.watch() as told:
+        (stream,) = front.proxy.streams
+        stream.hold()
+        await front.make(0)
+        await front.make(1)
+        hearing = asyncio.ensure_future(anext(told))
+        async with front.watch() as other:
+            await front.make(2)
+            assert await anext(other) == ("ADDED", front.name(2))
+        assert not hearing.done()
+        stream.release()
+        assert [await hearing, await anext(told)] == [("ADDED", front.name(0)), ("ADDED", front.name(1))]
+
+
+async def test_a_watch_can_be_told_that_its_version_is_gone(sandbox: Sandbox) -> None:
+    """As Kubernetes does it: an ERROR of code 410, and the end."""
+    async with fronted(sandbox) as front, front.watch() as told:
+        front.proxy.streams[0].order("expired")
+        assert [one async for one in told] == [("ERROR", "410")]
+        assert front.proxy.streams == []
+
+
+async def test_a_watch_can_end_or_break(sandbox: Sandbox) -> None:
+    """An end is no error, a reset is one."""
+    async with fronted(sandbox) as front:
+        async with front.watch() as told:
+            front.proxy.streams[0].order("ended")
+            assert [one async for one in told] == []
+        async with front.watch() as told:
+            front.proxy.streams[0].order("reset")
+            with pytest.raises(BROKEN):
+                await anext(told)
+
+
+async def test_single_events_can_be_dropped_doubled_or_swapped(sandbox: Sandbox) -> None:
+    """Each watch tells what it is made to tell."""
+    async with fronted(sandbox) as front:
+        a, b, c = (front.name(number) for number in range(3))
+        for number, (tamper, expected) in enumerate([(Dropping, [b, c]), (Doubling, [a, a, b]), (Swapping, [b, a, c])]):
+            front.proxy.tamper = tamper(about("configmaps"))
+            async with front.watch() as told:
+                for one in range(3):
+                    await front.make(one, past=True)
+                assert [(await anext(told))[1] for _ in expected] == expected, number
+            for name in (a, b, c):
+                await front.past.delete(f"{front.maps}/{name}")
+
+
+async def test_a_cut_resets_what_is_open(sandbox: Sandbox) -> None:
+    """And what comes afterwards finds the cluster as before."""
+    async with fronted(sandbox) as front, front.watch() as told:
+        front.proxy.cut()
+        with pytest.raises(BROKEN):
+            await anext(told)
+        await front.make()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait for what the proxy notes, which tells nobody."""
+    async with asyncio.timeout(LIMIT):
+        while not holds():  # noqa: ASYNC110 - a proxy's counters tell nobody of their change
+            await asyncio.sleep(0.005)

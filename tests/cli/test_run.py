@@ -1,0 +1,104 @@
+"""`tensile run`: what ends it, with which exit code, and what it writes; of clusters that do not answer."""
+
+import re
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from clikit import Files, ended, is_alive, lines, port_of, refused, started
+from sandbox_waiting import until
+
+TEXT = re.compile(r"\d{4}-\d\d-\d\dT\S+Z (debug|info|warning|error) +tensile\.")
+
+
+def test_a_bad_first_file_ends_it(files: Files) -> None:
+    """With place and key, as `validate` tells it."""
+    path = files.save(lambda topology: topology.update(kind="Topologie"))
+    assert re.match(rf"{path}:\d+:\d+: kind: ", refused("run", "-f", path))
+
+
+def test_without_credentials_for_the_upper_cluster_it_ends(files: Files) -> None:
+    """Waiting would not help: the file that is missing is named, or that there is no cluster around it."""
+    path = files.save()
+    (files.directory / "upper").unlink()
+    missing = f"upper: {files.directory}/upper: cannot be read (No such file or directory): check the path"
+    assert refused("run", "-f", path).startswith(missing)
+    path = files.save(lambda topology: topology.pop("upper"))
+    assert refused("run", "-f", path).startswith(
+        "upper: not in a pod (KUBERNETES_SERVICE_HOST is not set): name a kube"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (2, "kubelet API of node below: port {port} on 127.0.0.1: is taken: stop the program that listens there"),
+        (3, "telemetry cannot listen on 127.0.0.1:{port}: another program listens there: set telemetry.port in"),
+    ],
+    ids=["kubelet", "telemetry"],
+)
+def test_a_port_that_is_taken_ends_it(files: Files, silent: socket.socket, place: int, words: str) -> None:
+    """The port, what it is for, and which field gives another are told."""
+    files.ports[place] = port_of(silent)
+    last = refused("run", "-f", files.save()).splitlines()[-1]
+    assert last.startswith(words.format(port=port_of(silent)))
+
+
+@pytest.mark.parametrize(("number", "form"), [(signal.SIGTERM, "json"), (signal.SIGINT, "text")])
+def test_a_signal_ends_it_while_the_upper_cluster_is_away(files: Files, number: int, form: str) -> None:
+    """Until then it says once, in the form that was asked for, that the cluster does not answer and why."""
+    with started("run", "-f", files.save(), "--log-format", form) as process:
+        assert process.stderr is not None
+        first = b""
+        while b"does not answer" not in first:
+            first += process.stderr.readline()
+        told = ended(process, number)
+    log = first.decode() + told.err
+    assert (told.code, told.out) == (0, ""), log
+    certificate, trouble, end = log.splitlines()
+    assert "serving with a certificate of our own making" in certificate
+    assert f"127.0.0.1:{files.ports[0]} cannot be connected to" in trouble
+    assert "stopped" in end
+    if form == "json":
+        assert [one["level"] for one in lines(log)] == ["warning", "warning", "info"]
+        assert all({"timestamp", "logger", "event"} <= one.keys() for one in lines(log))
+    else:
+        assert [TEXT.match(line)[1] for line in log.splitlines()] == ["warning", "warning", "info"]  # type: ignore[index]
+
+
+def test_a_signal_ends_it_while_the_upper_cluster_hangs(files: Files, silent: socket.socket) -> None:
+    """A connection on which nothing comes holds nothing up; meanwhile the program says that it is alive."""
+    files.ports[0] = port_of(silent)
+    with started("run", "-f", files.save(), "--log-format", "json") as process:
+        connection, _ = silent.accept()
+        with connection:
+            until(lambda: is_alive(files.ports[3]), "the telemetry server answers")
+            told = ended(process, signal.SIGTERM, limit=25)
+    assert (told.code, told.out) == (0, "")
+    assert [one["event"] for one in lines(told.err)][1:] == ["stopped"]
+
+
+def test_a_second_engine_is_told_that_one_runs(files: Files, silent: socket.socket, tmp_path: Path) -> None:
+    """Which topology it serves, and what to do: to stop it where that is the same one, else to use another port."""
+    files.ports[0] = port_of(silent)
+    path = files.save()
+    with started("run", "-f", path):
+        until(lambda: is_alive(files.ports[3]), "the telemetry server answers")
+        words = f"an engine of topology {{}} runs on this machine and has telemetry's port {files.ports[3]}: {{}}"
+        assert refused("run", "-f", path).splitlines()[-1] == words.format("files", "stop it first")
+        other = Files(tmp_path)
+        other.ports = files.ports
+        path = other.save(lambda topology: topology.update(name="another"))
+        last = refused("run", "-f", path).splitlines()[-1]
+        assert last == words.format("files", "set telemetry.port in one of the two topology files")
+
+
+def test_an_interrupted_command_says_so(files: Files, silent: socket.socket) -> None:
+    """Ctrl-C in the middle of it is no success and no defect."""
+    files.ports[0] = port_of(silent)
+    with started("apply", "-f", files.save()) as process:
+        connection, _ = silent.accept()
+        with connection:
+            told = ended(process, signal.SIGINT, limit=25)
+    assert (told.code, told.out, told.err) == (130, "", "interrupted\n")

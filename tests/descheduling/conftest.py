@@ -1,1 +1,0 @@
-"""Where tests of the descheduler find what they share."""

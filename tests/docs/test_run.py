@@ -1,0 +1,107 @@
+"""Every command block of the README and of docs/ runs on real control planes, page by page, as a reader runs it.
+
+What a page leaves out is in comments that a reader does not see (fences.py); what cannot run here is listed below with
+its reason, so that no block is passed over silently.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from docsite import Site, missing, standing
+from fences import ROOT, TOPIC, Fence, fences, is_object, pages
+
+NOT_RUN = {
+    "README.md": 3,
+    "docs/configmap.md": 1,
+    "docs/conformance.md": 1,
+    "docs/deploy.md": 2,
+    "docs/howto/migrate-from-tensile-kube.md": 1,
+    "docs/howto/spark.md": 1,
+    "docs/image.md": 2,
+    "docs/versions.md": 1,
+}
+"""How many blocks of a page are not run, by the page."""
+
+
+def read(page: str) -> str:
+    """Return a page's text."""
+    return (ROOT / page).read_text()
+
+
+def is_run(fence: Fence) -> bool:
+    """Report whether a fence has anything to do with the site."""
+    return fence.language == "sh" or bool({"file", "printed"} & set(fence.said)) or is_object(fence)
+
+
+RUN = [page for page in pages() if any(map(is_run, fences(page, read(page))))]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One sandbox for all pages."""
+    with standing(tmp_path_factory.mktemp("site")) as made:
+        yield made
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("page", RUN)
+def test_every_block_of_a_page_runs(page: str, site: Site) -> None:
+    """In order, in one shell, with the exit code and the lines that the page shows."""
+    found = fences(page, read(page))
+    site.begin()
+    try:
+        if TOPIC.search(read(page)):
+            site.engine()
+        played(site, sorted(found, key=lambda one: "run last" in one.said))
+    finally:
+        if not any("run last" in one.said for one in found):
+            site.clear()
+
+
+def played(site: Site, found: list[Fence]) -> None:
+    """Do what each fence asks for."""
+    printed = ""
+    for fence in found:
+        if "printed" in fence.said:
+            assert missing(fence.text, printed) == [], f"{fence.place}: not printed, but:\n{printed}"
+        if "from anew" in fence.said:
+            site.clear()
+        if "file" in fence.said:
+            site.write(fence.said["file"], fence.text)
+        elif is_object(fence):
+            site.write("shown.yaml", fence.text)
+            site.run(fence._replace(text="kubectl apply --dry-run=server --validate=strict -f shown.yaml"))
+        if "given" in fence.said:
+            site.run(fence._replace(text=fence.said["given"], said={}))
+        if fence.language == "sh" and "not run" not in fence.said:
+            printed = run(site, fence)
+
+
+def run(site: Site, fence: Fence) -> str:
+    """Run a block to its end, or have it go on; give what it printed."""
+    if "runs on until" in fence.said:
+        site.go_on(fence.text, fence.said["runs on until"])
+        return ""
+    if "run last" in fence.said:
+        site.clear()
+    return site.run(fence)
+
+
+def test_what_is_not_run_is_few_and_known() -> None:
+    """Each has a reason in its page, and is counted here."""
+    skipped = [one for page in pages() for one in fences(page, read(page)) if "not run" in one.said]
+    assert all(len(one.said["not run"]) > len("needs x") for one in skipped)
+    counted = {page: sum(one.page == page for one in skipped) for page in {one.page for one in skipped}}
+    assert counted == NOT_RUN
+
+
+def test_one_page_alone_ends_the_sandbox() -> None:
+    """And it is the last one to be run."""
+    assert [one.page for page in pages() for one in fences(page, read(page)) if "run last" in one.said] == [pages()[-1]]
+
+
+def test_the_pages_are_there(request: pytest.FixtureRequest) -> None:
+    """So that a page that moved is not passed over."""
+    assert {"README.md", "docs/configmap.md", "docs/doctor.md", "docs/topology.md"} <= set(RUN)
+    assert Path(request.path).parent == ROOT / "tests" / "docs"

@@ -1,0 +1,182 @@
+"""Asking an engine how it is: what answers, and what is said when none does."""
+
+from datetime import timedelta
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+from statuskit import NOW, PLACE, accepted, bad, row
+
+from tensile.engine.status.configmap import status_owner, status_ref, write
+from tensile.engine.status.query import LEASE_SECONDS, _answer, _ask_engine, _url
+from tensile.engine.status.report import StatusReport
+from tensile.errors import TensileError
+from tensile.names import LEASE_NAMESPACE
+from tensile.objects import LEASE, NAMESPACE, NODE, UPPER, Manifest
+from tensile.reconcile.dryrun.cluster import DryRunCluster
+from tensile.topology import Telemetry
+
+UID = "11111111-upper"
+
+
+def file_of(port: int, name: str = "demo", more: str = "") -> bytes:
+    """Write a topology file with telemetry at a port."""
+    head = f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: {name}\nlowers: []\n{more}"
+    return f"{head}telemetry:\n  port: {port}\n".encode()
+
+
+async def serving(body: bytes, status: int = 200) -> tuple[web.AppRunner, int]:
+    """Serve one answer at /status of a free port."""
+
+    async def answer(_request: web.Request) -> web.Response:
+        """Return it."""
+        return web.Response(body=body, status=status)
+
+    app = web.Application()
+    app.add_routes([web.get("/status", answer)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return runner, int(runner.addresses[0][1])
+
+
+async def asked(body: bytes, name: str = "demo", status: int = 200, more: str = "") -> dict[str, Any]:
+    """Ask an engine that answers so."""
+    runner, port = await serving(body, status)
+    try:
+        return (await _ask_engine(file_of(port, name, more), "f")).document
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("bind", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:9095/status"),
+        ("0.0.0.0", "http://127.0.0.1:9095/status"),
+        ("::", "http://[::1]:9095/status"),
+        ("10.1.2.3", "http://10.1.2.3:9095/status"),
+    ],
+)
+def test_it_is_asked_where_the_topology_says(bind: str, url: str) -> None:
+    """One that listens everywhere listens on this machine too."""
+    assert _url(Telemetry.model_validate({"bind": bind})) == url
+
+
+async def test_an_engine_tells_its_report() -> None:
+    """As it is."""
+    document = StatusReport("demo", accepted(), (row(),)).document()
+    assert await asked(orjson.dumps(document)) == document
+
+
+async def test_another_topologys_engine_is_not_taken_for_ours() -> None:
+    """Two on one machine are a mistake of a port away."""
+    with pytest.raises(TensileError, match="runs topology demo, not other: give its file, or another"):
+        await asked(orjson.dumps(StatusReport("demo", accepted(), ()).document()), name="other")
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b"", b'"x"'])
+async def test_what_is_no_engine_is_told(body: bytes) -> None:
+    """Something else may listen there."""
+    with pytest.raises(TensileError, match=r"what answers at http://127.* is no engine: correct telemetry"):
+        await asked(body)
+
+
+async def test_where_nobody_answers_that_is_told() -> None:
+    """With what to do."""
+    runner, port = await serving(b"")
+    await runner.cleanup()
+    with pytest.raises(TensileError, match=rf"no engine answers at http://127.0.0.1:{port}/status .*: start `tensile"):
+        await _ask_engine(file_of(port), "f")
+
+
+BROKEN = ("nonsense: 1\n", "lowers: []\n", "guard: {maxDeletes: 2\n", "a: b: c\n", "webhook: [\n")
+
+
+@pytest.mark.parametrize("more", BROKEN)
+async def test_an_engine_whose_file_is_broken_tells_its_report(more: str) -> None:
+    """It goes on with the last good file, and its report says what it refused."""
+    told = StatusReport("demo", accepted(bad()), (row(),)).document()
+    assert await asked(orjson.dumps(told), more=more) == told
+
+
+async def test_a_broken_file_that_the_engine_has_not_refused_is_told_too() -> None:
+    """The engine may follow another file."""
+    runner, port = await serving(orjson.dumps(StatusReport("demo", accepted(), (row(),)).document()))
+    answer = await _ask_engine(file_of(port, more=BROKEN[0]), "f")
+    await runner.cleanup()
+    assert answer.trouble.startswith("f:5:1: nonsense: unknown key; ")
+
+
+async def test_a_broken_file_and_nobody_who_answers() -> None:
+    """Both are told: the file first."""
+    runner, port = await serving(b"")
+    await runner.cleanup()
+    with pytest.raises(TensileError, match=rf"^f:5:1: nonsense: .*\nno engine answers at http://127.0.0.1:{port}/"):
+        await _ask_engine(file_of(port, more=BROKEN[0]), "f")
+
+
+class Upper(DryRunCluster):
+    """An upper cluster in which an engine has told of itself."""
+
+    def __init__(self) -> None:
+        super().__init__(UPPER, now=lambda: NOW)
+        for name in (PLACE.namespace, LEASE_NAMESPACE):
+            self.place(NAMESPACE, {"metadata": {"name": name}})
+
+    async def tell(self, report: StatusReport) -> None:
+        """Write the status as the engine does."""
+        ref = status_ref(PLACE)
+        made = write(None, report.data(), ref, status_owner(UID, PLACE), "map-1")
+        assert made is not None
+        assert made.create is not None
+        await self.create(ref, made.create)
+
+    def node(self, name: str, renewed: float) -> None:
+        """Create a virtual node whose lease was renewed so many seconds ago."""
+        self.place(NODE, {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "90", "hugepages-2Mi": "0"}}})
+        time = (NOW - timedelta(seconds=renewed)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        lease: Manifest = {"metadata": {"name": name, "namespace": LEASE_NAMESPACE}, "spec": {"renewTime": time}}
+        self.place(LEASE, lease)
+
+
+async def answer(upper: Upper, uid: str = UID) -> tuple[dict[str, Any], str]:
+    """Ask by way of the ConfigMap."""
+    return await _answer(upper, PLACE, uid, lambda: NOW)
+
+
+async def test_the_status_and_the_nodes_are_put_together() -> None:
+    """The nodes say what is advertised."""
+    upper = Upper()
+    report = StatusReport("demo", accepted(), (row(), row("lower-b")))
+    await upper.tell(report)
+    upper.node("node-lower-a", 3)
+    document, trouble = await answer(upper)
+    expected = report.document()
+    expected["lowers"][0]["advertised"] = {"cpu": "90"}
+    expected["lowers"][1]["advertised"] = {}
+    assert (document, trouble) == (expected, "")
+
+
+async def test_leases_that_nobody_renews_mean_that_no_engine_runs() -> None:
+    """One that is renewed is enough; without lowers nothing can be said."""
+    upper = Upper()
+    await upper.tell(StatusReport("demo", accepted(), (row(), row("lower-b"))))
+    upper.node("node-lower-a", LEASE_SECONDS + 1)
+    assert "no engine answers: the leases of its nodes are not renewed any more" in (await answer(upper))[1]
+    upper.node("node-lower-b", 9)
+    assert (await answer(upper))[1] == ""
+    alone = Upper()
+    await alone.tell(StatusReport("demo", accepted(), ()))
+    assert (await answer(alone))[1] == ""
+
+
+async def test_where_no_engine_has_told_that_is_said() -> None:
+    """Neither there nor in another's ConfigMap of that name."""
+    upper = Upper()
+    with pytest.raises(TensileError, match=r"ConfigMap ops/topo-status does not exist: .* run --configmap ops/topo`"):
+        await answer(upper)
+    await upper.tell(StatusReport("demo", accepted(), ()))
+    with pytest.raises(TensileError, match="ConfigMap ops/topo-status is another's"):
+        await answer(upper, "22222222-upper")

@@ -1,0 +1,149 @@
+"""On which addresses the engine's servers answer, and what is said where a port cannot be had.
+
+Clusters give an engine addresses of IPv4, of IPv6, or of both: what is written for one of them is to hold there.
+"""
+
+import errno
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from bench.kit.spareports import spare_port
+from tensile.engine.health import ProbeServer, TelemetryServer
+from tensile.engine.metrics import Metrics
+from tensile.errors import TensileError
+from tensile.kube.net import listening, place
+from tensile.kube.tls import self_signed
+from tensile.kubelet.api.server import open_port
+from tensile.policy.extender.server import listening as extender_port
+from tensile.policy.webhook.listener import WebhookListener
+
+V4, V6 = "127.0.0.1", "::1"
+LATER = 65_000
+"""A port that is only written."""
+Serve = Callable[[str, int], AbstractAsyncContextManager[int]]
+
+
+def has_ipv6() -> bool:
+    """Report whether this machine has an IPv6 loopback."""
+    try:
+        with socket.create_server((V6, 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+
+
+def reached(port: int) -> list[str]:
+    """Return the loopback addresses that accept a connection; no other program uses this free port."""
+    found = []
+    for address in (V4, V6) if has_ipv6() else (V4,):
+        try:
+            socket.create_connection((address, port), timeout=20).close()
+        except ConnectionRefusedError:
+            continue
+        found.append(address)
+    return found
+
+
+@asynccontextmanager
+async def kubelet(bind: str, port: int) -> AsyncIterator[int]:
+    """Listen as a virtual node does, and return the port."""
+    with open_port("node", bind, port) as opened:
+        yield opened.getsockname()[1]
+
+
+@asynccontextmanager
+async def extender(bind: str, port: int) -> AsyncIterator[int]:
+    """Listen for the upper scheduler."""
+    with extender_port(bind, port) as opened:
+        yield opened.getsockname()[1]
+
+
+@asynccontextmanager
+async def webhook(bind: str, port: int) -> AsyncIterator[int]:
+    """Listen for the upper apiserver."""
+    served = WebhookListener(self_signed("x", V4, [V4], datetime.now(UTC), timedelta(days=1)), bytes)
+    await served.start(bind, port)
+    yield served.port
+    await served.close()
+
+
+@asynccontextmanager
+async def telemetry(bind: str, port: int) -> AsyncIterator[int]:
+    """Listen for Prometheus."""
+    served = TelemetryServer(bind, port, Metrics(), str, bytes)
+    await served.start()
+    yield served.port
+    await served.close()
+
+
+SERVERS = [kubelet, extender, webhook, telemetry]
+BINDS = [
+    ("0.0.0.0", [V4]),
+    pytest.param("::1", [V6], marks=IPV6),
+    pytest.param("::", [V4, V6], marks=IPV6),
+    pytest.param("0::0", [V4, V6], marks=IPV6),
+]
+
+
+@pytest.mark.parametrize("serve", SERVERS)
+@pytest.mark.parametrize(("bind", "wanted"), BINDS)
+async def test_each_server_answers_at_the_addresses_that_it_is_given(
+    serve: Serve, bind: str, wanted: list[str]
+) -> None:
+    """:: is every address of either family: a Service may lead to the pod's IPv4 one."""
+    async with serve(bind, spare_port()) as port:
+        assert reached(port) == wanted
+
+
+@IPV6
+@pytest.mark.parametrize("serve", SERVERS)
+async def test_every_address_of_both_families_is_not_had_where_one_of_them_is_taken(serve: Serve) -> None:
+    """Half of them would be an engine that is reached by some; it is said by the topology's words, not as a defect."""
+    taken = spare_port()
+    says = pytest.raises(TensileError, match=rf"{taken}.*(is taken|another program listens there)")
+    with socket.create_server(("0.0.0.0", taken)), says:
+        async with serve("::", taken):
+            pass
+
+
+async def test_probes_are_answered_on_every_address_of_the_machine() -> None:
+    """One port for all of them, also where any free one is asked for."""
+    served = ProbeServer(None, 0, str)
+    await served.start()
+    assert reached(served.port) == ([V4, V6] if has_ipv6() else [V4])
+    await served.close()
+
+
+@pytest.mark.parametrize(("bind", "port"), [("192.0.2.1", 0), pytest.param("2001:db8::1", 0, marks=IPV6)])
+def test_why_a_port_cannot_be_had_is_in_the_systems_own_words(bind: str, port: int) -> None:
+    """By its number, by which each server has its advice."""
+    with pytest.raises(OSError, match="requested address") as refusal:
+        listening(bind, port)
+    assert (refusal.value.errno, refusal.value.strerror) == (errno.EADDRNOTAVAIL, "Cannot assign requested address")
+
+
+def test_a_port_is_taken_by_one_at_a_time_and_free_when_it_is_closed() -> None:
+    """At once, though connections to it are not forgotten yet."""
+    port = spare_port()
+    with listening(V4, port) as first:
+        assert not first.getblocking()
+        assert reached(port) == [V4]
+        with pytest.raises(OSError, match="in use"):
+            listening(V4, port)
+    listening(V4, port).close()
+
+
+@pytest.mark.parametrize(
+    ("bind", "wanted"),
+    [("::", "[::]:65000"), ("fd00::5", "[fd00::5]:65000"), (V4, "127.0.0.1:65000"), (None, "*:65000")],
+)
+def test_a_place_is_written_as_in_a_url(bind: str | None, wanted: str) -> None:
+    """So that an IPv6 address is told from its port."""
+    assert place(bind, LATER) == wanted

@@ -1,0 +1,190 @@
+"""What a lower whose kubeconfig is in a Secret needs of the upper cluster before it is opened, and what it does not."""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from papers import kubeconfig
+from scripted import WAIT, Apiserver, Asked, News, Play, access_to, listing, refusal, running
+
+from tensile.engine.caches import upper_feeds, upper_world
+from tensile.engine.lower import ClusterAccess, LowerConnection
+from tensile.kube.fleet import Fleet
+from tensile.kube.health import ADVICE
+from tensile.kube.limits import InformerTimings
+from tensile.kubelet.pods.rule import UNREACHABLE_AFTER
+from tensile.names import owner_of
+from tensile.objects import UPPER, Manifest
+from tensile.reconcile.world import World
+from tensile.topology import Topology, parse
+
+A = "lower-a"
+TOPOLOGY = parse(f"""
+apiVersion: tensile-kube.io/v1alpha1
+kind: Topology
+name: demo
+controllers: [RBAC, ServiceAccount]
+lowers:
+- name: {A}
+  kubeconfigSecret: {{namespace: ops, name: {A}}}
+  unreachable: {{evictAfter: 10m}}
+""")
+BY_FILE = parse("""
+apiVersion: tensile-kube.io/v1alpha1
+kind: Topology
+name: demo
+lowers:
+- {name: lower-a, kubeconfig: later}
+""")
+HERE = Path()
+NOBODY = "https://127.0.0.1:1"
+"""Where nobody listens."""
+QUICK = InformerTimings(first=0.001, cap=0.002, near=0.002, shortest=60, longest=60, settled=0.0)
+
+
+class Upper(Apiserver):
+    """An upper apiserver that has the Secret, and answers nothing about the kinds in `closed`."""
+
+    def __init__(self, closed: Iterable[str]) -> None:
+        super().__init__()
+        self.closed = set(closed)
+
+    def _ordinary(self, asked: Asked) -> Play:
+        plural = asked.path.rpartition("/")[2]
+        if plural in self.closed:
+            return refusal(403, "Forbidden")
+        return listing(20, secret()) if (asked.sort, plural) == ("list", "secrets") else super()._ordinary(asked)
+
+
+def secret() -> Manifest:
+    """Make the Secret with a kubeconfig of a cluster that is away."""
+    text = kubeconfig({"token": "t"}, server=NOBODY)
+    meta = {"namespace": "ops", "name": A, "uid": "s", "resourceVersion": "5"}
+    return {"metadata": meta, "data": {"kubeconfig": b64encode(text.encode()).decode()}}
+
+
+class OpeningLower:
+    """A lower that is joined to such an upper cluster; `ahead` is how far its clock is ahead, in seconds."""
+
+    def __init__(self, *closed: str, topology: Topology = TOPOLOGY, directory: Path = HERE) -> None:
+        self.topology = topology
+        self.directory = directory
+        self.server = Upper(closed)
+        self.news = News()
+        self.ahead = 0.0
+        self.fleet = Fleet(
+            chance=self.news.roll, pace=QUICK, clock=lambda: asyncio.get_running_loop().time() + self.ahead
+        )
+        self.joined: LowerConnection
+
+    async def join(self) -> None:
+        """Open the upper cluster and begin with the lower."""
+        self.fleet.open(UPPER, access_to(self.server.port))
+        owner = owner_of(await self.fleet[UPPER].identified(), self.topology.name)
+        world = World(self.topology, owner, upper_world(), datetime.now(UTC))
+        for feed in upper_feeds(world.upper, owner, self.topology.enabled):
+            self.fleet.follow(feed)
+        self.joined = LowerConnection(
+            world, self.fleet, ClusterAccess(self.directory), lambda: datetime.now(UTC), self.news.tell
+        )
+        self.joined.begin(self.topology.lowers[0], beat=False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a way to the lower cluster."""
+        return A in self.fleet
+
+    def look(self, ahead: float = 0.0) -> tuple[bool, bool]:
+        """Look at the lower after some time; says whether it was tried, and has been silent for evictAfter."""
+        self.ahead += ahead
+        self.joined.look()
+        lower = self.joined.lower
+        limit = lower.spec.unreachable.evict_after
+        assert limit is not None
+        return lower.was_attempted, timedelta(seconds=lower.unreachable_seconds) >= limit
+
+
+@asynccontextmanager
+async def ground(*closed: str, **options: Any) -> AsyncIterator[OpeningLower]:
+    """Join a lower to an upper cluster that denies some kinds; every try of a list is news."""
+    made = OpeningLower(*closed, **options)
+    async with running(made.server), asyncio.timeout(2 * WAIT):
+        await made.join()
+        try:
+            yield made
+        finally:
+            await made.joined.end()
+            await made.fleet.close_all()
+
+
+@pytest.mark.parametrize("plural", ["roles", "rolebindings", "serviceaccounts", "configmaps", "namespaces"])
+async def test_a_list_above_that_it_does_not_need_does_not_keep_it_from_being_opened(plural: str) -> None:
+    """One right that is missing costs what needs it, and not every lower."""
+    async with ground(plural) as here:
+        await here.news.until(lambda: here.is_open)
+        await here.news.until(lambda: here.fleet[UPPER].denied)
+        here.look()
+        assert here.joined.lower.refusal == ""
+
+
+@pytest.mark.parametrize(("plural", "kind"), [("secrets", "Secret"), ("nodes", "Node")])
+async def test_a_list_above_that_it_needs_is_named_where_it_is_denied(plural: str, kind: str) -> None:
+    """As what is wrong with the lower, which its node says; granted, the lower is opened."""
+    async with ground(plural) as here:
+        words = f"upper: list {kind}: denied: words about Forbidden: {ADVICE}"
+        await here.news.until(lambda: here.joined.lower.refusal == words)
+        here.look()
+        assert (here.is_open, here.joined.lower.refusal) == (False, words)
+        here.server.closed.clear()
+        await here.news.until(lambda: here.is_open)
+        await here.news.until(lambda: here.joined.lower.refusal == "")
+
+
+async def test_silence_of_a_cluster_counts_from_when_it_was_first_tried() -> None:
+    """Before there is a way to it nobody has asked; one that is away for good from the start counts all the same."""
+    async with ground("secrets") as here:
+        await here.news.until(lambda: here.joined.lower.refusal)
+        assert here.look(3600.0)[0] is False
+        here.server.closed.clear()
+        await here.news.until(lambda: here.is_open)
+        assert here.look() == (False, False)
+        assert here.look(UNREACHABLE_AFTER + 1) == (True, False)
+        assert here.look(560.0) == (True, True)
+
+
+async def test_files_that_it_lacks_are_waited_for(tmp_path: Path) -> None:
+    """First the kubeconfig, then the token that it names: each is read when it comes, and nothing before."""
+    async with ground(topology=BY_FILE, directory=tmp_path) as here:
+        await here.news.until(lambda: "later: cannot be read" in here.joined.lower.refusal)
+        (tmp_path / "later").write_text(kubeconfig({"tokenFile": "token"}, server=NOBODY))
+        await here.news.until(lambda: "token: cannot be read" in here.joined.lower.refusal)
+        (tmp_path / "token").write_text("t")
+        await here.news.until(lambda: here.is_open)
+        assert here.joined.lower.refusal == ""
+
+
+async def test_a_secret_that_comes_later_and_changes_is_followed() -> None:
+    """As the watch tells of it; a bad one is said, and the way that there is stays."""
+    async with ground() as here:
+        secrets = here.joined._world.upper.secrets
+        await here.news.until(lambda: here.is_open)
+
+        def become(text: str, version: int) -> None:
+            """Let the watch tell of the Secret."""
+            found = secret()
+            found["metadata"]["resourceVersion"] = str(version)
+            found["data"]["kubeconfig"] = b64encode(text.encode()).decode()
+            secrets.put(orjson.dumps(found))
+
+        become("clusters: [", 21)
+        await here.news.until(lambda: "the last good connection is kept" in here.joined.lower.warning)
+        become(kubeconfig({"token": "other"}, server=NOBODY), 22)
+        await here.news.until(lambda: here.fleet[A].cluster.access.headers["Authorization"] == "Bearer other")
+        await here.news.until(lambda: here.joined.lower.warning == "")
+    assert not secrets._waiting or here.joined._secret_changed.set not in secrets._waiting

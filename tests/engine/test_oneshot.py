@@ -1,0 +1,97 @@
+"""What would be done is found out in memory: by the whole loop, on copies, without a request to any cluster."""
+
+from typing import Any, NamedTuple
+
+import pytest
+from stagekit import Script
+from worldkit import A, account, config_map, home, put, raised, space, twin, upper_pod, world
+
+from tensile.engine.oneshot import rehearse
+from tensile.errors import NotFound
+from tensile.kube.cluster import Cluster
+from tensile.objects import CONFIG_MAP, SERVICE_ACCOUNT, Ref
+from tensile.reconcile.world import World
+
+
+class Standing(NamedTuple):
+    """Clusters that are open: what is known of them, and the connections."""
+
+    world: World
+    connections: dict[str, Cluster]
+
+
+class ReadOnly:
+    """A real lower-a that has nothing but its account and an object or two, and that nobody may write to."""
+
+    def __init__(self, *found: Ref) -> None:
+        self.found = (Ref(A, SERVICE_ACCOUNT, "default", "default"), *found)
+
+    async def read(self, ref: Ref) -> bytes:
+        """Return a stranger's object of that name, if there is one."""
+        if ref not in self.found:
+            raise NotFound("nothing there", status=404)
+        return b'{"metadata":{"name":"settings","namespace":"default","uid":"theirs","resourceVersion":"9"}}'
+
+
+def standing() -> World:
+    """Make a world with a pod to make, one that is there, and one to end."""
+    here = world()
+    home(here)
+    put(here.upper.namespaces, space())
+    raised(here)
+    kept = upper_pod("kept", resourceVersion="3")
+    put(here.lowers[A].upper_pods, upper_pod("new"), kept)
+    put(here.lowers[A].pods, twin(kept), twin(upper_pod("orphan")))
+    return here
+
+
+async def rehearsed(here: World, **connections: Any) -> tuple[Script, dict[str, str]]:
+    """Rehearse, and give what was done and the reasons of the problems by the keys' names."""
+    script = Script()
+    problems = await rehearse(Standing(here, connections), script)  # type: ignore[arg-type]
+    return script, {key.name: problem.reason for key, problem in problems.items()}
+
+
+def done(script: Script) -> list[str]:
+    """Return what was done to clusters below."""
+    steps = [said.step for said in script.lines if said.step is not None]
+    return sorted(f"{step.verb} {step.ref.kind.name} {step.ref.name}" for step in steps if step.ref.cluster == A)
+
+
+async def test_the_whole_way_is_gone() -> None:
+    """A step shows what the next decision makes of it: what is confirmed first is then deleted."""
+    script, problems = await rehearsed(standing(), **{A: ReadOnly()})
+    assert done(script) == ["create Pod new", "delete Pod orphan"]
+    assert problems == {}
+
+
+async def test_what_is_known_stays_as_it_was() -> None:
+    """The world that was rehearsed on is a copy."""
+    here = standing()
+    before = [sorted((entry.name, entry.version) for entry in cache) for cache in here.lowers[A].caches()]
+    await rehearsed(here)
+    assert before == [sorted((entry.name, entry.version) for entry in cache) for cache in here.lowers[A].caches()]
+    assert len(here.lowers[A].pods) == 2
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_the_real_clusters_are_read_for_what_is_not_followed(*, taken: bool) -> None:
+    """A stranger's ConfigMap in the way shows before anything is tried."""
+    here = standing()
+    volumes = [{"name": "c", "configMap": {"name": "settings"}}]
+    put(here.lowers[A].upper_pods, upper_pod("reader", spec={"volumes": volumes}))
+    put(here.upper.config_maps, config_map("settings"))
+    put(here.lowers[A].accounts, account())
+    below = ReadOnly(*([Ref(A, CONFIG_MAP, "default", "settings")] if taken else []))
+    script, problems = await rehearsed(here, **{A: below})
+    assert ("create Pod reader" in done(script)) is not taken
+    assert problems == ({"ConfigMap/settings": "NameConflict", "reader": "NameConflict"} if taken else {})
+
+
+async def test_a_world_at_rest_has_nothing_to_rehearse() -> None:
+    """Rehearsed a second time on what the first one led to, the loop asks for nothing."""
+    here = world()
+    home(here)
+    raised(here)
+    script, problems = await rehearsed(here)
+    assert (done(script), problems) == ([], {})

@@ -1,0 +1,117 @@
+"""The reference of the commands, written from the program's own help: a new command needs no word elsewhere.
+
+PYTHONPATH=tests/kit .venv/bin/python -m commandspage
+"""
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+
+from tensile.cli import commands as cli
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
+BEGIN, END = "<!-- commands -->", "<!-- end of commands -->"
+EVERYWHERE = ("--log-level", "--log-format", "--version", "--help")
+"""Options that each command has; the page says them once."""
+EXITS = {
+    "plan": {
+        1: "a lower cluster is out of reach, or another error; the other clusters are planned all the same",
+        2: "something would change",
+    },
+    "drain": {2: "pods would leave"},
+    "simulate": {2: "fewer fit than are asked for, or pods of a lost cluster find no place"},
+    "doctor": {1: "something fails; warnings do not count"},
+    "status": {1: "no engine answers"},
+    "sandbox status": {1: "not all of it runs"},
+    "demo": {0: "also when Ctrl-C ends it after the tour"},
+}
+"""What codes say beside 0 and 1, which are the same everywhere; help that speaks of a code has it here too."""
+
+Parameter = TyperOption | TyperArgument
+
+
+def commands() -> dict[str, TyperCommand]:
+    """Return every command that `--help` shows, by the words that call it."""
+    root = typer.main.get_command(cli.app)
+    assert isinstance(root, TyperGroup)
+    return dict(_within(root, ()))
+
+
+def _within(group: TyperGroup, words: tuple[str, ...]) -> Iterator[tuple[str, TyperCommand]]:
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from _within(command, (*words, name))
+        elif isinstance(command, TyperCommand) and not command.hidden:
+            yield " ".join((*words, name)), command
+
+
+def options(command: TyperCommand) -> set[str]:
+    """Return every spelling of a command's options."""
+    spelled = {word for one in parameters(command) for word in (*one.opts, *one.secondary_opts)}
+    return {word for word in spelled if word.startswith("-")} | set(EVERYWHERE)
+
+
+def parameters(command: TyperCommand) -> list[Parameter]:
+    """Return its arguments and options, in order."""
+    return [one for one in command.params if isinstance(one, TyperOption | TyperArgument)]
+
+
+def reference() -> str:
+    """Write all commands."""
+    found = commands()
+    return "\n".join(line for name in found for line in _command(name, found[name]))
+
+
+def rewritten(text: str) -> str:
+    """Put them between the marks of a text."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{reference()}\n{END}{after}"
+
+
+def _command(name: str, command: TyperCommand) -> Iterator[str]:
+    own = [one for one in parameters(command) if not set(one.opts) & set(EVERYWHERE)]
+    yield f"## tensile {name}\n\n{_one_line(command.help)}\n"
+    if own:
+        yield "| | meaning | default |\n|---|---|---|"
+        yield from (f"| {_spelling(one)} | {_meaning(one)} | {_default(one)} |" for one in own)
+        yield ""
+    if name in EXITS:
+        yield f"Exit code {'; '.join(f'{code}: {words}' for code, words in EXITS[name].items())}.\n"
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join(inspect.cleandoc(text or "").split())
+
+
+def _spelling(one: Parameter) -> str:
+    if isinstance(one, TyperArgument):
+        return f"`{_placeholder(one)}`"
+    value = "" if one.is_flag else " …"
+    return ", ".join(f"`{word}{value}`" for word in (*one.opts, *one.secondary_opts))
+
+
+def _placeholder(one: TyperArgument) -> str:
+    return one.metavar or str(one.name).upper()
+
+
+def _meaning(one: Parameter) -> str:
+    said, _, _ = _one_line(one.help).partition(" Default: ")
+    return said.replace("|", "\\|")
+
+
+def _default(one: Parameter) -> str:
+    _, _, said = _one_line(one.help).partition(" Default: ")
+    if said:
+        return said.removesuffix(".")
+    if one.required:
+        return "*required*"
+    is_told = one.default not in (None, False) and not callable(one.default)
+    return f"`{one.default}`" if is_told else ""
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(rewritten(DOCUMENT.read_text()))

@@ -1,0 +1,496 @@
+"""The engine as it is, in a test's own event loop, on real clusters that others use at the same time.
+
+Everything has a name of its own: the topology, so that its marks are nobody else's; the nodes, ports and the namespace;
+and the user that it acts as, so that the audit logs tell which writes were its own. That user may do exactly what the
+roles say that an administrator applies; tests themselves are administrators.
+"""
+
+import asyncio
+import os
+import random
+import shutil
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import orjson
+from seeing import has_seen_all, positions
+from sitekit import LIMIT, Manifest, Refused, Site, is_true
+
+from bench.kit import topologies
+from bench.kit.granting import everything, grant, path_of, roles_of, thing, without
+from bench.kit.spareports import spare_ports
+from bench.kit.uses import Uses
+from tensile.engine.engine import Engine
+from tensile.engine.leader_election import lease_ref
+from tensile.engine.lower import ClusterAccess
+from tensile.errors import ClusterError
+from tensile.kube.fleet import Fleet
+from tensile.names import OWNER, owner_of
+from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
+from tensile.reconcile.plan import Step
+from tensile.reconcile.world import Key, LowerWorld, Problem
+from tensile.sandbox import audit
+from tensile.sandbox.credentials import ADMINISTRATORS
+from tensile.sandbox.sandbox import Sandbox
+from tensile.topology import Topology, parse
+
+A, B = "lower-a", "lower-b"
+LOWERS = (A, B)
+UPPER = "upper"
+QUIET = frozenset(
+    {
+        "leases",
+        "tokenreviews",
+        "subjectaccessreviews",
+        "events",
+        "mutatingadmissionpolicies",
+        "mutatingadmissionpolicybindings",
+    }
+)
+"""Resources whose writes are no steps that a person decides about."""
+TOLERATION = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
+_WORKLOADS = ("apps/v1/%s/deployments", "apps/v1/%s/daemonsets", "apps/v1/%s/replicasets", "batch/v1/%s/jobs")
+_SOON = 1.0
+_AGAIN = 0.05
+_SEEING = 10.0
+"""Seconds after which an engine counts as one that sees no more: what its cache cannot read, it never does."""
+WITHOUT, USES = "TENSILE_WITHOUT", "TENSILE_USES"
+"""Variables: the one thing that engines may not do, for a trial; and the file that is told what they did."""
+Edit = Callable[[Manifest], object]
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Write(NamedTuple):
+    """One write as an audit log tells it; `namespace` is "" where the kind has none."""
+
+    cluster: str
+    verb: str
+    resource: str
+    namespace: str
+    name: str
+    subresource: str = ""
+
+
+class LoopRecorder:
+    """What the loop told: problems as they came up, and defects, of which there must be none."""
+
+    def __init__(self) -> None:
+        self.problems: list[tuple[Key, Problem]] = []
+        self.defects: list[str] = []
+
+    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
+        """Pass over a step: the clusters tell what came of it."""
+
+    def on_blocked(self, key: Key, problem: Problem) -> None:
+        """Keep a problem."""
+        self.problems.append((key, problem))
+
+    def on_rule_error(self, key: Key, error: Exception) -> None:
+        """Keep a defect."""
+        self.defects.append(f"{key}: {''.join(traceback.format_exception(error))}")
+
+
+class Ground:
+    """A sandbox's clusters, a topology of its lowers with names of its own, and an engine to stop and start.
+
+    `directory` holds the topology's files: kubeconfigs of a user of its own and the kubelet's certificate.
+    """
+
+    lowers: tuple[str, ...] = LOWERS
+    """The sandbox's lowers that the topology has."""
+    engine: Engine
+    upper: Site
+    configmap = "topology"
+    """The ConfigMap of the topology, beside which its status may be told."""
+    ahead = 0.0
+    """Seconds by which the engine's clock for how long a cluster has been away is ahead of the world's."""
+
+    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+        self.mark = uuid4().hex[:8]
+        self.namespace = self.user = self.started_as = f"e2e-{self.mark}"
+        self.sandbox = sandbox
+        self.directory = directory
+        self.nodes = {name: f"e2e-{self.mark}-{name[-1]}" for name in self.lowers}
+        self.heard = LoopRecorder()
+        self.is_started = False
+        self.sites: dict[str, Site] = {}
+        self.roles: dict[str, list[Manifest]] = {}
+        self._ports = spare_ports(len(self.lowers) + 2)
+        self._starts: dict[str, int] = {}
+
+    async def open(self) -> None:
+        """Connect, write the topology's files, make the namespace above, and give the engine its rights."""
+        clusters = self.sandbox.clusters
+        for name in (UPPER, *self.lowers):
+            self.sites[name] = Site(clusters[name])
+            (self.directory / f"{name}.kubeconfig").write_text(self.kubeconfig(name, self.user, ()))
+        for name in ("kubelet.crt", "kubelet.key"):
+            shutil.copy(self.sandbox.directory / name, self.directory)
+        self.upper = self.sites[UPPER]
+        await self.make_namespace(UPPER, self.namespace)
+        self.owner = owner_of(
+            (await self.upper.read("/api/v1/namespaces/kube-system"))["metadata"]["uid"], self.namespace
+        )
+        self._uses = Uses({name: site.audit_log for name, site in self.sites.items()})
+        await self.allow()
+
+    @property
+    def home(self) -> str:
+        """The namespace above of the engine's account and of its status."""
+        return self.namespace
+
+    @property
+    def ways(self) -> ClusterAccess:
+        """The engine's access to its clusters, from outside of them."""
+        return ClusterAccess(self.directory)
+
+    @property
+    def lease(self) -> str:
+        """The path of the Lease by which engines of this topology take turns, where they do."""
+        return lease_ref(self.namespace).path()
+
+    def rendered(self) -> dict[str, list[Manifest]]:
+        """Return the roles by cluster of a topology of these lowers that asks for all there is."""
+        return roles_of(self.topology(everything), self.home, self.configmap)
+
+    async def allow(self) -> None:
+        """Apply the roles, for the engine's user."""
+        self.roles = self.rendered()
+        if missing := os.environ.get(WITHOUT):
+            for name, found in self.roles.items():
+                self.roles[name] = without(name, found, thing(missing), self.home)
+        await asyncio.gather(*(grant(self.sites[name], found, self.user) for name, found in self.roles.items()))
+
+    def kubeconfig(self, name: str, user: str, groups: Sequence[str] = (ADMINISTRATORS,)) -> str:
+        """Make a kubeconfig of a cluster for a user of that name: an administrator, unless in other groups."""
+        return topologies.kubeconfig(self.sandbox.clusters[name], user, groups)
+
+    async def make_namespace(self, cluster: str, name: str, **meta: Any) -> None:
+        """Make a namespace and wait until pods can be made in it."""
+        await self.sites[cluster].create("/api/v1/namespaces", {"metadata": {"name": name, **meta}})
+        await self.sites[cluster].until(f"/api/v1/namespaces/{name}/serviceaccounts/default", bool)
+
+    # The topology and the engine.
+
+    def file(self, *edits: Edit) -> Manifest:
+        """Return the topology as the file has it, after edits that each change it in place."""
+        found = topologies.topology_of(self.namespace, self.nodes, self._ports, capacity={"basis": "allocatable"})
+        for lower in found["lowers"]:
+            lower["node"]["labels"] = {"e2e": self.mark}
+        for edit in edits:
+            edit(found)
+        return found
+
+    def save(self, *edits: Edit) -> Path:
+        """Write the topology file in one piece, as editors do, and say where it is."""
+        return topologies.save(self.file(*edits), self.directory)
+
+    def topology(self, *edits: Edit) -> Topology:
+        """Return the topology as the engine reads it."""
+        return parse(orjson.dumps(self.file(*edits)).decode(), name="topology.yaml")
+
+    async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
+        """Start an engine and wait until its nodes are ready."""
+        fleet = Fleet(chance=random.random, clock=lambda: time.monotonic() + self.ahead)
+        topology = self.topology(*edits)
+        self.started_as = topology.name
+        self.engine = Engine(topology, self.ways, self.heard, fleet)
+        self.is_started = True
+        async with asyncio.timeout(3 * LIMIT):
+            await self.engine.start()
+        for lower in self.engine.topology.lowers if await_nodes else ():
+            await self.usable(lower.node.name)
+        if await_nodes and WITHOUT not in os.environ:
+            await self._admitting()
+
+    async def _admitting(self) -> None:
+        """Wait until the apiserver applies the engine's MutatingAdmissionPolicy, which it does after a moment."""
+        topology = self.engine.topology
+        if not topology.lowers or self.namespace in topology.exclude_namespaces or not await self._has_policies():
+            return
+        pod = self.pod("tried", {"nodeName": topology.lowers[0].node.name})
+        async with asyncio.timeout(LIMIT):
+            while any("tolerationSeconds" in one for one in await self._tolerations(pod)):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(_AGAIN)
+
+    async def _has_policies(self) -> bool:
+        """Report whether the upper apiserver has MutatingAdmissionPolicies: before 1.36 engines patch pods instead."""
+        served = await self.upper.read("/apis/admissionregistration.k8s.io/v1")
+        return any(one["name"] == "mutatingadmissionpolicies" for one in served["resources"])
+
+    async def _tolerations(self, pod: Manifest) -> list[Manifest]:
+        """Return the tolerations that a pod would be created with; nothing is stored."""
+        made = await self.upper.create(f"{self.path('pods')}?dryRun=All", pod)
+        return list(made["spec"]["tolerations"])
+
+    async def stop(self) -> None:
+        """Stop the engine."""
+        await self.engine.stop()
+
+    async def usable(self, node: str) -> Manifest:
+        """Wait until a virtual node takes pods, and give it."""
+        return await self.upper.until(f"/api/v1/nodes/{node}", lambda found: is_true(found, "LowerSchedulable"))
+
+    async def reload(self, *edits: Edit) -> None:
+        """Put the topology with edits in force."""
+        await self.engine.reload(self.topology(*edits))
+
+    async def calm(self) -> None:
+        """Return when the engine knows all there is to know and has nothing to do, now or within a second.
+
+        Raises TimeoutError for one that never does: it lacks a right, say.
+        """
+        fleet, loop = self.engine.clusters.fleet, self.engine.loop
+        async with asyncio.timeout(3 * LIMIT):
+            await fleet.synced()
+            await polled(lambda: all(_is_known(one.lower) for one in self.engine.clusters.joined.values()))
+            end, known = time.monotonic() + _SEEING, [-1]
+            while known != (known := positions(fleet)):
+                await loop.wait_idle()
+                while loop.expedite(_SOON):
+                    await loop.wait_idle()
+                if not await has_seen_all(fleet, self.sites) and time.monotonic() < end:
+                    known = [-1]
+
+    # Commands.
+
+    async def kubectl(self, *arguments: str, cluster: str = UPPER, stdin: str = "") -> Done:
+        """Run kubectl in the namespace to its end."""
+        return await ran(self.sandbox.kubectl_command("-n", self.namespace, *arguments, cluster=cluster), stdin=stdin)
+
+    # Objects.
+
+    def path(self, plural: str, name: str = "", api: str = "api/v1", namespace: str = "") -> str:
+        """Return the path of a collection in the namespace (or another), or of one object of it."""
+        return f"/{api}/namespaces/{namespace or self.namespace}/{plural}" + (f"/{name}" if name else "")
+
+    def pod_path(self, name: str) -> str:
+        """Return the path of a pod of the namespace, in whichever cluster."""
+        return self.path("pods", name)
+
+    def pod(self, name: str, spec: Manifest | None = None, lower: str = A, **meta: Any) -> Manifest:
+        """Make a pod that is bound to a lower's virtual node, with one container "main"; `spec` is laid over that."""
+        basis = {"nodeName": self.nodes[lower], "containers": [{"name": "main", "image": "app:1"}]}
+        return {"metadata": {"name": name, **meta}, "spec": {**basis, **(spec or {})}}
+
+    def template(self, labels: dict[str, str], spec: Manifest | None = None, **meta: Any) -> Manifest:
+        """Make the template of a workload whose pods the scheduler puts on any virtual node of this topology."""
+        basis = {
+            "nodeSelector": {"e2e": self.mark},
+            "tolerations": [TOLERATION],
+            "containers": [{"name": "main", "image": "app:1"}],
+        }
+        return {"metadata": {"labels": labels, **meta}, "spec": {**basis, **(spec or {})}}
+
+    async def bind(self, name: str, spec: Manifest | None = None, lower: str = A, **meta: Any) -> Manifest:
+        """Create such a pod above."""
+        return await self.upper.create(self.path("pods"), self.pod(name, spec, lower, **meta))
+
+    async def told(self, about: Manifest, reason: str) -> str:
+        """Wait for the event of a reason about an object above, and give its message."""
+        fields = f"involvedObject.uid={about['metadata']['uid']},reason={reason}"
+        found = await self.upper.until_all(f"{self.path('events')}?fieldSelector={fields}", bool)
+        (event,) = found.values()
+        assert event["source"]["component"] == "tensile-kube"
+        return str(event["message"])
+
+    # What the engine wrote.
+
+    async def note(self) -> None:
+        """Let `writes` count from now on."""
+        await self._fence()
+        self._starts = {name: audit.position(site.audit_log) for name, site in self.sites.items()}
+
+    async def attempts(self, *, without: Collection[str] = ()) -> list[tuple[Write, int]]:
+        """Return what the engine's user has tried to write since `note`, and the status code of each answer."""
+        await self._fence()
+        found: list[tuple[Write, int]] = []
+        for name, site in self.sites.items():
+            records = audit.writes(audit.read(site.audit_log, self._starts[name]), "tensile/", without=tuple(without))
+            ours = (one for one in records if one["user"]["username"] == self.user)
+            found += [(_write(name, one), one["responseStatus"]["code"]) for one in ours]
+        return sorted(found)
+
+    async def repeated(self, *, without: Collection[str] = ("leases",)) -> list[tuple[Write, int]]:
+        """Return what was tried since `note`, where nothing has to be written any more.
+
+        Not in it is the status of nodes: their room follows the pods that other tests run in the same clusters.
+        """
+        tried = await self.attempts(without=without)
+        return [(one, code) for one, code in tried if (one.resource, one.subresource) != ("nodes", "status")]
+
+    async def writes(self) -> list[Write]:
+        """Return the writes of the engine's user since `note` that came through and that a person decides about."""
+        tried = await self.attempts(without=QUIET)
+        return [one for one, code in tried if code < 300 and one.subresource != "status"]
+
+    async def _fence(self) -> None:
+        """Wait until each audit log has come to a request that is sent now."""
+        for site in self.sites.values():
+            mark = uuid4().hex
+            start = audit.position(site.audit_log)
+            await site.call("GET", f"/version?fence={mark}")
+            await polled(lambda site=site, mark=mark, start=start: _is_noted(site.audit_log, mark, start))
+
+    # The end.
+
+    async def clear(self) -> None:
+        """Take away everything that tests made; the engine has to see its part of it off, and leave nothing."""
+        if self.is_started:
+            await self._clear_workloads()
+            await self.reload(_empty)
+            await self.upper.gone(*(f"/api/v1/nodes/{node}" for node in self.nodes.values()))
+            await self.upper.gone(*(policies_of(self.started_as) if await self._has_policies() else ()))
+            for name in self.lowers:
+                for plural in ("pods", "configmaps", "secrets", "serviceaccounts"):
+                    await self.sites[name].until_all(f"/api/v1/{plural}?labelSelector={OWNER}={self.owner.mark}", _none)
+
+    async def _clear_workloads(self) -> None:
+        for collection in _WORKLOADS:
+            group, plural = collection.split("/%s/")
+            await self.upper.delete(self.path(plural, api=f"apis/{group}") + "?propagationPolicy=Background")
+        await self.upper.delete(self.path("pods"), 0)
+        await self.upper.until_all(self.path("pods"), _none)
+
+    async def close(self) -> None:
+        """Stop the engine, remove what would be left if it failed, and close every connection.
+
+        Kubernetes takes five seconds over a namespace; nobody waits for that.
+        """
+        if self.is_started:
+            await self.stop()
+        for name, site in self.sites.items():
+            if name != UPPER:
+                await self._remove_namespaces(site)
+            await site.delete(f"/api/v1/namespaces/{self.namespace}")
+        for node in self.nodes.values():
+            await self.upper.delete(f"/api/v1/nodes/{node}")
+        for path in (self.lease, *policies_of(self.namespace)):
+            await self.upper.delete(path)
+        await self._disallow()
+        for site in self.sites.values():
+            await site.close()
+
+    async def _disallow(self) -> None:
+        """Take the roles away, and tell what the engine did with them where somebody asks for that."""
+        if path := os.environ.get(USES):
+            await self._fence()
+            self._uses.keep(Path(path), self.user, self.home)
+        for name, found in self.roles.items():
+            for one in found:
+                await self.sites[name].delete(path_of(one))
+
+    async def _remove_namespaces(self, site: Site) -> None:
+        """Remove the namespaces that the engine made below."""
+        await site.delete(self.path("pods"), 0)
+        found = await site.read(f"/api/v1/namespaces?labelSelector={OWNER}={self.owner.mark}")
+        for one in found["items"]:
+            with suppress(Refused):
+                await site.delete(f"/api/v1/namespaces/{one['metadata']['name']}")
+
+
+@asynccontextmanager
+async def standing(
+    sandbox: Sandbox, directory: Path, *edits: Edit, way: AbstractAsyncContextManager[object] | None = None
+) -> AsyncIterator[Ground]:
+    """Return a ground on which the engine runs; at its end nothing of it may be left, and no rule may have failed.
+
+    `way` is entered when the topology's files are there, before the engine reads them.
+    """
+    ground = Ground(sandbox, directory)
+    try:
+        await ground.open()
+        async with way or nullcontext():
+            await ground.start(*edits)
+            yield ground
+            await ground.clear()
+    finally:
+        await ground.close()
+    assert ground.heard.defects == [], "\n".join(ground.heard.defects)
+
+
+def policies_of(topology: str) -> tuple[str, str]:
+    """Return the paths of the MutatingAdmissionPolicy of a topology of this name, and of its binding."""
+    return policy_ref(topology).path(), binding_ref(topology).path()
+
+
+async def ran(command: list[str], *, stdin: str = "", limit: float = 60.0) -> Done:
+    """Run a program to its end."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    async with asyncio.timeout(limit):
+        out, err = await process.communicate(stdin.encode())
+    assert process.returncode is not None
+    return Done(process.returncode, out.decode(), err.decode())
+
+
+async def polled(holds: Callable[[], object], limit: float = LIMIT) -> None:
+    """Wait for what nobody announces, by asking again and again."""
+    async with asyncio.timeout(limit):
+        while not holds():  # noqa: ASYNC110 - a file, or another object's state: nothing tells of its change
+            await asyncio.sleep(0.02)
+
+
+def edit_lower(name: str, **fields: Any) -> Edit:
+    """Make an edit that lays fields over those of one lower; mappings are merged."""
+
+    def edit(file: Manifest) -> None:
+        lower = next(one for one in file["lowers"] if one["name"] == name)
+        for field, value in fields.items():
+            lower[field] = {**lower.get(field, {}), **value} if isinstance(value, dict) else value
+
+    return edit
+
+
+def without_lower(name: str) -> Edit:
+    """Make an edit that removes a lower."""
+
+    def edit(file: Manifest) -> None:
+        file["lowers"] = [one for one in file["lowers"] if one["name"] != name]
+
+    return edit
+
+
+def with_fields(**fields: Any) -> Edit:
+    """Make an edit that sets fields of the topology itself."""
+    return lambda file: file.update(fields)
+
+
+def _is_known(lower: LowerWorld) -> bool:
+    """Report whether the engine counts a lower as one that answers; before, it ends nothing there."""
+    return bool(lower.version) and not lower.unreachable_seconds
+
+
+def _empty(file: Manifest) -> None:
+    file["lowers"] = []
+
+
+def _none(objects: dict[str, Manifest]) -> bool:
+    return not objects
+
+
+def _write(cluster: str, record: audit.Record) -> Write:
+    ref = record["objectRef"]
+    namespace = "" if ref["resource"] == "namespaces" else ref.get("namespace", "")
+    return Write(cluster, record["verb"], ref["resource"], namespace, ref.get("name", ""), ref.get("subresource", ""))
+
+
+def _is_noted(log: Path, mark: str, start: int) -> bool:
+    return any(mark in record["requestURI"] for record in audit.read(log, start))
+
+
+def advertised(sandbox: Sandbox) -> str:
+    """Return another address of the upper apiserver than the engine's own kubeconfig has."""
+    return sandbox.clusters[UPPER].server.replace("127.0.0.1", "localhost")

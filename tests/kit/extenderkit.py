@@ -1,0 +1,111 @@
+"""Node caches for the scheduler extender: made of given nodes, or changed at random."""
+
+from random import Random
+from typing import Any
+
+from placekit import asking, node, pod, seen
+
+from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender
+from tensile.policy.extender.reservations import NodeCache
+from tensile.policy.extender.search import NodeFinder
+from tensile.policy.placement.reader import node_of, pod_of
+from tensile.policy.placement.snapshot import Snapshot
+
+NAMES = ("a", "b", "c")
+HOST = "kubernetes.io/hostname"
+
+
+def ground(*nodes: dict[str, Any]) -> NodeCache:
+    """Make a ground of nodes."""
+    made = NodeCache()
+    for one in nodes:
+        made.put_node(node_of(one))
+    return made
+
+
+def apart() -> dict[str, Any]:
+    """Make the spec of a pod that keeps others away."""
+    term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "x"}}}
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+class Play:
+    """Does something at random to a ground, and keeps what should be there."""
+
+    def __init__(self, chance: Random) -> None:
+        self.chance = chance
+        self.ground = NodeCache()
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.promised: dict[str, dict[str, Any]] = {}
+
+    def step(self) -> None:
+        """Do one thing."""
+        about_nodes = (self._put_node, self._remove_node)
+        self.chance.choice((*about_nodes, self._put_pod, self._remove_pod, self._promise, self._break))()
+
+    def expected(self) -> Snapshot:
+        """Read the same at once."""
+        return seen(list(self.nodes.values()), [*self.pods.values(), *self.promised.values()])
+
+    def _put_node(self) -> None:
+        name = self.chance.choice(NAMES)
+        self.nodes[name] = node(name, cpu=str(self.chance.randint(1, 4)))
+        self.ground.put_node(node_of(self.nodes[name]))
+
+    def _remove_node(self) -> None:
+        name = self.chance.choice(NAMES)
+        self.nodes.pop(name, None)
+        self.ground.remove_node(name)
+
+    def _pod(self) -> tuple[str, dict[str, Any]]:
+        name = self.chance.choice("pqrs")
+        spec = asking(cpu=self.chance.choice(("1", "2"))) | (apart() if self.chance.random() < 0.3 else {})
+        return name, pod(name, spec, on=self.chance.choice(NAMES), uid=str(self.chance.random()))
+
+    def _put_pod(self) -> None:
+        name, made = self._pod()
+        self.pods[name] = made
+        promised = self.promised.pop(name, None)
+        self.ground.put_pod(pod_of(made, settled=True))
+        if promised is not None:
+            self._trade(promised, made["spec"]["nodeName"])
+
+    def _trade(self, promised: dict[str, Any], came_to: str) -> None:
+        """Swap the nodes of a pod that came and of an equal one that was expected there."""
+        expected = promised["spec"]["nodeName"]
+        alike = [
+            name
+            for name, other in self.promised.items()
+            if other["spec"] == {**promised["spec"], "nodeName": came_to} and came_to != expected
+        ]
+        moved = [name for name in alike if self.ground.promises["default", name].node == expected]
+        assert len(moved) == bool(alike)
+        for name in moved:
+            self.promised[name] = {**self.promised[name], "spec": promised["spec"]}
+
+    def _remove_pod(self) -> None:
+        name = self.chance.choice("pqrs")
+        self.pods.pop(name, None)
+        self.ground.remove_pod(("default", name))
+
+    def _promise(self) -> None:
+        name, made = self._pod()
+        if name not in self.pods:
+            self.promised[name] = made
+        self.ground.assume(pod_of(made), made["spec"]["nodeName"], 0.0)
+
+    def _break(self) -> None:
+        name = self.chance.choice("pqrs")
+        self.promised.pop(name, None)
+        self.ground.forget(("default", name))
+
+
+def site(here: NodeCache, *, known: bool = True, ours: bool = True) -> LowerCandidate:
+    """Make a lower in which pods are as they are above."""
+    return LowerCandidate(lambda manifest: manifest if ours else None, here, NodeFinder(here), lambda: known)
+
+
+def extender(strategy: Any = "spread", **grounds: NodeCache) -> SchedulerExtender:
+    """Make an extender for lowers by the names of their virtual nodes."""
+    return SchedulerExtender({name: site(here) for name, here in grounds.items()}, strategy)

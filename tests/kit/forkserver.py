@@ -1,0 +1,123 @@
+"""Runs the program many times without starting Python each time: a process that has imported it forks for each command.
+
+A command is still a process of its own, with its arguments, directory, environment, streams and exit code; only the
+import, which takes most of its time, is done once. What the start itself does, such as reading PYTHON* variables, has
+to be tested on a process that is started for real.
+"""
+
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+_LONGEST = 1 << 20
+_IMPORTED = ("cli.commands", "cli.mutate", "cli.plan", "deploy.write", "diagnostics.commands", "engine.run")
+"""What commands import when they run."""
+
+
+class ForkServer:
+    """Starts with the first command; `close` ends it. Commands run one after the other."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: socket.socket | None = None
+
+    def run(
+        self, arguments: Sequence[str], stdin: bytes, cwd: Path | None, environment: Mapping[str, str], limit: float
+    ) -> tuple[int, bytes, bytes]:
+        """Run a command to its end, and return its exit code and what it wrote. Raises TimeoutError after `limit` s."""
+        link = self._opened()
+        link.settimeout(limit)
+        request = {"arguments": list(arguments), "cwd": str(cwd or Path.cwd()), "environment": dict(environment)}
+        with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
+            given.write(stdin)
+            given.seek(0)
+            socket.send_fds(link, [json.dumps(request).encode()], [one.fileno() for one in (given, out, err)])
+            try:
+                code = int(link.recv(16))
+            except TimeoutError:
+                self.close()
+                raise
+            out.seek(0)
+            err.seek(0)
+            return code, out.read(), err.read()
+
+    def close(self) -> None:
+        """End the process, with a command that it may still run."""
+        if self._process is not None and self._link is not None:
+            self._link.close()
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._process = self._link = None
+
+    def _opened(self) -> socket.socket:
+        if self._link is None:
+            self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                command = [sys.executable, __file__, str(theirs.fileno())]
+                self._process = subprocess.Popen(
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+                )
+        return self._link
+
+
+def serve(link: socket.socket) -> None:
+    """Fork for each request until the other side closes the socket."""
+    while True:
+        message, streams, *_ = socket.recv_fds(link, _LONGEST, 3)
+        if not message:
+            return
+        child = os.fork()
+        if child == 0:
+            link.close()
+            _become(json.loads(message), streams)
+        for stream in streams:
+            os.close(stream)
+        _, status = os.waitpid(child, 0)
+        link.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
+    """Be the command, and end with its code, as Python would; never returns."""
+    code = os.EX_SOFTWARE
+    try:
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        os.chdir(request["cwd"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        sys.argv = ["tensile", *request["arguments"]]
+        sys.stdin, sys.stdout, sys.stderr = (open(number, mode, encoding="utf-8") for number, mode in enumerate("rww"))  # noqa: PTH123, SIM115 - descriptors, for good
+        code = _ran()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _ran() -> int:
+    """Run the program, and return its exit code."""
+    try:
+        importlib.import_module("tensile.__main__").main()
+    except SystemExit as ended:
+        if isinstance(ended.code, int | None):
+            return ended.code or 0
+        sys.stderr.write(f"{ended.code}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # the directory of this file, which commands do not search
+    for module in ("__main__", *_IMPORTED):
+        importlib.import_module(f"tensile.{module}")
+    with socket.socket(fileno=int(sys.argv[1])) as other_side:
+        serve(other_side)

@@ -1,0 +1,439 @@
+"""A laboratory for the kubelet API: a real server on loopback between scripted upper and lower clusters."""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import orjson
+from kubelet_pki import Identity, Pki
+
+from bench.kit.spareports import spare_port
+from tensile.kube.cluster import Endpoint
+from tensile.kubelet.api.auth import Authenticator, Authorizer
+from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.connection import ConnectionLimits
+from tensile.kubelet.api.pods import PodLister, PodTarget
+from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
+from tensile.kubelet.api.service import RequestAuth
+from tensile.kubelet.api.serving_certificate import ServingCertificate, ServingFiles
+from tensile.kubelet.stats.collector import StatsCollector
+from tensile.kubelet.stats.usage import RunningPod
+from tensile.objects import TOKEN_REVIEW, UPPER, Manifest, Ref
+
+NODE = "virtual-a"
+PATIENCE = 20.0
+CONTAINERS = frozenset({"main"})
+LOWER_TOKEN = "the-lower-credential"
+if TYPE_CHECKING:
+    from tensile.errors import ClusterError
+
+UNPAUSED = 1 << 30
+"""Limit of a stream's buffer that is never reached: TLS on uvloop loses what comes before an end while it pauses."""
+
+QUICK = ConnectionLimits(
+    head=16 * 1024, unknown=16 * 1024, asking=2.0, handshake=2.0, answering=5.0, leaving=0.3, waiting=4
+)
+
+
+class Notes:
+    """A logger that remembers."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, dict[str, object]]] = []
+
+    def info(self, event: str, **fields: object) -> None:
+        """Remember."""
+        self.entries.append((event, fields))
+
+    warning = info
+
+
+class Upper:
+    """The upper cluster as far as reviews go: it knows some tokens and rights, notes each question, or fails."""
+
+    name = UPPER
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, Manifest] = {}
+        self.rights: set[tuple[str, str, str, str]] = set()
+        self.asked: list[Manifest] = []
+        self.failing: ClusterError | None = None
+        self.answer: bytes | None = None
+
+    def permit(self, user: str, verb: str, subresource: str, node: str = NODE) -> None:
+        """Grant a user a verb on a subresource of a node."""
+        self.rights.add((user, verb, subresource, node))
+
+    async def create(self, ref: Ref, body: Manifest) -> bytes:
+        """Answer a review."""
+        self.asked.append(body)
+        if self.failing is not None:
+            raise self.failing
+        answer = self._token(body["spec"]) if ref.kind == TOKEN_REVIEW else self._access(body["spec"])
+        return self.answer or orjson.dumps({**body, "status": answer})
+
+    def _token(self, spec: Manifest) -> Manifest:
+        user = self.tokens.get(spec["token"])
+        return {"authenticated": True, "user": user} if user else {"error": "unknown"}
+
+    def _access(self, spec: Manifest) -> Manifest:
+        wanted = spec["resourceAttributes"]
+        key = (spec["user"], wanted["verb"], wanted["subresource"], wanted["name"])
+        return {"allowed": key in self.rights}
+
+    def reviews(self, kind: str) -> list[Manifest]:
+        """Return the specs of the questions of a kind."""
+        return [body["spec"] for body in self.asked if body["kind"] == kind]
+
+    def _never(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("the kubelet API asks for reviews only")
+
+    read = list = watch = patch = delete = version = endpoint = _never
+
+
+class LowerCluster:
+    """A lower cluster as far as streams go: it says where to connect."""
+
+    def __init__(self, name: str, port: int, tls: ssl.SSLContext) -> None:
+        self.name = name
+        self.server_name = "localhost"
+        self.credential = {"Authorization": f"Bearer {LOWER_TOKEN}"}
+        self._port = port
+        self._tls = tls
+        self.failing: ClusterError | None = None
+
+    def endpoint(self) -> Endpoint:
+        """Return where."""
+        if self.failing is not None:
+            raise self.failing
+        return Endpoint("127.0.0.1", self._port, self._tls, self.server_name, "/front", self.credential)
+
+
+class Head(NamedTuple):
+    """A request's or an answer's first line and header fields (names in lower case)."""
+
+    first: str
+    fields: list[tuple[str, str]]
+
+    def value(self, name: str) -> str:
+        """Return the values of a header, joined."""
+        return ", ".join(value for key, value in self.fields if key == name)
+
+    @property
+    def status(self) -> int:
+        """The status code of an answer."""
+        return int(self.first.split()[1])
+
+
+class Stream(NamedTuple):
+    """Both directions of a connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def head(self) -> Head:
+        """Read the head of a message."""
+        raw = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        first, *lines = raw.removesuffix("\r\n\r\n").split("\r\n")
+        return Head(first, [(k.lower(), v.strip()) for k, _, v in (line.partition(":") for line in lines)])
+
+    async def send(self, data: bytes) -> None:
+        """Write and wait until it is on its way."""
+        self.writer.write(data)
+        await self.writer.drain()
+
+    def stop_reading(self) -> None:
+        """Read no more, and have the kernel hold little of what comes: its buffers grow to 32 MiB on a busy machine."""
+        self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        self.writer.transport.pause_reading()
+
+    async def to_end(self) -> bytes:
+        """Read until the peer closes or cuts the connection."""
+        whole = bytearray()
+        with suppress(OSError):
+            while piece := await self.reader.read(65536):
+                whole += piece
+        return bytes(whole)
+
+    async def close(self) -> None:
+        """Close this end."""
+        self.writer.close()
+        with suppress(OSError):
+            await self.writer.wait_closed()
+
+
+Script = Callable[[Head, Stream], Awaitable[None]]
+
+
+def switching(protocol: str, *fields: str) -> bytes:
+    """Return a 101."""
+    lines = ["HTTP/1.1 101 Switching Protocols", "Connection: Upgrade", f"Upgrade: {protocol}", *fields]
+    return "\r\n".join((*lines, "", "")).encode()
+
+
+def answering(status: str, body: bytes = b"", *fields: str) -> Script:
+    """Return a script that answers once, with a body of known length."""
+
+    async def script(_head: Head, stream: Stream) -> None:
+        lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *fields, "", ""]
+        await stream.send("\r\n".join(lines).encode() + body)
+
+    return script
+
+
+class LowerServer:
+    """A lower apiserver that does as its script says, once for every connection."""
+
+    def __init__(self) -> None:
+        self.heads: list[Head] = []
+        self.script: Script = answering("500 Not Scripted")
+        self.ended = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, tls: ssl.SSLContext) -> int:
+        """Listen on a free port of loopback and give it."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls, limit=UNPAUSED)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop listening, and wait for the scripts that run."""
+        assert self._server
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tasks.add(task := asyncio.current_task())
+        task.add_done_callback(self._tasks.discard)
+        stream = Stream(reader, writer)
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                self.heads.append(await stream.head())
+                await self.script(self.heads[-1], stream)
+        finally:
+            await stream.close()
+            self.ended.set()
+
+
+class NamedPods:
+    """The pods of a node: which lower pod is behind an upper one."""
+
+    def __init__(self, targets: dict[tuple[str, str], PodTarget] | None = None) -> None:
+        self.targets = targets or {}
+        self.runners: list[RunningPod] = []
+
+    def locate(self, namespace: str, pod: str) -> PodTarget | None:
+        """Look it up."""
+        return self.targets.get((namespace, pod))
+
+    def listed(self) -> bytes:
+        """Return a list of their names."""
+        return orjson.dumps({"kind": "PodList", "apiVersion": "v1", "items": sorted(p for _, p in self.targets)})
+
+    def running(self) -> list[RunningPod]:
+        """Return what a test has put there."""
+        return self.runners
+
+
+class Answer(NamedTuple):
+    """A whole answer of the kubelet API."""
+
+    head: Head
+    body: bytes
+
+    @property
+    def status(self) -> int:
+        """Its status code."""
+        return self.head.status
+
+
+class Lab:
+    """One virtual node with the pod shop/web (below: mapped/web-0), served to whoever connects."""
+
+    def __init__(self, pki: Pki, limits: ConnectionLimits = QUICK, files: ServingFiles | None = None) -> None:
+        self.pki = pki
+        self._files = files or pki.serving_files
+        self.log = Notes()
+        self.upper = Upper()
+        self.upper.permit("kube-apiserver", "create", "proxy")
+        self.upper.permit("kube-apiserver", "get", "proxy")
+        self.lower = LowerServer()
+        self.pods = NamedPods()
+        self.time = 1000.0
+        self.client_authority = pki.clients.pem
+        self.authority_answers = asyncio.Event()
+        self.authority_answers.set()
+        self._limits = limits
+
+    async def _authority(self) -> str:
+        await self.authority_answers.wait()
+        return self.client_authority
+
+    async def __aenter__(self) -> Self:
+        port = await self.lower.start(self.pki.server_context())
+        self.cluster = LowerCluster("lower-a", port, self.pki.client_context(None))
+        self.pods.targets["shop", "web"] = PodTarget(self.cluster, "mapped", "web-0", CONTAINERS)
+        gate = RequestAuth(
+            ServingCertificate(self.log, "127.0.0.1", self._files),
+            ClientCA(self.log, source=self._authority, clock=lambda: self.time),
+            Authenticator(self.upper, self.log, clock=lambda: self.time),
+            Authorizer(self.upper, self.log, clock=lambda: self.time),
+        )
+        self.server = KubeletServer(gate, self.log, self._limits)
+        self.seats: dict[str, NodeEndpoint] = {}
+        await self.serve()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.server.close()
+        await self.lower.close()
+
+    async def serve(
+        self,
+        node: str = NODE,
+        *,
+        port: int | None = None,
+        pods: PodLister | None = None,
+        meter: StatsCollector | None = None,
+    ) -> None:
+        """Serve a node from now on, the others as before; raises the TensileError that stands in the way.
+
+        Without a `port` the first node has any, another one a spare one, and each keeps what it has.
+        """
+        known = self.seats.get(node)
+        found = known.address[1] if known else 0 if node == NODE else spare_port()
+        seat = NodeEndpoint(("127.0.0.1", found if port is None else port), self.pods if pods is None else pods, meter)
+        troubles = await self.server.serve({**self.seats, node: seat})
+        if node in troubles:
+            raise troubles[node]
+        self.seats[node] = seat
+
+    async def connect(self, identity: Identity | None, node: str = NODE) -> Stream:
+        """Connect to a node as somebody."""
+        tls = self.pki.client_context(identity)
+        port = self.server.port(node)
+        return Stream(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, limit=UNPAUSED))
+
+    async def ask(self, identity: Identity | None, first: str, *fields: str, node: str = NODE) -> Answer:
+        """Make one request, such as "GET /healthz", and read the answer to its end."""
+        stream = await self.connect(identity, node)
+        try:
+            await stream.send(request(first, *fields))
+            async with asyncio.timeout(PATIENCE):
+                return Answer(await stream.head(), await stream.to_end())
+        finally:
+            await stream.close()
+
+    async def upgrade(self, identity: Identity | None, first: str, *fields: str) -> tuple[Head, Stream]:
+        """Ask for an upgraded stream; give the answer's head, and the connection."""
+        stream = await self.connect(identity)
+        await stream.send(request(first, "Connection: Upgrade", *fields))
+        async with asyncio.timeout(PATIENCE):
+            return await stream.head(), stream
+
+
+class SlowCaller:
+    """A caller that takes bytes out of its kernel only when it reads, which asyncio's streams do not do."""
+
+    def __init__(self, lab: Lab, identity: Identity) -> None:
+        plain = socket.socket()
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        plain.connect(("127.0.0.1", lab.server.port(NODE)))
+        plain.settimeout(PATIENCE)
+        tls = lab.pki.client_context(identity)
+        self._socket = tls.wrap_socket(plain, server_hostname="localhost", do_handshake_on_connect=False)
+
+    def ask(self, first: str, *fields: str) -> bytes:
+        """Shake hands, make a request and read the first of what comes."""
+        self._socket.do_handshake()
+        self._socket.sendall(request(first, *fields))
+        return self._socket.recv(1024)
+
+    def read(self) -> bytes:
+        """Read to the end and close."""
+        whole = bytearray()
+        with self._socket:
+            while piece := self._socket.recv(65536):
+                whole += piece
+        return bytes(whole)
+
+    def leave(self) -> None:
+        """Close without having read what came."""
+        self._socket.close()
+
+
+def request(first: str, *fields: str) -> bytes:
+    """Return a request's bytes."""
+    return "\r\n".join((f"{first} HTTP/1.1", "Host: node", *fields, "", "")).encode()
+
+
+def unchunked(body: bytes) -> bytes:
+    """Return the content of a chunked body; ValueError when its end is missing."""
+    content, rest = bytearray(), BytesIO(body)
+    while size := int(rest.readline(), 16):
+        content += rest.read(size)
+        rest.readline()
+    return bytes(content)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that the loop brings about; fail when it does not come."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
+            await asyncio.sleep(0.005)
+
+
+def descriptors() -> int:
+    """Count the open file descriptors of this process, without the spare one that uvloop keeps for itself."""
+    targets = []
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            targets.append(each.readlink())
+    return len([target for target in targets if target != Path(os.devnull)])
+
+
+def others() -> set[asyncio.Task[Any]]:
+    """Return the tasks that run beside this one."""
+    return asyncio.all_tasks() - {asyncio.current_task()}
+
+
+@asynccontextmanager
+async def leak_watch() -> AsyncIterator[None]:
+    """Fail when tasks or file descriptors are there afterwards that were not before."""
+    tasks, count = others(), descriptors()
+    yield
+    await until(lambda: others() <= tasks and descriptors() <= count)
+
+
+EXEC = "POST /exec/shop/web/main?output=1&input=1&command=cat"
+
+
+async def echo(_head: Head, stream: Stream) -> None:
+    """Agree to an upgrade and send back what comes."""
+    await stream.send(switching("SPDY/3.1"))
+    while data := await stream.reader.read(65536):
+        await stream.send(data)
+
+
+async def streaming(lab: Lab) -> Stream:
+    """Open an exec that echoes."""
+    lab.lower.script = echo
+    head, stream = await lab.upgrade(lab.pki.apiserver, EXEC, "Upgrade: SPDY/3.1")
+    assert head.status == 101
+    return stream
+
+
+async def alive(stream: Stream) -> bool:
+    """Report whether a stream still carries bytes both ways."""
+    await stream.send(b"ping")
+    async with asyncio.timeout(PATIENCE):
+        return await stream.reader.readexactly(4) == b"ping"

@@ -1,0 +1,174 @@
+"""Who may do what at the kubelet API, stated by hand: paths, methods, identities and the rights that they are given.
+
+The tests hold a server with a real upper cluster against this, and the table in the documentation is written from it:
+
+    PYTHONPATH=tests/kit .venv/bin/python -m kubelet_rights
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "kubelet-api.md"
+BEGIN, END = "<!-- rights -->", "<!-- end of rights -->"
+NODE = "NODE"
+ANOTHER = "another-node"
+WEBSOCKET = "GET, WebSocket"
+VERBS = {
+    "GET": "get",
+    WEBSOCKET: "get",
+    "POST": "create",
+    "PUT": "update",
+    "PATCH": "patch",
+    "DELETE": "delete",
+    "HEAD": "",
+}
+"""The methods tried, and the verb that Kubernetes reads in each; it knows none for HEAD."""
+
+TLS, UNKNOWN, FORBIDDEN, ADMITTED = "no TLS", "401", "403", "admitted"
+
+
+class Group(NamedTuple):
+    """Paths that the same right opens: any one of these subresources of the node, with `verb` or the method's own."""
+
+    title: str
+    paths: tuple[str, ...]
+    subresources: tuple[str, ...]
+    verb: str = ""
+
+
+GROUPS = (
+    Group("exec, attach, portForward, run", (
+        "/exec/shop/web/main?command=id&output=1",
+        "/attach/shop/web/main?output=1",
+        "/portForward/shop/web",
+        "/run/shop/web/main?cmd=id",
+    ), ("proxy",), "create"),
+    Group("containerLogs, and what is not listed here", (
+        "/containerLogs/shop/web/main",
+        "/debug/pprof/",
+        "/cri/exec/token",
+        "/nothing/there",
+    ), ("proxy",)),
+    Group("pods, runningpods", ("/pods", "/runningpods/"), ("pods", "proxy")),
+    Group("healthz", ("/healthz",), ("healthz", "proxy")),
+    Group("configz", ("/configz",), ("configz", "proxy")),
+    Group("stats", ("/stats/summary",), ("stats",)),
+    Group("metrics", ("/metrics", "/metrics/resource", "/metrics/cadvisor"), ("metrics",)),
+    Group("logs", ("/logs/", "/logs/syslog"), ("log",)),
+    Group("checkpoint", ("/checkpoint/shop/web/main",), ("checkpoint",)),
+    Group("statusz", ("/statusz",), ("statusz",)),
+    Group("flagz", ("/flagz",), ("configz",)),
+)  # fmt: skip
+
+
+class Grant(NamedTuple):
+    """A right on subresources of the node ("*": all of them, with all verbs where it stands for the verb too)."""
+
+    verb: str
+    subresources: tuple[str, ...]
+
+    def covers(self, verb: str, subresource: str) -> bool:
+        """Report whether it is the right asked for."""
+        return self.verb in {"*", verb} and (subresource in self.subresources or "*" in self.subresources)
+
+
+class Someone(NamedTuple):
+    """An identity: the name in the table, how it shows itself, what it is told wherever it has no right, its rights.
+
+    `shows` is "", "token", "bad token", "certificate", or "bad certificate"; `on` names the node that the rights are
+    for, "" for all; a `role` that every cluster has takes the place of rules of our own.
+    """
+
+    title: str
+    shows: str
+    refusal: str = FORBIDDEN
+    grants: tuple[Grant, ...] = ()
+    on: str = ""
+    role: str = ""
+    user: str = ""
+    group: str = ""
+
+
+ADMIN = ("proxy", "stats", "log", "metrics", "pods", "healthz", "configz")
+SOMEONE = (
+    Someone("no certificate, no token", "", UNKNOWN),
+    Someone("a token that the upper does not know", "bad token", UNKNOWN),
+    Someone("a certificate of another authority", "bad certificate", TLS),
+    Someone("a certificate that has ended", "ended certificate", TLS),
+    Someone("a kubelet of a real node", "certificate", user="system:node:real", group="system:nodes"),
+    Someone("a service account without rights", "token"),
+    Someone("`get nodes`", "certificate", grants=(Grant("get", ("",)),)),
+    Someone("`*` on `nodes/proxy` of another node", "certificate", grants=(Grant("*", ("proxy",)),), on=ANOTHER),
+    Someone("`get nodes/proxy`", "certificate", grants=(Grant("get", ("proxy",)),)),
+    Someone("`create nodes/proxy`", "token", grants=(Grant("create", ("proxy",)),)),
+    Someone("`get nodes/metrics, nodes/stats`", "token", grants=(Grant("get", ("metrics", "stats")),)),
+    Someone(
+        "`get nodes/pods, nodes/healthz, nodes/configz, nodes/log`",
+        "token",
+        grants=(Grant("get", ("pods", "healthz", "configz", "log")),),
+    ),
+    Someone("`system:kubelet-api-admin`, as the apiserver has it", "certificate", grants=(Grant("*", ADMIN),),
+            role="system:kubelet-api-admin"),
+    Someone("`system:masters`", "certificate", grants=(Grant("*", ("*",)),), role="-", group="system:masters"),
+)  # fmt: skip
+
+
+class Case(NamedTuple):
+    """One request, and what has to become of it."""
+
+    someone: Someone
+    group: Group
+    path: str
+    method: str
+    outcome: str
+
+
+def cases() -> Iterator[Case]:
+    """Yield every path with every method by everyone."""
+    for someone in SOMEONE:
+        for group in GROUPS:
+            for method in VERBS:
+                outcome = expected(someone, group, method)
+                yield from (Case(someone, group, path, method, outcome) for path in group.paths)
+
+
+def expected(someone: Someone, group: Group, method: str) -> str:
+    """Return what a request has to come to."""
+    verb = group.verb or VERBS[method]
+    rights = someone.grants if someone.on in {"", NODE} else ()
+    if any(grant.covers(verb, each) for grant in rights for each in group.subresources):
+        return ADMITTED
+    return someone.refusal
+
+
+def table() -> str:
+    """Write the tables: the rights that paths take, and who gets in where by which methods."""
+    lines = ["| path | any of these on the Node | verb |", "|---|---|---|"]
+    lines += [f"| {group.title} | {_names(group)} | {group.verb or 'by method'} |" for group in GROUPS]
+    titles = " | ".join(group.title.split(",")[0] for group in GROUPS)
+    lines += ["", f"| who | {titles} |", "|---" * (len(GROUPS) + 1) + "|"]
+    lines += [f"| {each.title} | {' | '.join(_cell(each, group) for group in GROUPS)} |" for each in SOMEONE]
+    return "\n".join(lines)
+
+
+def _names(group: Group) -> str:
+    return ", ".join(f"`nodes/{each}`" for each in group.subresources)
+
+
+def _cell(someone: Someone, group: Group) -> str:
+    admitted = [method for method in VERBS if expected(someone, group, method) == ADMITTED]
+    if len(admitted) == len(VERBS):
+        return "all"
+    return ", ".join(method for method in admitted if method != WEBSOCKET) or someone.refusal
+
+
+def rewritten(text: str) -> str:
+    """Put the tables between the marks of a text."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(rewritten(DOCUMENT.read_text()))

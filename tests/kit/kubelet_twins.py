@@ -1,0 +1,136 @@
+"""A pod in the upper cluster and its twin in a lower one, on real control planes, and kubectl between them."""
+
+import asyncio
+import hashlib
+import json
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+from bench.kit.spareports import spare_ports
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+    from tensile.sandbox.sandbox import Sandbox
+
+LOWER = "lower-a"
+POD = "web"
+CONTAINER = "main"
+WEBSOCKET, SPDY = "websocket", "spdy"
+EXTENDS = {"declaredFeatures": ["ExtendWebSocketsToKubelet"]}
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: bytes
+    err: str
+
+
+class Twins:
+    """A namespace with two upper pods on two nodes of ours, one of which takes WebSockets, and their one lower twin."""
+
+    def __init__(self, sandbox: "Sandbox") -> None:
+        self.sandbox = sandbox
+        self.directory: Path = sandbox.directory
+        self.namespace = f"kubelet-{uuid4().hex[:8]}"
+        self.nodes = {kind: f"{self.namespace}-{kind}" for kind in (WEBSOCKET, SPDY)}
+        self.ports = dict(zip(self.nodes, spare_ports(2), strict=True))
+        self.logs: Path = sandbox.clusters[LOWER].logs / self.namespace / POD / f"{CONTAINER}.log"
+
+    def create(self) -> None:
+        """Make namespaces, nodes and pods, and wait until the twin runs."""
+        for cluster in ("upper", LOWER):
+            self.apply(cluster, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
+            self.must(cluster, "-n", self.namespace, "wait", "--for=create", "serviceaccount/default")
+        for kind in self.nodes:
+            self._create_node(kind)
+            self.apply("upper", self._pod(kind, {"nodeName": self.nodes[kind]}))
+            running = ("--subresource=status", "-p", '{"status": {"phase": "Running"}}')
+            self.must("upper", "-n", self.namespace, "patch", "pod", kind, *running)
+        self.apply(LOWER, self._pod(POD, {}))
+        self.must(LOWER, "-n", self.namespace, "wait", "--for=jsonpath={.status.phase}=Running", f"pod/{POD}")
+
+    def delete(self) -> None:
+        """Remove everything again."""
+        for kind, node in self.nodes.items():
+            self.must("upper", "-n", self.namespace, "delete", "pod", kind, "--force", "--wait=false")
+            self.must("upper", "delete", "node", node)
+        for cluster in ("upper", LOWER):
+            self.must(cluster, "delete", "namespace", self.namespace, "--wait=false")
+
+    def apply(self, cluster: str, manifest: dict[str, Any]) -> None:
+        """Create an object."""
+        self.must(cluster, "create", "-f", "-", stdin=json.dumps(manifest))
+
+    def must(self, cluster: str, *arguments: str, stdin: str = "") -> str:
+        """Run kubectl, which must succeed, and give what it says."""
+        done: subprocess.CompletedProcess[str] = self.sandbox.kubectl(*arguments, cluster=cluster, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def requests_below(self, since: str) -> int:
+        """Count the requests for subresources of pods that the lower's apiserver has received since a moment in UTC.
+
+        A stream of an earlier test is noted when it ends, so the moment of its beginning tells whose it was.
+        """
+        lines = self.sandbox.clusters[LOWER].audit_log.read_text().splitlines()
+        records = (json.loads(line) for line in lines)
+        found = (each.get("objectRef", {}) for each in records if each["requestReceivedTimestamp"] >= since)
+        return sum(each.get("namespace") == self.namespace and "subresource" in each for each in found)
+
+    def _create_node(self, kind: str) -> None:
+        name = self.nodes[kind]
+        self.apply("upper", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+        status = {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self.ports[kind]}},
+            **(EXTENDS if kind == WEBSOCKET else {}),
+        }
+        patch = json.dumps({"status": status})
+        self.must("upper", "patch", "node", name, "--subresource=status", "--type=merge", "-p", patch)
+
+    def _pod(self, name: str, more: dict[str, Any]) -> dict[str, Any]:
+        spec = {
+            "containers": [{"name": CONTAINER, "image": "none"}],
+            "automountServiceAccountToken": False,
+            "tolerations": [{"operator": "Exists"}],
+            **more,
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": spec,
+        }
+
+    async def start(
+        self, *arguments: str, cluster: str = "upper", speaks: str = WEBSOCKET
+    ) -> asyncio.subprocess.Process:
+        """Start kubectl in the namespace, with pipes, speaking WebSocket or SPDY."""
+        command = self.sandbox.kubectl_command("-n", self.namespace, *arguments, cluster=cluster)
+        variables = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
+        variables["KUBECTL_REMOTE_COMMAND_WEBSOCKETS"] = str(speaks == WEBSOCKET).lower()
+        variables["KUBECTL_PORT_FORWARD_WEBSOCKETS"] = str(speaks == WEBSOCKET).lower()
+        pipe = asyncio.subprocess.PIPE
+        return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=variables)
+
+    async def run(self, *arguments: str, cluster: str = "upper", speaks: str = WEBSOCKET, stdin: bytes = b"") -> Done:
+        """Run kubectl to its end."""
+        process = await self.start(*arguments, cluster=cluster, speaks=speaks)
+        async with asyncio.timeout(120):
+            out, err = await process.communicate(stdin)
+        assert process.returncode is not None
+        return Done(process.returncode, out, err.decode())
+
+
+async def digest(stream: asyncio.StreamReader, length: int) -> str:
+    """Read so many bytes of a stream; give their SHA-256."""
+    sums = hashlib.sha256()
+    while length and (piece := await stream.read(min(length, 1 << 20))):
+        length -= len(piece)
+        sums.update(piece)
+    return sums.hexdigest()

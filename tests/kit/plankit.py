@@ -1,0 +1,73 @@
+"""What `tensile plan` prints, and what an engine then writes, in the same form."""
+
+import asyncio
+from typing import NamedTuple
+
+import orjson
+from enginekit import Edit, Ground, Write
+from sitekit import Manifest
+
+from tensile.cli import plan
+
+KINDS = {
+    "nodes": "Node",
+    "pods": "Pod",
+    "namespaces": "Namespace",
+    "configmaps": "ConfigMap",
+    "secrets": "Secret",
+    "services": "Service",
+    "endpointslices": "EndpointSlice",
+    "serviceaccounts": "ServiceAccount",
+    "roles": "Role",
+    "rolebindings": "RoleBinding",
+    "persistentvolumeclaims": "PersistentVolumeClaim",
+    "persistentvolumes": "PersistentVolume",
+}
+VERBS = {"create": "create", "patch": "update", "delete": "delete"}
+
+
+class PlannedChange(NamedTuple):
+    """One object that changes: where, how, which."""
+
+    cluster: str
+    action: str
+    kind: str
+    namespace: str
+    name: str
+
+
+async def planned(ground: Ground, *edits: Edit) -> Manifest:
+    """Return what `tensile plan -o json` says of a topology, which must say too whether there is anything to do.
+
+    In a thread of this process, which saves starting Python each time. It must write nothing; the engine beside it
+    may tell that it lives, and carry up an event that has waited for its turn.
+    """
+    await ground.note()
+    topology = ground.topology(*edits)
+    text, changed, unreached = await asyncio.to_thread(
+        plan.plan, topology, ground.directory, "json", colour=False, allow_exec_plugins=False
+    )
+    tried = await ground.attempts(without=("leases", "events"))
+    assert [one for one, _ in tried if one[2:] != _heartbeat(one)] == []
+    found: Manifest = orjson.loads(text)
+    assert (changed, unreached) == (bool(found["changes"]), "")
+    return found
+
+
+def _heartbeat(write: Write) -> tuple[str, ...]:
+    """Return what the heartbeat of that node looks like, which the engine may write at any time."""
+    return ("nodes", "", write.name, "status")
+
+
+def said(document: Manifest) -> set[PlannedChange]:
+    """Return the objects that a plan says will change."""
+    fields = ("cluster", "action", "kind", "namespace", "name")
+    return {PlannedChange(*(change[field] for field in fields)) for change in document["changes"]}
+
+
+def done_by(writes: list[Write]) -> set[PlannedChange]:
+    """Return the objects that were changed, in a plan's words: one that was made and then changed was made."""
+    found = {
+        PlannedChange(one.cluster, VERBS[one.verb], KINDS[one.resource], one.namespace, one.name) for one in writes
+    }
+    return {one for one in found if one.action != "update" or one._replace(action="create") not in found}

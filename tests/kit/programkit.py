@@ -1,0 +1,117 @@
+"""`tensile run` as people start it: a process of its own that follows the topology file."""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from enginekit import A, Edit, Ground, polled
+
+from tensile.sandbox.sandbox import Sandbox
+
+
+class Program(Ground):
+    """A ground whose engine is a process; what it logs is in `log`, a JSON object a line."""
+
+    process: Process
+    options: tuple[str, ...] = ()
+    """What else `tensile run` is given."""
+    variables: Mapping[str, str] = {}
+    """What its environment has beside the tests' own."""
+
+    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+        super().__init__(sandbox, directory)
+        self.log = directory / "tensile.log"
+
+    async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
+        """Save the file, start the program on it, and wait until its nodes are ready."""
+        topology = self.topology(*edits)
+        self.started_as = topology.name
+        self.process = await self.begun(self.save(*edits), self.log, **self.variables)
+        self.is_started = True
+        for lower in topology.lowers if await_nodes else ():
+            await self.usable(lower.node.name)
+
+    async def begun(self, file: Path, log: Path, **variables: str) -> Process:
+        """Start the program on a file, with such variables in its environment."""
+        command = [sys.executable, "-m", "tensile", "run", "-f", str(file), "--log-format", "json", *self.options]
+        with log.open("wb") as output:
+            environment = {**os.environ, **variables}
+            return await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output, env=environment)
+
+    async def reload(self, *edits: Edit) -> None:
+        """Save the file; the program sees to the rest."""
+        self.save(*edits)
+
+    async def stop(self) -> None:
+        """End the program as a service manager does, and wait for it; it has to end cleanly."""
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(25):
+            assert await self.process.wait() == 0, self.log.read_text()
+
+    async def logged(self, words: str, since: int = 0) -> None:
+        """Wait until the log has these words, `since` a position in it."""
+        await polled(lambda: words in self.log.read_text()[since:])
+
+
+P = TypeVar("P", bound=Program)
+
+
+@asynccontextmanager
+async def served(sandbox: Sandbox, directory: Path, sort: type[P] = Program) -> AsyncIterator[P]:
+    """Return a ground on which the program runs; at its end nothing of it may be left, and it ends cleanly."""
+    program = sort(sandbox, directory)
+    try:
+        await program.open()
+        await program.start()
+        yield program
+        await program.clear()
+    finally:
+        await program.close()
+    text = program.log.read_text()
+    assert "Traceback" not in text
+    assert "defect" not in text
+
+
+STAMP = "2026-01-01T00:00:00Z stdout F "
+
+
+class Stream(NamedTuple):
+    """A `kubectl logs -f` that runs, and the file that it shows."""
+
+    program: Program
+    process: Process
+
+    async def carries(self, line: str) -> None:
+        """Write a line to the container's log; it has to come out of the stream that was open all the time."""
+        with (self.program.sites[A].logs / self.program.namespace / "web" / "main.log").open("a") as log:
+            log.write(f"{STAMP}{line}\n")
+        assert self.process.stdout
+        async with asyncio.timeout(60):
+            assert await self.process.stdout.readline() == f"{line}\n".encode()
+        assert self.process.returncode is None
+
+
+@asynccontextmanager
+async def streaming(program: Program) -> AsyncIterator[Stream]:
+    """Follow the pod's log by way of the upper cluster; the stream has to be there until the end."""
+    log = program.sites[A].logs / program.namespace / "web" / "main.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("")
+    command = program.sandbox.kubectl_command("-n", program.namespace, "logs", "-f", "web")
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    try:
+        stream = Stream(program, process)
+        await stream.carries("first")
+        yield stream
+        await stream.carries("last")
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

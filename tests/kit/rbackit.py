@@ -1,0 +1,59 @@
+"""Roles and RoleBindings above, and their copies below."""
+
+from typing import Any
+
+from worldkit import A, account, home, marked, put, raised, thing, upper_pod, world
+
+from tensile.objects import ROLE, ROLE_BINDING, SERVICE_ACCOUNT, Manifest
+from tensile.reconcile.rules.rbac import key_of
+from tensile.reconcile.world import World
+
+ROLE_KEY, BINDING_KEY = key_of(A, "default", ROLE, "reader"), key_of(A, "default", ROLE_BINDING, "reads")
+GROUP = "rbac.authorization.k8s.io"
+ON = "controllers: [ServiceAccount, RBAC]\n"
+RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+ROBOT = {"kind": "ServiceAccount", "namespace": "default", "name": "robot"}
+OTHERS = [
+    {"kind": "User", "apiGroup": GROUP, "name": "alice"},
+    {"kind": "Group", "apiGroup": GROUP, "name": "system:authenticated"},
+    {"kind": "ServiceAccount", "namespace": "default", "name": "default"},
+    {"kind": "ServiceAccount", "namespace": "elsewhere", "name": "robot"},
+]
+
+
+def role(rules: Any = RULES, **meta: Any) -> Manifest:
+    """Make the Role above."""
+    return {**thing("Role", "reader", api=f"{GROUP}/v1", **meta), "rules": rules}
+
+
+def binding(kind: str = "Role", name: str = "reader", subjects: list[Manifest] | None = None) -> Manifest:
+    """Make the RoleBinding above: the robot's and others'."""
+    meta = thing("RoleBinding", "reads", api=f"{GROUP}/v1")
+    role_ref = {"apiGroup": GROUP, "kind": kind, "name": name}
+    return {**meta, "roleRef": role_ref, "subjects": [ROBOT, *OTHERS] if subjects is None else subjects}
+
+
+def granted(more: str = ON, **binding_fields: Any) -> World:
+    """Make a world where a pod of the robot runs on lower-a, whose account has its copy, and the robot has a role."""
+    here = world(more=more)
+    raised(here)
+    home(here)
+    put(here.upper.more[SERVICE_ACCOUNT], account(name="robot"))
+    put(here.lowers[A].more[SERVICE_ACCOUNT], marked(account(name="robot"), "ServiceAccount-robot", uid="below-robot"))
+    put(here.lowers[A].upper_pods, upper_pod(spec={"serviceAccountName": "robot"}))
+    put(here.upper.more[ROLE], role())
+    put(here.upper.more[ROLE_BINDING], binding(**binding_fields))
+    return here
+
+
+def with_role(here: World, **given: Any) -> World:
+    """Let the Role be below as the engine makes it."""
+    put(here.lowers[A].more[ROLE], marked({**role(), **given}, "Role-reader", uid="below-role"))
+    return here
+
+
+def with_binding(here: World, **given: Any) -> World:
+    """Let the RoleBinding be below as the engine makes it."""
+    body = {**binding(subjects=[ROBOT]), **given}
+    put(here.lowers[A].more[ROLE_BINDING], marked(body, "RoleBinding-reads", uid="below-binding"))
+    return here

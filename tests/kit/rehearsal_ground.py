@@ -1,0 +1,122 @@
+"""Ground to try a cluster's answers on: the same one in memory and in a real control plane."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from tensile.errors import ClusterError, NotFound
+from tensile.kube.cluster import Cluster, Patch, Selection
+from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SERVICE_ACCOUNT, Kind, Manifest, Ref
+
+FINALIZER = "example.com/hold"
+STRANGER = "11111111-2222-4333-8444-555555555555"
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+ROOM = {"cpu": "64", "pods": "100"}
+_WAIT = 20
+
+
+@dataclass(frozen=True)
+class ClusterUnderTest:
+    """A cluster with a namespace of the test's own, and a node without a kubelet."""
+
+    cluster: Cluster
+    namespace: str
+    node: str
+
+    def at(self, name: str, kind: Kind = CONFIG_MAP, namespace: str = "") -> Ref:
+        """Name an object of the ground."""
+        space = (namespace or self.namespace) if kind.namespaced else ""
+        return Ref(self.cluster.name, kind, space, name)
+
+    async def made(self, ref: Ref, meta: Manifest | None = None, **more: Any) -> Manifest:
+        """Create an object, and give it as stored."""
+        return decoded(await self.cluster.create(ref, {"metadata": {"name": ref.name, **(meta or {})}, **more}))
+
+    async def pod(self, name: str, *, bound: bool = True, meta: Manifest | None = None, **spec: Any) -> Manifest:
+        """Create a pod of two containers that no kubelet runs."""
+        containers = [{"name": one, "image": f"{one}:1"} for one in ("main", "side")]
+        place = {"nodeName": self.node} if bound else {"schedulerName": "nobody"}
+        basis = {"containers": containers, "tolerations": [{"operator": "Exists"}], **place}
+        return await self.made(self.at(name, POD), meta, spec={**basis, **spec})
+
+    async def read(self, ref: Ref) -> Manifest:
+        """Read an object."""
+        return decoded(await self.cluster.read(ref))
+
+    async def operated(self, seen: Manifest, ref: Ref, *operations: Manifest) -> Manifest:
+        """Send a JSON patch with the object's UID, as the engine does."""
+        fence = {"op": "replace", "path": "/metadata/uid", "value": seen["metadata"]["uid"]}
+        return decoded(await self.cluster.patch(ref, Patch("json-patch", [fence, *operations])))
+
+    async def laid_over(self, seen: Manifest, ref: Ref, subresource: str = "", **body: Any) -> Manifest:
+        """Send a strategic merge patch with the object's UID, as the engine does."""
+        meta = {"uid": seen["metadata"]["uid"], **body.pop("metadata", {})}
+        patch = Patch("strategic-merge-patch", {"metadata": meta, **body})
+        return decoded(await self.cluster.patch(ref, patch, subresource))
+
+    async def deleted(self, seen: Manifest, ref: Ref, grace: int | None = None) -> Manifest:
+        """Delete an object, and give the answer."""
+        return decoded(await self.cluster.delete(ref, uid=seen["metadata"]["uid"], grace=grace))
+
+    async def is_deleted(self, ref: Ref) -> bool:
+        """Report whether there is no such object."""
+        try:
+            await self.cluster.read(ref)
+        except NotFound:
+            return True
+        return False
+
+
+def decoded(raw: bytes) -> Manifest:
+    """Decode an answer."""
+    found: Manifest = orjson.loads(raw)
+    return found
+
+
+def version_of(manifest: Manifest) -> str:
+    """Return an object's resourceVersion."""
+    return str(manifest["metadata"]["resourceVersion"])
+
+
+def told(error: ClusterError) -> tuple[int, str, tuple[str, ...]]:
+    """Return all of an error that decisions may rest on."""
+    return (error.status, error.reason, error.causes)
+
+
+@asynccontextmanager
+async def prepared(cluster: Cluster) -> AsyncIterator[ClusterUnderTest]:
+    """Make namespace and node, and leave nothing of them."""
+    mark = uuid4().hex[:8]
+    ground = ClusterUnderTest(cluster, f"rehearsal-{mark}", f"rehearsal-{mark}")
+    space = await ground.made(ground.at(ground.namespace, NAMESPACE))
+    node = await ground.made(ground.at(ground.node, NODE), status={"capacity": ROOM, "allocatable": ROOM})
+    await _account(ground)
+    try:
+        yield ground
+    finally:
+        for kind in (POD, CONFIG_MAP):
+            await _emptied(ground, kind)
+        await ground.deleted(node, ground.at(ground.node, NODE))
+        await ground.deleted(space, ground.at(ground.namespace, NAMESPACE))
+
+
+async def _account(ground: ClusterUnderTest) -> None:
+    """Wait until pods can be made in the namespace."""
+    selection = Selection(ground.namespace, fields="metadata.name=default")
+    listing = await ground.cluster.list(SERVICE_ACCOUNT, selection)
+    if not listing.items:
+        await anext(ground.cluster.watch(SERVICE_ACCOUNT, selection, listing.version, _WAIT))
+
+
+async def _emptied(ground: ClusterUnderTest, kind: Kind) -> None:
+    """Take the test's objects away, whatever holds them."""
+    for raw in (await ground.cluster.list(kind, Selection(ground.namespace))).items:
+        found = decoded(raw)
+        ref = ground.at(found["metadata"]["name"], kind)
+        await ground.cluster.patch(ref, Patch("merge-patch", {"metadata": {"finalizers": None}}))
+        if not await ground.is_deleted(ref):
+            await ground.deleted(found, ref, grace=0)

@@ -1,0 +1,69 @@
+"""The rights of the engine as the documentation lists them, written from the list itself.
+
+PYTHONPATH=tests/kit .venv/bin/python -m rightstable
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+
+from tensile.engine.configmap_source import ConfigMapKey
+from tensile.engine.permissions import Permission, lower_rights, upper_rights
+from tensile.topology import Topology, parse
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "doctor.md"
+BEGIN, END = "<!-- rights -->", "<!-- end of rights -->"
+EVERYTHING = {
+    "apiVersion": "tensile-kube.io/v1alpha1",
+    "kind": "Topology",
+    "name": "demo",
+    "lowers": [{"name": "a", "kubeconfig": "a"}],
+    "controllers": ["PV", "Service", "RBAC", "ServiceAccount"],
+    "serviceAccounts": {"identity": "upper"},
+    "webhook": {"enabled": True},
+    "descheduler": {"enabled": True, "recreateBarePods": True},
+    "extender": {"enabled": True},
+}
+"""A topology that asks for all there is."""
+PLACE = ConfigMapKey("that of the topology's ConfigMap", "topology")
+INSIDE = "that of the engine"
+
+
+def topology() -> Topology:
+    """Read that topology."""
+    return parse(orjson.dumps(EVERYTHING).decode(), name="topology.yaml")
+
+
+def table() -> str:
+    """Write both sides."""
+    whole = topology()
+    above = upper_rights(whole, place=PLACE, takes_turns=True, namespace=INSIDE)
+    return "\n".join([*_side("upper cluster", above), "", *_side("lower clusters", _below(whole))])
+
+
+def _below(whole: Topology) -> list[Permission]:
+    return lower_rights(whole.lowers[0])
+
+
+def _side(title: str, rights: list[Permission]) -> Iterator[str]:
+    yield f"| {title} | verbs | for |"
+    yield "|---|---|---|"
+    for right in rights:
+        group = f".{right.group}" if right.group and right.resource != "*" else ""
+        plural, _, subresource = right.resource.partition("/")
+        name = f"`{plural}{group}{'/' + subresource if subresource else ''}`"
+        where = f" in namespace {right.namespace}" if right.namespace else ""
+        which = f" `{right.name}`" if right.name else ""
+        yield f"| {name}{which}{where} | {', '.join(right.verbs)} | {right.purpose} |"
+
+
+def rewritten(text: str) -> str:
+    """Put the tables between the marks of a text."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(rewritten(DOCUMENT.read_text()))

@@ -1,0 +1,363 @@
+"""An apiserver that plays a script: real sockets, real HTTP, and every misbehaviour on demand.
+
+Requests are sorted (list, check, watch, identity, version, write); for each sort a test lays out the answers in order,
+and what it does not lay out is answered as a healthy, quiet cluster would. A test waits for what it caused to be seen,
+never for time.
+"""
+
+import asyncio
+import ssl
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import orjson
+
+from bench.kit.faultproxy.asked import place_of
+from tensile.kube.credentials import Access
+from tensile.kube.store import Cache
+from tensile.objects import Manifest
+
+WAIT = 10.0
+UID = "11111111-0000-0000-0000-000000000000"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request as it came in."""
+
+    sort: str
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """Decode the body."""
+        return orjson.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole answer."""
+
+    status: int = 200
+    body: bytes = b"{}"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Break the connection off, after so many bytes of an answer's beginning."""
+
+    first: bytes = b""
+
+
+@dataclass(frozen=True)
+class Hang:
+    """Never answer."""
+
+
+class Stream:
+    """A watch that is open: what the test says is sent at once."""
+
+    def __init__(self) -> None:
+        self._parts: asyncio.Queue[bytes | Drop | None] = asyncio.Queue()
+
+    def send(self, *events: Manifest) -> "Stream":
+        """Send watch events, one line each."""
+        return self.raw(b"".join(orjson.dumps(event) + b"\n" for event in events))
+
+    def raw(self, part: bytes) -> "Stream":
+        """Send bytes as they are, as one chunk."""
+        self._parts.put_nowait(part)
+        return self
+
+    def end(self) -> "Stream":
+        """End the watch as an apiserver does when its time is over."""
+        self._parts.put_nowait(None)
+        return self
+
+    def drop(self) -> "Stream":
+        """Break the connection off in the middle of a chunk."""
+        self._parts.put_nowait(Drop(b"ff\r\nhalf"))
+        return self
+
+    async def parts(self) -> AsyncIterator[bytes | Drop | None]:
+        """Yield what is to be sent."""
+        while True:
+            yield await self._parts.get()
+
+
+Play = Answer | Drop | Hang | Stream
+
+
+class Apiserver:
+    """The server. `asked` holds every request so far."""
+
+    def __init__(self, uid: str = UID) -> None:
+        self.uid = uid
+        self.asked: list[Asked] = []
+        self.port = 0
+        self.connections = 0
+        self._plays: defaultdict[str, deque[Play]] = defaultdict(deque)
+        self._news = asyncio.Condition()
+        self._version = 10
+
+    def play(self, sort: str, *plays: Play) -> None:
+        """Lay out the next answers to requests of a sort."""
+        self._plays[sort] += plays
+
+    def of(self, sort: str) -> list[Asked]:
+        """Return the requests of a sort so far."""
+        return [asked for asked in self.asked if asked.sort == sort]
+
+    async def until(self, sort: str, count: int = 1) -> Asked:
+        """Wait for the `count`th request of a sort and give it."""
+        async with asyncio.timeout(WAIT), self._news:
+            await self._news.wait_for(lambda: len(self.of(sort)) >= count)
+        return self.of(sort)[count - 1]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until it breaks."""
+        self.connections += 1
+        try:
+            while asked := await _read(reader):
+                self.asked.append(asked)
+                async with self._news:
+                    self._news.notify_all()
+                if not await self._answer(asked, writer):
+                    return
+        except (ConnectionError, ssl.SSLError):
+            return
+        finally:
+            writer.transport.abort()
+
+    async def _answer(self, asked: Asked, writer: asyncio.StreamWriter) -> bool:
+        """Play the next answer; tell whether the connection goes on."""
+        plays = self._plays[asked.sort]
+        play = plays.popleft() if plays else self._ordinary(asked)
+        match play:
+            case Answer():
+                writer.write(_whole(play))
+                await writer.drain()
+                return True
+            case Drop(first):
+                writer.write(first)
+                await writer.drain()
+                return False
+            case Stream():
+                return await _pour(play, writer)
+            case Hang():
+                await asyncio.Event().wait()
+        return False
+
+    def _ordinary(self, asked: Asked) -> Play:
+        """Answer as a healthy, quiet cluster would."""
+        match asked.sort:
+            case "identity":
+                return answer({"metadata": {"name": "kube-system", "uid": self.uid, "resourceVersion": "3"}})
+            case "version":
+                return answer({"gitVersion": "v1.36.3"})
+            case "watch":
+                return Stream()
+            case "list" | "check" if not place_of(asked.path).name:
+                return listing(self._version)
+        return answer({"metadata": {**_named(asked), "uid": "new", "resourceVersion": str(self._version + 1)}})
+
+
+def _named(asked: Asked) -> dict[str, str]:
+    """Return name and namespace of the object that a request is about, as far as it tells."""
+    place = place_of(asked.path)
+    sent = orjson.loads(asked.body) if asked.method == "POST" and not place.name else {}
+    name = place.name or (sent.get("metadata") or {}).get("name", "")
+    return {"name": name, **({"namespace": place.namespace} if place.namespace else {})}
+
+
+async def _read(reader: asyncio.StreamReader) -> Asked | None:
+    """Read a request, None at the connection's end."""
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    except asyncio.IncompleteReadError:
+        return None
+    first, *lines = head.strip().split("\r\n")
+    method, target, _ = first.split(" ")
+    headers = {key.lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    split = urlsplit(target)
+    query = dict(parse_qsl(split.query))
+    return Asked(_sort(method, split.path, query), method, split.path, query, headers, body)
+
+
+def _sort(method: str, path: str, query: Mapping[str, str]) -> str:
+    """Tell the sort of a request."""
+    if method != "GET":
+        return "write"
+    if path.endswith("/namespaces/kube-system"):
+        return "identity"
+    if path.endswith("/version"):
+        return "version"
+    if "watch" in query:
+        return "watch"
+    return "check" if query.get("fieldSelector") == "metadata.name=-" else "list"
+
+
+def _whole(answer: Answer) -> bytes:
+    """Write an answer out."""
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(answer.body)), **answer.headers}
+    lines = "".join(f"{key}: {value}\r\n" for key, value in headers.items())
+    return f"HTTP/1.1 {answer.status} Scripted\r\n{lines}\r\n".encode() + answer.body
+
+
+async def _pour(stream: Stream, writer: asyncio.StreamWriter) -> bool:
+    """Send a stream's parts as chunks; tell whether the connection goes on."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+    async for part in stream.parts():
+        match part:
+            case None:
+                writer.write(b"0\r\n\r\n")
+                await writer.drain()
+                return True
+            case Drop(first):
+                writer.write(first)
+                await writer.drain()
+                return False
+            case bytes():
+                writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+                await writer.drain()
+    return False
+
+
+@asynccontextmanager
+async def running(apiserver: Apiserver, tls: ssl.SSLContext | None = None) -> AsyncIterator[Apiserver]:
+    """Run an apiserver on a free port of the loopback."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection in a task of its own."""
+        task = asyncio.create_task(apiserver.serve(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", apiserver.port, ssl=tls, limit=1 << 24)
+    apiserver.port = server.sockets[0].getsockname()[1]
+    try:
+        yield apiserver
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()
+
+
+def access_to(
+    port: int,
+    headers: Mapping[str, str] | None = None,
+    renew: Callable[[], Awaitable[Access]] | None = None,
+) -> Access:
+    """Make a way to an apiserver that speaks plain HTTP, as no kubeconfig could."""
+
+    async def again() -> Access:
+        """Make the same access again."""
+        return access_to(port, headers, renew)
+
+    return Access(
+        origin="the test",
+        url=f"http://127.0.0.1:{port}",
+        address="127.0.0.1",
+        port=port,
+        prefix="",
+        server_name="127.0.0.1",
+        tls=ssl.create_default_context(),
+        headers=headers or {},
+        renew=renew or again,
+    )
+
+
+def answer(body: Any, status: int = 200, **headers: str) -> Answer:
+    """Make a JSON answer; `Retry_After` in `headers` is that header."""
+    return Answer(status, orjson.dumps(body), {key.replace("_", "-"): value for key, value in headers.items()})
+
+
+def refusal(status: int, reason: str, *causes: tuple[str, str], seconds: int = 0, **headers: str) -> Answer:
+    """Make a Status; `causes` are pairs of reason and field, `seconds` its retryAfterSeconds."""
+    return answer(status_body(status, reason, *causes, seconds=seconds), status, **headers)
+
+
+def status_body(status: int, reason: str, *causes: tuple[str, str], seconds: int = 0) -> Manifest:
+    """Make a Status as the API sends it."""
+    told = [{"reason": cause, "message": "words", "field": where} for cause, where in causes]
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "message": f"words about {reason}",
+        "reason": reason,
+        "details": {"causes": told, "retryAfterSeconds": seconds},
+        "code": status,
+    }
+
+
+def pod(name: str, version: int, uid: str = "", **more: Any) -> Manifest:
+    """Make a pod in namespace `default` with the label x=y; its UID is derived from its name unless given.
+
+    Two versions of one pod have different content: an annotation says the version too.
+    """
+    meta = {"namespace": "default", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    return {"metadata": {**meta, "labels": {"x": "y"}, "annotations": {"version": str(version)}}, **more}
+
+
+def listing(version: int, *items: Manifest, more: str = "") -> Answer:
+    """Make the answer to a LIST; `more` is the token for the next page."""
+    meta = {"resourceVersion": str(version), "continue": more}
+    return answer({"metadata": meta, "items": list(items)})
+
+
+def event(sort: str, manifest: Manifest) -> Manifest:
+    """Make a watch event."""
+    return {"type": sort, "object": manifest}
+
+
+def bookmark(version: int) -> Manifest:
+    """Make a bookmark."""
+    return event("BOOKMARK", {"metadata": {"resourceVersion": str(version)}})
+
+
+class News:
+    """Something to tell of changes, and to wait on: handed to whatever calls back."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+
+    def tell(self, *_: object) -> None:
+        """Note that something changed."""
+        self._changed.set()
+
+    def roll(self) -> float:
+        """Be a die that always falls on the middle; who rolls it is about to wait, or to watch."""
+        self.tell()
+        return 0.5
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep for others; who sleeps has just done something."""
+        self.tell()
+        await asyncio.sleep(seconds)
+
+    async def until(self, holds: Callable[[], object], limit: float = WAIT) -> None:
+        """Wait until something holds that a told change makes true, at most `limit` seconds."""
+        async with asyncio.timeout(limit):
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+async def told(cache: Cache, holds: Callable[[], object], limit: float = WAIT) -> None:
+    """Wait until something holds that a change of the cache makes true."""
+    news = News()
+    cache.subscribe(news.tell)
+    await news.until(holds, limit)

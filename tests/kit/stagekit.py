@@ -1,0 +1,411 @@
+"""A stage for the whole engine but its edges: its rules and its loop, on clusters in memory under a test's control.
+
+Every cluster can be out of reach, refuse, or do what it is asked and lose the answer; its caches can hear late, or miss
+what happened. Time passes only when the test lets it, so what is seen does not hang on the machine.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+from datetime import datetime, timedelta
+from functools import partial
+from typing import NamedTuple
+
+import orjson
+from worldkit import NOW, world, written
+
+from tensile.engine.caches import bound_feed, lower_feeds, lower_world, rules, upper_feeds
+from tensile.errors import ClusterError, Denied, Throttled, Unreachable
+from tensile.kube.cluster import Patch, Selection
+from tensile.kube.fleet import InformerSpec
+from tensile.kube.store import Cache
+from tensile.kubelet.node.rule import NodeRule
+from tensile.kubelet.node.rule import key_of as node_key
+from tensile.objects import NODE, POD, UPPER, Kind, Manifest, Ref, uid
+from tensile.reconcile.desired import Present
+from tensile.reconcile.dryrun.cluster import DryRunCluster
+from tensile.reconcile.dryrun.patch import is_selected
+from tensile.reconcile.loop import Loop, Timing
+from tensile.reconcile.plan import Step
+from tensile.reconcile.world import Key, NamespaceNaming, Problem, World
+from tensile.topology import Topology
+
+_SOON = 1.0
+_ROUNDS = 60
+
+
+class FaultyCluster(DryRunCluster):
+    """A rehearsal with moods: `down`, `denied` writes by (verb, kind), and `failing`: down after so many writes more.
+
+    The last of these writes is done, and its answer lost. `watched` hears of what is about to be made or deleted.
+    `budgeted` are the names of pods that disruption budgets keep.
+
+    Where pods take their time to end, they are bound to a real node as soon as they are made.
+    """
+
+    def __init__(self, name: str, *, ends_pods: bool, now: Callable[[], datetime]) -> None:
+        super().__init__(name, ends_pods=ends_pods, version="v1.36.3", now=now)
+        self._binds = not ends_pods and name != UPPER
+        self.down = False
+        self.denied: dict[tuple[str, str], str] = {}
+        self.failing = 0
+        self.budgeted: set[str] = set()
+        self.writes: list[tuple[str, Ref]] = []
+        self.watched: Callable[[str, Ref, Manifest], None] = lambda _verb, _ref, _body: None
+
+    async def read(self, ref: Ref) -> bytes:
+        """Read, if it answers."""
+        self._answers("read", ref)
+        return await super().read(ref)
+
+    async def create(self, ref: Ref, body: Manifest) -> bytes:
+        """Create, as the weather allows."""
+        self._answers("create", ref)
+        self.watched("create", ref, body)
+        if self._binds and ref.kind == POD:
+            body = {**body, "spec": {**body["spec"], "nodeName": "n1"}}
+        return self._answered("create", ref, await super().create(ref, body))
+
+    async def issue(self, account: Ref, request: Manifest) -> bytes:
+        """Issue a token, as the weather allows."""
+        self._answers("issue", account)
+        return await super().issue(account, request)
+
+    async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
+        """Patch, as the weather allows."""
+        self._answers("patch", ref)
+        return self._answered("patch", ref, await super().patch(ref, patch, subresource))
+
+    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
+        """Delete, as the weather allows."""
+        self._answers("delete", ref)
+        self.watched("delete", ref, {"metadata": {"uid": uid}})
+        return self._answered("delete", ref, await super().delete(ref, uid=uid, grace=grace, version=version))
+
+    async def evict(self, ref: Ref, *, uid: str) -> None:
+        """Evict, as the weather allows."""
+        self._answers("evict", ref)
+        if ref.name in self.budgeted:
+            words = "Cannot evict pod as it would violate the pod's disruption budget."
+            raise Throttled(words, cluster=self.name, doing="evict", status=429, reason="TooManyRequests")
+        self.watched("delete", ref, {"metadata": {"uid": uid}})
+        await super().evict(ref, uid=uid)
+        self._answered("evict", ref, b"")
+
+    def _answers(self, verb: str, ref: Ref) -> None:
+        if self.down:
+            raise Unreachable("no answer", cluster=self.name, doing=verb)
+        message = self.denied.get((verb, ref.kind.name))
+        if message is not None:
+            raise Denied(message, cluster=self.name, doing=verb, status=403, reason="Forbidden")
+
+    def _answered(self, verb: str, ref: Ref, answer: bytes) -> bytes:
+        self.writes.append((verb, ref))
+        was_failing = self.failing
+        self.failing -= bool(self.failing)
+        self.down = self.down or was_failing > self.failing == 0
+        if self.down:
+            raise Unreachable("the connection broke", cluster=self.name, doing=verb)
+        return answer
+
+
+class DelayedWatch:
+    """Stands between a cluster and a cache: while `late`, what happens is told only by `hear`; `deaf`: never."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.late = False
+        self._waiting: list[Callable[[], None]] = []
+        self._told: set[tuple[str, str]] = set()
+
+    def put(self, raw: bytes) -> None:
+        """Tell of an object, now or later."""
+        meta = orjson.loads(raw)["metadata"]
+        self._told.add((meta.get("namespace", ""), meta["name"]))
+        self._tell(partial(self.cache.put, raw))
+
+    def remove(self, raw: bytes) -> None:
+        """Tell that an object went, now or later."""
+        meta = orjson.loads(raw)["metadata"]
+        self._told.discard((meta.get("namespace", ""), meta["name"]))
+        self._tell(partial(self.cache.remove, raw))
+
+    def get(self, namespace: str, name: str) -> object | None:
+        """Report whether the watch has told of an object, or is about to."""
+        return True if (namespace, name) in self._told else None
+
+    def hear(self) -> None:
+        """Tell all that was held back, in its order."""
+        waiting, self._waiting = self._waiting, []
+        for telling in waiting:
+            telling()
+
+    def forget(self) -> None:
+        """Lose all that was held back: a list will tell the rest."""
+        self._waiting.clear()
+
+    def listed(self, raws: list[bytes], version: int, *, rewound: bool = False) -> None:
+        """Take over a list; `rewound`: of a store that knows less than it did."""
+        self.forget()
+        metas = [orjson.loads(raw)["metadata"] for raw in raws]
+        self._told = {(meta.get("namespace", ""), meta["name"]) for meta in metas}
+        self.cache.take_over(map(self.cache.read, raws), version, rewound=rewound)
+
+    def _tell(self, telling: Callable[[], None]) -> None:
+        if self.late:
+            self._waiting.append(telling)
+        else:
+            telling()
+
+
+class LoopRecord(NamedTuple):
+    """What the loop told its observer: of a step and its error, a problem, or a rule that broke."""
+
+    key: Key
+    step: Step | None = None
+    error: ClusterError | None = None
+    problem: Problem | None = None
+
+
+class Script:
+    """Writes down what the loop does; a rule that breaks fails the test."""
+
+    def __init__(self) -> None:
+        self.lines: list[LoopRecord] = []
+
+    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
+        """Note a step."""
+        self.lines.append(LoopRecord(key, step=step, error=error))
+
+    def on_blocked(self, key: Key, problem: Problem) -> None:
+        """Note a problem."""
+        self.lines.append(LoopRecord(key, problem=problem))
+
+    def on_rule_error(self, key: Key, error: Exception) -> None:
+        """Let the test fail."""
+        raise AssertionError(key) from error
+
+
+class Stage:
+    """Clusters that outlive engines, and the engine that runs on them now; used inside one event loop.
+
+    Lower pods that are deleted go at once (`prompt`), or stay until the test has them vanish.
+    """
+
+    def __init__(self, *lowers: str, more: str = "", prompt: bool = True) -> None:
+        self.script = Script()
+        self._given = (lowers, more)
+        names = [spec.name for spec in world(*lowers, more=more).topology.lowers]
+        self.clusters = {
+            name: FaultyCluster(name, ends_pods=prompt and name != UPPER, now=self.now) for name in (UPPER, *names)
+        }
+        self.silent: dict[str, float] = {}
+        self.world = self._made()
+        self.ears = self._attached()
+        self.loop: Loop | None = None
+
+    def now(self) -> datetime:
+        """Return the time on stage."""
+        return NOW + timedelta(seconds=asyncio.get_running_loop().time())
+
+    def raise_nodes(self) -> None:
+        """Create the virtual nodes just as the engine would."""
+        for lower in self.world.lowers.values():
+            (made,) = NodeRule().decide(node_key(lower), self.world).wanted
+            assert isinstance(made, Present)
+            node = {**made.manifest, "metadata": made.manifest["metadata"] | {"uid": f"node-{lower.node}"}}
+            self.clusters[UPPER].place(NODE, written(node))
+
+    def start(self, *, forced: bool = False) -> None:
+        """Let an engine begin on what the caches hold; `forced`: a person has said that all is right."""
+        timing = Timing(self.now, lambda: 0.5)
+        self.loop = Loop(self.world, rules(), self.clusters, self.script, timing, forced=forced)
+        for name in self.world.lowers:
+            self.loop.open(name)
+
+    async def stop(self) -> None:
+        """Let the engine end, whatever it is at."""
+        if self.loop is not None:
+            for name in self.world.lowers:
+                await self.loop.close(name)
+        self.loop = None
+
+    async def restart(self, *, forced: bool = False, unread: str | None = None) -> None:
+        """Let the engine end, and another begin that knows nothing but what lists tell it; `forced` as in `start`.
+
+        The lists of the cluster `unread` are yet to come.
+        """
+        await self.stop()
+        spoken = self.world.topology
+        self.world = self._made()
+        self._reload(spoken)
+        self.ears = self._attached()
+        for name in self.clusters:
+            if name == unread:
+                self.mark_stale(name)
+            else:
+                self.relist(name)
+        self._hush()
+        self.start(forced=forced)
+
+    def reload(self, topology: Topology) -> None:
+        """Put another topology in force, and follow what it asks for beyond what is followed."""
+        self._reload(topology)
+        known = {id(feed.cache) for feed, _ in self.ears}
+        fresh = self._attached(known)
+        self.ears += fresh
+        for feed, ear in fresh:
+            self._list(feed, ear)
+        self.enqueue_all()
+
+    def quieten(self, lower: str, seconds: float) -> None:
+        """Let a lower not have answered for so long (0: it answers), as its health check would notice."""
+        self.clusters[lower].down = seconds > 0
+        self.silent[lower] = seconds
+        self._hush()
+        self.enqueue_all(lower)
+
+    def enqueue_all(self, *lowers: str) -> None:
+        """Enqueue every key."""
+        for name in lowers or tuple(self.world.lowers):
+            if self.loop is not None:
+                self.loop.enqueue_all(name)
+
+    def relist(self, cluster: str | None = None, kind: Kind | None = None) -> None:
+        """Replace caches by lists; what was missed in between stays unseen."""
+        for feed, ear in self.ears:
+            if cluster in (None, feed.cluster) and kind in (None, feed.kind):
+                self._list(feed, ear)
+
+    def mark_stale(self, cluster: str) -> None:
+        """Mark a cluster's caches as stale."""
+        for feed, _ in self.ears:
+            if feed.cluster == cluster:
+                feed.cache.mark_stale()
+
+    def slip(self, ref: Ref, *, relist: bool = True) -> None:
+        """Remove an object unseen: no watch tells of it, only the next list lacks it."""
+        mine = [ear for feed, ear in self.ears if (feed.cluster, feed.kind) == (ref.cluster, ref.kind)]
+        before = [ear.late for ear in mine]
+        for ear in mine:
+            ear.late = True
+        self.clusters[ref.cluster].vanish(ref)
+        for ear, late in zip(mine, before, strict=True):
+            ear.late = late
+            ear.forget()
+        if relist:
+            self.relist(ref.cluster, ref.kind)
+
+    def restore(self, *forgotten: Ref) -> None:
+        """Restore stores to a state without some objects: no watch tells of it, and lists are of that state."""
+        for ref in forgotten:
+            self.slip(ref, relist=False)
+        for feed, ear in self.ears:
+            if feed.cluster in {ref.cluster for ref in forgotten}:
+                self._list(feed, ear, rewound=True)
+
+    def exchange(self, ref: Ref, older: Manifest) -> None:
+        """Restore a store to a state in which an older object stood in an object's place."""
+        self.slip(ref, relist=False)
+        self.delay(ref.cluster)
+        self.clusters[ref.cluster].place(ref.kind, older)
+        for feed, ear in self.ears:
+            ear.late = ear.late and feed.cluster != ref.cluster
+            if feed.cluster == ref.cluster:
+                self._list(feed, ear, rewound=True)
+
+    def overlook(self, ref: Ref) -> None:
+        """Relist without an object that is there."""
+        for feed, ear in self.ears:
+            if (feed.cluster, feed.kind) == (ref.cluster, ref.kind):
+                self._list(feed, ear, lacking=(ref.namespace, ref.name))
+
+    def delay(self, cluster: str) -> None:
+        """Hold back the watches of a cluster until `hear`."""
+        for feed, ear in self.ears:
+            ear.late = ear.late or feed.cluster == cluster
+
+    def hear(self, cluster: str) -> None:
+        """Deliver what the watches of a cluster hold back, and hold back no more."""
+        for feed, ear in self.ears:
+            if feed.cluster == cluster:
+                ear.late = False
+                ear.hear()
+
+    async def settle(self) -> None:
+        """Run to the fixpoint, as a rehearsal does: until nothing is left to do that is due within a second."""
+        if self.loop is None:
+            return
+        for _ in range(_ROUNDS):
+            await self.loop.wait_idle()
+            if not self.loop.expedite(_SOON):
+                return
+        raise AssertionError([(one.key, one.step and one.step.reason, one.error) for one in self.script.lines[-6:]])
+
+    async def calm(self, seconds: float = 20.0) -> None:
+        """Let time pass, and then run to the fixpoint."""
+        await asyncio.sleep(seconds)
+        await self.settle()
+
+    def find(self, ref: Ref) -> Manifest | None:
+        """Return an object as its cluster has it."""
+        return self.clusters[ref.cluster].find(ref.kind, ref.namespace, ref.name)
+
+    async def delete(self, ref: Ref, grace: int | None = None) -> None:
+        """Delete an object as somebody else, whatever faults are set."""
+        seen = self.find(ref)
+        assert seen is not None
+        await DryRunCluster.delete(self.clusters[ref.cluster], ref, uid=uid(seen), grace=grace)
+
+    async def listed(self, cluster: str, kind: Kind = POD) -> list[Manifest]:
+        """Return every object of a kind that a cluster has."""
+        found = await self.clusters[cluster].list(kind, Selection())
+        return [orjson.loads(raw) for raw in found.items]
+
+    def _made(self) -> World:
+        """Make a world of empty caches that have had their first list, as the engine itself makes them."""
+        made = world(*self._given[0], more=self._given[1], now=self.now())
+        for name, plain in made.lowers.items():
+            made.lowers[name] = lower = lower_world(plain.spec, NamespaceNaming(made.topology.name, made.owner.mark))
+            lower.version = plain.version
+            for cache in (*lower.caches(), *lower.more.values(), *lower.place_caches()):
+                cache.replace((), 1)
+        return made
+
+    def _attached(self, known: Collection[int] = ()) -> list[tuple[InformerSpec, DelayedWatch]]:
+        """Feed every cache, but for those known by their `id`."""
+        found = []
+        for feed in (one for one in _feeds(self.world) if id(one.cache) not in known):
+            ear = DelayedWatch(feed.cache)
+            self.clusters[feed.cluster].follow(feed.kind, ear, partial(_picks, feed))  # type: ignore[arg-type]
+            found.append((feed, ear))
+        return found
+
+    def _list(
+        self, feed: InformerSpec, ear: DelayedWatch, lacking: tuple[str, str] | None = None, *, rewound: bool = False
+    ) -> None:
+        held = self.clusters[feed.cluster]._held[feed.kind]
+        found = [raw for place, raw in held.items() if place != lacking]
+        raws = [raw for raw in found if is_selected(orjson.loads(raw), feed.selection)]
+        ear.listed(raws, self.clusters[feed.cluster]._count, rewound=rewound)
+
+    def _reload(self, topology: Topology) -> None:
+        self.world.topology = topology
+        specs = {spec.name: spec for spec in topology.lowers}
+        for name, lower in self.world.lowers.items():
+            lower.in_topology = name in specs
+            lower.spec = specs.get(name, lower.spec)
+
+    def _hush(self) -> None:
+        for name, seconds in self.silent.items():
+            self.world.lowers[name].unreachable_seconds = seconds
+
+
+def _feeds(of: World) -> Iterator[InformerSpec]:
+    yield from upper_feeds(of.upper, of.owner, of.topology.enabled)
+    for lower in of.lowers.values():
+        yield bound_feed(lower)
+        yield from lower_feeds(lower, of.owner, places=of.topology.places)
+
+
+def _picks(feed: InformerSpec, manifest: Manifest) -> bool:
+    return is_selected(manifest, feed.selection)

@@ -1,0 +1,148 @@
+"""Lower clusters whose nodes and pods the scheduler extender tracks."""
+
+from typing import TYPE_CHECKING, Any
+
+from worldkit import A, B, changed, home, lower_node, marked, put, raised, stored, thing, upper_pod, world
+
+from tensile.kube.store import Cache
+from tensile.objects import Manifest
+from tensile.policy.extender.extender import SchedulerExtender
+from tensile.policy.extender.preemption import VictimSelector
+from tensile.policy.extender.tracker import ClusterTracker, PodProjector
+from tensile.policy.extender.victims import VirtualNodeView
+
+if TYPE_CHECKING:
+    from tensile.reconcile.world import LowerWorld, World
+
+TOLERANT = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]
+ON = "extender: {enabled: true}\n"
+
+
+def asking(name: str = "web", cpu: str = "3", node: str = "", spec: Manifest | None = None, **meta: Any) -> Manifest:
+    """Make an upper pod that requests cpu; `node` is the virtual one that it is bound to, "" for none yet."""
+    container = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": cpu}}}
+    whole = {"containers": [container], "tolerations": TOLERANT, **(spec or {})}
+    made = upper_pod(name, whole, **meta)
+    made["spec"].pop("nodeName", None)
+    return {**made, "spec": made["spec"] | ({"nodeName": node} if node else {})}
+
+
+def stranger(name: str, node: str, cpu: str, phase: str = "Running") -> Manifest:
+    """Make a lower pod that is not ours."""
+    container = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        **thing("Pod", name),
+        "spec": {"nodeName": node, "containers": [container]},
+        "status": {"phase": phase},
+    }
+
+
+def went(cache: Cache, manifest: Manifest) -> None:
+    """Let the watch tell that an object went of which only facts are kept."""
+    cache.remove(stored(manifest, cache.version + 1))
+
+
+def being_deleted(pod: Manifest) -> Manifest:
+    """Return a pod as it is while it is deleted."""
+    return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-03-01T12:00:00Z"}}
+
+
+class RecordingProjector(PodProjector):
+    """Prospects that note which bound pods were worked out."""
+
+    worked_out: list[str]
+
+    def __init__(self, world: "World", lower: "LowerWorld") -> None:
+        super().__init__(world, lower)
+        self.worked_out = []
+
+    def below(self, upper_pod: Manifest) -> Manifest | None:
+        """Note it, and work it out."""
+        if "nodeName" in upper_pod["spec"]:
+            self.worked_out.append(upper_pod["metadata"]["name"])
+        return super().below(upper_pod)
+
+
+class TrackedLowers:
+    """Two lowers, surveyed, with nodes of so many cpu each, and an extender that knows both."""
+
+    def __init__(self, *cpus: tuple[str, ...], **given: Any) -> None:
+        self.world: World = world(more=ON, **given)
+        for lower, sizes in zip(self.world.lowers, cpus or (("4",), ("4",)), strict=True):
+            home(self.world, lower)
+            raised(self.world, lower)
+            self.nodes(lower, *(lower_node(f"n{place}", cpu) for place, cpu in enumerate(sizes, 1)))
+        self.prospects = {name: RecordingProjector(self.world, lower) for name, lower in self.world.lowers.items()}
+        self.surveys = {
+            name: ClusterTracker(self.world, lower, self.prospects[name], self.bound)
+            for name, lower in self.world.lowers.items()
+        }
+        self.extender = SchedulerExtender({survey.lower.node: survey.site for survey in self.surveys.values()})
+
+    def bound(self, survey: ClusterTracker, pod: Any) -> None:
+        """Release what other lowers have reserved."""
+        for other in self.surveys.values():
+            if other is not survey:
+                other.release(pod)
+
+    def nodes(self, lower: str, *nodes: Manifest) -> None:
+        """Let a lower have nodes."""
+        put(self.world.lowers[lower].nodes, *nodes)
+        put(self.world.lowers[lower].place_nodes, *nodes)
+
+    def ask(self, pod: Manifest, now: float = 0.0) -> list[str]:
+        """Ask where a pod may go."""
+        names: list[str] = self.extender.filter({"Pod": pod, "NodeNames": [A, B]}, now)["NodeNames"]
+        return names
+
+    def bind(self, pod: Manifest, lower: str) -> Manifest:
+        """Let the watch tell that a pod was bound to a virtual node."""
+        bound: Manifest = {**pod, "spec": {**pod["spec"], "nodeName": lower}}
+        put(self.world.lowers[lower].upper_pods, bound)
+        return bound
+
+    def land(self, pod: Manifest, lower: str, node: str, phase: str = "Pending") -> None:
+        """Let the watch tell that the pod below has its node."""
+        below = PodProjector(self.world, self.world.lowers[lower]).below(pod)
+        assert below is not None
+        copy = marked({**below, "status": {"phase": phase}}, pod["metadata"]["uid"])
+        meta = {**copy["metadata"], "uid": f"below-{pod['metadata']['uid']}"}
+        put(self.world.lowers[lower].pods, {**copy, "metadata": meta, "spec": {**copy["spec"], "nodeName": node}})
+
+    def used(self, lower: str, node: str = "n1") -> float:
+        """Return how many cpus of a node are taken or promised."""
+        return self.surveys[lower].ground.snapshot.nodes[node].used.get("cpu", 0) / 1000
+
+
+class ShownLowers(TrackedLowers):
+    """Lowers whose virtual nodes show what their nodes have."""
+
+    def __init__(self, *cpus: tuple[str, ...], **given: Any) -> None:
+        super().__init__(*cpus, **given)
+        for lower in (A, B):
+            changed(self.world.upper.nodes, lower, self.shown, "")
+
+    @staticmethod
+    def shown(node: Manifest) -> None:
+        """Let a virtual node show some room."""
+        node["status"] = {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "20"}}
+
+    @property
+    def above(self) -> VirtualNodeView:
+        """The first lower's virtual node."""
+        found = self.surveys[A].site.above()
+        assert found is not None
+        return found
+
+    def runs(self, name: str, cpu: str, node: str, priority: int = 0) -> Manifest:
+        """Run a pod of ours on a node of the first lower."""
+        pod = self.bind(asking(name, cpu, spec={"priority": priority}), A)
+        self.land(pod, A, node)
+        return pod
+
+    def victims(self, wanted: Manifest) -> list[str]:
+        """Ask who has to go behind the first virtual node, where the scheduler would have any go."""
+        offered = {"Pod": wanted, "NodeNameToMetaVictims": {A: {"Pods": [{"UID": "any"}]}}}
+        *_, answer = VictimSelector(self.extender).answer(offered, (), 0.0)
+        found = answer["NodeNameToMetaVictims"].get(A)
+        return [one["UID"] for one in found["Pods"]] if found else []

@@ -1,0 +1,262 @@
+"""A world for tests of rules: a topology from text, caches as informers would have filled them, a clock that stands.
+
+Every cache begins empty and in sync. Objects get their UID from what they are, and their resourceVersion from the cache
+that they are put in, so that a test says only what it is about.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from tensile.engine.caches import lower_world, upper_world
+from tensile.kube.store import Cache, Entry
+from tensile.kubelet.node.rule import NodeRule
+from tensile.kubelet.node.rule import key_of as node_key
+from tensile.kubelet.pods.placement_context import LowerContext
+from tensile.kubelet.pods.projection import lower_pod
+from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
+from tensile.objects import Manifest, annotations, labels, metadata, uid
+from tensile.reconcile.desired import Decision, Present, Rule, Wanted
+from tensile.reconcile.plan import Plan, plan
+from tensile.reconcile.world import Key, LowerWorld, NamespaceNaming, World
+from tensile.topology import Lower, Topology, parse
+
+OWNER_HERE = owner_of("11111111-upper", "demo")
+STRANGER = owner_of("22222222-other", "demo")
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+A, B = "lower-a", "lower-b"
+_HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\n"
+
+
+def topology(*lowers: str, more: str = "") -> Topology:
+    """Read a topology of lowers given in flow style without braces ("name: lower-a, maintenance: drain").
+
+    None given: lower-a and lower-b as they come. `more` is further text of the file.
+    """
+    entries = lowers or (f"name: {A}", f"name: {B}")
+    items = "".join(f"- {{kubeconfig: k/{place}, {entry}}}\n" for place, entry in enumerate(entries))
+    return parse(f"{_HEAD}lowers:\n{items}{more}")
+
+
+def world(*lowers: str, more: str = "", now: datetime = NOW) -> World:
+    """Make a world of empty clusters, in sync, for a topology as above."""
+    found = topology(*lowers, more=more)
+    upper = upper_world()
+    synced(*upper.caches(), *upper.more.values())
+    made = World(found, OWNER_HERE, upper, now, "10.0.0.1")
+    made.lowers.update({spec.name: opened(spec) for spec in found.lowers})
+    return made
+
+
+def opened(spec: Lower) -> LowerWorld:
+    """Make a lower as the engine does, with nothing in it."""
+    lower = lower_world(spec, NamespaceNaming("demo", OWNER_HERE.mark))
+    lower.version = "v1.36.3"
+    synced(*lower.caches(), *lower.place_caches(), *lower.more.values())
+    return lower
+
+
+def synced(*caches: Cache) -> None:
+    """Let caches have had their first list, which was empty."""
+    for cache in caches:
+        cache.replace((), 1)
+
+
+def filled(*given: Any, **more: Any) -> Cache:
+    """Make a cache that has had its first list, which was empty; takes what Cache takes."""
+    cache = Cache(*given, **more)
+    cache.replace((), 1)
+    return cache
+
+
+def reload(into: World, *lowers: str, more: str = "") -> None:
+    """Put another topology in force: lowers that are not in it stay, and have left it."""
+    into.topology = topology(*lowers, more=more)
+    specs = {spec.name: spec for spec in into.topology.lowers}
+    for name, lower in into.lowers.items():
+        lower.in_topology = name in specs
+        lower.spec = specs.get(name, lower.spec)
+    into.lowers.update({name: opened(spec) for name, spec in specs.items() if name not in into.lowers})
+
+
+# What caches are told.
+
+
+def put(cache: Cache, *manifests: Manifest) -> Entry:
+    """Let the watch tell a cache of objects, each newer than all before, and return the last entry."""
+    for manifest in manifests:
+        cache.put(stored(manifest, cache.version + 1))
+    meta = metadata(manifests[-1])
+    entry = cache.get(meta.get("namespace", ""), meta["name"])
+    assert entry is not None
+    return entry
+
+
+def drop(cache: Cache, name: str, namespace: str = "default") -> None:
+    """Let the watch tell that an object went, so that its name is known to be empty."""
+    entry = cache.get(namespace, name)
+    assert entry is not None
+    cache.remove(stored(entry.manifest(), cache.version + 1))
+
+
+def lose(cache: Cache, name: str, namespace: str = "default") -> None:
+    """Let a fresh list lack an object, so that nobody knows what became of it."""
+    kept = [entry.raw for entry in cache if (entry.namespace, entry.name) != (namespace, name)]
+    assert len(kept) < len(cache)
+    cache.replace(kept, cache.version + 1)
+
+
+def stored(manifest: Manifest, version: int) -> bytes:
+    """Return the bytes of an object as the API stores it at a version."""
+    return orjson.dumps({**manifest, "metadata": {**metadata(manifest), "resourceVersion": str(version)}})
+
+
+def home(of: World, lower: str = A, namespace: str = "default") -> None:
+    """Make a namespace that exists above, and below by somebody else, with its account, so that pods can be made."""
+    here = of.lowers[lower]
+    put(of.upper.namespaces, space(namespace))
+    put(here.namespaces, space(namespace, uid=f"below-{namespace}"))
+    put(here.accounts, account(namespace))
+
+
+def raised(of: World, lower: str = A) -> Entry:
+    """Let a lower's virtual node exist above, as the engine would have made it now."""
+    (made,) = NodeRule().decide(node_key(of.lowers[lower]), of).wanted
+    assert isinstance(made, Present)
+    return put(of.upper.nodes, written({**made.manifest, "metadata": made.manifest["metadata"] | {"uid": "node"}}))
+
+
+# Objects. Keyword arguments beyond those named go into the metadata.
+
+
+def thing(kind: str, name: str, namespace: str = "default", api: str = "v1", **meta: Any) -> Manifest:
+    """Make an object with metadata and nothing else; namespace "" where its kind has none."""
+    where = {"namespace": namespace} if namespace else {}
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, **where, "uid": f"{kind}-{name}", **meta}}
+
+
+def upper_pod(name: str = "web", spec: Manifest | None = None, status: Manifest | None = None, **meta: Any) -> Manifest:
+    """Make an upper pod bound to lower-a, with one container "main"; spec and status are laid over that."""
+    basis = {"nodeName": A, "containers": [{"name": "main", "image": "app:1"}]}
+    pod = thing("Pod", name, meta.pop("namespace", "default"), generation=1, **meta)
+    return {**pod, "spec": basis | (spec or {}), "status": {"phase": "Pending"} | (status or {})}
+
+
+def twin(of: Manifest, status: Manifest | None = None, node: str = A, **meta: Any) -> Manifest:
+    """Make the lower pod of an upper pod as the engine would; its UID is "below-" and the upper pod's."""
+    namespace = metadata(of)["namespace"]
+    made = lower_pod(of, LowerContext(OWNER_HERE, node, namespace, f"below-{namespace}"))
+    more = {"uid": f"below-{uid(of)}", **meta}
+    made = {**made, "metadata": {**made["metadata"], **more}, "status": {"phase": "Pending"} | (status or {})}
+    return written(made)
+
+
+def referring(*, config_maps: Iterable[str] = (), secrets: Iterable[str] = (), optional: bool = False) -> Manifest:
+    """Make a pod's spec that refers to ConfigMaps and Secrets by volumes."""
+    volumes = [{"name": f"c-{one}", "configMap": {"name": one, "optional": optional}} for one in config_maps]
+    volumes += [{"name": f"s-{one}", "secret": {"secretName": one, "optional": optional}} for one in secrets]
+    return {"volumes": volumes}
+
+
+def token_volume(name: str = "kube-api-access-x") -> Manifest:
+    """Make the volume that admission adds to a pod for its account's token, as an apiserver stores it."""
+    field = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
+    sources = [
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": field}]}},
+    ]
+    return {"name": name, "projected": {"defaultMode": 420, "sources": sources}}
+
+
+def config_map(name: str = "settings", data: dict[str, str] | None = None, **meta: Any) -> Manifest:
+    """Make a ConfigMap."""
+    return {**thing("ConfigMap", name, **meta), "data": data or {"key": "value"}}
+
+
+def secret(name: str = "password", kind: str = "Opaque", **meta: Any) -> Manifest:
+    """Make a Secret."""
+    return {**thing("Secret", name, **meta), "type": kind, "data": {"key": "dmFsdWU="}}
+
+
+def space(name: str = "default", **meta: Any) -> Manifest:
+    """Make a namespace, with the label that the API gives to each."""
+    given = meta.pop("labels", {})
+    return thing("Namespace", name, "", labels={"kubernetes.io/metadata.name": name, **given}, **meta)
+
+
+def account(namespace: str = "default", name: str = "default") -> Manifest:
+    """Make a ServiceAccount."""
+    return thing("ServiceAccount", name, namespace)
+
+
+def lower_node(name: str = "n1", cpu: str = "4", *, ready: bool = True, arch: str = "amd64", **spec: Any) -> Manifest:
+    """Make a real node of a lower cluster: 8Gi, 110 pods; keyword arguments beyond those named go into the spec."""
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    amounts = {"cpu": cpu, "memory": "8Gi", "pods": "110"}
+    info = {"architecture": arch, "operatingSystem": "linux", "kubeletVersion": "v1.36.3"}
+    status = {"allocatable": amounts, "conditions": conditions, "nodeInfo": info}
+    return {**thing("Node", name, ""), "spec": spec, "status": status}
+
+
+def marked(manifest: Manifest, upper_uid: str, owner: Owner = OWNER_HERE, **meta: Any) -> Manifest:
+    """Return an object with an owner's marks, as made for the upper object of that UID."""
+    ours = {
+        "labels": labels(manifest) | {OWNER: owner.mark},
+        "annotations": annotations(manifest) | {OWNER_NAME: owner.name, UPPER_UID: upper_uid},
+    }
+    return written({**manifest, "metadata": {**metadata(manifest), **ours, **meta}})
+
+
+def written(manifest: Manifest) -> Manifest:
+    """Return an object with the API's book-keeping that all its labels and annotations were written by us."""
+    fields = {
+        f"f:{section}": {f"f:{key}": {} for key in metadata(manifest).get(section) or {}}
+        for section in ("labels", "annotations")
+    }
+    book = {"manager": FIELD_MANAGER, "operation": "Update", "fieldsV1": {"f:metadata": fields}}
+    return {**manifest, "metadata": {**metadata(manifest), "managedFields": [book]}}
+
+
+def changed(cache: Cache, name: str, change: Callable[[Manifest], None], namespace: str = "default") -> Entry:
+    """Let somebody change an object: `change` gets it decoded; the watch tells of the result."""
+    entry = cache.get(namespace, name)
+    assert entry is not None
+    manifest = deepcopy(entry.manifest())
+    change(manifest)
+    return put(cache, manifest)
+
+
+# What rules say.
+
+
+def decided(rule: Rule, key: Key, of: World) -> tuple[Decision, Plan]:
+    """Ask a rule about a key, and work out the steps; nobody may change an object that the caches share."""
+    decision = rule.decide(key, of)
+    found = plan(key, decision, of)
+    for cache in (*of.upper.caches(), *(cache for lower in of.lowers.values() for cache in lower.caches())):
+        assert all(entry.manifest() == orjson.loads(entry.raw) for entry in cache if entry.raw)
+    return decision, found
+
+
+def only(decision: Decision) -> Wanted:
+    """Return the one thing that a decision wants."""
+    (wanted,) = decision.wanted
+    return wanted
+
+
+def names(keys: Iterable[Key]) -> Iterator[str]:
+    """Yield the names of keys, sorted, with their namespace where they have one."""
+    yield from sorted(f"{key.namespace}/{key.name}" if key.namespace else key.name for key in keys)
+
+
+SIBLING = owner_of(OWNER_HERE.upper, "second")
+
+
+def kept_node(owner: str, ready: str = "True", **more: str) -> Manifest:
+    """Make a virtual node of an owner, as its engine or its absence shows."""
+    node = thing("Node", f"node-{owner}", "", labels={"type": "virtual-kubelet", OWNER: owner} | more)
+    return {**node, "status": {"conditions": [{"type": "Ready", "status": ready}]}}

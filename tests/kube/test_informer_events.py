@@ -1,0 +1,139 @@
+"""Hearing what happens from now on, against a scripted apiserver: nothing of old, nothing twice, no long silence."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from scripted import (
+    Apiserver,
+    News,
+    Stream,
+    access_to,
+    bookmark,
+    event,
+    listing,
+    pod,
+    refusal,
+    status_body,
+)
+from tasks import background
+
+from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Selection, WatchEvent
+from tensile.kube.informer import EventWatch
+from tensile.kube.limits import InformerTimings
+from tensile.objects import POD
+
+QUICK = InformerTimings(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)
+
+
+class RunningWatch:
+    """A tail that runs, and what it told."""
+
+    def __init__(
+        self, server: Apiserver, pace: InformerTimings, clock: Callable[[], float], rests: list[float]
+    ) -> None:
+        self.news = News()
+        self.events: list[WatchEvent] = []
+        self.cluster = HttpCluster("a", access_to(server.port), margin=0.2, timeout=5.0)
+
+        async def rest(seconds: float) -> None:
+            """Note a rest, and take none."""
+            rests.append(seconds)
+            await asyncio.sleep(0)
+
+        self.tail = EventWatch(
+            self.cluster,
+            POD,
+            Selection(fields="x=y"),
+            self.hear,
+            chance=lambda: 0.5,
+            pace=pace,
+            clock=clock,
+            sleep=rest,
+        )
+
+    def hear(self, one: WatchEvent) -> None:
+        """Keep an event."""
+        self.events.append(one)
+        self.news.tell()
+
+    async def types(self, *types: str) -> None:
+        """Wait until so much was heard, of these types."""
+        await self.news.until(lambda: [one.type for one in self.events] == list(types))
+
+
+@asynccontextmanager
+async def tailing(
+    server: Apiserver,
+    pace: InformerTimings = QUICK,
+    clock: Callable[[], float] = lambda: 0.0,
+    rests: list[float] | None = None,
+) -> AsyncIterator[RunningWatch]:
+    """Run a tail against a scripted apiserver."""
+    heard = RunningWatch(server, pace, clock, [] if rests is None else rests)
+    try:
+        async with background(heard.tail.run()):
+            yield heard
+    finally:
+        await heard.cluster.close()
+
+
+async def test_it_begins_at_the_clusters_present(apiserver: Apiserver) -> None:
+    """A list of nothing shows where that is, and what is there already is not heard of."""
+    stream = Stream()
+    apiserver.play("check", listing(20))
+    apiserver.play("watch", stream)
+    async with tailing(apiserver) as heard:
+        asked = await apiserver.until("watch")
+        assert apiserver.of("check")[0].query["fieldSelector"] == "metadata.name=-"
+        assert (asked.query["resourceVersion"], asked.query["fieldSelector"]) == ("20", "x=y")
+        assert heard.tail.listening.is_set()
+        stream.send(event("ADDED", pod("a", 21)), event("MODIFIED", pod("a", 22)))
+        await heard.types("ADDED", "MODIFIED")
+
+
+async def test_it_goes_on_where_it_was(apiserver: Apiserver) -> None:
+    """After an end, and after a break: a bookmark counts as having heard."""
+    apiserver.play("check", listing(20), listing(40), listing(50))
+    ended, broken = Stream().send(bookmark(30)).end(), Stream().send(event("ADDED", pod("a", 41))).drop()
+    apiserver.play("watch", ended, broken)
+    async with tailing(apiserver):
+        versions = [(await apiserver.until("watch", n)).query["resourceVersion"] for n in (1, 2, 3)]
+        assert versions == ["20", "30", "41"]
+
+
+@pytest.mark.parametrize("lost", ["expired", "rewound"])
+async def test_it_begins_anew_where_it_cannot_go_on(apiserver: Apiserver, lost: str) -> None:
+    """A position that is forgotten, or one in the future of a restored store, which would be silent for ever."""
+    first = Stream().send(event("ADDED", pod("a", 30)))
+    if lost == "expired":
+        first.send(event("ERROR", status_body(410, "Expired")))
+    apiserver.play("check", listing(20), listing(35) if lost == "expired" else listing(25))
+    apiserver.play("watch", first.end())
+    async with tailing(apiserver):
+        again = await apiserver.until("watch", 2)
+        assert again.query["resourceVersion"] == ("35" if lost == "expired" else "25")
+
+
+@pytest.mark.parametrize(("play", "listens"), [(refusal(403, "Forbidden"), True), (refusal(500, "Oops"), False)])
+async def test_errors_are_waited_out(apiserver: Apiserver, play: object, *, listens: bool) -> None:
+    """Longer and longer; who waits for it to listen does not wait for a cluster that forbids it."""
+    apiserver.play("check", play, play, listing(20))  # type: ignore[arg-type]
+    rests: list[float] = []
+    async with tailing(apiserver, rests=rests) as heard:
+        await apiserver.until("check", 2)
+        assert heard.tail.listening.is_set() is listens
+        await apiserver.until("watch")
+        assert heard.tail.listening.is_set()
+    assert rests == [0.005, 0.01]
+
+
+async def test_watches_that_end_as_they_begin_are_no_hot_loop(apiserver: Apiserver) -> None:
+    """Each ends in a rest, as an error does."""
+    apiserver.play("watch", Stream().end(), Stream().end(), Stream().end())
+    rests: list[float] = []
+    async with tailing(apiserver, QUICK._replace(settled=1.0), rests=rests):
+        await apiserver.until("watch", 4)
+    assert rests[:3] == [0.005, 0.01, 0.01]

@@ -1,0 +1,98 @@
+"""A serving certificate that a real upper cluster issues: nothing works before the approval, all after it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from kubelet_lab import NamedPods, Notes, leak_watch, until
+from kubelet_twins import CONTAINER, LOWER, POD, SPDY, Twins
+from tasks import background
+
+from tensile.kube.client import HttpCluster
+from tensile.kube.credentials import from_kubeconfig
+from tensile.kubelet.api.auth import Authenticator, Authorizer
+from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.csr import CertificateRequester
+from tensile.kubelet.api.pods import PodTarget
+from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
+from tensile.kubelet.api.service import RequestAuth
+from tensile.kubelet.api.serving_certificate import ServingCertificate
+from tensile.objects import UPPER
+
+if TYPE_CHECKING:
+    from tensile.sandbox.sandbox import Sandbox
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def twins(sandbox: "Sandbox") -> Iterator[Twins]:
+    """An upper pod and its twin below, in a cluster whose apiserver verifies kubelets."""
+    made = Twins(sandbox)
+    made.create()
+    yield made
+    made.delete()
+
+
+class Site:
+    """A node that is served without files, and what is said about it."""
+
+    def __init__(self, twins: Twins, upper: HttpCluster, lower: HttpCluster) -> None:
+        self.log = Notes()
+        self.serving = ServingCertificate(self.log, "127.0.0.1")
+        authority = ClientCA(self.log, twins.directory / "upper" / "pki" / "ca.crt")
+        reviews = Authenticator(upper, self.log), Authorizer(upper, self.log)
+        self.server = KubeletServer(RequestAuth(self.serving, authority, *reviews), self.log)
+        self.enrolment = CertificateRequester(upper, self.serving, self.log)
+        self.pods = NamedPods({(twins.namespace, SPDY): PodTarget(lower, twins.namespace, POD, frozenset({CONTAINER}))})
+
+    def said(self, event: str) -> list[dict[str, object]]:
+        """Return what was said of a kind."""
+        return [fields for known, fields in self.log.entries if known == event]
+
+
+@pytest.fixture
+async def site(twins: Twins) -> AsyncIterator[Site]:
+    """The node's kubelet API without certificate files; no task and no descriptor may be left of it."""
+    async with leak_watch():
+        upper = HttpCluster(UPPER, await from_kubeconfig(twins.directory / "upper.kubeconfig"))
+        lower = HttpCluster(LOWER, await from_kubeconfig(twins.directory / f"{LOWER}.kubeconfig"))
+        made = Site(twins, upper, lower)
+        assert (
+            await made.server.serve({twins.nodes[SPDY]: NodeEndpoint(("127.0.0.1", twins.ports[SPDY]), made.pods)})
+            == {}
+        )
+        async with background(made.enrolment.run(twins.nodes[SPDY])):
+            yield made
+        await made.server.close()
+        await upper.close()
+        await lower.close()
+
+
+async def test_an_approved_certificate_opens_kubectl_logs(twins: Twins, site: Site) -> None:
+    """Before: the apiserver refuses our own certificate, and the log tells why; the command said is all that lacks."""
+    refused = await twins.run("logs", SPDY)
+    assert (refused.code != 0, "certificate" in refused.err) == (True, True)
+    [complaint] = site.said("a caller of the kubelet API was turned away")
+    assert "--kubelet-certificate-authority" in str(complaint["advice"])
+    await until(lambda: bool(site.said("a serving certificate is awaited")))
+    command = str(site.said("a serving certificate is awaited")[0]["do"]).split()
+    assert command[:3] == ["kubectl", "certificate", "approve"]
+    approved = await asyncio.to_thread(twins.must, "upper", *command[1:])
+    assert "approved" in approved
+    await until(lambda: site.serving.issued(twins.nodes[SPDY]) is not None)
+    done = await twins.run("logs", SPDY)
+    assert (done.code, done.err) == (0, "")
+    twins.must("upper", "delete", "csr", command[3])
+
+
+async def test_a_denied_request_is_said(twins: Twins, site: Site) -> None:
+    """A request that somebody denies is said with the reason, and the node goes on with its own certificate."""
+    await until(lambda: bool(site.said("a serving certificate is awaited")))
+    name = str(site.said("a serving certificate is awaited")[0]["do"]).split()[-1]
+    await asyncio.to_thread(twins.must, "upper", "certificate", "deny", name)
+    await until(lambda: bool(site.said("no serving certificate was issued")))
+    assert "denied" in str(site.said("no serving certificate was issued")[0]["why"])
+    assert site.serving.issued(twins.nodes[SPDY]) is None
+    twins.must("upper", "delete", "csr", name)

@@ -1,0 +1,222 @@
+"""A hostile lower behind the kubelet API: what the caller is told, and that nothing of it stays open or grows."""
+
+import asyncio
+import socket
+import struct
+from contextlib import suppress
+
+import pytest
+from kubelet_lab import NODE, PATIENCE, QUICK, Head, Lab, Script, Stream, leak_watch, request, unchunked, until
+from kubelet_pki import Pki
+
+from bench.faults.hostile.pieces import Deaf, Piece, Reset, Stall, Wait
+from bench.faults.hostile.streams import BEFORE, EXECS, LOGS
+from bench.faults.hostile.ways import WAYS
+from bench.kit.faultproxy.asked import asked
+from tensile.kubelet.api.connection import StreamShares
+
+LOG = "GET /containerLogs/shop/web/main?follow=true"
+EXEC = "POST /exec/shop/web/main?output=1&input=1&command=sh"
+SPDY = ("Connection: Upgrade", "Upgrade: SPDY/3.1", "X-Stream-Protocol-Version: v4.channel.k8s.io")
+SWITCHES = ("exec-stalls", "exec-deaf", "exec-flood", "exec-reset-within", "exec-slow")
+"""Ways that begin with a 101; a slow one takes longer than the laboratory waits."""
+REFUSALS = {
+    "exec-never": (504, b"no answer in time"),
+    "exec-late": (504, b"no answer in time"),
+    "exec-slow": (504, b"no answer in time"),
+    "exec-endless-headers": (502, b"the cluster's apiserver"),
+    "exec-endless-informational": (502, b"announces an answer again and again"),
+    "exec-endless-body": (500, b"xxx"),
+    "exec-body-first": (502, b"the cluster's apiserver"),
+    "exec-ok": (502, b"unexpected answer 200"),
+    "exec-redirect": (502, b"redirect, which is not followed"),
+    "exec-reset": (502, b"the cluster's apiserver"),
+    "exec-no-http": (502, b"the cluster's apiserver"),
+    "log-never": (504, b"no answer in time"),
+    "log-slow": (504, b"no answer in time"),
+    "log-endless-headers": (502, b"the cluster's apiserver"),
+    "log-endless-informational": (502, b"announces an answer again and again"),
+    "log-endless-refusal": (500, b""),
+    "log-redirect": (502, b"redirect, which is not followed"),
+    "log-switched": (502, b"the cluster's apiserver"),
+    "log-no-http": (502, b"the cluster's apiserver"),
+}
+WHOLE = {"log-trailers": b"a line\n"}
+BROKEN = ("log-chunk-beyond-counting", "log-chunk-lies", "log-reset", "log-endless-trailers", "log-endless-extension")
+"""Logs that break off: what came of them is passed on, and an end is not told."""
+ENDLESS = ("log-endless", "log-gigantic-chunk", "log-tiny-chunks", "log-stalls")
+
+
+def hostile(way: str) -> Script:
+    """Make a lower's script of a way."""
+
+    async def script(head: Head, stream: Stream) -> None:
+        method, target, _ = head.first.split(" ")
+        for piece in WAYS[way].play(asked("", method, target, b"")):
+            await _send(piece, stream)
+
+    return script
+
+
+async def _send(piece: Piece, stream: Stream) -> None:
+    match piece:
+        case bytes():
+            await stream.send(piece)
+        case Wait(seconds):
+            await asyncio.sleep(seconds)
+        case Stall():
+            await stream.to_end()
+            raise OSError
+        case Deaf():
+            stream.stop_reading()
+            await asyncio.Event().wait()
+        case Reset():
+            plain = stream.writer.get_extra_info("socket")
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            stream.writer.transport.abort()
+            raise OSError
+
+
+async def called(lab: Lab, way: str) -> Stream:
+    """Ask for a log or an exec."""
+    stream = await lab.connect(lab.pki.apiserver)
+    await stream.send(request(LOG) if way in LOGS else request(EXEC, *SPDY))
+    return stream
+
+
+def test_every_way_is_tried() -> None:
+    """What is neither refused nor broken off goes on until the caller leaves."""
+    assert {*REFUSALS, *WHOLE, *BROKEN, *ENDLESS, *SWITCHES} == {*LOGS, *EXECS}
+
+
+@pytest.mark.parametrize("way", REFUSALS)
+async def test_the_caller_is_told_what_happened(lab: Lab, way: str) -> None:
+    """In a status and in words, in bounded time; nothing that came before a 101, or instead of one, comes to it."""
+    lab.lower.script = hostile(way)
+    status, words = REFUSALS[way]
+    stream = await called(lab, way)
+    async with asyncio.timeout(PATIENCE):
+        head, rest = await stream.head(), await stream.to_end()
+    await stream.close()
+    assert head.status == status
+    assert words in rest
+    assert BEFORE not in rest
+    assert len(rest) < 10_000
+    await until(lambda: lab.server.streams() == {NODE: 0})
+
+
+@pytest.mark.parametrize("way", WHOLE)
+async def test_nothing_but_content_is_passed_on(lab: Lab, way: str) -> None:
+    """No trailer, and no header of the lower's."""
+    lab.lower.script = hostile(way)
+    stream = await called(lab, way)
+    async with asyncio.timeout(PATIENCE):
+        head, rest = await stream.head(), await stream.to_end()
+    await stream.close()
+    assert unchunked(rest) == WHOLE[way]
+    assert b"Set-Cookie" not in rest
+    assert {name for name, _ in head.fields} == {
+        "content-type",
+        "transfer-encoding",
+        "connection",
+        "x-content-type-options",
+    }
+
+
+@pytest.mark.parametrize("way", BROKEN)
+async def test_what_breaks_off_has_no_end(lab: Lab, way: str) -> None:
+    """The caller has what came, and sees by the missing end that it is not all."""
+    lab.lower.script = hostile(way)
+    stream = await called(lab, way)
+    async with asyncio.timeout(PATIENCE):
+        head, rest = await stream.head(), await stream.to_end()
+    await stream.close()
+    assert head.status == 200
+    assert not rest.endswith(b"0\r\n\r\n")
+    await until(lambda: lab.server.streams() == {NODE: 0})
+
+
+@pytest.mark.parametrize("way", [*ENDLESS, *(way for way in SWITCHES if way not in REFUSALS)])
+async def test_both_sides_close_when_the_caller_leaves(lab: Lab, way: str) -> None:
+    """Whether the lower goes on without end, says nothing any more, or reads nothing of what it is sent."""
+    lab.lower.script = hostile(way)
+    stream = await called(lab, way)
+    async with asyncio.timeout(PATIENCE):
+        assert (await stream.head()).status in (101, 200)
+        if way in EXECS:
+            with suppress(OSError):
+                async with asyncio.timeout(0.5):
+                    await stream.send(b"what is typed" * 300_000)
+    stream.writer.transport.abort()
+    await until(lambda: lab.server.streams() == {NODE: 0})
+    async with asyncio.timeout(PATIENCE):
+        await until(lambda: not lab.server._listeners[NODE].site.connections)
+
+
+async def test_a_slow_reader_holds_a_flood_back(lab: Lab) -> None:
+    """What the lower sends waits in the kernel, not here: it comes to a stop soon after the reader has."""
+    sent = 0
+
+    async def script(head: Head, stream: Stream) -> None:
+        nonlocal sent
+        for piece in WAYS["exec-flood"].play(asked("", "GET", "/", b"")):
+            await _send(piece, stream)
+            sent += len(piece) if isinstance(piece, bytes) else 0
+
+    lab.lower.script = script
+    stream = await called(lab, "exec-flood")
+    assert (await stream.head()).status == 101
+    stream.stop_reading()
+    known = -1
+    async with asyncio.timeout(PATIENCE):
+        while known != (known := sent):  # noqa: ASYNC110 - that nothing more goes is looked for
+            await asyncio.sleep(0.5)
+    assert sent < 32 << 20
+    stream.writer.transport.abort()
+    await until(lambda: lab.server.streams() == {NODE: 0})
+
+
+async def test_one_pod_and_one_node_do_not_take_every_stream(pki: Pki) -> None:
+    """All come through one user, the upper's apiserver: others' streams are opened though a pod's are all in use."""
+    limits = QUICK._replace(waiting=64, streams=40, portion=StreamShares(node=6, pod=4))
+    async with leak_watch(), Lab(pki, limits) as lab:
+        lab.lower.script = hostile("log-stalls")
+        lab.pods.targets["shop", "api"] = lab.pods.targets["shop", "web"]
+        lab.upper.rights |= {(user, verb, rest, "virtual-b") for user, verb, rest, _ in set(lab.upper.rights)}
+        await lab.serve("virtual-b")
+        open_streams = []
+
+        async def follow(pod: str, node: str) -> int:
+            stream = await lab.connect(pki.apiserver, node)
+            open_streams.append(stream)
+            await stream.send(request(f"GET /containerLogs/shop/{pod}/main?follow=true"))
+            return (await stream.head()).status
+
+        assert [await follow("web", NODE) for _ in range(5)] == [200] * 4 + [429]
+        assert [await follow("api", NODE) for _ in range(3)] == [200] * 2 + [429]
+        assert await follow("web", "virtual-b") == 200
+        for stream in open_streams:
+            stream.writer.transport.abort()
+        await until(lambda: lab.server.streams() == {NODE: 0, "virtual-b": 0})
+
+
+async def test_a_node_has_some_streams_though_others_have_the_rest(pki: Pki) -> None:
+    """One part in twenty of what a user may have."""
+    limits = QUICK._replace(waiting=64, streams=20, portion=StreamShares(node=100, pod=100))
+    async with leak_watch(), Lab(pki, limits) as lab:
+        lab.lower.script = hostile("log-stalls")
+        lab.upper.rights |= {(user, verb, rest, "virtual-b") for user, verb, rest, _ in set(lab.upper.rights)}
+        await lab.serve("virtual-b")
+        open_streams = []
+
+        async def follow(node: str) -> int:
+            stream = await lab.connect(pki.apiserver, node)
+            open_streams.append(stream)
+            await stream.send(request(LOG))
+            return (await stream.head()).status
+
+        assert [await follow(NODE) for _ in range(21)] == [200] * 20 + [429]
+        assert [await follow("virtual-b") for _ in range(2)] == [200, 429]
+        for stream in open_streams:
+            stream.writer.transport.abort()
+        await until(lambda: lab.server.streams() == {NODE: 0, "virtual-b": 0})

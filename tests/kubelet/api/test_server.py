@@ -1,0 +1,203 @@
+"""Listeners come and go; what is open elsewhere is not touched, and nothing is left behind."""
+
+import asyncio
+import socket
+from collections.abc import Coroutine
+from pathlib import Path
+
+import pytest
+from kubelet_lab import (
+    CONTAINERS,
+    NODE,
+    PATIENCE,
+    Head,
+    Lab,
+    NamedPods,
+    Notes,
+    Stream,
+    Upper,
+    alive,
+    answering,
+    request,
+    streaming,
+    until,
+)
+
+from bench.kit.spareports import spare_port
+from tensile.errors import TensileError
+from tensile.kubelet.api.auth import Authenticator, Authorizer
+from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.pods import PodTarget
+from tensile.kubelet.api.server import KubeletServer, NodeEndpoint, open_port
+from tensile.kubelet.api.service import RequestAuth
+from tensile.kubelet.api.serving_certificate import ServingCertificate, ServingFiles
+
+OTHER = "virtual-b"
+LOGS = "GET /containerLogs/shop/web/main"
+
+
+async def ended(stream: Stream) -> bool:
+    """Report whether a stream has ended, and close this side of it."""
+    async with asyncio.timeout(PATIENCE):
+        rest = await stream.to_end()
+    await stream.close()
+    return rest == b""
+
+
+async def test_other_listeners_do_not_disturb_a_stream(lab: Lab) -> None:
+    """A stream goes on while other nodes are started, served, moved and stopped."""
+    stream = await streaming(lab)
+    await lab.serve(OTHER)
+    assert await alive(stream)
+    assert (await lab.ask(None, LOGS, node=OTHER)).status == 401
+    await lab.serve(OTHER, port=spare_port())
+    assert await alive(stream)
+    await lab.server.stop(OTHER)
+    assert await alive(stream)
+    assert lab.server.streams() == {NODE: 1}
+    await stream.close()
+
+
+async def test_a_node_that_gets_another_port_begins_anew_there(lab: Lab) -> None:
+    """It is served there and no more on the old one; its open streams end."""
+    stream = await streaming(lab)
+    old, new = lab.server.port(NODE), spare_port()
+    await lab.serve(port=new)
+    assert await ended(stream)
+    assert lab.server.port(NODE) == new
+    assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", old)
+
+
+async def test_starting_again_alters_only_the_pods(lab: Lab) -> None:
+    """A node started again on its port answers for the new pods, and its streams go on."""
+    stream = await streaming(lab)
+    port = lab.server.port(NODE)
+    await lab.serve(pods=NamedPods())
+    assert lab.server.port(NODE) == port
+    assert (await lab.ask(lab.pki.apiserver, LOGS)).status == 404
+    assert await alive(stream)
+    await stream.close()
+
+
+async def test_a_stopped_node_ends_its_streams(lab: Lab) -> None:
+    """A node that is stopped refuses connections, and its streams end on both sides."""
+    stream, port = await streaming(lab), lab.server.port(NODE)
+    await lab.server.stop(NODE)
+    assert await ended(stream)
+    async with asyncio.timeout(PATIENCE):
+        await lab.lower.ended.wait()
+    assert lab.server.streams() == {}
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_stopping_what_was_never_started_is_nothing(lab: Lab) -> None:
+    """Stopping an unknown node, or twice, changes nothing."""
+    await lab.server.stop(OTHER)
+    await lab.server.stop(NODE)
+    await lab.server.stop(NODE)
+    assert lab.server.streams() == {}
+
+
+async def test_close_ends_connections_in_every_state(lab: Lab) -> None:
+    """Closing the server ends those that shake hands, that have said nothing, that wait and that stream."""
+    asked = asyncio.Event()
+
+    async def silent(_head: Head, stream: Stream) -> None:
+        asked.set()
+        await stream.to_end()
+
+    stream = await streaming(lab)
+    lab.lower.script = silent
+    waiting = await lab.connect(lab.pki.apiserver)
+    await waiting.send(request(LOGS))
+    await asked.wait()
+    mute = await lab.connect(lab.pki.apiserver)
+    raw = Stream(*await asyncio.open_connection("127.0.0.1", lab.server.port(NODE)))
+    await lab.server.close()
+    assert [await ended(each) for each in (stream, waiting, mute, raw)] == [True] * 4
+
+
+async def test_close_does_not_wait_for_the_authority(lab: Lab) -> None:
+    """A connection that waits for the authority of callers ends when the server does."""
+    lab.authority_answers.clear()
+    reader, writer = await asyncio.open_connection("127.0.0.1", lab.server.port(NODE))
+    writer.write(b"hello")
+    await writer.drain()
+    await lab.server.close()
+    assert await ended(Stream(reader, writer))
+
+
+async def test_a_port_that_is_taken_is_said(lab: Lab) -> None:
+    """A port that somebody has is an error with port, node and fields; what was served stays served."""
+    port = lab.server.port(NODE)
+    with pytest.raises(TensileError, match=f"port {port} ") as error:
+        await lab.serve(OTHER, port=port)
+    assert all(word in str(error.value) for word in (OTHER, "taken", "node.kubeletPort"))
+    assert (lab.server.port(NODE), lab.server.port(OTHER)) == (port, 0)
+    assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
+
+
+async def test_a_node_whose_new_port_is_taken_is_served_once_it_is_free(lab: Lab) -> None:
+    """Nobody else is asked for its pods meanwhile."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = int(taken.getsockname()[1])
+        with pytest.raises(TensileError, match="taken"):
+            await lab.serve(port=port)
+        assert lab.server.port(NODE) == 0
+    await lab.serve(port=port)
+    assert lab.server.port(NODE) == port
+    lab.lower.script = answering("200 OK", b"x")
+    assert (await lab.ask(lab.pki.apiserver, LOGS)).status == 200
+
+
+async def test_a_stop_that_is_given_up_leaves_no_port_open(lab: Lab) -> None:
+    """Whoever ends the engine while a node is being closed can listen there at once."""
+    port = spare_port()
+    await lab.serve(port=port)
+    await given_up(lab.server.stop(NODE))
+    with socket.create_server(("127.0.0.1", port)):
+        assert lab.server.streams() == {}
+
+
+async def given_up(work: Coroutine[None, None, None]) -> None:
+    """Begin something, and cancel it where it waits for the first time."""
+    doing = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    doing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await doing
+
+
+def test_an_address_that_is_not_ours_is_said() -> None:
+    """An address that this machine does not have is an error that names kubelet.bind."""
+    with pytest.raises(TensileError, match=r"kubelet\.bind"):
+        open_port(NODE, "192.0.2.1", 0)
+
+
+async def test_bad_certificate_files_refuse_the_start(tmp_path: Path) -> None:
+    """A server whose certificate cannot be read does not serve a node, and says which file."""
+    log, upper = Notes(), Upper()
+    serving = ServingCertificate(log, "127.0.0.1", ServingFiles(tmp_path / "a.crt", tmp_path / "a.key"))
+    gate = RequestAuth(serving, ClientCA(log), Authenticator(upper, log), Authorizer(upper, log))
+    server = KubeletServer(gate, log)
+    troubles = await server.serve({NODE: NodeEndpoint(("127.0.0.1", 0), NamedPods())})
+    assert "a.crt" in str(troubles[NODE])
+    assert (server.streams(), server.port(NODE)) == ({}, 0)
+
+
+async def test_an_unforeseen_error_costs_one_connection(lab: Lab) -> None:
+    """A backend that fails ends that connection without an answer and is noted; the next one is served."""
+    lab.pods.targets["shop", "web"] = None
+    lab.pods.targets["shop", "bad"] = PodTarget(None, "a", "b", CONTAINERS)  # type: ignore[arg-type]  # the fault
+    with pytest.raises((OSError, asyncio.IncompleteReadError)):
+        await lab.ask(lab.pki.apiserver, "GET /containerLogs/shop/bad/main")
+    await until(lambda: bool(lab.log.entries))
+    event, fields = lab.log.entries[0]
+    assert event == "a connection to the kubelet API failed"
+    assert (fields["node"], fields["why"]) == (NODE, "AttributeError")
+    assert all(":" in place for place in fields["at"])
+    assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
+    assert lab.server.streams() == {NODE: 0}

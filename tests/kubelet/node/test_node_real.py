@@ -1,0 +1,249 @@
+"""The virtual node on a real apiserver: what the engine writes is what it reads back, so that it comes to rest."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import orjson
+import pytest
+from sitekit import Site
+from worldkit import NOW, lower_node, put, reload, world
+
+from tensile.errors import ClusterError, Conflict, NotFound
+from tensile.kube.client import HttpCluster
+from tensile.kube.credentials import from_kubeconfig
+from tensile.kubelet.node.rule import NodeRule
+from tensile.names import CORDONED_BY, UNREACHABLE_TAINT
+from tensile.objects import NODE, UPPER, Manifest, Ref
+from tensile.reconcile.loop import Loop, Timing
+from tensile.reconcile.world import Key, Problem
+
+if TYPE_CHECKING:
+    from tensile.reconcile.plan import Step
+    from tensile.sandbox.sandbox import Sandbox
+
+pytestmark = pytest.mark.real
+
+PROVIDER = "virtual-kubelet.io/provider"
+
+
+class Virtual:
+    """A virtual node in the upper cluster, and a loop that keeps it; the test reads and writes beside it."""
+
+    def __init__(self, upper: HttpCluster, somebody: Site) -> None:
+        self.upper = upper
+        self.somebody = somebody
+        self.name = f"vk-{uuid4().hex[:8]}"
+        self.ref = Ref(UPPER, NODE, "", self.name)
+        self.world = world(f"name: {self.name}")
+        self.lower = self.world.lowers[self.name]
+        self.steps: list[str] = []
+        self.troubles: list[object] = []
+        self.loop = Loop(self.world, (NodeRule(),), {UPPER: upper}, self, Timing(lambda: NOW, lambda: 0.0))
+        put(self.lower.nodes, lower_node())
+
+    def on_step(self, _key: Key, step: "Step", error: ClusterError | None) -> None:
+        """Note a step that came through; a race with the controller of the nodes is none of ours to judge."""
+        if error is None:
+            self.steps.append(f"{step.verb} {step.subresource}".strip())
+        elif not isinstance(error, Conflict):
+            self.troubles.append(error)
+
+    def on_blocked(self, _key: Key, problem: Problem) -> None:
+        """Note a problem."""
+        self.troubles.append(problem)
+
+    def on_rule_error(self, _key: Key, error: Exception) -> None:
+        """Note a defect."""
+        self.troubles.append(error)
+
+    async def settled(self) -> list[str]:
+        """Let the loop see the node as it is, and come to rest, and return the steps that this took."""
+        with suppress(NotFound):
+            self.world.upper.nodes.put(await self.upper.read(self.ref))
+        self.steps.clear()
+        self.loop.add(Key("node", self.name, "", self.name))
+        await self.loop.wait_idle()
+        while self.loop.expedite(5.0):
+            await self.loop.wait_idle()
+        assert self.troubles == []
+        return list(self.steps)
+
+    async def written(self, body: Manifest, subresource: str = "") -> None:
+        """Write to the node as somebody else."""
+        await self.somebody.patch(self.ref.path(subresource), body, "strategic")
+
+    async def seen(self) -> Any:
+        """Read the node."""
+        return orjson.loads(await self.upper.read(self.ref))
+
+    def taint(self, *taints: str) -> None:
+        """Reload a topology that gives the node these labels and taints, and no others."""
+        given = ", ".join(f"{{key: {key}, effect: NoSchedule}}" for key in taints)
+        reload(self.world, f"name: {self.name}, node: {{labels: {{zone: z1}}, taints: [{given}]}}")
+
+
+@pytest.fixture
+async def virtual(sandbox: "Sandbox") -> AsyncIterator[Virtual]:
+    """A node of the test's own, made by the loop, and gone afterwards."""
+    upper = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
+    made = Virtual(upper, Site(sandbox.clusters[UPPER]))
+    made.loop.open(made.name)
+    await made.loop.wait_idle()
+    yield made
+    await made.loop.close(made.name)
+    await upper.delete(made.ref, uid=(await made.seen())["metadata"]["uid"])
+    await made.somebody.close()
+    await upper.close()
+
+
+def keys(node: Manifest) -> set[str]:
+    """Return the keys of its taints."""
+    return {taint["key"] for taint in node["spec"].get("taints") or ()}
+
+
+async def test_a_node_that_was_made_is_as_it_should_be(virtual: Virtual) -> None:
+    """One write, and nothing to change in what the API stored: defaults and dropped fields are no differences."""
+    assert virtual.steps == ["create"]
+    assert await virtual.settled() == []
+    node = await virtual.seen()
+    assert node["status"]["allocatable"] == {"cpu": "4", "memory": "8Gi", "pods": "110"}
+    assert PROVIDER in keys(node)
+
+
+async def test_a_change_of_the_topology_takes_one_write(virtual: Virtual) -> None:
+    """And what left it leaves the node, by the API's own book-keeping."""
+    virtual.taint("example.com/one", "example.com/two")
+    assert await virtual.settled() == ["patch"]
+    node = await virtual.seen()
+    assert node["metadata"]["labels"]["zone"] == "z1"
+    assert {"example.com/one", "example.com/two"} <= keys(node)
+    assert PROVIDER not in keys(node)
+    reload(virtual.world, f"name: {virtual.name}")
+    assert await virtual.settled() == ["patch"]
+    node = await virtual.seen()
+    assert "zone" not in node["metadata"]["labels"]
+    assert not {"example.com/one", "example.com/two"} & keys(node)
+    assert await virtual.settled() == []
+
+
+async def test_what_others_put_there_stays(virtual: Virtual) -> None:
+    """Labels, annotations, a cordon, and a taint before ours: nothing is written."""
+    node = await virtual.seen()
+    theirs = {"key": "example.com/theirs", "effect": "NoExecute"}
+    await virtual.written(
+        {
+            "metadata": {"labels": {"theirs": "yes"}, "annotations": {"theirs": "yes"}},
+            "spec": {"unschedulable": True, "taints": [theirs, *node["spec"]["taints"]]},
+        }
+    )
+    assert await virtual.settled() == []
+    virtual.taint("example.com/one")
+    await virtual.settled()
+    node = await virtual.seen()
+    assert {"example.com/theirs", "example.com/one"} <= keys(node)
+    assert node["metadata"]["labels"]["theirs"] == node["metadata"]["annotations"]["theirs"] == "yes"
+    assert node["spec"]["unschedulable"] is True
+
+
+async def test_what_is_ours_is_put_back(virtual: Virtual) -> None:
+    """Whoever changed it or took it away."""
+    await virtual.written({"metadata": {"labels": {"type": "wrong", "clusterID": None}}})
+    assert await virtual.settled() == ["patch"]
+    labels = (await virtual.seen())["metadata"]["labels"]
+    assert (labels["type"], labels["clusterID"]) == ("virtual-kubelet", virtual.name)
+
+
+async def test_maintenance_cordons_and_lifts_its_own_cordon(virtual: Virtual) -> None:
+    """With the mark that tells it from anybody else's."""
+    reload(virtual.world, f"name: {virtual.name}, maintenance: cordon")
+    assert await virtual.settled() == ["patch"]
+    node = await virtual.seen()
+    assert node["spec"]["unschedulable"] is True
+    assert node["metadata"]["annotations"][CORDONED_BY] == "maintenance-cordon"
+    assert await virtual.settled() == []
+    reload(virtual.world, f"name: {virtual.name}")
+    assert await virtual.settled() == ["patch"]
+    node = await virtual.seen()
+    assert "unschedulable" not in node["spec"]
+    assert CORDONED_BY not in node["metadata"]["annotations"]
+    assert await virtual.settled() == []
+
+
+async def test_a_write_from_an_old_sight_is_worked_out_anew(virtual: Virtual) -> None:
+    """Taints are replaced as a whole, so one that somebody set meanwhile would be lost: the version keeps it."""
+    node = await virtual.seen()
+    virtual.taint("example.com/one")
+    theirs = {"key": "example.com/theirs", "effect": "NoSchedule"}
+    await virtual.written({"spec": {"taints": [*node["spec"]["taints"], theirs]}})
+    virtual.loop.add(Key("node", virtual.name, "", virtual.name))
+    await virtual.loop.wait_idle()
+    await virtual.settled()
+    assert {"example.com/theirs", "example.com/one"} <= keys(await virtual.seen())
+
+
+def _silent(virtual: Virtual) -> None:
+    virtual.lower.unreachable_seconds = 60.0
+
+
+def _smaller(virtual: Virtual) -> None:
+    put(virtual.lower.nodes, lower_node(cpu="1"))
+
+
+def _left(virtual: Virtual) -> None:
+    virtual.lower.in_topology = False
+    virtual.lower.pods.mark_stale()
+
+
+@pytest.mark.parametrize(
+    ("change", "steps"),
+    [(_silent, ["patch", "patch status"]), (_smaller, ["patch status"]), (_left, ["patch", "patch status"])],
+)
+async def test_a_status_is_written_once(virtual: Virtual, change: Callable[[Virtual], None], steps: list[str]) -> None:
+    """Conditions merge by their type, and those that others set are kept."""
+    await virtual.written({"status": {"conditions": [{"type": "Theirs", "status": "True"}]}}, "status")
+    change(virtual)
+    assert await virtual.settled() == steps
+    assert await virtual.settled() == []
+    node = await virtual.seen()
+    assert "Theirs" in {one["type"] for one in node["status"]["conditions"]}
+    assert (UNREACHABLE_TAINT in keys(node)) is (change is _silent)
+
+
+GPU = "example.com/gpu"
+
+
+def with_gpus(**spec: bool) -> Manifest:
+    """Make a lower node with a resource that others have not."""
+    node = lower_node("large", **spec)
+    return {**node, "status": {**node["status"], "allocatable": {"cpu": "4", GPU: "8"}}}
+
+
+async def test_what_is_lost_below_is_lost_with_one_write(virtual: Virtual) -> None:
+    """A resource, an address: the API would merge them with what was there before, and they would stay for ever."""
+    put(virtual.lower.nodes, with_gpus())
+    assert await virtual.settled() == ["patch status"]
+    status = (await virtual.seen())["status"]
+    assert (status["capacity"][GPU], status["allocatable"][GPU]) == ("8", "8")
+    assert [one["type"] for one in status["addresses"]] == ["InternalIP", "Hostname"]
+    put(virtual.lower.nodes, with_gpus(unschedulable=True))
+    virtual.world.node_address = ""
+    assert await virtual.settled() == ["patch status"]
+    assert await virtual.settled() == []
+    status = (await virtual.seen())["status"]
+    assert GPU not in status["capacity"].keys() | status["allocatable"].keys()
+    assert status["addresses"] == [{"type": "Hostname", "address": virtual.name}]
+
+
+async def test_what_others_add_to_what_it_offers_goes_with_one_write(virtual: Virtual) -> None:
+    """By hand, as one advertises a resource of a real node; all that is left out is ours to leave out."""
+    address = {"type": "ExternalIP", "address": "192.0.2.1"}
+    status = {"capacity": {GPU: "8"}, "allocatable": {GPU: "8"}, "addresses": [address], "declaredFeatures": ["X"]}
+    await virtual.written({"status": {**status, "nodeInfo": {"swap": {"capacity": 1}}}}, "status")
+    assert await virtual.settled() == ["patch status"]
+    assert await virtual.settled() == []
+    status = (await virtual.seen())["status"]
+    assert GPU not in status["capacity"].keys() | status["allocatable"].keys()
+    assert [one["type"] for one in status["addresses"]] == ["InternalIP", "Hostname"]
+    assert ("swap" in status["nodeInfo"], status.get("declaredFeatures")) == (False, None)

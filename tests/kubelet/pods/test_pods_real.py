@@ -1,0 +1,438 @@
+"""The projection and the status bodies before real apiservers: accepted, complete, and written once."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+from podkit import NOW, OWNER
+from podviewkit import ending, lost, pending_because, unreachable, upper_status
+from sitekit import Manifest, Refused, Site, phase_of
+
+from tensile.kubelet.pods.placement_context import LowerContext
+from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.update import ephemeral_patch, image_patch, resize_patch, toleration_patch
+from tensile.reconcile.pods.scheduling import tolerations_for_upper
+from tensile.sandbox.sandbox import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+NODE = "vk-projection"
+SPACE = f"projection-{uuid4().hex[:8]}"
+PODS = f"/api/v1/namespaces/{SPACE}/pods"
+PROVIDER = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+ROOM = {"cpu": "64", "memory": "64Gi", "pods": "500"}
+RUNTIME = {"metadata": {"name": "projection"}, "handler": "runc", "overhead": {"podFixed": {"cpu": "10m"}}}
+GOLD = {"metadata": {"name": "projection-gold"}, "value": 1000}
+
+
+class HandMadeNode:
+    """An upper cluster with a hand-made virtual node, a lower one behind it, and a namespace in both."""
+
+    def __init__(self, upper: Site, lower: Site, space: Manifest) -> None:
+        self.upper = upper
+        self.lower = lower
+        self.place = LowerContext(
+            OWNER,
+            NODE,
+            SPACE,
+            space["metadata"]["uid"],
+            ignore_selector_keys=frozenset({"clusterID"}),
+            node_label_keys=frozenset({"tier"}),
+            taints=(PROVIDER,),
+        )
+
+    async def bound(self, name: str, spec: Manifest | None = None, **meta: Any) -> Manifest:
+        """Create an upper pod that is bound to the virtual node."""
+        basis = {"nodeName": NODE, "containers": [{"name": "main", "image": "app:1"}], "tolerations": []}
+        return await self.upper.create(PODS, {"metadata": {"name": name, **meta}, "spec": {**basis, **(spec or {})}})
+
+    async def mirrored(self, upper_pod: Manifest) -> Manifest:
+        """Create its lower pod, and give it as it is when it runs."""
+        made = await self.lower.create(PODS, lower_pod(upper_pod, self.place))
+        path = f"{PODS}/{made['metadata']['name']}"
+        return await self.lower.until(path, lambda found: phase_of(found) == "Running")
+
+    async def written(self, upper_pod: Manifest, body: Manifest | None) -> Manifest:
+        """Write a status body as the engine does, with the pod's UID, and give the pod as stored."""
+        assert body is not None
+        meta = {"metadata": {"uid": upper_pod["metadata"]["uid"]}}
+        path = f"{PODS}/{upper_pod['metadata']['name']}/status"
+        return await self.upper.patch(path, {**body, **meta}, "strategic")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ground(sandbox: Sandbox) -> AsyncIterator[HandMadeNode]:
+    """Make node, namespaces and classes, and take them away again."""
+    upper, lower = (Site(sandbox.clusters[name]) for name in ("upper", "lower-a"))
+    made = [(site, "/api/v1/namespaces", {"metadata": {"name": SPACE}}) for site in (upper, lower)]
+    made += [(site, "/apis/node.k8s.io/v1/runtimeclasses", RUNTIME) for site in (upper, lower)]
+    made += [(upper, "/apis/scheduling.k8s.io/v1/priorityclasses", GOLD)]
+    node = {
+        "metadata": {"name": NODE},
+        "spec": {"taints": [PROVIDER]},
+        "status": {"allocatable": ROOM, "capacity": ROOM},
+    }
+    made += [(upper, "/api/v1/nodes", node)]
+    for site, path, body in made:
+        await site.create(path, body)
+    try:
+        for site in (upper, lower):
+            await site.until(f"/api/v1/namespaces/{SPACE}/serviceaccounts/default", bool)
+        await upper.create(f"/api/v1/namespaces/{SPACE}/serviceaccounts", {"metadata": {"name": "robot"}})
+        yield HandMadeNode(upper, lower, await lower.read(f"/api/v1/namespaces/{SPACE}"))
+    finally:
+        for site in (upper, lower):
+            await site.delete(PODS, 0)
+        for site, path, body in reversed(made):
+            await site.delete(f"{path}/{body['metadata']['name']}")
+        for site in (upper, lower):
+            await site.close()
+
+
+def selecting(*expressions: Manifest) -> Manifest:
+    """Make a node selector term."""
+    return {"matchExpressions": list(expressions)}
+
+
+def everything() -> Manifest:
+    """Return the spec of a pod with everything that a bound pod can have and that is refused below as it stands."""
+    both = {"topologyKey": "kubernetes.io/hostname", "matchLabelKeys": ["pod-template-hash"]}
+    grouped = {**both, "labelSelector": {"matchLabels": {"app": "web"}}}
+    virtual = {"key": "type", "operator": "In", "values": ["virtual-kubelet"]}
+    linux = {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}
+    return {
+        "serviceAccountName": "robot",
+        "priorityClassName": "projection-gold",
+        "runtimeClassName": "projection",
+        "schedulerName": "some-scheduler",
+        "readinessGates": [{"conditionType": "example.com/gate"}],
+        "nodeSelector": {"type": "virtual-kubelet", "clusterID": "a", "kubernetes.io/os": "linux"},
+        "affinity": {
+            "nodeAffinity": {
+                REQUIRED: {
+                    "nodeSelectorTerms": [
+                        {
+                            "matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}],
+                            **selecting(virtual, linux),
+                        }
+                    ]
+                },
+                PREFERRED: [{"weight": 1, "preference": selecting({"key": "tier", "operator": "Exists"})}],
+            },
+            "podAffinity": {PREFERRED: [{"weight": 2, "podAffinityTerm": grouped}]},
+            "podAntiAffinity": {REQUIRED: [{**grouped, "topologyKey": "clusterID"}]},
+        },
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **grouped},
+            {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **grouped, "topologyKey": "clusterID"},
+        ],
+        "tolerations": [{"key": PROVIDER["key"], "operator": "Exists"}, {"key": "gpu", "operator": "Exists"}],
+        "resources": {"requests": {"cpu": "200m"}, "limits": {"cpu": "1"}},
+        "initContainers": [
+            {"name": "sidecar", "image": "s:1", "restartPolicy": "Always"},
+            {
+                "name": "setup",
+                "image": "i:1",
+                "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+            },
+        ],
+        "containers": [
+            {
+                "name": "main",
+                "image": "app:1",
+                "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
+                "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                "lifecycle": {"preStop": {"sleep": {"seconds": 1}}},
+                "envFrom": [{"configMapRef": {"name": "settings", "optional": True}}],
+            },
+            {
+                "name": "second",
+                "image": "app:2",
+                "restartPolicy": "OnFailure",
+                "restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}],
+            },
+        ],
+        "volumes": [
+            {"name": "data", "emptyDir": {}},
+            {
+                "name": "mixed",
+                "projected": {
+                    "sources": [
+                        {"serviceAccountToken": {"path": "token", "audience": "vault"}},
+                        {"secret": {"name": "s", "optional": True}},
+                    ]
+                },
+            },
+        ],
+        "hostAliases": [{"ip": "10.1.1.1", "hostnames": ["db"]}],
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["10.0.0.10"], "searches": ["svc.cluster.local"]},
+        "securityContext": {"runAsUser": 1000, "fsGroup": 2000},
+        "terminationGracePeriodSeconds": 3,
+        "hostname": "h",
+        "subdomain": "s",
+        "shareProcessNamespace": True,
+        "enableServiceLinks": False,
+        "activeDeadlineSeconds": 3600,
+        "imagePullSecrets": [{"name": "pull"}],
+        "os": {"name": "linux"},
+    }
+
+
+MARKED = {
+    "labels": {"app": "web", "pod-template-hash": "abc"},
+    "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "note": "n"},
+    "finalizers": ["example.com/hold"],
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rich(ground: HandMadeNode) -> AsyncIterator[tuple[Manifest, Manifest]]:
+    """A pod with everything: the upper one as stored, and its lower one as it runs."""
+    await ground.upper.create(f"/api/v1/namespaces/{SPACE}/configmaps", {"metadata": {"name": "parent"}})
+    parent = await ground.upper.read(f"/api/v1/namespaces/{SPACE}/configmaps/parent")
+    owner = {"name": "parent", "uid": parent["metadata"]["uid"], "controller": True}
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", **owner}
+    upper = await ground.bound("rich", everything(), ownerReferences=[reference], **MARKED)
+    yield upper, await ground.mirrored(upper)
+    released = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["example.com/hold"]}}
+    await ground.upper.patch(f"{PODS}/rich", released, "strategic")
+
+
+async def test_a_pod_with_everything_runs_below(rich: tuple[Manifest, Manifest]) -> None:
+    """The lower apiserver takes it, the lower scheduler finds a node, and it runs."""
+    upper, lower = rich
+    assert lower["spec"]["nodeName"].startswith("lower-a-node")
+    assert lower["metadata"]["labels"]["app"] == "web"
+    assert "finalizers" not in lower["metadata"]
+    assert upper["spec"]["priority"] == 1000
+    assert lower["spec"]["priority"] == 0
+
+
+async def test_the_apiserver_below_adds_no_token(rich: tuple[Manifest, Manifest]) -> None:
+    """Neither the upper's token volume nor one of its own; the user's volumes stay."""
+    upper, lower = rich
+    assert any(volume["name"].startswith("kube-api-access-") for volume in upper["spec"]["volumes"])
+    assert [volume["name"] for volume in lower["spec"]["volumes"]] == ["data", "mixed"]
+    assert lower["spec"]["serviceAccountName"] == "default"
+
+
+async def test_what_is_kept_arrives_whole(rich: tuple[Manifest, Manifest]) -> None:
+    """Containers, security, names and network of the stored lower spec are those of the stored upper spec."""
+    upper, lower = rich
+    same = (
+        "hostAliases",
+        "dnsConfig",
+        "securityContext",
+        "hostname",
+        "subdomain",
+        "resources",
+        "imagePullSecrets",
+        "os",
+    )
+    assert {field: lower["spec"][field] for field in same} == {field: upper["spec"][field] for field in same}
+    for container in ("lifecycle", "envFrom", "resizePolicy", "resources"):
+        assert lower["spec"]["containers"][0][container] == upper["spec"]["containers"][0][container]
+    assert lower["spec"]["containers"][1]["restartPolicyRules"] == upper["spec"]["containers"][1]["restartPolicyRules"]
+    assert lower["spec"]["initContainers"][0]["restartPolicy"] == "Always"
+
+
+async def test_only_constraints_on_lower_nodes_arrive(rich: tuple[Manifest, Manifest]) -> None:
+    """Selector, affinity, spread and tolerations as the lower scheduler can meet them."""
+    spec = rich[1]["spec"]
+    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    assert spec["schedulerName"] == "default-scheduler"
+    assert len(spec["topologySpreadConstraints"]) == 1
+    assert spec["affinity"].keys() == {"nodeAffinity", "podAffinity"}
+    assert PROVIDER["key"] not in {toleration.get("key") for toleration in spec["tolerations"]}
+
+
+async def test_a_stored_pod_needs_no_change(ground: HandMadeNode, rich: tuple[Manifest, Manifest]) -> None:
+    """The stored lower pod, defaulted and admitted, is what the upper pod asks for: no drift right after creation."""
+    upper, lower = rich
+    assert image_patch(upper, lower) is None
+    assert toleration_patch(upper, lower, ground.place) is None
+    assert resize_patch(upper, lower) is None
+    assert ephemeral_patch(upper, lower, ground.place) is None
+
+
+async def test_the_status_comes_up_once(ground: HandMadeNode, rich: tuple[Manifest, Manifest]) -> None:
+    """The upper apiserver takes it as it is, and what it stores leaves nothing to write."""
+    upper, lower = rich
+    stored = await ground.written(upper, upper_status(upper, lower, generation=1))
+    assert stored["status"]["phase"] == "Running"
+    assert stored["status"]["podIP"] == lower["status"]["podIP"]
+    assert {one["name"] for one in stored["status"]["containerStatuses"]} == {"main", "second"}
+    assert upper_status(stored, lower, generation=1) is None
+    ready = next(one for one in stored["status"]["conditions"] if one["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "ReadinessGatesNotReady")
+
+
+async def test_an_opened_gate_makes_the_pod_ready(ground: HandMadeNode) -> None:
+    """A readiness gate that an upper controller opens is all that was missing."""
+    upper = await ground.bound("gated", {"readinessGates": [{"conditionType": "example.com/gate"}]})
+    lower = await ground.mirrored(upper)
+    closed = await ground.written(upper, upper_status(upper, lower, generation=1))
+    gate = {"type": "example.com/gate", "status": "True", "lastTransitionTime": NOW}
+    opened = await ground.written(closed, {"status": {"conditions": [gate]}})
+    stored = await ground.written(opened, upper_status(opened, lower, generation=1))
+    by_type = {one["type"]: one for one in stored["status"]["conditions"]}
+    assert (by_type["Ready"]["status"], by_type["example.com/gate"]["status"]) == ("True", "True")
+    assert "reason" not in by_type["Ready"]
+    assert upper_status(stored, lower, generation=1) is None
+
+
+async def test_a_changed_address_is_accepted(ground: HandMadeNode) -> None:
+    """Two addresses, another one instead, none: each is a body that the apiserver takes."""
+    upper = await ground.bound("moving")
+    for addresses in (["10.9.0.1", "fd00::9"], ["10.9.0.2"], []):
+        pairs = {"podIP": addresses[0], "podIPs": [{"ip": one} for one in addresses]} if addresses else {}
+        status = {"phase": "Running", "hostIP": "10.8.0.1", "hostIPs": [{"ip": "10.8.0.1"}], **pairs}
+        lower = {"metadata": {}, "status": status}
+        upper = await ground.written(upper, upper_status(upper, lower, generation=1))
+        assert [one["ip"] for one in upper["status"].get("podIPs", [])] == addresses
+        assert upper_status(upper, lower, generation=1) is None
+
+
+async def test_resources_that_shrink_are_accepted(ground: HandMadeNode) -> None:
+    """Maps are replaced: what is not allocated any more is not left behind."""
+    upper = await ground.bound("shrinking", {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}})
+    for amounts in ({"cpu": "1", "memory": "1Gi"}, {"cpu": "500m"}):
+        status = {"phase": "Running", "allocatedResources": amounts, "resources": {"requests": amounts}}
+        lower = {"metadata": {}, "status": status}
+        upper = await ground.written(upper, upper_status(upper, lower, generation=1))
+        assert upper["status"]["allocatedResources"] == amounts
+        assert upper["status"]["resources"]["requests"] == amounts
+        assert upper_status(upper, lower, generation=1) is None
+
+
+async def test_a_container_from_the_dead_does_not_spoil_the_status(ground: HandMadeNode) -> None:
+    """The apiserver would refuse the whole write; the rest of it comes through."""
+    upper = await ground.bound("once", {"restartPolicy": "Never"})
+    ended = {"name": "main", "image": "a", "imageID": "", "ready": False, "restartCount": 0}
+    exited = {**ended, "state": {"terminated": {"exitCode": 1}}}
+    first = {"metadata": {}, "status": {"phase": "Running", "containerStatuses": [exited]}}
+    upper = await ground.written(upper, upper_status(upper, first, generation=1))
+    alive = {**ended, "state": {"running": {"startedAt": NOW}}}
+    with pytest.raises(Refused, match="non-terminated"):
+        await ground.written(upper, {"status": {"containerStatuses": [alive]}})
+    second = {"metadata": {}, "status": {"phase": "Running", "message": "m", "containerStatuses": [alive]}}
+    upper = await ground.written(upper, upper_status(upper, second, generation=1))
+    assert upper["status"]["message"] == "m"
+    assert upper_status(upper, second, generation=1) is None
+
+
+@pytest.mark.parametrize("name", ["pending", "unreachable", "lost", "ending"])
+async def test_statuses_of_our_own_are_accepted_once(ground: HandMadeNode, name: str) -> None:
+    """Each body is taken by the apiserver, and the pod it leaves needs no second one."""
+    bodies = {
+        "pending": lambda pod: pending_because(pod, "NameConflict", "a pod of that name is there", NOW),
+        "unreachable": lambda pod: unreachable(pod, NOW),
+        "lost": lambda pod: lost(pod, NOW),
+        "ending": lambda pod: ending(pod, None, NOW),
+    }
+    upper = await ground.bound(f"own-{name}")
+    if name != "pending":
+        upper = await ground.written(upper, upper_status(upper, await ground.mirrored(upper), generation=1))
+    stored = await ground.written(upper, bodies[name](upper))
+    assert bodies[name](stored) is None
+
+
+async def test_a_first_status_ends_the_pending_reason(ground: HandMadeNode) -> None:
+    """The condition of ours is gone from the stored pod, and so is the reason that kubectl printed."""
+    upper = await ground.bound("waited")
+    waiting = await ground.written(upper, pending_because(upper, "NameConflict", "m", NOW))
+    stored = await ground.written(waiting, upper_status(waiting, await ground.mirrored(waiting), generation=1))
+    assert "tensile-kube.io/Mirrored" not in {one["type"] for one in stored["status"]["conditions"]}
+    assert stored["status"].keys().isdisjoint({"reason", "message"})
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerations"),
+    [
+        ("defaults", []),
+        ("own", [{"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 9}]),
+        ("any", [{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}]),
+    ],
+)
+async def test_unlimited_tolerations_are_accepted_on_a_bound_pod(
+    ground: HandMadeNode, name: str, tolerations: list
+) -> None:
+    """Seconds taken off in place, new ones before or after the old: the apiserver takes all of it."""
+    upper = await ground.bound(f"tolerating-{name}", {"tolerations": tolerations})
+    wanted = tolerations_for_upper(upper)
+    assert wanted is not None
+    stored = await ground.upper.patch(
+        f"{PODS}/{upper['metadata']['name']}", {"spec": {"tolerations": wanted}}, "strategic"
+    )
+    assert stored["spec"]["tolerations"] == wanted
+    assert tolerations_for_upper(stored) is None
+
+
+async def test_changes_travel_by_their_ways(ground: HandMadeNode) -> None:
+    """An image, a deadline and a toleration; a resize; an ephemeral container: sent, stored, and then no difference."""
+    upper = await ground.bound(
+        "changing", {"containers": [{"name": "main", "image": "a:1", "resources": {"requests": {"cpu": "1"}}}]}
+    )
+    path = f"{PODS}/changing"
+    (status,) = (await ground.mirrored(upper))["status"]["containerStatuses"]
+    sized = {**status, "resources": {"requests": {"cpu": "1"}}}
+    await ground.lower.patch(f"{path}/status", {"status": {"containerStatuses": [sized]}}, "strategic")
+    more = [*upper["spec"]["tolerations"], {"key": "new", "operator": "Exists"}]
+    image = {"containers": [{"name": "main", "image": "a:2"}], "activeDeadlineSeconds": 99, "tolerations": more}
+    await ground.upper.patch(path, {"spec": image}, "strategic")
+    size = {"containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]}
+    await ground.upper.patch(f"{path}/resize", {"spec": size}, "strategic")
+    debug = {"ephemeralContainers": [{"name": "debug", "image": "d:1"}]}
+    upper = await ground.upper.patch(f"{path}/ephemeralcontainers", {"spec": debug}, "strategic")
+    ways = (
+        ("", lambda lower: image_patch(upper, lower)),
+        ("", lambda lower: toleration_patch(upper, lower, ground.place)),
+        ("/resize", lambda lower: resize_patch(upper, lower)),
+        ("/ephemeralcontainers", lambda lower: ephemeral_patch(upper, lower, ground.place)),
+    )
+    for tail, change in ways:
+        body = change(await ground.lower.read(path))
+        assert body is not None
+        assert change(await ground.lower.patch(path + tail, body, "strategic")) is None
+
+
+async def test_resource_claims_go_down_as_references(ground: HandMadeNode) -> None:
+    """The lower apiserver takes them; the claim itself has to be made there."""
+    claim = {"name": "gpu", "resourceClaimName": "absent"}
+    container = {"name": "main", "image": "a", "resources": {"claims": [{"name": "gpu"}]}}
+    upper = await ground.bound("claiming", {"resourceClaims": [claim], "containers": [container]})
+    made = await ground.lower.create(PODS, lower_pod(upper, ground.place))
+    assert made["spec"]["resourceClaims"] == [claim]
+    assert made["spec"]["containers"][0]["resources"] == container["resources"]
+
+
+async def test_why_the_lower_scheduler_finds_no_node_comes_up(ground: HandMadeNode) -> None:
+    """Under a name of our own, beside the upper scheduler's PodScheduled."""
+    upper = await ground.bound("homeless", {"nodeSelector": {"disk": "none"}})
+    await ground.lower.create(PODS, lower_pod(upper, ground.place))
+    lower = await ground.lower.until(f"{PODS}/homeless", lambda found: bool(found["status"].get("conditions")))
+    stored = await ground.written(upper, upper_status(upper, lower, generation=1))
+    told = {one["type"]: one for one in stored["status"]["conditions"]}
+    assert told["tensile-kube.io/LowerScheduled"]["reason"] == "Unschedulable"
+    assert told["PodScheduled"]["status"] == "True"
+    assert upper_status(stored, lower, generation=1) is None
+
+
+async def test_no_controller_below_adopts_a_lower_pod(ground: HandMadeNode) -> None:
+    """A ReplicaSet whose selector matches makes a pod of its own and leaves ours alone."""
+    upper = await ground.bound("coveted", labels={"app": "coveted"})
+    ours = await ground.mirrored(upper)
+    template = {"metadata": {"labels": {"app": "coveted"}}, "spec": {"containers": [{"name": "c", "image": "c"}]}}
+    body = {"metadata": {"name": "native"}, "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "coveted"}}}}
+    sets = f"/apis/apps/v1/namespaces/{SPACE}/replicasets"
+    await ground.lower.create(sets, {**body, "spec": {**body["spec"], "template": template}})
+    await ground.lower.until(f"{sets}/native", lambda found: found["status"].get("readyReplicas") == 1)
+    assert (await ground.lower.read(f"{PODS}/coveted"))["metadata"]["uid"] == ours["metadata"]["uid"]
+    found = (await ground.lower.read(f"{PODS}?labelSelector=app%3Dcoveted"))["items"]
+    assert len(found) == 2

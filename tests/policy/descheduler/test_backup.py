@@ -1,0 +1,219 @@
+"""The Secret that backs up a pod while it moves."""
+
+from base64 import b64encode
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from properties import examples
+from worldkit import A, put, upper_pod, world, written
+
+from tensile.kube.store import Entry
+from tensile.kubelet.pods.placement_context import LowerContext
+from tensile.kubelet.pods.projection import lower_pod
+from tensile.names import OWNER, REPLACES, UPPER_UID, WITHDRAWN
+from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, labels
+from tensile.policy.descheduler.replacement import (
+    BACKUP,
+    backup,
+    backup_in,
+    backup_of,
+    backup_ref,
+    is_backed_up,
+    successor_of,
+    uses_claims,
+)
+from tensile.policy.descheduler.targets import Targets
+from tensile.reconcile.desired import Present
+from tensile.reconcile.pods.scheduling import REQUIRED
+from tensile.reconcile.world import World
+
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+NOT_HERE = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["vk"]}
+META = {"name": "web", "namespace": "default", "annotations": {REPLACES: "Pod-web"}}
+SPEC = {"containers": [{"name": "main", "image": "app:1"}]}
+SUCCESSOR = {"apiVersion": "v1", "kind": "Pod", "metadata": META, "spec": SPEC}
+
+
+def place() -> LowerContext:
+    """Return a place for a pod in a lower."""
+    return LowerContext(world().owner, "vk", "default", "uid", virtual_nodes=frozenset({"vk"}), identity="upper")
+
+
+def kept(here: World, **meta: Any) -> Manifest:
+    """Make the Secret that keeps the pod of lower-a, as it is stored."""
+    pod = here.lowers[A].upper_pods.get("default", "web") or put(here.lowers[A].upper_pods, upper_pod())
+    wanted = backup(SUCCESSOR, pod, here.owner, "it moves").manifest
+    given = {**wanted["metadata"], "uid": "secret", **meta}
+    return written({**wanted, "metadata": given})
+
+
+def test_it_says_whose_it_is_and_what_is_to_be_made() -> None:
+    """In the pod's namespace, by the pod's UID; one that is refused holds up no other."""
+    here = world()
+    pod = put(here.lowers[A].upper_pods, upper_pod())
+    wanted = backup(SUCCESSOR, pod, here.owner, "it moves")
+    assert isinstance(wanted, Present)
+    assert wanted.independent
+    assert wanted.ref == backup_ref("default", "Pod-web") == Ref(UPPER, SECRET, "default", BACKUP + "Pod-web")
+    assert labels(wanted.manifest)[OWNER] == here.owner.mark
+    assert annotations(wanted.manifest)[UPPER_UID] == "Pod-web"
+    assert wanted.manifest["type"] == "tensile-kube.io/pod"
+
+
+def test_it_is_read_as_it_was_written() -> None:
+    """By the pod's UID, which names it."""
+    here = world()
+    entry = put(here.upper.secrets, kept(here))
+    found = backup_in(entry, here.owner)
+    assert found is not None
+    assert found == ("Pod-web", SUCCESSOR, None)
+    pod = here.lowers[A].upper_pods.get("default", "web")
+    assert pod is not None
+    assert backup_of(pod, here) == found
+
+
+@pytest.mark.parametrize(
+    ("noted", "is_safe"), [({}, True), ({WITHDRAWN: "2026-03-01T12:00:00Z"}, False), ({WITHDRAWN: "lately"}, True)]
+)
+def test_a_pod_may_leave_only_for_a_backup_that_holds_what_would_be_made_now(
+    noted: dict[str, str],
+    is_safe: bool,  # noqa: FBT001
+) -> None:
+    """And is not withdrawn; a moment that is none says nothing."""
+    here = world()
+    pod = put(here.lowers[A].upper_pods, upper_pod())
+    assert not is_backed_up(pod, SUCCESSOR, here)
+    put(here.upper.secrets, kept(here, annotations={**annotations(kept(here)), **noted}))
+    assert is_backed_up(pod, SUCCESSOR, here) == is_safe
+    assert not is_backed_up(pod, {**SUCCESSOR, "spec": {**SPEC, "priority": 1}}, here)
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        pytest.param({"name": "other"}, id="another name"),
+        pytest.param({"labels": {OWNER: "f" * 16}}, id="another owner"),
+        pytest.param({"managedFields": []}, id="another hand"),
+    ],
+)
+def test_what_is_not_ours_is_not_read(meta: Manifest) -> None:
+    """Whatever it says."""
+    here = world()
+    secret = kept(here)
+    entry = put(here.upper.secrets, {**secret, "metadata": {**secret["metadata"], **meta}})
+    assert backup_in(entry, here.owner) is None
+
+
+def encoded(content: Any) -> str:
+    """Encode what such a Secret holds."""
+    return b64encode(orjson.dumps(content)).decode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "no base64!",
+        b64encode(b"no JSON").decode(),
+        *map(encoded, ([], {}, None, 7, "pod")),
+        *(encoded({**SUCCESSOR, "metadata": {**META, "namespace": other}}) for other in ("other", None, 7)),
+        *(encoded({**SUCCESSOR, "metadata": {**META, "name": name}}) for name in ("", None, 7, ["web"], {"web": 1})),
+        *(encoded({**SUCCESSOR, "metadata": {**META, "annotations": notes}}) for notes in ({}, None, [], "x", 7)),
+        encoded({**SUCCESSOR, "metadata": {**META, "annotations": {REPLACES: "another"}}}),
+        encoded({"metadata": META}),
+        *(encoded({**SUCCESSOR, "spec": spec}) for spec in ({}, None, 7, ["containers"], "containers")),
+        *(encoded({**SUCCESSOR, "spec": {"containers": of}}) for of in (None, 7, {}, "main")),
+    ],
+)
+def test_what_is_no_pod_of_its_namespace_is_none(content: str | None) -> None:
+    """Nobody gets a pod made elsewhere by writing so; and nobody's pod leaves for it."""
+    here = world()
+    data = {} if content is None else {"pod.json": content}
+    found = backup_in(put(here.upper.secrets, {**kept(here), "data": data}), here.owner)
+    assert found is not None
+    assert found.pod is None
+
+
+TERM = {"topologyKey": "zone", "namespaces": ["x"], "labelSelector": {"matchExpressions": [NOT_HERE]}}
+EVERYTHING = {
+    **SUCCESSOR,
+    "metadata": {**META, "labels": {"app": "web"}, "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+    "spec": {
+        "containers": [
+            {
+                "name": "main",
+                "ports": [{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}],
+                "env": [{"name": "a", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+                "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
+            }
+        ],
+        "initContainers": [{"name": "side", "restartPolicy": "Always"}],
+        "overhead": {"cpu": "1m"},
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],
+        "affinity": {
+            "nodeAffinity": {"REQUIRED": {"nodeSelectorTerms": [{"matchExpressions": [NOT_HERE]}]}},
+            "podAntiAffinity": {"PREFERRED": [{"weight": 1, "podAffinityTerm": TERM}], "REQUIRED": [TERM]},
+        },
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+        "volumes": [
+            {"name": "data", "persistentVolumeClaim": {"claimName": "c"}},
+            {"name": "kube-api-access-x", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
+        ],
+    },
+}
+LEAVES = st.sampled_from([None, True, 7, -(2**62), 1.5, "", "x", [], {}, [None], [7], {"x": None}, {"name": 7}, [[]]])
+
+
+def spoilt(value: Any, chance: Any) -> Any:
+    """Draw a copy with one part replaced by something else, or taken away."""
+    if not (isinstance(value, dict | list) and value) or chance(st.integers(0, 3)) == 0:
+        return chance(LEAVES)
+    copy = value.copy()
+    place = chance(st.sampled_from(sorted(copy) if isinstance(copy, dict) else range(len(copy))))
+    if chance(st.integers(0, 4)) == 0:
+        del copy[place]
+    else:
+        copy[place] = spoilt(value[place], chance)
+    return copy
+
+
+@examples(300)
+@given(st.data())
+def test_what_is_taken_for_a_pod_can_be_read_by_everybody(data: Any) -> None:
+    """Somebody else may have written it: whatever is wrong with it, it does not keep other pods from moving."""
+    long = orjson.dumps(EVERYTHING).replace(b"REQUIRED", REQUIRED.encode()).replace(b"PREFERRED", PREFERRED.encode())
+    given_pod = spoilt(orjson.loads(long), data.draw)
+    here = world()
+    found = backup_in(put(here.upper.secrets, {**kept(here), "data": {"pod.json": encoded(given_pod)}}), here.owner)
+    if found is None or found.pod is None:
+        return
+    upper = Entry("default", "web", "u", 0, orjson.dumps(found.pod), None)
+    ground = Targets(here)
+    ground.others(upper, here.lowers[A].node, frozenset())
+    ground.others(upper, "", frozenset())
+    assert orjson.dumps(lower_pod(found.pod, place()))
+    assert successor_of(found.pod, ["vk"])
+    assert isinstance(uses_claims(found.pod), bool)
+
+
+def test_a_pod_is_taken_for_one() -> None:
+    """With all that the other test spoils."""
+    here = world()
+    found = backup_in(put(here.upper.secrets, {**kept(here), "data": {"pod.json": encoded(EVERYTHING)}}), here.owner)
+    assert found is not None
+    assert found.pod == EVERYTHING
+
+
+@pytest.mark.parametrize("depth", [300, 900, 2_000])
+def test_a_pod_that_nests_without_end_is_none(depth: int) -> None:
+    """It could not be written again."""
+    here = world()
+    content = orjson.dumps(EVERYTHING).replace(b'"ssd"', b'"ssd"},"x":{"y":' + b"[" * depth + b"]" * depth)
+    data = {"pod.json": b64encode(content).decode()}
+    found = backup_in(put(here.upper.secrets, {**kept(here), "data": data}), here.owner)
+    assert found is not None
+    assert found.pod is None

@@ -1,0 +1,127 @@
+"""A lower's survey knows its virtual node as the upper scheduler sees it, and whose pods may go for another one."""
+
+import pytest
+from preemptkit import wants
+from trackerkit import ShownLowers, asking, being_deleted, stranger, went
+from worldkit import A, B, drop, put, space
+
+from tensile.policy.extender.extender import LAPSE
+
+NAME = ("default", "web")
+
+
+def test_it_has_the_virtual_node_with_its_pods() -> None:
+    """Those that are bound to it, until they end; with what they ask for together."""
+    here = ShownLowers()
+    pod = here.runs("web", "3", "n1", 7)
+    assert (here.above.node.allocatable["cpu"], here.above.used["cpu"], here.above.used["pods"]) == (8000, 3000, 1000)
+    assert here.above.residents[NAME].priority == 7
+    assert here.above.is_ours(NAME)
+    assert here.above.copy_of(NAME) == f"below-{pod['metadata']['uid']}"
+    put(here.world.lowers[A].upper_pods, being_deleted(pod))
+    assert here.above.residents[NAME].pod.ending
+    put(here.world.lowers[A].upper_pods, {**pod, "status": {"phase": "Succeeded"}})
+    assert here.above.residents == {}
+    assert not here.above.is_ours(NAME)
+
+
+def test_without_a_virtual_node_nobody_goes() -> None:
+    """The upper scheduler sees none either."""
+    here = ShownLowers()
+    pod = here.runs("web", "3", "n1")
+    assert here.victims(wants(cpu="2")) == [pod["metadata"]["uid"]]
+    drop(here.world.upper.nodes, A, "")
+    assert here.surveys[A].site.above() is None
+    assert here.victims(wants(cpu="2")) == []
+
+
+def test_what_only_has_the_name_is_no_mirror() -> None:
+    """A stranger's pod at that place below is not what goes with the pod above; nor is a copy of an older one."""
+    here = ShownLowers()
+    here.bind(asking("web", "3"), A)
+    put(here.world.lowers[A].place_pods, stranger("web", "n1", "3"))
+    assert here.above.copy_of(NAME) == ""
+    assert here.victims(wants(cpu="3")) == []
+    here = ShownLowers()
+    older = asking("web", "3", uid="older")
+    here.land(here.bind(older, A), A, "n1")
+    here.bind(asking("web", "3", uid="newer"), A)
+    assert here.above.copy_of(NAME) == ""
+
+
+def test_who_is_not_mirrored_does_not_go() -> None:
+    """Pods of namespaces that are left out stay above, and those of DaemonSets."""
+    here = ShownLowers()
+    put(here.world.lowers[A].upper_pods, asking("web", "3", A, namespace="kube-system"))
+    assert not here.above.is_ours(("kube-system", "web"))
+
+
+def test_namespaces_above_are_known_by_their_labels() -> None:
+    """Terms of anti-affinity may go by them."""
+    here = ShownLowers()
+    put(here.world.upper.namespaces, space("team", labels={"kind": "team"}))
+    assert (here.above.space("team") or {}).get("kind") == "team"
+    assert here.above.space("unknown") is None
+
+
+def test_who_goes_is_of_lower_priority_and_ours() -> None:
+    """From the node where that is enough, as both sides have it."""
+    here = ShownLowers(("4", "4"), ("4",))
+    put(here.world.lowers[A].place_pods, stranger("theirs", "n2", "3"))
+    pod = here.runs("web", "3", "n1", 7)
+    assert here.victims(wants(cpu="2", priority=7)) == []
+    assert here.victims(wants(cpu="2", priority=8)) == [pod["metadata"]["uid"]]
+
+
+@pytest.mark.parametrize("later", [0.0, 1.0])
+def test_room_that_came_for_a_nominee_is_told_once(later: float) -> None:
+    """Though the pod above that made it is gone since long, and the scheduler asked before it was there."""
+    here = ShownLowers()
+    pod = here.runs("web", "3", "n1")
+    here.victims(wants(cpu="2"))
+    survey = here.surveys[A]
+    assert not survey.is_relieved(later)
+    lower = here.world.lowers[A]
+    copy = lower.pods.get(*NAME)
+    assert copy is not None
+    lower.pods.confirm_deleted(*NAME, copy.uid)
+    assert [survey.is_relieved(later) for _ in range(3)] == [True, False, False]
+    assert pod["metadata"]["name"] == "web"
+    assert not survey.is_relieved(later + 2 * LAPSE)
+    assert survey.ground.promises == {}
+
+
+def test_a_nominee_whose_room_another_one_took_has_that_ones() -> None:
+    """The scheduler below goes by its own mind: of pods that are alike it puts one where another was to come."""
+    here = ShownLowers(("4", "4"), ("4",))
+    put(here.world.lowers[A].place_pods, stranger("theirs", "n2", "3"))
+    here.runs("web", "3", "n1")
+    ground, late = here.surveys[A].ground, asking("late", "2", spec={"priority": 8})
+    assert here.victims(late) != []
+    assert ground.promises["default", "late"].node == "n1"
+    lower = here.world.lowers[A]
+    put(lower.place_pods, stranger("theirs", "n2", "2"))
+    early = asking("early", "2", spec={"priority": 8})
+    assert here.ask(early) == [A, B]
+    assert ground.promises["default", "early"].node == "n2"
+    lower.pods.confirm_deleted("default", "web", "below-Pod-web")
+    here.land(here.bind(early, A), A, "n1")
+    late_one = ground.promises["default", "late"]
+    assert (late_one.node, late_one.nominee is not None) == ("n2", True)
+    assert here.used(A, "n2") == here.used(A, "n1") + 2 == 4
+
+
+def test_a_nominee_whose_room_a_stranger_took_has_other_room_or_waits() -> None:
+    """It stays expected there, as long as there is none."""
+    here = ShownLowers(("4", "4"), ("4",))
+    lower, ground = here.world.lowers[A], here.surveys[A].ground
+    put(lower.place_pods, stranger("theirs", "n2", "3"))
+    here.runs("web", "3", "n1")
+    here.victims(wants(cpu="2"))
+    lower.pods.confirm_deleted("default", "web", "below-Pod-web")
+    put(lower.place_pods, stranger("more", "n1", "3"))
+    assert ground.promises["default", "comer"].node == "n1"
+    went(lower.place_pods, stranger("theirs", "n2", "3"))
+    put(lower.place_pods, stranger("still more", "n1", "1"))
+    assert ground.promises["default", "comer"].node == "n2"
+    assert ground.promises["default", "comer"].nominee is not None

@@ -1,0 +1,61 @@
+"""Placement against a real kube-scheduler, on random clusters; and that a difference, were there one, is told."""
+
+from pathlib import Path
+
+import pytest
+from placekit import asking, node, pod, seen
+
+from bench.conformance.placement.__main__ import outcomes, result
+from bench.conformance.placement.stage import Answer
+from bench.conformance.placement.trial import compared
+from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import Options
+
+WORLDS, PODS = 4, 12
+
+
+@pytest.mark.real
+async def test_the_nodes_and_reasons_of_a_real_scheduler(tmp_path: Path) -> None:
+    """It finds the same nodes and the same reasons for the others: `python -m bench.conformance.placement` in short."""
+    with Sandbox.start(tmp_path / "s", Options(nodes=1, lowers=0)) as sandbox:
+        _, found = await outcomes(sandbox, range(101, 101 + WORLDS), PODS)
+    told = result(found)
+    assert told["differences"] == []
+    assert told["rewordings"] == []
+    assert told["same"] == told["cases"] == WORLDS * PODS
+    assert 0 < told["placed"] < told["cases"]
+
+
+def answered(found: set[str], message: str) -> dict:
+    """Hold an answer of the scheduler, about a pod that fits on "a" and not on "b", against ours."""
+    snapshot = seen([node("a"), node("b", cpu="1")])
+    wanted = pod(spec=asking(cpu="2"), uid="u")
+    return result([compared(7, [Answer(wanted, frozenset(found), message)], snapshot)])
+
+
+SAID = "0/2 nodes are available: 1 Insufficient cpu, 1 recorded. preemption: whatever follows"
+
+
+def test_the_same_answer_counts() -> None:
+    """Nodes and words; what the scheduler adds about preemption is its own."""
+    told = answered({"a"}, SAID)
+    assert (told["cases"], told["same"], told["placed"], told["same_words"]) == (1, 1, 1, 1)
+    assert told["broken"] == told["differences"] == told["rewordings"] == []
+
+
+@pytest.mark.parametrize("found", [set(), {"b"}, {"a", "b"}])
+def test_other_nodes_are_told(found: set[str]) -> None:
+    """With the seed that makes the world again, and under the bar the bench fails."""
+    told = answered(found, SAID)
+    assert told["same"] == 0
+    assert told["differences"][0].startswith("seed 7, pod web: scheduler only ")
+    assert told["broken"] == told["differences"]
+
+
+def test_other_words_are_told() -> None:
+    """They do not make the answer another one."""
+    told = answered({"a"}, "0/2 nodes are available: 1 Too many pods, 1 recorded.")
+    assert told["same"] == 1
+    assert told["same_words"] == 0
+    assert "Too many pods" in told["rewordings"][0]
+    assert told["broken"] == []

@@ -1,0 +1,151 @@
+"""From the upper pod over the annotation to the lower pod: nothing that a pod asks of nodes is lost or added."""
+
+from itertools import product
+from typing import Any
+
+from admissionkit import PROVIDER, VK_A, VK_B, pod, terms
+from hypothesis import given
+from hypothesis import strategies as st
+from podkit import place
+from properties import examples
+
+from tensile.kubelet.pods.scheduling import scheduling_fields
+from tensile.policy.webhook.admission import operations, prepared
+from tensile.reconcile.pods.scheduling import REQUIRED, for_lower, is_upper_only, meets, split_term
+
+Manifest = dict[str, Any]
+
+KEYS, NODES = terms().keys, terms().nodes
+HOSTNAME = "kubernetes.io/hostname"
+VIRTUAL = {
+    VK_A: {"clusterID": "x", "type": "virtual-kubelet", HOSTNAME: VK_A},
+    VK_B: {"clusterID": "y", "type": "virtual-kubelet", HOSTNAME: VK_B},
+}
+REAL = {
+    "n1": {"disk": "ssd", "gpu": "a", HOSTNAME: "n1"},
+    "n2": {"disk": "hdd", HOSTNAME: "n2"},
+    "n3": {"gpu": "b", "cores": "8", HOSTNAME: "n3"},
+}
+ABOVE, BELOW = {"clusterID": "xyz", "type": ["virtual-kubelet"]}, {"disk": ["ssd", "hdd"], "gpu": "ab"}
+
+
+def values_of(pool: Any) -> st.SearchStrategy[list[str]]:
+    """Draw one or two values."""
+    return st.lists(st.sampled_from(list(pool)), min_size=1, max_size=2, unique=True)
+
+
+def asked(pools: dict[str, Any]) -> st.SearchStrategy[Manifest]:
+    """Draw a requirement on one of the keys."""
+    keys = st.sampled_from(sorted(pools))
+    valued = keys.flatmap(
+        lambda key: st.fixed_dictionaries(
+            {"key": st.just(key), "operator": st.sampled_from(["In", "NotIn"]), "values": values_of(pools[key])}
+        )
+    )
+    plain = st.fixed_dictionaries({"key": keys, "operator": st.sampled_from(["Exists", "DoesNotExist"])})
+    return valued | plain
+
+
+BY_NAME = st.one_of(
+    st.fixed_dictionaries({"key": st.just(HOSTNAME), "operator": st.just("In"), "values": values_of(NODES)}),
+    st.fixed_dictionaries({"key": st.just(HOSTNAME), "operator": st.just("In"), "values": values_of(REAL)}),
+    st.fixed_dictionaries(
+        {"key": st.just(HOSTNAME), "operator": st.just("NotIn"), "values": values_of([*sorted(NODES), *REAL])}
+    ),
+)
+COUNTED = st.just({"key": "cores", "operator": "Gt", "values": ["4"]})
+PURE = asked(BELOW) | COUNTED
+ANY = PURE | asked(ABOVE) | BY_NAME
+
+
+def affinities(requirements: st.SearchStrategy[Manifest]) -> st.SearchStrategy[Manifest]:
+    """Draw node affinities of up to three terms."""
+    term = st.fixed_dictionaries({"matchExpressions": st.lists(requirements, min_size=1, max_size=3)})
+    return st.lists(term, min_size=1, max_size=3).map(
+        lambda found: {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": found}}}
+    )
+
+
+TOLERATION = st.fixed_dictionaries(
+    {"key": st.sampled_from(["a", "b", "node.kubernetes.io/not-ready"]), "operator": st.just("Exists")},
+    optional={"effect": st.sampled_from(["NoSchedule", "NoExecute"])},
+)
+
+
+def specs(labels: dict[str, Any], requirements: st.SearchStrategy[Manifest]) -> st.SearchStrategy[Manifest]:
+    """Draw what a pod asks of nodes."""
+    selectors = st.fixed_dictionaries({}, optional={key: st.sampled_from(list(labels[key])) for key in labels})
+    parts = {
+        "nodeSelector": selectors.filter(bool),
+        "affinity": affinities(requirements),
+        "tolerations": st.lists(TOLERATION, min_size=1, max_size=3, unique_by=lambda one: tuple(sorted(one.items()))),
+    }
+    return st.fixed_dictionaries({}, optional=parts)
+
+
+def below(found: Manifest, node: str) -> Manifest:
+    """Return what the lower pod asks of nodes, behind a virtual node."""
+    keys = {"ignore_selector_keys": frozenset({"clusterID"}), "virtual_nodes": NODES, "taints": (PROVIDER,)}
+    return scheduling_fields(found, place(node_name=node, node_labels=VIRTUAL[node], **keys))
+
+
+@examples(2_000)
+@given(specs(BELOW, PURE))
+def test_what_is_asked_of_lower_nodes_comes_back_as_it_was(spec: Manifest) -> None:
+    """Selector and affinity are restored to the letter, and so are the tolerations that mean something below."""
+    prepared_pod = prepared(pod(spec), terms(PROVIDER))
+    expected = {**spec, "tolerations": for_lower(spec.get("tolerations") or (), (PROVIDER,))}
+    for node in VIRTUAL:
+        assert below(prepared_pod, node) == {field: value for field, value in expected.items() if value}
+
+
+def accepts(spec: Manifest, virtual: str, real: str) -> bool:
+    """Report whether a pod's spec, as its author wrote it, may run on a lower node behind a virtual node."""
+    seen, shown = REAL[real], VIRTUAL[virtual]
+    for key, value in (spec.get("nodeSelector") or {}).items():
+        if (shown if is_upper_only(key, [value], KEYS, NODES) else seen).get(key) != value:
+            return False
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
+    return required is None or any(_holds(term, virtual, real) for term in required["nodeSelectorTerms"])
+
+
+def _holds(term: Manifest, virtual: str, real: str) -> bool:
+    """Report whether all requirements of a term hold, each for its side; a name to avoid is avoided by both."""
+    halves = split_term(term, KEYS, NODES)
+    above = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [halves.above]}}}} if halves.above else {}
+    lower = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [halves.below]}}}} if halves.below else {}
+    return meets(above, virtual, VIRTUAL[virtual]) and meets(lower, real, REAL[real])
+
+
+@examples(500)
+@given(specs({**BELOW, **ABOVE}, ANY))
+def test_alternatives_lead_where_the_author_said(spec: Manifest) -> None:
+    """On each virtual and each lower node behind it: both schedulers let the pod pass, or its author did not."""
+    found = prepared(pod(spec), terms(PROVIDER))
+    for virtual, real in product(VIRTUAL, REAL):
+        passes = meets(found["spec"], virtual, VIRTUAL[virtual]) and meets(below(found, virtual), real, REAL[real])
+        assert passes == accepts(spec, virtual, real), (virtual, real)
+
+
+@examples(300)
+@given(specs({**BELOW, **ABOVE}, ANY))
+def test_a_pod_that_no_webhook_saw_is_placed_alike(spec: Manifest) -> None:
+    """Once it is bound to a node that it may be on, the engine asks of lower nodes what the webhook would have had."""
+    given_pod = pod(spec)
+    found = prepared(given_pod, terms(PROVIDER))
+    for virtual in VIRTUAL:
+        if not any(accepts(spec, virtual, real) for real in REAL):
+            continue
+        one, other = below(found, virtual), below(given_pod, virtual)
+        for real, shown in REAL.items():
+            assert meets(one, real, shown) == meets(other, real, shown)
+        assert one.get("tolerations") == other.get("tolerations")
+
+
+@examples(300)
+@given(specs({**BELOW, **ABOVE}, ANY))
+def test_twice_is_once(spec: Manifest) -> None:
+    """The apiserver may ask again about a pod that was prepared."""
+    once = prepared(pod(spec), terms(PROVIDER))
+    assert prepared(once, terms(PROVIDER)) is once
+    assert operations(once, once) == []

@@ -1,0 +1,407 @@
+"""The webhook as it is served and registered: over real TLS on loopback, in a cluster in memory."""
+
+import asyncio
+import os
+import socket
+import ssl
+from base64 import b64decode
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+import pytest_asyncio
+from admissionkit import VK_B
+from answering import Answering
+from filekit import heard
+from hookkit import NAME, Scene, scene
+
+from bench.kit.spareports import spare_port
+from tensile.errors import Denied, TensileError, Unreachable
+from tensile.kube.store import Cache
+from tensile.kube.tls import KeyPair, self_signed
+from tensile.names import TRIED
+from tensile.objects import MUTATING_WEBHOOK
+from tensile.policy.descheduler.records import EvictionRecord, written
+from tensile.policy.webhook.certificates import OVERLAP
+from tensile.policy.webhook.listener import WebhookListener, call
+from tensile.policy.webhook.server import LOOK, REST
+from tensile.topology import parse
+
+HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\n"
+POD = {
+    "metadata": {"name": "web", "namespace": "default", "labels": {"virtual-pod": "true"}},
+    "spec": {"nodeSelector": {"disk": "ssd"}},
+}
+
+
+@pytest_asyncio.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Scene]:
+    """A scene with an empty cluster."""
+    async with scene(tmp_path) as made:
+        yield made
+
+
+async def asked(of: Scene, body: bytes, method: str = "POST", path: str = "/anything") -> tuple[int, bytes]:
+    """Send a request, trusting whatever is registered."""
+    trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusted.load_verify_locations(cadata=of.trusted().decode())
+    url = f"https://127.0.0.1:{of.port}{path}"
+    sent = {"data": BytesIO(body), "ssl": trusted}
+    async with aiohttp.ClientSession() as session, session.request(method, url, **sent) as response:
+        return response.status, await response.read()
+
+
+def review(pod: dict[str, Any] | None = None) -> bytes:
+    """Write a question about a new pod."""
+    request = {"uid": "u", "kind": {"kind": "Pod"}, "operation": "CREATE", "namespace": "default", "object": pod or POD}
+    return orjson.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+
+
+async def test_it_is_registered_once_it_has_called_itself_and_then_answers(here: Scene) -> None:
+    """With the certificate of its own making in the bundle; a second look writes nothing."""
+    await here.server.serve(here.topology())
+    assert here.registered() is None
+    assert await here.server.look() == LOOK
+    found = here.registered()
+    assert found is not None
+    assert found["webhooks"][0]["clientConfig"]["url"].endswith(f":{here.port}/mutate")
+    status, said = await asked(here, review())
+    response = orjson.loads(said)["response"]
+    assert (status, response["allowed"], "patch" in response) == (200, True, True)
+    version = found["metadata"]["resourceVersion"]
+    await here.server.look()
+    assert (here.registered() or {})["metadata"]["resourceVersion"] == version
+
+
+async def test_what_is_no_review_gets_its_own_answer(here: Scene) -> None:
+    """400 with a word of what is wrong, 405, and health."""
+    await here.begin()
+    status, said = await asked(here, b"{")
+    assert (status, said[:20]) == (400, b"no AdmissionReview: ")
+    assert (await asked(here, b"", "GET"))[0] == 405
+    assert await asked(here, b"", "GET", "/healthz") == (200, b"ok")
+    assert (await asked(here, b"x" * (5 << 20)))[0] == 413
+
+
+async def listening(of: Scene, answer: Callable[[bytes], bytes], **given: float) -> tuple[WebhookListener, bytes]:
+    """Listen with another answer, and return with it what to trust."""
+    pair = self_signed("x", "127.0.0.1", ["127.0.0.1"], of.now, timedelta(days=1))
+    made = WebhookListener(pair, answer, **given)
+    await made.start("127.0.0.1", 0)
+    return made, pair.certificate
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(here: Scene) -> None:
+    """Whoever announces one and sends none holds a connection for some seconds only."""
+    made, trusted = await listening(here, bytes, patience=2.0)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.load_verify_locations(cadata=trusted.decode())
+    reader, writer = await asyncio.open_connection("127.0.0.1", made.port, ssl=tls)
+    writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
+    assert b" 408 " in await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+    await made.close()
+
+
+async def test_a_defect_costs_one_request_and_says_nothing_of_it(here: Scene) -> None:
+    """The apiserver goes on without an answer; what was asked stays out of answer and log."""
+
+    def broken(_body: bytes) -> bytes:
+        """Fail as nobody foresaw."""
+        raise ZeroDivisionError("of the pod")
+
+    made, trusted = await listening(here, broken)
+    with pytest.raises(TensileError, match="HTTP 500"):
+        await call(f"https://127.0.0.1:{made.port}/", trusted)
+    await made.close()
+
+
+async def test_an_answer_that_comes_in_pieces_is_read_whole(here: Scene) -> None:
+    """One read gives only what has come."""
+
+    def long(body: bytes) -> bytes:
+        """Allow it, with many words."""
+        answer = {"uid": orjson.loads(body)["request"]["uid"], "allowed": True}
+        return orjson.dumps({"warnings": "x" * 1_000_000, "response": answer})
+
+    made, trusted = await listening(here, long)
+    await call(f"https://127.0.0.1:{made.port}/", trusted)
+    await made.close()
+
+
+async def test_a_large_review_is_answered(here: Scene) -> None:
+    """As large as an apiserver takes a pod."""
+    await here.begin()
+    large = {**POD, "metadata": {**POD["metadata"], "annotations": {"a": "x" * (2 << 20)}}}
+    assert (await asked(here, review(large)))[0] == 200
+
+
+async def test_nothing_is_registered_while_it_cannot_be_reached(here: Scene) -> None:
+    """A wrong address would cost every creation its patience; it is said, and tried again."""
+    await here.server.serve(here.topology(url=f"https://127.0.0.1:{spare_port()}/"))
+    assert await here.server.look() == REST
+    assert here.registered() is None
+    await here.begin()
+    assert here.registered() is not None
+
+
+async def test_without_an_address_it_is_served_and_not_registered(here: Scene) -> None:
+    """Whoever registers it by hand may; nothing is guessed."""
+    topology = here.topology()
+    nowhere = topology.model_copy(update={"webhook": topology.webhook.model_copy(update={"url": None})})
+    await here.server.serve(nowhere)
+    await here.server.look()
+    assert here.registered() is None
+    assert here.server.port == here.port
+
+
+async def test_what_is_somebody_elses_under_our_name_is_not_touched(here: Scene) -> None:
+    """Neither changed nor deleted, also when the webhook is switched off."""
+    there = here.upper.place(MUTATING_WEBHOOK, {"metadata": {"name": NAME}, "webhooks": []})
+    assert await here.begin() == REST
+    await here.server.serve(here.topology(enabled=False))
+    assert await here.server.look() is None
+    assert here.registered() == there
+
+
+async def test_switched_off_it_is_taken_back_and_not_served(here: Scene) -> None:
+    """What is registered and not there costs every creation its patience; again switched on, it is back."""
+    await here.begin()
+    await here.server.serve(here.topology(enabled=False))
+    assert await here.server.look() is None
+    assert here.registered() is None
+    with pytest.raises(OSError, match=r"."):
+        await asyncio.open_connection("127.0.0.1", here.port)
+    await here.begin()
+    assert here.registered() is not None
+
+
+async def test_a_program_that_ends_leaves_what_is_registered(here: Scene) -> None:
+    """It, or another one, comes back, and the apiserver goes on without an answer until then."""
+    await here.begin()
+    await here.server.close()
+    assert here.registered() is not None
+
+
+async def test_what_somebody_changed_is_put_right(here: Scene) -> None:
+    """A failure policy by which creations fail, for one."""
+    await here.begin()
+    found = here.registered() or {}
+    here.upper.place(MUTATING_WEBHOOK, {**found, "webhooks": [{**found["webhooks"][0], "failurePolicy": "Fail"}]})
+    await here.server.look()
+    assert (here.registered() or {})["webhooks"][0]["failurePolicy"] == "Ignore"
+
+
+def files(of: Scene, directory: Path) -> KeyPair:
+    """Write a certificate and its key, as somebody else would have made them."""
+    pair = self_signed("someone", "hook", ["127.0.0.1"], of.now, timedelta(days=5))
+    (directory / "hook.crt").write_bytes(pair.certificate)
+    (directory / "hook.key").write_bytes(pair.key)
+    return pair
+
+
+def changed(of: Scene, directory: Path) -> AbstractAsyncContextManager[None]:
+    """Let a change of the files inside be noticed."""
+    return heard(of.watcher, directory / "hook.crt", directory / "hook.key")
+
+
+FILES = ", tlsCertFile: hook.crt, tlsKeyFile: hook.key"
+
+
+async def test_given_files_are_used_and_followed(here: Scene, tmp_path: Path) -> None:
+    """A renewed pair is trusted before it is shown, and the last one after; half of one changes nothing."""
+    files(here, tmp_path)
+    await here.begin(FILES)
+    first = await here.shown()
+    async with changed(here, tmp_path):
+        (tmp_path / "hook.key").write_bytes(b"half")
+    assert await here.server.look() == REST
+    assert await here.shown() == first
+    async with changed(here, tmp_path):
+        files(here, tmp_path)
+    await here.server.look()
+    assert (here.trusts(), await here.shown()) == (2, first)
+    here.add_after(seconds=OVERLAP)
+    await here.server.look()
+    assert (here.trusts(), await here.shown() == first) == (2, False)
+    await here.heard()
+    here.add_after(seconds=OVERLAP)
+    await here.server.look()
+    assert here.trusts() == 1
+
+
+@pytest.mark.parametrize("missing", ["hook.crt", "hook.key"])
+async def test_files_that_cannot_be_used_are_named(here: Scene, tmp_path: Path, missing: str) -> None:
+    """At the start that is an error; a file that is not there, and one that is no certificate."""
+    files(here, tmp_path)
+    (tmp_path / missing).write_bytes(b"nothing")
+    with pytest.raises(TensileError, match=rf"{missing}: it holds no "):
+        await here.server.serve(here.topology(FILES))
+    async with changed(here, tmp_path):
+        (tmp_path / missing).unlink()
+    with pytest.raises(TensileError, match=missing):
+        await here.server.serve(here.topology(FILES))
+    async with changed(here, tmp_path):
+        os.mkfifo(tmp_path / missing)
+    with pytest.raises(TensileError, match=rf"{missing}: cannot be read \(not a file\): name a regular file"):
+        await here.server.serve(here.topology(FILES))
+
+
+async def test_a_port_that_is_taken_is_named_and_had_once_it_is_free(here: Scene) -> None:
+    """Nobody is sent there meanwhile: a Service has to lead elsewhere. It is pending, and needs no second edit."""
+    with socket.create_server(("127.0.0.1", here.port)):
+        with pytest.raises(TensileError, match=f"port {here.port} .*is taken"):
+            await here.server.serve(here.topology())
+        assert await here.server.look() == REST
+        (words,) = here.server.pending
+        assert "is taken: set another webhook.port, or stop that program" in words
+        assert words in here.server.waits()
+        assert (here.registered(), here.server.port) == (None, 0)
+    assert await here.server.look() == LOOK
+    assert (here.server.pending, here.server.waits()) == ((), "")
+    assert (await asked(here, review()))[0] == 200
+
+
+async def test_what_is_pending_is_forgotten_when_it_is_switched_off(here: Scene) -> None:
+    """Nobody waits for its port any more."""
+    with socket.create_server(("127.0.0.1", here.port)), pytest.raises(TensileError):
+        await here.server.serve(here.topology())
+    await here.server.serve(here.topology(enabled=False))
+    assert await here.server.look() is None
+    assert (here.server.pending, here.server.waits(), here.server.port) == ((), "", 0)
+
+
+async def test_files_of_an_edit_that_cannot_be_used_yet_are_waited_for(here: Scene, tmp_path: Path) -> None:
+    """What was shown before is shown meanwhile."""
+    await here.begin()
+    before = await here.shown()
+    with pytest.raises(TensileError, match=r"hook\.crt"):
+        await here.server.serve(here.topology(FILES))
+    assert await here.server.look() == REST
+    assert "hook.crt" in here.server.pending[0]
+    assert await here.shown() == before
+    async with changed(here, tmp_path):
+        files(here, tmp_path)
+    await here.server.look()
+    assert here.server.pending == ()
+
+
+async def test_another_address_turns_nobody_away(here: Scene) -> None:
+    """The certificate is for both, under the same CA, and the former one stays registered until the other answers."""
+    await here.begin()
+    former, trusted = await here.heard(), here.trusted()
+    assert await here.begin(url=f"https://nowhere.invalid:{here.port}/mutate") == REST
+    assert await here.heard() == former
+    other = f"https://localhost:{here.port}/mutate"
+    assert await here.begin(url=other) == LOOK
+    assert (await here.heard(), here.trusted()) == (other, trusted)
+
+
+async def test_outside_a_cluster_its_certificate_is_renewed_under_the_same_ca(here: Scene) -> None:
+    """So nothing is registered anew."""
+    here.add_after(days=-22)
+    await here.begin()
+    first, registered = await here.shown(), here.registered()
+    here.add_after(days=22)
+    await here.server.look()
+    assert await here.shown() != first
+    assert here.registered() == registered
+    await here.heard()
+
+
+async def test_a_program_that_comes_back_registers_its_new_ca(here: Scene, tmp_path: Path) -> None:
+    """The last one's key was in its memory only."""
+    await here.begin()
+    before = here.trusted()
+    async with scene(tmp_path, here.upper) as other:
+        await other.begin()
+        assert other.trusted() != before
+        assert other.trusts() == 1
+        await other.heard()
+
+
+async def test_other_keys_count_from_the_next_review_on(here: Scene) -> None:
+    """A reload that moves nothing keeps the port, the certificate and open connections."""
+    await here.begin()
+    before = await here.shown()
+    await here.server.serve(here.topology(", ignoreSelectorKeys: [disk]"))
+    assert await here.shown() == before
+    _, said = await asked(here, review())
+    assert b"disk" not in said
+    assert orjson.loads(said)["response"]["allowed"]
+
+
+async def test_the_node_that_was_chosen_for_a_claim_is_known(here: Scene) -> None:
+    """From the claims as they are now."""
+    await here.server.serve(here.topology())
+    claim = {"metadata": {"name": "data", "namespace": "default", "uid": "c", "resourceVersion": "2"}}
+    noted = {**claim["metadata"], "annotations": {"volume.kubernetes.io/selected-node": VK_B}}
+    here.claims.put(orjson.dumps({**claim, "metadata": noted}))
+    assert here.server._node_of("default", "data") == VK_B
+    assert here.server._node_of("default", "other") == ""
+
+
+async def test_a_pod_is_kept_off_the_nodes_that_its_controllers_pods_left(here: Scene) -> None:
+    """While the descheduler is on, as the notes on these Nodes say; a pod of another controller may go there."""
+    node = {"metadata": {"name": VK_B, "uid": "n", "resourceVersion": "1"}}
+    notes = written([EvictionRecord("rs", "old", here.now, (VK_B,))])
+    here.nodes.put(orjson.dumps({"metadata": {**node["metadata"], "annotations": {TRIED: notes}}}))
+    lower = "name: b, kubeconfig: k, node: {name: " + VK_B + "}"
+    topology = here.topology(more="}\ndescheduler: {enabled: true")
+    await here.server.serve(topology.model_copy(update={"lowers": parse(HEAD + f"lowers: [{{{lower}}}]\n").lowers}))
+    await here.server.look()
+    owner = {"kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}
+    for uid, is_kept_off in (("rs", True), ("other", False)):
+        pod = {**POD, "metadata": {**POD["metadata"], "ownerReferences": [{**owner, "uid": uid}]}}
+        _, said = await asked(here, review(pod))
+        patch = b64decode(orjson.loads(said)["response"]["patch"]).decode()
+        assert ("NotIn" in patch and VK_B in patch) == is_kept_off
+
+
+async def test_run_looks_again_at_once_when_the_topology_changes(here: Scene) -> None:
+    """Not after the rest that was due."""
+    heard: asyncio.Queue[bool] = asyncio.Queue()
+    cache = Cache()
+    cache.subscribe(lambda delta: heard.put_nowait(delta.after is not None))
+    here.upper.follow(MUTATING_WEBHOOK, cache, bool)
+    await here.server.serve(here.topology())
+    running = asyncio.create_task(here.server.run())
+    try:
+        async with asyncio.timeout(4):
+            assert await heard.get()
+            await here.server.serve(here.topology(enabled=False))
+            assert not await heard.get()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("error", [Denied("no right to that", status=403), Unreachable("away")])
+async def test_an_upper_cluster_that_says_no_costs_the_answers_nothing(
+    tmp_path: Path, error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Served all the same, and tried again; somebody else may have registered it. That a registration stays is said."""
+    upper = Answering("")
+    async with scene(tmp_path, upper) as here:
+        upper.answer("read", error, error)
+        assert await here.begin() == REST
+        assert here.server.port == here.port
+        assert here.server.waits() == ""
+        await here.server.serve(here.topology(enabled=False))
+        assert await here.server.look() == (REST if isinstance(error, Unreachable) else None)
+    assert "the webhook may still be registered" in capsys.readouterr().out
+
+
+async def test_a_call_knows_who_answers(here: Scene) -> None:
+    """Another certificate, and something else that speaks TLS there, are no webhook of ours."""
+    await here.server.serve(here.topology())
+    stranger = self_signed("x", "127.0.0.1", ["127.0.0.1"], here.now, timedelta(days=1))
+    with pytest.raises(TensileError, match="certificate verify failed"):
+        await call(f"https://127.0.0.1:{here.port}/", stranger.certificate)

@@ -1,0 +1,32 @@
+"""The ground on which a cluster's answers are tried, twice: in memory, and a real one."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from rehearsal_ground import ClusterUnderTest, prepared
+
+from tensile.kube.client import HttpCluster
+from tensile.kube.credentials import from_kubeconfig
+from tensile.objects import UPPER
+from tensile.reconcile.dryrun.cluster import DryRunCluster
+
+if TYPE_CHECKING:
+    from tensile.sandbox.sandbox import Sandbox
+
+
+@pytest.fixture(params=["rehearsal", pytest.param("real", marks=pytest.mark.real)])
+async def ground(request: pytest.FixtureRequest) -> AsyncIterator[ClusterUnderTest]:
+    """The same ground twice; in memory, pods take their time to end, as they do without a kubelet."""
+    if request.param == "rehearsal":
+        async with prepared(DryRunCluster(UPPER, ends_pods=False, now=lambda: datetime.now(UTC))) as made:
+            yield made
+        return
+    sandbox: Sandbox = request.getfixturevalue("sandbox")
+    cluster = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
+    try:
+        async with prepared(cluster) as made:
+            yield made
+    finally:
+        await cluster.close()

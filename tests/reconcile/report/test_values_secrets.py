@@ -1,0 +1,137 @@
+"""Values of Secrets appear nowhere in a plan, whatever is done to them and however it is said."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from previewkit import change, config, create, decoded, delete, lines, merge, operate, previewed, secret, seen_as
+from properties import examples
+
+from tensile.objects import Manifest
+from tensile.reconcile.plan import Step
+from tensile.reconcile.report import Preview, as_json, as_markdown, as_text
+from tensile.reconcile.report.values import LAST_APPLIED, REDACTED
+
+MARK = "c2VjcmV0LQ"
+"""What every secret value in these tests begins with, and nothing else."""
+VALUES = st.text(max_size=30).map(lambda text: MARK + text)
+KEYS = st.from_regex(r"[-._a-zA-Z0-9]{1,5}", fullmatch=True)
+MAPS = st.dictionaries(KEYS, VALUES, max_size=4)
+SECTIONS = st.sampled_from(["data", "stringData"])
+MEDIA = st.sampled_from(["merge-patch", "strategic-merge-patch"])
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Manifest:
+    """Make a Secret with values in every place that may hold one."""
+    applied = {LAST_APPLIED: draw(VALUES)} if draw(st.booleans()) else {}
+    meta: Manifest = {"annotations": {"note": "x", **applied}, "labels": {"a": "b"}}
+    return {"metadata": meta, "type": "Opaque", **{draw(SECTIONS): draw(MAPS) for _ in range(2)}}
+
+
+@st.composite
+def steps(draw: st.DrawFn, seen: Manifest) -> Step:
+    """Do one thing to a Secret: make it, take it away, or change it in one of many ways."""
+    new = draw(manifests())
+    sections = ("data", "stringData", "metadata.annotations")
+    key = draw(KEYS)
+    whole: dict[str, Any] = {name: content for name, content in new.items() if name != "metadata"}
+    ways = [
+        create(secret(), new),
+        delete(secret()),
+        change(secret(), seen, new, *sections),
+        merge(secret(), draw(MEDIA), data={key: draw(VALUES)}),
+        operate(secret(), {"op": "add", "path": "/data", "value": draw(MAPS)}),
+        operate(secret(), {"op": "replace", "path": f"/stringData/{key}", "value": draw(VALUES)}),
+        operate(secret(), {"op": "replace", "path": "/metadata", "value": new["metadata"]}),
+        operate(secret(), {"op": "add", "path": "", "value": whole}),
+        operate(secret(), {"op": "test", "path": f"/data/{key}", "value": draw(VALUES)}),
+        operate(secret(), {"op": "replace", "path": "/data", "value": draw(VALUES)}),
+    ]
+    return draw(st.sampled_from(ways))
+
+
+@examples(200, derandomize=True)
+@given(st.data())
+def test_no_value_of_a_secret_ever_appears(data: st.DataObject) -> None:
+    """In no form of the plan, and not in the data that they are written from either."""
+    seen = data.draw(manifests())
+    found = previewed(
+        *data.draw(st.lists(steps(seen), min_size=1, max_size=4)),
+        seen={secret(): seen_as(seen)} if data.draw(st.booleans()) else None,
+    )
+    for written in _forms(found):
+        assert MARK not in written
+
+
+@examples(50, derandomize=True)
+@given(manifests())
+def test_what_is_no_secret_is_shown(manifest: Manifest) -> None:
+    """The same content in a ConfigMap is there, so that the test above could find it."""
+    found = previewed(create(config(), manifest))
+    values = [value for section in ("data", "stringData") for value in manifest.get(section, {}).values()]
+    assert (MARK in as_json(found).decode()) == bool(values or LAST_APPLIED in manifest["metadata"]["annotations"])
+
+
+def _forms(found: Preview) -> list[str]:
+    texts = [as_text(found, colour=colour) for colour in (True, False)]
+    return [*texts, as_markdown(found), as_json(found).decode(), repr(found)]
+
+
+def test_a_person_sees_which_keys_change() -> None:
+    """Their names, and how, without a hint at what they hold."""
+    old = seen_as({"data": {"gone": MARK, "level": f"{MARK}1", "same": MARK}})
+    new = {"data": {"fresh": MARK, "level": f"{MARK}2\n", "same": MARK}}
+    assert lines(change(secret(), old, new), seen={secret(): old}) == [
+        "~ Secret shop/token: because",
+        "    data.fresh: (set)",
+        "    data.gone: (removed)",
+        "    data.level: (changed)",
+    ]
+
+
+def test_a_program_sees_which_keys_change() -> None:
+    """One value is redacted, and each of a whole section, of a whole object and of what kubectl kept."""
+    meta = {"annotations": {LAST_APPLIED: MARK, "note": "kept"}}
+    shown = {"annotations": {LAST_APPLIED: REDACTED, "note": "kept"}}
+    made = create(secret("made"), {"metadata": meta, "type": "Opaque", "data": {"a": MARK, "b": ""}})
+    section = operate(secret("section"), {"op": "add", "path": "/data", "value": {"a": MARK}})
+    one = operate(secret("one"), {"op": "replace", "path": "/data/a", "value": MARK}, {"op": "remove", "path": "/x"})
+    annotation = f"/metadata/annotations/{LAST_APPLIED.replace('/', '~1')}"
+    applied = operate(secret("zone"), {"op": "replace", "path": annotation, "value": MARK})
+    found = decoded(as_json(previewed(made, section, one, applied)))["changes"]
+    assert {change["name"]: change["operations"] for change in found} == {
+        "made": [
+            {
+                "op": "add",
+                "path": "",
+                "value": {"metadata": shown, "type": "Opaque", "data": {"a": REDACTED, "b": REDACTED}},
+            }
+        ],
+        "section": [{"op": "add", "path": "/data", "value": {"a": REDACTED}}],
+        "one": [{"op": "replace", "path": "/data/a", "value": REDACTED}, {"op": "remove", "path": "/x"}],
+        "zone": [{"op": "replace", "path": annotation, "value": REDACTED}],
+    }
+
+
+@pytest.mark.parametrize("odd", [MARK, [MARK], {"a": {"deep": MARK}}, {"a": [MARK]}, {"a": [{"name": MARK}]}])
+def test_a_secret_of_a_wrong_form_is_redacted_too(odd: Any) -> None:
+    """Nothing rests on a Secret being well-formed, not even what names an element of a list."""
+    old = seen_as({"data": {"a": [{"name": "one"}]}})
+    changed = operate(secret(), {"op": "add", "path": "/data", "value": odd})
+    for found in (previewed(create(secret(), {"data": odd})), previewed(changed, seen={secret(): old})):
+        for written in _forms(found):
+            assert MARK not in written
+
+
+def test_equal_changes_of_secrets_are_told_as_one() -> None:
+    """A rotation of all passwords is one change to a reader, who sees no values anyway."""
+    refs = [secret(f"s-{place}") for place in range(11)]
+    old = seen_as({"data": {"password": MARK}})
+    rotated = [change(ref, old, {"data": {"password": MARK + ref.name}}) for ref in refs]
+    assert lines(*rotated, seen=dict.fromkeys(refs, old)) == [
+        "~ 11 x Secret: because",
+        "    shop/s-0, shop/s-1, shop/s-2 and 8 more",
+        "    data.password: (changed)",
+    ]

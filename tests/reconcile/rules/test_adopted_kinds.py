@@ -1,0 +1,322 @@
+"""`onConflict: adopt` for what controllers make: taken over where it can become what is wanted, else refused in words.
+
+The table of what may become ours is the same for every kind; here is what is particular to each.
+"""
+
+from typing import Any
+
+import pytest
+from rbackit import BINDING_KEY, ROBOT, binding, granted, with_binding, with_role
+from servicekit import KEY as SERVICE_KEY
+from servicekit import SLICE_KEY, SLICE_REF, done, exposed, service, sliced
+from storagekit import KEY as CLAIM_KEY
+from storagekit import above, below, bound, claim, copy, ground, volume, volumes
+from worldkit import SIBLING, A, decided, kept_node, marked, put, thing
+
+from tensile.names import LEGACY, LOWER, OWNER, UPPER_UID
+from tensile.objects import (
+    CLAIM,
+    ENDPOINT_SLICE,
+    ROLE,
+    ROLE_BINDING,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    UPPER,
+    VOLUME,
+    Kind,
+    Manifest,
+    Ref,
+    uid,
+)
+from tensile.reconcile.desired import Decision, EmitEvent, TokenSecret
+from tensile.reconcile.plan import Plan, Step, plan
+from tensile.reconcile.rules import endpoint_slices, rbac, service_accounts, services
+from tensile.reconcile.rules.claim_rule import ClaimRule
+from tensile.reconcile.rules.service_accounts import key_of as account_key
+from tensile.reconcile.rules.volumes import VolumeRule
+from tensile.reconcile.rules.volumes import key_of as volume_key
+from tensile.reconcile.world import Key, Problem, World
+
+ADOPT = "onConflict: adopt\n"
+VOLUME_KEY = volume_key(A, "pvc-claim-data")
+RULES: dict[str, Any] = {
+    "service": services.RULE,
+    "slice": endpoint_slices.RULE,
+    "claim": ClaimRule(),
+    "volume": VolumeRule(),
+    "rights": rbac.RULE,
+    "account": service_accounts.RULE,
+}
+
+
+def adopting(here: World) -> World:
+    """Let lower-a adopt what lost its owner."""
+    here.lowers[A].spec = here.lowers[A].spec.model_copy(update={"on_conflict": "adopt"})
+    return here
+
+
+def legacy(manifest: Manifest, **meta: Any) -> Manifest:
+    """Return an object as tensile-kube leaves it."""
+    notes = {**(manifest["metadata"].get("annotations") or {}), LEGACY: "true"}
+    return {**manifest, "metadata": {**manifest["metadata"], "uid": "theirs", **meta, "annotations": notes}}
+
+
+def planned(here: World, key: Key) -> Plan:
+    """Plan a key."""
+    return decided(RULES[key.rule], key, here)[1]
+
+
+def taken(here: World, key: Key) -> Step:
+    """Return the one step of a plan, which takes an object over by its marks alone."""
+    found = planned(here, key)
+    assert found.problem is None
+    (step,) = (one for one in found.steps if one.ref.kind.name != "Event")
+    assert (step.verb, step.reason, step.uid) == ("patch", "onConflict: adopt", "theirs")
+    assert step.patch is not None
+    assert step.patch.body[1]["path"] == "/metadata/resourceVersion"
+    assert all(one["path"].startswith("/metadata/") for one in step.operations)
+    return step
+
+
+def refusal(here: World, key: Key) -> str:
+    """Return why an object is not taken over, for which nothing below is written."""
+    found = planned(here, key)
+    assert [step for step in found.steps if step.ref.cluster != UPPER] == []
+    assert found.problem is not None
+    assert found.problem.reason == "NameConflict"
+    return found.problem.message
+
+
+# Services.
+
+
+def served(theirs: Manifest, more: str = ADOPT) -> World:
+    """Make a world where a Service of tensile-kube stands where ours is to be."""
+    here = exposed(more=more)
+    put(here.lowers[A].more[SERVICE], legacy(theirs))
+    return here
+
+
+def test_a_service_without_a_selector_is_taken_over_and_keeps_its_address() -> None:
+    """tensile-kube moved selectors into an annotation; ports and kind follow once it is ours."""
+    here = served(service(selector=None, ports=[{"port": 1}]))
+    taken(here, SERVICE_KEY)
+    put(here.lowers[A].more[SERVICE], marked(legacy(service(selector=None, ports=[{"port": 1}])), uid(service())))
+    (step,) = planned(here, SERVICE_KEY).steps
+    assert (step.verb, step.uid) == ("patch", "theirs")
+    assert not any("clusterIP" in one["path"] for one in step.operations)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "words"),
+    [
+        (service(), "somebody gave it a selector"),
+        (service(selector=None, clusterIP="None"), "it is headless in one cluster only"),
+    ],
+    ids=["with a selector", "headless"],
+)
+def test_a_service_that_cannot_become_ours_as_it_is_is_refused(theirs: Manifest, words: str) -> None:
+    """It would have to be made anew, with another address; who calls it is not known."""
+    assert f"it is not taken over: {words}" in refusal(served(theirs), SERVICE_KEY)
+    assert refusal(served(theirs, more=""), SERVICE_KEY).endswith("rename or remove one of the two")
+
+
+def test_a_service_of_a_stranger_is_refused_for_that() -> None:
+    """Whatever it is like."""
+    here = exposed(more=ADOPT)
+    put(here.lowers[A].more[SERVICE], service())
+    assert "only what tensile-kube" in refusal(here, SERVICE_KEY)
+
+
+def test_a_refusal_is_told_on_the_service_above() -> None:
+    """Where its owner looks."""
+    here = served(service())
+    here.problems[SERVICE_KEY] = Problem("NameConflict", "because")
+    decision, _ = decided(services.RULE, SERVICE_KEY, here)
+    assert [(one.about, one.message) for one in decision.wanted if isinstance(one, EmitEvent)] == [
+        (Ref(UPPER, SERVICE, "default", "web"), "because")
+    ]
+
+
+def test_a_slice_is_taken_over_and_gets_our_endpoints() -> None:
+    """And is held by our Service."""
+    here = done(exposed(more=ADOPT), SERVICE_KEY)
+    put(here.lowers[A].more[ENDPOINT_SLICE], legacy(sliced()))
+    taken(here, SLICE_KEY)
+    put(here.lowers[A].more[ENDPOINT_SLICE], marked(legacy({**sliced(), "endpoints": []}), uid(sliced())))
+    (step,) = planned(here, SLICE_KEY).steps
+    assert {one["path"] for one in step.operations} >= {"/endpoints", "/metadata/ownerReferences"}
+
+
+def test_a_slice_with_addresses_of_another_kind_is_made_anew() -> None:
+    """That cannot be changed; it is ours by then, and nobody asks a slice for its address."""
+    here = done(exposed(more=ADOPT), SERVICE_KEY)
+    other = {**sliced(), "addressType": "IPv6"}
+    put(here.lowers[A].more[ENDPOINT_SLICE], marked(legacy(other), uid(sliced())))
+    (step,) = planned(here, SLICE_KEY).steps
+    assert (step.verb, step.ref, step.uid) == ("delete", SLICE_REF, "theirs")
+
+
+# Claims and volumes.
+
+
+def claimed(theirs: Manifest) -> World:
+    """Make a world where a claim of tensile-kube stands where that of a pod is to be."""
+    here = adopting(ground())
+    above(here, claim())
+    bound(here)
+    below(here, theirs)
+    return here
+
+
+def bare(size: str = "1Gi", **spec: Any) -> Manifest:
+    """Make a lower claim with a volume, as tensile-kube leaves it."""
+    made = copy(claim(), size)
+    meta = {"name": "data", "namespace": "default", "annotations": {LEGACY: "true"}, "uid": "theirs"}
+    return {**made, "metadata": meta, "spec": {**made["spec"], **spec}}
+
+
+def test_a_claim_that_is_as_the_one_above_asks_is_taken_over() -> None:
+    """With the data that it has."""
+    step = taken(claimed(bare()), CLAIM_KEY)
+    assert step.ref == Ref(A, CLAIM, "default", "data")
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"storageClassName": "tape"}, "its storageClassName is tape, not disk"),
+        ({"accessModes": ["ReadOnlyMany"]}, "its accessModes is ['ReadOnlyMany'], not ['ReadWriteOnce']"),
+        ({"resources": {"requests": {"storage": "2Gi"}}}, "it asks for more storage, which cannot be taken back"),
+    ],
+    ids=["class", "modes", "size"],
+)
+def test_a_claim_that_differs_is_refused_and_the_claim_above_says_so(spec: Manifest, words: str) -> None:
+    """Kubernetes lets nobody change that of a claim."""
+    here = claimed(bare(**spec))
+    assert f"it is not taken over: {words}" in refusal(here, CLAIM_KEY)
+    (told,) = (one for one in decided(ClaimRule(), CLAIM_KEY, here)[0].wanted if isinstance(one, EmitEvent))
+    assert words in told.message
+
+
+def test_a_claim_of_a_stranger_is_refused_for_that() -> None:
+    """Before it is looked at any further."""
+    theirs = bare(storageClassName="tape")
+    del theirs["metadata"]["annotations"]
+    assert "only what tensile-kube" in refusal(claimed(theirs), CLAIM_KEY)
+
+
+def renamed(*found: Manifest) -> World:
+    """Make a world where a claim above is bound to the placeholder of a topology that is gone; `found` are known."""
+    here = adopting(ground())
+    above(here, claim(volume="pvc-claim-data", node=A))
+    for one in found:
+        volumes(here, one)
+    return here
+
+
+def theirs() -> Manifest:
+    """Make that placeholder."""
+    return marked(volume(claim()), "claim-data", SIBLING, uid="theirs")
+
+
+def test_the_placeholder_of_a_topology_that_is_gone_is_looked_up_and_taken_over() -> None:
+    """By its name, which follows from the claim; what it says of the lower claim stays."""
+    (step,) = planned(renamed(), VOLUME_KEY).steps
+    ref = Ref(UPPER, VOLUME, "", "pvc-claim-data")
+    assert (step.verb, step.ref, step.uid) == ("confirm", ref, "")
+    step = taken(renamed(theirs()), VOLUME_KEY)
+    changed = {one["path"]: one["value"] for one in step.operations}
+    assert changed[f"/metadata/labels/{OWNER.replace('/', '~1')}"] == renamed().owner.mark
+    assert not any(LOWER in path.replace("~1", "/") for path in changed)
+
+
+def test_a_volume_that_is_somebody_elses_is_not_taken_over() -> None:
+    """Where its topology runs, where it stands for another lower's, where nobody asked, or where none was found."""
+    here = renamed(theirs())
+    put(here.upper.nodes, kept_node(SIBLING.mark))
+    assert "topology second of this upper cluster marked it, and runs" in refusal(here, VOLUME_KEY)
+    elsewhere = theirs()
+    elsewhere["metadata"]["annotations"][LOWER] = "lower-b"
+    assert planned(renamed(elsewhere), VOLUME_KEY) == Plan(())
+    here = renamed()
+    here.upper.more[VOLUME].confirm_absent("", "pvc-claim-data")
+    assert planned(here, VOLUME_KEY) == Plan(())
+    here = renamed(theirs())
+    here.lowers[A].spec = here.lowers[A].spec.model_copy(update={"on_conflict": "fail"})
+    assert planned(here, VOLUME_KEY) == Plan(())
+
+
+def test_a_taken_name_of_a_placeholder_is_told_on_the_claim() -> None:
+    """Its owner would wait for a volume, and nobody would say why."""
+    here = ground()
+    above(here, claim(node=A))
+    below(here, copy(claim()))
+    volumes(here, thing("PersistentVolume", "pvc-claim-data", ""))
+    assert "exists in the upper cluster and is not ours" in refusal(here, VOLUME_KEY)
+    here.problems[VOLUME_KEY] = Problem("NameConflict", "because")
+    (told,) = (one for one in decided(VolumeRule(), VOLUME_KEY, here)[0].wanted if isinstance(one, EmitEvent))
+    assert (told.about, told.uid, told.message) == (Ref(UPPER, CLAIM, "default", "data"), "claim-data", "because")
+
+
+# Accounts and rights.
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "made"),
+    [
+        (ROLE, BINDING_KEY._replace(name="Role/reader"), thing("Role", "reader")),
+        (SERVICE_ACCOUNT, account_key(A, "default", "robot"), thing("ServiceAccount", "robot")),
+    ],
+    ids=["Role", "ServiceAccount"],
+)
+def test_roles_and_accounts_are_taken_over(kind: Kind, key: Key, made: Manifest) -> None:
+    """What they say follows, once they are ours."""
+    here = adopting(granted())
+    put(here.lowers[A].more[kind], legacy(made))
+    taken(here, key)
+
+
+def test_a_binding_to_another_role_is_made_anew_once_it_is_ours() -> None:
+    """It would lend our accounts what it was never to give them, and cannot be changed."""
+    other = binding(kind="ClusterRole", name="cluster-admin", subjects=[])
+    here = adopting(with_role(granted()))
+    put(here.lowers[A].more[ROLE_BINDING], legacy(other))
+    taken(here, BINDING_KEY)
+    here = with_binding(with_role(granted()), roleRef=other["roleRef"], subjects=[])
+    (step,) = planned(here, BINDING_KEY).steps
+    assert (step.verb, step.uid) == ("delete", "below-binding")
+
+
+def test_a_binding_whose_role_is_somebody_elses_by_now_ends() -> None:
+    """Its name stands for other rights then."""
+    here = with_binding(granted(), subjects=[ROBOT])
+    put(here.lowers[A].more[ROLE], thing("Role", "reader"))
+    (step,) = planned(here, BINDING_KEY).steps
+    assert (step.verb, step.uid) == ("delete", "below-binding")
+
+
+# Secrets with tokens.
+
+
+@pytest.mark.parametrize("owner", [SIBLING, None], ids=["of a topology that is gone", "of a stranger"])
+def test_a_secret_for_tokens_is_marked_before_a_token_is_asked_for(owner: Any) -> None:
+    """No token is put into what is not ours."""
+    ref, key = Ref(A, SECRET, "default", "tokens"), Key("token", A, "default", "web")
+    meta = {"name": "tokens", "namespace": "default"}
+    wanted = marked({"kind": "Secret", "metadata": meta, "data": {"token": ""}}, "Pod-web")
+    found = thing("Secret", "tokens", uid="theirs")
+    here = adopting(granted())
+    put(here.lowers[A].secrets, found if owner is None else marked(found, "Pod-web", owner, uid="theirs"))
+    account = Ref(UPPER, SERVICE_ACCOUNT, "default", "robot")
+    plans = plan(key, Decision((TokenSecret(ref, account, (), wanted, "because"),)), here)
+    if owner is None:
+        assert plans.steps == ()
+        assert plans.problem is not None
+        assert "only what tensile-kube" in plans.problem.message
+    else:
+        (step,) = plans.steps
+        assert (step.verb, step.reason, step.grant) == ("patch", "onConflict: adopt", None)
+        assert {one["path"] for one in step.operations} >= {f"/metadata/labels/{OWNER.replace('/', '~1')}"}
+        assert not any(UPPER_UID in one["path"].replace("~1", "/") for one in step.operations)

@@ -1,0 +1,320 @@
+"""Rights below: Roles and RoleBindings of accounts that are ours there, and of nobody else."""
+
+from typing import Any
+
+import pytest
+from rbackit import (
+    BINDING_KEY,
+    GROUP,
+    ON,
+    OTHERS,
+    ROBOT,
+    ROLE_KEY,
+    RULES,
+    binding,
+    granted,
+    role,
+    with_binding,
+    with_role,
+)
+from worldkit import OWNER_HERE, STRANGER, A, B, account, decided, drop, lose, marked, names, put, thing, upper_pod
+
+from tensile.kube.store import Delta
+from tensile.objects import CLUSTER_ROLE, POD, ROLE, ROLE_BINDING, SERVICE_ACCOUNT, UPPER, Manifest, Ref
+from tensile.reconcile.desired import Decision, EmitEvent
+from tensile.reconcile.plan import Plan, Step
+from tensile.reconcile.rules import rbac
+from tensile.reconcile.rules.rbac import BindingFacts, digest, key_of
+from tensile.reconcile.world import Problem, World
+
+RULE = rbac.RULE
+REFUSED = Problem("Forbidden", "attempting to grant permissions not currently held")
+
+
+def planned(here: World, key: Any = BINDING_KEY) -> Plan:
+    """Plan a key."""
+    return decided(RULE, key, here)[1]
+
+
+def the_step(here: World, key: Any = BINDING_KEY) -> Step:
+    """Return the one step of a plan that has no problem."""
+    found = planned(here, key)
+    assert found.problem is None
+    (step,) = found.steps
+    return step
+
+
+def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
+    """Return the names of the keys that a change concerns."""
+    (route,) = (one for one in RULE.watches() if one.cache == cache)
+    return list(names(route.keys(here, lower, delta)))
+
+
+def test_a_role_of_a_mirrored_account_goes_down() -> None:
+    """With our marks; a refusal of it holds nothing up."""
+    step = the_step(granted(), ROLE_KEY)
+    assert (step.verb, step.ref, step.independent) == ("create", Ref(A, ROLE, "default", "reader"), True)
+    assert step.body == {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": "Role",
+        "metadata": {
+            "name": "reader",
+            "namespace": "default",
+            "labels": {"tensile-kube.io/owner": OWNER_HERE.mark},
+            "annotations": {"tensile-kube.io/owner-name": "demo", "tensile-kube.io/upper-uid": "Role-reader"},
+        },
+        "rules": RULES,
+    }
+
+
+def test_a_binding_goes_down_with_accounts_of_ours_alone() -> None:
+    """A user, a group, or `default` is somebody else below, and would get rights that nobody gave them there."""
+    step = the_step(with_role(granted()))
+    assert step.body is not None
+    assert step.body["subjects"] == [ROBOT]
+    assert step.body["roleRef"] == {"apiGroup": GROUP, "kind": "Role", "name": "reader"}
+    assert step.reason == "pods on node lower-a have rights by it"
+
+
+def test_what_is_in_step_needs_nothing() -> None:
+    """A second look writes nothing."""
+    here = with_binding(with_role(granted()))
+    assert planned(here, ROLE_KEY) == planned(here) == Plan(())
+
+
+def test_changes_follow_and_edits_below_are_put_back() -> None:
+    """Rules and subjects are those above."""
+    here = with_binding(with_role(granted(), rules=[]), subjects=[ROBOT, OTHERS[0]])
+    assert [one["path"] for one in the_step(here, ROLE_KEY).operations] == ["/rules"]
+    (operation,) = the_step(here).operations
+    assert (operation["path"], operation["value"]) == ("/subjects", [ROBOT])
+    assert the_step(here).uid == "below-binding"
+
+
+def test_a_binding_that_was_made_anew_is_made_anew_below() -> None:
+    """Which role it grants cannot be changed."""
+    here = with_binding(with_role(granted()))
+    put(here.upper.more[ROLE_BINDING], {**binding(), "metadata": {**binding()["metadata"], "uid": "another"}})
+    step = the_step(here)
+    assert (step.verb, step.uid) == ("delete", "below-binding")
+
+
+def test_a_binding_waits_for_its_role() -> None:
+    """The one that is above now; Kubernetes refuses a binding to a role that is not there."""
+    here = granted()
+    assert decided(RULE, BINDING_KEY, here)[0] == Decision(depends_on=(ROLE_KEY,))
+    put(here.lowers[A].more[ROLE], marked(role(), "older", uid="below-role"))
+    assert decided(RULE, BINDING_KEY, here)[0] == Decision(depends_on=(ROLE_KEY,))
+    drop(here.upper.more[ROLE], "reader")
+    assert decided(RULE, BINDING_KEY, here)[0] == Decision()
+
+
+def test_a_cluster_role_is_taken_by_its_name_where_it_is() -> None:
+    """It belongs to the whole lower cluster, so it is never made."""
+    here = granted(kind="ClusterRole", name="view")
+    found = decided(RULE, BINDING_KEY, here)[0]
+    assert found.problem is not None
+    assert found.problem.reason == "ClusterRoleNotFound"
+    assert "lower-a has no ClusterRole view" in found.problem.message
+    assert [one.about.kind for one in found.wanted if isinstance(one, EmitEvent)] == [ROLE_BINDING, POD]
+    put(here.lowers[A].more[CLUSTER_ROLE], thing("ClusterRole", "view", ""))
+    assert the_step(here).verb == "create"
+    assert planned(here, key_of(A, "default", ROLE, "view")) == Plan(())
+
+
+OFF = {
+    "not enabled": "controllers: [ServiceAccount]\n",
+    "the upper's identity": f"{ON}serviceAccounts: {{identity: upper}}\n",
+    "no identity": f"{ON}serviceAccounts: {{identity: none}}\n",
+    "no accounts": "controllers: [RBAC]\n",
+}
+
+
+@pytest.mark.parametrize("more", OFF.values(), ids=OFF)
+@pytest.mark.parametrize("key", [ROLE_KEY, BINDING_KEY])
+def test_rights_are_taken_back_where_they_are_not_wanted(more: str, key: Any) -> None:
+    """And never given: a pod with another identity has no use for them."""
+    here = granted(more)
+    assert planned(here, key) == Plan(())
+    step = the_step(with_binding(with_role(here)), key)
+    assert (step.verb, step.reason) == ("delete", "no mirrored account has rights by it any more")
+
+
+@pytest.mark.parametrize("copy", [None, account(name="robot"), marked(account(name="robot"), "x", STRANGER)])
+@pytest.mark.parametrize("key", [ROLE_KEY, BINDING_KEY])
+def test_an_account_that_is_not_ours_below_gets_no_rights(copy: Manifest | None, key: Any) -> None:
+    """Whoever made it there had something in mind."""
+    here = granted()
+    drop(here.lowers[A].more[SERVICE_ACCOUNT], "robot")
+    if copy:
+        put(here.lowers[A].more[SERVICE_ACCOUNT], copy)
+    assert planned(here, key) == Plan(())
+
+
+@pytest.mark.parametrize("key", [ROLE_KEY, BINDING_KEY])
+def test_a_role_that_is_not_ours_is_left_alone(key: Any) -> None:
+    """As every object; the pod runs without."""
+    here = granted()
+    put(here.lowers[A].more[ROLE], role())
+    put(here.lowers[A].more[ROLE_BINDING], binding(subjects=[ROBOT]))
+    if key == ROLE_KEY:
+        problem = planned(here, key).problem
+        assert problem is not None
+        assert problem.reason == "NameConflict"
+    assert planned(here, key).steps == ()
+
+
+def test_rights_go_with_what_gave_them() -> None:
+    """Somebody was seen to delete it above; the role goes with its last binding."""
+    here = with_binding(with_role(granted()))
+    drop(here.upper.more[ROLE], "reader")
+    assert the_step(here, ROLE_KEY).verb == "delete"
+    put(here.upper.more[ROLE], role())
+    drop(here.upper.more[ROLE_BINDING], "reads")
+    assert the_step(here).verb == the_step(here, ROLE_KEY).verb == "delete"
+
+
+def test_rights_that_are_merely_missing_above_are_not_taken_here() -> None:
+    """A lost right to read them, or a restored store, looks the same; also the role of such a binding stays."""
+    here = with_binding(with_role(granted()))
+    for kind, name in ((ROLE, "reader"), (ROLE_BINDING, "reads")):
+        lose(here.upper.more[kind], name)
+        assert planned(here, ROLE_KEY) == planned(here) == Plan(())
+        here.upper.more[kind].confirm_absent("default", name)
+        assert planned(here, ROLE_KEY) == planned(here) == Plan(())
+        put(here.upper.more[kind], role() if kind == ROLE else binding())
+
+
+def test_rights_of_an_account_that_is_merely_missing_above_stay() -> None:
+    """So do its copy and the pods that run as it; they go when it was seen deleted."""
+    here = with_binding(with_role(granted()))
+    lose(here.upper.more[SERVICE_ACCOUNT], "robot")
+    assert planned(here, ROLE_KEY) == planned(here) == Plan(())
+    here = with_binding(with_role(granted()))
+    drop(here.upper.more[SERVICE_ACCOUNT], "robot")
+    assert the_step(here).verb == the_step(here, ROLE_KEY).verb == "delete"
+
+
+def test_a_role_goes_after_the_binding_for_whose_sake_it_stayed() -> None:
+    """It is looked at again when that has gone below."""
+    here = with_binding(with_role(granted()))
+    lose(here.upper.more[ROLE_BINDING], "reads")
+    copy = here.lowers[A].more[ROLE_BINDING].get("default", "reads")
+    drop(here.lowers[A].more[ROLE_BINDING], "reads")
+    assert heard(here, "RoleBinding", Delta(copy, None)) == ["default/Role/reader", "default/RoleBinding/reads"]
+    assert the_step(here, ROLE_KEY).verb == "delete"
+
+
+def test_a_binding_that_loses_its_account_loses_its_copy() -> None:
+    """The role goes along where no other binding grants it."""
+    here = with_binding(with_role(granted(subjects=OTHERS)))
+    assert the_step(here).verb == the_step(here, ROLE_KEY).verb == "delete"
+    put(here.upper.more[ROLE_BINDING], {**binding(), "metadata": {**binding()["metadata"], "name": "also"}})
+    assert planned(here, ROLE_KEY) == Plan(())
+
+
+def test_a_stranger_in_the_place_of_a_copy_is_not_taken_away() -> None:
+    """Nothing that is not ours is deleted."""
+    here = granted(subjects=OTHERS)
+    put(here.lowers[A].more[ROLE_BINDING], marked(binding(), "x", STRANGER))
+    assert planned(here) == Plan(())
+
+
+@pytest.mark.parametrize("gone", ["node", "namespace"])
+def test_nothing_is_granted_before_pods_can_be_there(gone: str) -> None:
+    """Neither without the namespace nor on a node that is not ours."""
+    here = with_role(granted())
+    drop(*((here.upper.nodes, A, "") if gone == "node" else (here.lowers[A].namespaces, "default", "")))
+    assert planned(here) == Plan(())
+
+
+@pytest.mark.parametrize(
+    "which", ["bindings above", "roles below", "cluster roles", "pods", "accounts above", "accounts below"]
+)
+def test_nothing_is_decided_from_what_is_not_complete(which: str) -> None:
+    """Rights could be taken from a pod that runs."""
+    here = with_role(granted(subjects=OTHERS))
+    lower = here.lowers[A]
+    caches = {
+        "bindings above": here.upper.more[ROLE_BINDING],
+        "roles below": lower.more[ROLE],
+        "cluster roles": lower.more[CLUSTER_ROLE],
+        "pods": lower.pods,
+        "accounts above": here.upper.more[SERVICE_ACCOUNT],
+        "accounts below": lower.more[SERVICE_ACCOUNT],
+    }
+    caches[which].mark_stale()
+    assert decided(RULE, ROLE_KEY, here)[0] == Decision()
+
+
+def test_a_refusal_is_told_on_the_role_and_on_some_pods() -> None:
+    """Five at most: whoever looks for the reason looks at one of them."""
+    here = granted()
+    for number in range(8):
+        put(here.lowers[A].upper_pods, upper_pod(f"p{number}", {"serviceAccountName": "robot"}))
+    here.problems[ROLE_KEY] = REFUSED
+    wanted = decided(RULE, ROLE_KEY, here)[0].wanted
+    told = [one for one in wanted if isinstance(one, EmitEvent)]
+    assert told[0].about == Ref(UPPER, ROLE, "default", "reader")
+    assert [one.about.name for one in told[1:]] == ["p0", "p1", "p2", "p3", "p4"]
+    assert {one.reason for one in told} == {"Forbidden"}
+    assert {one.message for one in told} == {f"Role default/reader is not in lower cluster lower-a: {REFUSED.message}"}
+    assert len(wanted) == 1 + len(told), "and it is tried again"
+
+
+def test_there_is_a_key_for_every_right_of_an_account_and_every_copy() -> None:
+    """What is left of an earlier run is found."""
+    here = granted()
+    put(
+        here.upper.more[ROLE_BINDING],
+        {**binding("ClusterRole", "view"), "metadata": {"name": "views", "namespace": "default", "uid": "v"}},
+    )
+    put(here.lowers[A].more[ROLE], marked({**role(), "metadata": {"name": "left", "namespace": "default"}}, "x"))
+    assert list(names(RULE.keys(here, A))) == [
+        "default/Role/left",
+        "default/Role/reader",
+        "default/RoleBinding/reads",
+        "default/RoleBinding/views",
+    ]
+    assert list(RULE.keys(here, B)) == []
+
+
+def test_what_is_heard_concerns_accounts_of_ours() -> None:
+    """On the lower where they are."""
+    here = granted(kind="ClusterRole", name="view")
+    upper, lower = here.upper.more, here.lowers[A].more
+    reads = upper[ROLE_BINDING].get("default", "reads")
+    copy = lower[SERVICE_ACCOUNT].get("default", "robot")
+    view = put(lower[CLUSTER_ROLE], thing("ClusterRole", "view", ""))
+    assert heard(here, "upper.RoleBinding", Delta(None, reads)) == ["default/RoleBinding/reads"]
+    assert heard(here, "upper.RoleBinding", Delta(None, reads), B) == []
+    assert heard(here, "ServiceAccount", Delta(None, copy)) == ["default/RoleBinding/reads"]
+    assert heard(here, "ServiceAccount", Delta(copy, copy)) == []
+    assert heard(here, "ClusterRole", Delta(None, view)) == ["default/RoleBinding/reads"]
+    assert heard(here, "ClusterRole", Delta(view, view)) == heard(here, "ClusterRole", Delta(None, view), B) == []
+    theirs = put(lower[SERVICE_ACCOUNT], account(name="robot"))
+    assert heard(here, "ServiceAccount", Delta(theirs, copy)) == ["default/RoleBinding/reads"], "it is ours now"
+
+
+def test_roles_are_heard_of_with_their_bindings() -> None:
+    """Both come and go together; copies are heard of too."""
+    here = granted()
+    upper = here.upper.more
+    reads, reader = upper[ROLE_BINDING].get("default", "reads"), upper[ROLE].get("default", "reader")
+    both = ["default/Role/reader", "default/RoleBinding/reads"]
+    assert heard(here, "upper.RoleBinding", Delta(reads, None)) == both
+    assert heard(here, "upper.Role", Delta(None, reader)) == ["default/Role/reader"]
+    assert heard(here, "upper.Role", Delta(None, reader), B) == []
+    with_role(here)
+    copy = here.lowers[A].more[ROLE].get("default", "reader")
+    assert heard(here, "Role", Delta(copy, None)) == ["default/Role/reader"]
+
+
+def test_a_binding_is_kept_with_whom_it_gives_what() -> None:
+    """One without subjects, or of a shape not known yet, returns nobody anything."""
+    here = granted()
+    entry = here.upper.more[ROLE_BINDING].get("default", "reads")
+    assert entry is not None
+    accounts = (("default", "robot"), ("default", "default"), ("elsewhere", "robot"))
+    assert entry.facts == BindingFacts("Role", "reader", accounts)
+    assert digest(b'{"metadata": {"name": "a"}, "subjects": null}').facts == BindingFacts("", "", ())

@@ -1,0 +1,149 @@
+"""No value of a Secret in what the loop tells: logs at level debug, problems, events, metrics, errors."""
+
+import asyncio
+import io
+from base64 import b64encode
+from itertools import product
+from typing import Any
+
+import pytest
+import structlog
+from answering import Answering
+from loopkit import ONE, ScriptedRule
+from virtualtime import clock, in_virtual_time
+from worldkit import NOW, OWNER_HERE, A, B, home, marked, put, raised, referring, secret, upper_pod, world
+
+from tensile.engine.logging import configure
+from tensile.engine.metrics import Metrics
+from tensile.engine.observer import LoggingObserver
+from tensile.errors import ClusterError, Conflict, Denied, Throttled, Unreachable
+from tensile.names import TOKEN_TERM
+from tensile.objects import EVENT, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
+from tensile.reconcile.desired import Decision, TokenRequest, TokenSecret
+from tensile.reconcile.loop import Loop, Timing
+from tensile.reconcile.pods.references import copy_of
+from tensile.reconcile.report.values import LAST_APPLIED
+from tensile.reconcile.rules import config
+from tensile.reconcile.rules.config import key_of
+from tensile.reconcile.world import World
+
+OLD, NEW, APPLIED = "m4rker-old-value", "m4rker-new-value", "m4rker-applied-value"
+SENT = [b64encode(one.encode()).decode() for one in (OLD, NEW, APPLIED)]
+ERRORS: dict[str, Any] = {
+    "none": None,
+    "denied": Denied,
+    "put off": Throttled,
+    "failed": Unreachable,
+    "lost": Conflict,
+}
+
+
+class Telling:
+    """A loop over one rule whose every word goes into `stream`, and the clusters that it talks to."""
+
+    def __init__(self, of: World, rule: Any) -> None:
+        self.world = of
+        self.stream = io.StringIO()
+        configure("debug", "json", self.stream)
+        self.metrics = Metrics()
+        self.clusters = {name: Answering(name) for name in (UPPER, A, B)}
+        narration = LoggingObserver(self.metrics, clock, structlog.get_logger("tensile.test"))
+        self.loop = Loop(of, (rule,), self.clusters, narration, Timing(lambda: NOW, lambda: 0.5))
+
+    async def run(self, seconds: float) -> None:
+        """Work for so long."""
+        self.loop.open(A)
+        await asyncio.sleep(seconds)
+        await self.loop.close(A)
+
+    def told(self) -> str:
+        """Return all that was told: lines, problems, metrics, and what was written into events and statuses."""
+        written = [one.carried for one in self.clusters[UPPER].asked if one.ref.kind == EVENT or one.verb == "patch"]
+        return "\n".join(
+            [self.stream.getvalue(), repr(self.world.problems), self.metrics.text().decode(), repr(written)]
+        )
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Any:
+    """Leave the log as it was."""
+    yield
+    structlog.reset_defaults()
+
+
+def refusals(name: str, *values: str) -> list[ClusterError]:
+    """Return errors of a sort that quote values, encoded or not."""
+    sort = ERRORS[name]
+    words = [f"no: {value} is not allowed, nor is {b64encode(value.encode()).decode()}" for value in values]
+    return [sort(one, status=500 if sort is Unreachable else 0, reason="Refused") for one in words] * 5 if sort else []
+
+
+def secret_world(*, is_below: bool) -> World:
+    """Make a world where a pod refers to a Secret that somebody applied, and that has changed since it was copied."""
+    here = world()
+    raised(here)
+    home(here)
+    put(here.lowers[A].upper_pods, upper_pod(spec=referring(secrets=["password"])))
+    above = {**secret("password", annotations={LAST_APPLIED: APPLIED}), "data": {"key": SENT[1]}}
+    put(here.upper.secrets, above)
+    if is_below:
+        made = copy_of({**above, "data": {"key": SENT[0], "more": SENT[0]}}, OWNER_HERE, "default")
+        put(
+            here.lowers[A].secrets,
+            marked({**made, "metadata": {**made["metadata"], "uid": "below"}}, "Secret-password"),
+        )
+    return here
+
+
+@pytest.mark.parametrize(("name", "is_below"), list(product(ERRORS, (False, True))))
+@in_virtual_time
+async def test_copying_a_secret_tells_nothing_of_it(name: str, *, is_below: bool) -> None:
+    """Whether it is made or changed, comes through or not, and whatever the refusal quotes."""
+    telling = Telling(secret_world(is_below=is_below), config.RULE)
+    verb = "patch" if is_below else "create"
+    telling.clusters[A].answer(verb, *refusals(name, OLD if is_below else NEW, NEW))
+    await telling.run(20.0)
+    assert key_of(A, "default", "Secret", "password") not in telling.world.problems or name != "none"
+    sent = [one for one in telling.clusters[A].asked if one.verb == verb]
+    assert any(SENT[1] in repr(one.carried) for one in sent), "it was sent indeed"
+    assert APPLIED not in repr(sent)
+    told = telling.told()
+    assert "password" in told, "its name is told"
+    assert not [one for one in (OLD, NEW, APPLIED, *SENT) if one in told]
+
+
+class Issuing(Answering):
+    """A cluster whose tokens are a value."""
+
+    async def issue(self, account: Ref, request: Manifest) -> bytes:
+        """Issue it."""
+        self.answer("issue", {"spec": {"expirationSeconds": 3600}, "status": {"token": NEW}})
+        return await super().issue(account, request)
+
+
+@pytest.mark.parametrize("name", [one for one in ERRORS if one != "lost"])
+@in_virtual_time
+async def test_a_token_that_is_issued_is_not_told(name: str) -> None:
+    """It is in the request alone that writes it."""
+    rule = ScriptedRule()
+    manifest = marked({**secret("one"), "data": {"token": ""}}, "above")
+    manifest["metadata"]["annotations"][TOKEN_TERM] = ""
+    account = Ref(UPPER, SERVICE_ACCOUNT, "default", "robot")
+    wanted = TokenSecret(Ref(A, SECRET, "default", "one"), account, (TokenRequest("token", {}),), manifest, "because")
+    rule.say(ONE, Decision((wanted,)))
+    telling = Telling(world(), rule)
+    telling.clusters[UPPER] = Issuing(UPPER)
+    telling.clusters[A].answer("create", *refusals(name, NEW))
+    await telling.run(3.0)
+    sent = [one for one in telling.clusters[A].asked if one.verb == "create"]
+    assert any(SENT[1] in repr(one.carried) for one in sent), "it was sent indeed"
+    assert not [one for one in (NEW, SENT[1]) if one in telling.told()]
+
+
+@in_virtual_time
+async def test_what_quotes_nothing_is_told_in_its_own_words() -> None:
+    """So that the tests above could find something."""
+    telling = Telling(secret_world(is_below=False), config.RULE)
+    telling.clusters[A].answer("create", *[Denied("m4rker-of-nobody", status=403, reason="Refused")] * 5)
+    await telling.run(3.0)
+    assert telling.told().count("m4rker-of-nobody") >= 2

@@ -1,0 +1,168 @@
+"""The guard: a start that ends badly leaves nothing, however it ends.
+
+The starts here are stand-ins that begin a guard and a process that sleeps; those with real control planes are in
+test_lifecycle_real.py.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sandbox_waiting import open_directory, until, until_unlocked
+
+from tensile.sandbox import processes, state, stop
+from tensile.sandbox.state import Options, State, claimed
+
+STARTER = """
+import sys
+from pathlib import Path
+from tensile.sandbox import processes, state, stop
+from tensile.sandbox.state import claimed
+from tensile.sandbox.state import Options, State
+
+directory, identity, word = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+with claimed(directory) as claim:
+    watching = stop.begin(directory, identity, claim.made, claim.descriptor)
+    if word != "stateless":
+        state.save(directory, State(identity, Options(), ["upper", "output"], claim.made))
+        (directory / "upper").mkdir()
+    command = ["/bin/sh", "-c", "sleep 600 & sleep 600"]
+    output = directory / "output" if word != "stateless" else Path("/dev/null")
+    processes.spawn(command, processes.environment(identity, directory), output)
+    if word == "bound":
+        watching.started()
+    print("started", flush=True)
+    if word == "kept":
+        watching.release()
+    elif word != "bound":
+        sys.stdin.read()
+if word == "bound":
+    sys.stdin.read()
+"""
+
+
+class Start:
+    """A stand-in's start of a sandbox, in a process of its own; made by the fixture `begin`."""
+
+    def __init__(self, directory: Path, word: str) -> None:
+        self.directory = directory
+        self.identity = uuid.uuid4().hex
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", STARTER, str(directory), self.identity, word],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(stop.PACKAGE_ROOT)},
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"started\n"
+
+    def left(self) -> list[int]:
+        """Return the processes that carry this start's identity."""
+        return processes.marked(self.identity)
+
+    def end(self, number: signal.Signals) -> None:
+        """End the start by a signal, and wait for the guard to let go of the directory."""
+        descriptor = open_directory(self.directory)
+        self.process.send_signal(number)
+        self.process.communicate()
+        until_unlocked(descriptor)
+
+
+@pytest.fixture
+def starts() -> Iterator[list[Start]]:
+    """Starts that are all over when the test is."""
+    begun: list[Start] = []
+    yield begun
+    for start in begun:
+        start.process.kill()
+        start.process.communicate()
+        processes.end_all(start.identity)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("word", ["begun", "stateless"])
+def test_a_start_that_is_killed_leaves_nothing(
+    tmp_path: Path, starts: list[Start], number: signal.Signals, word: str
+) -> None:
+    """Neither a process nor a file is left, whether the state was written yet or not."""
+    start = Start(tmp_path / "s", word)
+    starts.append(start)
+    until(start.left, "the start's process")
+    start.end(number)
+    assert start.left() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_others_files_survive_a_start_that_is_killed(tmp_path: Path, starts: list[Start]) -> None:
+    """A directory that was there before stays, with what was in it."""
+    (tmp_path / "notes.txt").write_text("mine")
+    start = Start(tmp_path, "begun")
+    starts.append(start)
+    start.end(signal.SIGKILL)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_what_is_to_be_kept_outlives_its_start(tmp_path: Path, starts: list[Start]) -> None:
+    """Once the guard was released, the end of the starter ends nothing."""
+    start = Start(tmp_path / "s", "kept")
+    starts.append(start)
+    start.process.communicate()
+    assert start.process.returncode == 0
+    assert start.left()
+    assert (tmp_path / "s" / "upper").is_dir()
+
+
+def test_a_bound_sandbox_ends_with_its_starter(tmp_path: Path, starts: list[Start]) -> None:
+    """A sandbox that belongs to a process goes with it, even by SIGKILL long after the start."""
+    start = Start(tmp_path / "s", "bound")
+    starts.append(start)
+    start.process.kill()
+    until(lambda: not start.directory.exists(), "the removal of the directory")
+    assert start.left() == []
+
+
+def test_a_bound_sandbox_can_be_worked_on(tmp_path: Path, starts: list[Start]) -> None:
+    """The guard of a running sandbox does not keep others from its directory."""
+    start = Start(tmp_path / "s", "bound")
+    starts.append(start)
+    with claimed(start.directory) as claim:
+        assert claim.made == []
+    assert start.left()
+
+
+def test_a_later_sandbox_in_the_same_place_is_not_touched(tmp_path: Path) -> None:
+    """A guard cleans up after its own sandbox only."""
+    later = State("later", Options(), ["upper"], [])
+    state.save(tmp_path, later)
+    (tmp_path / "upper").mkdir()
+    stop.clean(tmp_path, "earlier", [str(tmp_path)])
+    assert state.load(tmp_path) == later
+    assert (tmp_path / "upper").is_dir()
+
+
+def begin(directory: Path, identity: str) -> stop.CleanupGuard:
+    """Begin a guard of a sandbox whose state is written."""
+    with claimed(directory) as claim:
+        state.save(directory, State(identity, Options(), [], claim.made))
+        return stop.begin(directory, identity, claim.made, claim.descriptor)
+
+
+def test_an_error_in_the_start_cleans_up_before_it_is_told(tmp_path: Path) -> None:
+    """When the error arrives everything is gone already."""
+    watching = begin(tmp_path / "s", uuid.uuid4().hex)
+    with pytest.raises(ValueError, match="went wrong"), stop.unless_done(watching, bound=False):
+        raise ValueError("went wrong")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_an_error_everything_stays(tmp_path: Path) -> None:
+    """A start that went well keeps its files, and the guard has gone."""
+    watching = begin(tmp_path / "s", uuid.uuid4().hex)
+    with stop.unless_done(watching, bound=False):
+        pass
+    assert (tmp_path / "s" / state.FILE).exists()
