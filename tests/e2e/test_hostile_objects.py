@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from enginekit import A, B, Ground, edit_lower, ran
+from enginekit import A, B, Ground, edit_lower, ran, with_fields
 from sitekit import Manifest, is_ready
 
 from tensile.names import OWNER, WRITTEN_IMAGES, WRITTEN_KEYS
@@ -91,6 +91,9 @@ ODD: dict[str, dict[str, Any]] = {
 """Pods without a controller, each with something in it that is seldom there."""
 
 
+MOVES = with_fields(descheduler={"recreateBarePods": True})
+
+
 async def test_what_one_pod_says_keeps_no_other_in_a_lower_that_is_drained(ground: Ground) -> None:
     """All of them leave, in whatever order they are looked at; a plan can be made, and what does not count is said."""
     closed = edit_lower(B, maintenance="cordon")
@@ -108,10 +111,10 @@ async def test_what_one_pod_says_keeps_no_other_in_a_lower_that_is_drained(groun
             ground.pod_path(name), lambda one: one["spec"].get("nodeName") == ground.nodes[A] and is_ready(one)
         )
     assert "infinity" in await ground.told(made["no-number"], "ClusterSelectorInvalid")
-    path = ground.save(edit_lower(A, maintenance="drain"))
+    path = ground.save(MOVES, edit_lower(A, maintenance="drain"))
     planned = await ran([sys.executable, "-m", "tensile", "plan", "-f", str(path)])
     assert planned.code == 2, planned.err
-    await ground.reload(edit_lower(A, maintenance="drain"))
+    await ground.reload(MOVES, edit_lower(A, maintenance="drain"))
     for name in made:
         await ground.upper.until(
             ground.pod_path(name), lambda one: one["spec"].get("nodeName") == ground.nodes[B] and is_ready(one)
@@ -136,7 +139,7 @@ async def test_a_pod_that_takes_its_time_keeps_no_other_in_a_lower_that_is_drain
     await ground.sites[A].patch(ground.pod_path(name), {"metadata": {"finalizers": ["example.com/held"]}})
     await ground.kubectl("delete", "pod", name, "--wait=false")
     await ground.upper.until(ground.pod_path(name), lambda one: one["metadata"]["deletionGracePeriodSeconds"] > 2**62)
-    await ground.reload(edit_lower(A, maintenance="drain"))
+    await ground.reload(MOVES, edit_lower(A, maintenance="drain"))
     await ground.upper.until(
         ground.pod_path("other"), lambda one: one["spec"].get("nodeName") == ground.nodes[B] and is_ready(one)
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from enginekit import A, B, Edit, edit_lower
+from enginekit import A, B, Edit, edit_lower, polled
 from programkit import STAMP, Program, served, streaming
 from sitekit import Manifest, condition_of, is_ready
 
@@ -89,6 +89,12 @@ class Row(Program):
             assert await self.kubectl("exec", POD[lower], "--", "echo", lower) == (0, f"{lower}\n", "")
 
 
+def is_open(port: int) -> bool:
+    """Report whether a port takes connections; a Node may say the port of an engine that has ended."""
+    with socket.socket() as made:
+        return made.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Row]:
     """The program on a topology whose nodes have no ports of their own."""
@@ -129,6 +135,7 @@ async def test_new_nodes_have_their_ports_by_place(program: Row, ports: dict[str
     await program.answers(B)
     await program.stop()
     await program.start(in_row(B))
+    await polled(lambda: is_open(program.row[1]))
     await program.says(B, program.row[1])
     await program.answers(B)
     await program.reload(in_row(B, A))

@@ -42,12 +42,6 @@ def renamed(file: Manifest) -> None:
     node["name"] += "-renamed"
 
 
-def moved_port(file: Manifest) -> None:
-    """Serve a lower's node at another port."""
-    node = next(one for one in file["lowers"] if one["name"] == A)["node"]
-    node["kubeletPort"] = file["kubelet"]["port"]
-
-
 LABEL = edit_lower(A, node={"labels": {"tier": "gold"}})
 CASES = {
     "label": Case(1, (LABEL,)),
@@ -58,7 +52,6 @@ CASES = {
     "reserve": Case(1, (edit_lower(A, capacity={"basis": "allocatable", "reserve": {"cpu": "48"}}),), by_status=True),
     "cordon": Case(1, (edit_lower(A, maintenance="cordon"),)),
     "uncordon": Case(1, (), before=(edit_lower(A, maintenance="cordon"),)),
-    "port": Case(1, (moved_port,)),
     "empty-lower-removed": Case(1, (without_lower(B),)),
     "lower-added": Case(1, (), before=(without_lower(B),)),
     "lower-with-pods-removed": Case(1, (without_lower(A),)),
