@@ -101,8 +101,8 @@ def watching(of: World) -> World:
     """Let a world have the caches of the kind, on both sides."""
     above, below = followed()
     of.upper.more[NETWORK_POLICY], of.lowers[A].more[NETWORK_POLICY] = watches.cache_of(above), watches.cache_of(below)
-    synced(of.upper.more)
-    synced(of.lowers[A].more)
+    synced(*of.upper.more.values())
+    synced(*of.lowers[A].more.values())
     return of
 
 
