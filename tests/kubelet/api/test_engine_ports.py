@@ -280,8 +280,8 @@ def test_only_ports_of_our_own_nodes_from_kubelet_port_on_are_kept() -> None:
     here = world()
     for name, port, is_ours in (("lower-a", 10361, True), ("lower-b", 22, True), ("edge", 10362, False)):
         node = raised(here, name).manifest() if is_ours else thing("Node", name, "")
-        node["status"] = {**node.get("status", {}), "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
-        put(here.upper.nodes, node)
+        status = {**node.get("status", {}), "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
+        put(here.upper.nodes, {**node, "status": status})
     assert noted_ports(here) == {"lower-a": 10361}
     reload(here, more="kubelet: {port: 20000}\n")
     assert noted_ports(here) == {}
