@@ -126,8 +126,11 @@ def annotations(manifest: Manifest) -> dict[str, str]:
 
 def controller_of(manifest: Manifest) -> Manifest:
     """Return the ownerReference to the object's controller, {} when it has none."""
-    owners: list[Manifest] = metadata(manifest).get("ownerReferences") or []
-    return next((owner for owner in owners if owner.get("controller")), {})
+    for owner in (manifest.get("metadata") or {}).get("ownerReferences") or ():
+        if owner.get("controller"):
+            found: Manifest = owner
+            return found
+    return {}
 
 
 def uid(manifest: Manifest) -> str:

@@ -32,6 +32,7 @@ OWN_SANDBOX = {
     "tests/e2e/test_rights_e2e.py",
     "tests/e2e/test_spread_e2e.py",
     "tests/e2e/test_extender_e2e.py",
+    "tests/e2e/test_older_kubernetes.py",
     "tests/e2e/test_streams.py",
     "tests/e2e/test_webhook_e2e.py",
     "tests/faults/test_credentials_real.py",

@@ -24,8 +24,8 @@ _MADE = """
 {share:.1%} of what passes on the real node passes through the virtual node.
 
 Made on {date} with tensile {tensile}, Kubernetes {cluster} and Python {python}, by
-`python -m bench.conformance{options}`: {procs} processes, {times}, upstream's time limits, no test tried twice. The
-tests are those that are [Conformance] and neither Serial nor Slow.
+`python -m bench.conformance{options}`: {procs} processes, {times}, upstream's time limits. The tests are those that are
+[Conformance] and neither Serial nor Slow. {repeated}
 """
 _THROUGH = """
 ## Pass directly, not through the virtual node
@@ -77,6 +77,7 @@ def _made(kept: dict[str, Any]) -> str:
         options=f" --runs {run['runs']}" if run["runs"] > 1 else "",
         procs=run["procs"],
         times=_times(run["runs"], kept["unsteady"]),
+        repeated=_repeated(kept.get("repeated", ())),
     )
 
 
@@ -85,6 +86,16 @@ def _times(runs: int, unsteady: Sequence[str]) -> str:
     if runs == 1:
         return "once"
     return f"{runs} times, {f'and {len(unsteady)} tests differ' if unsteady else 'with the same outcome each time'}"
+
+
+def _repeated(names: Sequence[str]) -> str:
+    """Return which tests were run again by themselves."""
+    if not names:
+        return "No test was run a second time."
+    which = "; ".join(map(_cell, names))
+    return (
+        f"A test that fails without a known reason is run once more by itself, and that counts. It was so of: {which}."
+    )
 
 
 def _row(row: dict[str, Any]) -> str:

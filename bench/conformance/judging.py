@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from bench.conformance.report import Case, Outcome, Row, rows, share
+from bench.conformance.report import PASSED, SKIPPED, Case, Outcome, Row, rows, share
 
 REASONS = Path(__file__).parent / "reasons.yaml"
 BAR = 0.99
@@ -64,6 +64,12 @@ def broken(tests: Sequence[Case], known: Reasons, *, whole: bool = True) -> list
     return found + ([f"{part:.2%} of what passes directly passes through, less than {BAR:.0%}"] if part < BAR else [])
 
 
+def unexplained(run: Iterable[Outcome], known: Mapping[str, str]) -> list[str]:
+    """Return the tests that failed in a run without a reason that is known."""
+    failed = [one.name for one in run if one.state not in (PASSED, SKIPPED)]
+    return [name for name in failed if not any(part in name for part in known)]
+
+
 def unsteady(tests: Iterable[Case]) -> list[str]:
     """Return the tests that pass in one run of a side and fail in another."""
     return [test.name for test in tests if not test.is_steady]
@@ -96,6 +102,7 @@ def result(tests: Sequence[Case], known: Reasons) -> dict[str, Any]:
         "failing_directly": [one._asdict() for one in failing_directly(tests, known)],
         "failing_through": [one._asdict() for one in failing_through(tests, known)],
         "unsteady": unsteady(tests),
+        "repeated": [test.name for test in tests if test.was_repeated],
         "left_out_by_themselves": {test.name: _last(test) for test in tests if not test.is_run},
         "unneeded_reasons": unneeded(tests, known),
         "tests": {test.name: _states(test) for test in tests},

@@ -22,7 +22,10 @@ _PASSING = (
 
 
 class Outcome(NamedTuple):
-    """How one test went in one run; what failed, and where in the suite's sources, is "" where nothing did."""
+    """How one test went in one run; what failed, and where in the suite's sources, is "" where nothing did.
+
+    `was_repeated`: it failed among others, and this is how it went when it was run by itself after them.
+    """
 
     name: str
     sig: str
@@ -30,6 +33,7 @@ class Outcome(NamedTuple):
     seconds: float
     message: str = ""
     where: str = ""
+    was_repeated: bool = False
 
 
 class Case(NamedTuple):
@@ -60,6 +64,11 @@ class Case(NamedTuple):
         """Whether there is a run in which it did not leave itself out, as for want of a second node."""
         return any(one.state != SKIPPED for one in (*self.direct, *self.through))
 
+    @property
+    def was_repeated(self) -> bool:
+        """Whether there is a run in which it failed among others and was run again by itself."""
+        return any(one.was_repeated for one in (*self.direct, *self.through))
+
 
 class Row(NamedTuple):
     """One line of the table: of the tests of a sig, how many passed on each side, and on both."""
@@ -76,6 +85,12 @@ def outcomes(report: bytes) -> list[Outcome]:
     suites = orjson.loads(report)
     found = [spec for suite in suites for spec in suite.get("SpecReports") or () if _chosen(spec)]
     return sorted(map(_outcome, found))
+
+
+def repeated(run: Iterable[Outcome], again: Iterable[Outcome]) -> list[Outcome]:
+    """Return a run with what came of the tests that were run again by themselves."""
+    found = {one.name: one._replace(was_repeated=True) for one in again}
+    return [found.get(one.name, one) for one in run]
 
 
 def joined(direct: Sequence[Sequence[Outcome]], through: Sequence[Sequence[Outcome]]) -> list[Case]:

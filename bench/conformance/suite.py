@@ -1,15 +1,16 @@
 """Runs the suite on one side: by Ginkgo, in several processes, to its end or to ours.
 
-Which tests are run is said in Ginkgo's labels, which upstream gives them. Nothing of upstream is changed: its time
-limits stay, and no test is tried a second time.
+Which tests are run is said in Ginkgo's labels, which upstream gives them. Nothing of upstream is changed, and its time
+limits stay.
 """
 
 import os
+import re
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +39,11 @@ class Selection(NamedTuple):
         """The label filter for Ginkgo."""
         own = f"Conformance && ({' || '.join(SIGS)})"
         return own if self.serial else f"{own} && !Serial && !Slow"
+
+
+def by_names(names: Iterable[str]) -> str:
+    """Return the regular expression, in Go's syntax, that matches tests of exactly these names."""
+    return "|".join(re.escape(name).replace("\\ ", " ") for name in names)
 
 
 class Side(NamedTuple):

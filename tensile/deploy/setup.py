@@ -19,7 +19,6 @@ WEBHOOK = f"{NAME}-webhook"
 """The name of the webhook's Service, unless the topology names one."""
 METRICS, EXTENDER = f"{NAME}-metrics", f"{NAME}-extender"
 """The names of the other Services."""
-_ROOM = 100
 _LAST = 65535
 _FIRST_PROBED = 8081
 _WIDTH = 120
@@ -46,12 +45,8 @@ class Setup(NamedTuple):
     @property
     def servers(self) -> dict[str, int]:
         """The ports of the engine by name, without those of virtual nodes."""
-        topology = self.topology
-        found = {"metrics": topology.telemetry.port}
-        for name, server in (("webhook", topology.webhook), ("extender", topology.extender)):
-            if server.enabled:
-                found[name] = server.port
-        return found
+        found = self.topology.server_ports
+        return {"metrics": found.pop("telemetry"), **found}
 
     @property
     def kubelets(self) -> list[tuple[int, int]]:
@@ -60,10 +55,10 @@ class Setup(NamedTuple):
         The first range has room for lowers that are added later, so that the NetworkPolicy need not change for each of
         them.
         """
-        first = self.topology.kubelet.port
-        last = min(first + max(_ROOM, len(self.topology.lowers)) - 1, _LAST)
-        own = {lower.node.kubelet_port for lower in self.topology.lowers}
-        return [(first, last), *((port, port) for port in sorted(own) if not first <= port <= last)]
+        usual = self.topology.kubelet_ports
+        given = (lower.node.kubelet_port for lower in self.topology.lowers)
+        own = {port for port in given if port and port not in usual}
+        return [(usual[0], usual[-1]), *((port, port) for port in sorted(own))]
 
     @property
     def probed(self) -> int:

@@ -48,7 +48,7 @@ async def _looked(
     upper = HttpCluster(UPPER, await ways.upper_access(topology.upper))
     try:
         async with asyncio.timeout(PATIENCE):
-            upper_uid = await upper.identity()
+            upper_uid = await upper.identify()
             asked = await _asked(upper, pod) if pod else None
         secrets = await _secrets(upper, topology)
         sight, *lowers = await asyncio.gather(_sight(upper), *(_lower(spec, ways, secrets) for spec in topology.lowers))

@@ -1,7 +1,6 @@
 """Runs `tensile explain` and `tensile simulate` and returns their output."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
@@ -11,6 +10,7 @@ from tensile.diagnostics.collect import looked, looked_at
 from tensile.diagnostics.explain import explained, explanation_text
 from tensile.diagnostics.podfile import Template
 from tensile.diagnostics.simulate import Addition, Case, simulated, simulation_text
+from tensile.engine.clusters import utc_now
 from tensile.engine.lower import ClusterAccess
 from tensile.errors import TensileError
 from tensile.topology import Topology
@@ -24,15 +24,15 @@ def explain(topology: Topology, ways: ClusterAccess, pod: str, output: str) -> s
     namespace, _, name = pod.partition("/")
     if not namespace or not name or "/" in name:
         raise TensileError(f"explain pod {pod!r}: write NAMESPACE/NAME")
-    document = explained(*looked_at(topology, ways, _now, namespace, name))
+    document = explained(*looked_at(topology, ways, utc_now, namespace, name))
     return as_json(document) if output == "json" else explanation_text(document)
 
 
 def pictured(topology: Topology, ways: ClusterAccess, snapshot: Path | None) -> FleetSnapshot:
     """Return a snapshot of the clusters as they are now, or the one that was saved in a file."""
     if snapshot is None:
-        return looked(topology, ways, _now)
-    return picture_of(snapshot.read_bytes(), topology, _now(), str(snapshot))
+        return looked(topology, ways, utc_now)
+    return picture_of(snapshot.read_bytes(), topology, utc_now(), str(snapshot))
 
 
 def simulate(picture: FleetSnapshot, template: Template | None, case: Case, output: str) -> tuple[str, bool]:
@@ -64,7 +64,3 @@ def _addition(text: str) -> Addition:
     if not lower or not count.isdecimal() or not int(count):
         raise TensileError(f"--add-nodes {text!r}: write LOWER=COUNT, or LOWER/NODE=COUNT for nodes like NODE")
     return Addition(lower, int(count), like)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from tensile.kube.cluster import Selection
 from tensile.kube.fleet import InformerSpec
 from tensile.kube.store import Cache
+from tensile.kubelet.node import capacity, status
 from tensile.kubelet.node.capacity import node_offer
 from tensile.kubelet.node.rule import NodeRule
 from tensile.kubelet.pods import service_account, unbound
-from tensile.kubelet.pods.orphans import OrphanRule
 from tensile.kubelet.pods.rule import PodRule
 from tensile.kubelet.pods.token_rule import TokenRule
 from tensile.kubelet.pods.unbound import UnboundPodRule
@@ -41,19 +41,11 @@ from tensile.reconcile.ownership import digest_marks, digest_node
 from tensile.reconcile.pods.demand import pod_demand
 from tensile.reconcile.pods.index import INDEXES_ABOVE, INDEXES_BELOW, digest_above, digest_below
 from tensile.reconcile.rules import namespaces
-from tensile.reconcile.rules.claim_orphans import ClaimOrphanRule
 from tensile.reconcile.rules.claim_rule import ClaimRule
-from tensile.reconcile.rules.config import ConfigRule
-from tensile.reconcile.rules.endpoint_slices import EndpointSliceRule
-from tensile.reconcile.rules.namespace_cleanup import NamespaceCleanupRule
 from tensile.reconcile.rules.namespaces import NamespaceRule
 from tensile.reconcile.rules.network_policies import NetworkPolicyRule
-from tensile.reconcile.rules.orphans import ServiceOrphanRule
-from tensile.reconcile.rules.rbac import RBACRule, existence
-from tensile.reconcile.rules.rbac_orphans import RBACOrphanRule
-from tensile.reconcile.rules.service_accounts import ServiceAccountRule
-from tensile.reconcile.rules.services import ServiceRule
-from tensile.reconcile.rules.volume_rule import VolumeRule
+from tensile.reconcile.rules.rbac import existence
+from tensile.reconcile.rules.volumes import VolumeRule
 from tensile.reconcile.schemas import checked
 from tensile.reconcile.world import LowerWorld, NamespaceNaming, UpperWorld
 from tensile.topology import Controller, Lower
@@ -124,7 +116,7 @@ def lower_world(
         accounts=Cache(existence),
         config_maps=Cache(checked(CONFIG_MAP, digest_marks), ownership.INDEXES),
         secrets=Cache(checked(SECRET, service_account.digest), service_account.INDEXES),
-        nodes=Cache(node_offer),
+        nodes=Cache(node_offer, capacity.INDEXES),
         more=watches.caches(above=False),
         naming=naming if spec.namespaces.mapping == "prefix" else None,
         mark=naming.mark if naming is not None else "",
@@ -177,9 +169,6 @@ def _controllers_feeds(
 
 def rules() -> tuple[Rule, ...]:
     """Return all rules, in the order in which their keys are listed."""
-    spaces = (NamespaceRule(), NamespaceCleanupRule())
-    identities = (ServiceAccountRule(), RBACRule(), RBACOrphanRule(), TokenRule())
-    services = (ServiceRule(), EndpointSliceRule(), ServiceOrphanRule(), NetworkPolicyRule())
-    storage = (ClaimRule(), VolumeRule(), ClaimOrphanRule())
-    pods = (PodRule(), OrphanRule(), UnboundPodRule(), DrainRule(), DeschedulerRule(), RecreateRule())
-    return (NodeRule(), *spaces, ConfigRule(), *identities, *services, *storage, *pods)
+    others = (TokenRule(), NetworkPolicyRule(), ClaimRule(), VolumeRule())
+    pods = (PodRule(), *status.RULES, UnboundPodRule(), DrainRule(), DeschedulerRule(), RecreateRule())
+    return (NodeRule(), NamespaceRule(), *watches.MIRRORED, *others, *pods)

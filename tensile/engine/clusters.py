@@ -52,13 +52,13 @@ class Connections(Mapping[str, Cluster]):
         self._fleet = fleet
 
     def __getitem__(self, name: str) -> Cluster:
-        return self._fleet.cluster(name)
+        return self._fleet[name].cluster
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._fleet.names())
+        return iter(self._fleet)
 
     def __len__(self) -> int:
-        return len(self._fleet.names())
+        return len(self._fleet)
 
 
 def utc_now() -> datetime:
@@ -106,7 +106,7 @@ class Clusters:
 
     async def make_world(self, topology: Topology, node_address: str) -> World:
         """Wait for the upper cluster and return the world, without lowers yet."""
-        owner = owner_of(await self.fleet.identified(UPPER), topology.name)
+        owner = owner_of(await self.fleet[UPPER].identified(), topology.name)
         upper = upper_world()
         upper.account = account_namespace(self._access)
         inside = self.ways.is_inside(topology.upper)
@@ -122,11 +122,11 @@ class Clusters:
         """
         world = self.world
         for feed in upper_feeds(world.upper, world.owner, world.topology.enabled):
-            self.fleet.ensure(feed)
+            self.fleet.follow(feed)
         for lower in world.lowers.values():
-            if lower.name in self.fleet.names():
+            if lower.name in self.fleet:
                 for feed in lower_feeds(lower, world.owner, places=world.topology.places):
-                    self.fleet.ensure(feed)
+                    self.fleet.follow(feed)
         for joined in self.joined.values():
             joined.hear_events()
 

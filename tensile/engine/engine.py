@@ -9,19 +9,22 @@ touched, and its open streams continue.
 
 import asyncio
 import random
+from contextlib import suppress
 
 import structlog
 
 from tensile.engine.caches import rules
 from tensile.engine.clusters import Clusters, CredentialChecks, node_address, utc_now
 from tensile.engine.extender_server import ExtenderServer
-from tensile.engine.kubelet_server import KubeletServers, endpoints_of
+from tensile.engine.kubelet_server import KubeletServers, endpoints_of, noted_ports
 from tensile.engine.lower import ClusterAccess, LowerConnection
-from tensile.engine.servers import ReloadableServer, WebhookPort, own_namespace
+from tensile.engine.servers import WebhookPort, own_namespace
 from tensile.engine.transitions import Action, Transition, defer, has_to_map, plan_transition, removed_lowers
+from tensile.errors import Denied, TensileError
 from tensile.kube.fleet import Fleet
 from tensile.kube.net import supervised
 from tensile.kubelet.api.pods import MirroredPods
+from tensile.kubelet.api.server import NodeEndpoint
 from tensile.kubelet.node import rule
 from tensile.objects import CLAIM, UPPER
 from tensile.policy.webhook.admission_policy import PolicyRegistration
@@ -31,10 +34,12 @@ from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.rules.services import form
 from tensile.reconcile.world import LowerWorld, World
-from tensile.topology import Kubelet, Lower, Topology
+from tensile.topology import Lower, Topology
 from tensile.topology.diff import concerns_all
 
 _LOOK = 1.0
+_RESPONSE = 3.0
+"""Seconds to wait for the upper cluster where a kubelet port is in use."""
 _log = structlog.get_logger("tensile.engine.engine")
 
 
@@ -60,12 +65,13 @@ class Engine:
         self._leads = True
         self._changing = asyncio.Lock()
         self._put_off: tuple[str, ...] = ()
-        self._parts: tuple[ReloadableServer, ...] = ()
+        self._parts: tuple[WebhookPort | ExtenderServer, ...] = ()
 
     @property
     def pending(self) -> tuple[str, ...]:
         """Parts of the topology that are not active yet, one message each."""
-        return (*self._put_off, *(words for part in self._parts for words in part.pending))
+        waiting = (*self.hook.server.pending, *self.extender.pending) if self._parts else ()
+        return (*self._put_off, *waiting)
 
     @property
     def is_running(self) -> bool:
@@ -94,27 +100,39 @@ class Engine:
     async def _open(self) -> None:
         await self.clusters.open_upper(self.topology)
         self.ports = self._ports(self.topology)
-        await self.ports.open(endpoints_of(self.topology, {}, self._pods))
-        world = await self.clusters.make_world(self.topology, self._address(self.topology))
+        world = await self._made_world()
         _say_without_alias(world)
         self.hook = WebhookPort(self._home_of_webhook(world), self.clusters.fleet)
         self.extender = ExtenderServer(
             world, self.clusters.connections[UPPER], self._ways.directory, self.clusters.fleet.watcher
         )
-        self._hooked, self._extended = (
-            ReloadableServer("webhook", self.hook),
-            ReloadableServer("extender", self.extender),
-        )
-        self._parts = (self._hooked, self._extended)
+        self._parts = (self.hook, self.extender)
         inside = own_namespace(self._ways.account)
         self.admission = PolicyRegistration(self.clusters.connections[UPPER], world.owner, inside)
-        await self._hooked.open(self.topology)
+        await self.hook.open(self.topology)
         timing = Timing(utc_now, random.random)
         self.trials = CredentialChecks(
             lambda spec: self._ways.lower_access(spec, world.upper.secrets), self.clusters.fleet.watcher
         )
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
-        await self._serve()
+        with suppress(Denied):  # without Nodes to be read there are none to be served
+            await self.clusters.fleet[UPPER].listed(world.upper.nodes)
+        await self.ports.open(self._endpoints())
+
+    async def _made_world(self) -> World:
+        """Return the world when the upper cluster has responded; raises TensileError for a port in use before that.
+
+        Then it is soon known whether a Node has another port, so that this one is not needed.
+        """
+        address = self._address(self.topology)
+        try:
+            await self.ports.open(endpoints_of(self.topology, {}, self._pods, {}))
+        except TensileError:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RESPONSE):
+                    return await self.clusters.make_world(self.topology, address)
+            raise
+        return await self.clusters.make_world(self.topology, address)
 
     async def lead(self) -> None:
         """Join the lower clusters and begin to lead.
@@ -125,11 +143,10 @@ class Engine:
         """
         async with self._changing:
             if self._leads:
-                await self._extended.open(self.topology)
+                await self.extender.open(self.topology)
             else:
                 self._leads = True
-                await self._hooked.follow(self.topology)
-                await self._extended.follow(self.topology)
+                await _follow(self.topology, self.hook, self.extender)
             self.admission.follow(self.topology)
             await self._bring_lowers()
             jobs = (("lookout", self._keep_looking), ("admission policy", self.admission.run))
@@ -167,18 +184,16 @@ class Engine:
     async def _reload(self, topology: Topology) -> None:
         before, self.topology = self.topology, topology
         self.clusters.world.topology = topology
-        for part in self._parts:
-            await part.release_port(topology)
-        if _shown(topology) != _shown(before):
+        if topology.kubelet != before.kubelet:
             await self._renew_ports()
         await self._serve()
-        await self._hooked.follow(topology)
+        await _follow(topology, self.hook)
         if self.is_leader:
             self.admission.follow(topology)
             await self._bring_lowers()
         self.clusters.follow_controllers()
         if self.is_leader:
-            await self._extended.follow(topology)
+            await _follow(topology, self.extender)
         await self.clusters.leave_places()
         for name in tuple(self._opened) if concerns_all(before, topology) else ():
             self._wake(name)
@@ -209,9 +224,7 @@ class Engine:
 
     def _cuts(self, found: Transition) -> bool:
         """Report whether an open connection would be closed and replaced by another one to the same lower."""
-        return (
-            found.deed is Action.JOIN and found.before is not None and found.before.name in self.clusters.fleet.names()
-        )
+        return found.deed is Action.JOIN and found.before is not None and found.before.name in self.clusters.fleet
 
     async def _take(self, found: Transition) -> None:
         before = self.clusters.joined[found.before.name] if found.before is not None else None
@@ -279,13 +292,15 @@ class Engine:
 
     async def _serve(self) -> None:
         """Serve every virtual node that can be served now, and set the port on its Node."""
-        joined = self.clusters.joined
-        await self.ports.arrange(endpoints_of(self.topology, joined, self._pods))
-        for lower in (one.lower for one in joined.values() if one.lower.connected):
+        await self.ports.serve(self._endpoints())
+        for lower in (one.lower for one in self.clusters.joined.values() if one.lower.connected):
             port = self.ports.port(lower.node)
             if lower.port != port:
                 lower.port = port
                 self._wake(lower.name)
+
+    def _endpoints(self) -> dict[str, NodeEndpoint]:
+        return endpoints_of(self.topology, self.clusters.joined, self._pods, noted_ports(self.clusters.world))
 
     def _pods(self, lower: LowerWorld) -> MirroredPods:
         connections = self.clusters.connections
@@ -318,8 +333,7 @@ class Engine:
 
     def _greet(self) -> None:
         """Retry waiting keys at once when an unreachable cluster responds again."""
-        fleet = self.clusters.fleet
-        silent = {name for name in fleet.names() if fleet.silent(name)}
+        silent = {name for name, opened in self.clusters.fleet.items() if opened.silent}
         if self._silent - silent:
             self.loop.expedite(LONGEST_REST)
         self._silent = silent
@@ -338,9 +352,11 @@ class Engine:
             self.loop.enqueue_all(name)
 
 
-def _shown(topology: Topology) -> Kubelet:
-    """Return the settings with which all virtual nodes are served, without the port."""
-    return topology.kubelet.model_copy(update={"port": 0})
+async def _follow(topology: Topology, *parts: WebhookPort | ExtenderServer) -> None:
+    """Have servers follow the active topology; what is not possible yet is pending, and they try it again."""
+    for part in parts:
+        with suppress(TensileError):
+            await part.open(topology)
 
 
 def _say_without_alias(world: World) -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import structlog
 
 from tensile.engine.kubelet_server import authority_of, files_of, kept_files
+from tensile.errors import TensileError
 from tensile.kube.cluster import Cluster
 from tensile.kube.file_watch import FileCache, FileWatcher
 from tensile.kube.net import supervised
@@ -34,6 +35,8 @@ from tensile.topology import Kubelet, Topology
 
 _LOOK = 10.0
 """Seconds between checks of what no file watch reports: a published CA, the end of a self-signed certificate."""
+_AGAIN = 1.0
+"""Seconds until what failed is tried again."""
 _WHO = "extender"
 _ADVICE = (
     "the upper scheduler cannot verify it: set kubelet.tlsCertFile and kubelet.tlsKeyFile, and the certificate's "
@@ -86,13 +89,14 @@ class ExtenderServer:
             upper, lambda: self._port.extender if self._port else None, clock=clock, now=now
         )
         self._port: ExtenderPort | None = None
-        self._section: Section
+        self._topology: Topology
         self._papers: _Papers | None = None
-        self._latest: _Papers | None = None
-        """The last one made, also if its port could not be opened."""
-        self._tls: ssl.SSLContext
+        self._tls: ssl.SSLContext | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._changing = asyncio.Lock()
+        self.pending: tuple[str, ...] = ()
+        """Why it is not served as the topology says."""
+        self._told: tuple[str, ...] = ()
 
     @property
     def port(self) -> int:
@@ -100,21 +104,15 @@ class ExtenderServer:
         return self._port.port if self._port else 0
 
     async def open(self, topology: Topology) -> None:
-        """Serve as a topology says; raises TensileError, with nothing changed, if that is not possible."""
+        """Serve as a topology says; raises TensileError if that is not possible yet: it is tried again."""
         if not topology.extender.enabled:
             await self.close()
-            self._latest = None
             return
-        async with self._changing:
-            papers = self._papers_of(topology)
-            await self._listen(topology.extender, await papers.tls())
-            before, self._papers = self._papers, papers
-            if before is not None and before is not papers:
-                before.files.close()
+        self._topology = topology
         if not self._tasks:
-            looking = supervised("certificates of the extender", self._keep_looking)
+            looking = supervised("extender", self._keep_looking)
             self._tasks = [looking, supervised("preemption", self._preemptor.run)]
-        self.follow()
+        await self._serve()
 
     def follow(self) -> None:
         """Track the lowers that are joined now, and no others."""
@@ -140,10 +138,12 @@ class ExtenderServer:
         return found
 
     async def look(self) -> None:
-        """Use a new certificate or client CA, if there is one."""
-        async with self._changing:
-            if self._port is not None and self._papers is not None:
-                await self._show(self._port, await self._papers.tls())
+        """Use a new certificate or client CA, if there is one, or a port that was taken before."""
+        with suppress(TensileError):
+            await self._serve()
+        if self.pending and self.pending != self._told:
+            _log.error("the extender is not served as the topology says", why=self.pending[0])
+        self._told = self.pending
 
     async def close(self) -> None:
         """Stop serving, and drop all state."""
@@ -153,56 +153,56 @@ class ExtenderServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._wants.clear()
         async with self._changing:
-            port, papers, self._port, self._papers = self._port, self._papers, None, None
-            for each in (papers, self._latest):
-                if each is not None:
-                    each.files.close()
+            port, papers, self._port, self._papers, self._tls = self._port, self._papers, None, None, None
+            if papers is not None:
+                papers.files.close()
             if port is not None:
                 await port.close()
+            self.pending = ()
         self.follow()
 
     def _papers_of(self, topology: Topology) -> _Papers:
         """Return the TLS inputs of a topology; the present ones if they are unchanged."""
         kubelet, address = topology.kubelet, self._world.node_address
-        known = self._latest
+        known = self._papers
         if known is None or (known.section, known.serving.address) != (kubelet, address):
             kept = kept_files(topology, self._directory, self._watcher, self._touched.set)
             serving = ServingCertificate(
                 _log, address, files_of(topology, self._directory), advice=_ADVICE, read=kept.read
             )
             authority = authority_of(topology, self._directory, self._upper, _log, kept.read)
-            if known is not None and known is not self._papers:
+            if known is not None:
                 known.files.close()
-            known = _Papers(kubelet, serving, authority, kept)
-        self._latest = known
+            self._papers = known = _Papers(kubelet, serving, authority, kept)
         return known
 
-    async def _listen(self, section: Section, tls: ssl.SSLContext) -> None:
-        """Open the port, or move to another one; the former port is closed once the new one is open."""
-        extender = SchedulerExtender(self._sites, section.strategy, self._wants)
-        before = self._port
-        if before is not None and (self._section.bind, self._section.port) == (section.bind, section.port):
-            before.extender = extender
-            await self._show(before, tls)
-        else:
-            taken, preemptor = listening(section.bind, section.port), self._preemptor
-            budgets, heed = preemptor.budgets, preemptor.heed
-            port = ExtenderPort(taken, extender, clock=self._clock, budgets=budgets, answered=heed)
-            await port.show(tls)
-            self._port, self._tls = port, tls
-            if before is not None:
-                await before.close()
-        self._section = section
+    async def _serve(self) -> None:
+        """Open the port, unless it is open, with the present certificate, client CA and strategy."""
+        async with self._changing:
+            try:
+                await self._listen(self._topology.extender, await self._papers_of(self._topology).tls())
+            except TensileError as error:
+                self.pending = (str(error),)
+                raise
+            self.pending = ()
+        self.follow()
 
-    async def _show(self, port: ExtenderPort, tls: ssl.SSLContext) -> None:
+    async def _listen(self, section: Section, tls: ssl.SSLContext) -> None:
+        extender = SchedulerExtender(self._sites, section.strategy, self._wants)
+        if self._port is None:
+            opened, preemptor = listening(section.bind, section.port), self._preemptor
+            budgets, heed = preemptor.budgets, preemptor.heed
+            self._port = ExtenderPort(opened, extender, clock=self._clock, budgets=budgets, answered=heed)
+        elif self._port.extender.strategy != section.strategy:
+            self._port.extender = extender
         if tls is not self._tls:
-            await port.show(tls)
+            await self._port.show(tls)
             self._tls = tls
 
     async def _keep_looking(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK):
+                async with asyncio.timeout(_AGAIN if self.pending else _LOOK):
                     await self._touched.wait()
             self._touched.clear()
             await self.look()

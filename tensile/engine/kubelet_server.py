@@ -1,10 +1,15 @@
-"""The ports on which the virtual nodes' kubelet API is served, as the topology says."""
+"""The ports of the virtual nodes' kubelet API: which node has which, and the servers on them.
+
+A node's port is chosen once and stays with it: clients and firewalls know it. So it is read from the Node, and lowers
+that come or go shift no other one.
+"""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import orjson
 import structlog
@@ -24,10 +29,13 @@ from tensile.kubelet.api.pods import EmptyPodLister, Log, PodLister
 from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
 from tensile.kubelet.api.service import RequestAuth
 from tensile.kubelet.api.serving_certificate import ReadFile, ServingCertificate, ServingFiles
+from tensile.kubelet.node.status import noted_port
 from tensile.kubelet.stats.collector import StatsCollector
-from tensile.reconcile.world import LowerWorld
+from tensile.reconcile.ownership import is_ours
+from tensile.reconcile.world import LowerWorld, World
 from tensile.topology import Topology
 
+_UNPRIVILEGED, _LAST = 1024, 65535
 _log = structlog.get_logger("tensile.kubelet")
 
 
@@ -63,28 +71,26 @@ class KubeletServers:
         )
         self._enrolment = None if files else CertificateRequester(upper, serving, _log)
         self._enrolling: dict[str, asyncio.Task[None]] = {}
-        self._troubles: dict[str, tuple[str, int]] = {}
+        self._errors: dict[str, str] = {}
 
-    async def open(self, seats: Mapping[str, NodeEndpoint]) -> None:
-        """Open every port; raises TensileError for one that cannot be opened."""
-        for error in (await self._server.arrange(seats)).values():
+    async def open(self, endpoints: Mapping[str, NodeEndpoint]) -> None:
+        """Serve these nodes; raises TensileError for one that cannot be served."""
+        for error in (await self._server.serve(endpoints)).values():
             raise error
 
-    async def arrange(self, seats: Mapping[str, NodeEndpoint]) -> None:
+    async def serve(self, endpoints: Mapping[str, NodeEndpoint]) -> None:
         """Serve these nodes and no others, and request certificates if no files are given.
 
-        A node that cannot be served on its port is logged, once for each reason and substitute port; the next call
-        retries.
+        A node that cannot be served is logged, once for each reason; the next call retries.
         """
-        for node in self._enrolling.keys() - seats.keys():
+        for node in self._enrolling.keys() - endpoints.keys():
             await _ended(self._enrolling.pop(node))
-        troubles = await self._server.arrange(seats)
-        self._say({node: (str(error), self.port(node)) for node, error in troubles.items()})
-        for node in seats:
+        self._log_changes({node: str(error) for node, error in (await self._server.serve(endpoints)).items()})
+        for node in endpoints:
             self._enrol(node)
 
     async def stop(self, node: str) -> None:
-        """End all streams of a node; it is served again with the next `arrange`."""
+        """End all streams of a node; it is served again with the next `serve`."""
         await self._server.stop(node)
 
     async def close(self) -> None:
@@ -98,19 +104,15 @@ class KubeletServers:
         """Return the port on which a node is served, 0 for none."""
         return self._server.port(node)
 
-    def _say(self, troubles: dict[str, tuple[str, int]]) -> None:
-        """Log changes; `troubles` has the reason and the substitute port of each node that is not on its port."""
-        for node, (why, port) in troubles.items():
-            if self._troubles.get(node) == (why, port):
-                continue
-            if port:
-                _log.warning("a virtual node stays on another kubelet port", node=node, port=port, why=why)
-            else:
+    def _log_changes(self, errors: dict[str, str]) -> None:
+        """Log which nodes are served no longer or again; `errors` has the reason for each that is not served."""
+        for node, why in errors.items():
+            if self._errors.get(node) != why:
                 _log.error("logs and exec of a virtual node are not served", node=node, error=why)
-        for node in self._troubles.keys() - troubles.keys():
+        for node in self._errors.keys() - errors.keys():
             if self.port(node):
-                _log.info("a virtual node has its kubelet port", node=node, port=self.port(node))
-        self._troubles = troubles
+                _log.info("logs and exec of a virtual node are served again", node=node, port=self.port(node))
+        self._errors = errors
 
     def _enrol(self, node: str) -> None:
         """Request a certificate if no files are given and none is requested yet."""
@@ -119,23 +121,81 @@ class KubeletServers:
             self._enrolling[node] = supervised(f"certificate of {node}", work)
 
 
-def endpoints_of(
-    topology: Topology, joined: Mapping[str, ServedLower], pods: Callable[[LowerWorld], PodLister]
-) -> dict[str, NodeEndpoint]:
-    """Return the endpoints of the virtual nodes as the topology says, also for lowers that are not joined yet.
+class PortClaim(NamedTuple):
+    """What determines the kubelet port of a virtual node.
 
-    A node that left the topology keeps its port until it is empty: its pods stay reachable, and the next owner of the
-    port waits. `pods` returns those of a lower.
+    `place` is the index of its lower in the file, `given` the port in the file, and `kept` the port that it has already
+    (0 for none).
     """
-    bind = topology.kubelet.bind
-    ports = {spec.name: spec.node.kubelet_port for spec in topology.lowers}
-    alone = [spec.node for spec in topology.lowers if spec.name not in joined]
-    found = {node.name: NodeEndpoint((bind, node.kubelet_port), EmptyPodLister()) for node in alone}
-    for name, one in joined.items():
-        if one.lower.connected:
-            port = ports.get(name) or one.lower.port or one.lower.spec.node.kubelet_port
-            found[one.lower.node] = NodeEndpoint((bind, port), pods(one.lower), one.meter)
+
+    place: int
+    given: int | None = None
+    kept: int = 0
+
+
+def choose_ports(claims: Mapping[str, PortClaim], usual: range, servers: Collection[int]) -> dict[str, int]:
+    """Return the port of each node, all different and none of those of the engine's other servers.
+
+    The file counts first, then what a node has already; of several nodes the first in the file gets a port. All others
+    get the first free port of `usual` from their place on, beginning again at its end.
+    """
+    nodes = sorted(claims, key=lambda node: (claims[node].place, node))
+    found: dict[str, int] = {}
+    taken = set(servers)
+
+    def take(node: str, ports: Iterable[int]) -> None:
+        port = 0 if node in found else next((port for port in ports if port not in taken), 0)
+        if port:
+            found[node] = port
+            taken.add(port)
+
+    for node in nodes:
+        take(node, filter(None, [claims[node].given]))
+    for node in nodes:
+        take(node, filter(None, [claims[node].kept]))
+    for node in nodes:
+        take(node, chain(usual[claims[node].place :], usual, range(_UNPRIVILEGED, _LAST)))
     return found
+
+
+def noted_ports(world: World) -> dict[str, int]:
+    """Return the ports that our Nodes show; others than the topology chooses from are left out.
+
+    So whoever can write a Node cannot have the engine listen anywhere else, and another `kubelet.port` moves the nodes.
+    """
+    usual = world.topology.kubelet_ports
+    nodes = ((entry.name, entry.manifest()) for entry in world.upper.nodes)
+    found = {name: noted_port(node) for name, node in nodes if is_ours(node, world.owner)}
+    return {name: port for name, port in found.items() if port in usual}
+
+
+def endpoints_of(
+    topology: Topology,
+    joined: Mapping[str, ServedLower],
+    pods: Callable[[LowerWorld], PodLister],
+    noted: Mapping[str, int],
+) -> dict[str, NodeEndpoint]:
+    """Return the endpoints of the virtual nodes, also of lowers that are not joined yet, and of those that left.
+
+    `pods` returns the pods of a lower; `noted` are the ports that Nodes show. Nodes without a lower keep theirs, so
+    that nobody who asks for their pods reaches another node.
+    """
+    specs = {spec.name: (place, spec.node.kubelet_port) for place, spec in enumerate(topology.lowers)}
+    last = (len(specs), None)
+    served: dict[str, tuple[str, ServedLower | None]] = {
+        spec.node.name: (spec.name, None) for spec in topology.lowers if spec.name not in joined
+    }
+    served |= {one.lower.node: (name, one) for name, one in joined.items() if one.lower.connected}
+    claims = {node: PortClaim(*last, port) for node, port in noted.items()}
+    for node, (name, one) in served.items():
+        held = one.lower.port if one else 0
+        claims[node] = PortClaim(*specs.get(name, last), held or noted.get(node, 0))
+    ports = choose_ports(claims, topology.kubelet_ports, topology.server_ports.values())
+    bind, empty = topology.kubelet.bind, EmptyPodLister()
+    return {
+        node: NodeEndpoint((bind, ports[node]), pods(one.lower) if one else empty, one.meter if one else None)
+        for node, (_, one) in served.items()
+    }
 
 
 def files_of(topology: Topology, directory: Path) -> ServingFiles | None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 import structlog
@@ -30,7 +30,7 @@ from tensile.kube.credentials import (
     from_kubeconfig,
     in_cluster,
 )
-from tensile.kube.fleet import Fleet
+from tensile.kube.fleet import Fleet, OpenCluster
 from tensile.kube.net import insist, supervised
 from tensile.kube.store import Cache, Delta
 from tensile.kubelet.node.lease import Heartbeat
@@ -39,7 +39,7 @@ from tensile.kubelet.pods.event_mirror import EventMirror
 from tensile.kubelet.pods.events import OF_CLAIMS, OF_PODS
 from tensile.kubelet.pods.rule import UNREACHABLE_AFTER
 from tensile.kubelet.stats.collector import StatsCollector
-from tensile.names import KUBELET_PORT, LOWER_UID
+from tensile.names import LOWER_UID
 from tensile.objects import EVENT, UPPER, Manifest, annotations, uid
 from tensile.reconcile import namespace_mapping
 from tensile.reconcile.ownership import is_ours
@@ -48,7 +48,6 @@ from tensile.topology import Lower, Upper, parse
 
 _RETRY = 5.0
 _LOOK = 0.5
-_LAST = 65535
 _LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
 _log = structlog.get_logger("tensile.lower")
 
@@ -103,10 +102,7 @@ def kept(spec: Lower, secrets: Cache) -> SecretKubeconfig | None:
 def left_behind(node: Manifest) -> Lower:
     """Return a lower for an orphaned Node of ours; only the Node is known of it."""
     name = node["metadata"]["name"]
-    port = annotations(node).get(KUBELET_PORT, "")
-    entry: dict[str, Any] = {"name": "left-behind", "kubeconfig": "none", "node": {"name": name}}
-    if port.isdecimal() and len(port) <= len(str(_LAST)) and 0 < int(port) <= _LAST:
-        entry["node"]["kubeletPort"] = int(port)
+    entry = {"name": "left-behind", "kubeconfig": "none", "node": {"name": name}}
     file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "left-behind", "lowers": [entry]}
     topology = parse(orjson.dumps(file).decode(), name=f"Node {name}")
     return topology.lowers[0].model_copy(update={"name": f"({name})"})
@@ -168,7 +164,7 @@ class LowerConnection:
             self._world.upper.secrets.subscribe(self._note_secret)
             self._world.upper.secrets.on_sync(self._secret_changed.set)
             self._tasks.append(supervised(f"credentials of {spec.name}", partial(self._keep_credentials, self._kept)))
-        upper = self._fleet.cluster(UPPER)
+        upper = self._fleet[UPPER].cluster
         if connect and busy is not None:
             self.events = EventMirror(self.lower, self._world, upper, partial(busy, spec.name))
             self._tasks.append(supervised(f"events of {spec.name}", self.events.run))
@@ -178,11 +174,12 @@ class LowerConnection:
 
     def hear_events(self) -> None:
         """Watch the events of an open cluster that its controllers need."""
-        if self.events is None or self.lower.name not in self._fleet.names():
+        opened = self._fleet.get(self.lower.name)
+        if self.events is None or opened is None:
             return
-        self._fleet.tail(self.lower.name, EVENT, OF_PODS, self.events.hear)
+        opened.tail(EVENT, OF_PODS, self.events.hear)
         if "PV" in self.lower.spec.controllers:
-            self._fleet.tail(self.lower.name, EVENT, OF_CLAIMS, self.events.hear)
+            opened.tail(EVENT, OF_CLAIMS, self.events.hear)
 
     def stay(self, words: str) -> None:
         """Keep the present connection; `words` says on the Node why the topology's is not used, "" for none."""
@@ -204,7 +201,7 @@ class LowerConnection:
         if self._heeds_secret:
             self._world.upper.secrets.unsubscribe(self._note_secret, self._secret_changed.set)
         await self._fleet.leave(UPPER, self.lower.upper_pods)
-        if self.lower.name in self._fleet.names():
+        if self.lower.name in self._fleet:
             await self._fleet.close(self.lower.name)
         self._world.lowers.pop(self.lower.name, None)
 
@@ -214,14 +211,15 @@ class LowerConnection:
         before = _seen(lower)
         self._note_met()
         self._learn_mapping()
-        if lower.name in self._fleet.names():
-            lower.unreachable_seconds = self._fleet.silent(lower.name)
-            lower.was_attempted = self._fleet.tried(lower.name) > UNREACHABLE_AFTER
-            lower.refusal = self._fleet.credential_error(lower.name)
-            health = self._fleet.health(lower.name)
+        opened = self._fleet.get(lower.name)
+        if opened is not None:
+            lower.unreachable_seconds = opened.silent
+            lower.was_attempted = opened.tried > UNREACHABLE_AFTER
+            lower.refusal = opened.credential_error
+            health = opened.health
             lower.is_wrong, lower.is_shared, lower.is_excessive = health.wrong, health.shared, health.excessive
-            lower.denied = self._fleet.denied(lower.name)
-            self._recognise(self._fleet.cluster(lower.name).access)
+            lower.denied = opened.denied
+            self._recognise(opened.cluster.access)
         else:
             lower.unreachable_seconds = asyncio.get_running_loop().time() - self._since
         return _seen(lower) != before
@@ -229,19 +227,20 @@ class LowerConnection:
     async def _connect(self) -> None:
         """Open the connection as soon as its credentials can be read; then read the version."""
         lower = self.lower
-        if lower.name not in self._fleet.names():
+        if lower.name not in self._fleet:
             access = await self._access()
             self._learn_mapping()
             self._note_met()
             self._open(access, self._known_identity())
             self._secret_changed.set()
             lower.refusal = ""
-        self._recognise(self._fleet.cluster(lower.name).access)
-        await self._identified()
-        lower.identity = self._fleet.identity(lower.name)
+        opened = self._fleet[lower.name]
+        self._recognise(opened.cluster.access)
+        await self._identified(opened)
+        lower.identity = opened.identity
         lower.met = True
         if not lower.version:
-            lower.version = await insist(self._fleet.cluster(lower.name).version, ClusterError, lambda: _RETRY)
+            lower.version = await insist(opened.cluster.version, ClusterError, lambda: _RETRY)
         self._wake(lower.name)
 
     def _recognise(self, access: Access) -> None:
@@ -276,17 +275,17 @@ class LowerConnection:
         """Record whether the Node names a cluster."""
         self.lower.met = self.lower.met or bool(self._known_identity())
 
-    async def _identified(self) -> None:
+    async def _identified(self, opened: OpenCluster) -> None:
         """Wait for the cluster's identity; another one than the recorded one is accepted while no pods are bound."""
-        lower, fleet = self.lower, self._fleet
-        while not fleet.is_identified(lower.name):
-            health, is_empty = fleet.health(lower.name), lower.upper_pods.synced and not lower.is_bound
+        lower, health = self.lower, opened.health
+        while not opened.is_identified:
+            is_empty = lower.upper_pods.synced and not lower.is_bound
             if health.wrong and not health.shared and is_empty:
                 _log.warning("another cluster takes the place of an empty one", lower=lower.name)
-                fleet.cluster(lower.name).accept_any()
+                opened.cluster.identity.accept_any()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK):
-                    await fleet.identified(lower.name)
+                    await opened.identified()
 
     async def _access(self) -> Access:
         """Return the credentials; retries indefinitely."""
@@ -327,9 +326,9 @@ class LowerConnection:
         Raises TensileError, also if there are too few descriptors for another cluster.
         """
         self._check_room()
-        await self._fleet.listed(UPPER, self._world.upper.nodes)
+        await self._fleet[UPPER].listed(self._world.upper.nodes)
         if self._kept is not None:
-            await self._fleet.listed(UPPER, self._world.upper.secrets)
+            await self._fleet[UPPER].listed(self._world.upper.secrets)
             return await self._kept.access()
         return await self._ways.lower_access(self.lower.spec, self._world.upper.secrets)
 
@@ -341,11 +340,12 @@ class LowerConnection:
         while True:
             await self._secret_changed.wait()
             self._secret_changed.clear()
-            if self.lower.name in self._fleet.names():
+            opened = self._fleet.get(self.lower.name)
+            if opened is not None:
                 access = await found.look()
                 self._warn(self._objection or found.trouble)
                 if access is not None:
-                    await self._fleet.replace(self.lower.name, access)
+                    await opened.replace(access)
                     _log.info(
                         "the kubeconfig changed: another way is taken", lower=self.lower.name, origin=access.origin
                     )
@@ -366,7 +366,8 @@ class LowerConnection:
 
     def _cluster(self) -> Cluster | None:
         """Return the connection to the cluster, None before there is one."""
-        return self._fleet.cluster(self.lower.name) if self.lower.name in self._fleet.names() else None
+        opened = self._fleet.get(self.lower.name)
+        return opened.cluster if opened is not None else None
 
     def _node_uid(self) -> str:
         node = self._node()

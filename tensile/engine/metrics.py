@@ -209,8 +209,8 @@ def lowers(engine: Engine) -> Callable[[], list[LowerRow] | None]:
         known = known or (engine.is_leader and are_known(engine.clusters.world))
         if not known:
             return None
-        fleet = engine.clusters.fleet
-        return rows(engine.clusters.world, {name: fleet.health(name).error for name in fleet.names()})
+        clusters = engine.clusters
+        return rows(clusters.world, {name: opened.health.error for name, opened in clusters.fleet.items()})
 
     return now
 
@@ -242,5 +242,5 @@ def missing(engine: Engine) -> str:
     behind = [one.lower.name for one in engine.clusters.joined.values() if not one.lower.upper_pods.synced]
     if all(cache.synced for cache in upper.caches()) and not behind:
         return engine.hook.server.waits()
-    denied = engine.clusters.fleet.denied(UPPER)
+    denied = engine.clusters.fleet[UPPER].denied
     return "the upper cluster's objects are not all listed yet" + (f": {denied}" if denied else "")

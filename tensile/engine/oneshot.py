@@ -194,10 +194,10 @@ async def _unreadable(clusters: Clusters, lowers: Iterable[Lower], secrets: Cach
 
 def _known(clusters: Clusters, name: str) -> str:
     """Return why a cluster cannot be read, as far as it is known, "" if it only has not responded yet."""
-    joined, fleet = clusters.joined.get(name), clusters.fleet
-    if name not in fleet.names():
+    joined, opened = clusters.joined.get(name), clusters.fleet.get(name)
+    if opened is None:
         return joined.lower.refusal if joined else ""
-    error, denied = fleet.health(name).error, fleet.denied(name, named=False)
+    error, denied = opened.health.error, opened.denials.unnamed
     if denied and not error:
         return f"{denied}: {ADVICE}"
     return f"out of reach: {error}" if error and error != NOT_CONTACTED else ""

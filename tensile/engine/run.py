@@ -16,7 +16,7 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack, aclosing, suppress
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from tensile.engine.leader_election import Election, LeaderLabel, lease_ref, own
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics, lowers, missing, readings
 from tensile.engine.observer import LoggingObserver
-from tensile.engine.servers import ReloadableServer, own_namespace
+from tensile.engine.servers import own_namespace
 from tensile.engine.sources import ConfigMapSource, FileSource, TopologySource
 from tensile.engine.status.query import engine_at
 from tensile.engine.status.report import EngineStatus
@@ -149,9 +149,8 @@ async def _run_engine(topology: Topology, around: _RunContext) -> None:
     )
     metrics.readings = readings(engine)
     around.standing.lowers, around.standing.waits = lowers(engine), partial(missing, engine)
-    telemetry = ReloadableServer("telemetry", _Telemetry(partial(missing, engine), metrics, around.standing))
-    around.standing.pending = lambda: (*engine.pending, *telemetry.pending)
-    await _open_telemetry(telemetry, topology)
+    around.standing.pending = lambda: engine.pending
+    telemetry = await _telemetry(topology, metrics, engine, around.standing)
     async with AsyncExitStack() as ending:
         ending.push_async_callback(telemetry.close)
         election = await _candidate(engine, around, ending) if around.elects else None
@@ -162,21 +161,28 @@ async def _run_engine(topology: Topology, around: _RunContext) -> None:
             mark = LeaderLabel(engine.clusters.connections[UPPER], own_pod(os.environ), topology.name)
             ending.push_async_callback(mark.close)
             mark.open()
-            following = _follow(around, engine, metrics, telemetry)
+            following = _follow(around, engine, metrics)
             await _unless(around.stop, _side_by_side(_lead(engine, around, election, mark), following))
 
 
-async def _open_telemetry(telemetry: ReloadableServer, topology: Topology) -> None:
+async def _telemetry(topology: Topology, metrics: Metrics, engine: Engine, standing: EngineStatus) -> TelemetryServer:
     """Serve telemetry; raises TensileError, which names the engine that has the port, if one has."""
+
+    def status() -> bytes:
+        return orjson.dumps(standing.report().document())
+
+    where = topology.telemetry
+    telemetry = TelemetryServer(where.bind, where.port, metrics, partial(missing, engine), status)
     try:
-        await telemetry.open(topology)
+        await telemetry.start()
     except PortTaken as error:
-        other = await engine_at(topology.telemetry)
+        other = await engine_at(where)
         if not other:
             raise
         found = f"an engine of topology {other} runs on this machine and has telemetry's port"
         advice = "stop it first" if other == topology.name else "set telemetry.port in one of the two topology files"
-        raise PortTaken(f"{found} {topology.telemetry.port}: {advice}") from error
+        raise PortTaken(f"{found} {where.port}: {advice}") from error
+    return telemetry
 
 
 async def _candidate(engine: Engine, around: _RunContext, ending: AsyncExitStack) -> Election:
@@ -253,7 +259,7 @@ def give_back() -> None:
         trim(0)
 
 
-async def _follow(around: _RunContext, engine: Engine, metrics: Metrics, telemetry: ReloadableServer) -> None:
+async def _follow(around: _RunContext, engine: Engine, metrics: Metrics) -> None:
     """Activate each valid change of the topology; a rejected one is reported, and the last good one stays active."""
     followed, standing = around.followed, around.standing
     async with aclosing(followed.readings(engine.topology)) as states:
@@ -264,7 +270,7 @@ async def _follow(around: _RunContext, engine: Engine, metrics: Metrics, telemet
             else:
                 if reading.changed:
                     metrics.reload(accepted=True)
-                    await _reload(reading.topology, engine, telemetry)
+                    await _reload(reading.topology, engine)
                 standing.take(reading, edit(engine.topology, reading.topology).refused)
             followed.tell(reading)
 
@@ -275,13 +281,11 @@ def _refused(reading: TopologyUpdate, metrics: Metrics) -> None:
         _log.error("topology refused: the last good one stays in force", error=line)
 
 
-async def _reload(topology: Topology, engine: Engine, telemetry: ReloadableServer) -> None:
+async def _reload(topology: Topology, engine: Engine) -> None:
     """Activate a topology, except for changes that need a restart."""
     change = edit(engine.topology, topology)
     _say(change)
-    await telemetry.release_port(change.topology)
     await engine.reload(change.topology)
-    await telemetry.follow(change.topology)
 
 
 def _say(change: Edit) -> None:
@@ -289,41 +293,6 @@ def _say(change: Edit) -> None:
         _log.warning("not reloaded", change=words)
     for words in change.words:
         _log.info("topology changed", change=words)
-
-
-class _Telemetry:
-    """The telemetry server on the port of the active topology."""
-
-    def __init__(self, ready: Callable[[], str], metrics: Metrics, standing: EngineStatus) -> None:
-        self._metrics = metrics
-        self._standing = standing
-        self._ready = ready
-        self._place = ("", 0)
-        self._server: TelemetryServer | None = None
-
-    @property
-    def port(self) -> int:
-        """The port it listens on, 0 for none."""
-        return self._server.port if self._server is not None else 0
-
-    async def open(self, topology: Topology) -> None:
-        """Serve on the topology's port; raises TensileError, with nothing changed, if that is not possible."""
-        place = (topology.telemetry.bind, topology.telemetry.port)
-        if self._server is not None and place == self._place:
-            return
-        server = TelemetryServer(*place, self._metrics, self._ready, self._status)
-        await server.start()
-        await self.close()
-        self._place, self._server = place, server
-
-    async def close(self) -> None:
-        """Stop serving."""
-        server, self._server = self._server, None
-        if server is not None:
-            await server.close()
-
-    def _status(self) -> bytes:
-        return orjson.dumps(self._standing.report().document())
 
 
 async def _side_by_side(*work: Coroutine[None, None, None]) -> None:

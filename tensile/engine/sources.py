@@ -159,7 +159,7 @@ class ConfigMapSource:
         for cache, name in ((self._topology, self._place.name), (self._status, status_ref(self._place).name)):
             selection = Selection(self._place.namespace, fields=f"metadata.name={name}")
             self._fleet.follow(InformerSpec(UPPER, CONFIG_MAP, selection, cache))
-        owner = status_owner(await self._fleet.identified(UPPER), self._place)
+        owner = status_owner(await self._fleet[UPPER].identified(), self._place)
         self._keeper = StatusWriter(cluster, self._place, owner, self._status, self._standing, now=utc_now)
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):

@@ -3,11 +3,8 @@
 Model classes drop unknown fields and cost more than the request itself, so objects stay raw bytes. A write is sent
 once: if its response is lost, the next decision sees whether it happened, and preconditions make a second try harmless.
 Only reads are retried within a call, and only for failures that are known to pass. A request that was rejected with 401
-had no effect, so it is repeated after the credential was reloaded.
-
-After a lost connection, a rejected credential or a change of access, the cluster must prove its identity before any
-other request is sent. So it must when a new connection leads to a server with an unknown certificate. An idle
-connection ends without an error, and another cluster may have the address by then.
+had no effect, so it is repeated after the credential was reloaded. No request is sent while the cluster's identity is
+in doubt (`tensile.kube.health`), except those that prove it.
 
 A cluster that sends more than `limits` allows is paused, for twice as long after each breach.
 """
@@ -28,7 +25,7 @@ from tensile.kube import limits
 from tensile.kube.aio import aiohttp, beginning
 from tensile.kube.cluster import Endpoint, Listing, Patch, Read, Selection, WatchEvent
 from tensile.kube.credentials import Access
-from tensile.kube.health import AccessProblem, Health, SharedCluster, WrongCluster, another_cluster, same_cluster
+from tensile.kube.health import CheckIdentity, ClusterIdentity, Health, WrongCluster
 from tensile.kube.limits import CacheLimit, ClusterPaused, OversizeBackoff, ResponseBudget, TokenBucket, TooLarge
 from tensile.kube.requests import FetchPage, Pager, TimeShare, path_of, query_of, retrying, shown, target_of
 from tensile.kube.responses import (
@@ -62,7 +59,6 @@ from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, Kind, Manifest, Ref
 
 ObserveRequest = Callable[[str, str, str], None]
-CheckIdentity = Callable[[str], AccessProblem | None]
 
 KUBE_SYSTEM = Ref("", NAMESPACE, "", "kube-system")
 MARGIN = 10.0
@@ -123,17 +119,12 @@ class HttpCluster:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._name = name
-        self._admit = admit
         self._clock = clock
         self._margin = margin
         self._observe = observe
         self.health = Health(clock())
+        self.identity = ClusterIdentity(name, self.health, pin=pin, admit=admit, clock=clock)
         self.followers: dict[Kind, list[VersionTracker]] = {}
-        self.pin = pin
-        self._doubt = bool(pin)
-        self._proven: set[bytes] = set()
-        """The certificates of servers that were proven to be this cluster's."""
-        self._settling: asyncio.Task[str] | None = None
         self.tally = CacheTotals()
         self._allowance = allowance or CacheLimit()
         self._restraint = OversizeBackoff()
@@ -147,8 +138,8 @@ class HttpCluster:
             connections=connections,
             timeout=timeout,
             anchored=anchored,
-            changed=self._mistrust,
-            vouch=self._vouched,
+            changed=self._access_changed,
+            vouch=self.identity.vouches,
             clock=clock,
             sleep=sleep,
         )
@@ -186,13 +177,11 @@ class HttpCluster:
 
     async def close(self) -> None:
         """Close every connection."""
-        if self._settling is not None:
-            self._settling.cancel()
-            await asyncio.gather(self._settling, return_exceptions=True)
+        await self.identity.close()
         await self._transport.close()
 
-    async def identity(self) -> str:
-        """Return the UID of namespace kube-system, which identifies the cluster.
+    async def identify(self) -> str:
+        """Read the UID of namespace kube-system, which identifies the cluster, and return it.
 
         The first UID is pinned. For another one later, raises WrongCluster, and every call is refused until the first
         cluster is back. For a UID that `admit` rejects, raises SharedCluster with the same effect.
@@ -204,42 +193,9 @@ class HttpCluster:
             uid = identity_of(doing, raw)
         except ClusterError as error:
             raise self._told(doing, error) from None
-        if self.pin and uid != self.pin:
-            raise self._wrong(doing, uid)
-        objection = self._admit(uid)
-        if objection is not None:
-            raise self._shared(doing, objection)
-        self.pin = uid
-        self._proven.add(self._transport.probed)
-        self._doubt = self._doubt and access is not self.access
-        self.health.accept(self._clock())
+        certificate, now = self._transport.probed, self.access
+        self.identity.verify(uid, certificate, now, is_current=access is now)
         return uid
-
-    def _wrong(self, doing: RequestInfo, uid: str) -> WrongCluster:
-        """Record that another cluster responds, and return the error."""
-        self._doubt = True
-        self._proven.clear()
-        message = another_cluster(self.access, uid, self.pin, is_upper=not self._name)
-        self.health.refuse(self._clock(), message)
-        return WrongCluster(message, cluster=self._name, doing=str(doing))
-
-    def _shared(self, doing: RequestInfo, objection: AccessProblem) -> SharedCluster:
-        """Record that the cluster must not be used under this name, and return the error."""
-        self._doubt = True
-        message = same_cluster(self.access, objection)
-        self.health.refuse(self._clock(), message, shared=True)
-        return SharedCluster(message, cluster=self._name, doing=str(doing))
-
-    def accept_any(self) -> None:
-        """Accept whichever cluster responds next as the right one."""
-        self.pin = ""
-        self._proven.clear()
-
-    def suspect(self, message: str) -> Unreachable:
-        """Record that the cluster seems to hang, and return the error."""
-        self._doubt = bool(self.pin)
-        self.health.silence(self._clock(), message)
-        return Unreachable(message, cluster=self._name, doing="read Namespace kube-system")
 
     async def version(self) -> str:
         """Return the server's version such as "v1.36.3"."""
@@ -381,7 +337,7 @@ class HttpCluster:
     def endpoint(self) -> Endpoint:
         """Return how to open a direct connection. Raises Unreachable while the cluster's identity is unproven."""
         access = self.access
-        if self._doubt:
+        if self.identity.in_doubt:
             message = (
                 self.credential_error or "it is being made sure which cluster answers there: try again in a moment"
             )
@@ -474,35 +430,31 @@ class HttpCluster:
             try:
                 return await self._transport.request(access, request, probe=not settled)
             except UnverifiedConnection:
-                self._mistrust_server()
+                self._doubt_server()
                 access = await self._way(settled=settled)
         return await self._transport.request(access, request, probe=not settled)
 
-    def _mistrust_server(self) -> None:
+    def _doubt_server(self) -> None:
         """Require a new identity check, as a new connection leads to an unknown server.
 
         The next probe opens a new connection too.
         """
-        if not self._doubt:
-            self._doubt = True
+        if not self.identity.in_doubt:
+            self.identity.doubt()
             self._transport.forget_probe()
-
-    def _vouched(self, certificate: bytes) -> bool:
-        """Report whether a server was proven to be this cluster's. Before an identity is pinned, any is."""
-        return not self.pin or certificate in self._proven
 
     async def _way(self, *, settled: bool) -> Access:
         """Return the access to use. `settled`: only after the cluster's identity is proven."""
         self._go_on()
         if self._clock() >= self.access.good_until:
             await self._transport.renew(self.access)
-        while settled and self._doubt:
-            await self._settle()
+        while settled and self.identity.in_doubt:
+            await self.identity.prove(self.identify)
         return self.access
 
-    def _mistrust(self) -> None:
+    def _access_changed(self) -> None:
         """Require a new identity check, as the access changed."""
-        self._doubt = bool(self.pin)
+        self.identity.doubt()
         self.health.turn(self._clock())
 
     def _told(self, doing: RequestInfo, error: ClusterError) -> ClusterError:
@@ -511,18 +463,19 @@ class HttpCluster:
         if self._restraint.left(self._clock()):
             return error
         if isinstance(error, UnverifiedConnection):
-            self._mistrust_server()
+            self._doubt_server()
         elif isinstance(error, TooLarge) and self._name:
             self._exceeded(error)
         elif isinstance(error, Unauthorized | UntrustedServer):
             self.health.shut(self._clock(), error.message)
-            self._doubt = bool(self.pin)
+            self.identity.doubt()
         elif not isinstance(error, Unreachable):
             self.health.contact(self._clock())
         elif not isinstance(error, WrongCluster) and not (error.status and doing.verb in _WRITES):
             # A write also fails when a webhook does, which says nothing about the cluster. Reads show its health.
             self.health.silence(self._clock(), error.message)
-            self._doubt = self._doubt or bool(self.pin and not error.status)
+            if not error.status:
+                self.identity.doubt()
         return error
 
     def _exceeded(self, error: TooLarge) -> None:
@@ -533,13 +486,6 @@ class HttpCluster:
         self.health.exceed(now, words, self._restraint.trusted_from)
         self._transport.hang_up()
         _log.warning("cluster sent too much and is left alone", cluster=self._name, error=words, seconds=round(pause))
-
-    async def _settle(self) -> None:
-        """Check the identity once for all waiting calls. Raises the error that prevents the proof."""
-        if self._settling is None or self._settling.done():
-            self._settling = asyncio.create_task(self.identity())
-            self._settling.add_done_callback(lambda task: task.cancelled() or task.exception())
-        await asyncio.shield(self._settling)
 
 
 def _refusal(doing: RequestInfo, reply: HTTPReply) -> ClusterError:

@@ -295,7 +295,7 @@ class SecretKubeconfig:
         self._text = ""
 
     async def access(self) -> Access:
-        """Return the access that it describes. Raises AccessError."""
+        """Read the Secret, and return the access that it describes. Raises AccessError."""
         self._seen = self._state()
         text = kubeconfig_in(self._secrets, self._ref)
         found = await from_text(text, _origin(self._ref), self._context)
@@ -303,7 +303,7 @@ class SecretKubeconfig:
         return found
 
     async def look(self) -> Access | None:
-        """Return the new access if the kubeconfig changed. None if it did not, or cannot be used."""
+        """Read the Secret again if it changed. Return the new access, None if it is the same or cannot be used."""
         if not self._secrets.synced or not self.is_other():
             return None
         before = self._text

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
@@ -136,7 +137,6 @@ class FileWatcher:
         self._edited = threading.Event()
         self._ended: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop
 
     def watch(self, seen: FileStates, hear: Callable[[], object]) -> FileWatch:
         """Call `hear` whenever one of these files may have changed since `seen`."""
@@ -150,11 +150,11 @@ class FileWatcher:
         """Start the thread if there are files to watch, and make it read the list of files again."""
         with self._lock:
             if self._ended is None and any(watch.seen.paths for watch in self._watches):
-                self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-                rounds = _Rounds(self._turn, self._tell, self._edited, self._how)
-                self._thread = threading.Thread(
-                    target=rounds.run, args=(self._ended,), name="file notices", daemon=True
-                )
+                loop, ended = asyncio.get_running_loop(), asyncio.Event()
+                turn, tell = partial(self._turn, loop, ended), partial(self._tell, loop)
+                rounds = _Rounds(turn, tell, self._edited, self._how)
+                self._ended = ended
+                self._thread = threading.Thread(target=rounds.run, name="file notices", daemon=True)
                 self._thread.start()
         self._edited.set()
 
@@ -168,12 +168,13 @@ class FileWatcher:
         """Remove all watches. Return once the thread has ended."""
         for watch in tuple(self._watches):
             watch.close()
-        if self._ended is not None:
-            await self._ended.wait()
-        if self._thread is not None:
-            self._thread.join()
+        ended, thread = self._ended, self._thread
+        if ended is not None:
+            await ended.wait()
+        if thread is not None:
+            thread.join()
 
-    def _turn(self, ended: asyncio.Event) -> tuple[FileWatch, ...]:
+    def _turn(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> tuple[FileWatch, ...]:
         """Return the watches for the next round of the thread. Without any, the thread ends."""
         with self._lock:
             self._edited.clear()
@@ -181,13 +182,13 @@ class FileWatcher:
             if not found:
                 self._ended = None
                 with suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(ended.set)
+                    loop.call_soon_threadsafe(ended.set)
             return found
 
-    def _tell(self, watches: Sequence[FileWatch]) -> None:
+    def _tell(self, loop: asyncio.AbstractEventLoop, watches: Sequence[FileWatch]) -> None:
         """Pass changes to the event loop. If that is closed, remove all watches."""
         try:
-            self._loop.call_soon_threadsafe(self._stir, watches)
+            loop.call_soon_threadsafe(self._stir, watches)
         except RuntimeError:
             with self._lock:
                 self._watches.clear()
@@ -264,7 +265,7 @@ class _Rounds:
 
     def __init__(
         self,
-        turn: Callable[[asyncio.Event], tuple[FileWatch, ...]],
+        turn: Callable[[], tuple[FileWatch, ...]],
         tell: Callable[[Sequence[FileWatch]], None],
         edited: threading.Event,
         how: _How,
@@ -280,9 +281,9 @@ class _Rounds:
         self._missed: set[str] = set()
         """The targets of the last round that failed because one of them was gone."""
 
-    def run(self, ended: asyncio.Event) -> None:
+    def run(self) -> None:
         """Watch until there is nothing to watch."""
-        while watches := self._turn(ended):
+        while watches := self._turn():
             for watch in watches:
                 if self._given.get(watch) is not (seen := watch.seen):
                     self._given[watch] = self._known[watch] = self._last[watch] = seen

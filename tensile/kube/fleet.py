@@ -9,7 +9,7 @@ one is in use before the old one expires.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -50,35 +50,320 @@ class InformerSpec(NamedTuple):
     spare: bool = False
 
 
-class _Open:
-    """One open cluster: its client, its informers and its tasks."""
+class _Settings(NamedTuple):
+    """What all clusters of a fleet have in common, as in `Fleet`."""
 
-    def __init__(self, cluster: HttpCluster) -> None:
+    chance: Random
+    pace: InformerTimings
+    probe: float
+    patience: float
+    watcher: FileWatcher
+    again: float
+    clock: Clock
+    sleep: Sleep
+
+
+class _Followed(NamedTuple):
+    """A running informer, and its task."""
+
+    spec: InformerSpec
+    informer: Informer
+    task: asyncio.Task[None]
+
+
+class OpenCluster:
+    """One open cluster: its client, its informers, and the tasks that keep identity and credential up to date.
+
+    It stays readable when it is closed. `denials` has what the cluster does not allow us to watch. `is_identified` is
+    true once it has proven its identity, and `attempted` is set by the first try, or at the end.
+    """
+
+    def __init__(self, cluster: HttpCluster, settings: _Settings) -> None:
         self.cluster = cluster
-        self.identified = asyncio.Event()
-        self.tried = asyncio.Event()
-        self.trouble: ClusterError | None = ClusterError(NOT_CONTACTED)
-        self.stale = ""
-        self.touched = False
         self.denials = Denials(cluster.name)
-        self.followed: list[tuple[InformerSpec, Informer]] = []
-        self.tails: list[EventWatch] = []
-        self.following: dict[int, asyncio.Task[None]] = {}
-        self.tasks: list[asyncio.Task[None]] = []
+        self.is_identified = False
+        self.attempted = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._settings = settings
+        self._trouble: ClusterError | None = ClusterError(NOT_CONTACTED)
+        self._credential = _CredentialFiles(cluster, settings, self._reconnected)
+        self._followed: dict[Cache, _Followed] = {}
+        self._tails: list[EventWatch] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
-    def touch(self) -> None:
-        """Request a reload of the credential."""
-        self.touched = True
-        self.cluster.reread.happened.set()
+    @property
+    def health(self) -> Health:
+        """The health of the connection."""
+        return self.cluster.health
+
+    @property
+    def silent(self) -> float:
+        """The seconds for which the cluster has not responded, 0 if it responds."""
+        return self.health.unreachable_for(self._settings.clock())
+
+    @property
+    def tried(self) -> float:
+        """The seconds for which the present access has been in use."""
+        return self.health.tried_for(self._settings.clock())
+
+    @property
+    def credential_error(self) -> str:
+        """What a user has to correct about the cluster's credential or address, "" for nothing."""
+        return self.cluster.credential_error
+
+    @property
+    def denied(self) -> str:
+        """What the cluster does not allow us to watch, with its name, "" for nothing."""
+        return self.denials.words
+
+    @property
+    def identity(self) -> str:
+        """The UID of its kube-system, "" while none is required and it has not responded."""
+        return self.cluster.identity.pin
+
+    @property
+    def informers(self) -> tuple[tuple[InformerSpec, Informer], ...]:
+        """Its informers, each with its specification."""
+        return tuple((one.spec, one.informer) for one in self._followed.values())
+
+    async def identified(self) -> str:
+        """Wait until it has proven its identity or is closed. Return its `identity`."""
+        await self._answered.wait()
+        return self.identity
+
+    async def listed(self, cache: Cache) -> None:
+        """Wait until a cache has had its first list. Raises Denied if the cluster denies it."""
+        if cache in self._followed:
+            await self._followed[cache].informer.first()
+
+    async def synced(self) -> None:
+        """Wait until every cache has had its first list, and tails listen."""
+        lists = [informer.listed for spec, informer in self.informers if not spec.spare]
+        for event in (*lists, *(one.listening for one in self._tails)):
+            await event.wait()
+
+    async def replace(self, access: Access) -> None:
+        """Use another access. Requests in progress end on the old one.
+
+        The new access is only used after the cluster proved the same identity there.
+        """
+        await self._credential.took(self.cluster.take(access))
+
+    def start(self, turn: Callable[[], Awaitable[None]]) -> None:
+        """Start the tasks. The cluster is not probed before `turn` returns."""
+        self._supervise("probe", lambda: self._keep_identified(turn))
+        self._supervise("credential", self._credential.run)
+
+    def follow(self, spec: InformerSpec) -> Informer:
+        """Start an informer for a cache once the identity is known, unless the cache has one. Return the informer."""
+        if spec.cache in self._followed:
+            return self._followed[spec.cache].informer
+        informer = Informer(
+            self.cluster,
+            spec.kind,
+            spec.selection,
+            spec.cache,
+            chance=self._settings.chance,
+            every=spec.every,
+            pace=self._settings.pace,
+            clock=self._settings.clock,
+            denials=Denials(self.cluster.name) if spec.spare else self.denials,
+        )
+        if self.cluster.name != UPPER:
+            spec.cache.tally = self.cluster.tally
+        self.cluster.followers.setdefault(spec.kind, []).append(informer)
+        task = self._supervise(f"informer {spec.kind.name}", lambda: self._once_identified(informer.run))
+        self._followed[spec.cache] = _Followed(spec, informer, task)
+        return informer
+
+    def tail(self, kind: Kind, selection: Selection, hear: Callable[[WatchEvent], None]) -> None:
+        """Call `hear` for events, from when the identity is known until the cluster is closed.
+
+        A kind and selection that already has a tail gets no second one.
+        """
+        if any((one.kind, one.selection) == (kind, selection) for one in self._tails):
+            return
+        tail = EventWatch(self.cluster, kind, selection, hear, chance=self._settings.chance, pace=self._settings.pace)
+        self._tails.append(tail)
+        self._supervise(f"tail {kind.name}", lambda: self._once_identified(tail.run))
+
+    async def leave(self, cache: Cache) -> None:
+        """Stop the informer of a cache, if it has one. The cache keeps its contents and is marked stale."""
+        left = self._followed.pop(cache, None)
+        if left is None:
+            return
+        left.task.cancel()
+        await asyncio.gather(left.task, return_exceptions=True)
+        self._tasks.remove(left.task)
+        self.cluster.followers[left.spec.kind].remove(left.informer)
+        left.informer.end()
+        cache.mark_stale()
+
+    def cancel(self) -> None:
+        """Cancel all tasks."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Wait for the cancelled tasks, release all waiters and close the connections."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._answered.set()
+        self.attempted.set()
+        for spec, informer in self.informers:
+            spec.cache.mark_stale()
+            informer.end()
+        for tail in self._tails:
+            tail.listening.set()
+        await self.cluster.close()
+
+    def _supervise(self, what: str, job: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Run a job in a task of its own, and restart it after errors."""
+        backoff, settings = Backoff(self._settings.pace), self._settings
+        task = supervised(
+            what,
+            job,
+            lambda: backoff.after_failure(settings.chance()),
+            sleep=settings.sleep,
+            cluster=self.cluster.name,
+        )
+        self._tasks.append(task)
+        return task
+
+    async def _once_identified(self, job: Callable[[], Awaitable[None]]) -> None:
+        """Wait for the identity, then run a job."""
+        await self._answered.wait()
+        await job()
+
+    async def _keep_identified(self, turn: Callable[[], Awaitable[None]]) -> None:
+        """Read the identity every few seconds, indefinitely, and sooner while that fails."""
+        backoff, settings = Backoff(self._settings.pace), self._settings
+        await turn()
+        while True:
+            error = await self._try_to_identify()
+            if error is None:
+                backoff.reset()
+                wait = settings.probe
+            else:
+                wait = min(backoff.after_failure(settings.chance(), answered=True), SLOWEST)
+            await settings.sleep(max(wait, error.retry_after if error else 0.0))
+
+    async def _try_to_identify(self) -> ClusterError | None:
+        """Read the identity once. Return and record the error if it fails."""
+        try:
+            await self._identify()
+        except ClusterError as error:
+            self._failed(error)
+            return error
+        finally:
+            self.attempted.set()
+        return None
+
+    async def _identify(self) -> None:
+        """Read the identity once, with a time-out."""
+        patience = self._settings.patience
+        try:
+            async with asyncio.timeout(patience):
+                uid = await self.cluster.identify()
+        except TimeoutError:
+            raise self.cluster.identity.suspect(f"no answer in {patience:g} s") from None
+        self.is_identified = True
+        self._answered.set()
+        self.denials.end(self, NAMESPACE)
+        if self._trouble is not None:
+            _log.info("cluster answers", cluster=self.cluster.name or "upper", kube_system=uid)
+            self._trouble = None
+            self._wake_informers()
+
+    def _failed(self, error: ClusterError) -> None:
+        """Record that the cluster does not prove its identity. Logged once for each type of error."""
+        if isinstance(error, Denied):
+            self.denials.meet(self, NAMESPACE, error)
+        if isinstance(error, WrongCluster) and not isinstance(self._trouble, WrongCluster):
+            for _, informer in self.informers:
+                informer.mark_stale()
+        if type(error) is not type(self._trouble):
+            _log.warning("cluster does not answer", cluster=self.cluster.name or "upper", error=str(error))
+        self._trouble, before = error, self._trouble
+        if before is None:
+            self._wake_informers()
+
+    async def _reconnected(self) -> None:
+        """Check the identity at once, as another access is used, and wake the informers."""
+        if await self._try_to_identify() is None:
+            self._wake_informers()
+
+    def _wake_informers(self) -> None:
+        for _, informer in self.informers:
+            informer.wake()
 
 
-class Fleet:
+class _CredentialFiles:
+    """Watches the files of one cluster's credential, and reloads them after a change.
+
+    `changed` is awaited when another access is used from then on.
+    """
+
+    def __init__(self, cluster: HttpCluster, settings: _Settings, changed: Callable[[], Awaitable[None]]) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._changed = changed
+        self._touched = False
+        self._stale = ""
+
+    async def run(self) -> None:
+        """Watch the files indefinitely."""
+        reread = self._cluster.reread
+        with self._settings.watcher.watch(self._cluster.access.files, self._touch) as watch:
+            while True:
+                await reread.happened.wait()
+                reread.happened.clear()
+                touched, self._touched = self._touched, False
+                if touched:
+                    problem = await self._cluster.refresh()
+                    if isinstance(reread.refused, CredentialsUnavailable) and reread.refused.asked:
+                        asyncio.get_running_loop().call_later(self._settings.again, self._touch)
+                    await self.took(problem)
+                self._tell_stale()
+                watch.follow(self._files())
+
+    async def took(self, problem: str) -> None:
+        """Record the result of a change of access: "" if another one is used now, else why not."""
+        self._tell_stale()
+        if problem:
+            return
+        cluster = self._cluster
+        _log.info("credential was read anew", cluster=cluster.name or "upper", file=cluster.access.origin)
+        await self._changed()
+
+    def _touch(self) -> None:
+        """Request a reload."""
+        self._touched = True
+        self._cluster.reread.happened.set()
+
+    def _tell_stale(self) -> None:
+        """Log once per reason that the files cannot be used, and when they can again."""
+        known, self._stale = self._stale, self._cluster.reread.stale
+        name = self._cluster.name or "upper"
+        if self._stale and self._stale != known:
+            _log.error(
+                "credential cannot be read anew: what was read before stays in use", cluster=name, error=self._stale
+            )
+        elif known and not self._stale:
+            _log.info("credential can be read again", cluster=name)
+
+    def _files(self) -> FileStates:
+        """Return the files of the credential: those that were read, or those that could not be read."""
+        refused = self._cluster.reread.refused
+        return refused.files if isinstance(refused, CredentialsUnavailable) else self._cluster.access.files
+
+
+class Fleet(Mapping[str, OpenCluster]):
     """All open clusters by name. Used inside one event loop, closed with `close_all`.
 
     `chance` returns random numbers in [0, 1). `probe` is the time between two reads of a cluster's identity, `patience`
-    the time-out of one, both in seconds. `observe(name)` returns the observer of a cluster's writes. `notify(name)` is
-    called when a cluster starts or stops responding as itself. `watcher` watches the files of credentials (None: the
-    fleet creates one). `again` is the seconds until an exec plugin is retried that failed after its files changed.
+    the time-out of one, both in seconds. `observe(name)` returns the observer of a cluster's writes. `watcher` watches
+    the files of credentials (None: the fleet creates one). `again` is the seconds until an exec plugin is retried that
+    failed after its files changed.
     """
 
     def __init__(
@@ -89,7 +374,6 @@ class Fleet:
         probe: float = 10.0,
         patience: float = 10.0,
         observe: Callable[[str], ObserveRequest] | None = None,
-        notify: Callable[[str], None] | None = None,
         watcher: FileWatcher | None = None,
         again: float = 5.0,
         clock: Clock = time.monotonic,
@@ -97,18 +381,22 @@ class Fleet:
     ) -> None:
         self.watcher = watcher or FileWatcher()
         self._owns_watcher = watcher is None
-        self._again = again
-        self._chance = chance
-        self._pace = pace or InformerTimings()
-        self._probe = probe
-        self._patience = patience
+        self._settings = _Settings(
+            chance, pace or InformerTimings(), probe, patience, self.watcher, again, clock, sleep
+        )
         self._observe = observe
-        self._notify = notify
-        self._clock = clock
-        self._sleep = sleep
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, OpenCluster] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._claim: ClaimIdentity = lambda _name, _uid: None
+
+    def __getitem__(self, name: str) -> OpenCluster:
+        return self._open[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._open))
+
+    def __len__(self) -> int:
+        return len(self._open)
 
     def open(
         self,
@@ -139,89 +427,23 @@ class Fleet:
             pin=pin,
             observe=self._observe(name) if self._observe else None,
             admit=partial(self._objection, name),
-            clock=self._clock,
-            sleep=self._sleep,
+            clock=self._settings.clock,
+            sleep=self._settings.sleep,
         )
-        entry = self._open[name] = _Open(cluster)
-        self._supervise(entry, "probe", lambda: self._keep_identified(entry))
-        self._supervise(entry, "credential", lambda: self._keep_fresh(entry))
+        opened = self._open[name] = OpenCluster(cluster, self._settings)
+        opened.start(lambda: self._let_first(opened))
         for feed in feeds:
-            self.follow(feed)
+            opened.follow(feed)
         return cluster
 
-    async def replace(self, name: str, access: Access) -> None:
-        """Use another access for an open cluster. Requests in progress end on the old one.
-
-        The new access is only used after the cluster proved the same identity there.
-        """
-        entry = self._open[name]
-        problem = entry.cluster.take(access)
-        await self._took(entry, problem)
-
     def follow(self, feed: InformerSpec) -> Informer:
-        """Start an informer for one more cache of an open cluster, once its identity is known."""
-        entry = self._open[feed.cluster]
-        informer = Informer(
-            entry.cluster,
-            feed.kind,
-            feed.selection,
-            feed.cache,
-            chance=self._chance,
-            every=feed.every,
-            pace=self._pace,
-            clock=self._clock,
-            denials=Denials(feed.cluster) if feed.spare else entry.denials,
-        )
-        if feed.cluster != UPPER:
-            feed.cache.tally = entry.cluster.tally
-        entry.followed.append((feed, informer))
-        entry.cluster.followers.setdefault(feed.kind, []).append(informer)
-
-        async def follow() -> None:
-            """Wait for the identity, then run the informer indefinitely."""
-            await entry.identified.wait()
-            await informer.run()
-
-        entry.following[id(feed.cache)] = self._supervise(entry, f"informer {feed.kind.name}", follow)
-        return informer
-
-    def ensure(self, feed: InformerSpec) -> None:
-        """Start an informer for a cache of an open cluster, unless it has one."""
-        if id(feed.cache) not in self._open[feed.cluster].following:
-            self.follow(feed)
-
-    def tail(self, cluster: str, kind: Kind, selection: Selection, hear: Callable[[WatchEvent], None]) -> None:
-        """Call `hear` for events in an open cluster, from when its identity is known until it is closed.
-
-        A kind and selection that already has a tail gets no second one.
-        """
-        entry = self._open[cluster]
-        if any((one.kind, one.selection) == (kind, selection) for one in entry.tails):
-            return
-        told = EventWatch(entry.cluster, kind, selection, hear, chance=self._chance, pace=self._pace)
-        entry.tails.append(told)
-
-        async def follow() -> None:
-            """Wait for the identity, then run the tail indefinitely."""
-            await entry.identified.wait()
-            await told.run()
-
-        self._supervise(entry, f"tail {kind.name}", follow)
+        """Start an informer for a cache of an open cluster, unless the cache has one. Return the informer."""
+        return self._open[feed.cluster].follow(feed)
 
     async def leave(self, cluster: str, cache: Cache) -> None:
         """Stop the informer of a cache, if it has one. The cache keeps its contents and is marked stale."""
-        entry = self._open.get(cluster)
-        task = entry.following.pop(id(cache), None) if entry else None
-        if entry is None or task is None:
-            return
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        entry.tasks.remove(task)
-        for feed, informer in [one for one in entry.followed if one[0].cache is cache]:
-            entry.followed.remove((feed, informer))
-            entry.cluster.followers[feed.kind].remove(informer)
-            informer.end()
-        cache.mark_stale()
+        if cluster in self._open:
+            await self._open[cluster].leave(cache)
 
     async def close(self, name: str) -> None:
         """Stop watching a cluster and close its connections. Its caches keep their contents and are marked stale.
@@ -229,93 +451,31 @@ class Fleet:
         Callers that wait in `synced` or `identified` for it continue. If this call is cancelled, closing goes on and
         `close_all` waits for it: no other object refers to the cluster by then.
         """
-        entry = self._open.pop(name)
-        for task in entry.tasks:
-            task.cancel()
-        closing = asyncio.create_task(_closed(entry))
+        opened = self._open.pop(name)
+        opened.cancel()
+        closing = asyncio.create_task(opened.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
         await asyncio.shield(closing)
 
     async def close_all(self) -> None:
         """Close every cluster."""
-        await asyncio.gather(*self._closing, *(self.close(name) for name in tuple(self._open)))
+        await asyncio.gather(*self._closing, *(self.close(name) for name in self))
         if self._owns_watcher:
             await self.watcher.close()
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the open clusters."""
-        return tuple(self._open)
-
-    def cluster(self, name: str) -> HttpCluster:
-        """Return an open cluster. Raises KeyError if it is not open."""
-        return self._open[name].cluster
-
-    def health(self, name: str) -> Health:
-        """Return the health of an open cluster."""
-        return self._open[name].cluster.health
-
-    def silent(self, name: str) -> float:
-        """Return the seconds for which an open cluster has not responded, 0 if it responds."""
-        return self.health(name).unreachable_for(self._clock())
-
-    def tried(self, name: str) -> float:
-        """Return the seconds for which the present access to an open cluster has been in use."""
-        return self.health(name).tried_for(self._clock())
-
-    def credential_error(self, name: str) -> str:
-        """Return what a user has to correct about an open cluster's credential or address, "" for nothing."""
-        return self._open[name].cluster.credential_error
+    async def synced(self, *names: str) -> None:
+        """Wait until every cache of these clusters (none given: of all) has had its first list, and tails listen."""
+        for opened in [self._open[name] for name in names or self]:
+            await opened.synced()
 
     def skipped(self) -> dict[tuple[str, str], int]:
         """Return how many objects were left out, by the names of the open cluster and of the kind."""
         found: Counter[tuple[str, str]] = Counter()
-        for name, entry in self._open.items():
-            for feed, informer in entry.followed:
-                found[name, feed.kind.name] += informer.skipped
+        for name, opened in self._open.items():
+            for spec, informer in opened.informers:
+                found[name, spec.kind.name] += informer.skipped
         return dict(found)
-
-    def denied(self, name: str, *, named: bool = True) -> str:
-        """Return what an open cluster does not allow us to watch, "" for nothing. `named`: with the cluster's name."""
-        denials = self._open[name].denials
-        return denials.words if named else denials.unnamed
-
-    def identity(self, name: str) -> str:
-        """Return the UID of an open cluster's kube-system, "" before its first response."""
-        return self._open[name].cluster.pin
-
-    def is_identified(self, name: str) -> bool:
-        """Report whether an open cluster has proven its identity at least once."""
-        return self._open[name].identified.is_set()
-
-    async def listed(self, name: str, cache: Cache) -> None:
-        """Wait until a cache of an open cluster has had its first list. Raises Denied if the cluster denies it."""
-        for feed, informer in tuple(self._open[name].followed):
-            if feed.cache is cache:
-                await informer.first()
-
-    async def identified(self, name: str) -> str:
-        """Wait for an open cluster's first response. Return the UID of its kube-system, "" if it is closed before."""
-        entry = self._open[name]
-        await entry.identified.wait()
-        return entry.cluster.pin
-
-    async def synced(self, *names: str) -> None:
-        """Wait until every cache of these clusters (none given: of all) has had its first list, and tails listen."""
-        for name in names or self.names():
-            entry = self._open[name]
-            lists = [informer.listed for feed, informer in entry.followed if not feed.spare]
-            for event in (*lists, *(one.listening for one in entry.tails)):
-                await event.wait()
-
-    def _supervise(self, entry: _Open, what: str, job: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Run a job of a cluster in a task of its own, and restart it after errors."""
-        backoff = Backoff(self._pace)
-        task = supervised(
-            what, job, lambda: backoff.after_failure(self._chance()), sleep=self._sleep, cluster=entry.cluster.name
-        )
-        entry.tasks.append(task)
-        return task
 
     def heed(self, claim: ClaimIdentity) -> None:
         """Also ask `claim` whether the cluster with a UID may be used under a name."""
@@ -325,142 +485,34 @@ class Fleet:
         """Return the conflict with another name under which the cluster of that UID is open, None for none.
 
         Of two names for one cluster, the one under which it has responded keeps it. Otherwise the name for which this
-        UID is pinned at this server has precedence, then the name opened first.
+        UID is pinned at this server has precedence, then the name opened first. A cluster that is being closed has no
+        conflict.
         """
+        own = self._open.get(name)
+        if own is None:
+            return None
         claimed = self._claim(name, uid)
         if claimed is not None:
             return claimed
-        names, own = list(self._open), self._open[name].cluster
-        for place, (other, entry) in enumerate(self._open.items()):
-            is_first = place < names.index(name) or entry.identified.is_set()
-            if own.pin != uid and _server(entry.cluster.access) == _server(own.access):
-                is_first = True
-            if other != name and entry.cluster.pin == uid and is_first:
+        is_earlier = True
+        for other, opened in self._open.items():
+            if opened is own:
+                is_earlier = False
+                continue
+            is_pinned_here = own.identity != uid and _server(opened) == _server(own)
+            if opened.identity == uid and (is_earlier or opened.is_identified or is_pinned_here):
                 return AccessProblem(f"the same cluster as lower {other}" if other else "the upper cluster itself")
         return None
 
-    async def _let_first(self, entry: _Open) -> None:
+    async def _let_first(self, own: OpenCluster) -> None:
         """Wait until clusters opened earlier at the same server were tried, so that their order decides conflicts."""
         for other in tuple(self._open.values()):
-            if other is entry:
+            if other is own:
                 return
-            if _server(other.cluster.access) == _server(entry.cluster.access):
-                await other.tried.wait()
-
-    async def _keep_identified(self, entry: _Open) -> None:
-        """Read the identity every few seconds, indefinitely, and sooner while that fails."""
-        backoff = Backoff(self._pace)
-        await self._let_first(entry)
-        while True:
-            error = await self._try_to_identify(entry)
-            if error is None:
-                backoff.reset()
-                wait = self._probe
-            else:
-                wait = min(backoff.after_failure(self._chance(), answered=True), SLOWEST)
-            await self._sleep(max(wait, error.retry_after if error else 0.0))
-
-    async def _try_to_identify(self, entry: _Open) -> ClusterError | None:
-        """Read the identity once. Return and record the error if it fails."""
-        try:
-            await self._identify(entry)
-        except ClusterError as error:
-            self._doubt(entry, error)
-            return error
-        finally:
-            entry.tried.set()
-        return None
-
-    async def _keep_fresh(self, entry: _Open) -> None:
-        """Watch the credential's files indefinitely, and reload them after a change."""
-        cluster = entry.cluster
-        with self.watcher.watch(cluster.access.files, entry.touch) as watch:
-            while True:
-                await cluster.reread.happened.wait()
-                cluster.reread.happened.clear()
-                touched, entry.touched = entry.touched, False
-                if touched:
-                    problem = await cluster.refresh()
-                    refused = cluster.reread.refused
-                    if isinstance(refused, CredentialsUnavailable) and refused.asked:
-                        asyncio.get_running_loop().call_later(self._again, entry.touch)
-                    await self._took(entry, problem)
-                self._tell_stale(entry)
-                watch.follow(_files(cluster))
-
-    async def _took(self, entry: _Open, problem: str) -> None:
-        """If another access is used now, check the identity at once and wake the informers."""
-        self._tell_stale(entry)
-        if problem:
-            return
-        _log.info("credential was read anew", cluster=entry.cluster.name or "upper", file=entry.cluster.access.origin)
-        if await self._try_to_identify(entry) is None:
-            self._tell(entry)
-
-    def _tell_stale(self, entry: _Open) -> None:
-        """Log once per reason that the credential's files cannot be used, and when they can again."""
-        known, entry.stale = entry.stale, entry.cluster.reread.stale
-        name = entry.cluster.name or "upper"
-        if entry.stale and entry.stale != known:
-            _log.error(
-                "credential cannot be read anew: what was read before stays in use", cluster=name, error=entry.stale
-            )
-        elif known and not entry.stale:
-            _log.info("credential can be read again", cluster=name)
-
-    async def _identify(self, entry: _Open) -> None:
-        """Read the identity once, with a time-out."""
-        try:
-            async with asyncio.timeout(self._patience):
-                uid = await entry.cluster.identity()
-        except TimeoutError:
-            raise entry.cluster.suspect(f"no answer in {self._patience:g} s") from None
-        entry.identified.set()
-        entry.denials.end(entry, NAMESPACE)
-        if entry.trouble is not None:
-            _log.info("cluster answers", cluster=entry.cluster.name or "upper", kube_system=uid)
-            entry.trouble = None
-            self._tell(entry)
-
-    def _doubt(self, entry: _Open, error: ClusterError) -> None:
-        """Record that a cluster does not prove its identity. Logged once for each type of error."""
-        if isinstance(error, Denied):
-            entry.denials.meet(entry, NAMESPACE, error)
-        if isinstance(error, WrongCluster) and not isinstance(entry.trouble, WrongCluster):
-            for _, informer in entry.followed:
-                informer.mark_stale()
-        if type(error) is not type(entry.trouble):
-            _log.warning("cluster does not answer", cluster=entry.cluster.name or "upper", error=str(error))
-        entry.trouble, before = error, entry.trouble
-        if before is None:
-            self._tell(entry)
-
-    def _tell(self, entry: _Open) -> None:
-        """Wake the informers and call `notify`: the cluster started or stopped responding."""
-        for _, informer in entry.followed:
-            informer.wake()
-        if self._notify:
-            self._notify(entry.cluster.name)
+            if _server(other) == _server(own):
+                await other.attempted.wait()
 
 
-def _files(cluster: HttpCluster) -> FileStates:
-    """Return the files of a cluster's credential: those that were read, or those that could not be read."""
-    refused = cluster.reread.refused
-    return refused.files if isinstance(refused, CredentialsUnavailable) else cluster.access.files
-
-
-def _server(access: Access) -> tuple[str, int, str]:
+def _server(opened: OpenCluster) -> tuple[str, int, str]:
+    access = opened.cluster.access
     return access.address, access.port, access.prefix
-
-
-async def _closed(entry: _Open) -> None:
-    """Wait for the cancelled tasks of a cluster, release its waiters and close its connections."""
-    await asyncio.gather(*entry.tasks, return_exceptions=True)
-    entry.identified.set()
-    entry.tried.set()
-    for feed, informer in entry.followed:
-        feed.cache.mark_stale()
-        informer.end()
-    for tail in entry.tails:
-        tail.listening.set()
-    await entry.cluster.close()

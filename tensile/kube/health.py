@@ -1,16 +1,21 @@
-"""The health of a cluster's connection, and the permissions that the cluster denies.
+"""The health of a cluster's connection, the identity of the cluster, and the permissions that it denies.
 
 An idle watch is no silence. Silence begins with a failure and ends with any response, even an error. Only a rejected
 credential, theirs or ours, counts as silence too, even while older watches still deliver events.
+
+After a lost connection, a rejected credential or a change of access, the cluster must prove its identity before any
+other request is sent. So it must when a new connection leads to a server with an unknown certificate. An idle
+connection ends without an error, and another cluster may have the address by then.
 
 A denied permission is requested again until it is granted, and what needs it waits. It is logged once, however many
 informers meet it, and again when it is granted. A cluster may deny with changing messages and grant in between, so log
 lines are limited and the first message is kept.
 """
 
+import asyncio
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -43,6 +48,11 @@ class AccessProblem(NamedTuple):
 
     what: str
     advice: str = ""
+
+
+CheckIdentity = Callable[[str], AccessProblem | None]
+"""Returns why the cluster of a UID must not be used under this name, None if it may."""
+_IDENTIFYING = "read Namespace kube-system"
 
 
 def another_cluster(access: Access, uid: str, pin: str, *, is_upper: bool) -> str:
@@ -132,6 +142,81 @@ class Health:
     def tried_for(self, now: float) -> float:
         """Return the seconds for which the present access has been in use."""
         return now - self._turned_at
+
+
+class ClusterIdentity:
+    """The identity of one cluster, the UID of its namespace kube-system, and whether the cluster has to prove it.
+
+    `pin` is the required UID, "" for the first UID that the cluster returns. `in_doubt` is true until the next proof.
+    `admit` is asked for each UID. What is found out is recorded in `health`.
+    """
+
+    def __init__(
+        self, cluster: str, health: Health, *, pin: str, admit: CheckIdentity, clock: Callable[[], float]
+    ) -> None:
+        self.pin = pin
+        self.in_doubt = bool(pin)
+        self._cluster = cluster
+        self._health = health
+        self._admit = admit
+        self._clock = clock
+        self._proven: set[bytes] = set()
+        """The certificates of servers that were proven to be this cluster's."""
+        self._proving: asyncio.Task[object] | None = None
+
+    def vouches(self, certificate: bytes) -> bool:
+        """Report whether a server was proven to be this cluster's. Before an identity is pinned, any is."""
+        return not self.pin or certificate in self._proven
+
+    def doubt(self) -> None:
+        """Require a new proof, if an identity is pinned."""
+        self.in_doubt = self.in_doubt or bool(self.pin)
+
+    def suspect(self, message: str) -> Unreachable:
+        """Record that the cluster seems to hang, and return the error."""
+        self.doubt()
+        self._health.silence(self._clock(), message)
+        return Unreachable(message, cluster=self._cluster, doing=_IDENTIFYING)
+
+    def accept_any(self) -> None:
+        """Accept whichever cluster responds next as the right one."""
+        self.pin = ""
+        self._proven.clear()
+
+    def verify(self, uid: str, certificate: bytes, access: Access, *, is_current: bool) -> None:
+        """Accept the UID that a server with that certificate returned. Raises WrongCluster or SharedCluster.
+
+        `access` is the one in use, and `is_current` whether the UID was read with it.
+        """
+        if self.pin and uid != self.pin:
+            self._proven.clear()
+            raise self._refused(WrongCluster, another_cluster(access, uid, self.pin, is_upper=not self._cluster))
+        objection = self._admit(uid)
+        if objection is not None:
+            raise self._refused(SharedCluster, same_cluster(access, objection))
+        self.pin = uid
+        self._proven.add(certificate)
+        self.in_doubt = self.in_doubt and not is_current
+        self._health.accept(self._clock())
+
+    async def prove(self, identify: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Call `identify`, once for all waiting calls. Raises the error that prevents the proof."""
+        if self._proving is None or self._proving.done():
+            self._proving = asyncio.create_task(identify())
+            self._proving.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(self._proving)
+
+    async def close(self) -> None:
+        """Cancel a proof in progress."""
+        if self._proving is not None:
+            self._proving.cancel()
+            await asyncio.gather(self._proving, return_exceptions=True)
+
+    def _refused(self, error: type[WrongCluster], message: str) -> WrongCluster:
+        """Record that the cluster must not be used, and return the error."""
+        self.in_doubt = True
+        self._health.refuse(self._clock(), message, shared=error is SharedCluster)
+        return error(message, cluster=self._cluster, doing=_IDENTIFYING)
 
 
 class Denials:

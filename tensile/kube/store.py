@@ -3,17 +3,10 @@
 Decoded objects take five times their bytes and slow the garbage collector down. So an entry holds the bytes and the
 facts that a transform extracted when the object arrived, and a decision decodes the few objects that it needs. An
 informer feeds a cache. Responses to our own writes are applied too, so that the next decision sees them before the
-watch does.
-
-A name without an object may only be missing from the cache. A tombstone proves more: the deletion was seen on the
-watch, or a quorum read later than any event found the name empty. Only a tombstone allows irreversible actions. It
-proves nothing about an object that another client created under the name since, before the watch delivers it. Where
-that could do harm, callers ask whether the object of a UID is deleted.
+watch does. What is known of names without an object is in `tensile.kube.tombstones`.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from math import inf
 from sys import intern
 from typing import Annotated, Any, NamedTuple
 
@@ -21,13 +14,10 @@ import msgspec
 import orjson
 
 from tensile.errors import Malformed
+from tensile.kube.tombstones import Name, Tombstone, Tombstones
 from tensile.objects import Manifest
 
-_DEPARTED_KEPT = 20_000
-_DEPARTED_BYTES = 16 << 20
-_LAST_BYTES = 16 << 20
-_LOST_KEPT = 20_000
-_GONE_KEPT = 8
+_NO_NAMES = frozenset[str]()
 _DECODED_KEPT, _DECODED_BYTES = 128, 8 << 20
 _OVERHEAD = 512
 """Bytes of an object besides its content: in the cache and its indexes."""
@@ -136,16 +126,16 @@ class Delta(NamedTuple):
         return entry
 
 
-class Tombstone(NamedTuple):
-    """A tombstone: the last known facts of a deleted object. uid is "" if the name was only found empty.
-
-    `seen`: the deletion was seen on the watch, or in the response to our own deletion. An object that was only found
-    missing may have disappeared with the history of its store.
-    """
-
-    uid: str
-    facts: Any
-    seen: bool = True
+def changed_facts(delta: Delta) -> frozenset[str] | None:
+    """Return the names of the facts that differ, None if the object was created, deleted or replaced."""
+    before, after = delta
+    if before is None or after is None or before.uid != after.uid:
+        return None
+    old, new = before.facts, after.facts
+    if old == new:
+        return _NO_NAMES
+    names: tuple[str, ...] = old.__struct_fields__ if isinstance(old, msgspec.Struct) else getattr(old, "_fields", ())
+    return frozenset([name for name in names if getattr(old, name) != getattr(new, name)])
 
 
 class CacheTotals:
@@ -160,6 +150,13 @@ class CacheTotals:
         self.objects += objects
         self.content += content
 
+    def replace(self, before: Entry | None, after: Entry | None) -> None:
+        """Count `after` instead of `before`; None for no object."""
+        self.add(
+            (after is not None) - (before is not None),
+            (after.weight if after else 0) - (before.weight if before else 0),
+        )
+
 
 def keep_all(raw: bytes) -> Transformed:
     """Keep an object's bytes and no facts."""
@@ -167,7 +164,6 @@ def keep_all(raw: bytes) -> Transformed:
 
 
 _ENVELOPES = msgspec.json.Decoder(_Envelope)
-Name = tuple[str, str]
 Listener = Callable[[Delta], None]
 
 
@@ -196,17 +192,7 @@ class Cache:
         self._entries: dict[Name, Entry] = {}
         self._index_of = dict(indexes or {})
         self._indexes: dict[str, dict[Hashable, dict[Name, Entry]]] = {i: {} for i in self._index_of}
-        self._departed: OrderedDict[Name, Tombstone] = OrderedDict()
-        self._departed_sizes: dict[Name, int] = {}
-        self._departed_size = 0
-        self._left: dict[Name, int] = {}
-        self._doubted: set[Name] = set()
-        self._gone: OrderedDict[Name, tuple[str, ...]] = OrderedDict()
-        self._lost: dict[Name, str] = {}
-        self._back: dict[Name, str] = {}
-        self._remembers = remembers
-        self._last: OrderedDict[Name, bytes] = OrderedDict()
-        self._last_size = 0
+        self._tombstones = Tombstones(remembers)
         self._listeners: list[Listener] = []
         self._waiting: list[Callable[[], None]] = []
 
@@ -234,26 +220,22 @@ class Cache:
 
     def tombstone(self, namespace: str, name: str) -> Tombstone | None:
         """Return the tombstone of a name that is known to be empty, None if that is not known."""
-        return None if (namespace, name) in self._doubted else self._departed.get((namespace, name))
+        return self._tombstones.get((namespace, name))
 
     def is_deleted(self, namespace: str, name: str, uid: str) -> bool:
         """Report whether the object of that UID is known to be deleted, whatever has the name now.
 
         `uid` may also be that of the upper object for which a quorum read found no copy.
         """
-        departure = self.tombstone(namespace, name)
-        return uid in self._gone.get((namespace, name), ()) or (departure is not None and departure.uid == uid)
+        return self._tombstones.is_deleted((namespace, name), uid)
 
     def mark_deleted(self, namespace: str, name: str, uid: str) -> None:
         """Record that the object of that UID is deleted. Only the latest UIDs of a name are kept."""
-        known = self._gone.pop((namespace, name), ())
-        self._gone[namespace, name] = (*(one for one in known if one != uid), uid)[-_GONE_KEPT:]
-        if len(self._gone) > _DEPARTED_KEPT:
-            self._gone.popitem(last=False)
+        self._tombstones.mark_deleted((namespace, name), uid)
 
     def last(self, namespace: str, name: str) -> bytes:
         """Return the last state of a deleted object whose name is still free, b"" if it is not kept."""
-        return self._last.get((namespace, name), b"")
+        return self._tombstones.last((namespace, name))
 
     def is_lost(self, namespace: str, name: str, uid: str = "") -> bool:
         """Report whether an object of that UID ("": any) disappeared when the store's history went back.
@@ -261,17 +243,15 @@ class Cache:
         It is false once the object is back, its deletion was seen, or another object was created under the name. An
         older object that came back changes nothing.
         """
-        lost = self._lost.get((namespace, name))
-        return lost is not None and uid in ("", lost)
+        return self._tombstones.is_lost((namespace, name), uid)
 
     def came_back(self, entry: Entry) -> bool:
         """Report whether a deleted object exists again since the store's history went back."""
-        return self._back.get((entry.namespace, entry.name)) == entry.uid
+        return self._tombstones.came_back((entry.namespace, entry.name), entry.uid)
 
     def invalidate(self, namespace: str, name: str) -> None:
         """Invalidate the knowledge that a name is empty: an object may be about to be created under it."""
-        self._doubted.add((namespace, name))
-        self._gone.pop((namespace, name), None)
+        self._tombstones.invalidate((namespace, name))
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener` after every change, until `unsubscribe`."""
@@ -309,12 +289,9 @@ class Cache:
             known = self._entries.get(name)
             if known is None or ((known.uid, known.version) != (entry.uid, entry.version) and name not in newer):
                 self._file(name, entry)
-        self._lost |= {name: uid for name, uid in before.items() if name not in fresh or fresh[name].uid != uid}
         if rewound:
-            self._back |= {name: entry.uid for name, entry in fresh.items() if before.get(name) != entry.uid}
-        for book in () if self.tally is None else (self._lost, self._back):
-            while len(book) > _LOST_KEPT:
-                del book[next(iter(book))]
+            after = {name: entry.uid for name, entry in fresh.items()}
+            self._tombstones.rewind(before, after, limited=self.tally is not None)
         for listener in () if was_synced else tuple(self._waiting):
             listener()
 
@@ -323,7 +300,8 @@ class Cache:
 
         It does not stay decoded: in a list, thousands of others follow before any decision.
         """
-        return self._entry(meta or meta_of(raw), self._kept(raw))
+        meta = meta or meta_of(raw)
+        return self._entry(meta, version_in(meta), self._kept(raw))
 
     def put(self, raw: bytes, meta: Meta | None = None) -> None:
         """Store an object from the watch.
@@ -336,8 +314,10 @@ class Cache:
         name, version = (meta.namespace, meta.name), version_in(meta)
         self.version = max(self.version, version)
         known = self._entries.get(name)
-        if (known is None or known.version < version) and version > self._end(name, meta.uid):
-            self._file(name, self._digested(meta, raw))
+        if known is not None and known.version >= version:
+            return
+        if known is not None or version > self._tombstones.left_at(name, meta.uid):
+            self._file(name, self._digested(meta, version, raw))
 
     def add_unselected(self, raw: bytes) -> None:
         """Store an object from a quorum read that the watch may not select, as it does not have our labels yet.
@@ -349,17 +329,21 @@ class Cache:
         entry = self.read(raw)
         name = (entry.namespace, entry.name)
         known = self._entries.get(name)
-        if (known is None or known.version < entry.version) and entry.version >= self._end(name, entry.uid):
+        if known is None:
+            is_new = entry.version >= self._tombstones.left_at(name, entry.uid)
+        else:
+            is_new = entry.version > known.version
+        if is_new:
             self._file(name, entry)
 
     def apply_response(self, raw: bytes) -> None:
         """Store the response to a write of ours, unless the watch has already delivered the result."""
         meta = meta_of(raw)
         if meta.resourceVersion.isdecimal():
-            name = (meta.namespace, meta.name)
+            name, version = (meta.namespace, meta.name), int(meta.resourceVersion)
             known = self._entries.get(name)
-            if int(meta.resourceVersion) > (known.version if known else self.version):
-                self._file(name, self._digested(meta, raw))
+            if version > (known.version if known else self.version):
+                self._file(name, self._digested(meta, version, raw))
 
     def remove(self, raw: bytes, meta: Meta | None = None) -> None:
         """Apply a deletion that the watch saw. An object with another UID stays."""
@@ -369,12 +353,10 @@ class Cache:
         known = self._entries.get(name)
         if known is not None and known.uid != entry.uid:
             return
-        before = self._departed.get(name)
-        self._depart(name, Tombstone(entry.uid, entry.facts), entry.weight - len(entry.raw))
-        self._left[name] = entry.version
-        self._remember(name, entry.raw)
+        tombstone = Tombstone(entry.uid, entry.facts)
+        before = self._tombstones.add(name, tombstone, _size(entry), left=entry.version, raw=entry.raw)
         self._file(name, None)
-        if known is None and before is not None and before.uid == entry.uid and not before.seen:
+        if before is not None and before.uid == entry.uid and not before.seen:
             self._tell(Delta(entry, None))
 
     def confirm_absent(self, namespace: str, name: str, since: int | None = None, *, sought: str = "") -> None:
@@ -409,29 +391,28 @@ class Cache:
 
     def copy(self) -> "Cache":
         """Return an independent copy of the contents, without listeners."""
-        made = Cache(self._digest, self._index_of, remembers=self._remembers, selects=self.selects)
+        made = Cache(self._digest, self._index_of, selects=self.selects)
         made.synced, made.version = self.synced, self.version
         for name, entry in self._entries.items():
             made._file(name, entry)
-        made._doubted, made._lost, made._back = self._doubted.copy(), self._lost.copy(), self._back.copy()
-        made._departed, made._left, made._last = self._departed.copy(), self._left.copy(), self._last.copy()
-        made._last_size, made._gone = self._last_size, self._gone.copy()
+        made._tombstones = self._tombstones.copy()
         return made
 
     def _empty(self, name: Name, *, seen: bool) -> None:
         """Remove an object and leave a tombstone. `seen` as in `Tombstone`."""
         known = self._entries.get(name)
-        before = self._departed.get(name, Tombstone("", None, seen))
-        size = known.weight - len(known.raw) if known else self._departed_sizes.get(name, 0)
-        self._depart(name, Tombstone(known.uid, known.facts, seen) if known else before, size)
+        if known is None:
+            self._tombstones.confirm(name, seen=seen)
+        else:
+            self._tombstones.add(name, Tombstone(known.uid, known.facts, seen), _size(known))
         self._file(name, None)
 
-    def _digested(self, meta: Meta, raw: bytes) -> Entry:
+    def _digested(self, meta: Meta, version: int, raw: bytes) -> Entry:
         """Transform an object for a decision that may follow next: it stays decoded."""
         kept = self._kept(raw)
         if kept.manifest is not None:
             _remembered(kept.raw, kept.manifest)
-        return self._entry(meta, kept)
+        return self._entry(meta, version, kept)
 
     def _kept(self, raw: bytes) -> Transformed:
         """Transform an object. Any error is attributed to the object, and affects only that object."""
@@ -440,45 +421,9 @@ class Cache:
         except Exception as error:
             raise Malformed(f"{type(error).__name__}: {error}") from error
 
-    def _entry(self, meta: Meta, kept: Transformed) -> Entry:
+    def _entry(self, meta: Meta, version: int, kept: Transformed) -> Entry:
         weight = 0 if self.tally is None else _weight(kept)
-        return Entry(intern(meta.namespace), meta.name, meta.uid, version_in(meta), kept.raw, kept.facts, weight)
-
-    def _end(self, name: Name, uid: str) -> float:
-        """Return the version at which the object of that UID left a name. 0: it did not; infinite: it is deleted."""
-        departure = self._departed.get(name)
-        return self._left.get(name, inf) if departure is not None and departure.uid == uid else 0
-
-    def _depart(self, name: Name, departure: Tombstone, size: int) -> None:
-        """Store a tombstone. Beyond a limit, in number or in bytes, the oldest are dropped."""
-        self._doubted.discard(name)
-        if departure.seen and departure.uid == self._lost.get(name):
-            del self._lost[name]
-        self._return(name)
-        self._departed[name] = departure
-        self._departed_size += size
-        if size:
-            self._departed_sizes[name] = size
-        while len(self._departed) > _DEPARTED_KEPT or self._departed_size > _DEPARTED_BYTES:
-            oldest = next(iter(self._departed))
-            self._return(oldest)
-            self._left.pop(oldest, None)
-
-    def _return(self, name: Name) -> Tombstone | None:
-        """Remove and return a tombstone."""
-        self._departed_size -= self._departed_sizes.pop(name, 0)
-        return self._departed.pop(name, None)
-
-    def _remember(self, name: Name, raw: bytes) -> None:
-        """Keep an object's last state. Beyond a limit, the oldest are dropped."""
-        self._forget_last(name)
-        self._last[name] = raw
-        self._last_size += len(raw)
-        while self._last and (len(self._last) > self._remembers or self._last_size > _LAST_BYTES):
-            self._forget_last(next(iter(self._last)))
-
-    def _forget_last(self, name: Name) -> None:
-        self._last_size -= len(self._last.pop(name, b""))
+        return Entry(intern(meta.namespace), meta.name, meta.uid, version, kept.raw, kept.facts, weight)
 
     def _tell(self, delta: Delta) -> None:
         """Call the listeners."""
@@ -492,38 +437,25 @@ class Cache:
         """
         before = self._entries.pop(name, None)
         if self.tally is not None:
-            self.tally.add(
-                (entry is not None) - (before is not None),
-                (entry.weight if entry else 0) - (before.weight if before else 0),
-            )
+            self.tally.replace(before, entry)
         if before is not None:
-            self._unindex(name, before)
+            self._remove_from_indexes(name, before)
         if entry is None:
-            self._back.pop(name, None)
-        if entry is not None:
+            self._tombstones.forget_return(name)
+        else:
             self._entries[name] = entry
-            self._succeed(name, before, entry)
-            for index, values_of in self._index_of.items():
-                for value in values_of(entry):
-                    self._indexes[index].setdefault(value, {})[name] = entry
+            if before is None or before.uid != entry.uid:
+                self._tombstones.replace(name, before.uid if before is not None else "", entry.uid)
+            self._add_to_indexes(name, entry)
         if not _is_alike(before, entry):
             self._tell(Delta(before, entry))
 
-    def _succeed(self, name: Name, before: Entry | None, entry: Entry) -> None:
-        """Drop the tombstone of a name that has an object again. The deletion of the previous UID stays recorded."""
-        departure = self._return(name)
-        last = before.uid if before is not None else departure.uid if departure is not None else ""
-        if before is None or before.uid != entry.uid:
-            self._lost.pop(name, None)
-            self._gone.pop(name, None)
-            if last not in ("", entry.uid):
-                self.mark_deleted(*name, last)
-        self._doubted.discard(name)
-        self._left.pop(name, None)
-        self._forget_last(name)
+    def _add_to_indexes(self, name: Name, entry: Entry) -> None:
+        for index, values_of in self._index_of.items():
+            for value in values_of(entry):
+                self._indexes[index].setdefault(value, {})[name] = entry
 
-    def _unindex(self, name: Name, entry: Entry) -> None:
-        """Remove an entry from the indexes."""
+    def _remove_from_indexes(self, name: Name, entry: Entry) -> None:
         for index, values_of in self._index_of.items():
             for value in values_of(entry):
                 filed = self._indexes[index].get(value, {})
@@ -538,13 +470,8 @@ def _is_alike(before: Entry | None, after: Entry | None) -> bool:
         return before is after
     if before.uid != after.uid or before.facts != after.facts:
         return False
-    renumbered = after.raw.replace(_version_text(after), _version_text(before), 1)
-    return before.raw == renumbered
-
-
-def _version_text(entry: Entry) -> bytes:
-    """Return an entry's resourceVersion field as it appears in its bytes."""
-    return b'"resourceVersion":"%d"' % entry.version
+    old, new = b'"resourceVersion":"%d"' % before.version, b'"resourceVersion":"%d"' % after.version
+    return before.raw == after.raw.replace(new, old, 1)
 
 
 def meta_of(raw: bytes) -> Meta:
@@ -570,3 +497,8 @@ def _weight(kept: Transformed) -> int:
     except (TypeError, ValueError, msgspec.MsgspecError):
         facts = len(kept.raw)
     return len(kept.raw) + _SPREAD * facts + _OVERHEAD
+
+
+def _size(entry: Entry) -> int:
+    """Return the bytes that a tombstone of an object takes, 0 where they are not counted."""
+    return max(entry.weight - len(entry.raw), 0)

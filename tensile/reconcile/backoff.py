@@ -6,7 +6,7 @@ key do not, so the status of a pod whose creation is denied is still updated, an
 
 import re
 from collections import OrderedDict
-from collections.abc import Container, Hashable, Iterable, Iterator
+from collections.abc import Container, Hashable
 from dataclasses import dataclass
 from hashlib import sha256
 from http import HTTPStatus
@@ -54,6 +54,7 @@ _MOMENTS = re.compile(
 SHORTEST_LOOK = 0.01
 """The shortest delay in seconds: event loops round timers, so one may fire before the back-off is over."""
 
+_NO_KEYS = frozenset[Key]()
 _Recorded = TypeVar("_Recorded", bound=Hashable)
 
 
@@ -64,9 +65,12 @@ class DependencyIndex:
         self._awaited: dict[Key, frozenset[Key]] = {}
         self._waiting: dict[Key, set[Key]] = {}
 
-    def note(self, key: Key, awaited: Iterable[Key]) -> frozenset[Key]:
+    def note(self, key: Key, awaited: tuple[Key, ...]) -> frozenset[Key]:
         """Replace the dependencies of a key. Return the new ones."""
-        wanted, known = frozenset(awaited), self._awaited.get(key, frozenset())
+        known = self._awaited.get(key, _NO_KEYS)
+        if not awaited and not known:
+            return _NO_KEYS
+        wanted = frozenset(awaited)
         for gone in known - wanted:
             self._leave(gone, key)
         for fresh in wanted - known:
@@ -77,9 +81,9 @@ class DependencyIndex:
             self._awaited.pop(key, None)
         return wanted - known
 
-    def waiting_for(self, key: Key) -> Iterator[Key]:
-        """Yield the keys that depend on this one."""
-        yield from tuple(self._waiting.get(key, ()))
+    def waiting_for(self, key: Key) -> tuple[Key, ...]:
+        """Return the keys that depend on this one."""
+        return tuple(self._waiting.get(key, ()))
 
     def hopeful(self, problems: Container[Key]) -> int:
         """Return the number of keys without a blocked dependency."""
@@ -128,7 +132,7 @@ class EventDeduplicator:
         `refused`: a step of the key is refused, so each retry may produce the same Event with another message. Those
         are delayed.
         """
-        return tuple(one for one in steps if one.ref.kind != EVENT or self._is_fresh(one, now, refused=refused))
+        return tuple([one for one in steps if one.ref.kind != EVENT or self._is_fresh(one, now, refused=refused)])
 
     def _is_fresh(self, step: Step, now: float, *, refused: bool) -> bool:
         """Report whether an Event may be recorded: not recently recorded, and not too many about the same object."""
@@ -206,7 +210,7 @@ class FailureBackoff:
         return step.identity in self._refused.get(key, {})
 
     def rested(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
-        """Return the steps that may be tried now. A step in back-off blocks the later ones unless it is `apart`."""
+        """Return the steps that may be tried now. One in back-off blocks the later ones unless it is `independent`."""
         book = self._refused.get(key)
         if book is None:
             return steps
@@ -226,7 +230,8 @@ class FailureBackoff:
 
     def problem(self, key: Key) -> Problem | None:
         """Return the combined reasons for the refused steps of a key, None if no cluster gave any."""
-        said = [one.problem for one in self._refused.get(key, {}).values() if one.problem]
+        refused = self._refused.get(key)
+        said = [one.problem for one in refused.values() if one.problem] if refused else []
         if not said:
             return None
         return Problem(said[0].reason, "; ".join(dict.fromkeys(one.message for one in said)))

@@ -9,13 +9,16 @@ Copies are created and updated for upper pods that are bound to the lower's node
 ours whose upper pod is gone protects the copies that it refers to from deletion, unchanged.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from tensile.kube.store import Entry
+from tensile.kube.store import Cache, Delta, Entry
 from tensile.names import Owner
 from tensile.reconcile.pods.index import lives_below, mirrors
+from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.world import LowerWorld, World
+
+_NO_REFERENCES = frozenset[Reference]()
 
 
 def existing_copy(upper: Entry, lower: LowerWorld) -> Entry | None:
@@ -43,7 +46,7 @@ def asking(lower: LowerWorld, world: World, kind: str, namespace: str, name: str
             yield entry
 
 
-def may_be_made(askers: Iterator[Entry]) -> bool:
+def may_be_made(askers: Iterable[Entry]) -> bool:
     """Report whether a missing copy may be created: not if all pods that need it are being deleted."""
     return any(not pod.facts.terminating for pod in askers)
 
@@ -58,9 +61,64 @@ def is_inhabited(lower: LowerWorld, namespace: str, world: World) -> bool:
     return namespace not in world.topology.exclude_namespaces and lower.upper_pods.count("living", namespace) > 0
 
 
+def inhabited(lower: LowerWorld, world: World) -> Iterator[str]:
+    """Yield the upper namespaces of which pods run in a lower, or will, in order."""
+    return (name for name in sorted(map(str, lower.upper_pods.values("living"))) if is_inhabited(lower, name, world))
+
+
 def keeps_namespace(lower: LowerWorld, namespace: str) -> bool:
     """Report whether a lower pod of ours is in the lower namespace that an upper namespace maps to."""
     return lower.pods.count("namespace", lower.namespace(namespace)) > 0
+
+
+def is_merely_missing(originals: Cache, namespace: str, name: str) -> bool:
+    """Report whether the upper cluster does not have an object, though its deletion was not seen."""
+    departed = originals.tombstone(namespace, name)
+    return originals.get(namespace, name) is None and not (departed is not None and departed.seen)
+
+
+def changed_references(delta: Delta, excluded: Collection[str] | None = None) -> frozenset[Reference]:
+    """Return what a pod begins or ceases to refer to.
+
+    For an upper pod, `excluded` are the namespaces whose pods are not mirrored: one that ends needs nothing any more. A
+    lower pod (None) refers to the same until it is deleted.
+    """
+    before, after = _references(delta.before, excluded), _references(delta.after, excluded)
+    return _NO_REFERENCES if before is after else before ^ after
+
+
+def _references(pod: Entry | None, excluded: Collection[str] | None) -> frozenset[Reference]:
+    if pod is None or (excluded is not None and not lives_below(pod, excluded)):
+        return _NO_REFERENCES
+    found: frozenset[Reference] = pod.facts.references
+    return found
+
+
+def entered(lower: LowerWorld, delta: Delta) -> str:
+    """Return the namespace that an upper pod is the first of, else ""."""
+    is_first = _lives(delta.after) and not _lives(delta.before)
+    return _if_count(lower.upper_pods, "living", delta, 1) if is_first else ""
+
+
+def left(lower: LowerWorld, delta: Delta) -> str:
+    """Return the namespace that an upper pod was the last of, else ""."""
+    is_last = _lives(delta.before) and not _lives(delta.after)
+    return _if_count(lower.upper_pods, "living", delta, 0) if is_last else ""
+
+
+def left_below(lower: LowerWorld, delta: Delta) -> str:
+    """Return the upper namespace that a lower pod was the last of, else ""."""
+    namespace = "" if delta.after else _if_count(lower.pods, "namespace", delta, 0)
+    return lower.upper_namespace(namespace) if namespace else ""
+
+
+def _lives(pod: Entry | None) -> bool:
+    return pod is not None and not (pod.facts.terminal or pod.facts.daemon)
+
+
+def _if_count(cache: Cache, index: str, delta: Delta, count: int) -> str:
+    namespace = delta.entry.namespace
+    return namespace if cache.count(index, namespace) == count else ""
 
 
 class BoundPod(NamedTuple):

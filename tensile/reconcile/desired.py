@@ -20,8 +20,8 @@ class Present(msgspec.Struct, frozen=True, gc=False):
 
     If it exists, only `sections` are compared and changed ("metadata.labels" by key, others as a whole). With
     `replaceable`, an object made for another upper object, or with a difference in an immutable section, is deleted and
-    created again. `version` (a resourceVersion) makes a change conditional on no other write since. `apart` as in
-    Patched.
+    created again. `version` (a resourceVersion) makes a change conditional on no other write since. `independent` as in
+    `Patched`.
     """
 
     ref: Ref
@@ -46,12 +46,12 @@ class PodMove(NamedTuple):
 
 
 class Absent(msgspec.Struct, frozen=True, gc=False):
-    """The object of that UID should not exist. `asked`: its upper object was deleted on request.
+    """The object of that UID should not exist. `requested`: its upper object was deleted on request.
 
-    `lost`: the deletion rests on objects that disappeared with a store's history. `vacant`: it is a namespace, which is
-    only deleted while it is empty. With a `version`, it is deleted only in that state. `apart` as in Patched.
-    `evicted`: it is a pod, deleted when its disruption budgets allow it. `moving` is where it moves, if that was
-    determined.
+    `after_rollback`: the deletion rests on objects that disappeared with a store's history. `only_if_empty`: it is a
+    namespace, which is only deleted while it is empty. With a `version`, it is deleted only in that state.
+    `independent` as in `Patched`. `evict`: it is a pod, deleted when its disruption budgets allow it. `moving` is where
+    it moves, if that was determined.
     """
 
     ref: Ref
@@ -70,8 +70,8 @@ class Absent(msgspec.Struct, frozen=True, gc=False):
 class Patched(msgspec.Struct, frozen=True, gc=False):
     """A write that the rule computed itself, such as a status. It contains a UID or resourceVersion.
 
-    `shown`: a person decides about it, unlike status and heartbeats. `asked` and `lost` as in Absent. An `apart` write
-    blocks nothing: later writes are made even while it is refused.
+    `in_plan`: a person decides about it, unlike status and heartbeats. `requested` and `after_rollback` as in `Absent`.
+    An `independent` write blocks nothing: later writes are made even while it is refused.
     """
 
     ref: Ref
@@ -132,9 +132,9 @@ Wanted = Present | Absent | Patched | VerifyAbsent | EmitEvent | TokenSecret
 class Decision(NamedTuple):
     """The result of a rule for one key.
 
-    `wanted` is in the order in which it must be achieved. `waits` are keys whose next result may change this one.
-    `problem` is what blocks it, for people. `again` requests another reconciliation after so many seconds. `heeds` are
-    keys whose problem this result reports, without depending on them.
+    `wanted` is in the order in which it must be achieved. `depends_on` are keys whose next result may change this one.
+    `problem` is what blocks it, for people. `requeue_after` requests another reconciliation after so many seconds.
+    `reports_on` are keys whose problem this result reports, without depending on them.
     """
 
     wanted: tuple[Wanted, ...] = ()
@@ -142,6 +142,13 @@ class Decision(NamedTuple):
     problem: Problem | None = None
     requeue_after: float | None = None
     reports_on: tuple[Key, ...] = ()
+
+
+def told_of(key: Key, world: World, about: Ref, uid: str, words: str = "") -> Iterator[EmitEvent]:
+    """Yield an event about an object on what blocks a key, none if nothing does. `words` precede the message."""
+    problem = world.problems.get(key)
+    if problem is not None:
+        yield EmitEvent(about, uid, problem.reason, f"{words}{problem.message}")
 
 
 MapKeys = Callable[[World, str, Delta], Iterable[Key]]
@@ -154,11 +161,15 @@ class Watch(NamedTuple):
     `cache` is the attribute's name in LowerWorld, or "upper.NAME" for one of UpperWorld. Instead of an attribute it may
     name a kind that a controller watches ("upper.Service"). `delay` in seconds collects several changes into one
     reconciliation.
+
+    `facts` are the names of the facts on which the keys depend: changes of an existing object that leave them the same
+    are not passed to `keys`. () selects objects that are created, deleted or replaced, None every change.
     """
 
     cache: str
     keys: MapKeys
     delay: float = 0.0
+    facts: tuple[str, ...] | None = None
 
 
 class Rule(Protocol):

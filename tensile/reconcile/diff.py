@@ -31,6 +31,12 @@ def changes(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list
     return operations
 
 
+def fence(uid: str, version: str = "") -> list[Operation]:
+    """Return the operations by which a patch applies only to the object of that UID, and only at that version."""
+    wanted = [("uid", uid), *([("resourceVersion", version)] if version else [])]
+    return [{"op": "replace", "path": f"/metadata/{field}", "value": value} for field, value in wanted]
+
+
 def between(old: Manifest, new: Manifest, root: str = "") -> list[Operation]:
     """Return the operations from one map to another for a reader: removals and additions, without moves."""
     found = JsonPatch.from_diff(old, new, optimization=False).patch

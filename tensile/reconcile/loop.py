@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
 from tensile.kube.cluster import Cluster
-from tensile.kube.store import Cache, Delta
+from tensile.kube.store import Cache, Delta, changed_facts
 from tensile.names import REPLACES, UPPER_UID
 from tensile.objects import EVENT, UPPER, Manifest, annotations
 from tensile.reconcile.adoption import claim, conflict
@@ -202,9 +202,11 @@ class Loop:
         """Enqueue the keys that a change affects. Objects of a first list are handled together, in rule order."""
         if lower not in self._queues or (delta.before is None and cache not in self._complete):
             return
-        for _, keys, delay in routes:
-            for key in keys(self._world, lower, delta):
-                self.add(key, delay)
+        changed = changed_facts(delta)
+        for _, keys, delay, facts in routes:
+            if facts is None or changed is None or not changed.isdisjoint(facts):
+                for key in keys(self._world, lower, delta):
+                    self.add(key, delay)
 
     def _changed_above(self, routes: list[Watch], cache: Cache, delta: Delta) -> None:
         for lower in self._queues:
@@ -227,6 +229,9 @@ class Loop:
             self.add(key, decision.requeue_after)
         self._refusals.settle(key, found.steps)
         self._note_problem(key, found.problem or self._refusals.problem(key))
+        if not found.steps:
+            self._done(key)
+            return None
         now = asyncio.get_running_loop().time()
         wanted = self._telling.fresh(found.steps, now, refused=key in self._refusals)
         steps = self._refusals.rested(key, wanted, now)
@@ -241,9 +246,9 @@ class Loop:
     def _unrepeated(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
         """Return the steps without those that another client keeps reverting, which are delayed and block no other."""
         left = [self._repetitions.left(step, now) for step in steps]
-        rests = [one for one in left if one > 0.0]
-        if rests:
-            self.add(key, max(min(rests), SHORTEST_LOOK))
+        if max(left, default=0.0) <= 0.0:
+            return steps
+        self.add(key, max(min(rest for rest in left if rest > 0.0), SHORTEST_LOOK))
         return tuple(step for step, rest in zip(steps, left, strict=True) if rest <= 0.0)
 
     def _guarded(self, key: Key, found: Plan) -> Plan:
@@ -260,11 +265,16 @@ class Loop:
         if problem is None:
             if known is not None and key not in self._refusals:
                 del self._world.problems[key]
-                self._look_again(self._heeds, key)
+                self._problem_changed(key)
         elif problem != known:
             self._world.problems[key] = problem
             self._observer.on_blocked(key, problem)
-            self._look_again(self._heeds, key)
+            self._problem_changed(key)
+
+    def _problem_changed(self, key: Key) -> None:
+        """Enqueue the keys that report the problem of this one."""
+        for reporting in self._heeds.waiting_for(key):
+            self.add(reporting)
 
     async def _carry_out(self, key: Key, steps: tuple[Step, ...]) -> float | None:
         """Carry out steps. After an unexpected error the key is retried."""
@@ -397,8 +407,5 @@ class Loop:
 
     def _done(self, key: Key) -> None:
         """Enqueue the keys that depend on this one."""
-        self._look_again(self._waits, key)
-
-    def _look_again(self, book: DependencyIndex, key: Key) -> None:
-        for waiting in book.waiting_for(key):
+        for waiting in self._waits.waiting_for(key):
             self.add(waiting)

@@ -14,12 +14,19 @@ import msgspec
 
 from tensile.kube.store import Delta, Entry, Transformed, decoded
 from tensile.names import FIELD_MANAGER, NAMESPACE_MAPPING, NO_ORIGINAL, OWNER, UPPER_UID, Owner
-from tensile.objects import Manifest, annotations, labels
+from tensile.objects import Manifest, annotations, labels, metadata, uid
 from tensile.reconcile.world import LowerWorld, World, mapping_note
+
+_NOT_COPIED = frozenset({"kubectl.kubernetes.io/last-applied-configuration", "kubernetes.io/enforce-mountable-secrets"})
+"""Annotations that a copy does not get.
+
+With the second, pods that mount Secrets which their account does not list are refused; the upper cluster has enforced
+it, and the list is not copied.
+"""
 
 
 class Marks(msgspec.Struct, frozen=True, gc=False):
-    """The owner of a lower ConfigMap or Secret, and the UID of its upper object, both "" if we did not write them.
+    """The owner of a copy, and the UID of its upper object, both "" if we did not write them.
 
     `token` is the metadata of a Secret with tokens of the upper cluster, None for a copy.
     """
@@ -63,13 +70,35 @@ def is_ours(manifest: Manifest, owner: Owner) -> bool:
 
 def upper_uid_of(manifest: Manifest) -> str:
     """Return the UID of the upper object that an object was made for, "" if we did not write it."""
-    found = annotations(manifest).get(UPPER_UID, "")
+    meta = manifest.get("metadata") or {}
+    found: str = (meta.get("annotations") or {}).get(UPPER_UID, "")
     return found if found and UPPER_UID in our_keys(manifest, "annotations") else ""
 
 
 def is_of(manifest: Manifest, owner: Owner, upper_uid: str) -> bool:
     """Report whether an object is ours and was made for the upper object of that UID."""
     return is_ours(manifest, owner) and upper_uid_of(manifest) == upper_uid
+
+
+def is_copy(below: Entry, owner: Owner) -> bool:
+    """Report whether a cached lower object is ours, by its facts."""
+    return bool(below.facts.owner == owner.mark)
+
+
+def is_copy_of(below: Entry | None, owner: Owner, upper_uid: str) -> bool:
+    """Report whether a cached lower object is ours and was made for the upper object of that UID, by its facts."""
+    return below is not None and (below.facts.owner, below.facts.upper_uid) == (owner.mark, upper_uid)
+
+
+def copy_metadata(above: Manifest, owner: Owner, namespace: str) -> Manifest:
+    """Return the metadata of the copy of an upper object: its name, labels and annotations, and our marks."""
+    kept = {key: value for key, value in annotations(above).items() if key not in _NOT_COPIED}
+    return {
+        "name": metadata(above)["name"],
+        "namespace": namespace,
+        "labels": labels(above) | owner.label,
+        "annotations": kept | owner.signed(uid(above)),
+    }
 
 
 def has_node(lower: LowerWorld, world: World) -> bool:
@@ -124,9 +153,9 @@ def our_keys(manifest: Manifest, section: str) -> frozenset[str]:
 
     `section` is "labels" or "annotations".
     """
-    found: set[str] = set()
+    found: list[str] = []
     for book in manifest.get("metadata", {}).get("managedFields") or ():
         if book.get("manager") == FIELD_MANAGER and not book.get("subresource"):
             fields = book.get("fieldsV1", {}).get("f:metadata", {}).get(f"f:{section}", {})
-            found.update(field[2:] for field in fields if field.startswith("f:"))
+            found += [field[2:] for field in fields if field.startswith("f:")]
     return frozenset(found)

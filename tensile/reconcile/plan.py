@@ -28,7 +28,7 @@ from tensile.reconcile.desired import (
     VerifyAbsent,
     Wanted,
 )
-from tensile.reconcile.diff import Operation, changes
+from tensile.reconcile.diff import Operation, changes, fence
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.world import Key, Problem, World
 from tensile.text import cut
@@ -57,14 +57,14 @@ class TokenGrant(NamedTuple):
 class Step(msgspec.Struct, frozen=True, gc=False):
     """One request to one cluster, and its reason.
 
-    `uid` is that of its object, "" for whatever object has the name. `operations` are its changes as RFC 6902. `shown`:
-    a person decides about it. `asked` is false if it ends something that was not deleted in the upper cluster, which
-    the guard counts. `lost` is true if it rests on a store's lost history. Steps after an `apart` one do not depend on
-    it.
+    `uid` is that of its object, "" for whatever object has the name. `operations` are its changes as RFC 6902.
+    `in_plan`: a person decides about it. `requested` is false if it ends something that was not deleted in the upper
+    cluster, which the guard counts. `after_rollback`: it rests on a store's lost history. Steps after an `independent`
+    one do not depend on it.
 
-    A `vacant` namespace is checked at quorum to be empty just before its deletion. `grant` lists the tokens to request
-    when the step is carried out; `body` and `patch` contain "" for each. With a `version`, a delete only applies to
-    that state. `moving` is where an evicted pod goes.
+    An `only_if_empty` namespace is checked at quorum to be empty just before its deletion. `grant` lists the tokens to
+    request when the step is carried out; `body` and `patch` contain "" for each. With a `version`, a delete only
+    applies to that state. `moving` is where an evicted pod goes.
     """
 
     verb: Verb
@@ -87,7 +87,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def identity(self) -> StepIdentity:
-        """What identifies a step in the back-off. An `apart` step with another content counts as a new one."""
+        """What identifies a step in the back-off. An `independent` one with another content is new."""
         carried = repr(self.operations) if self.independent else ""
         return (self.verb, self.ref, self.subresource, carried)
 
@@ -100,7 +100,7 @@ class Plan(NamedTuple):
 
 
 def plan(key: Key, decision: Decision, world: World) -> Plan:
-    """Compute the steps that achieve a decision. The problem of an `apart` object blocks no other."""
+    """Compute the steps that achieve a decision. The problem of an `independent` object blocks no other."""
     steps: list[Step] = []
     problem = decision.problem
     for wanted in decision.wanted:
@@ -219,10 +219,7 @@ def _is_content(operation: Operation) -> bool:
 def _change(wanted: Present, entry: Entry, operations: list[Operation]) -> list[Step]:
     if not operations:
         return []
-    fence: list[Operation] = [{"op": "replace", "path": "/metadata/uid", "value": entry.uid}]
-    if wanted.version:
-        fence.append({"op": "replace", "path": "/metadata/resourceVersion", "value": wanted.version})
-    patch = Patch("json-patch", fence + operations)
+    patch = Patch("json-patch", fence(entry.uid, wanted.version) + operations)
     told = tuple(operations)
     return [
         Step(
@@ -249,15 +246,11 @@ def _granted(key: Key, wanted: TokenSecret, world: World) -> list[Step] | Proble
     if not is_ours(seen, world.owner):
         problem = claim(wanted.ref, seen, annotations(wanted.manifest).get(UPPER_UID, ""), world, key.lower)
         return problem or _take_over(Present(wanted.ref, wanted.manifest, wanted.reason), entry)
-    fence: list[Operation] = [
-        {"op": "replace", "path": "/metadata/uid", "value": entry.uid},
-        {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata(seen)["resourceVersion"]},
-    ]
     renewed: tuple[Operation, ...] = (
         {"op": "add", "path": "/data", "value": wanted.manifest["data"]},
         {"op": "add", "path": TERM_PATH, "value": ""},
     )
-    patch = Patch("json-patch", [*fence, *renewed])
+    patch = Patch("json-patch", [*fence(entry.uid, metadata(seen)["resourceVersion"]), *renewed])
     return [
         Step(
             "patch",

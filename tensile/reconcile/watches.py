@@ -1,30 +1,29 @@
-"""The kinds that each controller of the topology watches, besides those that all pods need.
+"""The rules of mirrored kinds, and the kinds that each controller of the topology watches.
 
-A controller is a few rules and the kinds that they read, on both sides. The kinds are declared here, so that only those
-of enabled controllers are listed: without a controller, its kinds need no permissions.
+A controller is a few rules and the kinds that they read, on both sides, besides those that all pods need. Only those of
+enabled controllers are listed: without a controller, its kinds need no permissions.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, get_args
 
 from tensile.kube.cluster import Selection
 from tensile.kube.store import Cache, Index, Transform, keep_all
 from tensile.names import OWNER, Owner
-from tensile.objects import (
-    CLAIM,
-    CLUSTER_ROLE,
-    ENDPOINT_SLICE,
-    ROLE,
-    ROLE_BINDING,
-    SERVICE,
-    SERVICE_ACCOUNT,
-    STORAGE_CLASS,
-    VOLUME,
-    Kind,
-)
-from tensile.reconcile.rules import claims, rbac, service_accounts, service_index, volumes
+from tensile.objects import CLAIM, CLUSTER_ROLE, STORAGE_CLASS, VOLUME, Kind
+from tensile.reconcile.rules import claims, config, endpoint_slices, rbac, service_accounts, services, volumes
+from tensile.reconcile.rules.mirror import MirroredKind, MirrorRule
 from tensile.reconcile.schemas import checked
 from tensile.topology import Controller
+
+MIRRORED: tuple[MirrorRule, ...] = (
+    config.RULE,
+    service_accounts.RULE,
+    rbac.RULE,
+    services.RULE,
+    endpoint_slices.RULE,
+)
+"""The rules of mirrored kinds, in the order in which their keys are listed. CONTRIBUTING.md says how to add one."""
 
 
 class WatchedKind(NamedTuple):
@@ -44,55 +43,33 @@ class WatchedKind(NamedTuple):
         return Selection(labels=f"{OWNER}={owner.mark}") if self.ours else Selection()
 
 
-_SERVICES = (
-    WatchedKind(
-        SERVICE, above=True, digest=service_index.upper_service, indexes={"namespace": service_index.by_namespace}
+_MORE: dict[Controller, tuple[WatchedKind, ...]] = {
+    "PV": (
+        WatchedKind(CLAIM, above=True, digest=claims.digest, indexes=claims.INDEXES),
+        WatchedKind(VOLUME, above=True, ours=True, digest=volumes.digest, indexes=volumes.INDEXES),
+        WatchedKind(STORAGE_CLASS, above=True),
+        WatchedKind(CLAIM, above=False, ours=True, digest=claims.digest, indexes=claims.INDEXES),
+        WatchedKind(VOLUME, above=False, digest=volumes.digest_below, indexes=volumes.INDEXES_BELOW),
     ),
-    WatchedKind(
-        ENDPOINT_SLICE,
-        above=True,
-        digest=service_index.upper_slice,
-        indexes={"namespace": service_index.by_namespace, "service": service_index.by_service},
-    ),
-    WatchedKind(
-        SERVICE,
-        above=False,
-        ours=True,
-        digest=service_index.lower_service,
-        indexes={"namespace": service_index.by_namespace},
-    ),
-    WatchedKind(
-        ENDPOINT_SLICE,
-        above=False,
-        ours=True,
-        digest=service_index.lower_slice,
-        indexes={"service": service_index.by_service},
-    ),
-)
-_STORAGE = (
-    WatchedKind(CLAIM, above=True, digest=claims.digest, indexes=claims.INDEXES),
-    WatchedKind(VOLUME, above=True, ours=True, digest=volumes.digest, indexes=volumes.INDEXES),
-    WatchedKind(STORAGE_CLASS, above=True),
-    WatchedKind(CLAIM, above=False, ours=True, digest=claims.digest, indexes=claims.INDEXES),
-    WatchedKind(VOLUME, above=False, digest=volumes.digest_below, indexes=volumes.INDEXES_BELOW),
-)
-_RIGHTS = (
-    WatchedKind(ROLE, above=True),
-    WatchedKind(ROLE, above=False, ours=True),
-    WatchedKind(ROLE_BINDING, above=True, digest=rbac.digest, indexes=rbac.INDEXES),
-    WatchedKind(ROLE_BINDING, above=False, ours=True),
-    WatchedKind(CLUSTER_ROLE, above=False, digest=rbac.existence),
-)
-_ACCOUNTS = (
-    WatchedKind(SERVICE_ACCOUNT, above=True, digest=service_accounts.digest, indexes=service_accounts.INDEXES),
-    WatchedKind(SERVICE_ACCOUNT, above=False, ours=True),
-)
-FOLLOWS: dict[Controller, tuple[WatchedKind, ...]] = {
-    "PV": _STORAGE,
-    "Service": _SERVICES,
-    "RBAC": _RIGHTS,
-    "ServiceAccount": _ACCOUNTS,
+    "RBAC": (WatchedKind(CLUSTER_ROLE, above=False, digest=rbac.existence),),
 }
+
+
+def follows(rules: Sequence[MirrorRule]) -> dict[Controller, tuple[WatchedKind, ...]]:
+    """Return the kinds by controller: the originals and our copies of those that it mirrors, and what else it reads."""
+    found: dict[Controller, tuple[WatchedKind, ...]] = {}
+    for controller in get_args(Controller):
+        mirrored = (one for rule in rules if rule.controller == controller for one in rule.kinds)
+        found[controller] = (*(side for one in mirrored for side in _sides(one)), *_MORE.get(controller, ()))
+    return found
+
+
+def _sides(one: MirroredKind) -> Iterator[WatchedKind]:
+    yield WatchedKind(one.kind, above=True, digest=one.digest_above, indexes=one.indexes_above)
+    yield WatchedKind(one.kind, above=False, ours=True, digest=one.digest_below, indexes=one.indexes_below)
+
+
+FOLLOWS = follows(MIRRORED)
 """The kinds by controller. A kind that two controllers watch on one side is the same in both."""
 
 
@@ -104,10 +81,9 @@ def watched_kinds(controllers: Iterable[Controller], *, above: bool) -> dict[Kin
 
 def caches(*, above: bool) -> dict[Kind, Cache]:
     """Create a cache for each kind that any controller watches on one side. It is not synced until it is fed."""
-    kinds = watched_kinds(FOLLOWS, above=above)
-    return {kind: Cache(_digest(follow), follow.indexes) for kind, follow in kinds.items()}
+    return {kind: cache_of(one) for kind, one in watched_kinds(FOLLOWS, above=above).items()}
 
 
-def _digest(follow: WatchedKind) -> Transform:
-    """Return the transform of a kind. Objects of a lower cluster are checked first."""
-    return follow.digest if follow.above else checked(follow.kind, follow.digest)
+def cache_of(one: WatchedKind) -> Cache:
+    """Create the cache of a kind. Objects of a lower cluster are checked before they are transformed."""
+    return Cache(one.digest if one.above else checked(one.kind, one.digest), one.indexes)

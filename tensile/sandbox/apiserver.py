@@ -32,7 +32,6 @@ NOT_ANSWERING = (OSError, http.client.HTTPException)
 PORT_TAKEN = "address already in use"
 ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
 CORDONED = "node.kubernetes.io/unschedulable"
-KUBELET_VERSION = "v1.36.3"
 RESOURCES = {"cpu": "32", "memory": "256Gi", "pods": "500"}
 TOPOLOGY = """\
 # Made by `tensile sandbox up`; `tensile sandbox down` removes it. `tensile run` reloads it when it changes.
@@ -233,8 +232,11 @@ PROBES: dict[str, Probe] = {
 }
 
 
-def node(name: str, layout: Layout) -> JSONObject:
-    """Return a node whose kubelet API is the cluster's endpoint; a node of the upper cluster is cordoned."""
+def node(name: str, layout: Layout, version: str) -> JSONObject:
+    """Return a node whose kubelet API is the cluster's endpoint; a node of the upper cluster is cordoned.
+
+    `version` is the release that its kubelet reports.
+    """
     labels = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "kubernetes.io/hostname": name}
     return {
         "apiVersion": "v1",
@@ -249,12 +251,12 @@ def node(name: str, layout: Layout) -> JSONObject:
             "daemonEndpoints": {"kubeletEndpoint": {"Port": layout.ports.endpoint}},
             "capacity": RESOURCES,
             "allocatable": RESOURCES,
-            "nodeInfo": node_info(),
+            "nodeInfo": node_info(version),
         },
     }
 
 
-def node_info() -> dict[str, str]:
+def node_info(version: str) -> dict[str, str]:
     """Return the nodeInfo of a node; the API requires every field."""
     empty = dict.fromkeys(("bootID", "machineID", "systemUUID", "kubeProxyVersion"), "")
     return {
@@ -264,7 +266,7 @@ def node_info() -> dict[str, str]:
         "osImage": "sandbox",
         "kernelVersion": "sandbox",
         "containerRuntimeVersion": "sandbox://1",
-        "kubeletVersion": KUBELET_VERSION,
+        "kubeletVersion": version,
     }
 
 

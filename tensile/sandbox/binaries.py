@@ -4,17 +4,21 @@ They come in sets: the control plane, kwok, and the kubelet endpoint; for a real
 that runs it. A location counts only if it has a whole set. The first hit wins: $KUBEBUILDER_ASSETS, $PATH, the user's
 cache directory. Folder names in the cache contain a hash of the sources, so that a new version of this package never
 runs the binaries of an old one.
+
+The sources pin one release of Kubernetes. $TENSILE_KUBERNETES_VERSION names another one, which is always taken from the
+cache: what version the programs of another location have is not known.
 """
 
 import fcntl
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tensile.sandbox import container_runtime, go_build
@@ -24,11 +28,21 @@ from tensile.sandbox.layout import SandboxError
 from tensile.sandbox.state import Binaries, NodePrograms
 
 SOURCES = Path(__file__).parent / "controlplane"
-VERSION_FLAGS = "-s -w" + "".join(
-    f" -X k8s.io/component-base/version.{key}={value}"
-    for key, value in {"gitVersion": "v1.36.3", "gitMajor": "1", "gitMinor": "36"}.items()
-)
+KUBERNETES = "v1.36.3"
+"""The release of Kubernetes that the sources pin."""
+VERSION_VARIABLE = "TENSILE_KUBERNETES_VERSION"
+_RELEASE = re.compile(r"v1\.[0-9]+\.[0-9]+")
 HASH_LENGTH = 12
+
+
+def version_flags(version: str) -> str:
+    """Return the linker flags that make programs of Kubernetes report a release, which is like "v1.36.3"."""
+    major, minor, _ = version.removeprefix("v").split(".")
+    reported = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    return "-s -w" + "".join(f" -X k8s.io/component-base/version.{key}={value}" for key, value in reported.items())
+
+
+VERSION_FLAGS = version_flags(KUBERNETES)
 
 
 @dataclass(frozen=True)
@@ -54,14 +68,14 @@ class ProgramSet:
 
 CONTROL_PLANE = ProgramSet(
     "kubernetes",
-    "v1.36.3",
+    KUBERNETES,
     ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"),
     ".",
     VERSION_FLAGS,
     "about 5 minutes on 2 cores",
 )
 KWOK = ProgramSet("kwok", "v0.8.0", ("kwok",), "sigs.k8s.io/kwok/cmd/kwok", "-s -w", "about a minute")
-KUBELET = ProgramSet("kubelet", "v1.36.3", ("kubelet",), ".", VERSION_FLAGS, "about a minute")
+KUBELET = ProgramSet("kubelet", KUBERNETES, ("kubelet",), ".", VERSION_FLAGS, "about a minute")
 METRICS = ProgramSet(
     "metrics-server",
     "v0.9.0",
@@ -72,6 +86,8 @@ METRICS = ProgramSet(
 )
 NODE = ProgramSet("node", "v1", ("tensile-node",), ".", "-s -w", "a few seconds")
 ENDPOINT = ProgramSet("endpoint", "v1", ("tensile-endpoint",), ".", "-s -w", "a few seconds")
+OF_KUBERNETES = (CONTROL_PLANE.name, KUBELET.name)
+"""The sets that can be built from another release of Kubernetes."""
 PROGRAM_OF = {
     "apiserver": "kube-apiserver",
     "controller_manager": "kube-controller-manager",
@@ -102,7 +118,8 @@ class Finder:
         Raises:
             SandboxError: it could not be built.
         """
-        return existing(wanted, self.environ) or self._cached(wanted)
+        asked = of_version(wanted, self.environ)
+        return self._cached(asked) if asked != wanted else existing(wanted, self.environ) or self._cached(wanted)
 
     def runtime(self) -> Runtime:
         """Return the container runtime, and fetch it if it is missing.
@@ -161,22 +178,27 @@ class Finder:
 
     def _compile(self, wanted: ProgramSet, cache: Path, program: Path) -> None:
         go = go_build.find_go(cache, self.progress, self.environ.get("PATH", ""), self.extra)
-        command = [go, "-ldflags", wanted.flags, wanted.package]
+        source, arguments = self.sources / wanted.name, ("-ldflags", wanted.flags, wanted.package)
         extra = {**self.extra, **go_build.variables(go, cache)}
-        go_build.build(command, self.sources / wanted.name, program, progress=self.progress, extra=extra)
+        if wanted.name not in OF_KUBERNETES or wanted.version == KUBERNETES:
+            go_build.build([go, *arguments], source, program, progress=self.progress, extra=extra)
+            return
+        with go_build.ported(go, source, wanted.version, extra) as copy:
+            go_build.build([go, "-mod=mod", *arguments], copy, program, progress=self.progress, extra=extra)
 
 
-def find_or_build(progress: Progress, extra: Mapping[str, str] | None = None) -> Binaries:
+def find_or_build(progress: Progress, extra: Mapping[str, str] | None = None, version: str = "") -> Binaries:
     """Return all binaries; builds missing ones, and reports that to `progress`.
 
     Args:
         progress: called with lines for a person.
         extra: variables for the build processes.
+        version: the release of Kubernetes; "" for that of the environment, else the pinned one.
 
     Raises:
         SandboxError: a set could not be built.
     """
-    finder = Finder(os.environ, progress, extra or {})
+    finder = Finder(_with_version(version), progress, extra or {})
     found: dict[str, str] = {}
     for wanted in (CONTROL_PLANE, KWOK, ENDPOINT):
         folder = finder.find(wanted)
@@ -185,16 +207,44 @@ def find_or_build(progress: Progress, extra: Mapping[str, str] | None = None) ->
     return Binaries(**{name: found[PROGRAM_OF.get(name, name)] for name in Binaries.__struct_fields__})
 
 
-def find_or_build_node(progress: Progress, extra: Mapping[str, str] | None = None) -> NodePrograms:
+def find_or_build_node(progress: Progress, extra: Mapping[str, str] | None = None, version: str = "") -> NodePrograms:
     """Return the binaries of a real node; builds or fetches missing ones, and reports that to `progress`.
+
+    `version` is as in `find_or_build`.
 
     Raises:
         SandboxError: a set could not be built or fetched.
     """
-    finder = Finder(os.environ, progress, extra or {})
+    finder = Finder(_with_version(version), progress, extra or {})
     kubelet, node = (finder.find(wanted) / wanted.programs[0] for wanted in (KUBELET, NODE))
     finder.clear()
     return NodePrograms(str(kubelet), str(node), finder.runtime())
+
+
+def _with_version(version: str) -> Mapping[str, str]:
+    """Return the environment, with a release of Kubernetes if one is given."""
+    return {**os.environ, VERSION_VARIABLE: version} if version else os.environ
+
+
+def of_version(wanted: ProgramSet, environ: Mapping[str, str]) -> ProgramSet:
+    """Return a set of the release of Kubernetes that the environment names; the same set if it names none.
+
+    Raises:
+        SandboxError: that is no release.
+    """
+    version = environ.get(VERSION_VARIABLE, "")
+    if not version or wanted.name not in OF_KUBERNETES:
+        return wanted
+    if not _RELEASE.fullmatch(version):
+        raise SandboxError(
+            f"${VERSION_VARIABLE}: {version!r} is no release of Kubernetes; give one such as {KUBERNETES}"
+        )
+    return replace(wanted, version=version, flags=version_flags(version))
+
+
+def is_cached(wanted: ProgramSet, environ: Mapping[str, str]) -> bool:
+    """Report whether a set was built before, into the cache."""
+    return (cache_directory(environ) / cache_name(wanted)).is_dir()
 
 
 def existing(wanted: ProgramSet, environ: Mapping[str, str]) -> Path | None:

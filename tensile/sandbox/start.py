@@ -163,9 +163,9 @@ def _launch(directory: Path, state: State, progress: Progress) -> None:
         remove_entries(directory, state.entries)
 
     mark = {processes.MARK: state.identity}
-    state.binaries = binaries.find_or_build(progress, mark)
+    state.binaries = binaries.find_or_build(progress, mark, state.options.kubernetes)
     if state.options.real_node:
-        state.node = binaries.find_or_build_node(progress, mark)
+        state.node = binaries.find_or_build_node(progress, mark, state.options.kubernetes)
     with_other_ports(lambda: _launch_once(directory, state, progress), again)
     state.ready = True
     save(directory, state)
@@ -236,12 +236,16 @@ def _commands(state: State, cluster: SandboxCluster) -> dict[str, list[str]]:
 
 
 def _populate(cluster: SandboxCluster) -> None:
-    """Create the initial objects of a cluster: the role binding of the kubelet client, and its kwok nodes."""
+    """Create the initial objects of a cluster: the role binding of the kubelet client, and its kwok nodes.
+
+    These report the release of the cluster, which may have been found and not built.
+    """
     api = Api(cluster.layout)
     bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
     api.create(bindings, apiserver.kubelet_binding())
+    version = str(api.get("/version").get("gitVersion", binaries.KUBERNETES))
     for name in () if cluster.layout.network else cluster.layout.node_names:
-        api.create("/api/v1/nodes", apiserver.node(name, cluster.layout))
+        api.create("/api/v1/nodes", apiserver.node(name, cluster.layout, version))
 
 
 def _wait_for_all(clusters: Sequence[SandboxCluster]) -> None:

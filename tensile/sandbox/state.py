@@ -55,6 +55,8 @@ class Options(msgspec.Struct, frozen=True):
         real_node: the first lower cluster has one node that runs containers, instead of its kwok nodes.
         extender: the upper scheduler uses the engine's extender, which the topology file then enables.
         verify_kubelet: apiservers accept only kubelets whose certificate is signed by the cluster's CA.
+        kubernetes: the release of Kubernetes, such as "v1.35.2"; "" for that of $TENSILE_KUBERNETES_VERSION, else the
+            pinned one.
     """
 
     lowers: int = 2
@@ -63,6 +65,7 @@ class Options(msgspec.Struct, frozen=True):
     real_node: bool = False
     verify_kubelet: bool = True
     extender: bool = False
+    kubernetes: str = ""
 
 
 class Process(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from tensile.topology.models import Lower, Section, Topology
 from tensile.yaml_document import Path, scalar, show_path
 
 _FIXED = ("name", "upper")
+_SERVERS, _LISTENS = ("kubelet", "webhook", "extender", "telemetry"), ("bind", "port")
 _BY_LOWER = frozenset(("lowers", "lower_defaults"))
 _CLEAR = re.compile(r"[A-Za-z0-9_./:@%+=-]+").fullmatch
 _LONGEST = 80
@@ -56,12 +57,32 @@ def edit(old: Topology, new: Topology) -> Edit:
     """Compare the active topology with the next one."""
     lowers = _lowers(old, new)
     found = sorted(_changes(old, new, lowers.changed))
-    refused = [change for change in found if change.path[0] in _FIXED]
+    listening = _listening(old, new)
+    refused = [change for change in found if not change.lower and _is_fixed(change.path, listening)]
     words = [f"lower {name} added" for name in sorted(lowers.added)]
     words += [f"lower {name} removed" for name in sorted(lowers.removed)]
     words += _gathered([change for change in found if change not in refused])
-    kept = new.model_copy(update={name: getattr(old, name) for name in _FIXED})
-    return Edit(tuple(words), tuple(_refusal(change) for change in refused), lowers, kept)
+    return Edit(tuple(words), tuple(_refusal(change) for change in refused), lowers, _kept(old, new, listening))
+
+
+def _listening(old: Topology, new: Topology) -> list[str]:
+    """Return the sections of the servers that listen before and after; one that is enabled may choose its port."""
+    pairs = [(section, getattr(old, section), getattr(new, section)) for section in _SERVERS]
+    return [section for section, *pair in pairs if all(getattr(one, "enabled", True) for one in pair)]
+
+
+def _is_fixed(path: Path, listening: list[str]) -> bool:
+    """Report whether a change outside the lowers needs a restart."""
+    return path[0] in _FIXED or (path[0] in listening and path[1] in _LISTENS)
+
+
+def _kept(old: Topology, new: Topology, listening: list[str]) -> Topology:
+    """Return the new topology with the old values of what needs a restart."""
+    kept: dict[str, object] = {name: getattr(old, name) for name in _FIXED}
+    for section in listening:
+        places = {field: getattr(getattr(old, section), field) for field in _LISTENS}
+        kept[section] = getattr(new, section).model_copy(update=places)
+    return new.model_copy(update=kept)
 
 
 def concerns_all(old: Topology, new: Topology) -> bool:

@@ -97,8 +97,9 @@ class NodeEntry(Section):
     """Taints of the node, [] for none. The default is tensile-kube's, so that the tolerations of its pods still
     match."""
     kubelet_port: fields.Port | None = None
-    """Port of the node's kubelet API; null: kubelet.port plus the lower's index in the file, from 0. A port that
-    another node still uses is taken over once that node is gone or has moved; the Node shows its present port."""
+    """Port of the node's kubelet API. null: the port that its Node shows already, if that is one of those from
+    kubelet.port on; else kubelet.port plus the lower's index in the file, from 0, or the next port that no other node
+    has. So it stays the same when other lowers come and go."""
 
 
 class Capacity(Section):
@@ -201,7 +202,8 @@ class Kubelet(Section):
     """IP address to listen on; by default every IPv4 address, as the upper apiserver calls from another machine. '::'
     is every IPv4 and IPv6 address, which an IPv6-only cluster needs."""
     port: fields.Port = 10350
-    """Port of the first lower's node, the others follow; not 10250, which a real kubelet on the same machine uses."""
+    """First port from which those of the nodes are chosen; not 10250, which a real kubelet on the same machine uses. A
+    change of it or of `bind` takes a restart."""
     node_address: fields.ReachableAddress | None = None
     """IP address that the nodes publish; null: POD_IP or VKUBELET_POD_IP of the environment, else the local address of
     the connection to the upper cluster."""
@@ -234,7 +236,8 @@ class Webhook(Section):
     """IP address to listen on; by default every IPv4 address, as the upper apiserver calls from another machine. '::'
     is every IPv4 and IPv6 address, which an IPv6-only cluster needs."""
     port: fields.Port = 8443
-    """Port to listen on; above 1024, so that no privileges are needed."""
+    """Port to listen on; above 1024, so that no privileges are needed. While it is enabled, a change of it or of
+    `bind` takes a restart."""
     service: ServiceRef | None = None
     """The Service through which the upper apiserver reaches it; null if `url` is set."""
     url: fields.Url | None = None
@@ -267,7 +270,8 @@ class Extender(Section):
     """IP address to listen on; by default every IPv4 address, as the upper scheduler calls from another machine. '::'
     is every IPv4 and IPv6 address, which an IPv6-only cluster needs."""
     port: fields.Port = 8888
-    """Port to listen on; above 1024, so that no privileges are needed."""
+    """Port to listen on; above 1024, so that no privileges are needed. While it is enabled, a change of it or of
+    `bind` takes a restart."""
     strategy: Literal["spread", "binpack"] = "spread"
     """spread: prefer the emptier cluster, as Kubernetes does with nodes; binpack: the fuller one."""
 
@@ -301,7 +305,7 @@ class Telemetry(Section):
     """IP address to listen on; by default only this machine, as there is no authentication. '::' is every IPv4 and IPv6
     address, which an IPv6-only cluster needs for its metrics."""
     port: fields.Port = 9095
-    """Port to listen on."""
+    """Port to listen on. A change of it or of `bind` takes a restart."""
 
 
 class Guard(Section):
@@ -328,7 +332,7 @@ class TopologyFile(Section):
     lower_defaults: LowerDefaults = LowerDefaults.model_construct()
     """Defaults for the fields of every lower. Mappings merge, lists replace."""
     lowers: tuple[LowerEntry, ...]
-    """The lower clusters; may be []. Their order determines the kubelet ports."""
+    """The lower clusters; may be []. A new node's kubelet port follows from its lower's place."""
     controllers: fields.Controllers = ("PV", "Service", "ServiceAccount")
     """What is mirrored besides pods, ConfigMaps and Secrets; [] for nothing. RBAC is off by default, as it grants
     permissions."""
@@ -358,6 +362,7 @@ class TopologyFile(Section):
     """Blocks large numbers of deletions that were not requested in the upper cluster."""
 
 
+_ROOM, _LAST_PORT = 100, 65535
 _NO_IDENTITY = ServiceAccounts.model_construct(identity="none")
 
 
@@ -371,12 +376,10 @@ class SecretRef(SecretEntry):
 
 
 class VirtualNode(NodeEntry):
-    """The virtual node with its name, its clusterID label and its port."""
+    """The virtual node with its name and its clusterID label."""
 
     name: fields.NodeName
     """Name of the node."""
-    kubelet_port: fields.Port
-    """Port of its kubelet API."""
 
 
 class Lower(LowerEntry):
@@ -423,6 +426,21 @@ class Topology(TopologyFile):
         """Whether pods may be evicted from virtual nodes."""
         return self.descheduler.enabled or any(lower.maintenance == "drain" for lower in self.lowers)
 
+    @property
+    def kubelet_ports(self) -> range:
+        """The ports from which those of virtual nodes are chosen, with room for lowers that are added later."""
+        first = self.kubelet.port
+        return range(first, min(first + max(_ROOM, len(self.lowers)), _LAST_PORT + 1))
+
+    @property
+    def server_ports(self) -> dict[str, int]:
+        """The ports of the enabled servers besides the virtual nodes, by section of the file."""
+        found = {"telemetry": self.telemetry.port}
+        for section, server in (("webhook", self.webhook), ("extender", self.extender)):
+            if server.enabled:
+                found[section] = server.port
+        return found
+
 
 def resolve(file: TopologyFile) -> Topology:
     """Return the topology of a valid file, with inherited values."""
@@ -439,7 +457,7 @@ def _lower(file: TopologyFile, place: int) -> Lower:
         values[name] = getattr(file, name) if values[name] is None else values[name]
     if "ServiceAccount" not in values["controllers"]:
         values["service_accounts"] = _NO_IDENTITY
-    values["node"] = _node(values["node"], entry.name, file.kubelet.port + place)
+    values["node"] = _node(values["node"], entry.name)
     values["kubeconfig_secret"] = _secret(entry, values["kubeconfig_secret"])
     return Lower.model_construct(**values)
 
@@ -462,12 +480,11 @@ def _merge(own: Any, default: Any) -> Any:
     return own
 
 
-def _node(node: NodeEntry, lower: str, port: int) -> VirtualNode:
-    """Return a node with its name, its clusterID label and its port."""
+def _node(node: NodeEntry, lower: str) -> VirtualNode:
+    """Return a node with its name and its clusterID label."""
     values = {name: getattr(node, name) for name in NodeEntry.model_fields}
     values["name"] = node.name or lower
     values["labels"] = {CLUSTER_ID: lower, **node.labels}
-    values["kubelet_port"] = node.kubelet_port or port
     return VirtualNode.model_construct(**values)
 
 

@@ -4,8 +4,8 @@ The checks read the file as written instead of the models, and skip values of a 
 one field still gets all errors in the others at once. Values are looked up by path; a value that is missing, or whose
 parent has another form, is None.
 
-Every virtual node has its own port, by default the next one after the previous lower's. So a port that looks free in
-the file may belong to a node, and its listener would fail only at run time.
+Every virtual node has its own port, usually kubelet.port plus its lower's index. So a port that looks free in the file
+may be a node's, which would have to move for the server that is given it.
 
 Warnings are for what is valid and probably a mistake. `tensile validate` prints them. Nothing is refused for them.
 """
@@ -148,15 +148,18 @@ def low(data: Any) -> list[Path]:
 
 
 def ports(data: Any) -> Iterator[TopologyFault]:
-    """Check that each server has its own port. kubelet.port is reserved even if all nodes have their own."""
+    """Check that each server has its own port, and none that a node without one usually gets.
+
+    kubelet.port is reserved even if all nodes have their own. A node may be given the usual port of another one, which
+    then gets the next.
+    """
     followers = list(_followers(data))
     beyond = next((claim for claim in followers if claim.port > _LAST), None)
     if beyond:
         words = f"leaves no port for {beyond.who}; choose a lower one"
         yield TopologyFault(beyond.path, words)
-    base = [] if followers else list(_claim(data, _BASE))
-    yield from _clashes([*_servers(data), *base])
-    yield from _clashes([*_servers(data), *followers, *_own(data)])
+    yield from _clashes([*_servers(data), *(followers or _claim(data, _BASE))])
+    yield from _clashes([*_servers(data), *_own(data)])
 
 
 def lower_names(data: Any) -> Iterator[TopologyFault]:

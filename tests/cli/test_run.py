@@ -33,7 +33,7 @@ def test_without_credentials_for_the_upper_cluster_it_ends(files: Files) -> None
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        (2, "kubelet API of node below: port {port} on 127.0.0.1: is taken: give another kubelet.port, or another"),
+        (2, "kubelet API of node below: port {port} on 127.0.0.1: is taken: stop the program that listens there"),
         (3, "telemetry cannot listen on 127.0.0.1:{port}: another program listens there: set telemetry.port in"),
     ],
     ids=["kubelet", "telemetry"],

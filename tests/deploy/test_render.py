@@ -35,7 +35,7 @@ def called(found: Setup) -> set[int]:
     """Return every port that the engine listens on with a topology, and that of probes."""
     topology = found.topology
     ports = {topology.telemetry.port, int(container(found)["args"][-1])}
-    ports |= {lower.node.kubelet_port for lower in topology.lowers}
+    ports |= {lower.node.kubelet_port or first for first, lower in enumerate(topology.lowers, topology.kubelet.port)}
     return ports | {server.port for server in (topology.webhook, topology.extender) if server.enabled}
 
 

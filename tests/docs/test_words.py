@@ -4,6 +4,7 @@ And what is generated is as it would be generated now.
 """
 
 import re
+from pathlib import Path
 from types import ModuleType
 
 import commandspage
@@ -115,6 +116,33 @@ def test_every_comment_on_fences_is_used() -> None:
     assert {"not run", "runs on until", "ends with", "file", "printed", "given", "run last", "from anew"} <= used
 
 
+def test_shown_records_stand_in_the_files_that_they_are_from() -> None:
+    """An example of what the engine does is one that a test compares with."""
+    shown = [one for page in EVERY for one in fences(page, read(page)) if "recorded" in one.said]
+    assert {one.page for one in shown} == {"CONTRIBUTING.md"}
+    assert [one.place for one in shown if not is_recorded(one)] == []
+
+
+def is_recorded(shown: Fence) -> bool:
+    """Report whether all parts of a fence stand in its file, in whose Python sources long lines are broken."""
+    text = read(shown.said["recorded"]).replace("\\\n", "")
+    return all(part.strip("\n") in text for part in shown.text.split("\n…\n"))
+
+
+def test_the_tests_that_contributors_are_told_to_run_exist() -> None:
+    """A word after -k that no test has runs none, and says so in a line that is easily passed over."""
+    told = re.findall(r"pytest (tests/\S+)(?: -k (\w+))?", read("CONTRIBUTING.md"))
+    assert len(told) >= 3
+    assert [(where, word) for where, word in told if not any(word in name for name in names_in(ROOT / where))] == []
+
+
+def names_in(place: Path) -> list[str]:
+    """Return the names of the tests of a file, or of the scenarios of a folder."""
+    if place.is_dir():
+        return [path.stem for path in place.glob("*.yaml")]
+    return re.findall(r"def (test_\w+)", place.read_text())
+
+
 @pytest.mark.parametrize("fence", every_fence(), ids=lambda one: one.place)
 def test_yaml_is_something_that_is_tried(fence: Fence) -> None:
     """A topology or a part of one is valid; anything else is a file for the commands, or objects for an apiserver."""
@@ -181,6 +209,15 @@ def test_the_readme_leads_to_every_page() -> None:
     """A page that nobody finds might as well not be there."""
     decisions = {f"docs/decisions/{link}" for link in links(read("docs/decisions/README.md"))}
     assert {page for page in pages() if page != "README.md" and f"({page})" not in README} == decisions
+
+
+def test_the_words_of_the_glossary_are_used() -> None:
+    """A word that neither the program nor its tests and benches have any more is none of ours."""
+    sources = [path.read_text() for name in ("tensile", "tests", "bench") for path in (ROOT / name).rglob("*.py")]
+    used = " ".join("\n".join(sources).lower().split())
+    words = re.findall(r"\*\*`?(.+?)`?\*\*", read("docs/glossary.md"))
+    assert len(words) > 40
+    assert [word for word in words if not re.search(rf"\b{re.escape(word.lower())}s?\b", used)] == []
 
 
 def test_the_taint_and_the_pods_toleration_are_those_of_the_nodes() -> None:

@@ -9,7 +9,7 @@ from enginekit import UPPER, A, B, Ground, standing, with_fields
 from sitekit import Manifest, is_ready
 
 from tensile.names import OWNER
-from tensile.reconcile.rules.service_index import KEPT_ENDPOINT
+from tensile.reconcile.rules.endpoint_slices import KEPT_ENDPOINT
 from tensile.reconcile.rules.services import SPEC, alias_service
 from tensile.reconcile.world import UpperServer
 from tensile.sandbox.sandbox import Sandbox

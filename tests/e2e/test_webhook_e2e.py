@@ -279,7 +279,7 @@ async def test_replicas_in_a_cluster_share_the_certificate_in_a_secret(inside: I
     first = secret["data"]["ca.crt"]
     assert _trusted(hook) == first
     async with standing_by(inside, inside.hooked(), elsewhere()) as other:
-        address = f"https://127.0.0.1:{other.hook.port}/mutate"
+        address = f"https://127.0.0.1:{other.hook.server.port}/mutate"
         await call(address, b64decode(_trusted(hook)))
         await upper.delete(inside.secret)
         await upper.until(inside.secret, lambda one: one["data"]["ca.crt"] != first)

@@ -58,9 +58,9 @@ class Scene:
         (self.directory / "server.key").write_bytes(pair.key)
         (self.directory / "callers.crt").write_bytes(callers.pair.certificate)
 
-    def topology(self, *, enabled: bool = True, kubelet: str = FILES, port: int = 0, more: str = "") -> Topology:
+    def topology(self, *, enabled: bool = True, kubelet: str = FILES, more: str = "") -> Topology:
         """Put a topology in force, and give it."""
-        where = f"enabled: {str(enabled).lower()}, bind: {HOST}, port: {port or self.port}{more}"
+        where = f"enabled: {str(enabled).lower()}, bind: {HOST}, port: {self.port}{more}"
         reload(self.world, more=f"extender: {{{where}}}\nkubelet: {{{kubelet}}}\n")
         return self.world.topology
 
@@ -148,24 +148,28 @@ async def test_another_strategy_keeps_port_and_promises(here: Scene) -> None:
     assert [one["Score"] for one in await here.ask(asking("two", "1"), verb="prioritize")] == [2, 2]
 
 
-async def test_another_port_is_taken_before_the_old_one_is_given_up(here: Scene) -> None:
-    """Where that is another program's, all is as before."""
-    await here.made.open(here.topology())
-    with socket.create_server((HOST, 0)) as taken, pytest.raises(TensileError, match="another program listens there"):
-        await here.made.open(here.topology(port=taken.getsockname()[1]))
-    assert here.made.port == here.port
+async def test_a_port_that_is_taken_is_an_error_and_had_once_it_is_free(here: Scene) -> None:
+    """The program ends at the start, with what to change; an edit that enables it is pending."""
+    with socket.create_server((HOST, here.port)):
+        with pytest.raises(TensileError, match=r"set extender\.port"):
+            await here.made.open(here.topology())
+        with capture_logs() as said:
+            await here.made.look()
+            await here.made.look()
+        assert [one["log_level"] for one in said] == ["error"]
+        assert "another program listens there" in here.made.pending[0]
+        assert here.made.port == 0
+    await here.made.look()
+    assert (here.made.port, here.made.pending) == (here.port, ())
     assert await here.names(asking("one")) == [A, B]
-    other = spare_port()
-    await here.made.open(here.topology(port=other))
-    assert here.made.port == other
-    assert await here.names(asking("two")) == []
-    socket.create_server((HOST, here.port)).close()
 
 
-async def test_a_port_that_is_taken_at_the_start_is_an_error(here: Scene) -> None:
-    """The program ends then, with what to change."""
-    with socket.create_server((HOST, here.port)), pytest.raises(TensileError, match=r"set extender\.port"):
+async def test_what_is_pending_is_forgotten_when_it_is_switched_off(here: Scene) -> None:
+    """Nobody waits for its port any more."""
+    with socket.create_server((HOST, here.port)), pytest.raises(TensileError):
         await here.made.open(here.topology())
+    await here.made.open(here.topology(enabled=False))
+    assert (here.made.port, here.made.pending) == (0, ())
 
 
 async def test_what_is_renewed_counts_without_a_restart(here: Scene) -> None:

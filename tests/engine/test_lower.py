@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from worldkit import raised, thing, world
+from worldkit import thing
 
 from tensile.engine.lower import ClusterAccess, left_behind
-from tensile.names import KUBELET_PORT
 from tensile.objects import Manifest
 from tensile.topology import Upper
 
@@ -23,16 +22,6 @@ def test_a_node_that_was_left_behind_gives_a_lower_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "port"),
-    [("10777", 10777), *((one, 10350) for one in ("", "many", "0", "70000", "9" * 5000))],
-    ids=["a port", "none", "nonsense", "zero", "too large", "endless"],
-)
-def test_it_keeps_the_port_that_the_node_says(written: str, port: int) -> None:
-    """What else stands there is not believed."""
-    assert left_behind(node(**{KUBELET_PORT: written})).node.kubelet_port == port
-
-
-@pytest.mark.parametrize(
     ("written", "given", "inside"),
     [(None, None, True), ("kubeconfigs/upper", None, False), (None, "kubeconfig", False)],
 )
@@ -42,9 +31,3 @@ def test_without_a_kubeconfig_the_upper_cluster_is_the_one_around_us(
     """Whether the file names one or the command line."""
     upper = Upper() if written is None else Upper(kubeconfig=written)
     assert ClusterAccess(Path(), upper_kubeconfig=given).is_inside(upper) == inside
-
-
-def test_what_the_engine_makes_can_be_left_behind() -> None:
-    """A Node as the engine writes it says its port."""
-    here = world("name: lower-a, node: {kubeletPort: 10555}")
-    assert left_behind(raised(here).manifest()).node.kubelet_port == 10555

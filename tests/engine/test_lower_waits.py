@@ -86,7 +86,7 @@ class OpeningLower:
     async def join(self) -> None:
         """Open the upper cluster and begin with the lower."""
         self.fleet.open(UPPER, access_to(self.server.port))
-        owner = owner_of(await self.fleet.identified(UPPER), self.topology.name)
+        owner = owner_of(await self.fleet[UPPER].identified(), self.topology.name)
         world = World(self.topology, owner, upper_world(), datetime.now(UTC))
         for feed in upper_feeds(world.upper, owner, self.topology.enabled):
             self.fleet.follow(feed)
@@ -98,7 +98,7 @@ class OpeningLower:
     @property
     def is_open(self) -> bool:
         """Whether there is a way to the lower cluster."""
-        return A in self.fleet.names()
+        return A in self.fleet
 
     def look(self, ahead: float = 0.0) -> tuple[bool, bool]:
         """Look at the lower after some time; says whether it was tried, and has been silent for evictAfter."""
@@ -128,7 +128,7 @@ async def test_a_list_above_that_it_does_not_need_does_not_keep_it_from_being_op
     """One right that is missing costs what needs it, and not every lower."""
     async with ground(plural) as here:
         await here.news.until(lambda: here.is_open)
-        await here.news.until(lambda: here.fleet.denied(UPPER))
+        await here.news.until(lambda: here.fleet[UPPER].denied)
         here.look()
         assert here.joined.lower.refusal == ""
 
@@ -185,6 +185,6 @@ async def test_a_secret_that_comes_later_and_changes_is_followed() -> None:
         become("clusters: [", 21)
         await here.news.until(lambda: "the last good connection is kept" in here.joined.lower.warning)
         become(kubeconfig({"token": "other"}, server=NOBODY), 22)
-        await here.news.until(lambda: here.fleet.cluster(A).access.headers["Authorization"] == "Bearer other")
+        await here.news.until(lambda: here.fleet[A].cluster.access.headers["Authorization"] == "Bearer other")
         await here.news.until(lambda: here.joined.lower.warning == "")
     assert not secrets._waiting or here.joined._secret_changed.set not in secrets._waiting

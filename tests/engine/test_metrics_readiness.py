@@ -7,14 +7,14 @@ from worldkit import A, B, world
 
 from tensile.engine.metrics import missing
 from tensile.kube.store import Cache
-from tensile.objects import ROLE
+from tensile.objects import ROLE, UPPER
 from tensile.reconcile.world import World
 
 
 def said(here: World, *, denied: str = "", waits: str = "", is_running: bool = True) -> str:
     """Ask what an engine misses that knows this world."""
     joined = {name: SimpleNamespace(lower=lower) for name, lower in here.lowers.items()}
-    fleet = SimpleNamespace(denied=lambda _name: denied)
+    fleet = {UPPER: SimpleNamespace(denied=denied)}
     engine = SimpleNamespace(
         is_running=is_running,
         clusters=SimpleNamespace(world=here, joined=joined, fleet=fleet),

@@ -65,7 +65,7 @@ async def test_an_evicted_pod_runs_elsewhere_and_ends_here_when_its_cluster_is_b
         old = await deployed(ground)
         (copy,) = await below(ground, A)
         await way.detour.part()
-        await polled(lambda: ground.engine.clusters.fleet.silent(A))
+        await polled(lambda: ground.engine.clusters.fleet[A].silent)
         ground.ahead = LONG
         pods = await ground.upper.until_all(ground.path("pods"), lambda found: on(found, ground.nodes[B]))
         left = pods[old["metadata"]["name"]]

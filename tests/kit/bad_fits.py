@@ -250,12 +250,6 @@ PORTS = (
         "port 5 of lowers[1] is that of lowers[0] too",
     ),
     Bad(
-        "node on the port that follows for another",
-        ONE + "  node: {kubeletPort: ^10351}\n- {name: b, kubeconfig: k}\n",
-        "lowers[0].node.kubeletPort",
-        "is that of lowers[1] (kubelet.port + 1) too",
-    ),
-    Bad(
         "one port for all nodes",
         HEAD
         + "lowerDefaults: {node: {kubeletPort: ^5}}\nlowers:\n"

@@ -218,12 +218,17 @@ class Ground:
     async def _admitting(self) -> None:
         """Wait until the apiserver applies the engine's MutatingAdmissionPolicy, which it does after a moment."""
         topology = self.engine.topology
-        if not topology.lowers or self.namespace in topology.exclude_namespaces:
+        if not topology.lowers or self.namespace in topology.exclude_namespaces or not await self._has_policies():
             return
         pod = self.pod("tried", {"nodeName": topology.lowers[0].node.name})
         async with asyncio.timeout(LIMIT):
             while any("tolerationSeconds" in one for one in await self._tolerations(pod)):  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(_AGAIN)
+
+    async def _has_policies(self) -> bool:
+        """Report whether the upper apiserver has MutatingAdmissionPolicies: before 1.36 engines patch pods instead."""
+        served = await self.upper.read("/apis/admissionregistration.k8s.io/v1")
+        return any(one["name"] == "mutatingadmissionpolicies" for one in served["resources"])
 
     async def _tolerations(self, pod: Manifest) -> list[Manifest]:
         """Return the tolerations that a pod would be created with; nothing is stored."""
@@ -347,7 +352,7 @@ class Ground:
             await self._clear_workloads()
             await self.reload(_empty)
             await self.upper.gone(*(f"/api/v1/nodes/{node}" for node in self.nodes.values()))
-            await self.upper.gone(*policies_of(self.started_as))
+            await self.upper.gone(*(policies_of(self.started_as) if await self._has_policies() else ()))
             for name in self.lowers:
                 for plural in ("pods", "configmaps", "secrets", "serviceaccounts"):
                     await self.sites[name].until_all(f"/api/v1/{plural}?labelSelector={OWNER}={self.owner.mark}", _none)

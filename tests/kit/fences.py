@@ -11,6 +11,7 @@ Comments say what a reader need not see. On the line before a fence, or before e
     <!-- file: NAME -->             of any: is written to that file before what follows runs
     <!-- printed -->                of any: each line was printed by the sh before it; … stands for anything
     <!-- as it is: REASON -->       of yaml: neither a file, nor a topology, nor objects that can be tried
+    <!-- recorded: FILE -->         of any: stands so in that file, with which tests compare; a line … leaves some out
 """
 
 import re
@@ -23,8 +24,8 @@ import yaml
 from tensile.topology import TopologyFile
 
 ROOT = Path(__file__).resolve().parents[2]
-DIRECTIVES = {"not run", "runs on until", "run last", "ends with", "given", "from anew", "file", "printed", "as it is"}
 OF_SH = {"not run", "runs on until", "run last", "ends with", "given"}
+DIRECTIVES = OF_SH | {"from anew", "file", "printed", "as it is", "recorded"}
 TOPIC = re.compile(r"<!-- (the engine runs) -->")
 """A page that says so anywhere has an engine on its topology.yaml from its beginning."""
 

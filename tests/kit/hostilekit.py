@@ -59,7 +59,7 @@ class Met:
     @property
     def cluster(self) -> HttpCluster:
         """The client."""
-        return self.fleet.cluster(NAME)
+        return self.fleet[NAME].cluster
 
     def told(self, level: str) -> list[Any]:
         """Return the lines of a level that were logged."""

@@ -312,7 +312,7 @@ class Lab:
         known = self.seats.get(node)
         found = known.address[1] if known else 0 if node == NODE else spare_port()
         seat = NodeEndpoint(("127.0.0.1", found if port is None else port), self.pods if pods is None else pods, meter)
-        troubles = await self.server.arrange({**self.seats, node: seat})
+        troubles = await self.server.serve({**self.seats, node: seat})
         if node in troubles:
             raise troubles[node]
         self.seats[node] = seat

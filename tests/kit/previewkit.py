@@ -10,7 +10,7 @@ from worldkit import NOW, stored
 from tensile.engine.caches import bound_feed, lower_feeds, upper_feeds
 from tensile.kube.cluster import Patch
 from tensile.kubelet.node.rule import NodeRule
-from tensile.kubelet.pods.orphans import OrphanRule
+from tensile.kubelet.pods.orphans import PodOrphanRule
 from tensile.kubelet.pods.rule import PodRule
 from tensile.objects import CONFIG_MAP, NODE, POD, SECRET, UPPER, Kind, Manifest, Ref
 from tensile.reconcile.diff import Operation, changes
@@ -19,7 +19,7 @@ from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.plan import Step
 from tensile.reconcile.report import Change, Preview, RecordedStep, Recorder, as_text, observed, preview
-from tensile.reconcile.rules.config import ConfigRule
+from tensile.reconcile.rules.config import RULE as CONFIG_RULE
 from tensile.reconcile.rules.namespaces import NamespaceRule
 from tensile.reconcile.world import Key, Problem, World
 
@@ -147,7 +147,7 @@ async def _run(world: World, recorder: Recorder) -> None:
                 clusters[feed.cluster].hold(feed.kind, entry.raw)
         selection = feed.selection
         clusters[feed.cluster].follow(feed.kind, feed.cache, lambda one, chosen=selection: is_selected(one, chosen))
-    every = (NodeRule(), NamespaceRule(), ConfigRule(), PodRule(), OrphanRule())
+    every = (NodeRule(), NamespaceRule(), CONFIG_RULE, PodRule(), PodOrphanRule())
     loop = Loop(world, every, clusters, recorder, Timing(lambda: NOW, lambda: 0.5))
     for name in world.lowers:
         loop.open(name)

@@ -343,6 +343,11 @@ class News:
         self.tell()
         return 0.5
 
+    async def sleep(self, seconds: float) -> None:
+        """Sleep for others; who sleeps has just done something."""
+        self.tell()
+        await asyncio.sleep(seconds)
+
     async def until(self, holds: Callable[[], object], limit: float = WAIT) -> None:
         """Wait until something holds that a told change makes true, at most `limit` seconds."""
         async with asyncio.timeout(limit):

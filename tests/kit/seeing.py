@@ -16,7 +16,7 @@ from tensile.objects import UPPER
 
 def positions(fleet: Fleet) -> list[int]:
     """Return how far each watch has come: what is the same later has told of nothing meanwhile."""
-    return [informer.newest for name in fleet.names() for _, informer in fleet._open[name].followed]
+    return [informer.newest for opened in fleet.values() for _, informer in opened.informers]
 
 
 async def has_seen_all(fleet: Fleet, sites: Mapping[str, Site]) -> bool:
@@ -24,9 +24,9 @@ async def has_seen_all(fleet: Fleet, sites: Mapping[str, Site]) -> bool:
     by_name = {**sites, UPPER: sites["upper"]}
     looks = [
         _has_seen(by_name[name], feed, informer)
-        for name in fleet.names()
-        if name in by_name and not fleet.silent(name) and not fleet.denied(name)
-        for feed, informer in fleet._open[name].followed
+        for name, opened in fleet.items()
+        if name in by_name and not opened.silent and not opened.denied
+        for feed, informer in opened.informers
         if feed.cache.synced and not feed.every
     ]
     return all(await asyncio.gather(*looks))

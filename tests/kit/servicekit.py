@@ -7,9 +7,9 @@ from worldkit import A, changed, home, put, raised, thing, twin, upper_pod, worl
 from tensile.kube.store import Cache, Entry
 from tensile.objects import ENDPOINT_SLICE, SERVICE, Manifest, Ref
 from tensile.reconcile.plan import plan
-from tensile.reconcile.rules.endpoint_slices import EndpointSliceRule
-from tensile.reconcile.rules.service_index import service_key, slice_key
-from tensile.reconcile.rules.services import ServiceRule
+from tensile.reconcile.rules import endpoint_slices, services
+from tensile.reconcile.rules.endpoint_slices import slice_key
+from tensile.reconcile.rules.services import service_key
 from tensile.reconcile.world import Key, UpperServer, World
 
 KEY = service_key(A, "default", "web")
@@ -73,7 +73,7 @@ def exposed(*, server: UpperServer | None = None, more: str = "") -> World:
 def done(here: World, *keys: Key) -> World:
     """Put what the rules want for keys below, as the API would store it; none given: the Service and its slice."""
     for key in keys or (KEY, SLICE_KEY):
-        rule = ServiceRule() if key.rule == ServiceRule.name else EndpointSliceRule()
+        rule = services.RULE if key.rule == services.RULE.name else endpoint_slices.RULE
         for step in plan(key, rule.decide(key, here), here).steps:
             assert step.verb == "create"
             assert step.body is not None

@@ -16,9 +16,9 @@ REF = Ref("a", POD, "default", "web")
 
 async def test_the_first_identity_is_kept(apiserver: Apiserver, cluster: HttpCluster) -> None:
     """The UID of kube-system is what tells clusters apart."""
-    assert cluster.pin == ""
-    assert await cluster.identity() == UID
-    assert cluster.pin == UID
+    assert cluster.identity.pin == ""
+    assert await cluster.identify() == UID
+    assert cluster.identity.pin == UID
     assert apiserver.asked[-1].path == "/api/v1/namespaces/kube-system"
 
 
@@ -26,16 +26,16 @@ async def test_without_the_right_to_read_it_that_is_said(apiserver: Apiserver, c
     """A missing permission is a denial and pins nothing."""
     apiserver.play("identity", refusal(403, "Forbidden"))
     with pytest.raises(Denied, match="read Namespace kube-system"):
-        await cluster.identity()
-    assert cluster.pin == ""
+        await cluster.identify()
+    assert cluster.identity.pin == ""
 
 
 async def test_another_cluster_gets_nothing_at_all(apiserver: Apiserver, cluster: HttpCluster) -> None:
     """Once another cluster answered, no call of any sort reaches it."""
-    await cluster.identity()
+    await cluster.identify()
     apiserver.uid = "another"
     with pytest.raises(WrongCluster, match="another cluster answers"):
-        await cluster.identity()
+        await cluster.identify()
     before = len(apiserver.asked)
     calls = (
         cluster.read(REF),
@@ -55,10 +55,10 @@ async def test_another_cluster_gets_nothing_at_all(apiserver: Apiserver, cluster
 
 async def test_the_right_cluster_is_served_again(apiserver: Apiserver, cluster: HttpCluster) -> None:
     """When the first cluster is back, the next call goes through by itself."""
-    await cluster.identity()
+    await cluster.identify()
     apiserver.uid = "another"
     with pytest.raises(WrongCluster):
-        await cluster.identity()
+        await cluster.identify()
     apiserver.uid = UID
     await cluster.create(REF, pod("web", 1))
     assert not cluster.health.wrong
@@ -70,7 +70,7 @@ async def test_after_a_lost_connection_the_identity_is_checked_first(
     apiserver: Apiserver, cluster: HttpCluster
 ) -> None:
     """Nothing is written to what came up at an address before it has shown which cluster it is."""
-    await cluster.identity()
+    await cluster.identify()
     apiserver.play("write", Drop())
     with pytest.raises(Unreachable):
         await cluster.create(REF, {})
@@ -82,7 +82,7 @@ async def test_after_a_lost_connection_the_identity_is_checked_first(
 
 async def test_one_check_serves_all_that_wait(apiserver: Apiserver, cluster: HttpCluster) -> None:
     """A hundred calls after an outage ask for the identity once."""
-    await cluster.identity()
+    await cluster.identify()
     apiserver.play("write", Drop())
     with pytest.raises(Unreachable):
         await cluster.create(REF, {})
@@ -93,7 +93,7 @@ async def test_one_check_serves_all_that_wait(apiserver: Apiserver, cluster: Htt
 
 async def test_an_error_of_the_server_is_no_lost_connection(apiserver: Apiserver, cluster: HttpCluster) -> None:
     """A 500 comes from the same cluster: to a read it is silence, but needs no check."""
-    await cluster.identity()
+    await cluster.identify()
     apiserver.play("list", *[refusal(500, "InternalError")] * 3)
     with pytest.raises(Unreachable):
         await cluster.read(REF)
@@ -105,7 +105,7 @@ async def test_an_error_of_the_server_is_no_lost_connection(apiserver: Apiserver
 
 async def test_an_error_of_the_server_to_a_write_is_no_silence(apiserver: Apiserver, cluster: HttpCluster) -> None:
     """A webhook that fails makes one, while the cluster is as well as it was."""
-    await cluster.identity()
+    await cluster.identify()
     apiserver.play("write", refusal(500, "InternalError"), refusal(503, ""))
     for _ in range(2):
         with pytest.raises(Unreachable):
@@ -116,7 +116,7 @@ async def test_an_error_of_the_server_to_a_write_is_no_silence(apiserver: Apiser
 
 async def test_a_broken_watch_is_a_lost_connection(apiserver: Apiserver, cluster: HttpCluster) -> None:
     """The next watch, too, asks first who is there."""
-    await cluster.identity()
+    await cluster.identify()
     apiserver.play("watch", Stream().drop(), Stream().end())
     with pytest.raises(Unreachable):
         await anext(cluster.watch(POD, Selection(), "1", 60))
@@ -147,8 +147,8 @@ async def test_closing_gives_up_a_check_that_waits() -> None:
     """A client can be closed while an apiserver that hangs is asked who it is."""
     async with running(Apiserver()) as server:
         cluster = HttpCluster("a", access_to(server.port))
-        await cluster.identity()
-        cluster.suspect("it hangs")
+        await cluster.identify()
+        cluster.identity.suspect("it hangs")
         server.play("identity", Hang())
         waiting = asyncio.create_task(cluster.read(REF))
         await server.until("identity", 2)

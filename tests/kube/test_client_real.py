@@ -319,7 +319,7 @@ async def test_a_version_of_the_future_is_expired_for_a_list(lower: HttpCluster)
 
 async def test_identity_and_release_are_those_of_the_cluster(lower: HttpCluster) -> None:
     """The UID of kube-system, and the version the binaries were built as."""
-    uid = await lower.identity()
+    uid = await lower.identify()
     kube_system = orjson.loads(await lower.read(at("", "kube-system", NAMESPACE)))
     assert uid == uid_of(kube_system)
     assert (await lower.version()).startswith("v1.")

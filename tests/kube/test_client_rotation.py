@@ -46,7 +46,7 @@ async def client(access: Access, **options: object) -> AsyncIterator[HttpCluster
     """Make a client that knows its cluster."""
     cluster = HttpCluster("a", access, timeout=5.0, **options)  # type: ignore[arg-type]
     try:
-        await cluster.identity()
+        await cluster.identify()
         yield cluster
     finally:
         await cluster.close()
@@ -93,10 +93,10 @@ async def test_what_to_do_about_another_upper_cluster_is_something_else() -> Non
     """There is one upper cluster, and it is a restart that exchanges it."""
     async with two("another") as (one, other):
         cluster = HttpCluster(UPPER, way(one.port, "t"))
-        await cluster.identity()
+        await cluster.identify()
         cluster.take(way(other.port, "t"))
         with pytest.raises(WrongCluster, match=r"right, or, if it is meant, restart$"):
-            await cluster.identity()
+            await cluster.identify()
         await cluster.close()
 
 
@@ -137,7 +137,7 @@ async def test_an_answer_of_the_old_way_does_not_vouch_for_the_new_one() -> None
     async with two("another") as (one, other), client(way(one.port, "old")) as cluster:
         slow = Stream()
         one.play("identity", slow)
-        asking = asyncio.create_task(cluster.identity())
+        asking = asyncio.create_task(cluster.identify())
         await one.until("identity", 2)
         cluster.take(way(other.port, "new"))
         slow.raw(b'{"metadata": {"uid": "%s"}}' % UID.encode()).end()
@@ -153,7 +153,7 @@ async def test_a_stream_is_not_opened_while_it_is_open_who_answers() -> None:
         cluster.take(way(other.port, "new"))
         with pytest.raises(Unreachable, match="try again in a moment"):
             cluster.endpoint()
-        await cluster.identity()
+        await cluster.identify()
         assert cluster.endpoint().headers == {"Authorization": "Bearer new"}
 
 
@@ -203,7 +203,7 @@ async def test_the_source_of_a_credential_is_asked_less_and_less_often(apiserver
         apiserver.play("identity", *[UNAUTHORIZED] * 400)
         for _ in range(300):
             with pytest.raises(Unauthorized):
-                await cluster.identity()
+                await cluster.identify()
             now[0] += 1.0
         assert reads[1:] == [100.0, 110.0, 130.0, 170.0, 250.0, 330.0]
 
@@ -255,7 +255,7 @@ async def test_an_event_of_an_old_watch_does_not_end_the_silence(apiserver: Apis
         await anext(watch)
         apiserver.play("identity", UNAUTHORIZED)
         with pytest.raises(Unauthorized):
-            await cluster.identity()
+            await cluster.identify()
         now[0] = 9.0
         stream.send(event("ADDED", pod("b", 6)), event("ADDED", pod("c", 7)))
         await anext(watch)
@@ -290,9 +290,9 @@ async def test_a_cluster_that_is_known_from_before_has_to_be_that_one() -> None:
         with pytest.raises(WrongCluster):
             await cluster.create(REF, pod("web", 1))
         assert cluster.health.wrong
-        cluster.accept_any()
+        cluster.identity.accept_any()
         await cluster.create(REF, pod("web", 1))
-        assert (cluster.pin, cluster.health.wrong) == ("another", False)
+        assert (cluster.identity.pin, cluster.health.wrong) == ("another", False)
         await cluster.close()
 
 

@@ -166,7 +166,7 @@ async def replaced(home: Path, papers: Papers, later: Apiserver) -> HttpCluster:
     """Return a client that knows its cluster, at whose address `later` is to answer; its connections have ended."""
     async with running(Apiserver(), papers.server_context(fresh=True)) as server:
         cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}")
-        await cluster.identity()
+        await cluster.identify()
         await cluster.create(REF, pod("web", 1))
         later.port = server.port
     return cluster
@@ -226,7 +226,7 @@ async def test_a_server_that_is_known_is_not_asked_again(home: Path, papers: Pap
     """A new connection to it is made and used at once."""
     async with running(Apiserver(), papers.server_context()) as server:
         cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}")
-        await cluster.identity()
+        await cluster.identify()
         await cluster.create(REF, pod("web", 1))
         cluster._transport.hang_up()
         await cluster.create(REF, pod("web", 2))

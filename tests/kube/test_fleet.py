@@ -37,26 +37,27 @@ async def test_an_opened_cluster_is_identified_and_fed(apiserver: Apiserver) -> 
     async with fleet_of() as fleet:
         feeds = [InformerSpec("a", POD, Selection("", "x=y"), mine), pods("a", all_of_them)]
         client = fleet.open("a", access_to(apiserver.port), feeds)
-        assert fleet.identity("a") == ""
-        assert await fleet.identified("a") == UID
+        assert fleet["a"].identity == ""
+        assert await fleet["a"].identified() == UID
         await fleet.synced("a")
         assert (names(mine), names(all_of_them)) == (["a"], ["a", "b"])
         assert apiserver.asked[0].sort == "identity"
         assert {asked.query.get("labelSelector") for asked in apiserver.of("list")} == {"x=y", None}
-        assert fleet.cluster("a") is client
-        assert fleet.identity("a") == UID
-        assert fleet.silent("a") == 0.0
-        assert fleet.names() == ("a",)
+        assert fleet["a"].cluster is client
+        assert fleet["a"].identity == UID
+        assert fleet["a"].silent == 0.0
+        assert list(fleet) == ["a"]
 
 
 async def test_a_feed_can_join_an_open_cluster(apiserver: Apiserver) -> None:
-    """What depends on an identity can be fed once that is known."""
+    """What depends on an identity can be fed once that is known, and whoever asks again gets the same informer."""
     cache = Cache()
     async with fleet_of() as fleet:
         fleet.open(UPPER, access_to(apiserver.port))
-        await fleet.identified(UPPER)
+        await fleet[UPPER].identified()
         apiserver.play("list", listing(20, pod("a", 5)))
-        fleet.follow(pods(UPPER, cache))
+        informer = fleet.follow(pods(UPPER, cache))
+        assert fleet.follow(pods(UPPER, cache)) is informer
         await fleet.synced()
         assert names(cache) == ["a"]
 
@@ -99,11 +100,9 @@ async def test_a_closed_cluster_is_left_alone(apiserver: Apiserver) -> None:
         await fleet.close("a")
         count = len(apiserver.asked)
         assert not cache.synced
-        assert fleet.names() == ()
-        with pytest.raises(KeyError):
-            fleet.cluster("a")
+        assert list(fleet) == []
         fleet.open("a", access_to(apiserver.port))
-        await fleet.identified("a")
+        await fleet["a"].identified()
         assert {asked.sort for asked in apiserver.asked[count:]} == {"identity"}
     ours = {task for task in asyncio.all_tasks() - before if "scripted" not in repr(task)}
     assert ours == set()
@@ -114,11 +113,25 @@ async def test_closing_lets_go_who_waits_for_a_cluster() -> None:
     async with fleet_of() as fleet:
         cache = Cache()
         fleet.open("a", access_to(1), [pods("a", cache)])
-        waiting = asyncio.gather(fleet.identified("a"), fleet.synced("a"))
+        opened = fleet["a"]
+        waiting = asyncio.gather(opened.identified(), fleet.synced("a"))
         await asyncio.sleep(0)
         await fleet.close("a")
         assert await waiting == ["", None]
-        assert not cache.synced
+        assert (cache.synced, opened.is_identified) == (False, False)
+
+
+async def test_who_waits_for_all_clusters_is_not_disturbed_by_one_that_is_closed() -> None:
+    """A lower may leave the topology while the first lists of the others are waited for."""
+    async with fleet_of() as fleet:
+        for name in ("a", "b"):
+            fleet.open(name, access_to(1), [pods(name, Cache())])
+        waiting = asyncio.create_task(fleet.synced())
+        await asyncio.sleep(0)
+        await fleet.close("b")
+        assert not waiting.done()
+        await fleet.close("a")
+        await waiting
 
 
 async def test_the_connections_of_a_cluster_are_bounded(apiserver: Apiserver) -> None:
@@ -145,10 +158,10 @@ async def test_one_cluster_that_hangs_does_not_hold_up_another() -> None:
         await fleet.synced("good")
         assert names(caches[1]) == ["a"]
         assert not caches[0].synced
-        assert fleet.silent("bad") > 0
-        assert fleet.health("bad").error in {"not contacted yet", "no answer in 0.2 s"}
+        assert fleet["bad"].silent > 0
+        assert fleet["bad"].health.error in {"not contacted yet", "no answer in 0.2 s"}
         await bad.until("identity", 2)
-        assert fleet.health("bad").error == "no answer in 0.2 s"
+        assert fleet["bad"].health.error == "no answer in 0.2 s"
 
 
 async def test_nothing_is_listed_before_the_identity_is_known(apiserver: Apiserver) -> None:
@@ -165,25 +178,17 @@ async def test_an_apiserver_that_freezes_is_found_by_the_probe() -> None:
     """An open watch shows nothing: the silence begins when the probe gets no answer, and ends with the next."""
     now = [0.0]
     news = News()
-    turns: list[str] = []
-
-    def notify(name: str) -> None:
-        """Note whose presence changed."""
-        turns.append(name)
-        news.tell()
-
-    async with running(Apiserver()) as server, fleet_of(clock=lambda: now[0], notify=notify, patience=0.2) as fleet:
+    options = {"clock": lambda: now[0], "sleep": news.sleep, "patience": 0.2}
+    async with running(Apiserver()) as server, fleet_of(**options) as fleet:
         cache = Cache()
         fleet.open("a", access_to(server.port), [pods("a", cache)])
         await server.until("watch")
-        assert turns == ["a"]
         server.play("identity", Hang(), Hang())
-        await news.until(lambda: len(turns) == 2)
-        assert fleet.silent("a") == 0.0
+        await news.until(lambda: fleet["a"].health.error)
+        assert fleet["a"].silent == 0.0
         now[0] = 45.0
-        assert fleet.silent("a") == 45.0
-        await news.until(lambda: turns == ["a", "a", "a"])
-        assert fleet.silent("a") == 0.0
+        assert fleet["a"].silent == 45.0
+        await news.until(lambda: fleet["a"].silent == 0.0)
         assert cache.synced
 
 
@@ -193,22 +198,22 @@ async def test_another_cluster_at_the_address_is_refused_until_the_first_is_back
     now = [0.0]
     apiserver.play("list", listing(500, pod("a", 400)), listing(20, pod("b", 5)))
     news = News()
-    async with fleet_of(clock=lambda: now[0], notify=news.tell) as fleet:
+    async with fleet_of(clock=lambda: now[0], sleep=news.sleep) as fleet:
         client = fleet.open("a", access_to(apiserver.port), [pods("a", cache)])
         await apiserver.until("watch")
         apiserver.uid = "another"
-        await news.until(lambda: fleet.health("a").wrong and not cache.synced)
+        await news.until(lambda: fleet["a"].health.wrong and not cache.synced)
         now[0] = 3.0
-        assert fleet.silent("a") == 3.0
-        assert "another cluster answers" in fleet.health("a").error
+        assert fleet["a"].silent == 3.0
+        assert "another cluster answers" in fleet["a"].health.error
         with pytest.raises(WrongCluster):
             await client.create(Ref("a", POD, "default", "x"), {})
         assert names(cache) == ["a"]
-        assert fleet.identity("a") == UID
+        assert fleet["a"].identity == UID
         apiserver.uid = UID
         await told(cache, lambda: names(cache) == ["b"])
         assert cache.synced
-        assert not fleet.health("a").wrong
+        assert not fleet["a"].health.wrong
         assert len(apiserver.of("list")) == 2
         assert apiserver.of("write") == []
 
@@ -280,7 +285,7 @@ async def test_the_rate_of_a_cluster_is_its_own(apiserver: Apiserver) -> None:
 
     async with fleet_of(clock=lambda: 0.0, sleep=wait, probe=0.0) as fleet:
         client = fleet.open("a", access_to(apiserver.port), qps=4, burst=1)
-        await fleet.identified("a")
+        await fleet["a"].identified()
         await client.version()
         assert any(seconds > 0 and seconds % 0.25 == 0 for seconds in waited)
 
@@ -293,7 +298,7 @@ async def test_closing_the_fleet_closes_every_cluster() -> None:
             fleet.open("down", access_to(1), [pods("down", Cache())])
             client = fleet.open("hangs", access_to(server.port), [pods("hangs", Cache())])
             await server.until("identity")
-        assert fleet.names() == ()
+        assert list(fleet) == []
         with pytest.raises((Unreachable, RuntimeError)):
             await client.version()
 
@@ -320,11 +325,11 @@ async def test_a_watch_goes_on_after_its_server_was_restarted() -> None:
     server.play("list", listing(20, pod("a", 5)))
     server.play("check", listing(30))
     news = News()
-    async with fleet_of(notify=news.tell) as fleet:
+    async with fleet_of(sleep=news.sleep) as fleet:
         async with running(server):
             fleet.open("a", access_to(server.port), [pods("a", cache)])
             await server.until("watch")
-        await news.until(lambda: fleet.health("a").error != "")
+        await news.until(lambda: fleet["a"].health.error != "")
         server.play("watch", Stream().send(event("ADDED", pod("b", 25))))
         async with running(server):
             await told(cache, lambda: names(cache) == ["a", "b"])
@@ -344,8 +349,8 @@ async def test_a_tail_hears_of_what_comes_and_ends_with_its_cluster(apiserver: A
 
     async with fleet_of() as fleet:
         fleet.open("a", access_to(apiserver.port))
-        fleet.tail("a", POD, Selection(), hear)
-        fleet.tail("a", POD, Selection(), lambda _: pytest.fail("what is heard already is heard twice"))
+        fleet["a"].tail(POD, Selection(), hear)
+        fleet["a"].tail(POD, Selection(), lambda _: pytest.fail("what is heard already is heard twice"))
         await fleet.synced("a")
         stream.send(event("ADDED", pod("a", 30)))
         await news.until(lambda: heard == ["ADDED"])
@@ -357,7 +362,7 @@ async def test_a_tail_of_a_cluster_that_never_answers_holds_up_nobody(apiserver:
     apiserver.play("identity", *(Hang() for _ in range(20)))
     async with fleet_of() as fleet:
         fleet.open("a", access_to(apiserver.port))
-        fleet.tail("a", POD, Selection(), lambda _: None)
+        fleet["a"].tail(POD, Selection(), lambda _: None)
         waiting = asyncio.create_task(fleet.synced("a"))
         await asyncio.sleep(0)
         assert not waiting.done()

@@ -75,7 +75,7 @@ async def ground(*closed: str) -> AsyncIterator[UpperFleet]:
 async def test_who_waits_for_one_list_gets_it_whatever_else_is_denied() -> None:
     """Only who waits for all of them waits on."""
     async with ground("roles") as here:
-        await here.fleet.listed(UPPER, here.secrets)
+        await here.fleet[UPPER].listed(here.secrets)
         everything = asyncio.create_task(here.fleet.synced(UPPER))
         await here.tried(ROLE)
         assert (here.secrets.synced, here.roles.synced, everything.done()) == (True, False, False)
@@ -87,11 +87,11 @@ async def test_who_waits_for_a_list_that_is_denied_is_told_so() -> None:
     async with ground("secrets") as here:
         for _ in range(3):
             with pytest.raises(Denied) as error:
-                await here.fleet.listed(UPPER, here.secrets)
+                await here.fleet[UPPER].listed(here.secrets)
             assert str(error.value) == f"upper: list Secret: denied: words about Forbidden: {ADVICE}"
         here.server.closed.clear()
         await synced(here.secrets)
-        await here.fleet.listed(UPPER, here.secrets)
+        await here.fleet[UPPER].listed(here.secrets)
 
 
 async def test_a_denial_is_told_once_and_when_it_is_over() -> None:
@@ -102,14 +102,14 @@ async def test_a_denial_is_told_once_and_when_it_is_over() -> None:
         assert [(one["event"], one["log_level"], one["kind"]) for one in told_of(logs)] == [
             ("not allowed", "warning", "Role")
         ]
-        assert here.fleet.denied(UPPER) == "upper: list Role: denied: words about Forbidden"
+        assert here.fleet[UPPER].denied == "upper: list Role: denied: words about Forbidden"
         here.server.closed.clear()
         here.server.play("watch", *[Stream().send(event("ADDED", pod("a", 30))) for _ in range(3)])
         with capture_logs() as logs:
             await told(here.roles, lambda: len(here.roles))
             await told(here.others, lambda: len(here.others))
         assert [(one["event"], one["kind"]) for one in told_of(logs)] == [("allowed again", "Role")]
-        assert here.fleet.denied(UPPER) == ""
+        assert here.fleet[UPPER].denied == ""
 
 
 async def test_a_watch_that_is_denied_is_no_end_of_it() -> None:
@@ -129,10 +129,10 @@ async def test_a_list_by_the_clock_is_allowed_again_with_the_next_one() -> None:
     cache = Cache()
     async with ground("pods") as here:
         here.fleet.follow(InformerSpec(UPPER, POD, Selection(), cache, every=0.001))
-        await here.news.until(lambda: here.fleet.denied(UPPER))
+        await here.news.until(lambda: here.fleet[UPPER].denied)
         here.server.closed.clear()
         await synced(cache)
-        await here.news.until(lambda: not here.fleet.denied(UPPER))
+        await here.news.until(lambda: not here.fleet[UPPER].denied)
 
 
 async def test_what_is_left_is_not_denied_any_more() -> None:
@@ -140,18 +140,18 @@ async def test_what_is_left_is_not_denied_any_more() -> None:
     async with ground("roles", "secrets") as here:
         await here.tried(SECRET)
         await here.fleet.leave(UPPER, here.secrets)
-        assert "Secret" not in here.fleet.denied(UPPER)
-        assert "Role" in here.fleet.denied(UPPER)
-        await here.fleet.listed(UPPER, here.secrets)
+        assert "Secret" not in here.fleet[UPPER].denied
+        assert "Role" in here.fleet[UPPER].denied
+        await here.fleet[UPPER].listed(here.secrets)
 
 
 async def test_other_failures_are_not_taken_for_denials() -> None:
     """A cluster that is not well says nothing of rights, and who waits goes on waiting."""
     async with ground() as here:
         here.server.play("list", *[Answer(500)] * 30)
-        waiting = asyncio.create_task(here.fleet.listed(UPPER, here.secrets))
+        waiting = asyncio.create_task(here.fleet[UPPER].listed(here.secrets))
         await here.news.until(lambda: len(here.server.of("list")) >= 10)
-        assert (here.fleet.denied(UPPER), waiting.done()) == ("", False)
+        assert (here.fleet[UPPER].denied, waiting.done()) == ("", False)
         await waiting
 
 

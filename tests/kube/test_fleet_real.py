@@ -80,7 +80,7 @@ async def followed(sandbox: Sandbox, **options: float) -> AsyncIterator[Setting]
     news = News()
     pace = InformerTimings(cap=2.0, shortest=20, longest=20)
     settings = {"probe": 0.5, "patience": 1.0, **options}
-    fleet = Fleet(chance=lambda: 0.5, pace=pace, notify=news.tell, **settings)
+    fleet = Fleet(chance=lambda: 0.5, pace=pace, sleep=news.sleep, **settings)
     client = fleet.open(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
     setting = Setting(fleet, client, f"f{uuid.uuid4().hex[:8]}")
     setting.news = news
@@ -109,13 +109,13 @@ async def test_an_apiserver_killed_and_restarted_is_followed_on(breakable: Sandb
         await setting.create("before")
         await setting.has("before")
         await asyncio.to_thread(breakable.kill, "upper", API)
-        await setting.news.until(lambda: setting.fleet.silent(UPPER) > 0, LIMIT)
+        await setting.news.until(lambda: setting.fleet[UPPER].silent > 0, LIMIT)
         with pytest.raises(Unreachable):
             await setting.create("impossible")
         await asyncio.to_thread(breakable.restart, "upper", API)
         await _created(setting, "after")
         await setting.has("before", "after")
-        assert setting.fleet.silent(UPPER) == 0.0
+        assert setting.fleet[UPPER].silent == 0.0
         assert setting.informer.rewinds == 0
         assert setting.cache.synced
 
@@ -127,7 +127,7 @@ async def _created(setting: Setting, name: str) -> None:
             try:
                 await setting.create(name)
             except ClusterError:
-                await setting.news.until(lambda: setting.fleet.silent(UPPER) == 0.0)
+                await setting.news.until(lambda: setting.fleet[UPPER].silent == 0.0)
             else:
                 return
 
@@ -139,11 +139,11 @@ async def test_a_frozen_apiserver_is_found_and_its_watch_goes_on(breakable: Sand
         await setting.has("before")
         breakable.suspend("upper", API)
         try:
-            await setting.news.until(lambda: setting.fleet.silent(UPPER) > 0, LIMIT)
-            assert setting.fleet.health(UPPER).error == "no answer in 1 s"
+            await setting.news.until(lambda: setting.fleet[UPPER].silent > 0, LIMIT)
+            assert setting.fleet[UPPER].health.error == "no answer in 1 s"
         finally:
             breakable.resume("upper", API)
-        await setting.news.until(lambda: setting.fleet.silent(UPPER) == 0.0, LIMIT)
+        await setting.news.until(lambda: setting.fleet[UPPER].silent == 0.0, LIMIT)
         await setting.create("after")
         await setting.has("before", "after")
         assert setting.informer.relists == 1
@@ -155,7 +155,7 @@ async def test_a_deletion_in_a_gap_is_found_by_a_list(breakable: Sandbox) -> Non
         uid = await setting.create("gone")
         await setting.create("kept")
         await setting.has("gone", "kept")
-        for task in setting.fleet._open[UPPER].tasks[1:]:
+        for task in setting.fleet[UPPER]._tasks[1:]:
             task.cancel()
         await setting.client.delete(setting.ref("gone"), uid=uid)
         await setting.create("new")

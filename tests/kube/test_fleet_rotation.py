@@ -37,7 +37,6 @@ class RotatedFleet:
             pace=QUICK,
             probe=0.02,
             patience=5.0,
-            notify=self.news.tell,
             again=0.05,
             sleep=self._wait,
         )
@@ -58,19 +57,18 @@ class RotatedFleet:
             [InformerSpec(name, POD, Selection(), self.cache)],
             anchored=anchored,
         )
-        await self.fleet.identified(name)
+        await self.fleet[name].identified()
         await self.fleet.synced()
 
     async def until_complaint(self, words: str, name: str = "a") -> None:
         """Wait until the fleet complains in these words; "" for not at all."""
         await self.news.until(
-            lambda: (words in self.fleet.credential_error(name)) if words else not self.fleet.credential_error(name)
+            lambda: (words in self.fleet[name].credential_error) if words else not self.fleet[name].credential_error
         )
 
     async def _wait(self, seconds: float) -> None:
         """Wait shortly, whatever is asked for, and have the test look."""
-        self.news.tell()
-        await asyncio.sleep(min(seconds, 0.01))
+        await self.news.sleep(min(seconds, 0.01))
 
 
 def bearers(server: Apiserver) -> set[str]:
@@ -97,12 +95,12 @@ async def test_a_rotated_kubeconfig_is_in_use_before_anything_is_refused(home: P
     async with ground(home, papers) as here:
         await here.open()
         await here.one.until("watch")
-        tls = here.fleet.cluster("a").access.tls
+        tls = here.fleet["a"].cluster.access.tls
         here.write(here.one, "new")
         with capture_logs() as logs:
             await here.news.until(lambda: "new" in bearers(here.one))
         assert [line["event"] for line in logs] == ["credential was read anew"]
-        assert here.fleet.cluster("a").access.tls is tls
+        assert here.fleet["a"].cluster.access.tls is tls
         assert len(here.one.of("watch")) == 1
         assert here.cache.synced
 
@@ -140,7 +138,7 @@ async def test_a_rotated_authority_is_trusted_by_new_connections(home: Path, pap
             )
             count = len(server.asked)
             (home / "ca").write_bytes(papers.authority.pem + papers.other.pem)
-            await here.news.until(lambda: here.fleet.silent("a") == 0.0)
+            await here.news.until(lambda: here.fleet["a"].silent == 0.0)
             assert len(server.asked) > count
             await here.fleet.close("a")
 
@@ -152,7 +150,7 @@ async def test_the_same_cluster_at_another_address_is_followed(home: Path, paper
         await here.open()
         here.write(here.other)
         await here.news.until(lambda: here.other.of("identity"))
-        await here.fleet.cluster("a").create(REF, pod("web", 1))
+        await here.fleet["a"].cluster.create(REF, pod("web", 1))
         assert [asked.sort for asked in here.other.asked if asked.sort != "identity"] == ["write"]
         assert here.one.of("write") == []
         assert here.cache.synced
@@ -167,12 +165,12 @@ async def test_a_kubeconfig_of_another_cluster_is_refused_until_it_is_put_right(
         await here.until_complaint("another cluster answers")
         await here.news.until(lambda: not here.cache.synced)
         with pytest.raises(WrongCluster):
-            await here.fleet.cluster("a").create(REF, pod("web", 1))
+            await here.fleet["a"].cluster.create(REF, pod("web", 1))
         assert {asked.sort for asked in here.other.asked} == {"identity"}
         here.one.play("list", listing(30, pod("b", 6)))
         here.write(here.one)
         await told(here.cache, lambda: [entry.name for entry in here.cache] == ["b"])
-        assert here.fleet.credential_error("a") == ""
+        assert here.fleet["a"].credential_error == ""
         assert {asked.sort for asked in here.other.asked} == {"identity"}
 
 
@@ -186,11 +184,11 @@ async def test_a_kubeconfig_that_is_bad_changes_nothing_and_is_told(home: Path, 
         with capture_logs() as logs:
             here.path.write_text(text)
             await here.until_complaint(str(here.path))
-            await here.fleet.cluster("a").create(REF, pod("web", 1))
-            assert here.fleet.silent("a") == 0.0
+            await here.fleet["a"].cluster.create(REF, pod("web", 1))
+            assert here.fleet["a"].silent == 0.0
             here.write(here.one, "mended")
             await here.news.until(lambda: "mended" in bearers(here.one))
-        assert here.fleet.credential_error("a") == ""
+        assert here.fleet["a"].credential_error == ""
         said = [line["event"] for line in logs]
         assert said.count("credential cannot be read anew: what was read before stays in use") == 1
         assert said[-2:] == ["credential can be read again", "credential was read anew"]
@@ -203,7 +201,7 @@ async def test_a_kubeconfig_that_is_gone_changes_nothing(home: Path, papers: Pap
         await here.open()
         here.path.unlink()
         await here.until_complaint("cannot be read (No such file or directory)")
-        await here.fleet.cluster("a").create(REF, pod("web", 1))
+        await here.fleet["a"].cluster.create(REF, pod("web", 1))
         here.write(here.one)
         await here.until_complaint("")
 
@@ -218,7 +216,7 @@ async def test_a_file_that_comes_after_its_kubeconfig_is_found(home: Path, paper
         await here.until_complaint("late: cannot be read")
         (home / "late").write_text("late-token")
         await here.news.until(lambda: "late-token" in bearers(here.one))
-        assert here.fleet.credential_error("a") == ""
+        assert here.fleet["a"].credential_error == ""
 
 
 PLUGIN = """#!/bin/sh
@@ -235,7 +233,7 @@ async def test_a_plugin_that_gives_nothing_is_asked_again(home: Path, papers: Pa
         plugin.chmod(0o755)
         access = await from_kubeconfig(here.path, allow_exec_plugins=True)
         here.fleet.open("a", access)
-        await here.fleet.identified("a")
+        await here.fleet["a"].identified()
         user = {
             "exec": {
                 "apiVersion": "client.authentication.k8s.io/v1",
@@ -248,7 +246,7 @@ async def test_a_plugin_that_gives_nothing_is_asked_again(home: Path, papers: Pa
         here.write(here.one, text=kubeconfig(user, authority, server=server))
         await here.until_complaint("plugin")
         await here.news.until(lambda: "of-a-plugin" in bearers(here.one))
-        assert here.fleet.credential_error("a") == ""
+        assert here.fleet["a"].credential_error == ""
 
 
 async def test_the_files_of_another_way_are_watched_from_then_on(home: Path, papers: Papers) -> None:
@@ -257,7 +255,7 @@ async def test_the_files_of_another_way_are_watched_from_then_on(home: Path, pap
         await here.open()
         moved = home / "moved"
         moved.write_text(here.path.read_text().replace("token: t", "token: handed"))
-        await here.fleet.replace("a", await from_kubeconfig(moved))
+        await here.fleet["a"].replace(await from_kubeconfig(moved))
         async with heard(here.fleet.watcher, here.path, moved):
             here.write(here.one, "of-the-former-file")
             moved.write_text(moved.read_text().replace("handed", "rotated"))
@@ -271,12 +269,12 @@ async def test_the_upper_cluster_stays_at_its_server(home: Path, papers: Papers)
         await here.open(UPPER, anchored=True)
         here.write(here.other)
         await here.until_complaint("another upper cluster needs a restart", UPPER)
-        await here.fleet.cluster(UPPER).create(REF, pod("web", 1))
+        await here.fleet[UPPER].cluster.create(REF, pod("web", 1))
         assert here.other.asked == []
         assert len(here.one.of("write")) == 1
         here.write(here.one, "rotated")
         await here.news.until(lambda: "rotated" in bearers(here.one))
-        assert here.fleet.credential_error(UPPER) == ""
+        assert here.fleet[UPPER].credential_error == ""
 
 
 async def test_a_credential_that_ended_is_replaced_as_soon_as_there_is_another(home: Path, papers: Papers) -> None:
@@ -288,11 +286,11 @@ async def test_a_credential_that_ended_is_replaced_as_soon_as_there_is_another(h
         await here.one.until("watch")
         here.one.play("identity", *[refusal(401, "Unauthorized")] * 10_000)
         await here.until_complaint("Unauthorized")
-        assert here.fleet.silent("a") > 0
+        assert here.fleet["a"].silent > 0
         here.one._plays["identity"].clear()
         here.write(here.one, "new")
         await here.until_complaint("")
-        assert here.fleet.silent("a") == 0.0
+        assert here.fleet["a"].silent == 0.0
         await here.news.until(lambda: "new" in bearers(here.one))
         assert len(here.one.of("watch")) == 1
 
@@ -303,12 +301,12 @@ async def test_nothing_is_listed_of_another_cluster_than_the_one_known_from_befo
         access = await from_kubeconfig(here.path)
         here.fleet.open("a", access, [InformerSpec("a", POD, Selection(), here.cache)], pin="of an earlier run")
         await here.until_complaint("another cluster answers")
-        assert not here.fleet.is_identified("a")
+        assert not here.fleet["a"].is_identified
         assert {asked.sort for asked in here.one.asked} == {"identity"}
-        here.fleet.cluster("a").accept_any()
-        await here.fleet.listed("a", here.cache)
-        assert here.fleet.is_identified("a")
-        assert (here.fleet.identity("a"), here.cache.synced) == (UID, True)
+        here.fleet["a"].cluster.identity.accept_any()
+        await here.fleet["a"].listed(here.cache)
+        assert here.fleet["a"].is_identified
+        assert (here.fleet["a"].identity, here.cache.synced) == (UID, True)
 
 
 async def test_an_access_can_be_replaced_from_outside(home: Path, papers: Papers) -> None:
@@ -316,6 +314,6 @@ async def test_an_access_can_be_replaced_from_outside(home: Path, papers: Papers
     async with ground(home, papers) as here:
         await here.open()
         here.path.write_text(here.path.read_text().replace("token: t", "token: handed"))
-        await here.fleet.replace("a", await from_kubeconfig(here.path))
+        await here.fleet["a"].replace(await from_kubeconfig(here.path))
         assert "handed" in bearers(here.one)
-        assert here.fleet.credential_error("a") == ""
+        assert here.fleet["a"].credential_error == ""

@@ -25,9 +25,9 @@ async def served(*servers: Apiserver) -> AsyncIterator[None]:
 
 async def refused(fleet: Fleet, news: News, name: str) -> str:
     """Wait until a cluster is refused because of another, and give the words."""
-    await news.until(lambda: fleet.health(name).shared)
-    assert fleet.health(name).wrong
-    return fleet.health(name).error
+    await news.until(lambda: fleet[name].health.shared)
+    assert fleet[name].health.wrong
+    return fleet[name].health.error
 
 
 @asynccontextmanager
@@ -50,7 +50,7 @@ async def test_the_second_name_of_a_cluster_is_refused(apiserver: Apiserver) -> 
         assert "take the lower out of the topology" in words
         await fleet.synced("a")
         assert (names(first), second.synced, len(apiserver.of("list"))) == (["web"], False, 1)
-        assert (fleet.identity("b"), fleet.is_identified("b"), fleet.silent("a")) == ("", False, 0.0)
+        assert (fleet["b"].identity, fleet["b"].is_identified, fleet["a"].silent) == ("", False, 0.0)
         for call in (
             client.create(Ref("b", POD, "default", "x"), {}),
             client.patch(Ref("b", POD, "default", "web"), Patch("merge-patch", {})),
@@ -60,14 +60,14 @@ async def test_the_second_name_of_a_cluster_is_refused(apiserver: Apiserver) -> 
             with pytest.raises(SharedCluster):
                 await call
         assert apiserver.of("write") == []
-        assert fleet.cluster("b").credential_error == words
+        assert fleet["b"].cluster.credential_error == words
 
 
 async def test_the_upper_cluster_is_not_its_own_lower(apiserver: Apiserver) -> None:
     """Its pods would be made anew where they are, and again."""
     async with watched() as (fleet, news):
         fleet.open(UPPER, access_to(apiserver.port))
-        await fleet.identified(UPPER)
+        await fleet[UPPER].identified()
         fleet.open("a", access_to(apiserver.port))
         assert "the upper cluster itself" in await refused(fleet, news, "a")
 
@@ -80,7 +80,7 @@ async def test_the_next_name_is_taken_where_the_first_does_not_get_through() -> 
         fleet.open("a", access_to(server.port))
         fleet.open("b", access_to(server.port), pin=UID)
         fleet.open("c", access_to(server.port))
-        await fleet.identified("b")
+        await fleet["b"].identified()
         assert "lower b" in await refused(fleet, news, "a")
         assert "lower b" in await refused(fleet, news, "c")
 
@@ -92,7 +92,7 @@ async def test_another_server_is_not_waited_for() -> None:
     async with served(hanging, well), fleet_of(patience=2 * WAIT) as fleet:
         fleet.open("a", access_to(hanging.port))
         fleet.open("b", access_to(well.port))
-        assert await fleet.identified("b") == "well"
+        assert await fleet["b"].identified() == "well"
 
 
 async def test_two_ways_to_one_cluster_are_found_out_by_its_identity() -> None:
@@ -100,7 +100,7 @@ async def test_two_ways_to_one_cluster_are_found_out_by_its_identity() -> None:
     near, far = Apiserver(), Apiserver()
     async with served(near, far), watched() as (fleet, news):
         fleet.open("a", access_to(near.port))
-        await fleet.identified("a")
+        await fleet["a"].identified()
         fleet.open("b", access_to(far.port))
         assert "lower a" in await refused(fleet, news, "b")
         assert far.of("list") == []
@@ -124,9 +124,9 @@ async def test_a_name_is_free_when_the_other_is_given_up(apiserver: Apiserver) -
         fleet.open("b", access_to(apiserver.port), [pods("b", cache)])
         await refused(fleet, news, "b")
         await fleet.close("a")
-        assert await fleet.identified("b") == UID
+        assert await fleet["b"].identified() == UID
         await fleet.synced("b")
-        assert (fleet.health("b").wrong, cache.synced) == (False, True)
+        assert (fleet["b"].health.wrong, cache.synced) == (False, True)
 
 
 async def test_another_cluster_than_before_is_told_before_one_that_has_a_name() -> None:
@@ -134,16 +134,16 @@ async def test_another_cluster_than_before_is_told_before_one_that_has_a_name() 
     one, other = Apiserver("one"), Apiserver("other")
     async with served(one, other), watched() as (fleet, news):
         fleet.open("b", access_to(other.port))
-        await fleet.identified("b")
+        await fleet["b"].identified()
         fleet.open("a", access_to(other.port), pin="one")
-        await news.until(lambda: fleet.health("a").wrong)
-        assert not fleet.health("a").shared
+        await news.until(lambda: fleet["a"].health.wrong)
+        assert not fleet["a"].health.shared
         with pytest.raises(WrongCluster, match="another cluster answers"):
-            await fleet.cluster("a").identity()
-        fleet.cluster("a").accept_any()
+            await fleet["a"].cluster.identify()
+        fleet["a"].cluster.identity.accept_any()
         assert "lower b" in await refused(fleet, news, "a")
-        fleet.cluster("a").take(access_to(one.port))
-        assert await fleet.identified("a") == "one"
+        fleet["a"].cluster.take(access_to(one.port))
+        assert await fleet["a"].identified() == "one"
 
 
 async def test_the_name_that_is_to_have_a_cluster_is_not_refused_for_one_opened_before(apiserver: Apiserver) -> None:
@@ -152,8 +152,8 @@ async def test_the_name_that_is_to_have_a_cluster_is_not_refused_for_one_opened_
         fleet.open("a", access_to(apiserver.port))
         fleet.open("b", access_to(apiserver.port), pin=UID)
         assert "the same cluster as lower b" in await refused(fleet, news, "a")
-        assert await fleet.identified("b") == UID
-        assert not fleet.is_identified("a")
+        assert await fleet["b"].identified() == UID
+        assert not fleet["a"].is_identified
 
 
 async def test_the_first_name_for_a_server_is_tried_before_the_next() -> None:
@@ -163,6 +163,15 @@ async def test_the_first_name_for_a_server_is_tried_before_the_next() -> None:
     async with served(server), watched(patience=0.2) as (fleet, news):
         fleet.open("a", access_to(server.port))
         fleet.open("b", access_to(server.port))
-        await news.until(lambda: fleet.health("a").error.startswith("no answer"))
+        await news.until(lambda: fleet["a"].health.error.startswith("no answer"))
         assert len(server.of("identity")) == 1
-        await fleet.identified("b")
+        await fleet["b"].identified()
+
+
+async def test_a_proof_that_comes_while_its_cluster_is_closed_conflicts_with_nothing(apiserver: Apiserver) -> None:
+    """A call may have asked for it: it ends with an error of the connection, and not with a defect."""
+    async with fleet_of() as fleet:
+        client = fleet.open("a", access_to(apiserver.port))
+        await fleet.close("a")
+        client.identity.verify(UID, b"", client.access, is_current=True)
+        assert client.identity.pin == UID

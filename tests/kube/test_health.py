@@ -1,7 +1,10 @@
-"""What counts as silence of a cluster."""
+"""What counts as silence of a cluster, and when it has to prove which one it is."""
+
+import pytest
+from scripted import access_to
 
 from tensile.errors import Unreachable
-from tensile.kube.health import Health, WrongCluster
+from tensile.kube.health import AccessProblem, ClusterIdentity, Health, SharedCluster, WrongCluster
 
 
 def test_a_cluster_is_silent_until_its_first_answer() -> None:
@@ -103,3 +106,51 @@ def test_another_way_there_is_as_good_as_untried() -> None:
     assert (health.tried_for(205.0), health.unreachable_for(205.0)) == (5.0, 105.0)
     health.contact(206.0)
     assert health.tried_for(210.0) == 10.0
+
+
+def identity(pin: str = "", taken: str = "") -> tuple[ClusterIdentity, Health]:
+    """Return the identity of lower `a`, and its health; the cluster with the UID `taken` has another name already."""
+    health = Health(0.0)
+    problem = AccessProblem("the same cluster as lower b")
+    found = ClusterIdentity(
+        "a", health, pin=pin, admit=lambda uid: problem if uid == taken else None, clock=lambda: 1.0
+    )
+    return found, health
+
+
+def test_until_a_cluster_is_pinned_any_server_is_its_own() -> None:
+    """From the proof on, only servers whose certificates were shown with that identity are."""
+    found, _ = identity()
+    assert (found.in_doubt, found.vouches(b"one")) == (False, True)
+    found.verify("u", b"one", access_to(1), is_current=True)
+    assert (found.pin, found.vouches(b"one"), found.vouches(b"other")) == ("u", True, False)
+
+
+def test_what_was_proven_with_another_access_leaves_the_doubt() -> None:
+    """The access was exchanged while the cluster was asked: the new one has to show the cluster itself."""
+    found, _ = identity("u")
+    assert found.in_doubt
+    found.verify("u", b"one", access_to(1), is_current=False)
+    assert found.in_doubt
+    found.verify("u", b"one", access_to(1), is_current=True)
+    assert not found.in_doubt
+
+
+def test_another_cluster_makes_no_server_trusted() -> None:
+    """Not even those that were: which of them is the right one has to be shown anew."""
+    found, health = identity("u")
+    found.verify("u", b"one", access_to(1), is_current=True)
+    with pytest.raises(WrongCluster, match="another cluster answers"):
+        found.verify("v", b"one", access_to(1), is_current=True)
+    assert (found.pin, found.in_doubt, found.vouches(b"one"), health.wrong) == ("u", True, False, True)
+
+
+def test_a_refused_cluster_stays_in_doubt_whatever_happens_to_its_connection() -> None:
+    """Without a pin, too: nothing is sent before a cluster was accepted."""
+    found, health = identity(taken="u")
+    with pytest.raises(SharedCluster, match="lower b"):
+        found.verify("u", b"one", access_to(1), is_current=True)
+    found.doubt()
+    assert (found.pin, found.in_doubt, health.shared) == ("", True, True)
+    found.verify("v", b"one", access_to(1), is_current=True)
+    assert (found.pin, found.in_doubt, health.wrong) == ("v", False, False)

@@ -60,20 +60,20 @@ async def test_others_go_on_and_nothing_grows_without_end(way: str) -> None:
         assert met.grown() < GROWN_AT_MOST
         assert met.told("error") == []
         assert len(met.told("warning")) < LOGGED_AT_MOST
-        assert not met.fleet.health("lower-y").error
+        assert not met.fleet["lower-y"].health.error
 
 
 @pytest.mark.parametrize(("way", "words"), TOO_LARGE.items(), ids=list(TOO_LARGE))
 async def test_who_sends_too_much_is_left_alone(way: str, words: str) -> None:
     """Its trouble is said in words, once; what was under way has ended, and nothing is asked while the pause lasts."""
     async with meeting(way) as met:
-        await met.until(lambda: met.fleet.health(NAME).excessive)
+        await met.until(lambda: met.fleet[NAME].health.excessive)
         await met.until(lambda: met.cluster._account.held == 0)
-        assert words in met.fleet.credential_error(NAME)
+        assert words in met.fleet[NAME].credential_error
         told = [one for one in met.told("warning") if "left alone" in one["event"]]
         assert len(told) == 1
         await met.wait_idle()
-        assert met.fleet.silent(NAME) > 0
+        assert met.fleet[NAME].silent > 0
 
 
 @pytest.mark.parametrize("way", LEFT_OUT)

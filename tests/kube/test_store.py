@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kube.store import Cache, Delta, Entry, Tombstone, Transform, Transformed, forget_decoded, keep_all
+from tensile.kube.store import Cache, Delta, Entry, Transform, Transformed, forget_decoded, keep_all
+from tensile.kube.tombstones import Tombstone
 
 
 def raw(name: str, version: int, uid: str = "", **more: object) -> bytes:

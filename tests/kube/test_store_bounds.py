@@ -52,3 +52,22 @@ def test_what_is_known_to_be_gone_has_a_bound_in_bytes() -> None:
     assert gone == list(range(60 - len(gone), 60))
     assert 1 <= len(gone) < 20
     assert (cache.tally.objects, cache.tally.content) == (0, 0)
+
+
+def test_a_copy_counts_the_bytes_of_the_tombstones_it_was_made_with() -> None:
+    """Else it would keep up to twice as many: those of the original and as many of its own."""
+    cache = Cache(lambda raw: Transformed(b"", raw.decode()))
+    cache.tally = CacheTotals()
+    for number in range(60):
+        cache.put(thing(f"big-{number}", number + 1, data="x" * 200_000))
+        cache.remove(thing(f"big-{number}", number + 100, data="x" * 200_000))
+    copy = cache.copy()
+    copy.tally = CacheTotals()
+    for number in range(60, 65):
+        copy.put(thing(f"big-{number}", number + 1000, data="x" * 200_000))
+        copy.remove(thing(f"big-{number}", number + 1100, data="x" * 200_000))
+
+    def known(of: Cache) -> list[int]:
+        return [number for number in range(65) if of.tombstone("default", f"big-{number}")]
+
+    assert known(copy) == [number + 5 for number in known(cache)]

@@ -2,7 +2,8 @@
 
 import orjson
 
-from tensile.kube.store import Cache, Delta, Tombstone, Transformed
+from tensile.kube.store import Cache, Delta, Transformed
+from tensile.kube.tombstones import Tombstone
 
 
 def raw(name: str, version: int, uid: str = "", phase: str = "Running") -> bytes:

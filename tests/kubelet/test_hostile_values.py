@@ -9,14 +9,13 @@ from typing import Any
 import orjson
 import pytest
 from podkit import below, place, pod
+from podviewkit import reflected_conditions, upper_status
 
-from tensile.engine.lower import left_behind
-from tensile.kubelet.pods.conditions import DISRUPTION, reflected_conditions
+from tensile.kubelet.pods.conditions import DISRUPTION
 from tensile.kubelet.pods.projection import mutable_metadata
-from tensile.kubelet.pods.status import upper_status
 from tensile.kubelet.pods.update import image_patch
 from tensile.kubelet.stats.usage import milliseconds, node_samples, pod_samples
-from tensile.names import DESCHEDULE_COUNT, KEPT_OFF, KUBELET_PORT, TOKEN_TERM, TRIED, WRITTEN_IMAGES, WRITTEN_KEYS
+from tensile.names import DESCHEDULE_COUNT, KEPT_OFF, TOKEN_TERM, TRIED, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, deleted_at, later, timestamp
 from tensile.policy.descheduler.records import notes_on
 from tensile.policy.descheduler.replacement import freed, successor_of
@@ -131,16 +130,6 @@ NOTES = (
 def test_a_note_of_who_left_that_nobody_wrote_says_nothing(text: str) -> None:
     """None of these is one."""
     assert notes_on(noted(**{TRIED: text})) == []
-
-
-@pytest.mark.parametrize(
-    "text", [*TEXTS, "0", "-1", "65536", "10350 ", "\uff11\uff10\uff13\uff15\uff10", "1e3", "0x1f"]
-)
-def test_a_port_that_is_none_is_not_taken(text: str) -> None:
-    """A node that was left behind is known all the same."""
-    lower = left_behind(noted(**{KUBELET_PORT: text}))
-    assert lower.node.name == "web"
-    assert lower.node.kubelet_port in (10350, 7, 1088)
 
 
 @pytest.mark.parametrize("text", [*TEXTS, ",,", "vk-a,\x00", "²", "-5", "1" * 9, "1" * 10, "٣"])

@@ -5,7 +5,7 @@ from answering import Answering
 from worldkit import A, config_map, drop, marked, put, raised, thing, upper_pod, world
 
 from tensile.errors import ClusterError, Denied, Unreachable
-from tensile.kube.store import Tombstone
+from tensile.kube.tombstones import Tombstone
 from tensile.objects import CONFIG_MAP, Manifest, Ref
 from tensile.reconcile.apply import carry_out
 from tensile.reconcile.ownership import has_node

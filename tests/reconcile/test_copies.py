@@ -28,9 +28,7 @@ from tensile.kubelet.pods.token_rule import key_of as token_key
 from tensile.names import UPPER_NAMESPACE, prefixed
 from tensile.objects import SERVICE_ACCOUNT, Manifest
 from tensile.reconcile import copies
-from tensile.reconcile.rules import config
-from tensile.reconcile.rules.config import ConfigRule
-from tensile.reconcile.rules.service_accounts import ServiceAccountRule
+from tensile.reconcile.rules import config, service_accounts
 from tensile.reconcile.rules.service_accounts import key_of as account_key
 from tensile.reconcile.world import NamespaceNaming, World
 
@@ -129,10 +127,10 @@ def test_nothing_is_deleted_in_a_namespace_of_anothers() -> None:
     """A Secret with our marks that no pod refers to goes where the namespace is ours, and stays where it is not."""
     here = squatted()
     lower, key = here.lowers[A], config.key_of(A, "default", "Secret", "password")
-    assert decided(ConfigRule(), key, here)[1].steps == ()
+    assert decided(config.RULE, key, here)[1].steps == ()
     ours = space("demo-default", uid="ours", annotations={UPPER_NAMESPACE: "default"})
     put(lower.namespaces, marked(ours, "Namespace-default"))
-    assert [step.verb for step in decided(ConfigRule(), key, here)[1].steps] == ["delete"]
+    assert [step.verb for step in decided(config.RULE, key, here)[1].steps] == ["delete"]
 
 
 def test_strays_are_counted_and_belong_to_no_namespace() -> None:
@@ -161,10 +159,10 @@ def test_a_lower_pod_asks_for_nothing(marks: str) -> None:
         del bait["metadata"]["managedFields"]
     put(here.lowers[A].pods, bait)
     asked = config.key_of(A, "default", "Secret", "password")
-    assert decided(ConfigRule(), asked, here)[1].steps == ()
-    assert decided(ServiceAccountRule(), account_key(A, "default", "robot"), here)[1].steps == ()
+    assert decided(config.RULE, asked, here)[1].steps == ()
+    assert decided(service_accounts.RULE, account_key(A, "default", "robot"), here)[1].steps == ()
     put(here.lowers[A].upper_pods, upper_pod(spec=NAMES))
-    assert [step.verb for step in decided(ConfigRule(), asked, here)[1].steps] == ["create"]
+    assert [step.verb for step in decided(config.RULE, asked, here)[1].steps] == ["create"]
 
 
 def test_nothing_new_is_made_for_a_pod_that_is_being_deleted() -> None:
@@ -172,9 +170,9 @@ def test_nothing_new_is_made_for_a_pod_that_is_being_deleted() -> None:
     here = told(spec=referring(config_maps=["settings"]), deletionTimestamp="2026-03-01T12:00:00Z")
     put(here.upper.config_maps, config_map())
     key = config.key_of(A, "default", "ConfigMap", "settings")
-    assert decided(ConfigRule(), key, here)[1].steps == ()
+    assert decided(config.RULE, key, here)[1].steps == ()
     put(here.lowers[A].config_maps, marked(config_map(data={"key": "old"}), "ConfigMap-settings"))
-    assert [step.verb for step in decided(ConfigRule(), key, here)[1].steps] == ["patch"]
+    assert [step.verb for step in decided(config.RULE, key, here)[1].steps] == ["patch"]
 
 
 def test_ten_thousand_claimants_of_one_uid_cost_no_longer_decision() -> None:

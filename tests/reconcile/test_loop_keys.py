@@ -8,7 +8,7 @@ import pytest
 from answering import Held
 from loopkit import ELSEWHERE, NAME, ONE, TWO, LoopUnderTest, ScriptedRule, copy, event, present, unfollowed
 from virtualtime import clock, in_virtual_time
-from worldkit import NOW, A, B, config_map, put, space, twin, upper_pod, written
+from worldkit import NOW, A, B, config_map, drop, put, space, twin, upper_pod, written
 
 from tensile.errors import Denied, Unreachable
 from tensile.kube.cluster import Patch
@@ -26,14 +26,14 @@ def looks(bench: LoopUnderTest, key: Key = ONE) -> int:
     return bench.rule.looks.count(key)
 
 
-def hearing(cache: str, *, delay: float = 0.0) -> ScriptedRule:
+def hearing(cache: str, *, delay: float = 0.0, facts: tuple[str, ...] | None = None) -> ScriptedRule:
     """Make a rule that has a key named like the object looked at when a cache changes."""
 
     def keys(_world: object, lower: str, delta: Any) -> list[Key]:
         """Name the key."""
         return [Key(NAME, lower, "default", (delta.after or delta.before).name)]
 
-    return ScriptedRule(hears=(Watch(cache, keys, delay),))
+    return ScriptedRule(hears=(Watch(cache, keys, delay, facts),))
 
 
 # Changes.
@@ -59,6 +59,31 @@ async def test_a_change_below_concerns_its_own_lower() -> None:
     put(bench.world.lowers[A].config_maps, copy("one"))
     await bench.loop.wait_idle()
     assert bench.rule.looks == [ONE]
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("facts", "times"),
+    [((), 3), (("terminal",), 4), (("ran", "terminal"), 5), (None, 6)],
+    ids=["existence", "one fact", "two facts", "everything"],
+)
+async def test_a_watch_may_name_the_facts_that_concern_it(facts: tuple[str, ...] | None, times: int) -> None:
+    """A pod comes, gets a label, runs, ends, is replaced by another and goes."""
+    bench = LoopUnderTest(hearing("upper_pods", facts=facts))
+    bench.loop.open(A)
+    pods = bench.world.lowers[A].upper_pods
+    for status, more in (
+        ({"phase": "Pending"}, {}),
+        ({"phase": "Pending"}, {"labels": {"a": "b"}}),
+        ({"phase": "Running"}, {}),
+        ({"phase": "Succeeded"}, {}),
+        ({"phase": "Pending"}, {"uid": "another"}),
+    ):
+        put(pods, upper_pod("one", status=status, **more))
+        await bench.loop.wait_idle()
+    drop(pods, "one")
+    await bench.loop.wait_idle()
+    assert looks(bench) == times
 
 
 @in_virtual_time

@@ -23,7 +23,8 @@ from tensile.reconcile.desired import Decision, TokenRequest, TokenSecret
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.pods.references import copy_of
 from tensile.reconcile.report.values import LAST_APPLIED
-from tensile.reconcile.rules.config import ConfigRule, key_of
+from tensile.reconcile.rules import config
+from tensile.reconcile.rules.config import key_of
 from tensile.reconcile.world import World
 
 OLD, NEW, APPLIED = "m4rker-old-value", "m4rker-new-value", "m4rker-applied-value"
@@ -98,7 +99,7 @@ def secret_world(*, is_below: bool) -> World:
 @in_virtual_time
 async def test_copying_a_secret_tells_nothing_of_it(name: str, *, is_below: bool) -> None:
     """Whether it is made or changed, comes through or not, and whatever the refusal quotes."""
-    telling = Telling(secret_world(is_below=is_below), ConfigRule())
+    telling = Telling(secret_world(is_below=is_below), config.RULE)
     verb = "patch" if is_below else "create"
     telling.clusters[A].answer(verb, *refusals(name, OLD if is_below else NEW, NEW))
     await telling.run(20.0)
@@ -142,7 +143,7 @@ async def test_a_token_that_is_issued_is_not_told(name: str) -> None:
 @in_virtual_time
 async def test_what_quotes_nothing_is_told_in_its_own_words() -> None:
     """So that the tests above could find something."""
-    telling = Telling(secret_world(is_below=False), ConfigRule())
+    telling = Telling(secret_world(is_below=False), config.RULE)
     telling.clusters[A].answer("create", *[Denied("m4rker-of-nobody", status=403, reason="Refused")] * 5)
     await telling.run(3.0)
     assert telling.told().count("m4rker-of-nobody") >= 2

@@ -85,7 +85,7 @@ def test_a_pod_that_is_there_already_goes_on() -> None:
     steps = decided(PodRule(), pod_key(A, "tensile", "web"), here)[1].steps
     assert (steps[0].ref.kind, steps[0].subresource) == (POD, "status")
     key = config.key_of(A, "tensile", "ConfigMap", "settings")
-    assert decided(config.ConfigRule(), key, here)[1] == Plan(())
+    assert decided(config.RULE, key, here)[1] == Plan(())
 
 
 @pytest.mark.parametrize("name", ["", "other"])

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -292,6 +293,95 @@ def test_every_program_has_its_place() -> None:
     made = [name for one in (binaries.CONTROL_PLANE, binaries.KWOK, binaries.ENDPOINT) for name in one.programs]
     wanted = [binaries.PROGRAM_OF.get(name, name) for name in binaries.Binaries.__struct_fields__]
     assert sorted(made) == sorted(wanted)
+
+
+RELEASE = ProgramSet("kubelet", binaries.KUBERNETES, ("kubelet",), ".", "-s -w", "no time at all")
+"""A set that is built from Kubernetes' module, from sources of a test's own."""
+STAGING = "require k8s.io/api v0.0.0\n\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n"
+WORDS = {
+    "k8s.io/api": ("v0.35.2", 'package api\n\nconst Word = "api 0.35.2"\n', "module k8s.io/api\n\ngo 1.21\n"),
+    "k8s.io/kubernetes": (
+        "v1.35.2",
+        'package kubernetes\n\nimport "k8s.io/api"\n\nconst Word = "kubernetes 1.35.2, " + api.Word\n',
+        f"module k8s.io/kubernetes\n\ngo 1.21\n\n{STAGING}",
+    ),
+}
+"""Of each module of a proxy the version, the source and the go.mod."""
+
+
+def proxy(folder: Path) -> dict[str, str]:
+    """Write a module proxy, and return the variables by which Go asks no other."""
+    for module, (version, source, mod) in WORDS.items():
+        place = folder / module / "@v"
+        place.mkdir(parents=True)
+        (place / f"{version}.info").write_text(f'{{"Version": "{version}"}}')
+        (place / f"{version}.mod").write_text(mod)
+        with zipfile.ZipFile(place / f"{version}.zip", "w") as packed:
+            for name, text in {"word.go": source, "go.mod": mod, "go.sum": ""}.items():
+                packed.writestr(f"{module}@{version}/{name}", text)
+    return {"GOPROXY": f"file://{folder}", "GONOSUMDB": "*", "GOSUMDB": "off"}
+
+
+def of_release(tmp_path: Path, version: str, said: list[str]) -> Finder:
+    """Return a finder of programs of a release of that proxy, with modules in its cache."""
+    folder = tmp_path / "sources" / "kubelet"
+    folder.mkdir(parents=True)
+    (folder / "go.mod").write_text("module tensile-kube/kubelet\n\ngo 1.21\n\nrequire k8s.io/kubernetes v1.36.3\n")
+    main = 'import (\n\t"fmt"\n\n\t"k8s.io/kubernetes"\n)\n\nfunc main() { fmt.Println(kubernetes.Word) }\n'
+    (folder / "main.go").write_text(f"package main\n\n{main}")
+    program(tmp_path / "path" / "kubelet", "echo another version")
+    cache = tmp_path / "cache"
+    environ = {
+        "PATH": os.pathsep.join([os.environ["PATH"], str(tmp_path / "path")]),
+        "XDG_CACHE_HOME": str(cache),
+        binaries.VERSION_VARIABLE: version,
+    }
+    modules = {"GOMODCACHE": str(cache / "tensile-kube" / go_build.WORK / "modules")}
+    return Finder(environ, said.append, {**proxy(tmp_path / "proxy"), **modules}, folder.parent)
+
+
+def test_another_release_is_built_with_the_modules_that_it_pins(tmp_path: Path) -> None:
+    """From the same sources, also where the search path has the program; under a name of its own in the cache."""
+    said: list[str] = []
+    found = of_release(tmp_path, "v1.35.2", said)
+    folder = found.find(RELEASE)
+    done = subprocess.run([folder / "kubelet"], capture_output=True, text=True, check=True)
+    assert done.stdout == "kubernetes 1.35.2, api 0.35.2\n"
+    assert folder.name.startswith("kubelet-v1.35.2-")
+    assert "building kubelet v1.35.2" in said[0]
+    found.clear()
+
+
+def test_a_release_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
+    """With its name."""
+    found = of_release(tmp_path, "v1.35.99", [])
+    with pytest.raises(SandboxError, match=r"^Kubernetes v1\.35\.99 cannot be fetched: .*v1\.35\.99") as refused:
+        found.find(RELEASE)
+    assert len(str(refused.value).splitlines()) == 1
+    found.clear()
+
+
+@pytest.mark.parametrize("version", ["1.35.2", "v1.35", "v2.0.0", "v1.35.2; rm -rf /", "latest"])
+def test_what_is_no_release_is_refused(version: str) -> None:
+    """Before anything is asked for."""
+    with pytest.raises(SandboxError, match=r"TENSILE_KUBERNETES_VERSION: .* is no release of Kubernetes"):
+        binaries.of_version(RELEASE, {binaries.VERSION_VARIABLE: version})
+
+
+def test_other_programs_have_no_release_of_kubernetes() -> None:
+    """They stay as they are, and so does everything where none is named."""
+    named = {binaries.VERSION_VARIABLE: "v1.35.2"}
+    assert [binaries.of_version(one, named) for one in (binaries.KWOK, PAIR)] == [binaries.KWOK, PAIR]
+    assert binaries.of_version(RELEASE, {}) == RELEASE
+    assert binaries.of_version(binaries.CONTROL_PLANE, named).flags.endswith("version.gitMinor=35")
+
+
+def test_the_pinned_release_is_the_one_of_the_sources() -> None:
+    """What is found for it is what was found before it could be named."""
+    assert binaries.of_version(RELEASE, {binaries.VERSION_VARIABLE: binaries.KUBERNETES}).version == RELEASE.version
+    for one in (binaries.CONTROL_PLANE, binaries.KUBELET):
+        required = (binaries.SOURCES / one.name / "go.mod").read_text()
+        assert f"k8s.io/kubernetes {one.version}\n" in required
 
 
 @pytest.mark.parametrize("name", ["kubernetes", "kwok", "endpoint", "metrics-server"])

@@ -29,7 +29,7 @@ def requirement(stage: dict[str, Any], key: str) -> dict[str, Any] | None:
 
 def test_a_node_leads_to_the_endpoint(lower: Layout) -> None:
     """Logs and exec for the node's pods go to the endpoint of its cluster."""
-    status = apiserver.node("n", lower)["status"]
+    status = apiserver.node("n", lower, "v1.30.1")["status"]
     assert status["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 21006}}
     assert {"type": "InternalIP", "address": "127.0.0.1"} in status["addresses"]
 
@@ -41,14 +41,14 @@ def test_a_node_is_large() -> None:
 
 def test_a_nodes_whole_capacity_is_allocatable(lower: Layout) -> None:
     """Nothing is held back on a node that runs nothing itself."""
-    status = apiserver.node("n", lower)["status"]
+    status = apiserver.node("n", lower, "v1.30.1")["status"]
     assert status["capacity"] == status["allocatable"] == apiserver.RESOURCES
 
 
 def test_only_a_node_of_the_upper_cluster_is_cordoned(lower: Layout, upper: Layout) -> None:
     """Pods run below."""
-    assert not apiserver.node("n", lower)["spec"]["unschedulable"]
-    assert apiserver.node("n", upper)["spec"]["unschedulable"]
+    assert not apiserver.node("n", lower, "v1.30.1")["spec"]["unschedulable"]
+    assert apiserver.node("n", upper, "v1.30.1")["spec"]["unschedulable"]
 
 
 def test_a_cordoned_node_is_as_ready_as_it_gets() -> None:
@@ -59,7 +59,7 @@ def test_a_cordoned_node_is_as_ready_as_it_gets() -> None:
 
 def test_a_node_is_kwoks(lower: Layout) -> None:
     """The annotation is the one that kwok selects its nodes by."""
-    metadata = apiserver.node("n", lower)["metadata"]
+    metadata = apiserver.node("n", lower, "v1.30.1")["metadata"]
     assert metadata["annotations"] == {"kwok.x-k8s.io/node": "fake"}
     assert metadata["labels"]["kubernetes.io/hostname"] == metadata["name"] == "n"
 

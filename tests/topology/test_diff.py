@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_the_same_topology_is_no_edit() -> None:
     other = parse(
         f"# a comment\n{HEAD}lowers:\n- name: a\n  kubeconfig: k\n  qps: 500\n"
         "  node: {labels: {clusterID: a, x: y}}\n"
-        "- name: b\n  kubeconfig: k\n  node: {kubeletPort: 10351}\n"
+        "- name: b\n  kubeconfig: k\n  node: {kubeletPort: null}\n"
     )
     found = edit(one, other)
     assert (found.words, found.refused) == ((), ())
@@ -66,12 +67,16 @@ def test_lowers_come_and_go() -> None:
     assert found.lowers == Lowers(frozenset("c"), frozenset("b"), NOTHING, frozenset("a"), NOTHING)
 
 
-def test_a_lower_that_stands_elsewhere_changes_its_port_only() -> None:
-    """Ports follow from the place in the file, names do not."""
+def test_a_lower_that_stands_elsewhere_is_the_same() -> None:
+    """A node keeps the port that it has."""
     found = edit(topology("a", "b"), topology("b", "a"))
-    assert found.words == ("lowers[a].node.kubeletPort: 10350 -> 10351", "lowers[b].node.kubeletPort: 10351 -> 10350")
-    ported = ("a, node: {kubeletPort: 5}", "b, node: {kubeletPort: 6}")
-    assert edit(topology(*ported), topology(*reversed(ported))).lowers.same == frozenset("ab")
+    assert (found.words, found.lowers.same) == ((), frozenset("ab"))
+
+
+def test_a_port_of_a_node_is_followed() -> None:
+    """It is one of a lower's fields."""
+    found = edit(topology("a, node: {kubeletPort: 5}"), topology("a, node: {kubeletPort: 6}"))
+    assert (found.words, found.refused) == (("lowers[a].node.kubeletPort: 5 -> 6",), ())
 
 
 @pytest.mark.parametrize(
@@ -143,7 +148,6 @@ def test_what_lowers_inherit_from_the_topology_is_named_there_and_at_the_lowers(
     ("more", "said"),
     [
         ("guard: {maxDeletes: 5}", "guard.maxDeletes: 20 -> 5"),
-        ("telemetry: {port: 9}", "telemetry.port: 9095 -> 9"),
         ("descheduler: {interval: 90s}", "descheduler.interval: 1m -> 90s"),
         ("excludeNamespaces: []", "excludeNamespaces: kube-system removed"),
         ("kubelet: {clientCAFile: ca}", "kubelet.clientCAFile: null -> ca"),
@@ -170,6 +174,43 @@ def test_name_and_upper_do_not_reload() -> None:
     )
     assert (found.topology.name, found.topology.upper) == ("demo", old.upper)
     assert found.topology.lowers == new.lowers
+
+
+SERVERS = {"kubelet": "", "webhook": "enabled: true, ", "extender": "enabled: true, ", "telemetry": ""}
+"""The sections of servers, all enabled."""
+REST = {"kubelet": "clientCAFile: ca, ", "extender": "strategy: binpack, ", "webhook": "ignoreSelectorKeys: [x], "}
+"""A field of each that reloads."""
+
+
+def serving(**fields: str) -> str:
+    """Write the sections of all servers, with these fields."""
+    return "".join(f"{name}: {{{given}{fields.get(name, '')}}}\n" for name, given in SERVERS.items())
+
+
+@pytest.mark.parametrize("section", SERVERS)
+@pytest.mark.parametrize(("field", "value"), [("bind", "127.0.0.9"), ("port", "9")])
+def test_where_the_engine_listens_does_not_reload(section: str, field: str, value: str) -> None:
+    """It is refused by field and stays as in force; the rest of the edit holds, of that section too."""
+    old = topology("a", more=serving())
+    new = topology("a, qps: 3", more=serving(**{section: f"{REST.get(section, '')}{field}: {value}"}))
+    found = edit(old, new)
+    (refusal,) = found.refused
+    assert refusal.startswith(f"{section}.{field}: ")
+    assert refusal.endswith(f" -> {value}: not while running, restart needed")
+    assert "lowers[a].qps: 500 -> 3" in found.words
+    before, after, file = (getattr(one, section) for one in (old, found.topology, new))
+    assert after == file.model_copy(update={field: getattr(before, field)})
+    assert edit(found.topology, new).refused == found.refused
+
+
+@pytest.mark.parametrize("section", ["webhook", "extender"])
+def test_a_server_that_is_off_may_get_another_port(section: str) -> None:
+    """Nothing listens there: before it is enabled, as it is, or as it is disabled."""
+    texts = ("{}", "{port: 9}", "{enabled: true, port: 9}", "{enabled: false, port: 10}")
+    row = [topology("a", more=f"{section}: {text}") for text in texts]
+    for before, after in pairwise(row):
+        assert edit(before, after).refused == ()
+        assert edit(before, after).topology == after
 
 
 def test_without_a_refusal_the_new_topology_is_the_one_to_put_in_force() -> None:

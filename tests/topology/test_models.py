@@ -26,7 +26,7 @@ def test_a_lower_without_anything_has_the_defaults() -> None:
     assert found.node.name == "a"
     assert found.node.labels == {"clusterID": "a"}
     assert found.node.taints == (PROVIDER_TAINT,)
-    assert found.node.kubelet_port == 10350
+    assert found.node.kubelet_port is None
     assert (found.qps, found.burst, found.maintenance) == (500, 1000, "none")
     assert found.controllers == ("PV", "Service", "ServiceAccount")
     assert found.ignore_labels == ("pod-group.scheduling.sigs.k8s.io",)
@@ -88,21 +88,18 @@ def test_cluster_id_is_the_lowers_name_unless_given() -> None:
     assert lower("{node: {labels: {clusterID: eu}}}", "qps: 1").node.labels["clusterID"] == "eu"
 
 
-def test_ports_follow_the_place_in_the_file() -> None:
-    """A lower with a port of its own keeps its place for those after it."""
-    found = lowers(
-        "{}",
-        "{name: a, kubeconfig: k}",
-        "{name: b, kubeconfig: k, node: {kubeletPort: 4000}}",
-        "{name: c, kubeconfig: k}",
-    )
-    assert [one.node.kubelet_port for one in found] == [10350, 4000, 10352]
+def test_a_node_may_have_the_usual_port_of_another() -> None:
+    """That one then gets the next free one."""
+    found = lowers("{}", "{name: a, kubeconfig: k, node: {kubeletPort: 10351}}", "{name: b, kubeconfig: k}")
+    assert [one.node.kubelet_port for one in found] == [10351, None]
 
 
-def test_ports_start_at_the_kubelets() -> None:
-    """Whatever it is."""
-    found = parse(TWO + "kubelet: {port: 20000}\n").lowers
-    assert [one.node.kubelet_port for one in found] == [20000, 20001]
+def test_ports_of_nodes_start_at_the_kubelets() -> None:
+    """With room for lowers that are added later, as far as there are ports."""
+    assert parse(TWO + "kubelet: {port: 20000}\n").kubelet_ports == range(20000, 20100)
+    assert parse(TWO + "kubelet: {port: 65530}\n").kubelet_ports == range(65530, 65536)
+    many = "".join(f"- {{name: l{number}, kubeconfig: k}}\n" for number in range(150))
+    assert len(parse(f"{HEAD}lowers:\n{many}").kubelet_ports) == 150
 
 
 def test_the_topologys_fields_hold_for_lowers_without_their_own() -> None:
@@ -159,18 +156,18 @@ def test_aliases_are_as_if_written_out() -> None:
 
 
 def test_the_order_of_lowers_is_that_of_the_file() -> None:
-    """Since ports follow from it."""
+    """Since the ports of new nodes follow from it."""
     assert [one.name for one in parse(TWO).lowers] == ["a", "b"]
 
 
 def test_a_port_of_null_goes_before_that_of_lower_defaults() -> None:
-    """So one lower can have the fixed port of lowerDefaults and another follow its place."""
+    """So one lower can have the fixed port of lowerDefaults, and another's is chosen."""
     found = lowers(
         "{node: {kubeletPort: 5}}",
         "{name: a, kubeconfig: k}",
         "{name: b, kubeconfig: k, node: {kubeletPort: null}}",
     )
-    assert [one.node.kubelet_port for one in found] == [5, 10351]
+    assert [one.node.kubelet_port for one in found] == [5, None]
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ BUGS = (
     Bug(
         "a change carries no UID",
         "tensile/reconcile/plan.py",
-        'fence: list[Operation] = [{"op": "replace", "path": "/metadata/uid", "value": entry.uid}]\n    if wanted.version',  # noqa: E501 - the text as it stands there
-        "fence: list[Operation] = []\n    if wanted.version",
+        'Patch("json-patch", fence(entry.uid, wanted.version) + operations)',
+        'Patch("json-patch", operations)',
         _tests("reconcile/plan"),
     ),
     Bug(
@@ -111,8 +111,8 @@ BUGS = (
     Bug(
         "a pod gets the status of an older one of its name",
         "tensile/reconcile/pods/index.py",
-        "return is_mirror(lower_pod, owner) and bool(lower_pod.facts.upper_uid == upper_pod.uid)",
-        "return is_mirror(lower_pod, owner)",
+        "return bool(facts.upper_uid == upper_pod.uid and facts.owner == owner.mark)",
+        "return bool(facts.owner == owner.mark)",
         (*_tests("kubelet/pods/rule"), *_tests("reconcile/pods/index")),
     ),
     Bug(
@@ -153,14 +153,14 @@ BUGS = (
     Bug(
         "a pod comes back from a terminal phase",
         "tensile/kubelet/pods/status.py",
-        "    if is_terminal(seen) and _phase(lower_pod) != seen:\n        return None\n",
+        "    if upper.phase in TERMINAL and lower.phase != upper.phase:\n        return None\n",
         "",
         _tests("kubelet/pods/status"),
     ),
     Bug(
         "a denied pod is called Failed",
         "tensile/kubelet/pods/status.py",
-        'fields = {"phase": status_of(upper_pod).get("phase") or "Pending", "reason"',
+        'fields = {"phase": upper.phase, "reason"',
         'fields = {"phase": "Failed", "reason"',
         _tests("kubelet/pods/status_own"),
     ),
@@ -188,8 +188,8 @@ BUGS = (
     Bug(
         "a Secret stays below without a pod",
         "tensile/reconcile/rules/config.py",
-        "    if keeps(lower, kind.name, namespace, name):\n        return True",
-        "    if kind == SECRET or keeps(lower, kind.name, namespace, name):\n        return True",
+        "    if not service_accounts.known(pair.world, pair.lower) or pair.is_kept:",
+        "    if pair.ref.kind == SECRET or pair.is_kept:",
         _tests("reconcile/rules/config"),
     ),
     Bug(
@@ -201,9 +201,9 @@ BUGS = (
     ),
     Bug(
         "what kubectl applied goes down, with a Secret's content",
-        "tensile/reconcile/pods/references.py",
-        "for key, value in annotations(upper_object).items() if key != _LAST_APPLIED}",
-        "for key, value in annotations(upper_object).items()}",
+        "tensile/reconcile/ownership.py",
+        "for key, value in annotations(above).items() if key not in _NOT_COPIED}",
+        "for key, value in annotations(above).items()}",
         _tests("reconcile/pods/references"),
     ),
     Bug(
@@ -222,7 +222,7 @@ BUGS = (
     ),
     Bug(
         "a volume's placeholder goes before the data",
-        "tensile/reconcile/rules/volume_rule.py",
+        "tensile/reconcile/rules/volumes.py",
         "    if copy is None and lower.more[CLAIM].tombstone(namespace, name) is None:\n",
         "    if copy is None and lower.unreachable_seconds:\n",
         _tests("reconcile/rules/volume_rule"),
@@ -237,7 +237,7 @@ BUGS = (
     Bug(
         "a stranger's Service gets endpoints of ours",
         "tensile/reconcile/rules/endpoint_slices.py",
-        "if holder is None or holder.facts.owner != world.owner.mark:",
+        "if holder is None or not is_copy(holder, world.owner):",
         "if holder is None:",
         _tests("reconcile/rules/endpoint_slices"),
     ),
@@ -258,7 +258,7 @@ BUGS = (
     Bug(
         "a pod that somebody deleted is made again",
         "tensile/policy/descheduler/recreate.py",
-        "if pod.facts.terminating and _is_disrupted(pod):",
+        "if pod.facts.terminating and pod.facts.disrupted:",
         "if pod.facts.terminating:",
         _tests("policy/descheduler/recreate"),
     ),

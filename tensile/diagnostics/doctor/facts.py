@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tensile.engine.permissions import Permission
 from tensile.engine.status.query import holds, renewed_at
+from tensile.kubelet.node.status import noted_port
 from tensile.names import Owner, owner_of
 from tensile.objects import UPPER, Manifest, metadata
 from tensile.reconcile.ownership import is_ours
@@ -236,10 +237,9 @@ def is_renewed(upper: ClusterFacts, node: str, now: datetime) -> bool:
 
 def endpoint_of(node: Manifest) -> tuple[str, int]:
     """Return the IP address and port of a Node's kubelet API; "" and 0 where the Node has none."""
-    status = node.get("status") or {}
-    addresses = (one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP")
-    port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port") or 0
-    return next(addresses, ""), int(port)
+    found = (node.get("status") or {}).get("addresses") or ()
+    addresses = (one["address"] for one in found if one["type"] == "InternalIP")
+    return next(addresses, ""), noted_port(node)
 
 
 def is_loopback(host: str) -> bool:

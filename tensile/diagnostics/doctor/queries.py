@@ -156,7 +156,7 @@ class ClusterQueries:
             return False
 
     async def _identity(self) -> None:
-        self.side.identity = await self._http.identity()
+        self.side.identity = await self._http.identify()
 
     async def _user(self) -> None:
         raw = await self.cluster.create(_question(self.side.name, SELF_REVIEW), _body(SELF_REVIEW))

@@ -5,7 +5,6 @@ The text is a table of clusters and checks, followed by the details and advice f
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -20,6 +19,7 @@ from tensile.diagnostics.doctor.nodes import called, identified, noded
 from tensile.diagnostics.doctor.rbac import permitted
 from tensile.diagnostics.doctor.tenants import tenanted, unprotected
 from tensile.diagnostics.doctor.webhook import hooked
+from tensile.engine.clusters import utc_now
 from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.lower import ClusterAccess
 from tensile.text import aligned, harmless
@@ -56,7 +56,7 @@ def examine(
 
     `place` is the topology's ConfigMap in the upper cluster, None for a file.
     """
-    facts = asyncio.run(gathered(topology, ways, _now, place))
+    facts = asyncio.run(gathered(topology, ways, utc_now, place))
     findings = diagnosed(facts)
     if output == "json":
         text = orjson.dumps(as_document(facts, findings), option=orjson.OPT_INDENT_2).decode()
@@ -68,10 +68,6 @@ def examine(
 def examine_map(place: ConfigMapKey, ways: ClusterAccess, output: str, *, colour: bool) -> tuple[str, bool]:
     """Return the same as `examine` for the topology in a ConfigMap; raises TensileError if that cannot be read."""
     return examine(asyncio.run(topology_at(place, ways)), ways, output, place, colour=colour)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 def diagnosed(facts: Facts) -> list[Finding]:

@@ -82,8 +82,8 @@ async def _answer_at(telemetry: Telemetry, topology: str) -> StatusAnswer:
             found = orjson.loads(await reply.read())
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise TensileError(
-            f"no engine answers at {url} ({type(error).__name__}): start `tensile run` on this machine, "
-            "or correct telemetry in the topology file"
+            f"no engine answers at {url} ({type(error).__name__}): start `tensile run` on this machine (again, if "
+            "telemetry was edited since), or correct telemetry in the topology file"
         ) from None
     except orjson.JSONDecodeError:
         found = None
@@ -107,7 +107,7 @@ async def _ask_map(place: ConfigMapKey, ways: ClusterAccess) -> StatusAnswer:
     cluster = HttpCluster(UPPER, await ways.upper_access(Upper()))
     try:
         async with asyncio.timeout(_PATIENCE):
-            return await _answer(cluster, place, await cluster.identity(), lambda: datetime.now(UTC))
+            return await _answer(cluster, place, await cluster.identify(), lambda: datetime.now(UTC))
     except TimeoutError:
         raise TensileError(f"upper: no answer in {_PATIENCE:g} s: check that its apiserver runs") from None
     finally:

@@ -9,7 +9,7 @@ all nodes together, because each holds a file descriptor that the rest of the en
 import asyncio
 import errno
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from traceback import extract_tb
@@ -24,8 +24,6 @@ from tensile.kubelet.api.pods import Log, PodLister
 from tensile.kubelet.api.service import NodeServer, RequestAuth, Service
 from tensile.kubelet.stats.collector import StatsCollector
 
-_ADVICE = "it is had once that node is gone or elsewhere; else give another node.kubeletPort to this lower"
-
 Address = tuple[str, int]
 """Where a server listens: an IP address of this machine, and a port."""
 
@@ -38,28 +36,8 @@ class NodeEndpoint(NamedTuple):
     meter: StatsCollector | None = None
 
 
-def assign_ports(
-    held: Mapping[str, Address], wanted: Mapping[str, Address], barred: Collection[str] = ()
-) -> dict[str, Address]:
-    """Return the new address of each node; a node that gets none is left out.
-
-    `held` are the present addresses, all of nodes that are in `wanted`; `barred` are nodes whose wanted address is not
-    available at all. A node moves to its wanted address if that is free, or if the node there moves away itself or is
-    barred. Otherwise it stays where it is. Of several nodes that want one address, the present holder keeps it, else
-    the first gets it.
-    """
-    holders = {address: node for node, address in held.items()}
-    heirs = {address: node for node, address in reversed(list(wanted.items()))}
-    going = set(heirs.values()).difference(barred)
-    while stuck := {node for node in going if holders.get(wanted[node], node) not in going.union(barred)}:
-        going -= stuck
-    arrived = {node: wanted[node] for node in going}
-    taken = set(arrived.values())
-    return arrived | {node: address for node, address in held.items() if node not in going and address not in taken}
-
-
 class NodeListener:
-    """A port and the task that accepts on it, for one virtual node at a time."""
+    """The port of a virtual node and the task that accepts on it."""
 
     def __init__(self, site: NodeServer, address: Address, service: Service, log: Log, door: ConnectionLimiter) -> None:
         """Start to accept connections for a site; raise TensileError when the port is not available."""
@@ -75,10 +53,11 @@ class NodeListener:
         """Return the port that is listened on, which the system chose if 0 was requested."""
         return int(self._socket.getsockname()[1])
 
-    def shut(self) -> asyncio.Task[None]:
-        """Stop accepting; open connections stay. The port is closed when the returned task ends, awaited or not."""
+    async def close(self) -> None:
+        """Close the port and end every connection."""
         self._accepting.cancel()
-        return self._accepting
+        await asyncio.gather(self._accepting, return_exceptions=True)
+        await self.site.close()
 
     def _serve(self, connection: socket.socket, guest: ClientConnection) -> None:
         site = self.site
@@ -116,19 +95,13 @@ def open_port(node: str, bind: str, port: int) -> socket.socket:
     except OSError as error:
         where = f"kubelet API of node {node}: port {port} on {bind}"
         if error.errno == errno.EADDRINUSE:
-            advice = "give another kubelet.port, or another node.kubeletPort to this lower"
+            advice = "stop the program that listens there, or give this lower another node.kubeletPort"
             raise TensileError(f"{where}: is taken: {advice}") from error
         raise TensileError(f"{where}: {error.strerror}: check kubelet.bind and kubelet.port") from error
 
 
 class KubeletServer:
-    """The listeners of all virtual nodes.
-
-    Ports are added, moved and removed while the engine runs, without effect on open connections of other ports. They
-    are arranged together, because nodes pass ports on to each other: a lower that is removed from the topology, or
-    moved in it, changes the ports of others. A port that goes from one node to another is never closed. A node that
-    cannot have its new port yet keeps the old one, so that it stays reachable.
-    """
+    """The listeners of all virtual nodes; they come and go without effect on open connections of other nodes."""
 
     def __init__(self, gate: RequestAuth, log: Log, limits: ConnectionLimits | None = None) -> None:
         self._gate = gate
@@ -136,41 +109,38 @@ class KubeletServer:
         self._limits = limits or ConnectionLimits()
         self._service = Service(gate, log, self._limits)
         self._door = ConnectionLimiter(self._limits.waiting, self._limits.patience)
-        self._sites: dict[str, NodeServer] = {}
         self._listeners: dict[str, NodeListener] = {}
 
-    async def arrange(self, seats: Mapping[str, NodeEndpoint]) -> dict[str, TensileError]:
-        """Serve these virtual nodes and no others, each at its address; open streams go on.
+    async def serve(self, endpoints: Mapping[str, NodeEndpoint]) -> dict[str, TensileError]:
+        """Serve these virtual nodes and no others, each at its address; open streams of a node that stays go on.
 
-        Return the errors of nodes whose address is not available now, or whose certificate files are unusable. Such a
-        node stays where it is, unless another node is to be there.
+        Return the errors of nodes that are not served: their address is not available, or their certificate files are
+        unusable. The next call tries again.
         """
-        for node in self._sites.keys() - seats.keys():
-            await self.stop(node)
-        troubles = self._furnish(seats)
-        wanted = {node: seat.address for node, seat in seats.items() if node in self._sites}
-        doors = {listener.address: listener for listener in self._listeners.values()}
-        doors |= self._opened(wanted, doors, troubles)
-        held = {node: listener.address for node, listener in self._listeners.items()}
-        now = assign_ports(held, wanted, troubles.keys())
-        self._listeners = {node: doors.pop(address) for node, address in now.items()}
-        for node, listener in self._listeners.items():
-            listener.site = self._sites[node]
-        await asyncio.gather(*[listener.shut() for listener in doors.values()], return_exceptions=True)
-        return troubles | self._waiting(wanted.keys() - troubles.keys(), wanted)
+        for node, listener in tuple(self._listeners.items()):
+            if node not in endpoints or listener.address != endpoints[node].address:
+                await self.stop(node)
+        errors = {}
+        for node, endpoint in endpoints.items():
+            try:
+                listener = self._listeners.get(node) or self._listener(node, endpoint)
+            except TensileError as error:
+                errors[node] = error
+            else:
+                listener.site.pods, listener.site.meter = endpoint.pods, endpoint.meter
+                self._listeners[node] = listener
+        return errors
 
     async def stop(self, node: str) -> None:
         """Stop serving a virtual node; its streams end."""
-        listener, site = self._listeners.pop(node, None), self._sites.pop(node, None)
         self._gate.serving.forget(node)
+        listener = self._listeners.pop(node, None)
         if listener is not None:
-            await asyncio.gather(listener.shut(), return_exceptions=True)
-        if site is not None:
-            await site.close()
+            await listener.close()
 
     async def close(self) -> None:
         """Stop serving every virtual node."""
-        for node in tuple(self._sites):
+        for node in tuple(self._listeners):
             await self.stop(node)
 
     def port(self, node: str) -> int:
@@ -179,40 +149,10 @@ class KubeletServer:
 
     def streams(self) -> dict[str, int]:
         """Return the number of open streams (logs, exec, attach, port-forward) of each virtual node."""
-        return {node: site.streams for node, site in self._sites.items()}
+        return {node: listener.site.streams for node, listener in self._listeners.items()}
 
-    def _furnish(self, seats: Mapping[str, NodeEndpoint]) -> dict[str, TensileError]:
-        """Create or update the site of each node that has a certificate; return the errors of the others."""
-        troubles = {}
-        for node, seat in seats.items():
-            try:
-                if node not in self._sites:
-                    self._gate.serving.context(node, "")
-                    self._sites[node] = NodeServer(node, seat.pods)
-                self._sites[node].pods, self._sites[node].meter = seat.pods, seat.meter
-            except TensileError as error:
-                troubles[node] = error
-        return troubles
-
-    def _opened(
-        self, wanted: Mapping[str, Address], doors: Mapping[Address, NodeListener], troubles: dict[str, TensileError]
-    ) -> dict[Address, NodeListener]:
-        """Open the wanted addresses that are not open yet; add failures to `troubles`."""
-        opened: dict[Address, NodeListener] = {}
-        for node, address in wanted.items():
-            if address not in doors and address not in opened:
-                try:
-                    site = self._sites[node]
-                    opened[address] = NodeListener(site, address, self._service, self._log, self._door)
-                except TensileError as error:
-                    troubles[node] = error
-        return opened
-
-    def _waiting(self, nodes: set[str], wanted: Mapping[str, Address]) -> dict[str, TensileError]:
-        """Return an error for each of these nodes whose wanted address another node still has."""
-        present = {listener.address: node for node, listener in self._listeners.items()}
-        return {
-            node: TensileError(f"port {wanted[node][1]} is that of node {present[wanted[node]]} as yet: {_ADVICE}")
-            for node in nodes
-            if present[wanted[node]] != node
-        }
+    def _listener(self, node: str, endpoint: NodeEndpoint) -> NodeListener:
+        """Return a new listener of a node; raises TensileError without a certificate or a free port."""
+        self._gate.serving.context(node, "")
+        site = NodeServer(node, endpoint.pods)
+        return NodeListener(site, endpoint.address, self._service, self._log, self._door)

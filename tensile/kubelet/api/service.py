@@ -45,7 +45,7 @@ _JSON = "application/json"
 class NodeServer:
     """One virtual node as it is served: its name, its pods, the number of open streams to them, and its usage.
 
-    `connections` are those made to this node, at whichever port.
+    `connections` are those made to this node.
     """
 
     node: str

@@ -5,12 +5,12 @@ history drifts, and a node that advertises a wrong amount is only noticed when i
 cluster.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypeVar
 
 import msgspec
 
-from tensile.kube.store import Transformed
+from tensile.kube.store import Entry, Transformed
 from tensile.reconcile.pods.demand import Amounts, PodDemand, Quantities
 from tensile.resources import add, clamp, parse_all, render_all
 
@@ -118,6 +118,14 @@ class NodeOffer(msgspec.Struct, frozen=True, gc=False):
 
 
 _NODES = msgspec.json.Decoder(_Node)
+
+
+def _by_label_key(node: Entry) -> Iterator[str]:
+    yield from node.facts.label_keys
+
+
+INDEXES = {"label": _by_label_key}
+"""By label key: each new pod needs the keys of all nodes, of which there may be thousands."""
 
 
 def node_offer(raw: bytes) -> Transformed:

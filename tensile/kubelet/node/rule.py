@@ -24,7 +24,6 @@ from tensile.kubelet.node.status import keys as held_keys
 from tensile.names import (
     CLUSTER_ID,
     CORDONED_BY,
-    KUBELET_PORT,
     LOWER_UID,
     NAMESPACE_MAPPING,
     OWNER,
@@ -64,10 +63,10 @@ class NodeRule:
             Watch("upper.nodes", _same_name),
             Watch("nodes", _node, delay=_SETTLE),
             Watch("foreign_pods", _node, delay=_SETTLE),
-            Watch("upper_pods", _leaving),
-            Watch("pods", _leaving),
-            Watch("Service", _leaving),
-            Watch("EndpointSlice", _leaving),
+            Watch("upper_pods", _leaving, facts=()),
+            Watch("pods", _leaving, facts=()),
+            Watch("Service", _leaving, facts=()),
+            Watch("EndpointSlice", _leaving, facts=()),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -204,7 +203,6 @@ def _annotations(
     known = lower.identity or (annotations(seen).get(LOWER_UID, "") if seen else "")
     ours = {
         **world.owner.signed(world.owner.upper),
-        KUBELET_PORT: str(lower.spec.node.kubelet_port),
         TAINTS: ",".join(sorted(_identity(taint) for taint in taints)),
     }
     in_force = mapping_note(lower.naming) if lower.mapping_known else annotations(seen).get(NAMESPACE_MAPPING, "")

@@ -11,15 +11,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tensile.kubelet.node.capacity import NodeOffer, capacity, declared_features
-from tensile.kubelet.pods import orphans
 from tensile.kubelet.pods.conditions import replacing
+from tensile.kubelet.pods.orphans import PodOrphanRule
 from tensile.names import DELETIONS_HELD, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, NOWHERE, STORE_RESTORED
 from tensile.objects import Manifest, moment_of, timestamp
 from tensile.reconcile import watches
 from tensile.reconcile.desired import Absent, Patched, Rule, VerifyAbsent
 from tensile.reconcile.guard import noted
-from tensile.reconcile.rules import claim_orphans, namespace_cleanup, rbac_orphans
-from tensile.reconcile.rules import orphans as strays
+from tensile.reconcile.rules import orphans
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.resources import parse
 
@@ -34,13 +33,7 @@ SAME_CLUSTER = "SameCluster"
 TOO_LARGE = "LowerTooLarge"
 _COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", "declaredFeatures")
 
-RULES: tuple[Rule, ...] = (
-    orphans.OrphanRule(),
-    strays.ServiceOrphanRule(),
-    namespace_cleanup.NamespaceCleanupRule(),
-    claim_orphans.ClaimOrphanRule(),
-    rbac_orphans.RBACOrphanRule(),
-)
+RULES: tuple[Rule, ...] = (PodOrphanRule(), *orphans.RULES)
 """The rules for deletions that no client is known to have requested, with one key for each lower."""
 
 
@@ -256,13 +249,15 @@ def _addresses(lower: LowerWorld, world: World) -> list[Manifest]:
 def _port(seen: Manifest, lower: LowerWorld) -> int:
     """Return the port of the node's kubelet API, NOWHERE where it is not served.
 
-    It is never a port that is only assigned for later: another node may still listen there, and would answer instead. A
-    command that serves nothing keeps the port that an engine reported.
+    A command that serves nothing keeps the port that an engine reported.
     """
-    if lower.port is not None:
-        return lower.port or NOWHERE
-    said = seen.get("status", {}).get("daemonEndpoints", {}).get("kubeletEndpoint", {}).get("Port")
-    return lower.spec.node.kubelet_port if said is None else int(said)
+    return (noted_port(seen) if lower.port is None else lower.port) or NOWHERE
+
+
+def noted_port(node: Manifest) -> int:
+    """Return the port of the kubelet API that a Node shows, 0 for none."""
+    endpoints = (node.get("status") or {}).get("daemonEndpoints") or {}
+    return int((endpoints.get("kubeletEndpoint") or {}).get("Port") or 0)
 
 
 def _node_info(seen: Manifest, lower: LowerWorld) -> Manifest:

@@ -15,6 +15,7 @@ from tensile.kubelet.pods.sync import placement, report_blocked
 from tensile.objects import POD, Manifest, Ref, metadata
 from tensile.reconcile.adoption import UNMARKED, conflict, marking, objection
 from tensile.reconcile.desired import Decision, Patched
+from tensile.reconcile.pods.index import view_of
 from tensile.reconcile.pods.references import is_token_volume
 from tensile.reconcile.world import Key, LowerWorld, World
 
@@ -35,7 +36,8 @@ def adopt(upper: Entry, found: Entry, lower: LowerWorld, world: World) -> Decisi
     wanted = lower_pod(upper.manifest(), _place(upper, lower, world))
     why = _objection_to(ref, upper, found, wanted, world) if found.raw else _objection_by_facts(found)
     if why:
-        return report_blocked(upper.manifest(), conflict(ref, why), world.now)._replace(requeue_after=LOOK_AGAIN)
+        said = report_blocked(view_of(upper.manifest()), conflict(ref, why), world.now)
+        return said._replace(requeue_after=LOOK_AGAIN)
     operations = marking(wanted, found.manifest(), _SECTIONS)
     fence = [
         {"op": "replace", "path": "/metadata/uid", "value": found.uid},

@@ -14,7 +14,8 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from tensile.names import LOWER_SCHEDULED, MIRRORED
-from tensile.objects import Manifest, deleted_at, metadata, timestamp
+from tensile.objects import Manifest, deleted_at, timestamp
+from tensile.reconcile.pods.index import TERMINAL, PodView, view_of
 
 READY = "Ready"
 CONTAINERS_READY = "ContainersReady"
@@ -42,20 +43,16 @@ _REPLACE = {_DIRECTIVE: "replace"}
 Fields = Mapping[str, Any]
 """Status fields as they should be; an empty value means absent."""
 
-Conditions = Mapping[str, Manifest | None]
+Conditions = Mapping[str, Manifest]
+"""Conditions by type."""
+
+WantedConditions = Mapping[str, Manifest | None]
 """Conditions as they should be, by type; None means absent. Types that are not named stay as they are."""
 
 
-def status_of(pod: Manifest) -> Manifest:
-    """Return a pod's status, {} when it has none."""
-    status: Manifest = pod.get("status") or {}
-    return status
-
-
-def conditions_of(pod: Manifest) -> dict[str, Manifest]:
+def conditions_of(pod: Manifest) -> Conditions:
     """Return a pod's conditions by type, without the nulls that the API writes for unset times."""
-    present = status_of(pod).get("conditions") or ()
-    return {one["type"]: {field: value for field, value in one.items() if value is not None} for one in present}
+    return view_of(pod).conditions
 
 
 def unplaced(pod: Manifest, reasons: Container[str]) -> Manifest | None:
@@ -64,24 +61,23 @@ def unplaced(pod: Manifest, reasons: Container[str]) -> Manifest | None:
     return said if said.get("status") == "False" and said.get("reason") in reasons else None
 
 
-def status_patch(upper_pod: Manifest, fields: Fields, conditions: Conditions) -> Manifest:
+def status_patch(upper: PodView, fields: Fields, conditions: WantedConditions) -> Manifest:
     """Return the patch of `status` that makes it so, {} without differences."""
-    seen = status_of(upper_pod)
-    patch = {
-        field: replacing(field, value, seen.get(field))
-        for field, value in fields.items()
-        if _differs(value or None, seen.get(field) or None)
-    }
-    if changed := _condition_patches(conditions_of(upper_pod), conditions):
-        patch["conditions"] = changed
+    seen, patch = upper.status, {}
+    for field, value in fields.items():
+        old = seen.get(field) or None
+        if (value or None) != old and _differs(value or None, old):
+            patch[field] = replacing(field, value, old)
+    for kind, new in conditions.items():
+        known = upper.conditions.get(kind)
+        if new != known and (changed := _condition_patch(kind, known, new)):
+            patch.setdefault("conditions", []).append(changed)
     return patch
 
 
 def _differs(value: Any, seen: Any) -> bool:
     """Report whether values differ, ignoring nulls: not every version of the API writes them for unset times."""
-    if value == seen or value is None or seen is None:
-        return bool(value != seen)
-    return bool(_bare(value) != _bare(seen))
+    return value is None or seen is None or bool(_bare(value) != _bare(seen))
 
 
 def _bare(value: Any) -> Any:
@@ -100,12 +96,6 @@ def replacing(field: str, value: Any, seen: Any) -> Any:
     return {**value, **_REPLACE} if seen and isinstance(value, dict) else value
 
 
-def _condition_patches(seen: Mapping[str, Manifest], wanted: Conditions) -> list[Manifest]:
-    """Return the list elements that turn the present conditions into the wanted ones."""
-    pairs = ((kind, seen.get(kind), condition) for kind, condition in wanted.items())
-    return [patch for kind, old, new in pairs if (patch := _condition_patch(kind, old, new))]
-
-
 def _condition_patch(kind: str, old: Manifest | None, new: Manifest | None) -> Manifest | None:
     """Return the list element that turns one condition into another.
 
@@ -120,82 +110,73 @@ def _condition_patch(kind: str, old: Manifest | None, new: Manifest | None) -> M
     return None if target == old else {field: None for field in old if field not in target} | target
 
 
-def is_terminal(phase: str | None) -> bool:
-    """Report whether a pod never leaves this phase."""
-    return phase in _TERMINAL_REASONS
-
-
-def condition(upper_pod: Manifest, kind: str, status: str, *, reason: str, message: str, now: str) -> Manifest:
+def condition(upper: PodView, kind: str, status: str, *, reason: str, message: str, now: str) -> Manifest:
     """Return a condition; it keeps its present transition time if the status is the same."""
-    old = conditions_of(upper_pod).get(kind) or {}
+    old = upper.conditions.get(kind) or {}
     since = old.get("lastTransitionTime") if old.get("status") == status else None
     made = {"type": kind, "status": status, "reason": reason, "message": message}
     return {field: value for field, value in made.items() if value} | {"lastTransitionTime": since or now}
 
 
-def reflected_conditions(upper_pod: Manifest, lower_pod: Manifest, generation: int) -> dict[str, Manifest | None]:
+def reflected_conditions(upper: PodView, lower: PodView, generation: int) -> dict[str, Manifest | None]:
     """Return what the upper pod's conditions should be, by type; None means that the type should be absent.
 
     `generation` is the upper generation whose spec the lower pod has.
     """
-    above = conditions_of(upper_pod)
-    below = {kind: _renumbered(one, lower_pod, generation) for kind, one in conditions_of(lower_pod).items()}
-    wanted: dict[str, Manifest | None] = {kind: below.get(kind) for kind in _KUBELETS}
-    wanted |= {READY: _ready(upper_pod, lower_pod, below), MIRRORED: None}
-    if SCHEDULED not in above:
-        wanted[SCHEDULED] = _bound_from_the_start(upper_pod)
+    below = _renumbered(lower, generation)
+    wanted: dict[str, Manifest | None] = dict.fromkeys(_KUBELETS)
+    for kind in wanted.keys() & below.keys():
+        wanted[kind] = below[kind]
+    wanted[READY] = _ready(upper, lower, below)
+    wanted[MIRRORED] = None
+    if SCHEDULED not in upper.conditions:
+        wanted[SCHEDULED] = _bound_from_the_start(upper)
     scheduled = below.get(SCHEDULED)
     wanted[LOWER_SCHEDULED] = scheduled and {**scheduled, "type": LOWER_SCHEDULED}
-    if is_terminal(status_of(lower_pod).get("phase")):
-        wanted[CONTAINERS_READY] = _unready_at_end(wanted[CONTAINERS_READY], lower_pod)
-    if disruption := _disruption(upper_pod, lower_pod, above, below):
+    if lower.phase in TERMINAL:
+        wanted[CONTAINERS_READY] = _unready_at_end(wanted[CONTAINERS_READY], lower)
+    if disruption := _disruption(upper, lower, below):
         wanted[DISRUPTION] = disruption
     return wanted
 
 
-def is_disrupted(upper_pod: Manifest, lower_pod: Manifest) -> bool:
+def is_disrupted(upper: PodView, lower: PodView) -> bool:
     """Report whether the lower pod is being deleted though the upper one is not."""
-    deleted = metadata(lower_pod).get("deletionTimestamp") and not metadata(upper_pod).get("deletionTimestamp")
-    return bool(deleted) and not is_terminal(status_of(lower_pod).get("phase"))
+    deleted = lower.meta.get("deletionTimestamp") and not upper.meta.get("deletionTimestamp")
+    return bool(deleted) and lower.phase not in TERMINAL
 
 
-def observed_generation(number: int | None, lower_pod: Manifest, generation: int) -> int | None:
-    """Return the upper generation that a lower observation is about; None if it is about an older one than the last.
-
-    `number` is the lower status's observedGeneration, None from a kubelet that does not set it.
-    """
-    newest = metadata(lower_pod).get("generation") or 0
-    return generation if number is None or number >= newest else None
-
-
-def _bound_from_the_start(upper_pod: Manifest) -> Manifest:
+def _bound_from_the_start(upper: PodView) -> Manifest:
     """Return the condition of a pod that no scheduler placed."""
-    created = metadata(upper_pod).get("creationTimestamp")
+    created = upper.meta.get("creationTimestamp")
     return {"type": SCHEDULED, "status": "True"} | ({"lastTransitionTime": created} if created else {})
 
 
-def _renumbered(one: Manifest, lower_pod: Manifest, generation: int) -> Manifest:
-    """Return a condition with the upper pod's generation in place of the lower pod's."""
-    if "observedGeneration" not in one:
-        return one
-    number = observed_generation(one["observedGeneration"], lower_pod, generation)
-    rest = {field: value for field, value in one.items() if field != "observedGeneration"}
-    return rest | ({"observedGeneration": number} if number else {})
+def _renumbered(lower: PodView, generation: int) -> Conditions:
+    """Return the lower pod's conditions with the upper pod's generation in place of the lower pod's."""
+    found, newest = dict(lower.conditions), lower.meta.get("generation") or 0
+    for kind, one in lower.conditions.items():
+        number = one.get("observedGeneration")
+        if number is not None:
+            found[kind] = {**one, "observedGeneration": generation}
+            if not generation or number < newest:
+                del found[kind]["observedGeneration"]
+    return found
 
 
-def _ready(upper_pod: Manifest, lower_pod: Manifest, below: dict[str, Manifest]) -> Manifest | None:
+def _ready(upper: PodView, lower: PodView, below: Conditions) -> Manifest | None:
     """Return Ready as it should be in the upper cluster; None where the lower pod has no readiness condition."""
     base = _ready_below(below)
     if base is None or base["status"] != "True":
         return base
-    if is_terminal(status_of(lower_pod).get("phase")):
-        return _unready_at_end(base, lower_pod)
-    if is_disrupted(upper_pod, lower_pod):
-        return _deleted_below(READY, "False", lower_pod)
-    return _gated(upper_pod, base) if upper_pod["spec"].get("readinessGates") else base
+    if lower.phase in TERMINAL:
+        return _unready_at_end(base, lower)
+    if lower.meta.get("deletionTimestamp") and is_disrupted(upper, lower):
+        return _deleted_below(READY, "False", lower)
+    return _gated(upper, base) if upper.spec.get("readinessGates") else base
 
 
-def _ready_below(below: dict[str, Manifest]) -> Manifest | None:
+def _ready_below(below: Conditions) -> Manifest | None:
     """Return what the lower cluster reports about readiness, under the type Ready.
 
     When a node fails, Kubernetes sets Ready to False and leaves ContainersReady; a kubelet keeps the two in step
@@ -207,18 +188,18 @@ def _ready_below(below: dict[str, Manifest]) -> Manifest | None:
     return ready
 
 
-def _unready_at_end(base: Manifest | None, lower_pod: Manifest) -> Manifest | None:
+def _unready_at_end(base: Manifest | None, lower: PodView) -> Manifest | None:
     """Return a condition with True replaced by False: containers of a pod that has ended are not ready."""
     if base is None or base["status"] != "True":
         return base
-    ended = {"status": "False", "reason": _TERMINAL_REASONS[lower_pod["status"]["phase"]]}
+    ended = {"status": "False", "reason": _TERMINAL_REASONS[lower.phase]}
     return {field: value for field, value in base.items() if field != "message"} | ended
 
 
-def _gated(upper_pod: Manifest, base: Manifest) -> Manifest:
+def _gated(upper: PodView, base: Manifest) -> Manifest:
     """Return Ready as the upper pod's readiness gates decide it, as in a kubelet."""
-    above = conditions_of(upper_pod)
-    kinds = [gate["conditionType"] for gate in upper_pod["spec"]["readinessGates"]]
+    above = upper.conditions
+    kinds = [gate["conditionType"] for gate in upper.spec["readinessGates"]]
     closed = [kind for kind in kinds if (above.get(kind) or {}).get("status") != "True"]
     times = [one["lastTransitionTime"] for kind in kinds if "lastTransitionTime" in (one := above.get(kind) or {})]
     latest = max([*times, base.get("lastTransitionTime") or ""])
@@ -230,7 +211,7 @@ def _gated(upper_pod: Manifest, base: Manifest) -> Manifest:
     return made | numbered | _since(above, "False", latest)
 
 
-def _since(above: dict[str, Manifest], status: str, otherwise: str) -> dict[str, str]:
+def _since(above: Conditions, status: str, otherwise: str) -> dict[str, str]:
     """Return the transition time of Ready: its present one, if it has that status already; {} when unknown."""
     ready = above.get(READY) or {}
     known = ready.get("lastTransitionTime") if ready.get("status") == status else None
@@ -238,24 +219,22 @@ def _since(above: dict[str, Manifest], status: str, otherwise: str) -> dict[str,
     return {"lastTransitionTime": time} if time else {}
 
 
-def _disruption(
-    upper_pod: Manifest, lower_pod: Manifest, above: dict[str, Manifest], below: dict[str, Manifest]
-) -> Manifest | None:
+def _disruption(upper: PodView, lower: PodView, below: Conditions) -> Manifest | None:
     """Return the condition that tells a Job's failure policy that a pod did not fail by itself; None: no change.
 
     A condition that was set in the upper cluster, for example by an eviction, is removed only there: it decides whether
     the pod is created again.
     """
-    marked = (above.get(DISRUPTION) or {}).get("status") == "True"
+    marked = (upper.conditions.get(DISRUPTION) or {}).get("status") == "True"
     said = below.get(DISRUPTION)
     if said is not None and (said["status"] == "True" or not marked):
         return said
-    if marked or not is_disrupted(upper_pod, lower_pod):
+    if marked or not is_disrupted(upper, lower):
         return None
-    return _deleted_below(DISRUPTION, "True", lower_pod)
+    return _deleted_below(DISRUPTION, "True", lower)
 
 
-def _deleted_below(kind: str, status: str, lower_pod: Manifest) -> Manifest:
+def _deleted_below(kind: str, status: str, lower: PodView) -> Manifest:
     """Return a condition whose transition time is the deletion of the lower pod."""
     made = {"type": kind, "status": status, "reason": POD_DELETED, "message": _DELETED_BELOW}
-    return made | {"lastTransitionTime": timestamp(deleted_at(lower_pod))}
+    return made | {"lastTransitionTime": timestamp(deleted_at(lower.manifest))}

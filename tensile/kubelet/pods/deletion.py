@@ -15,12 +15,12 @@ from datetime import datetime, timedelta
 import orjson
 
 from tensile.kube.store import Entry
-from tensile.kubelet.pods.conditions import status_of
 from tensile.kubelet.pods.status import ending, evicted, status_write, upper_status
 from tensile.names import UNREACHABLE_TAINT
-from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, metadata, moment_of, timestamp, tolerates
+from tensile.objects import Manifest, Ref, controller_of, metadata, moment_of, timestamp, tolerates
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Wanted
 from tensile.reconcile.ownership import upper_uid_of
+from tensile.reconcile.pods.index import PodView, view_of
 from tensile.reconcile.world import LowerWorld, World
 
 EVICTED = "EvictedFromUnreachable"
@@ -29,39 +29,38 @@ TAINT = {"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}
 _SOONEST = 1.0
 
 
-def delete_lower(upper_pod: Manifest, below: Entry, ref: Ref, *, asked: bool) -> Decision:
+def delete_lower(upper: PodView, below: Entry, ref: Ref, *, asked: bool) -> Decision:
     """Delete the lower pod within the time that the upper one has left, and keep reporting its status.
 
     If the deletion was not `asked` for, the lower pod is not deleted, since the guard has to decide about it. The
     deletion itself counts as a generation, which is not worth a write of its own.
     """
-    lower_pod = below.manifest()
+    pod = view_of(below.manifest())
     wanted: list[Wanted] = []
-    grace = metadata(upper_pod).get("deletionGracePeriodSeconds")
-    if asked and _is_too_slow(lower_pod, grace):
+    grace = upper.meta.get("deletionGracePeriodSeconds")
+    if asked and _is_too_slow(pod.meta, grace):
         wanted.append(Absent(ref, below.uid, "the upper pod was deleted", grace))
-    observed = status_of(upper_pod).get("observedGeneration") or 0
-    status = upper_status(upper_pod, lower_pod, generation=observed)
+    status = upper_status(upper, pod, generation=upper.status.get("observedGeneration") or 0)
     if status is not None:
-        wanted.append(status_write(upper_pod, status, "the lower pod says so"))
+        wanted.append(status_write(upper, status, "the lower pod says so"))
     return Decision(tuple(wanted))
 
 
-def remove_upper(upper_pod: Manifest, last: Manifest | None, ref: Ref, now: datetime) -> Decision:
+def remove_upper(upper: PodView, last: PodView | None, now: datetime) -> Decision:
     """Remove the upper object, now that its lower pod is certainly gone; `last` is the lower pod's last known state.
 
     Controllers that hold a finalizer, and those that count ended pods, wait for a terminal phase. It costs a write, so
     it is written only for them. An object whose grace period is 0 already is kept only by its finalizers. Without
     finalizers it was left by an interrupted deletion, and Kubernetes removes it when it is deleted again.
     """
-    meta = metadata(upper_pod)
+    meta = upper.meta
     wanted: list[Wanted] = []
-    counted = meta.get("finalizers") or upper_pod["spec"].get("restartPolicy", "Always") != "Always"
-    status = ending(upper_pod, last, timestamp(now)) if counted else None
+    counted = meta.get("finalizers") or upper.spec.get("restartPolicy", "Always") != "Always"
+    status = ending(upper, last, timestamp(now)) if counted else None
     if status is not None:
-        wanted.append(status_write(upper_pod, status, "the pod ended"))
+        wanted.append(status_write(upper, status, "the pod ended"))
     if meta.get("deletionGracePeriodSeconds") != 0 or not meta.get("finalizers"):
-        wanted.append(Absent(ref, meta["uid"], "its lower pod is gone", 0))
+        wanted.append(Absent(upper.ref, meta["uid"], "its lower pod is gone", 0))
     return Decision(tuple(wanted))
 
 
@@ -72,28 +71,27 @@ def has_run(upper: Entry, lower: LowerWorld) -> bool:
     return upper.facts.ran or (facts is not None and facts.ran and facts.upper_uid == upper.uid)
 
 
-def last_known_status(upper: Entry, lower: LowerWorld) -> Manifest | None:
+def last_known_status(upper: Entry, lower: LowerWorld) -> PodView | None:
     """Return the lower pod of an upper one as last seen by the watch before its deletion, None if not kept."""
     raw = lower.pods.last(lower.namespace(upper.namespace), upper.name)
     last: Manifest | None = orjson.loads(raw) if raw else None
-    return last if last is not None and upper_uid_of(last) == upper.uid else None
+    return view_of(last) if last is not None and upper_uid_of(last) == upper.uid else None
 
 
-def _is_too_slow(lower_pod: Manifest, grace: int | None) -> bool:
-    """Report whether the lower pod is not being deleted yet, or has a longer grace period than the upper one."""
-    meta = metadata(lower_pod)
+def _is_too_slow(meta: Manifest, grace: int | None) -> bool:
+    """Report whether a lower pod is not being deleted yet, or has a longer grace period than the upper one."""
     if "deletionTimestamp" not in meta:
         return True
     given = meta.get("deletionGracePeriodSeconds")
     return grace is not None and given is not None and grace < given
 
 
-def or_evicted(said: Decision, upper_pod: Manifest, lower: LowerWorld, world: World) -> Decision:
+def or_evicted(said: Decision, upper: PodView, lower: LowerWorld, world: World) -> Decision:
     """Return the pod's eviction if it is due, else what is `said` of it, requeued for when it will be."""
-    left = _left(upper_pod, lower, world)
+    left = _left(upper.manifest, lower, world)
     if left is None:
         return said
-    return _evicted(upper_pod, lower, world) if left <= 0 else said._replace(requeue_after=max(left, _SOONEST))
+    return _evicted(upper, lower, world) if left <= 0 else said._replace(requeue_after=max(left, _SOONEST))
 
 
 def _left(upper_pod: Manifest, lower: LowerWorld, world: World) -> float | None:
@@ -122,11 +120,10 @@ def _belongs_there(upper_pod: Manifest) -> bool:
     return any(tolerates(one, TAINT) for one in upper_pod["spec"].get("tolerations") or ())
 
 
-def _evicted(upper_pod: Manifest, lower: LowerWorld, world: World) -> Decision:
+def _evicted(upper: PodView, lower: LowerWorld, world: World) -> Decision:
     """Report why, and delete the pod with its own grace period."""
-    meta = metadata(upper_pod)
-    ref = Ref(UPPER, POD, meta["namespace"], meta["name"])
+    uid, ref = upper.meta["uid"], upper.ref
     words = f"lower cluster {lower.name} has not answered for longer than unreachable.evictAfter allows"
-    body = evicted(upper_pod, words, timestamp(world.now))
-    said = [status_write(upper_pod, body, words)] if body else []
-    return Decision((*said, EmitEvent(ref, meta["uid"], EVICTED, words), Absent(ref, meta["uid"], words)))
+    body = evicted(upper, words, timestamp(world.now))
+    said = [status_write(upper, body, words)] if body else []
+    return Decision((*said, EmitEvent(ref, uid, EVICTED, words), Absent(ref, uid, words)))

@@ -9,7 +9,6 @@ because it considers the node dead, and lower pods whose upper pod has ended.
 from collections.abc import Iterator
 
 from tensile.kube.store import Delta, Entry
-from tensile.kubelet.pods.conditions import is_terminal, status_of
 from tensile.kubelet.pods.deletion import has_run, last_known_status
 from tensile.kubelet.pods.status import lost as without_lower_pod
 from tensile.kubelet.pods.status import status_write, upper_status
@@ -19,7 +18,7 @@ from tensile.reconcile.copies import bound_as, existing_copy, upper_of
 from tensile.reconcile.desired import Absent, Decision, Patched, VerifyAbsent, Watch
 from tensile.reconcile.guard import is_restored
 from tensile.reconcile.ownership import has_node
-from tensile.reconcile.pods.index import is_gone_below, is_mirror, was_deleted
+from tensile.reconcile.pods.index import TERMINAL, is_gone_below, is_mirror, view_of, was_deleted
 from tensile.reconcile.world import Key, LowerWorld, World
 
 NAME = "orphans"
@@ -33,7 +32,7 @@ def key_of(lower: str) -> Key:
     return Key(NAME, lower, "", "")
 
 
-class OrphanRule:
+class PodOrphanRule:
     """The rule with one key for each lower."""
 
     name = NAME
@@ -41,9 +40,9 @@ class OrphanRule:
     def watches(self) -> tuple[Watch, ...]:
         """Watch pods that are deleted on either side, appear without their counterpart, or free a name."""
         return (
-            Watch("upper_pods", _above, delay=_COLLECT),
-            Watch("pods", _below, delay=_COLLECT),
-            Watch("foreign_pods", _left, delay=_COLLECT),
+            Watch("upper_pods", _above, delay=_COLLECT, facts=("terminal", "terminating", "unasked")),
+            Watch("pods", _below, delay=_COLLECT, facts=("terminal", "terminating", "owner", "upper_uid")),
+            Watch("foreign_pods", _left, delay=_COLLECT, facts=()),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -150,9 +149,9 @@ def _may_be_adopted(upper: Entry, lower: LowerWorld, world: World) -> bool:
 
 def _ended(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
     """Yield how a pod ended, if its lower pod reported that before its deletion; else that it is lost."""
-    pod, last = upper.manifest(), last_known_status(upper, lower)
-    if last is not None and is_terminal(status_of(last).get("phase")):
-        body = upper_status(pod, last, generation=status_of(pod).get("observedGeneration") or 0)
+    pod, last = view_of(upper.manifest()), last_known_status(upper, lower)
+    if last is not None and last.phase in TERMINAL:
+        body = upper_status(pod, last, generation=pod.status.get("observedGeneration") or 0)
         yield from [status_write(pod, body, "the lower pod said so last")] if body else ()
         return
     body = without_lower_pod(pod, timestamp(world.now))

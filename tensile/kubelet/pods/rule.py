@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator
 from tensile.kube.store import Delta, Entry
 from tensile.kubelet.node.rule import key_of as node_key
 from tensile.kubelet.pods.adoption import adopt
-from tensile.kubelet.pods.conditions import conditions_of
 from tensile.kubelet.pods.deletion import delete_lower, has_run, last_known_status, or_evicted, remove_upper
 from tensile.kubelet.pods.orphans import is_doubtful
 from tensile.kubelet.pods.status import forgotten, status_write
@@ -26,7 +25,17 @@ from tensile.reconcile.copies import BoundPod
 from tensile.reconcile.desired import Absent, Decision, VerifyAbsent, Wanted, Watch
 from tensile.reconcile.guard import is_restored
 from tensile.reconcile.ownership import has_node
-from tensile.reconcile.pods.index import differ, is_daemon, is_gone_below, is_mirror, lives_below, mirrors, was_deleted
+from tensile.reconcile.pods.index import (
+    PodView,
+    differ,
+    is_daemon,
+    is_gone_below,
+    is_mirror,
+    lives_below,
+    mirrors,
+    view_of,
+    was_deleted,
+)
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "pod"
@@ -89,9 +98,11 @@ class PodRule:
         below = copies.existing_copy(upper, lower)
         if upper.facts.terminating:
             return _terminating(key, upper, below, lower, world) if lower.mapping_known else _NOTHING
-        if below is not None and _is_predecessor(below, upper, world) and _is_told_of(lower):
+        if below is not None and mirrors(below, upper, world.owner):
+            return _NOTHING if upper.facts.terminal else _mirrored(key, upper, below, lower, world)
+        if below is not None and is_mirror(below, world.owner) and _is_told_of(lower):
             return _place_taken(key, below, BoundPod(upper, lower), world)
-        return _NOTHING if upper.facts.terminal else _living(key, upper, below, lower, world)
+        return _NOTHING if upper.facts.terminal else _unmirrored(key, upper, below, lower, world)
 
 
 def excluded(upper_pod: Manifest, namespaces: Collection[str]) -> Problem | None:
@@ -109,13 +120,13 @@ def excluded(upper_pod: Manifest, namespaces: Collection[str]) -> Problem | None
     return None
 
 
-def is_kept_out(upper_pod: Manifest, namespaces: Collection[str]) -> bool:
+def is_kept_out(upper: PodView, namespaces: Collection[str]) -> bool:
     """Report whether a pod is not mirrored and its status says so: then no lower pod of it can exist.
 
     A pod that was mirrored before it became excluded never had that status, or has another one since.
     """
-    objection = excluded(upper_pod, namespaces)
-    said = conditions_of(upper_pod).get(MIRRORED) or {}
+    objection = excluded(upper.manifest, namespaces)
+    said = upper.conditions.get(MIRRORED) or {}
     return objection is not None and (said.get("status"), said.get("reason")) == ("False", objection.reason)
 
 
@@ -151,8 +162,8 @@ def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
 def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
     """Delete the lower pod, and remove the upper one once its lower pod is certainly gone."""
     if below is not None and mirrors(below, upper, world.owner):
-        return delete_lower(upper.manifest(), below, _ref_of(below, lower), asked=not upper.facts.unasked)
-    ref, pod = _below_ref(key, lower), upper.manifest()
+        return delete_lower(view_of(upper.manifest()), below, _ref_of(below, lower), asked=not upper.facts.unasked)
+    ref, pod = _below_ref(key, lower), view_of(upper.manifest())
     if _is_astray(upper, lower, world):
         return report_blocked(pod, _astray(ref), world.now)
     certain = (below is not None and not is_mirror(below, world.owner)) or is_gone_below(upper, lower)
@@ -161,7 +172,7 @@ def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld,
         return Decision((VerifyAbsent(ref, upper.uid, "the lower pod has to be gone before the upper one goes"),))
     is_taken = below is not None and _is_predecessor(below, upper, world) and _is_told_of(lower)
     rival = _place_taken(key, below, BoundPod(upper, lower), world).wanted if below is not None and is_taken else ()
-    ended = remove_upper(pod, last_known_status(upper, lower), Ref(UPPER, POD, key.namespace, key.name), world.now)
+    ended = remove_upper(pod, last_known_status(upper, lower), world.now)
     return Decision((*(one for one in rival if isinstance(one, Absent | VerifyAbsent)), *ended.wanted))
 
 
@@ -181,22 +192,28 @@ def _astray(ref: Ref) -> Problem:
     return Problem(NOT_OURS, f"{where} is not ended: {why}; put them back, or delete that pod")
 
 
-def _living(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
-    """Create the lower pod, keep it in sync, or report why not."""
-    ours = below is not None and mirrors(below, upper, world.owner)
-    objection = None if ours else _objection(upper, lower, world)
+def _mirrored(key: Key, upper: Entry, below: Entry, lower: LowerWorld, world: World) -> Decision:
+    """Keep the lower pod of a living pod in sync, or report that it is out of reach."""
+    if lower.unreachable_seconds > UNREACHABLE_AFTER:
+        return _kept_apart(upper, None, lower, world)
+    if not (lower.pods.synced and lower.mapping_known):
+        return _NOTHING
+    return sync(key, view_of(upper.manifest()), below, lower, world)
+
+
+def _unmirrored(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
+    """Create the lower pod of a living pod, or report why not; `below` is another pod under its name."""
+    objection = _objection(upper, lower, world)
     if objection is not None or lower.unreachable_seconds > UNREACHABLE_AFTER:
         return _kept_apart(upper, objection, lower, world)
     if not (lower.pods.synced and lower.mapping_known):
         return _NOTHING
-    if below is not None and ours:
-        return sync(key, upper.manifest(), below, lower, world)
     return _missing(key, upper, below, lower, world)
 
 
 def _kept_apart(upper: Entry, objection: Problem | None, lower: LowerWorld, world: World) -> Decision:
     """Report why a pod is not mirrored or out of reach; evict it if its cluster is unreachable for too long."""
-    pod = upper.manifest()
+    pod = view_of(upper.manifest())
     said = report_blocked(pod, objection, world.now) if objection else out_of_reach(pod, lower, world)
     is_away = lower.unreachable_seconds > UNREACHABLE_AFTER and lives_below(upper, world.topology.exclude_namespaces)
     return or_evicted(said, pod, lower, world) if is_away else said
@@ -237,14 +254,14 @@ def _place_taken(key: Key, below: Entry, bound: BoundPod, world: World) -> Decis
     upper, lower = bound
     where = f"pod {below.namespace}/{below.name} in lower cluster {lower.name}"
     if is_doubtful(below, upper, lower, world):
-        return report_blocked(upper.manifest(), _held(where), world.now)
+        return report_blocked(view_of(upper.manifest()), _held(where), world.now)
     ends = _predecessor_ends(key, below, upper, lower)
     if upper.facts.terminal or any(isinstance(one, VerifyAbsent) for one in ends):
         return Decision(ends)
     words = f"{where} of an earlier pod of this name has to end first"
     waits = Problem("PredecessorTerminating", f"{words}; if it does not, look at its finalizers there")
     problem = _objection(upper, lower, world) or waits
-    return Decision(ends + report_blocked(upper.manifest(), problem, world.now).wanted, problem=problem)
+    return Decision(ends + report_blocked(view_of(upper.manifest()), problem, world.now).wanted, problem=problem)
 
 
 def _held(where: str) -> Problem:
@@ -284,16 +301,16 @@ def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, wor
     if in_the_way is not None and adopts(world, lower.name):
         return adopt(upper, in_the_way, lower, world)
     if in_the_way is not None:
-        return report_blocked(upper.manifest(), conflict(ref), world.now)
+        return report_blocked(view_of(upper.manifest()), conflict(ref), world.now)
     if has_run(upper, lower):
         return _forgotten(upper, ref, lower, world)
     other = _elsewhere(key, upper, world)
     if other is None and _may_be_elsewhere(upper.manifest(), lower, world):
         return Decision(requeue_after=_SOON)
     if other is None:
-        return create(key, upper.manifest(), upper.facts.references, lower, world)
+        return create(key, view_of(upper.manifest()), upper.facts.references, lower, world)
     awaited = (key_of(other.name, key.namespace, key.name),)
-    return report_blocked(upper.manifest(), _unfinished(key, upper, other, world), world.now, awaited)
+    return report_blocked(view_of(upper.manifest()), _unfinished(key, upper, other, world), world.now, awaited)
 
 
 def _unfinished(key: Key, upper: Entry, other: LowerWorld, world: World) -> Problem:
@@ -311,8 +328,11 @@ def _unfinished(key: Key, upper: Entry, other: LowerWorld, world: World) -> Prob
 
 def _forgotten(upper: Entry, ref: Ref, lower: LowerWorld, world: World) -> Decision:
     """Mark a pod unready whose lower pod was lost in a rollback of its store; whether it ends is not decided here."""
-    body = forgotten(upper.manifest(), timestamp(world.now)) if lower.pods.is_lost(ref.namespace, ref.name) else None
-    return Decision((status_write(upper.manifest(), body, "its lower pod is missing"),)) if body else _NOTHING
+    if not lower.pods.is_lost(ref.namespace, ref.name):
+        return _NOTHING
+    pod = view_of(upper.manifest())
+    body = forgotten(pod, timestamp(world.now))
+    return Decision((status_write(pod, body, "its lower pod is missing"),)) if body else _NOTHING
 
 
 def _elsewhere(key: Key, upper: Entry, world: World) -> LowerWorld | None:

@@ -12,7 +12,6 @@ import orjson
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Entry
 from tensile.kubelet.pods import service_account, token_rule
-from tensile.kubelet.pods.conditions import conditions_of, status_of
 from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod, mutable_metadata, notes
 from tensile.kubelet.pods.status import pending_because, status_write, unreachable, upper_status
@@ -27,114 +26,116 @@ from tensile.kubelet.pods.update import (
     sync_condition,
 )
 from tensile.names import BOOKKEEPING, IN_STEP, WRITTEN_IMAGES, WRITTEN_KEYS
-from tensile.objects import POD, UPPER, Manifest, Ref, annotations, as_read, labels, metadata, timestamp, uid
+from tensile.objects import POD, Manifest, Ref, annotations, as_read, labels, timestamp
 from tensile.reconcile.desired import Decision, EmitEvent, Patched, Present, Wanted
 from tensile.reconcile.diff import changes
+from tensile.reconcile.pods.index import TERMINAL, PodView, view_of
 from tensile.reconcile.pods.references import Reference, references
 from tensile.reconcile.pods.scheduling import HOSTNAME, taints_of, tolerations_for_upper
 from tensile.reconcile.rules import config, namespaces
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 _MUTABLE = ("metadata.labels", "metadata.annotations")
+_NOTHING = Decision()
+_SAID = "the lower pod says so"
 
 
-def report_blocked(upper_pod: Manifest, problem: Problem, now: datetime, waits: tuple[Key, ...] = ()) -> Decision:
+def report_blocked(upper: PodView, problem: Problem, now: datetime, waits: tuple[Key, ...] = ()) -> Decision:
     """Report on the pod, and once in an event, why it is not mirrored."""
-    return Decision(tuple(_complaint(upper_pod, problem, now)), waits, problem)
+    return Decision(tuple(_complaint(upper, problem, now)), waits, problem)
 
 
-def create(key: Key, upper_pod: Manifest, named: Iterable[Reference], lower: LowerWorld, world: World) -> Decision:
+def create(key: Key, upper: PodView, named: Iterable[Reference], lower: LowerWorld, world: World) -> Decision:
     """Create the lower pod once its namespace and all that it refers to (`named`) exist in the lower cluster."""
-    refused = service_account.refused(upper_pod)
+    refused = service_account.refused(upper.manifest)
     if refused is not None:
-        return report_blocked(upper_pod, refused, world.now)
+        return report_blocked(upper, refused, world.now)
     awaited = service_account.awaited(key.namespace, named, lower, world) or token_rule.missing(
-        lower, upper_pod, world.owner
+        lower, upper.manifest, world.owner
     )
-    known = (world.problems.get(one) for one in awaited or [key])
-    problem = next((one for one in known if one is not None), None)
+    problem = _obstacle(awaited or (key,), world)
     if awaited and problem is not None:
-        return report_blocked(upper_pod, problem, world.now, tuple(awaited))
+        return report_blocked(upper, problem, world.now, tuple(awaited))
     if awaited:
         return Decision(depends_on=tuple(awaited))
-    complaint = _complaint(upper_pod, problem, world.now) if problem is not None else []
-    namespace = namespaces.ready(lower, key.namespace)
-    return Decision((*complaint, *_made(key, upper_pod, placement(namespace, key, lower, world))))
+    complaint = _complaint(upper, problem, world.now) if problem is not None else []
+    place = placement(namespaces.ready(lower, key.namespace), key, lower, world)
+    return Decision((*complaint, *_made(key, upper, place)))
 
 
-def out_of_reach(upper_pod: Manifest, lower: LowerWorld, world: World) -> Decision:
+def out_of_reach(upper: PodView, lower: LowerWorld, world: World) -> Decision:
     """Report on a pod that its lower cluster does not answer."""
-    body = unreachable(upper_pod, timestamp(world.now))
+    body = unreachable(upper, timestamp(world.now))
     lost = f"lower cluster {lower.name} does not answer"
-    return Decision((status_write(upper_pod, body, lost),) if body else ())
+    return Decision((status_write(upper, body, lost),) if body else ())
 
 
-def sync(key: Key, upper_pod: Manifest, below: Entry, lower: LowerWorld, world: World) -> Decision:
+def sync(key: Key, upper: PodView, below: Entry, lower: LowerWorld, world: World) -> Decision:
     """Keep a mirrored pod in sync: its status in the upper cluster, and changes of its spec in the lower cluster.
 
-    The status comes first; its observedGeneration is the generation whose spec the lower pod has. If a pair of pods
-    needed no changes, it is compared again when spec, labels or annotations of one change, or the topology does.
+    If a pair of pods needed no changes, only the status is compared until spec, labels or annotations of one change, or
+    the topology does.
     """
-    pod = below.manifest()
-    pair, name = _pair(upper_pod, pod), (key.namespace, key.name)
-    noted = lower.in_step.get(name)
-    is_settled = noted is not None and noted[0] == pair and noted[1] is world.topology
-    changed, described = ([], []) if is_settled else _differences(upper_pod, pod, lower, world)
-    waits = _awaited(upper_pod, changed, lower, world)
+    pod = view_of(below.manifest())
+    known = lower.in_step.get((key.namespace, key.name))
+    if known is None or known[1] is not world.topology or known[0] != _pair(upper, pod):
+        return _sync_all(key, upper, pod, lower, world)
+    body = upper_status(upper, pod, generation=upper.meta.get("generation") or 1)
+    return _NOTHING if body is None else Decision((status_write(upper, body, _SAID),))
+
+
+def _sync_all(key: Key, upper: PodView, pod: PodView, lower: LowerWorld, world: World) -> Decision:
+    """Compare both pods as a whole. A pair that needs no change is noted.
+
+    The status comes first; its observedGeneration is the generation whose spec the lower pod has.
+    """
+    changed, described = _differences(upper, pod, lower, world)
+    is_ending = "deletionTimestamp" in pod.meta or pod.phase in TERMINAL
+    waits = () if is_ending else _awaited(upper, changed, lower, world)
     below_now: list[Wanted] = [one for one in changed if not (waits and adds_containers(one))]
-    below_now += described
-    if below.facts.terminating or below.facts.terminal:
-        below_now, waits = [], ()
-    known = status_of(upper_pod).get("observedGeneration") or 0
-    generation = known if changed else metadata(upper_pod).get("generation") or 1
+    below_now = [] if is_ending else below_now + described
     problem = _obstacle((key, *waits), world) if below_now or waits else None
-    said = sync_condition(upper_pod, problem, lower.name, world.now, waiting=bool(below_now or waits))
-    if not (problem or below_now or waits or is_settled):
-        said = _drifted(upper_pod, below, lower, world)
-    tolerant = [] if is_settled else _tolerant(upper_pod)
+    said = sync_condition(upper, problem, lower.name, world.now, waiting=bool(below_now or waits))
+    if not (problem or below_now or waits or is_ending):
+        said = _drifted(upper, pod, lower, world)
+    tolerant = _tolerant(upper)
+    pair = _pair(upper, pod)
     if pair and not (changed or described or said or tolerant):
-        lower.in_step[name] = (pair, world.topology)
-    body = upper_status(upper_pod, pod, generation=generation, in_step=said)
-    wanted: list[Wanted] = [] if body is None else [status_write(upper_pod, body, "the lower pod says so")]
-    wanted += _refusal(upper_pod, said) if body is not None else tolerant
+        lower.in_step[key.namespace, key.name] = (pair, world.topology)
+    seen = upper.status.get("observedGeneration") or 0
+    body = upper_status(upper, pod, generation=seen if changed else upper.meta.get("generation") or 1, in_step=said)
+    wanted = tolerant if body is None else [status_write(upper, body, _SAID), *_refusal(upper, said)]
     return Decision((*wanted, *below_now), waits)
 
 
-def _drifted(upper_pod: Manifest, below: Entry, lower: LowerWorld, world: World) -> Manifest | None:
+def _drifted(upper: PodView, pod: PodView, lower: LowerWorld, world: World) -> Manifest | None:
     """Return the condition of a pod that another client has changed irreversibly in the lower cluster, else None."""
-    if below.facts.terminating or below.facts.terminal:
-        return None
-    words = drift(upper_pod, below.manifest(), _kept_place(below.namespace, lower, world))
-    return changed_below(upper_pod, words, lower.name, world.now) if words else None
+    words = drift(upper.manifest, pod.manifest, _kept_place(pod.meta["namespace"], lower, world))
+    return changed_below(upper, words, lower.name, world.now) if words else None
 
 
-def _differences(
-    upper_pod: Manifest, pod: Manifest, lower: LowerWorld, world: World
-) -> tuple[list[Patched], list[Wanted]]:
+def _differences(upper: PodView, pod: PodView, lower: LowerWorld, world: World) -> tuple[list[Patched], list[Wanted]]:
     """Return the changes of spec and of metadata that the lower pod needs."""
-    meta = metadata(pod)
-    place, ref = _kept_place(meta["namespace"], lower, world), Ref(lower.name, POD, meta["namespace"], meta["name"])
-    changed = changes_below(upper_pod, pod, ref, place)
-    return changed, _metadata(upper_pod, pod, ref, place, sent=any(map(changes_images, changed)))
+    namespace, name = pod.meta["namespace"], pod.meta["name"]
+    place, ref = _kept_place(namespace, lower, world), Ref(lower.name, POD, namespace, name)
+    changed = changes_below(upper.manifest, pod.manifest, ref, place)
+    return changed, _metadata(upper.manifest, pod.manifest, ref, place, sent=any(map(changes_images, changed)))
 
 
-def _pair(*pods: Manifest) -> int:
+def _pair(upper: PodView, lower: PodView) -> int:
     """Return a hash of two pods without status, by which an unchanged pair is recognized; 0 without generations."""
-    forms: list[object] = []
-    for meta in map(metadata, pods):
-        if not meta.get("generation"):
-            return 0
-        maps = (tuple((meta.get(section) or {}).items()) for section in ("labels", "annotations"))
-        forms += (meta["uid"], meta["generation"], *maps)
-    return hash(tuple(forms))
+    above, below = upper.meta, lower.meta
+    if not (above.get("generation") and below.get("generation")):
+        return 0
+    maps = [tuple((meta.get(one) or {}).items()) for meta in (above, below) for one in ("labels", "annotations")]
+    return hash((above["uid"], above["generation"], below["uid"], below["generation"], *maps))
 
 
-def _awaited(upper_pod: Manifest, changed: list[Patched], lower: LowerWorld, world: World) -> tuple[Key, ...]:
+def _awaited(upper: PodView, changed: list[Patched], lower: LowerWorld, world: World) -> tuple[Key, ...]:
     """Return the keys of what new ephemeral containers refer to and the lower cluster does not have yet."""
     if not any(map(adds_containers, changed)):
         return ()
-    namespace = metadata(upper_pod)["namespace"]
-    return tuple(config.missing(world, lower, namespace, references(upper_pod)))
+    return tuple(config.missing(world, lower, upper.meta["namespace"], references(upper.manifest)))
 
 
 def _obstacle(keys: Iterable[Key], world: World) -> Problem | None:
@@ -142,30 +143,28 @@ def _obstacle(keys: Iterable[Key], world: World) -> Problem | None:
     return next((world.problems[one] for one in keys if one in world.problems), None)
 
 
-def _refusal(upper_pod: Manifest, said: Manifest | None) -> list[Wanted]:
+def _refusal(upper: PodView, said: Manifest | None) -> list[Wanted]:
     """Return one event about a change that is refused; none where the condition already says so."""
-    if said is None or said == conditions_of(upper_pod).get(IN_STEP):
+    if said is None or said == upper.conditions.get(IN_STEP):
         return []
-    meta = metadata(upper_pod)
     reason = CHANGED_BELOW if said["reason"] == CHANGED_BELOW else NOT_IN_STEP
-    return [EmitEvent(Ref(UPPER, POD, meta["namespace"], meta["name"]), meta["uid"], reason, said["message"])]
+    return [EmitEvent(upper.ref, upper.meta["uid"], reason, said["message"])]
 
 
-def _complaint(upper_pod: Manifest, problem: Problem, now: datetime) -> list[Wanted]:
-    body = pending_because(upper_pod, problem.reason, problem.message, timestamp(now))
+def _complaint(upper: PodView, problem: Problem, now: datetime) -> list[Wanted]:
+    body = pending_because(upper, problem.reason, problem.message, timestamp(now))
     if body is None:
         return []
-    written = status_write(upper_pod, body, problem.message)
-    return [written, EmitEvent(written.ref, uid(upper_pod), problem.reason, problem.message)]
+    written = status_write(upper, body, problem.message)
+    return [written, EmitEvent(upper.ref, upper.meta["uid"], problem.reason, problem.message)]
 
 
-def _made(key: Key, upper_pod: Manifest, place: LowerContext) -> list[Wanted]:
+def _made(key: Key, upper: PodView, place: LowerContext) -> list[Wanted]:
     """Return the lower pod, events about what was not mirrored, and the tolerations of the upper pod."""
     ref = Ref(key.lower, POD, place.namespace, key.name)
-    present = Present(ref, lower_pod(upper_pod, place), f"bound to node {place.node_name}")
-    above = Ref(UPPER, POD, key.namespace, key.name)
-    told = [EmitEvent(above, uid(upper_pod), note.reason, note.message) for note in notes(upper_pod, place)]
-    return [present, *_tolerant(upper_pod), *told]
+    present = Present(ref, lower_pod(upper.manifest, place), f"bound to node {place.node_name}")
+    told = [EmitEvent(upper.ref, upper.meta["uid"], note.reason, note.message) for note in notes(upper.manifest, place)]
+    return [present, *_tolerant(upper), *told]
 
 
 def _metadata(upper_pod: Manifest, pod: Manifest, ref: Ref, place: LowerContext, *, sent: bool) -> list[Wanted]:
@@ -214,20 +213,18 @@ def _virtual_taints(world: World) -> tuple[Manifest, ...]:
     return taints_of([one.spec for one in world.lowers.values()])
 
 
-def _tolerant(upper_pod: Manifest) -> list[Wanted]:
+def _tolerant(upper: PodView) -> list[Wanted]:
     """Return the patch that makes the pod tolerate a node whose engine is down; it fails if the pod changed."""
-    tolerations = tolerations_for_upper(upper_pod)
+    tolerations = tolerations_for_upper(upper.manifest)
     if tolerations is None:
         return []
-    meta = metadata(upper_pod)
-    patch = Patch("merge-patch", {"metadata": as_read(upper_pod), "spec": {"tolerations": tolerations}})
-    ref = Ref(UPPER, POD, meta["namespace"], meta["name"])
-    return [Patched(ref, patch, "the pod has to outlast an engine that is down", in_plan=True)]
+    patch = Patch("merge-patch", {"metadata": as_read(upper.manifest), "spec": {"tolerations": tolerations}})
+    return [Patched(upper.ref, patch, "the pod has to outlast an engine that is down", in_plan=True)]
 
 
 def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> LowerContext:
     """Return the `LowerContext` for the pods of a namespace."""
-    real = frozenset[str]().union(*(entry.facts.label_keys for entry in lower.nodes))
+    real = frozenset(map(str, lower.nodes.values("label")))
     above = _node_labels(lower, world)
     return LowerContext(
         world.owner,

@@ -71,8 +71,8 @@ class TokenRule:
     def watches(self) -> tuple[Watch, ...]:
         """Watch pods on both sides, the lower Secrets, and the upper cluster's CA."""
         return (
-            Watch("upper_pods", _above),
-            Watch("pods", _below),
+            Watch("upper_pods", _above, facts=("terminal", "terminating", "daemon")),
+            Watch("pods", _below, facts=("terminal", "owner", "upper_uid")),
             Watch("secrets", _secret),
             Watch("upper.config_maps", _authority),
         )
@@ -247,10 +247,8 @@ def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Yield the key when a lower pod appears, changes its facts or is deleted; its status is irrelevant."""
     here, entry = world.lowers[lower], delta.entry
-    is_news = delta.before is None or delta.after is None or delta.before.facts != delta.after.facts
-    if is_news and _has_tokens(here, entry.namespace, entry.name):
+    if _has_tokens(here, entry.namespace, entry.name):
         yield from _keys_below(here, entry, entry.name)
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from tensile.kube.cluster import Patch
-from tensile.kubelet.pods.conditions import condition, conditions_of
+from tensile.kubelet.pods.conditions import condition
 from tensile.kubelet.pods.fields import LISTS, digits, note_of_images, noted_images
 from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.scheduling import lower_tolerations
@@ -22,6 +22,7 @@ from tensile.names import IN_STEP, WRITTEN_IMAGES
 from tensile.objects import Manifest, Ref, metadata, timestamp
 from tensile.reconcile.desired import Patched
 from tensile.reconcile.ownership import others_wrote
+from tensile.reconcile.pods.index import PodView
 from tensile.reconcile.pods.scheduling import subject
 from tensile.reconcile.world import Problem
 from tensile.resources import parse
@@ -71,16 +72,16 @@ def adds_containers(change: Patched) -> bool:
 
 
 def sync_condition(
-    upper_pod: Manifest, problem: Problem | None, lower: str, now: datetime, *, waiting: bool
+    upper: PodView, problem: Problem | None, lower: str, now: datetime, *, waiting: bool
 ) -> Manifest | None:
     """Return the condition that says why a change is not in `lower`; None where it should be absent.
 
     While a change is being applied (`waiting`) and no problem is known, the condition stays as it is.
     """
     if problem is None:
-        return conditions_of(upper_pod).get(IN_STEP) if waiting else None
+        return upper.conditions.get(IN_STEP) if waiting else None
     message = f"a change of this pod is not in lower cluster {lower}: {problem.message}"[:_LONGEST]
-    return condition(upper_pod, IN_STEP, "False", reason=problem.reason, message=message, now=timestamp(now))
+    return condition(upper, IN_STEP, "False", reason=problem.reason, message=message, now=timestamp(now))
 
 
 def image_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
@@ -206,10 +207,10 @@ def drift(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> str:
     return ", ".join(found)
 
 
-def changed_below(upper_pod: Manifest, words: str, lower: str, now: datetime) -> Manifest:
+def changed_below(upper: PodView, words: str, lower: str, now: datetime) -> Manifest:
     """Return the condition that reports such changes."""
     message = f"somebody changed the pod in lower cluster {lower}, and Kubernetes lets nobody take it back: {words}"
-    return condition(upper_pod, IN_STEP, "False", reason=CHANGED_BELOW, message=message[:_LONGEST], now=timestamp(now))
+    return condition(upper, IN_STEP, "False", reason=CHANGED_BELOW, message=message[:_LONGEST], now=timestamp(now))
 
 
 def _earlier_deadline(upper_pod: Manifest, lower_pod: Manifest) -> list[str]:

@@ -32,7 +32,10 @@ class DrainRule:
 
     def watches(self) -> tuple[Watch, ...]:
         """Watch the pods, and the node, which must be cordoned first and has the records of those that leave."""
-        return (Watch("upper_pods", _pod), Watch("upper.nodes", _every))
+        return (
+            Watch("upper_pods", _pod, facts=("terminal", "terminating", "daemon", "ran", "bare")),
+            Watch("upper.nodes", _every),
+        )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of all pods on the node if the lower is drained, and those with a reported problem."""

@@ -12,7 +12,6 @@ from datetime import timedelta
 
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry
-from tensile.kubelet.pods.conditions import DISRUPTION, conditions_of
 from tensile.names import WITHDRAWN
 from tensile.objects import POD, UPPER, Ref, as_read, metadata, timestamp
 from tensile.policy.descheduler.drain import is_drained, is_emptied
@@ -42,7 +41,11 @@ class RecreateRule:
 
     def watches(self) -> tuple[Watch, ...]:
         """Watch the backup Secrets, the pods that they back up, and the re-created pods."""
-        return (Watch("upper.secrets", _secret), Watch("upper_pods", _old), Watch("upper.remade", _new))
+        return (
+            Watch("upper.secrets", _secret),
+            Watch("upper_pods", _old, facts=("terminal", "terminating", "disrupted")),
+            Watch("upper.remade", _new),
+        )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of all backups in one lower's queue, and in the others those with a reported problem."""
@@ -68,8 +71,8 @@ class RecreateRule:
 def _while_it_exists(found: BoundPod, secret: Entry, kept: PodBackup, world: World) -> Decision:
     """Keep the backup as long as the pod has to leave, and for a while after that."""
     pod, lower = found
-    if pod.facts.terminating and _is_disrupted(pod):
-        return Decision()
+    if pod.facts.terminating and pod.facts.disrupted:
+        return Decision()  # it was evicted, and not deleted by a user: its object is removed later
     if pod.facts.terminating or pod.facts.terminal:
         return Decision((_deleted(secret, "a user deleted the pod, or it has ended"),))
     is_known = lower.pods.synced and world.upper.nodes.synced
@@ -80,14 +83,6 @@ def _while_it_exists(found: BoundPod, secret: Entry, kept: PodBackup, world: Wor
     if world.now - kept.withdrawn < _WITHDRAWN_FOR:
         return Decision(requeue_after=_LOOK)
     return Decision((_deleted(secret, "the pod does not have to leave any more"),))
-
-
-def _is_disrupted(pod: Entry) -> bool:
-    """Report whether a terminating pod was evicted, by condition DisruptionTarget, rather than deleted by a user.
-
-    An evicted pod gets a terminal phase before its object is removed.
-    """
-    return (conditions_of(pod.manifest()).get(DISRUPTION) or {}).get("status") == "True"
 
 
 def _has_to_leave(found: BoundPod, world: World) -> bool:

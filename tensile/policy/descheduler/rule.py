@@ -60,7 +60,11 @@ class DeschedulerRule:
 
     def watches(self) -> tuple[Watch, ...]:
         """Watch evicted pods, backups, and the Node, which is cordoned first; the rest is checked once per interval."""
-        return (Watch("upper_pods", _leaving), Watch("upper.secrets", _backed_up), Watch("upper.nodes", _cordoned))
+        return (
+            Watch("upper_pods", _leaving, facts=("terminating",)),
+            Watch("upper.secrets", _backed_up),
+            Watch("upper.nodes", _cordoned),
+        )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the lower's key if pods may have to leave it or a problem of the key is still reported."""

@@ -88,9 +88,7 @@ class WebhookServer:
         self._registration = WebhookRegistration(home.upper, home.owner, home.namespace)
         self._topology: Topology
         self._terms: MutationTerms
-        self._is_wanted = False
         self._listener: WebhookListener | None = None
-        self._place = ("", 0)
         self._served: Served = ()
         self._own: WebhookCertificates | None = None
         self._files = FileCache(home.watcher, ())
@@ -98,6 +96,8 @@ class WebhookServer:
         self._secret: Ref | None = None
         self._woken = asyncio.Event()
         self._trouble = ""
+        self.pending: tuple[str, ...] = ()
+        """Why it is not served as the topology says."""
         home.secrets.subscribe(self._note_secret)
         home.secrets.on_sync(self._woken.set)
 
@@ -108,29 +108,27 @@ class WebhookServer:
 
     def waits(self) -> str:
         """Return why the engine is not ready for reviews, "" if it is ready."""
-        if not self._is_wanted:
+        if not self._topology.webhook.enabled:
             return ""
         if self._listener is None:
-            return "the webhook is not served yet: its port cannot be had"
+            return f"the webhook is not served yet: {' '.join(self.pending)}"
         why = self._trouble or "it waits for the upper's Secrets"
         return "" if self._listener.shown else f"the webhook has no certificate yet: {why}"
 
     async def serve(self, topology: Topology) -> None:
-        """Serve the webhook as a topology says; raises TensileError, with nothing changed, if that is not possible."""
+        """Serve the webhook as a topology says; raises TensileError if that is not possible yet: `run` tries again."""
         webhook = topology.webhook
-        self._is_wanted, self._trouble = webhook.enabled, ""
+        self._topology, self._terms = topology, terms_of(topology, self._home.namespace)
+        self._secret = None if webhook.tls_cert_file else secret_ref(topology, self._home.namespace)
+        self._trouble, self.pending = "", ()
+        self._woken.set()
         if webhook.enabled:
-            self._in_files(webhook)
             await self._listen(webhook)
+            with suppress(TensileError):
+                self._show(webhook)
         else:
             await self.close()
             self._served = ()
-        self._topology, self._terms = topology, terms_of(topology, self._home.namespace)
-        self._secret = None if webhook.tls_cert_file else secret_ref(topology, self._home.namespace)
-        if webhook.enabled:
-            with suppress(TensileError):
-                self._show(webhook)
-        self._woken.set()
 
     async def run(self) -> None:
         """Check certificate and registration indefinitely, and at once when the topology or the Secret changes."""
@@ -170,6 +168,7 @@ class WebhookServer:
     async def _keep(self, topology: Topology) -> None:
         """Serve the certificate of the moment; as the leader, also keep the Secret and the registration."""
         webhook, leads, ref, secrets = topology.webhook, self._home.leads(), self._secret, self._home.secrets
+        await self._listen(webhook)
         try:
             if ref and (leads or (not self._served and secrets.synced and secrets.get(*ref[2:]) is None)):
                 secrets.apply_response(await self._registration.keep_certificates(ref, names_of(webhook), self._now()))
@@ -181,14 +180,17 @@ class WebhookServer:
             await self._registration.register(topology, trusted(self._served))
 
     async def _listen(self, webhook: Webhook) -> None:
-        """Open the port, or move to another one; the former port is closed once the new one is open."""
-        place = (webhook.bind, webhook.port)
-        if self._listener is None or self._place != place:
-            opened = WebhookListener(shown(self._served, self._clock()), self._answer)
-            await opened.start(*place)
-            former, self._listener, self._place = self._listener, opened, place
-            if former is not None:
-                await former.close()
+        """Open the port, unless it is open; raises TensileError if it is taken, or files cannot be used."""
+        try:
+            self._in_files(webhook)
+            if self._listener is None:
+                opened = WebhookListener(shown(self._served, self._clock()), self._answer)
+                await opened.start(webhook.bind, webhook.port)
+                self._listener = opened
+        except TensileError as error:
+            self.pending = (str(error),)
+            raise
+        self.pending = ()
 
     def _show(self, webhook: Webhook) -> None:
         """Serve the certificate of the files, of the Secret, or our own; raises TensileError if it cannot be used.

@@ -1,24 +1,27 @@
-"""The facts and indexes of pods that decisions need often, extracted once when a pod arrives.
+"""What decisions read of a pod: facts and indexes, extracted when it arrives, and a view of the whole pod.
 
-With them, most events are handled without decoding the pod again, and the indexes of the caches need nothing else.
+With the facts, most events are handled without decoding the pod again, and the indexes of the caches need nothing else.
+A decision that needs the whole pod takes it apart once, and passes the view on.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from sys import intern
-from typing import Any
+from typing import NamedTuple
 
 import msgspec
 import orjson
 
-from tensile.kube.store import Entry, Tombstone, Transformed, packed
+from tensile.kube.store import Entry, Transformed, packed
+from tensile.kube.tombstones import Tombstone
 from tensile.names import FIELD_MANAGER, OWNER, VIRTUAL_POD, Owner
-from tensile.objects import Manifest, controller_of, labels, metadata
+from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, labels
 from tensile.reconcile.ownership import upper_uid_of
 from tensile.reconcile.pods.references import Reference, references
 from tensile.reconcile.world import LowerWorld
 
-_TERMINAL = ("Succeeded", "Failed")
+TERMINAL = frozenset({"Succeeded", "Failed"})
+"""The phases that a pod never leaves."""
 _NOBODY_ASKED = ("DeletionByTaintManager", "DeletionByPodGC")
 
 
@@ -28,7 +31,8 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     `owner` and `upper_uid` are our marks, "" on upper pods and if we did not write them. `unasked`: Kubernetes itself
     deleted it because of its node. `ran`: containers of it have been seen. `daemon`: it belongs to a DaemonSet that did
     not request mirroring. `shown` is a hash of the status fields that are equal on both sides once they are synced.
-    `bare`: no controller would recreate it. `scheduled`: it has a node.
+    `bare`: no controller would recreate it. `scheduled`: it has a node. `disrupted`: Kubernetes or a client ends it,
+    for example by an eviction.
     """
 
     owner: str
@@ -42,11 +46,44 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     shown: int = 0
     bare: bool = False
     scheduled: bool = False
+    disrupted: bool = False
 
     @property
     def stays_out(self) -> bool:
         """Whether it belongs to a DaemonSet that did not request mirroring, and never ran in a lower cluster."""
         return self.daemon and not self.ran
+
+
+class PodView(NamedTuple):
+    """A decoded pod, taken apart once for a decision.
+
+    `phase` is "Pending" for a pod without one. `conditions` are by type, without the nulls that the API writes for
+    unset times.
+    """
+
+    manifest: Manifest
+    meta: Manifest
+    spec: Manifest
+    status: Manifest
+    phase: str
+    conditions: Mapping[str, Manifest]
+
+    @property
+    def ref(self) -> Ref:
+        """The reference to an upper pod."""
+        return Ref(UPPER, POD, self.meta["namespace"], self.meta["name"])
+
+
+def view_of(pod: Manifest) -> PodView:
+    """Take a decoded pod apart."""
+    status: Manifest = pod.get("status") or {}
+    conditions: dict[str, Manifest] = {}
+    for one in status.get("conditions") or ():
+        conditions[one["type"]] = one
+        if None in one.values():
+            conditions[one["type"]] = {field: value for field, value in one.items() if value is not None}
+    phase = status.get("phase") or "Pending"
+    return PodView(pod, pod.get("metadata") or {}, pod.get("spec") or {}, status, phase, conditions)
 
 
 def digest_above(raw: bytes) -> Transformed:
@@ -64,42 +101,46 @@ def digest_below(raw: bytes) -> Transformed:
     pod: Manifest = orjson.loads(raw)
     books = pod["metadata"].pop("managedFields", None)
     if books:
-        pod["metadata"]["managedFields"] = [_thinned(book) for book in books if not book.get("subresource")]
+        pod["metadata"]["managedFields"] = kept = []
+        for book in books:
+            if not book.get("subresource"):
+                fields = book.get("fieldsV1") or {}
+                part = "f:metadata" if book.get("manager") == FIELD_MANAGER else "f:spec"
+                kept.append({**book, "fieldsV1": {part: fields[part]} if part in fields else {}})
     return Transformed(packed(pod), facts_of(pod), pod)
-
-
-def _thinned(book: Manifest) -> Manifest:
-    fields = book.get("fieldsV1") or {}
-    part = "f:metadata" if book.get("manager") == FIELD_MANAGER else "f:spec"
-    return {**book, "fieldsV1": {part: fields[part]} if part in fields else {}}
 
 
 def facts_of(pod: Manifest) -> PodFacts:
     """Return the facts of a decoded pod."""
-    status: dict[str, Any] = pod.get("status") or {}
+    meta: Manifest = pod["metadata"]
+    marks: dict[str, str] = meta.get("labels") or {}
+    status: Manifest = pod.get("status") or {}
     phase = status.get("phase", "Pending")
     upper_uid = upper_uid_of(pod)
+    controller, disruption = controller_of(pod), _disruption(status)
     return PodFacts(
-        owner=intern(labels(pod).get(OWNER, "")) if upper_uid else "",
+        owner=intern(marks.get(OWNER, "")) if upper_uid else "",
         upper_uid=upper_uid,
-        terminal=phase in _TERMINAL,
-        terminating="deletionTimestamp" in metadata(pod),
-        unasked=_disruption(status) in _NOBODY_ASKED,
+        terminal=phase in TERMINAL,
+        terminating="deletionTimestamp" in meta,
+        unasked=disruption in _NOBODY_ASKED,
         ran=phase != "Pending" or bool(status.get("containerStatuses")),
-        daemon=is_daemon(pod),
+        daemon=controller.get("kind") == "DaemonSet" and marks.get(VIRTUAL_POD) != "true",
         references=_shared(references(pod)),
         shown=_shown(status),
-        bare=not controller_of(pod),
+        bare=not controller,
         scheduled=bool(pod["spec"].get("nodeName")),
+        disrupted=disruption is not None,
     )
 
 
-def _shown(status: dict[str, Any]) -> int:
+def _shown(status: Manifest) -> int:
     """Return a hash of what people look at first: whether it runs, is ready, was restarted."""
-    containers = status.get("containerStatuses") or ()
-    ready = [one["status"] for one in status.get("conditions") or () if one["type"] == "Ready"]
-    states = [(one.get("ready"), one.get("restartCount"), *(one.get("state") or ())) for one in containers]
-    return hash((status.get("phase"), *ready, *states))
+    shown: list[object] = [status.get("phase")]
+    shown += [one["status"] for one in status.get("conditions") or () if one["type"] == "Ready"]
+    for one in status.get("containerStatuses") or ():
+        shown += (one.get("ready"), one.get("restartCount"), *(one.get("state") or ()))
+    return hash(tuple(shown))
 
 
 def differ(upper_pod: Entry | None, lower_pod: Entry | None) -> bool:
@@ -192,7 +233,8 @@ def is_mirror(lower_pod: Entry, owner: Owner) -> bool:
 
 def mirrors(lower_pod: Entry, upper_pod: Entry, owner: Owner) -> bool:
     """Report whether a lower pod is this owner's, and the copy of this upper pod."""
-    return is_mirror(lower_pod, owner) and bool(lower_pod.facts.upper_uid == upper_pod.uid)
+    facts = lower_pod.facts
+    return bool(facts.upper_uid == upper_pod.uid and facts.owner == owner.mark)
 
 
 def is_daemon(pod: Manifest) -> bool:
@@ -200,8 +242,9 @@ def is_daemon(pod: Manifest) -> bool:
     return controller_of(pod).get("kind") == "DaemonSet" and labels(pod).get(VIRTUAL_POD) != "true"
 
 
-def _disruption(status: dict[str, Any]) -> str:
+def _disruption(status: Manifest) -> str | None:
+    """Return the reason of condition DisruptionTarget where that is True, else None."""
     for condition in status.get("conditions") or ():
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
             return str(condition.get("reason", ""))
-    return ""
+    return None

@@ -4,11 +4,12 @@ One walker covers every field of a pod's spec that can name another object: a mi
 hangs in ContainerCreating. Secrets stay references. Their content is never read here.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tensile.names import Owner
-from tensile.objects import CLAIM, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Manifest, annotations, labels, uid
+from tensile.objects import CLAIM, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Manifest
+from tensile.reconcile.ownership import copy_metadata
 
 PUBLISHED_BELOW = frozenset({"kube-root-ca.crt", "openshift-service-ca.crt"})
 """ConfigMaps that a cluster's own controllers keep in each namespace: lower pods use those of their cluster."""
@@ -30,7 +31,6 @@ _USUAL = [
 ]
 """The sources that admission has written since Kubernetes 1.21. Nearly every pod has them, so they are compared
 first."""
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _KEPT = ("apiVersion", "kind", "data", "binaryData", "immutable", "type")
 
@@ -41,6 +41,10 @@ _NAMED_IN: Mapping[str, tuple[str, str]] = {
     "persistentVolumeClaim": (CLAIM.name, "claimName"),
 }
 _SECRET_REFS = ("secretRef", "nodePublishSecretRef")
+
+
+_Found = dict[tuple[str, str], bool]
+"""References by kind and name, and whether they are optional."""
 
 
 class Reference(NamedTuple):
@@ -61,11 +65,21 @@ def references(pod: Manifest) -> frozenset[Reference]:
     pull secrets, so they are optional. Left out are the ConfigMaps that each cluster publishes, and the volume that
     admission adds for the ServiceAccount's token.
     """
-    found: dict[tuple[str, str], bool] = {}
-    for kind, name, optional in _mentions(pod["spec"]):
-        if name and not (kind == CONFIG_MAP.name and name in PUBLISHED_BELOW):
-            found[kind, name] = found.get((kind, name), True) and optional
-    return frozenset(Reference(kind, name, optional) for (kind, name), optional in found.items())
+    found: _Found = {}
+    spec = pod["spec"]
+    account = spec.get("serviceAccountName") or spec.get("serviceAccount")
+    if account:
+        found[SERVICE_ACCOUNT.name, account] = False
+    for secret in spec.get("imagePullSecrets") or ():
+        _note(found, SECRET.name, secret.get("name"), optional=True)
+    for containers in _CONTAINERS:
+        for container in spec.get(containers) or ():
+            if container.get("env") or container.get("envFrom"):
+                _in_environment(found, container)
+    for volume in spec.get("volumes") or ():
+        if not is_token_volume(volume):
+            _in_volume(found, volume)
+    return frozenset([Reference(kind, name, optional) for (kind, name), optional in found.items()])
 
 
 def is_token_volume(volume: Manifest) -> bool:
@@ -111,74 +125,55 @@ def copy_of(upper_object: Manifest, owner: Owner, namespace: str) -> Manifest:
 
     It has apiVersion and kind only if the upper object does: objects from a list do not.
     """
-    kept = {key: value for key, value in annotations(upper_object).items() if key != _LAST_APPLIED}
-    made = {
-        "name": upper_object["metadata"]["name"],
-        "namespace": namespace,
-        "labels": labels(upper_object) | owner.label,
-        "annotations": kept | owner.signed(uid(upper_object)),
-    }
+    made = copy_metadata(upper_object, owner, namespace)
     return {field: upper_object[field] for field in _KEPT if field in upper_object} | {"metadata": made}
 
 
-def _mentions(spec: Manifest) -> Iterator[Reference]:
-    """Yield every reference in a spec, including duplicates."""
-    yield Reference(
-        SERVICE_ACCOUNT.name, spec.get("serviceAccountName") or spec.get("serviceAccount") or "", optional=False
-    )
-    for secret in spec.get("imagePullSecrets") or ():
-        yield Reference(SECRET.name, secret.get("name", ""), optional=True)
-    for containers in _CONTAINERS:
-        for container in spec.get(containers) or ():
-            yield from _in_environment(container)
-    for volume in spec.get("volumes") or ():
-        if not is_token_volume(volume):
-            yield from _in_volume(volume)
+def _note(found: _Found, kind: str, name: str | None, *, optional: bool) -> None:
+    """Add one reference."""
+    if name and not (kind == CONFIG_MAP.name and name in PUBLISHED_BELOW):
+        found[kind, name] = found.get((kind, name), True) and optional
 
 
-def _in_environment(container: Manifest) -> Iterator[Reference]:
-    """Yield the references in the environment of a container."""
+def _note_source(found: _Found, kind: str, source: Mapping[str, Any] | None, field: str = "name") -> None:
+    """Add the object that a source names in a field, nothing without a source."""
+    if source:
+        _note(found, kind, source.get(field), optional=bool(source.get("optional")))
+
+
+def _in_environment(found: _Found, container: Manifest) -> None:
+    """Add the references in the environment of a container."""
     for variable in container.get("env") or ():
-        source = variable.get("valueFrom") or {}
-        yield from _keyed(CONFIG_MAP.name, source.get("configMapKeyRef"))
-        yield from _keyed(SECRET.name, source.get("secretKeyRef"))
+        source = variable.get("valueFrom")
+        if source:
+            _note_source(found, CONFIG_MAP.name, source.get("configMapKeyRef"))
+            _note_source(found, SECRET.name, source.get("secretKeyRef"))
     for source in container.get("envFrom") or ():
-        yield from _keyed(CONFIG_MAP.name, source.get("configMapRef"))
-        yield from _keyed(SECRET.name, source.get("secretRef"))
+        _note_source(found, CONFIG_MAP.name, source.get("configMapRef"))
+        _note_source(found, SECRET.name, source.get("secretRef"))
 
 
-def _in_volume(volume: Manifest) -> Iterator[Reference]:
-    """Yield the references in a volume of any type."""
+def _in_volume(found: _Found, volume: Manifest) -> None:
+    """Add the references in a volume of any type."""
     for form, source in volume.items():
         if not isinstance(source, dict):
             continue
         if form == "projected":
-            yield from _projected(source.get("sources") or ())
+            for one in source.get("sources") or ():
+                _note_source(found, CONFIG_MAP.name, one.get("configMap"))
+                _note_source(found, SECRET.name, one.get("secret"))
         elif form == "ephemeral":
-            yield from _cloned((source.get("volumeClaimTemplate") or {}).get("spec") or {})
+            _cloned(found, (source.get("volumeClaimTemplate") or {}).get("spec") or {})
         elif form in _NAMED_IN:
             kind, field = _NAMED_IN[form]
-            yield from _keyed(kind, source, field)
+            _note_source(found, kind, source, field)
         for field in _SECRET_REFS:
-            yield from _keyed(SECRET.name, source.get(field))
+            _note_source(found, SECRET.name, source.get(field))
 
 
-def _projected(sources: Iterable[Manifest]) -> Iterator[Reference]:
-    """Yield the references in a projected volume."""
-    for source in sources:
-        yield from _keyed(CONFIG_MAP.name, source.get("configMap"))
-        yield from _keyed(SECRET.name, source.get("secret"))
-
-
-def _cloned(claim: Manifest) -> Iterator[Reference]:
-    """Yield the claims that a generic ephemeral volume is cloned from."""
+def _cloned(found: _Found, claim: Manifest) -> None:
+    """Add the claims that a generic ephemeral volume is cloned from."""
     for field in ("dataSource", "dataSourceRef"):
         source = claim.get(field) or {}
         if source.get("kind") == CLAIM.name and not source.get("apiGroup") and not source.get("namespace"):
-            yield Reference(CLAIM.name, source.get("name", ""), optional=False)
-
-
-def _keyed(kind: str, source: Mapping[str, Any] | None, field: str = "name") -> Iterator[Reference]:
-    """Yield the object that a source names in a field, none without a source."""
-    if source:
-        yield Reference(kind, source.get(field) or "", optional=bool(source.get("optional")))
+            _note(found, CLAIM.name, source.get("name"), optional=False)

@@ -2,44 +2,20 @@
 
 The copy is created once and never again. If it was deleted in the lower cluster, its data are gone, and an empty volume
 in its place would be taken for them. It is deleted only when the upper cluster requests that: with its volume, by the
-reclaim policy (`volume_rule.py` decides), or before it ever had a volume.
+reclaim policy (`volumes.py` decides), or before it ever had a volume.
 """
 
 from collections.abc import Iterable, Iterator
 
 from tensile.kube.store import Delta, Entry
 from tensile.names import LOWER, UPPER_UID, Owner
-from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations, labels, uid
+from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations
 from tensile.reconcile.adoption import adopts, conflict
 from tensile.reconcile.adoption import claim as claim_to
 from tensile.reconcile.desired import Decision, Present, VerifyAbsent, Wanted, Watch
-from tensile.reconcile.ownership import has_node
+from tensile.reconcile.ownership import copy_metadata, has_node, is_copy
 from tensile.reconcile.pods.references import Reference
-from tensile.reconcile.rules import namespaces
-from tensile.reconcile.rules.claims import (
-    can_tell,
-    class_of,
-    copy_in,
-    foreign_source,
-    given_up,
-    held_by,
-    home,
-    is_copy,
-    is_enabled,
-    is_selected,
-    mapped,
-    may_hold_data,
-    misfit,
-    pinned,
-    settled,
-    source_claims,
-    standing_in,
-    told_above,
-    unfit,
-    unsettled,
-    users,
-    without_volume,
-)
+from tensile.reconcile.rules import claims, namespaces
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "claim"
@@ -95,18 +71,9 @@ def lower_claim(claim: Manifest, owner: Owner, namespace: str, storage_class: st
     spec = {field: claim["spec"][field] for field in _SPEC if field in claim["spec"]}
     if storage_class is not None:
         spec["storageClassName"] = storage_class
-    kept = {key: text for key, text in annotations(claim).items() if not key.startswith(_ABOVE_ONLY) and key != LOWER}
-    return {
-        "apiVersion": CLAIM.api,
-        "kind": CLAIM.name,
-        "metadata": {
-            "name": claim["metadata"]["name"],
-            "namespace": namespace,
-            "labels": labels(claim) | owner.label,
-            "annotations": kept | owner.signed(uid(claim)),
-        },
-        "spec": spec,
-    }
+    meta = copy_metadata(claim, owner, namespace)
+    kept = {key: text for key, text in meta["annotations"].items() if not key.startswith(_ABOVE_ONLY) and key != LOWER}
+    return {"apiVersion": CLAIM.api, "kind": CLAIM.name, "metadata": {**meta, "annotations": kept}, "spec": spec}
 
 
 class ClaimRule:
@@ -120,14 +87,14 @@ class ClaimRule:
             Watch("upper.PersistentVolumeClaim", _above),
             Watch("upper.PersistentVolume", _volume),
             Watch("PersistentVolumeClaim", _below),
-            Watch("upper_pods", _user),
-            Watch("pods", _user_below),
+            Watch("upper_pods", _user, facts=("terminal", "references")),
+            Watch("pods", _user_below, facts=()),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of every claim that is used, chosen for the node, or copied."""
         here = world.lowers[lower]
-        if not is_enabled(here):
+        if not claims.is_enabled(here):
             return
         found = {(one.namespace, one.name) for one in world.upper.more[CLAIM].select("node", here.node)}
         found |= {(above, copy.name) for copy in here.more[CLAIM] for above in here.above(copy.namespace)}
@@ -137,17 +104,17 @@ class ClaimRule:
     def decide(self, key: Key, world: World) -> Decision:
         """Return what should exist in the lower cluster for one claim."""
         lower = world.lowers[key.lower]
-        if not is_enabled(lower):
+        if not claims.is_enabled(lower):
             return Decision(problem=_not_mirrored(key, lower))
-        if not can_tell(lower, world):
+        if not claims.can_tell(world, lower):
             return Decision()
         claim = world.upper.more[CLAIM].get(key.namespace, key.name)
         if claim is None:
             return _without_original(key, lower, world)
-        found, copy = standing_in(lower, claim), copy_in(lower, claim, world)
+        found, copy = claims.standing_in(lower, claim), claims.copy_in(lower, claim, world)
         if found is not None and copy is None and is_copy(found, world.owner):
             return _not_its(key, found, claim, world)
-        if home(claim, world).lower != lower.name:
+        if claims.home(claim, world).lower != lower.name:
             return _elsewhere(key, claim, copy, world)
         other = _left_in(claim, lower, world) if found is None else None
         return _here(key, claim, found, copy, world) if other is None else _after(key, claim, other)
@@ -167,14 +134,14 @@ def _not_its(key: Key, found: Entry, claim: Entry, world: World) -> Decision:
     lower = world.lowers[key.lower]
     if found.facts.upper_uid != claim.uid:
         return _left_over(key, found, claim, world)
-    if home(claim, world).lower != lower.name:
+    if claims.home(claim, world).lower != lower.name:
         return _told_here(key, claim, world)
     ref = Ref(lower.name, CLAIM, found.namespace, found.name)
-    why = misfit(found, claim, lower) or f"volume {claim.facts.volume} is of another claim of that name"
+    why = claims.misfit(found, claim, lower) or f"volume {claim.facts.volume} is of another claim of that name"
     problem = conflict(ref, why)
     if _is_waited_for(claim, lower, world):
-        return Decision(given_up(claim.manifest(), problem), problem=problem)
-    return Decision(told_above(claim.manifest(), None, problem, world.now), problem=problem)
+        return Decision(claims.given_up(claim.manifest(), problem), problem=problem)
+    return Decision(claims.told_above(claim.manifest(), None, problem, world.now), problem=problem)
 
 
 def _here(key: Key, claim: Entry, found: Entry | None, copy: Entry | None, world: World) -> Decision:
@@ -193,20 +160,20 @@ def _here(key: Key, claim: Entry, found: Entry | None, copy: Entry | None, world
         unfitting = _unfilled(key, manifest, lower, world)
     refused = unfitting or _refused(key, world)
     if copy is None and refused is not None and _is_waited_for(claim, lower, world):
-        return Decision(given_up(manifest, refused), problem=refused)
-    told = told_above(manifest, copy, _lost(copy, lower) or refused, world.now)
+        return Decision(claims.given_up(manifest, refused), problem=refused)
+    told = claims.told_above(manifest, copy, _lost(copy, lower) or refused, world.now)
     is_left = copy is not None and not is_copy(copy, world.owner) and not adopts(world, lower.name)
     if unfitting is not None or is_left:
-        sources = (key_of(lower.name, key.namespace, name) for name in source_claims(manifest["spec"]))
+        sources = (key_of(lower.name, key.namespace, name) for name in claims.source_claims(manifest["spec"]))
         return Decision(told, tuple(sources) if unfitting else (), unfitting or _lost(copy, lower))
-    noted = (settled(manifest, lower.name),) if found is None and _is_unnoted(claim, lower) else ()
-    named = pinned(manifest, lower.node) if claim.facts.bound and claim.facts.volume else ()
+    noted = (claims.noted(manifest, lower.name),) if found is None and _is_unnoted(claim, lower) else ()
+    named = claims.pinned(manifest, lower.node) if claim.facts.bound and claim.facts.volume else ()
     return Decision((*told, *noted, wanted, *named), problem=_lost(copy, lower))
 
 
 def _is_unnoted(claim: Entry, lower: LowerWorld) -> bool:
     """Report whether nothing on the upper claim says where it will be created: neither a scheduler nor we."""
-    return not is_selected(claim) and not claim.facts.volume and claim.facts.chosen != lower.name
+    return not claims.is_selected(claim) and not claim.facts.volume and claim.facts.chosen != lower.name
 
 
 def _left_in(claim: Entry, lower: LowerWorld, world: World) -> LowerWorld | None:
@@ -215,7 +182,7 @@ def _left_in(claim: Entry, lower: LowerWorld, world: World) -> LowerWorld | None
     That lower's own key removes the note, and so never while it is creating the copy.
     """
     others = (other for other in world.lowers.values() if other.name != lower.name)
-    return next((one for one in others if _may_be_in(claim, one) or copy_in(one, claim, world)), None)
+    return next((one for one in others if _may_be_in(claim, one) or claims.copy_in(one, claim, world)), None)
 
 
 def _may_be_in(claim: Entry, lower: LowerWorld) -> bool:
@@ -223,7 +190,7 @@ def _may_be_in(claim: Entry, lower: LowerWorld) -> bool:
     if claim.facts.chosen != lower.name:
         return False
     found = lower.more[CLAIM].is_deleted(lower.namespace(claim.namespace), claim.name, claim.uid)
-    return is_enabled(lower) or not found
+    return claims.is_enabled(lower) or not found
 
 
 def _after(key: Key, claim: Entry, other: LowerWorld) -> Decision:
@@ -232,7 +199,7 @@ def _after(key: Key, claim: Entry, other: LowerWorld) -> Decision:
     waits = (key_of(other.name, key.namespace, key.name),)
     if other.unreachable_seconds:
         return Decision(depends_on=waits, problem=Problem("LowerUnreachable", f"{where}, which does not answer"))
-    if is_enabled(other):
+    if claims.is_enabled(other):
         return Decision(depends_on=waits)
     ref = Ref(other.name, CLAIM, other.namespace(key.namespace), key.name)
     if other.more[CLAIM].get(ref.namespace, ref.name) is None:
@@ -244,7 +211,7 @@ def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
     """Return why a foreign lower claim is not adopted, None where it may be or adoption is not enabled."""
     if not adopts(world, wanted.ref.cluster):
         return None
-    why = unfit(found.manifest(), wanted.manifest)
+    why = claims.unfit(found.manifest(), wanted.manifest)
     upper_uid = annotations(wanted.manifest)[UPPER_UID]
     problem = conflict(wanted.ref, why) if why else None
     return claim_to(wanted.ref, found.manifest(), upper_uid, world, wanted.ref.cluster) or problem
@@ -252,10 +219,10 @@ def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
 
 def _unfilled(key: Key, claim: Manifest, lower: LowerWorld, world: World) -> Problem | None:
     """Return why the copy cannot be filled from the claim's data source, None where it can or there is none."""
-    where, foreign = f"claim {key.namespace}/{key.name}", foreign_source(claim["spec"])
+    where, foreign = f"claim {key.namespace}/{key.name}", claims.foreign_source(claim["spec"])
     if foreign:
         return Problem("ClaimNotMirrored", f"{where} is to be filled from {foreign}")
-    for name in sorted(source_claims(claim["spec"])):
+    for name in sorted(claims.source_claims(claim["spec"])):
         if not _is_there(world, lower, key.namespace, name):
             words = f"{where} is to be filled from claim {name}, which is not in lower cluster {lower.name}"
             return Problem("ClaimNotMirrored", words)
@@ -280,11 +247,9 @@ def _lost(copy: Entry | None, lower: LowerWorld) -> Problem | None:
 
 def _wanted(claim: Manifest, lower: LowerWorld, owner: Owner, *, grows: bool) -> Present:
     """Return the copy as it should be; its size is updated once it is bound, as Kubernetes requires."""
-    name = class_of(claim)
-    storage_class = name if name is None else mapped(lower.spec.storage_classes, name)
     meta = claim["metadata"]
     ref = Ref(lower.name, CLAIM, lower.namespace(meta["namespace"]), meta["name"])
-    manifest = lower_claim(claim, owner, ref.namespace, storage_class)
+    manifest = lower_claim(claim, owner, ref.namespace, claims.class_below(claim, lower))
     reason = f"its volume is to be in lower cluster {lower.name}"
     return Present(ref, manifest, reason, sections=_GROWING if grows else _SECTIONS)
 
@@ -297,7 +262,7 @@ def _refused(key: Key, world: World) -> Problem | None:
 
 def _is_waited_for(claim: Entry, lower: LowerWorld, world: World) -> bool:
     """Report whether the upper scheduler can still choose another node for a claim."""
-    return is_selected(claim) and not users(lower, claim, world.topology.exclude_namespaces)
+    return claims.is_selected(claim) and not claims.users(lower, claim, world.topology.exclude_namespaces)
 
 
 def _vanished(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decision:
@@ -309,20 +274,20 @@ def _vanished(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decisi
         f"claim {ref.namespace}/{ref.name} with the data is gone in lower cluster {lower.name}, or not marked as ours"
     )
     problem = Problem("LowerClaimLost", f"{lost}; to begin anew with an empty volume, delete the claim above")
-    return Decision(told_above(claim.manifest(), None, problem, world.now), problem=problem)
+    return Decision(claims.told_above(claim.manifest(), None, problem, world.now), problem=problem)
 
 
 def _elsewhere(key: Key, claim: Entry, copy: Entry | None, world: World) -> Decision:
     """Return why pods in this lower cluster cannot use a claim, and delete an unused copy."""
-    lower, place = world.lowers[key.lower], home(claim, world)
+    lower, place = world.lowers[key.lower], claims.home(claim, world)
     if copy is not None:
         told = _told_here(key, claim, world)
         return told if _is_unheard(claim, world) else told._replace(wanted=_unused(copy, lower))
-    if place.problem is not None and is_selected(claim) and claim.facts.selected == lower.node:
-        return Decision(told_above(claim.manifest(), None, place.problem, world.now), problem=place.problem)
+    if place.problem is not None and claims.is_selected(claim) and claim.facts.selected == lower.node:
+        return Decision(claims.told_above(claim.manifest(), None, place.problem, world.now), problem=place.problem)
     told = _told_here(key, claim, world)
     if copy is None and place.lower and claim.facts.chosen == lower.name and not claim.facts.volume:
-        return told._replace(wanted=(*told.wanted, unsettled(claim.manifest(), lower.name)))
+        return told._replace(wanted=(*told.wanted, claims.noted(claim.manifest(), None)))
     return told
 
 
@@ -336,8 +301,8 @@ def _is_unheard(claim: Entry, world: World) -> bool:
 
 def _told_here(key: Key, claim: Entry, world: World) -> Decision:
     """Return why the pods in this lower cluster, if any, cannot use a claim that lives elsewhere."""
-    lower, place = world.lowers[key.lower], home(claim, world)
-    if not users(lower, claim, world.topology.exclude_namespaces):
+    lower, place = world.lowers[key.lower], claims.home(claim, world)
+    if not claims.users(lower, claim, world.topology.exclude_namespaces):
         return Decision()
     waits = (key_of(place.lower, key.namespace, key.name),) if place.lower in world.lowers else ()
     return Decision(depends_on=waits, problem=place.problem or _far(claim, place.lower))
@@ -356,9 +321,9 @@ def _far(claim: Entry, lower: str) -> Problem | None:
 def _unused(copy: Entry, lower: LowerWorld) -> tuple[Wanted, ...]:
     """Return the deletion of a copy that is not to live here any more, if nothing can have written to it."""
     mounted = lower.pods.select("reference", (CLAIM.name, copy.namespace, copy.name))
-    if mounted or copy.facts.terminating or may_hold_data(copy):
+    if mounted or copy.facts.terminating or claims.may_hold_data(copy):
         return ()
-    return (without_volume(copy, lower, "its upper claim is not to live there any more"),)
+    return (claims.without_volume(copy, lower, "its upper claim is not to live there any more"),)
 
 
 def _left_over(key: Key, copy: Entry, claim: Entry | None, world: World) -> Decision:
@@ -367,10 +332,10 @@ def _left_over(key: Key, copy: Entry, claim: Entry | None, world: World) -> Deci
     named = world.upper.more[VOLUME].select("lower_claim", copy.uid)
     if copy.facts.terminating or any(volume.facts.released and volume.facts.deletes for volume in named):
         return Decision()
-    is_rival = claim is not None and bool(held_by(claim, lower, world))
-    is_free = not named and not is_rival and not may_hold_data(copy)
+    is_rival = claim is not None and bool(claims.held_by(claim, lower, world))
+    is_free = not named and not is_rival and not claims.may_hold_data(copy)
     if is_free and (claim is not None or _was_deleted(key, copy, world)):
-        return Decision((without_volume(copy, lower, "the upper claim was deleted before it had a volume"),))
+        return Decision((claims.without_volume(copy, lower, "the upper claim was deleted before it had a volume"),))
     return _in_the_way(key, claim, named[0].name if named else "", world) if claim is not None else Decision()
 
 
@@ -383,13 +348,17 @@ def _was_deleted(key: Key, copy: Entry, world: World) -> bool:
 def _in_the_way(key: Key, claim: Entry, volume: str, world: World) -> Decision:
     """Return why a claim waits until another one of its name is deleted, whose data may have to be kept."""
     lower = world.lowers[key.lower]
-    if home(claim, world).lower != lower.name:
+    if claims.home(claim, world).lower != lower.name:
         return _told_here(key, claim, world)
     name = f"claim {lower.namespace(key.namespace)}/{key.name} in lower cluster {lower.name}"
     kept = f" for volume {volume}" if volume else ""
     problem = Problem("ClaimRetained", f"{name} holds the data of an earlier claim{kept}; remove it there, or rename")
     waited = _is_waited_for(claim, lower, world)
-    wanted = given_up(claim.manifest(), problem) if waited else told_above(claim.manifest(), None, problem, world.now)
+    wanted = (
+        claims.given_up(claim.manifest(), problem)
+        if waited
+        else claims.told_above(claim.manifest(), None, problem, world.now)
+    )
     return Decision(wanted, problem=problem)
 
 
@@ -403,9 +372,9 @@ def _needed(key: Key, world: World) -> Problem | None:
 def _is_there(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
     """Report whether a pod finds its claim in the lower cluster."""
     claim = world.upper.more[CLAIM].get(namespace, name)
-    if claim is None or copy_in(lower, claim, world) is None:
+    if claim is None or claims.copy_in(lower, claim, world) is None:
         return False
-    return home(claim, world).lower == lower.name
+    return claims.home(claim, world).lower == lower.name
 
 
 def _named(pod: Entry | None) -> frozenset[str]:

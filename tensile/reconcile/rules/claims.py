@@ -16,7 +16,7 @@ import orjson
 
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Entry, Transformed
-from tensile.names import LOWER, MIRRORED, OWNER, PROVISIONER, Owner
+from tensile.names import LOWER, MIRRORED, PROVISIONER
 from tensile.objects import (
     CLAIM,
     UPPER,
@@ -25,14 +25,14 @@ from tensile.objects import (
     Ref,
     annotations,
     controller_of,
-    labels,
     metadata,
     timestamp,
     uid,
 )
 from tensile.reconcile.desired import Absent, EmitEvent, Patched, Wanted
-from tensile.reconcile.ownership import upper_uid_of, we_wrote
-from tensile.reconcile.pods.index import lives_below
+from tensile.reconcile.diff import fence
+from tensile.reconcile.ownership import is_copy_of, marks_of, we_wrote
+from tensile.reconcile.pods.index import by_uid, lives_below
 from tensile.reconcile.world import LowerWorld, Problem, World
 from tensile.resources import parse
 
@@ -40,7 +40,6 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _PROVISIONERS = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner")
 _BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 _OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
-_CONTROLLER = "PV"
 _FIELDS = ("dataSource", "dataSourceRef")
 PROVISIONING_FAILED = "ProvisioningFailed"
 """The event reason that Kubernetes' provisioners use."""
@@ -88,10 +87,10 @@ def digest(raw: bytes) -> Transformed:
 def facts_of(claim: Manifest) -> ClaimFacts:
     """Return the facts of a decoded claim."""
     spec, phase, notes = claim.get("spec") or {}, (claim.get("status") or {}).get("phase"), annotations(claim)
-    upper_uid = upper_uid_of(claim)
+    marks = marks_of(claim)
     return ClaimFacts(
-        owner=labels(claim).get(OWNER, "") if upper_uid else "",
-        upper_uid=upper_uid,
+        owner=marks.owner,
+        upper_uid=marks.upper_uid,
         selected=notes.get(SELECTED_NODE, ""),
         chosen=notes.get(LOWER, ""),
         provisioner=next((notes[key] for key in _PROVISIONERS if key in notes), ""),
@@ -123,28 +122,19 @@ def _by_node(entry: Entry) -> Iterator[str]:
         yield entry.facts.selected
 
 
-def _by_uid(entry: Entry) -> Iterator[str]:
-    yield entry.uid
-
-
-INDEXES = {"node": _by_node, "uid": _by_uid}
+INDEXES = {"node": _by_node, "uid": by_uid}
 
 
 def is_enabled(lower: LowerWorld) -> bool:
     """Report whether a lower has the controller PV."""
-    return _CONTROLLER in lower.spec.controllers
+    return "PV" in lower.spec.controllers
 
 
-def can_tell(lower: LowerWorld, world: World) -> bool:
+def can_tell(world: World, lower: LowerWorld) -> bool:
     """Report whether all that decisions about storage rest on has been listed."""
     above, below = world.upper.more, lower.more
     known = all(cache.synced for cache in (above[CLAIM], above[VOLUME], below[CLAIM], below[VOLUME]))
     return is_enabled(lower) and known and lower.settled
-
-
-def is_copy(claim: Entry, owner: Owner) -> bool:
-    """Report whether a lower claim is this owner's."""
-    return bool(claim.facts.owner == owner.mark)
 
 
 def copy_in(lower: LowerWorld, claim: Entry, world: World) -> Entry | None:
@@ -157,8 +147,7 @@ def copy_in(lower: LowerWorld, claim: Entry, world: World) -> Entry | None:
     named = held_by(claim, lower, world)
     if found is None or named:
         return found if found is not None and found.uid == named else None
-    is_marked = is_copy(found, world.owner) and found.facts.upper_uid == claim.uid
-    return found if is_marked and not misfit(found, claim, lower) else None
+    return found if is_copy_of(found, world.owner, claim.uid) and not misfit(found, claim, lower) else None
 
 
 def standing_in(lower: LowerWorld, claim: Entry) -> Entry | None:
@@ -179,9 +168,7 @@ def misfit(found: Entry, claim: Entry, lower: LowerWorld) -> str:
     if found.facts.prebound and not claim.facts.prebound and lower.spec.on_conflict == "fail":
         return f"it asks for volume {found.facts.volume}"
     above = claim.manifest()
-    name = class_of(above)
-    wanted = name if name is None else mapped(lower.spec.storage_classes, name)
-    return unfit(found.manifest(), {"spec": {**above["spec"], "storageClassName": wanted}})
+    return unfit(found.manifest(), {"spec": {**above["spec"], "storageClassName": class_below(above, lower)}})
 
 
 def unfit(seen: Manifest, wanted: Manifest) -> str:
@@ -202,10 +189,9 @@ def may_hold_data(copy: Entry) -> bool:
     return bool(copy.facts.bound or copy.facts.lost or copy.facts.volume)
 
 
-def without_volume(copy: Entry, lower: LowerWorld, reason: str, *, asked: bool = True, lost: bool = False) -> Absent:
+def without_volume(copy: Entry, lower: LowerWorld, reason: str) -> Absent:
     """Return the deletion of a lower claim without a known volume; if it gets one meanwhile, it stays."""
-    ref = Ref(lower.name, CLAIM, copy.namespace, copy.name)
-    return Absent(ref, copy.uid, reason, requested=asked, after_rollback=lost, version=str(copy.version))
+    return Absent(Ref(lower.name, CLAIM, copy.namespace, copy.name), copy.uid, reason, version=str(copy.version))
 
 
 def home(claim: Entry, world: World) -> ClaimHome:
@@ -245,6 +231,12 @@ def users(lower: LowerWorld, claim: Entry, excluded: Iterable[str]) -> list[Entr
 def mapped(classes: Mapping[str, str], name: str) -> str:
     """Return the lower name of a storage class: the same, unless the topology maps it."""
     return classes.get(name, name)
+
+
+def class_below(claim: Manifest, lower: LowerWorld) -> str | None:
+    """Return the lower name of a claim's storage class, None where it does not name one."""
+    name = class_of(claim)
+    return name if name is None else mapped(lower.spec.storage_classes, name)
 
 
 def _of_volume(claim: Entry, world: World) -> ClaimHome:
@@ -347,44 +339,38 @@ def told_above(claim: Manifest, copy: Entry | None, problem: Problem | None, now
     body = {"metadata": {field: meta[field] for field in _FENCE}, "status": changed}
     reason = problem.message if problem else "the lower claim says so"
     wanted = Patched(_ref(claim), Patch("merge-patch", body), reason, "status")
-    return (wanted, *(_event(claim, problem) if problem and "conditions" in changed else ()))
+    told = EmitEvent(_ref(claim), uid(claim), problem.reason, problem.message) if problem else None
+    return (wanted, told) if told and "conditions" in changed else (wanted,)
 
 
 def given_up(claim: Manifest, problem: Problem) -> tuple[Wanted, ...]:
     """Return the patch that lets the upper scheduler choose another node, as provisioners do on failure."""
-    meta = metadata(claim)
-    fence = [{"op": "replace", "path": f"/metadata/{field}", "value": meta[field]} for field in _FENCE]
+    fenced = fence(uid(claim), metadata(claim)["resourceVersion"])
     taken = {"op": "remove", "path": f"/metadata/annotations/{SELECTED_NODE.replace('/', '~1')}"}
     reason = f"no volume can be made there: {problem.message}"
     told = EmitEvent(_ref(claim), uid(claim), PROVISIONING_FAILED, problem.message)
-    return (told, Patched(_ref(claim), Patch("json-patch", [*fence, taken]), reason, in_plan=True))
+    return (told, Patched(_ref(claim), Patch("json-patch", [*fenced, taken]), reason, in_plan=True))
 
 
-def settled(claim: Manifest, lower: str) -> Wanted:
-    """Return the note on a claim in which lower it will be created, so that no later engine creates it elsewhere."""
-    return _noted(claim, lower, f"its volume is to be in lower cluster {lower}")
+def noted(claim: Manifest, lower: str | None) -> Wanted:
+    """Return the note on a claim in which lower it will be created, so that no later engine creates it elsewhere.
 
-
-def unsettled(claim: Manifest, lower: str) -> Wanted:
-    """Return the removal of that note: the claim is not in that lower, and will not be created there."""
-    return _noted(claim, None, f"its volume is not to be in lower cluster {lower} any more")
-
-
-def _noted(claim: Manifest, lower: str | None, reason: str) -> Wanted:
-    meta = metadata(claim)
+    None removes the note: the claim is not in that lower, and will not be created there.
+    """
+    meta, known = metadata(claim), annotations(claim).get(LOWER)
+    where = f"to be in lower cluster {lower}" if lower else f"not to be in lower cluster {known} any more"
     body = {"metadata": {**{field: meta[field] for field in _FENCE}, "annotations": {LOWER: lower}}}
-    return Patched(_ref(claim), Patch("merge-patch", body), reason, in_plan=True)
+    return Patched(_ref(claim), Patch("merge-patch", body), f"its volume is {where}", in_plan=True)
 
 
 def pinned(claim: Manifest, node: str) -> tuple[Wanted, ...]:
     """Return the patch that names a bound claim's node, for a scheduler that ignores volumes."""
-    notes, meta = annotations(claim), metadata(claim)
+    notes = annotations(claim)
     if SELECTED_NODE in notes or not notes:
         return ()
-    fence = {"op": "replace", "path": "/metadata/uid", "value": meta["uid"]}
     added = {"op": "add", "path": f"/metadata/annotations/{SELECTED_NODE.replace('/', '~1')}", "value": node}
     reason = f"its volume is on node {node}"
-    return (Patched(_ref(claim), Patch("json-patch", [fence, added]), reason, in_plan=True),)
+    return (Patched(_ref(claim), Patch("json-patch", [*fence(uid(claim)), added]), reason, in_plan=True),)
 
 
 def _sizes(seen: Manifest, below: Manifest) -> dict[str, Any]:
@@ -414,10 +400,6 @@ def _complaint(seen: list[Manifest], problem: Problem, now: str) -> Manifest:
     old = next((one for one in seen if one["type"] == MIRRORED), {})
     made = {"type": MIRRORED, "status": "False", "reason": problem.reason, "message": problem.message}
     return {**made, "lastProbeTime": None, "lastTransitionTime": old.get("lastTransitionTime") or now}
-
-
-def _event(claim: Manifest, problem: Problem) -> tuple[EmitEvent, ...]:
-    return (EmitEvent(_ref(claim), uid(claim), problem.reason, problem.message),)
 
 
 def _ref(claim: Manifest) -> Ref:

@@ -1,34 +1,54 @@
-"""The rule for EndpointSlices: one lower slice for each upper slice of a Service that has a copy there.
+"""EndpointSlices: one lower slice for each upper slice of a Service that has a copy there.
 
 The upper cluster decides who answers to a Service, and whether they are ready: its slices are copied unchanged but for
 their nodes and zones. If the lower Service is not ours, there is no slice either: it would send a foreign Service's
-traffic to our pods. Endpoints change all the time, so a change of them is no step that a plan shows, and a slice that
-is as it should be is not decoded.
+traffic to our pods. A change of endpoints is no step that a plan shows.
+
+Endpoints change as often as pods do. The facts of a lower slice hold a hash of what it shares with its upper slice, so
+that most decisions about a slice decode nothing. Of upper slices only these shared fields are kept.
 """
 
 from collections.abc import Iterator
+from hashlib import blake2b
 from typing import NamedTuple
 
-from tensile.kube.cluster import Patch
-from tensile.kube.store import Delta, Entry
-from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref
-from tensile.reconcile.desired import Absent, Decision, EmitEvent, Patched, Present, Wanted, Watch
-from tensile.reconcile.diff import changes
-from tensile.reconcile.rules.service_index import (
-    SLICE_RULE,
-    exposed,
-    is_exposed,
-    is_known,
-    is_made_for,
-    print_of,
-    service_key,
-    slice_key,
-)
-from tensile.reconcile.rules.services import alias_slice, is_alias, marked_slice, original
-from tensile.reconcile.world import Key, LowerWorld, World
+import msgspec
+import orjson
 
-NAME = SLICE_RULE
+from tensile.kube.cluster import Patch
+from tensile.kube.store import Delta, Entry, Transformed, packed
+from tensile.names import OWNER, Owner
+from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref, labels, metadata
+from tensile.reconcile.desired import Decision, EmitEvent, Patched, Present, Watch, told_of
+from tensile.reconcile.diff import changes, fence
+from tensile.reconcile.ownership import is_copy, is_copy_of, marks_of
+from tensile.reconcile.pods.index import by_namespace
+from tensile.reconcile.rules import services
+from tensile.reconcile.rules.mirror import MirroredKind, MirrorRule, Need, Pair, Users
+from tensile.reconcile.world import Key, LowerWorld, UpperServer, World
+
+NAME = "slice"
+SERVICE_NAME = "kubernetes.io/service-name"
+MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+MANAGER = "tensile-kube.io"
+"""The manager of our slices: Kubernetes' own controllers ignore slices with another manager than themselves."""
+KEPT_ENDPOINT = ("addresses", "conditions", "hostname")
+_PRINT_BYTES = 16
 _SECTIONS = ("metadata.labels", "metadata.annotations", "metadata.ownerReferences", "endpoints", "ports")
+_UNHELD = "its Service is not here"
+
+
+class SliceFacts(msgspec.Struct, frozen=True, gc=False):
+    """Facts of a slice: its Service, and a hash of its content.
+
+    For a lower slice also our marks, as in Marks, and the UID of the Service that owns it there.
+    """
+
+    service: str
+    print: bytes
+    owner: str = ""
+    upper_uid: str = ""
+    holder: str = ""
 
 
 class SliceSource(NamedTuple):
@@ -43,61 +63,71 @@ class SliceSource(NamedTuple):
 
     def manifest(self) -> Manifest:
         """Return what is kept of it, decoded."""
-        return self.alias if self.entry is None and self.alias is not None else _of(self.entry)
+        return self.alias or {} if self.entry is None else self.entry.manifest()
 
 
-class EndpointSliceRule:
-    """The rule with one key for each slice of a namespace with pods, and for each lower copy."""
-
-    name = NAME
-
-    def watches(self) -> tuple[Watch, ...]:
-        """Watch slices on both sides, and lower Services, without which there are none."""
-        return (
-            Watch("upper.EndpointSlice", _above),
-            Watch("EndpointSlice", _below),
-            Watch("Service", _of_service),
-        )
-
-    def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield a key for each slice that is in the lower cluster, or belongs there."""
-        here, above = world.lowers[lower], world.upper.more[ENDPOINT_SLICE]
-        found = {
-            slice_key(lower, namespace, name)
-            for namespace in exposed(here, world)
-            for name in (world.topology.services.upper_alias, *_names(above.select("namespace", namespace)))
-        }
-        found |= {key for one in here.more[ENDPOINT_SLICE] for key in _of_copy(here, one)}
-        yield from sorted(found)
-
-    def decide(self, key: Key, world: World) -> Decision:
-        """Return the lower slice while its upper slice and its lower Service exist."""
-        lower = world.lowers[key.lower]
-        if not is_known(lower, world):
-            return Decision()
-        ref = Ref(lower.name, ENDPOINT_SLICE, lower.namespace(key.namespace), key.name)
-        copy, source = lower.more[ENDPOINT_SLICE].get(ref.namespace, key.name), source_of(world, key)
-        name = source.service if source else copy.facts.service if copy else ""
-        holder = lower.more[SERVICE].get(ref.namespace, name)
-        if holder is None or holder.facts.owner != world.owner.mark:
-            return _without_service(world, key, copy, source)
-        if source is None:
-            return _gone(world, key, ref, copy)
-        if not is_exposed(lower, key.namespace, world):
-            return Decision()
-        if not is_made_for(holder, world.owner, source.service_uid):
-            return Decision(depends_on=(service_key(lower.name, key.namespace, name),))
-        return _kept(world, key, copy, source, holder)
+def slice_key(lower: str, namespace: str, name: str) -> Key:
+    """Return the key of one EndpointSlice, by its upper namespace and name."""
+    return Key(NAME, lower, namespace, name)
 
 
-def source_of(world: World, key: Key) -> SliceSource | None:
+def upper_slice(raw: bytes) -> Transformed:
+    """Transform an upper slice to the fields that its copy should have."""
+    found = shared(orjson.loads(raw))
+    return Transformed(packed(found), SliceFacts(_service_of(found), print_of(found)))
+
+
+def lower_slice(raw: bytes) -> Transformed:
+    """Transform a lower slice: its bytes, and the facts that show whether it is as it should be."""
+    found: Manifest = orjson.loads(raw)
+    holders = [one["uid"] for one in metadata(found).get("ownerReferences") or ()]
+    holder = holders[0] if len(holders) == 1 else ""
+    marks = marks_of(found)
+    facts = SliceFacts(_service_of(found), print_of(found), marks.owner, marks.upper_uid, holder)
+    return Transformed(packed(found), facts, found)
+
+
+def shared(upper: Manifest) -> Manifest:
+    """Return the fields of an upper slice that hold in every cluster, without nodes and zones of its endpoints.
+
+    Kubernetes ignores a slice that it does not manage; the label that names the manager is ours.
+    """
+    given = {**labels(upper), MANAGED_BY: MANAGER}
+    given.pop(OWNER, None)
+    return {
+        "metadata": services.kept_metadata(upper, given),
+        "addressType": upper.get("addressType"),
+        "endpoints": [
+            {field: one[field] for field in KEPT_ENDPOINT if field in one} for one in upper.get("endpoints") or ()
+        ],
+        "ports": upper.get("ports") or [],
+    }
+
+
+def print_of(found: Manifest) -> bytes:
+    """Return a hash of a slice's content and of its labels without the owner's."""
+    given = {key: value for key, value in labels(found).items() if key != OWNER}
+    content = (given, found.get("addressType"), found.get("endpoints") or [], found.get("ports") or [])
+    return blake2b(orjson.dumps(content, option=orjson.OPT_SORT_KEYS), digest_size=_PRINT_BYTES).digest()
+
+
+def _by_service(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Index slices by the (namespace, name) of their Service."""
+    yield entry.namespace, entry.facts.service
+
+
+def _service_of(found: Manifest) -> str:
+    return labels(found).get(SERVICE_NAME, "")
+
+
+def source_of(pair: Pair) -> SliceSource | None:
     """Return what a slice is made from; None if it is of no Service that is copied."""
-    entry = world.upper.more[ENDPOINT_SLICE].get(key.namespace, key.name)
+    key, world, entry = pair.key, pair.world, pair.original
     if entry is not None:
         name, digest = entry.facts.service, entry.facts.print
-        service = original(world, key.namespace, name)
+        service = services.original(world, key.namespace, name)
         return None if service is None else SliceSource(name, service.uid, entry.uid, digest, entry)
-    if world.upper_server is None or not is_alias(world, key.namespace, key.name):
+    if world.upper_server is None or not services.is_alias(world, key.namespace, key.name):
         return None
     made = alias_slice(world.upper_server, key.name)
     upper = world.owner.upper
@@ -107,96 +137,99 @@ def source_of(world: World, key: Key) -> SliceSource | None:
 def is_held(copy: Entry, lower: LowerWorld, world: World) -> bool:
     """Report whether the Service of a lower slice exists and is ours."""
     holder = lower.more[SERVICE].get(copy.namespace, copy.facts.service)
-    return holder is not None and bool(holder.facts.owner == world.owner.mark)
+    return holder is not None and is_copy(holder, world.owner)
 
 
-def _kept(world: World, key: Key, copy: Entry | None, source: SliceSource, holder: Entry) -> Decision:
+def alias_slice(server: UpperServer, name: str) -> Manifest | None:
+    """Return the slice with the server as its endpoint, in the form of a cached upper slice; None for no endpoint."""
+    kind = services.form(server)
+    if kind in ("", "name"):
+        return None
+    return {
+        "metadata": {"name": name, "labels": {SERVICE_NAME: name, MANAGED_BY: MANAGER}},
+        "addressType": kind,
+        "endpoints": [{"addresses": [server.host], "conditions": {"ready": True}}],
+        "ports": [{"name": services.PORT_NAME, "protocol": "TCP", "port": server.port}],
+    }
+
+
+def marked_slice(found: Manifest, upper_uid: str, owner: Owner, namespace: str, holder: Manifest) -> Manifest:
+    """Return the lower slice for what is kept of an upper one; it is owned by `holder`, the lower Service."""
+    meta = {
+        "name": found["metadata"]["name"],
+        "namespace": namespace,
+        "labels": found["metadata"]["labels"] | owner.label,
+        "annotations": owner.signed(upper_uid),
+        "ownerReferences": [holder],
+    }
+    content = {field: found[field] for field in ("addressType", "endpoints", "ports")}
+    return {"apiVersion": ENDPOINT_SLICE.api, "kind": ENDPOINT_SLICE.name, "metadata": meta, **content}
+
+
+def _present(pair: Pair, _: object = None) -> Decision:
+    """Return the lower slice while its upper slice, or the alias, and its lower Service exist."""
+    world, lower, key, copy = pair.world, pair.lower, pair.key, pair.copy
+    source = source_of(pair)
+    name = source.service if source else copy.facts.service if copy else ""
+    holder = lower.more[SERVICE].get(pair.ref.namespace, name)
+    if holder is None or not is_copy(holder, world.owner):
+        is_to_come = copy is None and source is not None and services.is_exposed(lower, key.namespace, world)
+        return _after(pair, name) if is_to_come else pair.end(_UNHELD)
+    if source is None:
+        return _gone(pair)
+    if not services.is_exposed(lower, key.namespace, world):
+        return Decision()
+    if not is_copy_of(holder, world.owner, source.service_uid):
+        return _after(pair, name)
+    return _kept(pair, source, holder)
+
+
+def _after(pair: Pair, service: str) -> Decision:
+    return Decision(depends_on=(services.service_key(pair.lower.name, pair.key.namespace, service),))
+
+
+def _kept(pair: Pair, source: SliceSource, holder: Entry) -> Decision:
     """Create the slice, or patch what differs."""
-    ref = Ref(key.lower, ENDPOINT_SLICE, holder.namespace, key.name)
-    is_made = copy is not None and is_made_for(copy, world.owner, source.uid)
+    ref, copy, owner = pair.ref, pair.copy, pair.world.owner
+    is_made = is_copy_of(copy, owner, source.uid)
     if copy is not None and is_made and (copy.facts.print, copy.facts.holder) == (source.print, holder.uid):
         return Decision()
     held = {"apiVersion": SERVICE.api, "kind": SERVICE.name, "name": holder.name, "uid": holder.uid}
-    wanted = marked_slice(source.manifest(), source.uid, world.owner, ref.namespace, held)
+    wanted = marked_slice(source.manifest(), source.uid, owner, ref.namespace, held)
     if copy is None or not is_made:
         reason = f"endpoints of Service {holder.name}"
-        return Decision((*_said(world, key, source), Present(ref, wanted, reason, replaceable=True)))
+        return Decision((*_said(pair, source), Present(ref, wanted, reason, replaceable=True)))
     seen = copy.manifest()
     if seen.get("addressType") != wanted["addressType"]:
-        return _end(world, ref, copy, "its addresses are of another kind, which cannot be changed")
+        return pair.end("its addresses are of another kind, which cannot be changed")
     operations = changes(wanted, seen, _SECTIONS)
     if not operations:
         return Decision()
-    fence = {"op": "replace", "path": "/metadata/uid", "value": copy.uid}
-    patch = Patch("json-patch", [fence, *operations])
+    patch = Patch("json-patch", fence(copy.uid) + operations)
     changed = Patched(ref, patch, f"endpoints of Service {holder.name} changed")
-    return Decision((*_said(world, key, source), changed))
+    return Decision((*_said(pair, source), changed))
 
 
-def _said(world: World, key: Key, source: SliceSource) -> list[Wanted]:
-    """Return an event on the upper Service about what keeps its endpoints from the lower cluster."""
-    problem = world.problems.get(key)
-    if problem is None or source.entry is None:
-        return []
-    above = Ref(UPPER, SERVICE, key.namespace, source.service)
-    return [EmitEvent(above, source.service_uid, problem.reason, problem.message)]
+def _said(pair: Pair, source: SliceSource) -> Iterator[EmitEvent]:
+    """Yield an event on the upper Service about what keeps its endpoints from the lower cluster."""
+    if source.entry is not None:
+        above = Ref(UPPER, SERVICE, pair.key.namespace, source.service)
+        yield from told_of(pair.key, pair.world, above, source.service_uid)
 
 
-def _without_service(world: World, key: Key, copy: Entry | None, source: SliceSource | None) -> Decision:
-    """Delete the slice if its Service is not in the lower cluster; wait for a Service that will be created."""
-    lower = world.lowers[key.lower]
-    if copy is not None:
-        ref = Ref(lower.name, ENDPOINT_SLICE, copy.namespace, copy.name)
-        return _end(world, ref, copy, "its Service is not here")
-    if source is None or not is_exposed(lower, key.namespace, world):
-        return Decision()
-    return Decision(depends_on=(service_key(lower.name, key.namespace, source.service),))
-
-
-def _gone(world: World, key: Key, ref: Ref, copy: Entry | None) -> Decision:
+def _gone(pair: Pair) -> Decision:
     """Delete the copy of a slice that was seen deleted, is of another Service now, or was a former alias."""
-    departed = world.upper.more[ENDPOINT_SLICE].tombstone(key.namespace, key.name)
-    if copy is None:
-        return Decision()
-    if is_made_for(copy, world.owner, world.owner.upper):
-        return _end(world, ref, copy, "it does not lead to the upper cluster any more")
-    above = world.upper.more[ENDPOINT_SLICE].get(key.namespace, key.name)
-    if above is not None and above.facts.service != copy.facts.service:
-        return _end(world, ref, copy, "it is of another Service above")
-    if departed is not None and departed.seen and is_made_for(copy, world.owner, departed.uid):
-        return _end(world, ref, copy, "the upper slice was deleted")
-    return Decision()
+    if pair.original is not None and pair.copy is not None and pair.original.facts.service != pair.copy.facts.service:
+        return pair.end("it is of another Service above")
+    return services.gone(pair)
 
 
-def _end(world: World, ref: Ref, copy: Entry, reason: str) -> Decision:
-    if copy.facts.owner != world.owner.mark:
-        return Decision()
-    return Decision((Absent(ref, copy.uid, reason),))
-
-
-def _of(entry: Entry | None) -> Manifest:
-    return {} if entry is None else entry.manifest()
-
-
-def _names(entries: tuple[Entry, ...]) -> Iterator[str]:
-    for entry in entries:
-        yield entry.name
-
-
-def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    here, entry = world.lowers[lower], delta.entry
-    is_below = here.more[ENDPOINT_SLICE].get(here.namespace(entry.namespace), entry.name) is not None
-    if is_below or is_exposed(here, entry.namespace, world):
-        yield slice_key(lower, entry.namespace, entry.name)
-
-
-def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    yield from _of_copy(world.lowers[lower], delta.entry)
-
-
-def _of_copy(lower: LowerWorld, copy: Entry) -> Iterator[Key]:
-    for namespace in lower.above(copy.namespace):
-        yield slice_key(lower.name, namespace, copy.name)
+def _used(world: World, lower: LowerWorld) -> Iterator[Key]:
+    """Yield the keys of the slices that belong in a lower."""
+    for namespace in services.exposed(lower, world):
+        yield slice_key(lower.name, namespace, world.topology.services.upper_alias)
+        for entry in world.upper.more[ENDPOINT_SLICE].select("namespace", namespace):
+            yield slice_key(lower.name, namespace, entry.name)
 
 
 def _of_service(world: World, lower: str, delta: Delta) -> Iterator[Key]:
@@ -207,8 +240,33 @@ def _of_service(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     namespace = here.upper_namespace(entry.namespace)
     if not namespace:
         return
-    names = {entry.name} if entry.name == world.topology.services.upper_alias else set[str]()
-    names |= set(_names(world.upper.more[ENDPOINT_SLICE].select("service", (namespace, entry.name))))
-    names |= set(_names(here.more[ENDPOINT_SLICE].select("service", (entry.namespace, entry.name))))
+    above = world.upper.more[ENDPOINT_SLICE].select("service", (namespace, entry.name))
+    below = here.more[ENDPOINT_SLICE].select("service", (entry.namespace, entry.name))
+    names = {one.name for one in (*above, *below)}
+    if entry.name == world.topology.services.upper_alias:
+        names.add(entry.name)
     for name in sorted(names):
         yield slice_key(lower, namespace, name)
+
+
+RULE = MirrorRule(
+    name=NAME,
+    kinds=(
+        MirroredKind(
+            kind=ENDPOINT_SLICE,
+            need=lambda _: Need.ASKED,  # by its Service, which is looked up with its content
+            present=_present,
+            missing=_present,
+            unneeded=_UNHELD,
+            concerns=services.concerns,
+            digest_above=upper_slice,
+            indexes_above={"namespace": by_namespace, "service": _by_service},
+            digest_below=lower_slice,
+            indexes_below={"service": _by_service},
+        ),
+    ),
+    controller="Service",
+    users=Users(_used, (Watch("Service", _of_service),)),
+    is_known=services.is_known,
+)
+"""One key for each slice of a namespace with pods, and for each lower copy."""

@@ -176,18 +176,13 @@ def _manifest(name: str, above: Manifest, world: World) -> Manifest:
     }
 
 
-def _name_of(delta: Delta) -> str:
-    entry = delta.entry
-    return entry.name
-
-
 def _above(world: World, lower: str, delta: Delta) -> Iterable[Key]:
-    if world.lowers[lower].upper_pods.select("namespace", _name_of(delta)):
-        yield key_of(lower, _name_of(delta))
+    if world.lowers[lower].upper_pods.count("namespace", delta.entry.name):
+        yield key_of(lower, delta.entry.name)
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterable[Key]:
-    return _named(world.lowers[lower], _name_of(delta))
+    return _named(world.lowers[lower], delta.entry.name)
 
 
 def _account_below(world: World, lower: str, delta: Delta) -> Iterable[Key]:

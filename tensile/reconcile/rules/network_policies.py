@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 from tensile.kube.store import Delta
 from tensile.objects import NETWORK_POLICY, UPPER, Ref
-from tensile.reconcile.copies import is_inhabited
+from tensile.reconcile.copies import entered, is_inhabited
 from tensile.reconcile.desired import Decision, EmitEvent, Watch
-from tensile.reconcile.rules.service_index import began
 from tensile.reconcile.world import Key, World
 
 NAME = "networkpolicy"
@@ -28,7 +27,7 @@ class NetworkPolicyRule:
 
     def watches(self) -> tuple[Watch, ...]:
         """Watch policies, and the first pod of a namespace in each lower."""
-        return (Watch("upper.policies", _changed), Watch("upper_pods", _pods_came))
+        return (Watch("upper.policies", _changed), Watch("upper_pods", _pods_came, facts=("terminal", "daemon")))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of all policies whose namespace has pods in the lower."""
@@ -59,6 +58,6 @@ def _changed(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _pods_came(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    namespace = began(world.lowers[lower], delta)
+    namespace = entered(world.lowers[lower], delta)
     if namespace:
         yield from (key_of(lower, namespace, one.name) for one in world.upper.policies if one.namespace == namespace)

@@ -1,10 +1,14 @@
-"""The rule for Services: one in the lower cluster for each upper one whose namespace has pods there, and the alias.
+"""Services: one in the lower cluster for each upper one whose namespace has pods there, and the alias.
 
-The lower Service has no selector: its endpoints are the upper ones, wherever they run, and belong to the rule for
-slices. For a selector, Kubernetes would make endpoints of the pods that are in the lower cluster. What a cluster
-assigns itself (cluster IPs, node ports, load balancers) is not copied, nor what keeps traffic local (zones, nodes),
-which would be wrong there. Annotations are not copied, because their readers (load balancers, DNS, meshes) already act
-on them in the upper cluster. A name conflict is reported on the upper Service; the Service that has the name stays.
+A Service is useful only to pods of its namespace, and names in other namespaces stay the lower's own. Services are
+created and updated for the pods of their namespace that are bound to this lower. After the last of them they stay
+unchanged while a lower pod of ours is in the namespace, since it still calls its Services.
+
+The lower Service has no selector: its endpoints are the upper ones, wherever they run (`endpoint_slices.py`). For a
+selector, Kubernetes would make endpoints of the pods that are in the lower cluster. What a cluster assigns itself
+(cluster IPs, node ports, load balancers) is not copied, nor what keeps traffic local (zones, nodes), which would be
+wrong there. Annotations are not copied, because their readers (load balancers, DNS, meshes) already act on them in the
+upper cluster. A name conflict is reported on the upper Service; the Service that has the name stays.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -12,36 +16,31 @@ from ipaddress import ip_address
 from typing import Literal
 from urllib.parse import urlsplit
 
-from tensile.kube.store import Cache, Delta, Entry
+import orjson
+
+from tensile.kube.store import Entry, Transformed, packed
 from tensile.names import UPPER_UID, Owner
-from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref, annotations, labels, metadata, uid
+from tensile.objects import ENDPOINT_SLICE, SERVICE, Kind, Manifest, annotations, labels, metadata, uid
 from tensile.reconcile import copies
 from tensile.reconcile.adoption import claim, conflict
-from tensile.reconcile.desired import Absent, Decision, EmitEvent, Present, Wanted, Watch
-from tensile.reconcile.ownership import has_node, node_begins
-from tensile.reconcile.rules import namespaces
-from tensile.reconcile.rules.service_index import (
-    KUBE_SYSTEM,
-    MANAGED_BY,
-    MANAGER,
-    SERVICE_NAME,
-    SERVICE_RULE,
-    began,
-    ended,
-    ended_below,
-    exposed,
-    is_exposed,
-    is_kept,
-    is_known,
-    is_made_for,
-    service_key,
+from tensile.reconcile.desired import Decision, Present
+from tensile.reconcile.ownership import is_copy, is_copy_of
+from tensile.reconcile.pods.index import by_namespace
+from tensile.reconcile.rules.mirror import (
+    MirroredKind,
+    MirrorRule,
+    Need,
+    Pair,
+    follow_deletion,
+    names_in,
+    pods_of_namespace,
 )
-from tensile.reconcile.world import Key, LowerWorld, Problem, UpperServer, World
+from tensile.reconcile.world import Key, LowerWorld, UpperServer, World
 
-NAME = SERVICE_RULE
-PAUSE = 5.0
-"""Seconds for which Services stay after the last pod of their namespace: often the next one comes soon."""
+NAME = "service"
+KUBE_SYSTEM = "kube-system"
 _API_SERVER = ("default", "kubernetes")
+_KEPT_META = ("name", "namespace", "uid", "resourceVersion")
 
 FieldPolicy = Literal["keep", "drop", "map"]
 
@@ -70,52 +69,57 @@ SPEC: Mapping[str, FieldPolicy] = {
 """What happens to each field of ServiceSpec; a field that is not listed is dropped."""
 
 EXTERNAL_NAME = "ExternalName"
-_CLUSTER_IP = "ClusterIP"
 _HEADLESS = "None"
 _ALLOCATED = frozenset({"clusterIP", "clusterIPs", "ipFamilies", "healthCheckNodePort"})
 """Fields that the cluster fills in, or that cannot change: they are not compared."""
 _COMPARED = tuple(sorted(f"spec.{field}" for field in SPEC if field not in _ALLOCATED))
-_HTTPS = 443
-_PORT_NAME = "https"
+HTTPS = 443
+PORT_NAME = "https"
 _LOCAL_NAME = "localhost"
 
 
-class ServiceRule:
-    """The rule with one key for each Service of a namespace with pods, and for each lower copy."""
+def service_key(lower: str, namespace: str, name: str) -> Key:
+    """Return the key of one Service, by its upper namespace and name."""
+    return Key(NAME, lower, namespace, name)
 
-    name = NAME
 
-    def watches(self) -> tuple[Watch, ...]:
-        """Watch Services on both sides, the first and the last pod of a namespace, and the node."""
-        return (
-            Watch("upper.Service", _above),
-            Watch("Service", _below),
-            Watch("upper_pods", _first_pod),
-            Watch("upper_pods", _last_pod, delay=PAUSE),
-            Watch("pods", _last_pod_below, delay=PAUSE),
-            Watch("upper.nodes", _node),
-        )
+def upper_service(raw: bytes) -> Transformed:
+    """Transform an upper Service to its name, labels and spec."""
+    found: Manifest = orjson.loads(raw)
+    return Transformed(packed({"metadata": kept_metadata(found, labels(found)), "spec": found.get("spec") or {}}), None)
 
-    def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield a key for each Service that is in the lower cluster, or belongs there."""
-        here = world.lowers[lower]
-        found = {key for namespace in exposed(here, world) for key in _of_namespace(world, lower, namespace)}
-        found |= {key for one in here.more[SERVICE] for key in _of_copy(here, one)}
-        yield from sorted(found)
 
-    def decide(self, key: Key, world: World) -> Decision:
-        """Return the lower Service while its namespace has pods there, and its original or alias exists."""
-        lower = world.lowers[key.lower]
-        if not is_known(lower, world):
-            return Decision()
-        ref = Ref(lower.name, SERVICE, lower.namespace(key.namespace), key.name)
-        copy = lower.more[SERVICE].get(ref.namespace, key.name)
-        if not is_exposed(lower, key.namespace, world):
-            return _unasked(world, key, ref, copy)
-        wanted = _wanted(world, key, ref.namespace)
-        if wanted is None:
-            return _gone(world, key, ref, copy)
-        return _kept(world, key, ref, copy, wanted)
+def kept_metadata(found: Manifest, given: Manifest) -> Manifest:
+    """Return what is kept of the metadata of an upper object: what identifies it, and the `given` labels."""
+    meta = metadata(found)
+    return {**{field: meta[field] for field in _KEPT_META if field in meta}, "labels": given}
+
+
+def is_known(world: World, lower: LowerWorld) -> bool:
+    """Report whether everything that decides about Services has been listed."""
+    above, below = world.upper.more, lower.more
+    is_listed = above[SERVICE].synced and above[ENDPOINT_SLICE].synced
+    return is_listed and below[SERVICE].synced and below[ENDPOINT_SLICE].synced and lower.settled
+
+
+def is_exposed(lower: LowerWorld, namespace: str, world: World) -> bool:
+    """Report whether the Services of an upper namespace belong in a lower; kube-system's only on request."""
+    if "Service" not in lower.spec.controllers:
+        return False
+    if namespace == KUBE_SYSTEM:
+        return world.topology.services.kube_system and lower.in_topology
+    return copies.is_inhabited(lower, namespace, world)
+
+
+def is_kept(lower: LowerWorld, namespace: str) -> bool:
+    """Report whether the existing lower Services of an upper namespace stay as they are."""
+    return "Service" in lower.spec.controllers and namespace != KUBE_SYSTEM and copies.keeps_namespace(lower, namespace)
+
+
+def exposed(lower: LowerWorld, world: World) -> Iterator[str]:
+    """Yield the upper namespaces whose Services belong in a lower, in order."""
+    found = set(map(str, lower.upper_pods.values("living")))
+    yield from sorted(name for name in found | {KUBE_SYSTEM} if is_exposed(lower, name, world))
 
 
 def original(world: World, namespace: str, name: str) -> Entry | None:
@@ -132,126 +136,66 @@ def is_alias(world: World, namespace: str, name: str) -> bool:
     )
 
 
-def _unasked(world: World, key: Key, ref: Ref, copy: Entry | None) -> Decision:
-    """Delete a Service that no upper pod needs; if a lower pod of ours keeps it, only with its original."""
-    if not is_kept(world.lowers[key.lower], key.namespace):
-        return _end(world, ref, copy, "no pod of its namespace is here any more")
-    return Decision() if original(world, key.namespace, key.name) is not None else _gone(world, key, ref, copy)
+def _need(pair: Pair) -> Need:
+    if is_exposed(pair.lower, pair.key.namespace, pair.world):
+        return Need.ASKED
+    return Need.KEPT if is_kept(pair.lower, pair.key.namespace) else Need.NONE
 
 
-def _wanted(world: World, key: Key, namespace: str) -> Manifest | None:
-    """Return the Service as it should be in the lower cluster, None where there should be none."""
-    above = original(world, key.namespace, key.name)
-    if above is not None:
-        families = frozenset[str]().union(*(node.facts.families for node in world.lowers[key.lower].nodes))
-        return lower_service(above.manifest(), world.owner, namespace, families)
-    if world.upper_server is None or not is_alias(world, key.namespace, key.name):
-        return None
-    return alias_service(world.upper_server, key.name, world.owner, namespace)
-
-
-def _kept(world: World, key: Key, ref: Ref, copy: Entry | None, manifest: Manifest) -> Decision:
-    lower = world.lowers[key.lower]
-    if not has_node(lower, world) or (copy is None and not _may_be_made(lower, key.namespace)):
-        return Decision()
-    if not namespaces.ready(lower, key.namespace):
-        return Decision(depends_on=(namespaces.key_of(lower.name, key.namespace),))
-    obstacle = "" if copy is None else cannot_become(copy.manifest(), manifest)
-    if copy is not None and obstacle:
-        if copy.facts.owner == world.owner.mark:
-            return _end(world, ref, copy, obstacle)
-        return Decision(tuple(_said(world, key)), problem=_refused(ref, copy, obstacle, manifest, world))
-    reason = f"pods of namespace {key.namespace} are in {lower.name}"
+def _present(pair: Pair, _: Entry | None = None) -> Decision:
+    """Return the lower Service, made from its original or the alias; the end of one that is neither any more."""
+    manifest = _wanted(pair)
+    if manifest is None:
+        return gone(pair)
+    ref, copy, world, namespace = pair.ref, pair.copy, pair.world, pair.key.namespace
+    obstacle = pair.obstacle(None if namespace == KUBE_SYSTEM else pair.lower.upper_pods.select("living", namespace))
+    if obstacle is not None:
+        return obstacle
+    fault = "" if copy is None else cannot_become(copy.manifest(), manifest)
+    if copy is not None and fault:
+        if is_copy(copy, world.owner):
+            return pair.end(fault)
+        # A foreign one is not adopted: it would have to be recreated, and would lose its address.
+        upper_uid = annotations(manifest)[UPPER_UID]
+        problem = claim(ref, copy.manifest(), upper_uid, world, ref.cluster) or conflict(ref, fault)
+        return Decision(tuple(pair.told()), problem=problem)
+    reason = f"pods of namespace {namespace} are in {pair.lower.name}"
     wanted = Present(ref, manifest, reason, sections=sections(manifest), replaceable=True)
-    return Decision((*_said(world, key), wanted))
+    return Decision((*pair.told(), wanted))
 
 
-def _may_be_made(lower: LowerWorld, namespace: str) -> bool:
-    return namespace == KUBE_SYSTEM or copies.may_be_made(iter(lower.upper_pods.select("living", namespace)))
+def _wanted(pair: Pair) -> Manifest | None:
+    """Return the Service as it should be in the lower cluster, None where there should be none."""
+    world, namespace, name = pair.world, pair.key.namespace, pair.ref.name
+    above = original(world, namespace, name)
+    if above is not None:
+        families = frozenset[str]().union(*(node.facts.families for node in pair.lower.nodes))
+        return lower_service(above.manifest(), world.owner, pair.ref.namespace, families)
+    if world.upper_server is None or not is_alias(world, namespace, name):
+        return None
+    return alias_service(world.upper_server, name, world.owner, pair.ref.namespace)
 
 
-def _refused(ref: Ref, copy: Entry, obstacle: str, manifest: Manifest, world: World) -> Problem:
-    """Return why a foreign Service is not adopted: it would have to be recreated, and would lose its address."""
-    upper_uid = annotations(manifest)[UPPER_UID]
-    return claim(ref, copy.manifest(), upper_uid, world, ref.cluster) or conflict(ref, obstacle)
+def _missing(pair: Pair, need: Need) -> Decision:
+    return _present(pair) if need is Need.ASKED else gone(pair)
 
 
-def _said(world: World, key: Key) -> list[Wanted]:
-    """Return an event on the upper Service about the problem in the lower cluster."""
-    problem, above = world.problems.get(key), original(world, key.namespace, key.name)
-    if problem is None or above is None:
-        return []
-    return [EmitEvent(Ref(UPPER, SERVICE, key.namespace, key.name), above.uid, problem.reason, problem.message)]
+def gone(pair: Pair) -> Decision:
+    """Delete a former alias, or a copy whose original was seen deleted; the orphan rule decides about the rest."""
+    if is_copy_of(pair.copy, pair.world.owner, pair.world.owner.upper):
+        return pair.end("it does not lead to the upper cluster any more")
+    return follow_deletion(pair, guarded=True)
 
 
-def _gone(world: World, key: Key, ref: Ref, copy: Entry | None) -> Decision:
-    """Delete the copy of a Service seen deleted, or a former alias; the orphan rule decides about the rest."""
-    departed = world.upper.more[SERVICE].tombstone(key.namespace, key.name)
-    if copy is None:
-        return Decision()
-    if is_made_for(copy, world.owner, world.owner.upper):
-        return _end(world, ref, copy, "it does not lead to the upper cluster any more")
-    if departed is not None and departed.seen and is_made_for(copy, world.owner, departed.uid):
-        return _end(world, ref, copy, "the upper Service was deleted")
-    return Decision()
-
-
-def _end(world: World, ref: Ref, copy: Entry | None, reason: str) -> Decision:
-    if copy is None or copy.facts.owner != world.owner.mark:
-        return Decision()
-    return Decision((Absent(ref, copy.uid, reason),))
-
-
-def _of_namespace(world: World, lower: str, namespace: str) -> Iterator[Key]:
+def _of_namespace(world: World, lower: LowerWorld, namespace: str) -> Iterator[Key]:
     """Yield the keys of every Service of an upper namespace, on either side, and of the alias."""
-    here = world.lowers[lower]
-    below: Cache = here.more[SERVICE]
-    names = {entry.name for entry in world.upper.more[SERVICE].select("namespace", namespace)}
-    names |= {entry.name for entry in below.select("namespace", here.namespace(namespace))}
-    for name in sorted(names | {world.topology.services.upper_alias}):
-        yield service_key(lower, namespace, name)
+    for name in sorted(names_in(SERVICE, world, lower, namespace) | {world.topology.services.upper_alias}):
+        yield service_key(lower.name, namespace, name)
 
 
-def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    here, entry = world.lowers[lower], delta.entry
-    is_below = here.more[SERVICE].get(here.namespace(entry.namespace), entry.name) is not None
-    if is_below or is_exposed(here, entry.namespace, world):
-        yield service_key(lower, entry.namespace, entry.name)
-
-
-def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    yield from _of_copy(world.lowers[lower], delta.entry)
-
-
-def _of_copy(lower: LowerWorld, copy: Entry) -> Iterator[Key]:
-    for namespace in lower.above(copy.namespace):
-        yield service_key(lower.name, namespace, copy.name)
-
-
-def _first_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    namespace = began(world.lowers[lower], delta)
-    if namespace:
-        yield from _of_namespace(world, lower, namespace)
-
-
-def _last_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    namespace = ended(world.lowers[lower], delta)
-    if namespace:
-        yield from _of_namespace(world, lower, namespace)
-
-
-def _last_pod_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    namespace = ended_below(world.lowers[lower], delta)
-    if namespace:
-        yield from _of_namespace(world, lower, namespace)
-
-
-def _node(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Yield the keys of all Services when the node appears or becomes ours: without it nothing is created."""
-    here = world.lowers[lower]
-    if node_begins(here, delta):
-        for namespace in exposed(here, world):
-            yield from _of_namespace(world, lower, namespace)
+def concerns(world: World, lower: LowerWorld, _: Kind, upper: Entry) -> bool:
+    """Report whether an upper Service or slice belongs in a lower."""
+    return is_exposed(lower, upper.namespace, world)
 
 
 def sections(wanted: Manifest) -> tuple[str, ...]:
@@ -301,7 +245,7 @@ def _spec(upper: Manifest, families: Collection[str]) -> Manifest:
         ]
     if upper.get("type") == EXTERNAL_NAME:
         return {"type": EXTERNAL_NAME, **kept}
-    kept |= {"type": _CLUSTER_IP, "internalTrafficPolicy": "Cluster"}
+    kept |= {"type": "ClusterIP", "internalTrafficPolicy": "Cluster"}
     if upper.get("clusterIP") != _HEADLESS:
         return {**kept, **_stacks(upper, families)}
     stacks: Manifest = {field: upper[field] for field in ("ipFamilyPolicy", "ipFamilies") if field in upper}
@@ -323,7 +267,7 @@ def server_of(advertised: str | None, address: tuple[str, int] | None) -> UpperS
     """
     if advertised is not None:
         parts = urlsplit(advertised)
-        return UpperServer(parts.hostname or "", parts.port or _HTTPS)
+        return UpperServer(parts.hostname or "", parts.port or HTTPS)
     return None if address is None else UpperServer(*address)
 
 
@@ -348,7 +292,7 @@ def alias_service(server: UpperServer, name: str, owner: Owner, namespace: str) 
     client uses: the alias is a convenience.
     """
     kind = form(server)
-    port = {"name": _PORT_NAME, "protocol": "TCP"}
+    port = {"name": PORT_NAME, "protocol": "TCP"}
     if not kind:
         return None
     if kind == "name":
@@ -357,31 +301,27 @@ def alias_service(server: UpperServer, name: str, owner: Owner, namespace: str) 
     else:
         spec = {"type": "ClusterIP", "internalTrafficPolicy": "Cluster", "sessionAffinity": "None"}
         spec |= {"ipFamilyPolicy": "PreferDualStack"}
-        spec["ports"] = [{**port, "port": _HTTPS, "targetPort": server.port}]
+        spec["ports"] = [{**port, "port": HTTPS, "targetPort": server.port}]
     return marked({"name": name, "namespace": namespace, "labels": {}}, owner.upper, spec, owner)
 
 
-def alias_slice(server: UpperServer, name: str) -> Manifest | None:
-    """Return the slice with the server as its endpoint, in the form of a cached upper slice; None for no endpoint."""
-    kind = form(server)
-    if kind in ("", "name"):
-        return None
-    return {
-        "metadata": {"name": name, "labels": {SERVICE_NAME: name, MANAGED_BY: MANAGER}},
-        "addressType": kind,
-        "endpoints": [{"addresses": [server.host], "conditions": {"ready": True}}],
-        "ports": [{"name": _PORT_NAME, "protocol": "TCP", "port": server.port}],
-    }
-
-
-def marked_slice(found: Manifest, upper_uid: str, owner: Owner, namespace: str, holder: Manifest) -> Manifest:
-    """Return the lower slice for what is kept of an upper one; it is owned by `holder`, the lower Service."""
-    meta = {
-        "name": found["metadata"]["name"],
-        "namespace": namespace,
-        "labels": found["metadata"]["labels"] | owner.label,
-        "annotations": owner.signed(upper_uid),
-        "ownerReferences": [holder],
-    }
-    content = {field: found[field] for field in ("addressType", "endpoints", "ports")}
-    return {"apiVersion": ENDPOINT_SLICE.api, "kind": ENDPOINT_SLICE.name, "metadata": meta, **content}
+RULE = MirrorRule(
+    name=NAME,
+    kinds=(
+        MirroredKind(
+            kind=SERVICE,
+            need=_need,
+            present=_present,
+            missing=_missing,
+            unneeded="no pod of its namespace is here any more",
+            concerns=concerns,
+            digest_above=upper_service,
+            indexes_above={"namespace": by_namespace},
+            indexes_below={"namespace": by_namespace},
+        ),
+    ),
+    controller="Service",
+    users=pods_of_namespace(_of_namespace, exposed),
+    is_known=is_known,
+)
+"""One key for each Service of a namespace with pods, and for each lower copy."""

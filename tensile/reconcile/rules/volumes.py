@@ -1,8 +1,13 @@
-"""Volumes on both sides: placeholders in the upper cluster, and facts of the lower volumes that they represent.
+"""Volumes on both sides: one placeholder in the upper cluster for each claim that a lower serves, until its reclaim.
 
 A scheduler binds a pod only once its claims have volumes, and a lower cluster often creates a volume only for an
 existing pod. So the upper cluster gets a placeholder: a volume on one virtual node that holds no data itself. What it
 represents is written in its annotations, because Kubernetes does not allow a volume's source to change.
+
+A stock upper scheduler waits for a volume before it binds the pod, so the placeholder is created as soon as the lower
+cluster has accepted the claim. A scheduler that ignores volumes has bound the pod already, so the placeholder is
+created with the lower volume. Data are deleted when the upper cluster requests it: the claim is gone and the policy is
+Delete. Then the lower claim is deleted by its UID, and after it the placeholder. With Retain nothing is deleted.
 """
 
 from collections.abc import Iterator
@@ -10,13 +15,18 @@ from collections.abc import Iterator
 import msgspec
 import orjson
 
-from tensile.kube.store import Entry, Transformed
-from tensile.names import LOWER, LOWER_CLAIM_UID, LOWER_VOLUME, LOWER_VOLUME_SOURCE, OWNER, PROVISIONER, Owner
-from tensile.objects import CLAIM, VOLUME, Manifest, annotations, labels, metadata
-from tensile.reconcile.ownership import upper_uid_of
-from tensile.reconcile.rules.claims import class_of
-from tensile.reconcile.world import LowerWorld
+from tensile.kube.store import Delta, Entry, Transformed
+from tensile.names import LOWER, LOWER_CLAIM_UID, LOWER_VOLUME, LOWER_VOLUME_SOURCE, PROVISIONER
+from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref, annotations, labels, metadata
+from tensile.reconcile.adoption import adopts
+from tensile.reconcile.desired import Absent, Decision, Present, VerifyAbsent, Watch, told_of
+from tensile.reconcile.ownership import has_node, is_copy, marks_of, node_begins
+from tensile.reconcile.rules import claim_rule
+from tensile.reconcile.rules.claims import can_tell, class_of, copy_in, home, is_enabled, is_selected
+from tensile.reconcile.world import Key, LowerWorld, World
 
+NAME = "volume"
+_SECTIONS = ("metadata.annotations", "spec.capacity")
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 SOURCE = {"path": "/tensile-placeholder"}
 """A path that does not exist: a volume needs a source, and `local` is the only kind that no controller touches."""
@@ -76,11 +86,11 @@ def claim_uid_of(name: str) -> str:
 def digest(raw: bytes) -> Transformed:
     """Transform a volume of the upper cluster: its bytes and facts."""
     volume: Manifest = orjson.loads(raw)
-    spec, notes, upper_uid = volume.get("spec") or {}, annotations(volume), upper_uid_of(volume)
+    spec, notes, marks = volume.get("spec") or {}, annotations(volume), marks_of(volume)
     holder = spec.get("claimRef") or {}
     facts = VolumeFacts(
-        owner=labels(volume).get(OWNER, "") if upper_uid else "",
-        upper_uid=upper_uid,
+        owner=marks.owner,
+        upper_uid=marks.upper_uid,
         lower=notes.get(LOWER, ""),
         lower_claim=notes.get(LOWER_CLAIM_UID, ""),
         claim=(holder.get("namespace", ""), holder.get("name", "")),
@@ -124,40 +134,246 @@ def below(lower: LowerWorld, claim: Entry | None) -> Entry | None:
     return found[0] if found else None
 
 
-def placeholder(claim: Manifest, lower: LowerWorld, owner: Owner, policy: str, size: str) -> Manifest:
-    """Return the upper volume that represents the volume of an upper claim in a lower cluster."""
-    meta, spec = metadata(claim), claim["spec"]
-    kept = {field: spec[field] for field in ("accessModes", "volumeMode", "volumeAttributesClassName") if field in spec}
-    holder = {field: meta[field] for field in ("namespace", "name", "uid")}
-    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [lower.node]}
-    return {
-        "apiVersion": VOLUME.api,
-        "kind": VOLUME.name,
-        "metadata": {
-            "name": name_of(meta["uid"]),
-            "labels": owner.label,
-            "annotations": marks(owner, lower, meta["uid"]),
-        },
-        "spec": {
-            **kept,
-            "capacity": {"storage": size},
-            "storageClassName": class_of(claim) or "",
-            "persistentVolumeReclaimPolicy": policy,
-            "claimRef": {"apiVersion": CLAIM.api, "kind": CLAIM.name, **holder},
-            "local": SOURCE,
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
-        },
-    }
-
-
-def marks(owner: Owner, lower: LowerWorld, claim_uid: str) -> dict[str, str]:
-    """Return the annotations that every placeholder has."""
-    return owner.signed(claim_uid) | {LOWER: lower.name, PROVISIONED_BY: PROVISIONER}
-
-
 def facts_below(copy: Entry | None, volume: Entry | None) -> dict[str, str]:
     """Return the annotations with the lower claim, and the volume that it has."""
     found = {LOWER_CLAIM_UID: copy.uid} if copy is not None else {}
     if volume is not None:
         found |= {LOWER_VOLUME: volume.name, LOWER_VOLUME_SOURCE: volume.facts.source}
     return found
+
+
+def key_of(lower: str, name: str) -> Key:
+    """Return the key of an upper volume that represents one of a lower."""
+    return Key(NAME, lower, "", name)
+
+
+class VolumeRule:
+    """The rule with one key for each placeholder of a lower, existing or to be created."""
+
+    name = NAME
+
+    def watches(self) -> tuple[Watch, ...]:
+        """Watch volumes and claims on both sides, and the node, without which nothing is created."""
+        return (
+            Watch("upper.PersistentVolumeClaim", _claim_above),
+            Watch("upper.PersistentVolume", _above),
+            Watch("PersistentVolumeClaim", _claim_below),
+            Watch("PersistentVolume", _below),
+            Watch("upper.nodes", _node),
+        )
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Yield the keys of every placeholder of the lower, and of every claim that may need one."""
+        here = world.lowers[lower]
+        if not is_enabled(here):
+            return
+        found = {volume.name for volume in world.upper.more[VOLUME] if volume.facts.lower == lower}
+        found |= {name_of(claim.uid) for claim in world.upper.more[CLAIM].select("node", here.node)}
+        copies = (copy for copy in here.placed(here.more[CLAIM]) if is_copy(copy, world.owner))
+        found |= {name_of(copy.facts.upper_uid) for copy in copies}
+        yield from sorted(key_of(lower, name) for name in found)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Return what one placeholder should be."""
+        lower = world.lowers[key.lower]
+        if not can_tell(world, lower) or not world.upper.more[STORAGE_CLASS].synced:
+            return Decision()
+        volume = world.upper.more[VOLUME].get("", key.name)
+        if volume is None or volume.facts.owner != world.owner.mark:
+            return _new(key, volume, lower, world)
+        if volume.facts.lower != lower.name:
+            return Decision()
+        return _reclaimed(volume, lower, world) if volume.facts.released else _kept(volume, lower)
+
+
+def _new(key: Key, foreign: Entry | None, lower: LowerWorld, world: World) -> Decision:
+    """Create the placeholder of a claim that lives in this lower, once there is something that it can represent.
+
+    A lower claim that is being deleted does not count: bound to that, the upper claim could never be used again.
+    """
+    found = world.upper.more[CLAIM].select("uid", claim_uid_of(key.name))
+    claim = found[0] if found else None
+    if claim is None or claim.facts.terminating or not has_node(lower, world):
+        return Decision()
+    if claim.facts.volume:
+        return _left_by_another(key, claim, foreign, lower, world)
+    if home(claim, world).lower != lower.name:
+        return Decision()
+    copy = copy_in(lower, claim, world)
+    if copy is not None and copy.facts.terminating:
+        return Decision()
+    if claim.facts.passing and not is_selected(claim):
+        return Decision()
+    if copy is None and not claim.facts.passing:
+        return Decision(depends_on=(claim_rule.key_of(lower.name, claim.namespace, claim.name),))
+    if not is_selected(claim) and below(lower, copy) is None:
+        return Decision()
+    told = told_of(key, world, Ref(UPPER, CLAIM, claim.namespace, claim.name), claim.uid)
+    return Decision((*told, _placeholder(claim, copy, lower, world)))
+
+
+def _left_by_another(key: Key, claim: Entry, volume: Entry | None, lower: LowerWorld, world: World) -> Decision:
+    """Adopt the placeholder that a former engine made for a claim, if adoption is enabled."""
+    ref = Ref(UPPER, VOLUME, "", key.name)
+    if claim.facts.volume != key.name or not adopts(world, lower.name):
+        return Decision()
+    if volume is None:
+        is_known = world.upper.more[VOLUME].tombstone("", key.name) is not None
+        return Decision() if is_known else Decision((VerifyAbsent(ref, "", "its claim is bound to it"),))
+    if volume.facts.lower != lower.name:
+        return Decision()
+    notes = annotations(volume.manifest()) | world.owner.signed(claim.uid)
+    meta = {"name": key.name, "labels": world.owner.label, "annotations": notes}
+    reason = f"claim {claim.namespace}/{claim.name} has its volume in lower cluster {lower.name}"
+    return Decision((Present(ref, {"metadata": meta}, reason, sections=_SECTIONS),))
+
+
+def _placeholder(claim: Entry, copy: Entry | None, lower: LowerWorld, world: World) -> Present:
+    """Return the upper volume that represents the volume of an upper claim in a lower cluster.
+
+    It has the size of the lower claim, else the requested one.
+    """
+    manifest, volume = claim.manifest(), below(lower, copy)
+    meta, spec = metadata(manifest), manifest["spec"]
+    kept = {field: spec[field] for field in ("accessModes", "volumeMode", "volumeAttributesClassName") if field in spec}
+    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [lower.node]}
+    notes = {LOWER: lower.name, PROVISIONED_BY: PROVISIONER, **facts_below(copy, volume)}
+    made = {
+        "apiVersion": VOLUME.api,
+        "kind": VOLUME.name,
+        "metadata": {
+            "name": name_of(claim.uid),
+            "labels": world.owner.label,
+            "annotations": world.owner.signed(claim.uid) | notes,
+        },
+        "spec": {
+            **kept,
+            "capacity": {"storage": _size_below(copy) or spec["resources"]["requests"]["storage"]},
+            "storageClassName": class_of(manifest) or "",
+            "persistentVolumeReclaimPolicy": _policy(claim, volume, world),
+            "claimRef": {
+                "apiVersion": CLAIM.api,
+                "kind": CLAIM.name,
+                **{field: meta[field] for field in ("namespace", "name", "uid")},
+            },
+            "local": SOURCE,
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+        },
+    }
+    reason = f"claim {claim.namespace}/{claim.name} is to have its volume in lower cluster {lower.name}"
+    return Present(Ref(UPPER, VOLUME, "", name_of(claim.uid)), made, reason, sections=_SECTIONS)
+
+
+def _policy(claim: Entry, volume: Entry | None, world: World) -> str:
+    """Return the upper class's reclaim policy; without a class, the lower volume's own, in doubt Retain.
+
+    The placeholder of an ephemeral volume represents nothing that could be lost.
+    """
+    if claim.facts.passing:
+        return "Delete"
+    known = world.upper.more[STORAGE_CLASS].get("", claim.facts.storage_class)
+    if known is not None:
+        return str(known.manifest().get("reclaimPolicy") or "Delete")
+    return "Delete" if volume is not None and volume.facts.policy == "Delete" else "Retain"
+
+
+def _kept(volume: Entry, lower: LowerWorld) -> Decision:
+    """Update a placeholder's annotations and capacity from the lower claim and its volume."""
+    copy = _holder(volume, lower)
+    if copy is None:
+        return Decision()
+    manifest = volume.manifest()
+    size = _size_below(copy)
+    notes = {**manifest["metadata"]["annotations"], **facts_below(copy, below(lower, copy))}
+    wanted: Manifest = {
+        "metadata": {"name": volume.name, "labels": labels(manifest), "annotations": notes},
+        "spec": {"capacity": {"storage": size} if size else manifest["spec"]["capacity"]},
+    }
+    ref, reason = Ref(UPPER, VOLUME, "", volume.name), "the lower claim says so"
+    return Decision((Present(ref, wanted, reason, sections=_SECTIONS),))
+
+
+def _holder(volume: Entry, lower: LowerWorld) -> Entry | None:
+    """Return the lower claim that holds a placeholder's data."""
+    namespace, name = volume.facts.claim
+    copy = lower.more[CLAIM].get(lower.namespace(namespace), name)
+    return copy if copy is not None and copy.uid == volume.facts.lower_claim else None
+
+
+def _reclaimed(volume: Entry, lower: LowerWorld, world: World) -> Decision:
+    """Apply the reclaim policy of a placeholder whose claim is gone."""
+    facts = volume.facts
+    holder = world.upper.more[CLAIM].get(*facts.claim)
+    if not facts.deletes or (holder is not None and holder.uid == facts.claim_uid):
+        return Decision()
+    gone = Absent(Ref(UPPER, VOLUME, "", volume.name), volume.uid, "its claim and what it stood for are gone")
+    if not facts.lower_claim:
+        return Decision() if facts.terminating else Decision((gone,))
+    return _data_go(volume, gone, lower, world)
+
+
+def _data_go(volume: Entry, gone: Absent, lower: LowerWorld, world: World) -> Decision:
+    """Delete the lower claim by its UID, and then the placeholder."""
+    facts = volume.facts
+    namespace, name = lower.namespace(facts.claim[0]), facts.claim[1]
+    ref = Ref(lower.name, CLAIM, namespace, name)
+    copy = lower.more[CLAIM].get(namespace, name)
+    if copy is not None and copy.uid == facts.lower_claim:
+        asked = f"the upper claim was deleted, and volume {volume.name} has the policy Delete"
+        its = is_copy(copy, world.owner) and copy.facts.upper_uid in (facts.upper_uid, facts.claim_uid)
+        return Decision((Absent(ref, copy.uid, asked),) if its and not copy.facts.terminating else ())
+    if copy is None and lower.more[CLAIM].tombstone(namespace, name) is None:
+        return Decision((VerifyAbsent(ref, facts.lower_claim, "it has to be gone before its volume above goes"),))
+    return Decision() if facts.terminating else Decision((gone,))
+
+
+def _size_below(copy: Entry | None) -> str:
+    """Return the size of a lower claim that has its volume, else ""."""
+    if copy is None or not copy.facts.bound:
+        return ""
+    return str((copy.manifest()["status"].get("capacity") or {}).get("storage", ""))
+
+
+def _claim_above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Yield a claim's placeholders if this lower's node is chosen for it, or its copy or volume is in this lower."""
+    here, entry = world.lowers[lower], delta.entry
+    chosen = any(one is not None and one.facts.selected == here.node for one in delta)
+    if chosen or copy_in(here, entry, world) is not None:
+        yield key_of(lower, name_of(entry.uid))
+    for volume in world.upper.more[VOLUME].select("claim", entry.uid):
+        if volume.facts.lower == lower:
+            yield key_of(lower, volume.name)
+
+
+def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    if delta.entry.facts.lower == lower:
+        yield key_of(lower, delta.entry.name)
+
+
+def _claim_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Yield the placeholders that name a lower claim, and the one that it does not have yet."""
+    yield from _standing_for(world, lower, delta.entry.uid)
+    if is_copy(delta.entry, world.owner):
+        yield key_of(lower, name_of(delta.entry.facts.upper_uid))
+
+
+def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Yield the placeholders of the claim that has a lower volume, and the one that this claim does not have yet."""
+    holder = delta.entry.facts.claim_uid
+    yield from _standing_for(world, lower, holder)
+    for copy in world.lowers[lower].more[CLAIM].select("uid", holder):
+        if is_copy(copy, world.owner):
+            yield key_of(lower, name_of(copy.facts.upper_uid))
+
+
+def _node(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    here = world.lowers[lower]
+    if is_enabled(here) and node_begins(here, delta):
+        for claim in world.upper.more[CLAIM].select("node", here.node):
+            yield key_of(lower, name_of(claim.uid))
+
+
+def _standing_for(world: World, lower: str, lower_claim: str) -> Iterator[Key]:
+    for volume in world.upper.more[VOLUME].select("lower_claim", lower_claim):
+        if volume.facts.lower == lower:
+            yield key_of(lower, volume.name)

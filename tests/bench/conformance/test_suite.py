@@ -9,14 +9,14 @@ from typing import Any
 import orjson
 import pytest
 
-from bench.conformance import judging
+from bench.conformance import judging, report
 from bench.conformance.clusters import untainted
 from bench.conformance.document import PAGE, page
 from bench.conformance.images import Files, archive, listed
 from bench.conformance.judging import UNEXPLAINED, UNKNOWN, Reasons
 from bench.conformance.programs import Programs
 from bench.conformance.report import Case, Outcome, Row, joined, outcomes, rows, share
-from bench.conformance.suite import Selection, Side, command
+from bench.conformance.suite import Selection, Side, by_names, command
 from bench.kit.reporting import KEPT, kept_before
 from tensile.sandbox import apiserver
 from tensile.topology import parse
@@ -246,3 +246,21 @@ def test_the_page_says_when_nothing_differs() -> None:
 def test_the_page_is_made_of_the_last_result() -> None:
     """docs/conformance.md is as `python -m bench.conformance --document` writes it."""
     assert PAGE.read_text() == page(kept_before(KEPT, RESULT))
+
+
+def test_what_fails_without_a_reason_is_run_again_by_itself() -> None:
+    """The second try is what counts, and it is told of which tests there was one."""
+    run = read(spec("passes"), spec("is known", "failed", "words"), spec("comes too late", "failed", "words"))
+    failed = judging.unexplained(run, {"is known": "no way"})
+    assert failed == ["[sig-apps] Job comes too late"]
+    again = report.repeated(run, read(spec("comes too late")))
+    assert [(one.state, one.was_repeated) for one in again] == [("passed", True), ("failed", False), ("passed", False)]
+    tests = joined([again], [run])
+    assert judging.result(tests, NONE)["repeated"] == failed
+    assert "It was so of: [sig-apps] Job comes too late." in page(kept(repeated=failed))
+    assert "No test was run a second time." in page(kept())
+
+
+def test_tests_are_named_exactly_as_go_understands_it() -> None:
+    """A blank is no sign that can be escaped there."""
+    assert by_names(["[a] b *not* c", "d"]) == r"\[a\] b \*not\* c|d"

@@ -88,7 +88,8 @@ async def test_a_crowd_holds_no_more_than_there_is_room_for(lab: Lab) -> None:
     ):
         await until(lambda: first() + second() <= ROOM)
         assert len(lab.server._door) <= ROOM
-        assert len(lab.server._sites[NODE].connections) + len(lab.server._sites["virtual-b"].connections) <= ROOM
+        sites = [lab.server._listeners[node].site for node in (NODE, "virtual-b")]
+        assert sum(len(site.connections) for site in sites) <= ROOM
 
 
 async def test_without_a_certificate_a_head_is_short(lab: Lab) -> None:

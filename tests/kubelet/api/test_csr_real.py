@@ -60,7 +60,7 @@ async def site(twins: Twins) -> AsyncIterator[Site]:
         lower = HttpCluster(LOWER, await from_kubeconfig(twins.directory / f"{LOWER}.kubeconfig"))
         made = Site(twins, upper, lower)
         assert (
-            await made.server.arrange({twins.nodes[SPDY]: NodeEndpoint(("127.0.0.1", twins.ports[SPDY]), made.pods)})
+            await made.server.serve({twins.nodes[SPDY]: NodeEndpoint(("127.0.0.1", twins.ports[SPDY]), made.pods)})
             == {}
         )
         async with background(made.enrolment.run(twins.nodes[SPDY])):

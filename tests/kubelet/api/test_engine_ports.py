@@ -16,10 +16,10 @@ from filekit import heard
 from kubelet_lab import Notes, Stream, leak_watch, request, until
 from kubelet_pki import SERVER, Pki
 from structlog.testing import capture_logs
-from worldkit import OWNER_HERE, opened
+from worldkit import OWNER_HERE, opened, put, raised, reload, thing, world
 
 from bench.kit.spareports import spare_port, spare_ports
-from tensile.engine.kubelet_server import KubeletServers, endpoints_of
+from tensile.engine.kubelet_server import KubeletServers, endpoints_of, noted_ports
 from tensile.errors import NotFound, TensileError
 from tensile.kube.file_watch import FileWatcher
 from tensile.kubelet.api.pods import EmptyPodLister
@@ -58,7 +58,7 @@ class Known(EmptyPodLister):
 
 def alone(given: Topology) -> dict[str, NodeEndpoint]:
     """Return the places of a topology's nodes, of whose pods nothing is known yet."""
-    return endpoints_of(given, {}, Known)
+    return endpoints_of(given, {}, Known, {})
 
 
 def requests(upper: Answering) -> list[str]:
@@ -78,10 +78,10 @@ async def test_each_node_asks_for_a_certificate_once(tmp_path: Path) -> None:
         await ports.open(alone(given))
         assert requests(upper) == []
         for _ in range(2):
-            await ports.arrange(alone(given))
+            await ports.serve(alone(given))
             await until(lambda: len(requests(upper)) == 2)
             await ports.stop("lower-0")
-        await ports.arrange(alone(given))
+        await ports.serve(alone(given))
         await asyncio.sleep(0)
         await ports.close()
         assert [each[: len(ASKED) + 1] for each in requests(upper)] == [f"{ASKED}0", f"{ASKED}1"]
@@ -94,10 +94,10 @@ async def test_a_node_that_comes_later_asks_too_and_one_that_left_no_more(tmp_pa
         upper.answer("read", Held(), Held())
         ports, seats = KubeletServers(given, tmp_path, upper, ADDRESS, FileWatcher()), alone(given)
         later = {"lower-1": seats.pop("lower-1")}
-        await ports.arrange(seats)
+        await ports.serve(seats)
         await until(lambda: len(requests(upper)) == 1)
         tasks = len(asyncio.all_tasks())
-        await ports.arrange(later)
+        await ports.serve(later)
         await until(lambda: len(requests(upper)) == 2)
         assert len(asyncio.all_tasks()) == tasks
         await ports.close()
@@ -109,7 +109,7 @@ async def test_with_files_nothing_is_asked_for(tmp_path: Path, pki: Pki) -> None
         upper, given = Answering(""), with_files(tmp_path, pki, spare_ports(1))
         ports = KubeletServers(given, tmp_path, upper, ADDRESS, FileWatcher())
         await ports.open(alone(given))
-        await ports.arrange(alone(given))
+        await ports.serve(alone(given))
         await asyncio.sleep(0)
         await ports.close()
         assert upper.verbs() == []
@@ -138,10 +138,10 @@ async def test_a_port_is_had_when_it_comes_free_and_both_is_said_once(tmp_path: 
                 given = with_files(tmp_path, pki, [taken, free])
                 ports = KubeletServers(given, tmp_path, Answering(""), ADDRESS, FileWatcher())
                 for _ in range(3):
-                    await ports.arrange(alone(given))
+                    await ports.serve(alone(given))
                 assert (ports.port("lower-0"), ports.port("lower-1")) == (0, free)
             for _ in range(2):
-                await ports.arrange(alone(given))
+                await ports.serve(alone(given))
             assert ports.port("lower-0") == taken
             await ports.close()
         error, info = logs
@@ -149,42 +149,6 @@ async def test_a_port_is_had_when_it_comes_free_and_both_is_said_once(tmp_path: 
         assert f"port {taken}" in error["error"]
         assert "node.kubeletPort" in error["error"]
         assert (info["log_level"], info["node"], info["port"]) == ("info", "lower-0", taken)
-
-
-async def test_a_node_that_waits_for_anothers_port_is_said_with_both_ports(tmp_path: Path, pki: Pki) -> None:
-    """A warning, as it can be reached all the same; and a word when it has moved."""
-    async with leak_watch():
-        first, second = spare_ports(2)
-        given = with_files(tmp_path, pki, [first, second])
-        ports, seats = KubeletServers(given, tmp_path, Answering(""), ADDRESS, FileWatcher()), alone(given)
-        await ports.open(seats)
-        with capture_logs() as logs:
-            seats["lower-1"] = seats["lower-0"]
-            await ports.arrange(seats)
-            del seats["lower-0"]
-            await ports.arrange(seats)
-        warning, info = logs
-        assert (warning["log_level"], warning["node"], warning["port"]) == ("warning", "lower-1", second)
-        assert f"port {first} is that of node lower-0" in warning["why"]
-        assert (info["node"], info["port"]) == ("lower-1", first)
-        await ports.close()
-
-
-async def test_a_node_that_loses_the_port_where_it_stayed_is_said_again(tmp_path: Path, pki: Pki) -> None:
-    """For the same reason as before, but now nobody reaches its pods: an error after the warning."""
-    async with leak_watch():
-        with socket.create_server((ADDRESS, 0)) as foreign, capture_logs() as logs:
-            free, taken = spare_port(), int(foreign.getsockname()[1])
-            before, now = with_files(tmp_path, pki, [free]), with_files(tmp_path, pki, [taken, free])
-            ports, seats = KubeletServers(before, tmp_path, Answering(""), ADDRESS, FileWatcher()), alone(now)
-            await ports.open(alone(before))
-            await ports.arrange({"lower-0": seats["lower-0"]})
-            assert ports.port("lower-0") == free
-            await ports.arrange(seats)
-            assert (ports.port("lower-0"), ports.port("lower-1")) == (0, free)
-            await ports.close()
-        assert [(each["log_level"], each["node"]) for each in logs] == [("warning", "lower-0"), ("error", "lower-0")]
-        assert all(f"port {taken}" in each.get("why", each.get("error")) for each in logs)
 
 
 async def shown(port: int) -> str:
@@ -245,46 +209,82 @@ def whose(seats: dict[str, NodeEndpoint]) -> dict[str, tuple[int, str]]:
     }
 
 
-def test_nodes_are_where_the_topology_says_before_their_lowers_are_joined() -> None:
-    """As for an engine that stands by, or begins to drive: none has to give up its port meanwhile."""
-    given = topology([1, 2])
-    assert whose(endpoints_of(given, {}, Known)) == {"lower-0": (1, ""), "lower-1": (2, "")}
-    assert whose(endpoints_of(given, joined(given, lower_1=2), Known)) == {
-        "lower-0": (1, ""),
-        "lower-1": (2, "lower-1"),
+AUTO = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: ports\nupper: {kubeconfig: none}\n"
+
+
+def automatic(*names: str, base: int = 10350, more: str = "") -> Topology:
+    """Return a topology whose lowers have no ports of their own in the file."""
+    lowers = "".join(f"- {{name: {name}, kubeconfig: none}}\n" for name in names)
+    return parse(f"{AUTO}kubelet: {{port: {base}}}\n{more}lowers:{'' if names else ' []'}\n{lowers}", name="test")
+
+
+def test_nodes_follow_kubelet_port_where_no_node_is_yet() -> None:
+    """Also before their lowers are joined, as for an engine that stands by."""
+    given = automatic("lower-0", "lower-1")
+    assert whose(endpoints_of(given, {}, Known, {})) == {"lower-0": (10350, ""), "lower-1": (10351, "")}
+    there = joined(given, lower_1=None)
+    assert whose(endpoints_of(given, there, Known, {}))["lower-1"] == (10351, "lower-1")
+
+
+def test_a_lower_that_is_taken_out_or_put_in_before_others_shifts_nobody() -> None:
+    """Whether this engine serves them already, or reads from their Nodes where they were."""
+    before, now = automatic("lower-0", "lower-1"), automatic("new", "lower-1")
+    for there, noted in ((joined(before, lower_1=10351), {}), ({}, {"lower-1": 10351})):
+        found = endpoints_of(now, there, Known, noted)
+        assert {node: one.address[1] for node, one in found.items()} == {"new": 10350, "lower-1": 10351}
+    added = automatic("new", "lower-0", "lower-1")
+    found = endpoints_of(added, joined(before, lower_0=10350, lower_1=10351), Known, {})
+    assert {node: one.address[1] for node, one in found.items()} == {
+        "new": 10352,
+        "lower-0": 10350,
+        "lower-1": 10351,
     }
 
 
-def test_the_topology_in_force_says_where_a_lower_is_to_be() -> None:
-    """Also before its other fields are taken over, and while some of them are not."""
+def test_a_port_of_the_file_goes_before_that_of_a_node() -> None:
+    """At once: an edit of it moves the node; what it had is free for others."""
     before, now = topology([1, 2]), topology([2, 1])
-    found = whose(endpoints_of(now, joined(before, lower_0=1, lower_1=2), Known))
+    found = whose(endpoints_of(now, joined(before, lower_0=1, lower_1=2), Known, {}))
     assert found == {"lower-0": (2, "lower-0"), "lower-1": (1, "lower-1")}
 
 
-def test_a_lower_that_left_stays_where_it_is_served() -> None:
-    """Or where its own words say, when it is not; with its meter, as before."""
-    before, now = topology([1, 2]), topology([])
-    there = joined(before, lower_0=77, lower_1=0)
-    found = endpoints_of(now, there, Known)
-    assert whose(found) == {"lower-0": (77, "lower-0"), "lower-1": (2, "lower-1")}
+def test_a_lower_that_left_keeps_its_port_and_its_meter() -> None:
+    """Until it is empty its pods are reached there; a port that the file gives to another is that one's, though."""
+    before = topology([77, 2])
+    there = joined(before, lower_0=77)
+    found = endpoints_of(automatic("new"), there, Known, {})
+    assert whose(found) == {"new": (10350, ""), "lower-0": (77, "lower-0")}
     assert found["lower-0"].meter is there["lower-0"].meter
+    given = parse(f"{AUTO}lowers: [{{name: new, kubeconfig: none, node: {{kubeletPort: 77}}}}]\n", name="test")
+    assert whose(endpoints_of(given, there, Known, {})) == {"new": (77, ""), "lower-0": (10351, "lower-0")}
 
 
-def test_a_node_that_was_left_behind_is_not_served() -> None:
-    """Nobody can reach its pods."""
-    given = topology([1])
-    there = joined(given, lower_0=None)
+def test_a_node_that_was_left_behind_is_not_served_and_keeps_its_port() -> None:
+    """Nobody can reach its pods, and nobody else is asked for them."""
+    there = joined(topology([1]), lower_0=None)
     there["lower-0"].lower.connected = False
-    assert endpoints_of(topology([]), there, Known) == {}
+    found = endpoints_of(automatic("new"), there, Known, {"lower-0": 10350})
+    assert whose(found) == {"new": (10351, "")}
 
 
 def test_a_node_that_gets_another_name_has_its_port_until_it_is_gone() -> None:
     """Nothing is opened for the new name before."""
     before = topology([1])
     now = topology([1], name="name: new, ")
-    assert whose(endpoints_of(now, joined(before, lower_0=1), Known)) == {"lower-0": (1, "lower-0")}
-    assert whose(endpoints_of(now, {}, Known)) == {"new": (1, "")}
+    assert whose(endpoints_of(now, joined(before, lower_0=1), Known, {})) == {"lower-0": (1, "lower-0")}
+    assert whose(endpoints_of(now, {}, Known, {})) == {"new": (1, "")}
+
+
+def test_only_ports_of_our_own_nodes_from_kubelet_port_on_are_kept() -> None:
+    """A person who writes another into a Node's status has the engine listen nowhere else."""
+    here = world()
+    for name, port, is_ours in (("lower-a", 10361, True), ("lower-b", 22, True), ("edge", 10362, False)):
+        node = raised(here, name).manifest() if is_ours else thing("Node", name, "")
+        node["status"] = {**node.get("status", {}), "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
+        put(here.upper.nodes, node)
+    assert noted_ports(here) == {"lower-a": 10361}
+    reload(here, more="kubelet: {port: 20000}\n")
+    assert noted_ports(here) == {}
 
 
 @pytest.mark.parametrize("published", [{"data": {}}, {}, {"data": {"client-ca-file": ""}}, NotFound("no", status=404)])

@@ -150,7 +150,7 @@ async def test_both_sides_close_when_the_caller_leaves(lab: Lab, way: str) -> No
     stream.writer.transport.abort()
     await until(lambda: lab.server.streams() == {NODE: 0})
     async with asyncio.timeout(PATIENCE):
-        await until(lambda: not lab.server._sites[NODE].connections)
+        await until(lambda: not lab.server._listeners[NODE].site.connections)
 
 
 async def test_a_slow_reader_holds_a_flood_back(lab: Lab) -> None:

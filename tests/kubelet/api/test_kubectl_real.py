@@ -74,7 +74,7 @@ async def server(twins: Twins) -> AsyncIterator[KubeletServer]:
         running = KubeletServer(RequestAuth(serving, ClientCA(log, source=authority), *reviews), log)
         target = PodTarget(lower, twins.namespace, POD, frozenset({CONTAINER}))
         pods = {kind: NamedPods({(twins.namespace, kind): target}) for kind in twins.nodes}
-        assert await running.arrange(seats(twins, pods)) == {}
+        assert await running.serve(seats(twins, pods)) == {}
         yield running
         await running.close()
         await upper.close()
@@ -187,7 +187,7 @@ async def test_logs_follow(twins: Twins, server: KubeletServer) -> None:
 async def test_an_unknown_pod_is_not_found(twins: Twins, server: KubeletServer) -> None:
     """A pod that is on the node above but has no twin of ours is an error that says so, and nothing goes down."""
     begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    await server.arrange(seats(twins, {kind: NamedPods() for kind in twins.nodes}))
+    await server.serve(seats(twins, {kind: NamedPods() for kind in twins.nodes}))
     logs = await twins.run("logs", SPDY)
     done = await twins.run("exec", SPDY, "--", "id")
     assert (logs.code, done.code) == (1, 1)

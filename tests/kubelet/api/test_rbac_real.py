@@ -153,7 +153,7 @@ async def served(people: People) -> AsyncIterator[int]:
         Authorizer(upper, log),
     )
     server = KubeletServer(gate, log)
-    assert await server.arrange({people.node: NodeEndpoint(("127.0.0.1", 0), NamedPods())}) == {}
+    assert await server.serve({people.node: NodeEndpoint(("127.0.0.1", 0), NamedPods())}) == {}
     try:
         yield server.port(people.node)
     finally:

@@ -29,7 +29,6 @@ from tensile.kubelet.node.rule import HEARTBEAT, TAINTS, NodeRule, key_of
 from tensile.kubelet.node.status import SILENT_AFTER
 from tensile.names import (
     CORDONED_BY,
-    KUBELET_PORT,
     LOWER_UID,
     NAMESPACE_MAPPING,
     OWNER,
@@ -151,7 +150,6 @@ def test_annotations_say_whose_it_is_and_what_was_set_by_us() -> None:
         "note": "hello",
         OWNER_NAME: "demo",
         UPPER_UID: OWNER_HERE.upper,
-        KUBELET_PORT: "10350",
         TAINTS: "virtual-kubelet.io/provider:NoSchedule",
         NAMESPACE_MAPPING: "same",
     }
@@ -227,9 +225,9 @@ def test_nothing_is_decided_before_the_nodes_are_known() -> None:
 
 
 def test_a_change_of_the_topology_changes_the_node() -> None:
-    """Labels, annotations, taints and port, in one write that holds only if nobody wrote since."""
+    """Labels, annotations and taints, in one write that holds only if nobody wrote since."""
     here = standing()
-    reload(here, f"name: {A}, node: {{labels: {{zone: z1}}, annotations: {{note: hello}}, taints: [], kubeletPort: 7}}")
+    reload(here, f"name: {A}, node: {{labels: {{zone: z1}}, annotations: {{note: hello}}, taints: []}}")
     patch = planned(here).steps[0]
     assert patch.patch is not None
     version = node(here)["metadata"]["resourceVersion"]
@@ -240,7 +238,7 @@ def test_a_change_of_the_topology_changes_the_node() -> None:
     assert patch.patch.body[:2] == fences
     seen = carried_out(here)
     assert seen["metadata"]["labels"]["zone"] == "z1"
-    assert (seen["metadata"]["annotations"]["note"], seen["metadata"]["annotations"][KUBELET_PORT]) == ("hello", "7")
+    assert seen["metadata"]["annotations"]["note"] == "hello"
     assert "taints" not in seen["spec"]
 
 
@@ -264,9 +262,7 @@ def test_labels_and_annotations_of_others_stay() -> None:
     assert planned(here) == Plan(())
 
 
-@pytest.mark.parametrize(
-    ("section", "key"), [("labels", "type"), ("labels", "clusterID"), ("annotations", KUBELET_PORT)]
-)
+@pytest.mark.parametrize(("section", "key"), [("labels", "type"), ("labels", "clusterID"), ("annotations", OWNER_NAME)])
 def test_what_is_ours_is_put_back(section: str, key: str) -> None:
     """Changed or taken away by somebody."""
     here = standing()

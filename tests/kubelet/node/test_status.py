@@ -123,7 +123,8 @@ def test_features_are_those_of_every_node_below() -> None:
 
 def test_it_says_where_its_kubelet_api_is() -> None:
     """By address and port of its own."""
-    here = offering(spec="node: {kubeletPort: 12345}")
+    here = offering()
+    here.lowers[A].port = 12345
     found = status(here)
     assert found["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 12345}}
     assert found["addresses"] == [
@@ -133,7 +134,7 @@ def test_it_says_where_its_kubelet_api_is() -> None:
 
 
 def test_it_says_the_port_that_is_listened_on() -> None:
-    """Not the one that it is to have, where another node may still be; none where none is."""
+    """None where none is, whatever the file gives it."""
     here = offering(spec="node: {kubeletPort: 12345}")
     for port, said in ((12399, 12399), (0, NOWHERE)):
         here.lowers[A].port = port
@@ -147,8 +148,9 @@ def test_it_says_the_port_that_is_listened_on() -> None:
 
 @pytest.mark.parametrize("said", [12399, NOWHERE])
 def test_who_serves_nothing_leaves_the_port_that_was_said(said: int) -> None:
-    """`apply` beside an engine whose node waits for its port would send callers to another node."""
+    """`apply` beside an engine would send callers elsewhere; on a new Node it says none."""
     here = offering(spec="node: {kubeletPort: 12345}")
+    assert status(here)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": NOWHERE}}
     here.lowers[A].port = said
     seen = {"status": status(here)}
     here.lowers[A].port = None

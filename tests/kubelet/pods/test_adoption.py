@@ -22,7 +22,7 @@ from worldkit import (
 )
 
 from tensile.kubelet.pods.adoption import LOOK_AGAIN, misfits, token_volumes
-from tensile.kubelet.pods.orphans import OrphanRule
+from tensile.kubelet.pods.orphans import PodOrphanRule
 from tensile.kubelet.pods.orphans import key_of as orphans_key
 from tensile.kubelet.pods.rule import PodRule, key_of
 from tensile.names import LEGACY, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, Owner, owner_of
@@ -173,7 +173,7 @@ def test_our_own_pod_that_lost_its_mark_becomes_ours_again() -> None:
 def test_a_pod_that_ran_is_not_called_lost_while_it_may_be_adopted() -> None:
     """Neither before the lower pod is ours, nor where it is refused."""
     upper = upper_pod(status=RUNS)
-    orphans = OrphanRule()
+    orphans = PodOrphanRule()
     assert orphans.decide(orphans_key(A), adopting(upper, legacy(upper))).wanted == ()
     theirs = adopting(upper, marked(legacy(upper), uid(upper), SIBLING))
     assert orphans.decide(orphans_key(A), theirs).wanted == ()

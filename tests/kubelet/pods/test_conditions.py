@@ -4,14 +4,7 @@ from typing import Any
 
 import pytest
 from podkit import EARLIER, NOW, below, pod, said
-
-from tensile.kubelet.pods.conditions import (
-    condition,
-    is_disrupted,
-    is_terminal,
-    observed_generation,
-    reflected_conditions,
-)
+from podviewkit import condition, is_disrupted, reflected_conditions
 
 GATE = {"conditionType": "example.com/gate"}
 SCHEDULED = "tensile-kube.io/LowerScheduled"
@@ -34,15 +27,6 @@ def gated(*above: dict) -> dict:
 
 
 READY_BELOW = (said("Ready", lastTransitionTime="2026-03-01T10:00:00Z"), said("ContainersReady"))
-
-
-@pytest.mark.parametrize(
-    ("phase", "ended"),
-    [("Succeeded", True), ("Failed", True), ("Running", False), ("Pending", False), ("Unknown", False), (None, False)],
-)
-def test_terminal_phases_are_two(phase: str | None, ended: bool) -> None:  # noqa: FBT001 - a table's column
-    """Succeeded and Failed are for ever, all others are not."""
-    assert is_terminal(phase) is ended
 
 
 @pytest.mark.parametrize(
@@ -268,21 +252,6 @@ def test_a_pod_that_ended_is_not_disrupted_by_its_removal() -> None:
     assert not is_disrupted(pod(), lower(phase="Succeeded", **DELETED))
     assert is_disrupted(pod(), lower(**DELETED))
     assert not is_disrupted(pod(), lower())
-
-
-@pytest.mark.parametrize(
-    ("number", "expected"),
-    [(None, 7), (5, 7), (6, 7), (4, None)],
-    ids=["kubelet that does not count", "newest", "ahead of the cache", "behind"],
-)
-def test_an_observation_is_about_the_upper_generation(number: int | None, expected: int | None) -> None:
-    """The lower pod counts its own generations; an observation of its newest is one of the upper's."""
-    assert observed_generation(number, below({}, generation=5), 7) == expected
-
-
-def test_a_lower_pod_that_does_not_count_generations_is_at_its_first() -> None:
-    """Whatever was observed of it is all there is."""
-    assert observed_generation(0, below({}), 7) == 7
 
 
 def test_a_conditions_generation_is_translated() -> None:

@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from podkit import EARLIER, merged, pod, said
+from podviewkit import status_patch
 
-from tensile.kubelet.pods.conditions import conditions_of, status_of, status_patch, unplaced
+from tensile.kubelet.pods.conditions import conditions_of, unplaced
+from tensile.reconcile.pods.index import view_of
 
 
 def test_an_absent_status_is_an_empty_one() -> None:
     """A pod that was only just created may have none."""
-    assert status_of(pod()) == {}
+    assert view_of(pod()).status == {}
     assert conditions_of(pod()) == {}
     assert conditions_of(pod(status={"conditions": None})) == {}
 

@@ -4,10 +4,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from podviewkit import delete_lower, remove_upper
 from worldkit import A, drop, put, twin, upper_pod, world
 
 from tensile.kube.store import Cache, Entry
-from tensile.kubelet.pods.deletion import delete_lower, has_run, last_known_status, remove_upper
+from tensile.kubelet.pods.deletion import has_run, last_known_status
 from tensile.objects import POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Patched
 from tensile.reconcile.pods.index import digest_below
@@ -69,7 +70,7 @@ def test_a_status_comes_up_while_the_pod_ends() -> None:
 
 def test_a_plain_pod_goes_without_another_write() -> None:
     """Nobody waits for its phase."""
-    wanted = remove_upper(deleted(status=RAN), None, ABOVE, NOW).wanted
+    wanted = remove_upper(deleted(status=RAN), None, NOW).wanted
     assert wanted == (Absent(ABOVE, "Pod-web", "its lower pod is gone", 0),)
 
 
@@ -84,7 +85,7 @@ def test_a_plain_pod_goes_without_another_write() -> None:
 )
 def test_who_counts_ended_pods_gets_a_terminal_phase_first(more: dict[str, Any]) -> None:
     """Then the object goes."""
-    said, gone = remove_upper(deleted(status=RAN, **more), None, ABOVE, NOW).wanted
+    said, gone = remove_upper(deleted(status=RAN, **more), None, NOW).wanted
     assert isinstance(said, Patched)
     assert said.patch.body["status"]["phase"] == "Failed"
     assert said.patch.body["metadata"] == {"uid": "Pod-web"}
@@ -94,7 +95,7 @@ def test_who_counts_ended_pods_gets_a_terminal_phase_first(more: dict[str, Any])
 def test_the_last_words_of_the_lower_pod_are_the_upper_ones() -> None:
     """A Job counts what its pod came to, not that it was deleted."""
     pod = deleted(status=RAN, spec={"restartPolicy": "Never"})
-    said, _ = remove_upper(pod, lower(pod, SUCCEEDED).manifest(), ABOVE, NOW).wanted
+    said, _ = remove_upper(pod, lower(pod, SUCCEEDED).manifest(), NOW).wanted
     assert isinstance(said, Patched)
     assert said.patch.body["status"]["phase"] == "Succeeded"
     assert said.patch.body["status"]["containerStatuses"][0]["state"] == {"terminated": {"exitCode": 0}}
@@ -103,15 +104,13 @@ def test_the_last_words_of_the_lower_pod_are_the_upper_ones() -> None:
 def test_an_object_that_only_its_finalizers_keep_is_left_to_them() -> None:
     """A second deletion would change nothing, and be sent for ever."""
     ended = deleted(0, {"phase": "Failed"}, finalizers=["example.com/hold"])
-    wanted = remove_upper(ended, None, ABOVE, NOW).wanted
+    wanted = remove_upper(ended, None, NOW).wanted
     assert not any(isinstance(one, Absent) for one in wanted)
 
 
 def test_a_deletion_that_was_cut_off_halfway_is_sent_again() -> None:
     """Kubernetes sets the grace period to 0 first and then removes the object: a crash in between leaves it there."""
-    assert remove_upper(deleted(0, RAN), None, ABOVE, NOW).wanted == (
-        Absent(ABOVE, "Pod-web", "its lower pod is gone", 0),
-    )
+    assert remove_upper(deleted(0, RAN), None, NOW).wanted == (Absent(ABOVE, "Pod-web", "its lower pod is gone", 0),)
 
 
 def departing(*pods: Manifest, remembers: int = 1) -> tuple[Entry, LowerWorld]:
@@ -130,7 +129,7 @@ def test_last_words_are_the_pods_own() -> None:
     mine, older = twin(upper_pod(), SUCCEEDED), twin(upper_pod(uid="older"), SUCCEEDED)
     last = last_known_status(*departing(mine))
     assert last is not None
-    assert last["status"]["phase"] == "Succeeded"
+    assert last.phase == "Succeeded"
     assert last_known_status(*departing(older)) is None
     assert last_known_status(*departing(mine, remembers=0)) is None
     assert last_known_status(*departing()) is None

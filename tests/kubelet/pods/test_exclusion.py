@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+from podviewkit import is_kept_out
 from worldkit import upper_pod
 
-from tensile.kubelet.pods.rule import excluded, is_kept_out
+from tensile.kubelet.pods.rule import excluded
 from tensile.objects import Manifest
 
 HIDDEN = ("kube-system", "default")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from podkit import pod
+from podviewkit import reflected_containers
 
 from tensile.kubelet.pods.service_account import in_place_of_tokens
-from tensile.kubelet.pods.status import reflected_containers
 from tensile.reconcile.pods.demand import pod_requests
 
 MOST = 0.25

@@ -22,13 +22,13 @@ from worldkit import (
 )
 
 from tensile.kube.store import Cache, Delta
-from tensile.kubelet.pods.orphans import OrphanRule, key_of
+from tensile.kubelet.pods.orphans import PodOrphanRule, key_of
 from tensile.objects import POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Decision, Patched, VerifyAbsent
 from tensile.reconcile.pods.index import INDEXES_BELOW, digest_below
 from tensile.reconcile.world import NamespaceNaming, World
 
-RULE = OrphanRule()
+RULE = PodOrphanRule()
 KEY = key_of(A)
 ABOVE = Ref(UPPER, POD, "default", "web")
 BELOW = Ref(A, POD, "default", "web")

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from podkit import EARLIER, NOW, below, conditions, exited, patched, pod, running, said
+from podviewkit import ending, upper_status
 
-from tensile.kubelet.pods.conditions import is_terminal
 from tensile.kubelet.pods.fields import STATUS, FieldVerdict, with_verdict
-from tensile.kubelet.pods.status import CONTAINERS_OF, ending, upper_status
+from tensile.kubelet.pods.status import CONTAINERS_OF
 from tensile.names import IN_STEP
+from tensile.reconcile.pods.index import TERMINAL
 
 SCHEDULED = "tensile-kube.io/LowerScheduled"
 IP = {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}
@@ -111,6 +112,18 @@ def test_that_the_lower_scheduler_found_no_node_is_news() -> None:
     assert conditions(body)[SCHEDULED]["reason"] == "Unschedulable"
     over = below({"phase": "Pending", "conditions": [said("PodScheduled")]})
     assert conditions(upper_status(patched(upper, body), over, generation=1))[SCHEDULED]["status"] == "True"
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(None, 7), (5, 7), (6, 7), (4, None)],
+    ids=["kubelet that does not count", "newest", "ahead of the cache", "behind"],
+)
+def test_an_observation_is_about_the_upper_generation(number: int | None, expected: int | None) -> None:
+    """The lower pod counts its own generations; an observation of its newest is one of the upper's."""
+    lower = below({"phase": "Running"} | ({} if number is None else {"observedGeneration": number}), generation=5)
+    found = upper_status(pod(status={"observedGeneration": 1}), lower, generation=7)["status"]
+    assert found.get("observedGeneration") == expected
 
 
 def test_a_first_observed_generation_is_no_news_and_a_newer_one_is() -> None:
@@ -371,7 +384,7 @@ def test_an_ending_leaves_nothing_to_write(upper: dict, lower: dict | None) -> N
     body = ending(upper, lower, NOW)
     after = patched(upper, body) if body else upper
     assert ending(after, lower, NOW) is None
-    assert is_terminal(after["status"]["phase"])
+    assert after["status"]["phase"] in TERMINAL
     assert conditions(after)["Ready"]["status"] == "False"
     for field in CONTAINERS_OF:
         assert not any("running" in one["state"] for one in after["status"].get(field, []))
@@ -382,7 +395,7 @@ def assert_valid(upper: dict, after: dict) -> None:
     """Check what the apiserver checks of a status update."""
     old, new = upper["status"], after["status"]
     assert new.get("qosClass") == old.get("qosClass")
-    assert not is_terminal(old.get("phase")) or new["phase"] == old["phase"]
+    assert old.get("phase") not in TERMINAL or new["phase"] == old["phase"]
     for single, many in (("podIP", "podIPs"), ("hostIP", "hostIPs")):
         ips = [one["ip"] for one in new.get(many) or []]
         assert ips[:1] == [ip for ip in [new.get(single)] if ip]

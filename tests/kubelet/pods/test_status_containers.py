@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 from podkit import EARLIER, below, exited, pod, running
+from podviewkit import present_containers, reflected_containers
 
-from tensile.kubelet.pods.status import ended_containers, present_containers, reflected_containers
+from tensile.kubelet.pods.status import ended_containers
 
 EMPTY = {"containerStatuses": [], "initContainerStatuses": [], "ephemeralContainerStatuses": []}
 

@@ -2,8 +2,7 @@
 
 import pytest
 from podkit import EARLIER, NOW, conditions, exited, patched, pod, running, said
-
-from tensile.kubelet.pods.status import lost, pending_because, unreachable
+from podviewkit import lost, pending_because, unreachable
 
 LATER = "2026-03-01T13:00:00Z"
 MIRRORED = "tensile-kube.io/Mirrored"

@@ -1,9 +1,9 @@
 """The write of an upper pod's status: to whom it is, and what may not have happened meanwhile."""
 
 import pytest
+from podviewkit import status_write
 from worldkit import upper_pod
 
-from tensile.kubelet.pods.status import status_write
 from tensile.objects import POD, UPPER, Manifest, Ref
 
 POD_ABOVE = upper_pod(resourceVersion="7")

@@ -3,12 +3,14 @@
 from typing import Any
 
 import pytest
+from podviewkit import create, out_of_reach, report_blocked
+from podviewkit import sync_pod as sync
 from worldkit import A, account, changed, home, lower_node, marked, put, raised, thing, twin, upper_pod, world
 
 from tensile.kubelet.pods import token_rule
 from tensile.kubelet.pods.fields import note_of_images
 from tensile.kubelet.pods.rule import key_of
-from tensile.kubelet.pods.sync import create, out_of_reach, placement, report_blocked, sync
+from tensile.kubelet.pods.sync import placement
 from tensile.names import IN_STEP, TOKEN_POD, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
 from tensile.reconcile.desired import Decision, EmitEvent, Patched, Present

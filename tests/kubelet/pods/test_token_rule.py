@@ -27,7 +27,7 @@ from worldkit import (
     world,
 )
 
-from tensile.kube.store import Delta, Entry
+from tensile.kube.store import Delta, Entry, changed_facts
 from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.service_account import secret_name
@@ -36,9 +36,8 @@ from tensile.names import OWNER, OWNER_NAME, TOKEN_POD, TOKEN_TERM, UPPER_UID
 from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, TokenRequest, TokenSecret
 from tensile.reconcile.plan import Plan
-from tensile.reconcile.rules import namespaces
+from tensile.reconcile.rules import config, namespaces
 from tensile.reconcile.rules.claim_rule import key_of as claim_key
-from tensile.reconcile.rules.config import ConfigRule
 from tensile.reconcile.rules.config import key_of as secret_key
 from tensile.reconcile.rules.service_accounts import key_of as account_key
 from tensile.reconcile.world import Key, Problem, World
@@ -418,7 +417,7 @@ def test_copies_are_not_confused_with_tokens() -> None:
     """The rule for Secrets that pods refer to leaves tokens alone, though no pod above refers to them."""
     here = bound()
     held(here)
-    rule, key = ConfigRule(), secret_key(A, "default", "Secret", NAME)
+    rule, key = config.RULE, secret_key(A, "default", "Secret", NAME)
     assert decided(rule, key, here)[1] == Plan(())
     assert key not in set(rule.keys(here, A))
 
@@ -429,7 +428,9 @@ def test_copies_are_not_confused_with_tokens() -> None:
 def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
     """Return the names of the keys that a change concerns."""
     (route,) = (one for one in RULE.watches() if one.cache == cache)
-    return list(names(route.keys(here, lower, delta)))
+    changed = changed_facts(delta)
+    is_passed_on = changed is None or bool(changed.intersection(route.facts))
+    return list(names(route.keys(here, lower, delta))) if is_passed_on else []
 
 
 def test_there_is_a_key_for_every_pod_and_every_secret() -> None:

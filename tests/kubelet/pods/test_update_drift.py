@@ -4,11 +4,12 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from podviewkit import changed_below
+from podviewkit import sync_pod as sync
 from worldkit import NOW, OWNER_HERE, A, put, twin, upper_pod, world
 
 from tensile.kubelet.pods.placement_context import LowerContext
-from tensile.kubelet.pods.sync import sync
-from tensile.kubelet.pods.update import CHANGED_BELOW, changed_below, drift
+from tensile.kubelet.pods.update import CHANGED_BELOW, drift
 from tensile.names import FIELD_MANAGER, IN_STEP
 from tensile.objects import Manifest
 from tensile.reconcile.desired import Decision, EmitEvent, Patched

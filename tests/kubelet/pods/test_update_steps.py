@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 from podkit import place, pod, said
+from podviewkit import sync_condition
 from worldkit import NOW
 
 from tensile.kubelet.pods.projection import lower_pod
-from tensile.kubelet.pods.update import adds_containers, changes_below, changes_images, sync_condition
+from tensile.kubelet.pods.update import adds_containers, changes_below, changes_images
 from tensile.names import IN_STEP
 from tensile.objects import POD, Manifest, Ref
 from tensile.reconcile.desired import Patched

@@ -254,40 +254,43 @@ async def test_files_that_cannot_be_used_are_named(here: Scene, tmp_path: Path, 
         await here.server.serve(here.topology(FILES))
 
 
-async def test_a_port_that_is_taken_is_named_and_changes_nothing(here: Scene) -> None:
-    """The webhook stays where it was."""
-    await here.server.serve(here.topology())
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        there = other.getsockname()[1]
-        moved = here.topology()
-        moved = moved.model_copy(update={"webhook": moved.webhook.model_copy(update={"port": there})})
-        with pytest.raises(TensileError, match=f"port {there} .*is taken"):
-            await here.server.serve(moved)
-    await here.server.look()
+async def test_a_port_that_is_taken_is_named_and_had_once_it_is_free(here: Scene) -> None:
+    """Nobody is sent there meanwhile: a Service has to lead elsewhere. It is pending, and needs no second edit."""
+    with socket.create_server(("127.0.0.1", here.port)):
+        with pytest.raises(TensileError, match=f"port {here.port} .*is taken"):
+            await here.server.serve(here.topology())
+        assert await here.server.look() == REST
+        (words,) = here.server.pending
+        assert "is taken: set another webhook.port, or stop that program" in words
+        assert words in here.server.waits()
+        assert (here.registered(), here.server.port) == (None, 0)
+    assert await here.server.look() == LOOK
+    assert (here.server.pending, here.server.waits()) == ((), "")
     assert (await asked(here, review()))[0] == 200
 
 
-async def test_nobody_is_sent_there_while_its_port_cannot_be_had(here: Scene) -> None:
-    """It made way for another part, and its new port is taken: a Service has to lead elsewhere."""
-    await here.begin()
-    here.add_after(seconds=60)
-    assert here.server.waits() == ""
-    await here.server.close()
-    assert "its port cannot be had" in here.server.waits()
-    await here.begin()
-    here.add_after(seconds=60)
-    assert here.server.waits() == ""
+async def test_what_is_pending_is_forgotten_when_it_is_switched_off(here: Scene) -> None:
+    """Nobody waits for its port any more."""
+    with socket.create_server(("127.0.0.1", here.port)), pytest.raises(TensileError):
+        await here.server.serve(here.topology())
     await here.server.serve(here.topology(enabled=False))
-    assert here.server.waits() == ""
+    assert await here.server.look() is None
+    assert (here.server.pending, here.server.waits(), here.server.port) == ((), "", 0)
 
 
-async def test_a_move_keeps_the_certificate(here: Scene) -> None:
-    """Apiservers trust it already."""
-    await here.server.serve(here.topology())
+async def test_files_of_an_edit_that_cannot_be_used_yet_are_waited_for(here: Scene, tmp_path: Path) -> None:
+    """What was shown before is shown meanwhile."""
+    await here.begin()
     before = await here.shown()
-    here.port = spare_port()
-    await here.server.serve(here.topology())
+    with pytest.raises(TensileError, match=r"hook\.crt"):
+        await here.server.serve(here.topology(FILES))
+    assert await here.server.look() == REST
+    assert "hook.crt" in here.server.pending[0]
     assert await here.shown() == before
+    async with changed(here, tmp_path):
+        files(here, tmp_path)
+    await here.server.look()
+    assert here.server.pending == ()
 
 
 async def test_another_address_turns_nobody_away(here: Scene) -> None:

@@ -9,9 +9,10 @@ from worldkit import OWNER_HERE
 from tensile.objects import ENDPOINT_SLICE, SERVICE, Manifest
 from tensile.reconcile.apply import _is_gone
 from tensile.reconcile.diff import changes
-from tensile.reconcile.rules.service_index import lower_service, lower_slice, shared, upper_slice
+from tensile.reconcile.ownership import digest_marks
+from tensile.reconcile.rules.endpoint_slices import lower_slice, marked_slice, shared, upper_slice
 from tensile.reconcile.rules.services import lower_service as service_below
-from tensile.reconcile.rules.services import marked_slice, sections
+from tensile.reconcile.rules.services import sections
 
 
 async def put(ground: ClusterUnderTest, upper: Manifest) -> Manifest:
@@ -45,7 +46,7 @@ async def test_a_service_that_was_made_is_in_step(ground: ClusterUnderTest, uppe
     stored = await put(ground, upper)
     wanted = service_below(upper, OWNER_HERE, ground.namespace, ())
     assert changes(wanted, stored, sections(wanted)) == []
-    facts = lower_service(await ground.cluster.read(ground.at("web", SERVICE))).facts
+    facts = digest_marks(await ground.cluster.read(ground.at("web", SERVICE))).facts
     assert (facts.owner, facts.upper_uid) == (OWNER_HERE.mark, "Service-web")
 
 

@@ -31,25 +31,22 @@ from tensile.objects import (
 )
 from tensile.reconcile.desired import Decision, EmitEvent, TokenSecret
 from tensile.reconcile.plan import Plan, Step, plan
+from tensile.reconcile.rules import endpoint_slices, rbac, service_accounts, services
 from tensile.reconcile.rules.claim_rule import ClaimRule
-from tensile.reconcile.rules.endpoint_slices import EndpointSliceRule
-from tensile.reconcile.rules.rbac import RBACRule
-from tensile.reconcile.rules.service_accounts import ServiceAccountRule
 from tensile.reconcile.rules.service_accounts import key_of as account_key
-from tensile.reconcile.rules.services import ServiceRule
-from tensile.reconcile.rules.volume_rule import VolumeRule
-from tensile.reconcile.rules.volume_rule import key_of as volume_key
+from tensile.reconcile.rules.volumes import VolumeRule
+from tensile.reconcile.rules.volumes import key_of as volume_key
 from tensile.reconcile.world import Key, Problem, World
 
 ADOPT = "onConflict: adopt\n"
 VOLUME_KEY = volume_key(A, "pvc-claim-data")
 RULES: dict[str, Any] = {
-    "service": ServiceRule(),
-    "slice": EndpointSliceRule(),
+    "service": services.RULE,
+    "slice": endpoint_slices.RULE,
     "claim": ClaimRule(),
     "volume": VolumeRule(),
-    "rights": RBACRule(),
-    "account": ServiceAccountRule(),
+    "rights": rbac.RULE,
+    "account": service_accounts.RULE,
 }
 
 
@@ -136,7 +133,7 @@ def test_a_refusal_is_told_on_the_service_above() -> None:
     """Where its owner looks."""
     here = served(service())
     here.problems[SERVICE_KEY] = Problem("NameConflict", "because")
-    decision, _ = decided(ServiceRule(), SERVICE_KEY, here)
+    decision, _ = decided(services.RULE, SERVICE_KEY, here)
     assert [(one.about, one.message) for one in decision.wanted if isinstance(one, EmitEvent)] == [
         (Ref(UPPER, SERVICE, "default", "web"), "because")
     ]

@@ -138,11 +138,11 @@ def test_a_claim_of_another_provisioner_goes_down_only_where_its_class_is_listed
 def test_without_the_controller_no_claim_lives_there() -> None:
     """Nor is anything known of storage."""
     here = ground()
-    assert can_tell(here.lowers[A], here)
+    assert can_tell(here, here.lowers[A])
     bound(here)
     reload(here, more="controllers: [Service]")
     assert where(here, claim()) == where(here, claim(node=A)) == ""
-    assert not can_tell(here.lowers[A], here)
+    assert not can_tell(here, here.lowers[A])
 
 
 @pytest.mark.parametrize("kind", [CLAIM, VOLUME])
@@ -152,7 +152,7 @@ def test_nothing_is_told_from_incomplete_caches(kind: object) -> None:
         here = ground()
         holder = here.upper if side == "upper" else here.lowers[A]
         next(cache for one, cache in holder.more.items() if one == kind).mark_stale()
-        assert not can_tell(here.lowers[A], here)
+        assert not can_tell(here, here.lowers[A])
 
 
 def test_a_namespace_is_needed_for_a_claim_that_a_pod_waits_for() -> None:

@@ -33,11 +33,11 @@ from tensile.names import OWNER
 from tensile.objects import CONFIG_MAP, EVENT, SECRET, Kind, Manifest, Ref
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.pods.references import Reference, copy_of
-from tensile.reconcile.rules import namespaces
-from tensile.reconcile.rules.config import NAME, ConfigRule, key_of, missing
+from tensile.reconcile.rules import config, namespaces
+from tensile.reconcile.rules.config import NAME, key_of, missing
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
-RULE = ConfigRule()
+RULE = config.RULE
 KEY = key_of(A, "default", "ConfigMap", "settings")
 SECRET_KEY = key_of(A, "default", "Secret", "password")
 REF = Ref(A, CONFIG_MAP, "default", "settings")

@@ -34,11 +34,11 @@ from tensile.names import LEGACY, NO_ORIGINAL, OWNER, UPPER_UID
 from tensile.objects import CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Kind, Manifest, annotations, labels
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.pods.references import Reference, copy_of
-from tensile.reconcile.rules import namespaces, service_accounts
-from tensile.reconcile.rules.config import LIMIT, LOOK_AGAIN, ConfigRule, key_of, missing
+from tensile.reconcile.rules import config, namespaces, service_accounts
+from tensile.reconcile.rules.config import LIMIT, LOOK_AGAIN, key_of, missing
 from tensile.reconcile.world import Key, Problem, World
 
-RULE = ConfigRule()
+RULE = config.RULE
 KINDS = {"ConfigMap": CONFIG_MAP, "Secret": SECRET}
 TOKEN = "kubernetes.io/service-account-token"
 

@@ -38,11 +38,12 @@ from tensile.names import OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref
 from tensile.reconcile.desired import EmitEvent, Patched, Present
 from tensile.reconcile.plan import Plan, Step
-from tensile.reconcile.rules.endpoint_slices import EndpointSliceRule
-from tensile.reconcile.rules.service_index import service_key, slice_key
+from tensile.reconcile.rules import endpoint_slices
+from tensile.reconcile.rules.endpoint_slices import slice_key
+from tensile.reconcile.rules.services import service_key
 from tensile.reconcile.world import Key, Problem, World
 
-RULE = EndpointSliceRule()
+RULE = endpoint_slices.RULE
 EVERY = ["default/kubernetes-upper", "default/web-1"]
 
 

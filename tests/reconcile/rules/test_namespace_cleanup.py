@@ -25,11 +25,11 @@ from tensile.kube.store import Delta
 from tensile.names import UPPER_NAMESPACE, Owner
 from tensile.objects import NAMESPACE, UPPER, Manifest, Ref
 from tensile.reconcile.plan import Step
-from tensile.reconcile.rules.namespace_cleanup import NAME, NamespaceCleanupRule, key_of
+from tensile.reconcile.rules import orphans
 from tensile.reconcile.world import Key, World
 
-RULE = NamespaceCleanupRule()
-KEY = key_of(A)
+RULE = orphans.NAMESPACES
+KEY = orphans.key_of(RULE.name, A)
 PREFIXED = "name: lower-a, namespaces: {mapping: prefix}"
 
 
@@ -179,7 +179,7 @@ def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
     found: list[Key] = [
         key for route in RULE.watches() if route.cache == cache for key in route.keys(here, lower, delta)
     ]
-    assert [one.rule for one in found] == [NAME] * len(found)
+    assert [one.rule for one in found] == [RULE.name] * len(found)
     assert list(names(found)) == [""] * len(found)
     return [one.lower for one in found]
 
@@ -207,4 +207,4 @@ def test_what_leaves_a_namespace_is_heard_of() -> None:
 
 def test_there_is_one_key_for_each_lower() -> None:
     """Whatever it has."""
-    assert list(RULE.keys(world(), B)) == [key_of(B)]
+    assert list(RULE.keys(world(), B)) == [orphans.key_of(RULE.name, B)]

@@ -7,17 +7,18 @@ from worldkit import STRANGER, A, B, drop, lose, marked, put, reload
 from tensile.kube.store import Delta
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Kind, Ref
 from tensile.reconcile.desired import Absent, Decision, VerifyAbsent
-from tensile.reconcile.rules.orphans import ServiceOrphanRule, key_of
+from tensile.reconcile.rules import orphans
 from tensile.reconcile.world import World
 
-RULE = ServiceOrphanRule()
+RULE = orphans.SERVICES
+KEY = orphans.key_of(RULE.name, A)
 NAMES = {SERVICE: "web", ENDPOINT_SLICE: "web-1"}
 
 
 def found(here: World) -> Decision:
     """Ask about lower-a."""
     (key,) = RULE.keys(here, A)
-    assert key == key_of(A)
+    assert key == KEY
     return RULE.decide(key, here)
 
 
@@ -109,10 +110,10 @@ def test_what_goes_above_and_what_comes_alone_below_is_heard() -> None:
         copy = below.get("default", NAMES[kind])
         routes = {route.cache: route.keys for route in RULE.watches()}
         assert list(routes[f"upper.{kind.name}"](here, A, Delta(above, above))) == []
-        assert list(routes[f"upper.{kind.name}"](here, A, Delta(above, None))) == [key_of(A)]
-        assert list(routes[f"upper.{kind.name}"](here, A, Delta(None, above))) == [key_of(A)]
+        assert list(routes[f"upper.{kind.name}"](here, A, Delta(above, None))) == [KEY]
+        assert list(routes[f"upper.{kind.name}"](here, A, Delta(None, above))) == [KEY]
         assert list(routes[f"upper.{kind.name}"](here, B, Delta(above, None))) == []
         assert list(routes[kind.name](here, A, Delta(None, copy))) == []
         lose(here.upper.more[kind], NAMES[kind])
-        assert list(routes[kind.name](here, A, Delta(None, copy))) == [key_of(A)]
+        assert list(routes[kind.name](here, A, Delta(None, copy))) == [KEY]
         assert list(routes[kind.name](here, A, Delta(copy, None))) == []

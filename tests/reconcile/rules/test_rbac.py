@@ -23,10 +23,11 @@ from tensile.kube.store import Delta
 from tensile.objects import CLUSTER_ROLE, POD, ROLE, ROLE_BINDING, SERVICE_ACCOUNT, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Decision, EmitEvent
 from tensile.reconcile.plan import Plan, Step
-from tensile.reconcile.rules.rbac import BindingFacts, RBACRule, digest, key_of
+from tensile.reconcile.rules import rbac
+from tensile.reconcile.rules.rbac import BindingFacts, digest, key_of
 from tensile.reconcile.world import Problem, World
 
-RULE = RBACRule()
+RULE = rbac.RULE
 REFUSED = Problem("Forbidden", "attempting to grant permissions not currently held")
 
 

@@ -7,10 +7,11 @@ from worldkit import STRANGER, A, B, drop, lose, marked, put
 from tensile.kube.store import Delta
 from tensile.objects import ROLE, ROLE_BINDING, SERVICE_ACCOUNT, UPPER, Kind, Ref
 from tensile.reconcile.desired import Absent, Decision, VerifyAbsent
-from tensile.reconcile.rules.rbac_orphans import RBACOrphanRule, key_of
+from tensile.reconcile.rules import orphans
 from tensile.reconcile.world import World
 
-RULE = RBACOrphanRule()
+RULE = orphans.RIGHTS
+KEY = orphans.key_of(RULE.name, A)
 NAMES = {ROLE: "reader", ROLE_BINDING: "reads"}
 KINDS = pytest.mark.parametrize("kind", NAMES, ids=lambda kind: kind.name)
 
@@ -23,7 +24,7 @@ def below() -> World:
 def found(here: World) -> Decision:
     """Ask about lower-a."""
     (key,) = RULE.keys(here, A)
-    assert key == key_of(A)
+    assert key == KEY
     return RULE.decide(key, here)
 
 
@@ -122,9 +123,9 @@ def test_what_goes_or_comes_without_its_other_half_is_heard(kind: Kind) -> None:
     routes = {route.cache: route for route in RULE.watches()}
     above, copy = here.upper.more[kind].get("default", name), here.lowers[A].more[kind].get("default", name)
     up, down = routes[f"upper.{kind.name}"], routes[kind.name]
-    assert list(up.keys(here, A, Delta(above, None))) == [key_of(A)]
+    assert list(up.keys(here, A, Delta(above, None))) == [KEY]
     assert list(up.keys(here, A, Delta(above, above))) == list(up.keys(here, B, Delta(above, None))) == []
     assert list(down.keys(here, A, Delta(None, copy))) == []
     lose(here.upper.more[kind], name)
-    assert list(down.keys(here, A, Delta(None, copy))) == [key_of(A)]
+    assert list(down.keys(here, A, Delta(None, copy))) == [KEY]
     assert list(down.keys(here, A, Delta(copy, None))) == []

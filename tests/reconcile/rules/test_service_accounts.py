@@ -29,22 +29,12 @@ from tensile.objects import SERVICE_ACCOUNT, Manifest, Ref
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.pods.references import Reference
-from tensile.reconcile.rules import namespaces
-from tensile.reconcile.rules.config import ConfigRule
+from tensile.reconcile.rules import config, namespaces, service_accounts
 from tensile.reconcile.rules.config import key_of as secret_key
-from tensile.reconcile.rules.service_accounts import (
-    ServiceAccountRule,
-    copied,
-    digest,
-    is_asked,
-    key_of,
-    missing,
-    pulling,
-    secrets_of,
-)
+from tensile.reconcile.rules.service_accounts import copied, digest, is_asked, key_of, missing, pulling, secrets_of
 from tensile.reconcile.world import World
 
-RULE = ServiceAccountRule()
+RULE = service_accounts.RULE
 KEY = key_of(A, "default", "robot")
 REF = Ref(A, SERVICE_ACCOUNT, "default", "robot")
 ROBOT = (Reference("ServiceAccount", "robot", optional=False),)
@@ -335,7 +325,7 @@ def with_pull(more: str = "") -> World:
 def test_the_secrets_of_an_account_go_down_with_it() -> None:
     """As if the pod had named them, and until its last pod is gone."""
     here = with_pull()
-    rule, key = ConfigRule(), secret_key(A, "default", "Secret", "pull")
+    rule, key = config.RULE, secret_key(A, "default", "Secret", "pull")
     assert key in set(rule.keys(here, A))
     (step,) = decided(rule, key, here)[1].steps
     assert step.verb == "create"
@@ -347,7 +337,7 @@ def test_the_secrets_of_an_account_go_down_with_it() -> None:
 
 def test_a_secret_is_not_taken_away_before_accounts_are_known() -> None:
     """It may be what an account pulls images with; without the controller there is no such account."""
-    rule, key = ConfigRule(), secret_key(A, "default", "Secret", "pull")
+    rule, key = config.RULE, secret_key(A, "default", "Secret", "pull")
     for more, verbs in (("", []), ("controllers: []\n", ["delete"])):
         here = bound(more)
         put(here.lowers[A].secrets, marked(secret("pull"), "Secret-pull", uid="below"))
@@ -370,7 +360,7 @@ def test_the_secrets_of_accounts_that_nobody_runs_as_stay_above() -> None:
 
 def dependencies_heard(here: World, cache: str, delta: Delta, lower: str = A) -> Iterator[str]:
     """Yield the names of the Secrets that a change concerns."""
-    routes = (one for one in ConfigRule().watches() if one.cache == cache)
+    routes = (one for one in config.RULE.watches() if one.cache == cache)
     yield from names(key for route in routes for key in route.keys(here, lower, delta))
 
 

@@ -38,12 +38,12 @@ from tensile.names import OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref
 from tensile.reconcile.desired import EmitEvent
 from tensile.reconcile.plan import Plan, Step
-from tensile.reconcile.rules import namespaces
-from tensile.reconcile.rules.service_index import service_key
-from tensile.reconcile.rules.services import PAUSE, ServiceRule
+from tensile.reconcile.rules import namespaces, services
+from tensile.reconcile.rules.mirror import PAUSE
+from tensile.reconcile.rules.services import service_key
 from tensile.reconcile.world import Key, Problem, UpperServer, World
 
-RULE = ServiceRule()
+RULE = services.RULE
 DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "d", "controller": True}]
 
 

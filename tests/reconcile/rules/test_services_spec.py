@@ -8,16 +8,17 @@ from servicekit import PORTS, endpoint, service, sliced
 from worldkit import OWNER_HERE, marked, written
 
 from tensile.objects import Manifest
-from tensile.reconcile.rules.service_index import (
-    ServiceFacts,
-    SliceFacts,
-    lower_service,
-    lower_slice,
-    print_of,
+from tensile.reconcile.ownership import Marks, digest_marks
+from tensile.reconcile.rules.endpoint_slices import SliceFacts, alias_slice, lower_slice, print_of, upper_slice
+from tensile.reconcile.rules.services import (
+    SPEC,
+    alias_service,
+    cannot_become,
+    form,
+    sections,
+    server_of,
     upper_service,
-    upper_slice,
 )
-from tensile.reconcile.rules.services import SPEC, alias_service, alias_slice, cannot_become, form, sections, server_of
 from tensile.reconcile.rules.services import lower_service as service_below
 from tensile.reconcile.world import UpperServer
 
@@ -139,9 +140,9 @@ def test_of_a_service_above_only_what_comes_down_is_kept() -> None:
 def test_a_service_below_says_whose_it_is() -> None:
     """By marks that we wrote ourselves."""
     ours = marked(service(), "above")
-    assert lower_service(orjson.dumps(ours)).facts == ServiceFacts(OWNER_HERE.mark, "above")
+    assert digest_marks(orjson.dumps(ours)).facts == Marks(OWNER_HERE.mark, "above")
     forged = {**ours, "metadata": {**ours["metadata"], "managedFields": []}}
-    assert lower_service(orjson.dumps(forged)).facts == ServiceFacts("", "")
+    assert digest_marks(orjson.dumps(forged)).facts == Marks("", "")
 
 
 def test_the_print_is_the_same_on_both_sides() -> None:

@@ -8,8 +8,8 @@ from worldkit import A, B, space, topology, upper_pod
 
 from tensile.names import OWNER
 from tensile.objects import ENDPOINT_SLICE, EVENT, NAMESPACE, POD, SERVICE, UPPER, Kind, Manifest, Ref, labels, uid
-from tensile.reconcile.rules.orphans import key_of as strays_key
-from tensile.reconcile.rules.services import PAUSE
+from tensile.reconcile.rules import orphans
+from tensile.reconcile.rules.mirror import PAUSE
 
 MANY = 30
 
@@ -163,7 +163,7 @@ async def test_many_that_are_merely_missing_are_held_back() -> None:
     await stage.restart()
     await stage.settle()
     assert len(await names(stage, SERVICE)) == len(await names(stage, ENDPOINT_SLICE)) == MANY
-    assert stage.world.problems[strays_key(A)].reason == "GuardHolds"
+    assert stage.world.problems[orphans.key_of(orphans.SERVICES.name, A)].reason == "GuardHolds"
     for number in range(MANY - 10):
         stage.clusters[UPPER].place(SERVICE, service(f"s-{number}"))
     await stage.settle()

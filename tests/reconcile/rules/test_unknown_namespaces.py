@@ -30,7 +30,7 @@ from tensile.kubelet.pods.service_account import secret_name
 from tensile.names import TOKEN_POD, UPPER_NAMESPACE
 from tensile.objects import CLAIM, ENDPOINT_SLICE, ROLE, ROLE_BINDING, SERVICE, SERVICE_ACCOUNT, Kind, Manifest
 from tensile.reconcile.desired import Decision, Rule, find_cache
-from tensile.reconcile.rules import claim_orphans, orphans
+from tensile.reconcile.rules import orphans
 from tensile.reconcile.world import Key, World
 
 NOWHERE = "nowhere"
@@ -98,13 +98,12 @@ def test_no_key_is_without_its_namespace() -> None:
     assert here.lowers[A].namespace("") == ""
 
 
-@pytest.mark.parametrize("key", [orphans.key_of(A), claim_orphans.key_of(A)], ids=["strays", "claim-orphans"])
-def test_what_is_merely_left_there_is_neither_looked_up_nor_ended(key: Key) -> None:
+@pytest.mark.parametrize("rule", [orphans.SERVICES, orphans.CLAIMS, orphans.RIGHTS], ids=lambda rule: rule.name)
+def test_what_is_merely_left_there_is_neither_looked_up_nor_ended(rule: Rule) -> None:
     """A name in no namespace would be read as that of no object, and the absence taken for a deletion."""
-    here = left()
-    (rule,) = (one for one in rules() if one.name == key.rule)
+    here, key = left(), orphans.key_of(rule.name, A)
     assert rule.decide(key, here) == Decision()
-    for kind in (SERVICE, ENDPOINT_SLICE, CLAIM):
+    for kind in (SERVICE, ENDPOINT_SLICE, CLAIM, ROLE, ROLE_BINDING):
         for entry in here.lowers[A].more[kind]:
             here.upper.more[kind].confirm_absent("", entry.name)
     assert rule.decide(key, here) == Decision()
@@ -119,6 +118,6 @@ def test_it_is_looked_after_again_when_the_namespace_is_known() -> None:
         put(here.lowers[A].more[kind], {**one, "metadata": {**one["metadata"], "namespace": "demo-team"}})
     found = {(key.rule, key.namespace) for rule in rules() for key in rule.keys(here, A)}
     assert {("service", "team"), ("slice", "team"), ("claim", "team"), ("account", "team"), ("rights", "team")} <= found
-    (rule,) = (one for one in rules() if one.name == claim_orphans.NAME)
-    (wanted,) = rule.decide(claim_orphans.key_of(A), here).wanted
+    (rule,) = (one for one in rules() if one.name == orphans.CLAIMS.name)
+    (wanted,) = rule.decide(orphans.key_of(rule.name, A), here).wanted
     assert "team" in str(wanted)

@@ -21,8 +21,7 @@ from tensile.names import (
 from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.rules import claim_rule
-from tensile.reconcile.rules.volume_rule import NAME, VolumeRule, key_of
-from tensile.reconcile.rules.volumes import PROVISIONED_BY, digest_below
+from tensile.reconcile.rules.volumes import NAME, PROVISIONED_BY, VolumeRule, digest_below, key_of
 from tensile.reconcile.world import World
 
 RULE = VolumeRule()

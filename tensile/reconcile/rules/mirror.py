@@ -1,0 +1,300 @@
+"""The skeleton of the rules for mirrored kinds: whether a copy is needed, whether it has an original, what follows.
+
+| | original exists | deletion seen | merely missing |
+|---|---|---|---|
+| needed by upper pods | create, update | delete | leave as it is |
+| kept by lower pods of ours alone | leave as it is | delete | leave as it is |
+| needed by nothing | delete | delete | delete |
+
+Each mirrored kind is one file, which states what is particular to it in a `MirroredKind`: what needs an object, and
+what its copy contains. A `MirrorRule` has the watches and keys that they share. `reconcile/watches.py` lists the rules;
+CONTRIBUTING.md tells how to add one.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import NamedTuple
+
+from tensile.kube.store import Cache, Delta, Entry, Index, Transform, keep_all
+from tensile.objects import UPPER, Kind, Manifest, Ref
+from tensile.reconcile.copies import (
+    asking,
+    changed_references,
+    entered,
+    inhabited,
+    keeps,
+    left,
+    left_below,
+    may_be_made,
+)
+from tensile.reconcile.desired import Absent, Decision, EmitEvent, MapKeys, Present, Watch, told_of
+from tensile.reconcile.ownership import copy_metadata, digest_marks, has_node, is_copy, node_begins
+from tensile.reconcile.pods.references import Reference
+from tensile.reconcile.rules import namespaces
+from tensile.reconcile.world import Key, LowerWorld, World
+from tensile.topology import Controller
+
+PAUSE = 5.0
+"""Seconds for which copies stay after the last pod of their namespace: often the next one comes soon."""
+
+
+class Need(Enum):
+    """What needs an object in a lower cluster: nothing, only lower pods of ours (`KEPT`), or upper pods (`ASKED`)."""
+
+    NONE = 0
+    KEPT = 1
+    ASKED = 2
+
+
+class Pair(NamedTuple):
+    """An upper object and its copy, either of which may be missing, and the caches that they are from.
+
+    `ref` is the place of the copy. The key has the upper namespace.
+    """
+
+    key: Key
+    ref: Ref
+    original: Entry | None
+    copy: Entry | None
+    originals: Cache
+    copies: Cache
+    lower: LowerWorld
+    world: World
+
+    @property
+    def above(self) -> Ref:
+        """The upper object."""
+        return Ref(UPPER, self.ref.kind, self.key.namespace, self.ref.name)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a lower pod of ours refers to the copy by its name."""
+        return keeps(self.lower, self.ref.kind.name, self.key.namespace, self.ref.name)
+
+    def referring(self) -> Iterator[Entry]:
+        """Yield the running or starting upper pods that refer to the object by its name."""
+        return asking(self.lower, self.world, self.ref.kind.name, self.key.namespace, self.ref.name)
+
+    def end(self, reason: str) -> Decision:
+        """Return the deletion of the copy, if there is one and it is ours."""
+        if self.copy is None or not is_copy(self.copy, self.world.owner):
+            return Decision()
+        return Decision((Absent(self.ref, self.copy.uid, reason),))
+
+    def copied(
+        self, original: Entry, content: Manifest, reason: str, sections: tuple[str, ...], *, independent: bool = False
+    ) -> Present:
+        """Return the copy as it should be: `content`, and the original's name, labels and annotations."""
+        kind, meta = self.ref.kind, copy_metadata(original.manifest(), self.world.owner, self.ref.namespace)
+        manifest = {"apiVersion": kind.api, "kind": kind.name, "metadata": meta, **content}
+        sections = ("metadata.labels", "metadata.annotations", *sections)
+        return Present(self.ref, manifest, reason, sections, replaceable=True, independent=independent)
+
+    def obstacle(self, askers: Iterable[Entry] | None = None) -> Decision | None:
+        """Return the decision while the copy must not be written, None if it may be.
+
+        Nothing is written while the Node is not ours or the namespace is not ready, and nothing is created for upper
+        pods (`askers`) that are all being deleted.
+        """
+        is_new = self.copy is None and askers is not None
+        if not has_node(self.lower, self.world) or (is_new and not may_be_made(askers or ())):
+            return Decision()
+        if not namespaces.ready(self.lower, self.key.namespace):
+            return Decision(depends_on=(namespaces.key_of(self.lower.name, self.key.namespace),))
+        return None
+
+    def told(self, words: str = "") -> Iterator[EmitEvent]:
+        """Yield an event on the original about the problem of the last attempt. `words` precede the message."""
+        if self.original is not None and self.key in self.world.problems:
+            yield from told_of(self.key, self.world, self.above, self.original.uid, words)
+
+
+def follow_deletion(pair: Pair, _: Need = Need.KEPT, *, guarded: bool = False, reason: str = "") -> Decision:
+    """Delete a copy whose original was seen deleted. One whose original is merely missing stays.
+
+    `guarded`: an orphan rule decides about copies of all but the object that was last seen deleted.
+    """
+    place, copy = (pair.key.namespace, pair.ref.name), pair.copy
+    departed = pair.originals.tombstone(*place)
+    if copy is None or departed is None or not departed.seen:
+        return Decision()
+    made_for = copy.facts.upper_uid
+    is_its = departed.uid == made_for or (not guarded and pair.originals.is_deleted(*place, made_for))
+    return pair.end(reason or f"the upper {pair.ref.kind.name} was deleted") if is_its else Decision()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MirroredKind:
+    """What is particular to one mirrored kind.
+
+    `need` returns what needs an object. `present` returns the decision while upper pods need it, and `missing` while it
+    does not exist above. `unneeded` is the reason to delete a copy that nothing needs. `concerns` reports whether a
+    lower without a copy has to look at an original that changed.
+
+    `on_original` and `on_copy` replace the keys for a change of one. `is_copy` reports whether a lower object of ours
+    is a copy at all. `digest_above`, `digest_below` and the indexes are those of the caches; the facts of lower objects
+    have `owner` and `upper_uid`. `cache` names the caches where they are fields of UpperWorld and LowerWorld.
+    """
+
+    kind: Kind
+    need: Callable[[Pair], Need]
+    present: Callable[[Pair, Entry], Decision]
+    missing: Callable[[Pair, Need], Decision] = follow_deletion
+    unneeded: str
+    concerns: Callable[[World, LowerWorld, Kind, Entry], bool]
+    on_original: MapKeys | None = None
+    on_copy: MapKeys | None = None
+    is_copy: Callable[[Entry], bool] = lambda _: True
+    digest_above: Transform = keep_all
+    digest_below: Transform = digest_marks
+    indexes_above: Mapping[str, Index] = field(default_factory=dict)
+    indexes_below: Mapping[str, Index] = field(default_factory=dict)
+    cache: str = ""
+
+
+class Users(NamedTuple):
+    """What needs the objects of a rule: a function for the keys of all that is needed now, and what changes that."""
+
+    used: Callable[[World, LowerWorld], Iterable[Key]]
+    watches: tuple[Watch, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MirrorRule:
+    """The rule for one mirrored kind, or for several that are needed together: then a key's name begins with the kind.
+
+    `controller` enables it; it is None for kinds whose caches all lowers have. `users` are what needs the objects.
+    `is_known` reports whether all that decisions rest on is listed, besides the originals and copies.
+    """
+
+    name: str
+    kinds: tuple[MirroredKind, ...]
+    controller: Controller | None = None
+    users: Users
+    is_known: Callable[[World, LowerWorld], bool] = lambda _, lower: lower.settled
+
+    def key_of(self, kind: Kind, lower: str, namespace: str, name: str) -> Key:
+        """Return the key of an object, by its upper namespace and name."""
+        return Key(self.name, lower, namespace, f"{kind.name}/{name}" if len(self.kinds) > 1 else name)
+
+    def watches(self) -> tuple[Watch, ...]:
+        """Watch the originals, the copies, and what needs them."""
+        return (*(watch for kind in self.kinds for watch in self._own_watches(kind)), *self.users.watches)
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Yield the keys of everything that is needed, and of every copy."""
+        here = world.lowers[lower]
+        found = set(self.users.used(world, here))
+        for one in self.kinds:
+            for copy in filter(one.is_copy, here.below(one.kind) or ()):
+                found.update(self._on_copy(one.kind, world, lower, Delta(None, copy)))
+        yield from sorted(found)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Return what should become of one copy; nothing from incomplete caches."""
+        lower = world.lowers[key.lower]
+        one, name = self.kinds[0], key.name
+        if len(self.kinds) > 1:
+            first, _, name = key.name.partition("/")
+            (one,) = [one for one in self.kinds if one.kind.name == first]
+        originals, copies = world.upper.cache(one.kind), lower.below(one.kind)
+        assert originals is not None
+        assert copies is not None
+        if not (originals.synced and copies.synced and self.is_known(world, lower)):
+            return Decision()
+        ref = Ref(lower.name, one.kind, lower.namespace(key.namespace), name)
+        original, copy = originals.get(key.namespace, name), copies.get(ref.namespace, name)
+        if copy is not None and not one.is_copy(copy):
+            return Decision()
+        pair = Pair(key, ref, original, copy, originals, copies, lower, world)
+        need = one.need(pair)
+        if need is Need.NONE:
+            return pair.end(one.unneeded)
+        if original is None:
+            return one.missing(pair, need)
+        return one.present(pair, original) if need is Need.ASKED else Decision()
+
+    def _own_watches(self, one: MirroredKind) -> Iterator[Watch]:
+        name = one.cache or one.kind.name
+        yield Watch(f"upper.{name}", one.on_original or partial(self._on_original, one))
+        yield Watch(name, one.on_copy or partial(self._on_copy, one.kind))
+
+    def _on_original(self, one: MirroredKind, world: World, lower: str, delta: Delta) -> tuple[Key, ...]:
+        here, entry = world.lowers[lower], delta.entry
+        copies = here.below(one.kind)
+        assert copies is not None
+        is_below = copies.get(here.namespace(entry.namespace), entry.name) is not None
+        if is_below or one.concerns(world, here, one.kind, entry):
+            return (self.key_of(one.kind, lower, entry.namespace, entry.name),)
+        return ()
+
+    def _on_copy(self, kind: Kind, world: World, lower: str, delta: Delta) -> Iterator[Key]:
+        copy = delta.entry
+        for namespace in world.lowers[lower].above(copy.namespace):
+            yield self.key_of(kind, lower, namespace, copy.name)
+
+
+def pods_referring(keys: Callable[[World, str, str, Iterable[Reference]], Iterable[Key]]) -> Users:
+    """Return the users of objects that pods refer to by name.
+
+    `keys` returns the keys for references of a pod, from the lower's name and the upper namespace.
+    """
+
+    def used(world: World, lower: LowerWorld) -> Iterator[Key]:
+        for pod in lower.upper_pods:
+            yield from keys(world, lower.name, pod.namespace, pod.facts.references)
+
+    def above(world: World, lower: str, delta: Delta) -> Iterable[Key]:
+        changed = changed_references(delta, world.topology.exclude_namespaces)
+        return keys(world, lower, delta.entry.namespace, changed) if changed else ()
+
+    def below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+        changed = changed_references(delta)
+        for namespace in world.lowers[lower].above(delta.entry.namespace) if changed else ():
+            yield from keys(world, lower, namespace, changed)
+
+    lives = ("terminal", "daemon", "references")
+    return Users(used, (Watch("upper_pods", above, facts=lives), Watch("pods", below, facts=("references",))))
+
+
+def pods_of_namespace(
+    keys: Callable[[World, LowerWorld, str], Iterable[Key]],
+    namespaces: Callable[[LowerWorld, World], Iterable[str]] = inhabited,
+) -> Users:
+    """Return the users of objects that all pods of their namespace need, with the node that those pods are bound to.
+
+    `keys` returns the keys of an upper namespace, and `namespaces` those that need such objects in a lower.
+    """
+
+    def used(world: World, lower: LowerWorld) -> Iterator[Key]:
+        for namespace in namespaces(lower, world):
+            yield from keys(world, lower, namespace)
+
+    def node(world: World, lower: str, delta: Delta) -> Iterable[Key]:
+        here = world.lowers[lower]
+        return used(world, here) if node_begins(here, delta) else ()
+
+    def on(change: Callable[[LowerWorld, Delta], str]) -> MapKeys:
+        def keys_of_change(world: World, lower: str, delta: Delta) -> Iterable[Key]:
+            here = world.lowers[lower]
+            namespace = change(here, delta)
+            return keys(world, here, namespace) if namespace else ()
+
+        return keys_of_change
+
+    lives = ("terminal", "daemon")
+    watches = (
+        Watch("upper_pods", on(entered), facts=lives),
+        Watch("upper_pods", on(left), delay=PAUSE, facts=lives),
+        Watch("pods", on(left_below), delay=PAUSE, facts=()),
+        Watch("upper.nodes", node),
+    )
+    return Users(used, watches)
+
+
+def names_in(kind: Kind, world: World, lower: LowerWorld, namespace: str) -> set[str]:
+    """Return the names of all objects of a kind in an upper namespace, on either side, by the index "namespace"."""
+    above = world.upper.more[kind].select("namespace", namespace)
+    return {one.name for one in (*above, *lower.more[kind].select("namespace", lower.namespace(namespace)))}

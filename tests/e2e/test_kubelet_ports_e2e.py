@@ -1,0 +1,174 @@
+"""Kubelet ports that are chosen once and stay, while lowers leave and come.
+
+Whatever an edit does, the Node says the port at which its own pods are reached, and kubectl reaches them.
+"""
+
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from enginekit import A, B, Edit, edit_lower
+from programkit import STAMP, Program, served, streaming
+from sitekit import Manifest, condition_of, is_ready
+
+from tensile.names import NOWHERE
+from tensile.sandbox.processes import choose
+from tensile.sandbox.sandbox import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+POD = {A: "web", B: "other"}
+"""The pod of each lower."""
+
+
+def in_row(*order: str) -> Edit:
+    """Make an edit that leaves these lowers, in this order."""
+
+    def edit(file: Manifest) -> None:
+        known = {lower["name"]: lower for lower in file["lowers"]}
+        file["lowers"] = [known[name] for name in order]
+
+    return edit
+
+
+class Row(Program):
+    """A program whose nodes get ports from `row` on."""
+
+    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+        super().__init__(sandbox, directory)
+        (self.row,) = choose([4])
+
+    def file(self, *edits: Edit) -> Manifest:
+        """Return the file without a word of the nodes' own ports."""
+        return super().file(self._by_place, *edits)
+
+    def _by_place(self, file: Manifest) -> None:
+        file["kubelet"]["port"] = self.row[0]
+        for lower in file["lowers"]:
+            del lower["node"]["kubeletPort"]
+
+    async def says(self, lower: str, port: int) -> None:
+        """Wait until a Node says a port."""
+        await self.upper.until(
+            f"/api/v1/nodes/{self.nodes[lower]}",
+            lambda one: one["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == port,
+        )
+
+    async def port(self, lower: str) -> int:
+        """Return the port that a Node says."""
+        node = await self.upper.read(f"/api/v1/nodes/{self.nodes[lower]}")
+        return int(node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"])
+
+    async def run(self, *lowers: str) -> None:
+        """Run the pods of these lowers, and nothing else."""
+        for lower, pod in POD.items():
+            found = await self.upper.read(self.pod_path(pod))
+            if found and lower not in lowers:
+                await self.upper.delete(self.pod_path(pod))
+                await self.upper.gone(self.pod_path(pod))
+            elif not found and lower in lowers:
+                await self.bind(pod, lower=lower)
+        for lower in lowers:
+            await self.upper.until(self.pod_path(POD[lower]), is_ready)
+
+    def log_below(self, lower: str) -> str:
+        """Return the container log of a lower pod; a log that does not exist yet begins with the pod's name."""
+        log = self.sites[lower].logs / self.namespace / POD[lower] / "main.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        if not log.exists() or not log.read_text():
+            log.write_text(f"{STAMP}{POD[lower]}\n")
+        return log.read_text().replace(STAMP, "")
+
+    async def answers(self, *lowers: str) -> None:
+        """See the pod of each of these lowers answer for itself: its log, and a command in it."""
+        for lower in lowers:
+            below = self.log_below(lower)
+            assert await self.kubectl("logs", POD[lower]) == (0, below, "")
+            assert await self.kubectl("exec", POD[lower], "--", "echo", lower) == (0, f"{lower}\n", "")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Row]:
+    """The program on a topology whose nodes have no ports of their own."""
+    async with served(sandbox, tmp_path_factory.mktemp("row"), Row) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def ports(program: Row) -> AsyncIterator[dict[str, int]]:
+    """The ports of both lowers' nodes, which are in the topology; and so again at the end."""
+    await program.reload()
+    for lower in (A, B):
+        await program.usable(program.nodes[lower])
+    yield {lower: await program.port(lower) for lower in (A, B)}
+    await program.reload()
+
+
+async def test_new_nodes_have_their_ports_by_place(program: Row, ports: dict[str, int]) -> None:
+    """From `kubelet.port` on; a lower that is taken out before another leaves the other's port alone.
+
+    So does one that is put in again, and a restart. A log of the other is followed through all edits.
+    """
+    assert ports == {A: program.row[0], B: program.row[1]}
+    await program.run(A, B)
+    async with streaming(program) as stream:
+        await program.run(A)
+        await program.reload(in_row(A))
+        await program.upper.gone(f"/api/v1/nodes/{program.nodes[B]}")
+        await program.reload(in_row(B, A))
+        await program.usable(program.nodes[B])
+        await program.says(B, program.row[1])
+        await program.says(A, program.row[0])
+        await stream.carries("after another one left and came back before it")
+    await program.run(B)
+    await program.reload(in_row(B))
+    await program.upper.gone(f"/api/v1/nodes/{program.nodes[A]}")
+    await program.says(B, program.row[1])
+    await program.answers(B)
+    await program.stop()
+    await program.start(in_row(B))
+    await program.says(B, program.row[1])
+    await program.answers(B)
+    await program.reload(in_row(B, A))
+    await program.usable(program.nodes[A])
+    await program.says(A, program.row[2])
+    await program.says(B, program.row[1])
+    await program.run(A, B)
+    await program.answers(A, B)
+
+
+async def test_one_that_left_with_pods_keeps_its_port_until_it_is_empty(program: Row, ports: dict[str, int]) -> None:
+    """Those behind it in the file stay where they are, and all are reached."""
+    await program.run(A, B)
+    await program.reload(in_row(B))
+    await program.upper.until(
+        f"/api/v1/nodes/{program.nodes[A]}", lambda one: condition_of(one, "InTopology").get("status") == "False"
+    )
+    for lower, port in ports.items():
+        await program.says(lower, port)
+    await program.answers(A, B)
+    await program.run(B)
+    await program.upper.gone(f"/api/v1/nodes/{program.nodes[A]}")
+    await program.says(B, ports[B])
+    await program.answers(B)
+
+
+async def test_a_port_that_another_program_has_is_said_and_had_when_it_is_free(
+    program: Row, ports: dict[str, int]
+) -> None:
+    """Meanwhile the Node says none, so that nobody else is asked for its pods; the other lower is reached."""
+    await program.run(A, B)
+    since, port = program.log.stat().st_size, program.row[-1]
+    with socket.create_server(("127.0.0.1", port)):
+        await program.reload(edit_lower(B, node={"kubeletPort": port}))
+        await program.logged(f"port {port} on 127.0.0.1: is taken", since)
+        await program.says(B, NOWHERE)
+        await program.answers(A)
+    await program.says(B, port)
+    await program.answers(A, B)
+    assert program.log.read_text()[since:].count("is taken") == 1
+    await program.reload()
+    await program.says(A, ports[A])
+    await program.says(B, port)

@@ -1,0 +1,275 @@
+"""The skeleton of mirrored kinds, by a kind that this file defines: what a file in rules/ has to state, and no more."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from loopkit import Noted
+from virtualtime import in_virtual_time
+from worldkit import (
+    NOW,
+    STRANGER,
+    A,
+    decided,
+    drop,
+    home,
+    lose,
+    marked,
+    put,
+    raised,
+    reload,
+    space,
+    synced,
+    thing,
+    twin,
+    upper_pod,
+    world,
+)
+
+from tensile.kube.cluster import Selection
+from tensile.kube.store import Entry
+from tensile.names import OWNER, UPPER_UID
+from tensile.objects import NAMESPACE, NETWORK_POLICY, UPPER, Kind, Manifest, Ref, annotations, labels, uid
+from tensile.reconcile import watches
+from tensile.reconcile.copies import is_inhabited, keeps_namespace
+from tensile.reconcile.desired import Decision
+from tensile.reconcile.dryrun.cluster import DryRunCluster
+from tensile.reconcile.loop import Loop, Timing
+from tensile.reconcile.pods.index import by_namespace
+from tensile.reconcile.rules import namespaces
+from tensile.reconcile.rules.mirror import (
+    PAUSE,
+    MirroredKind,
+    MirrorRule,
+    Need,
+    Pair,
+    follow_deletion,
+    names_in,
+    pods_of_namespace,
+)
+from tensile.reconcile.world import Key, LowerWorld, World
+
+# What the file of a new kind would contain: NetworkPolicies, in each lower where pods of their namespace are.
+
+
+def _need(pair: Pair) -> Need:
+    if "Service" not in pair.lower.spec.controllers:
+        return Need.NONE
+    if is_inhabited(pair.lower, pair.key.namespace, pair.world):
+        return Need.ASKED
+    return Need.KEPT if keeps_namespace(pair.lower, pair.key.namespace) else Need.NONE
+
+
+def _present(pair: Pair, original: Entry) -> Decision:
+    obstacle = pair.obstacle(pair.lower.upper_pods.select("living", pair.key.namespace))
+    if obstacle is not None:
+        return obstacle
+    content = {"spec": original.manifest()["spec"]}
+    return Decision((*pair.told(), pair.copied(original, content, "pods of its namespace are there", ("spec",))))
+
+
+def _concerns(world: World, lower: LowerWorld, _: Kind, original: Entry) -> bool:
+    return is_inhabited(lower, original.namespace, world)
+
+
+def _of_namespace(world: World, lower: LowerWorld, namespace: str) -> Iterator[Key]:
+    for name in sorted(names_in(NETWORK_POLICY, world, lower, namespace)):
+        yield Key("policy", lower.name, namespace, name)
+
+
+RULE = MirrorRule(
+    name="policy",
+    kinds=(
+        MirroredKind(
+            kind=NETWORK_POLICY,
+            need=_need,
+            present=_present,
+            unneeded="no pod of its namespace is here any more",
+            concerns=_concerns,
+            indexes_above={"namespace": by_namespace},
+            indexes_below={"namespace": by_namespace},
+        ),
+    ),
+    controller="Service",
+    users=pods_of_namespace(_of_namespace),
+)
+
+# What the line in `watches.MIRRORED` would bring about.
+
+
+def watching(of: World) -> World:
+    """Let a world have the caches of the kind, on both sides."""
+    above, below = followed()
+    of.upper.more[NETWORK_POLICY], of.lowers[A].more[NETWORK_POLICY] = watches.cache_of(above), watches.cache_of(below)
+    synced(of.upper.more)
+    synced(of.lowers[A].more)
+    return of
+
+
+def followed() -> list[watches.WatchedKind]:
+    """Return what is watched of the kind once its rule is in the table."""
+    table = watches.follows([*watches.MIRRORED, RULE])
+    return [one for one in table["Service"] if one.kind == NETWORK_POLICY]
+
+
+KEY = Key("policy", A, "default", "shut")
+REF = Ref(A, NETWORK_POLICY, "default", "shut")
+
+
+def policy(*types: str) -> Manifest:
+    """Make the policy above."""
+    made = thing("NetworkPolicy", "shut", api=NETWORK_POLICY.api, labels={"team": "blue"})
+    return {**made, "spec": {"podSelector": {}, "policyTypes": list(types or ("Ingress",))}}
+
+
+def inhabited() -> World:
+    """Make a world where a pod is bound to lower-a, whose node and namespace are there."""
+    here = watching(world(f"name: {A}"))
+    raised(here)
+    home(here)
+    put(here.lowers[A].upper_pods, upper_pod())
+    return here
+
+
+def copied(here: World) -> World:
+    """Let the original be above, and its copy below as the engine makes it."""
+    original = put(here.upper.more[NETWORK_POLICY], policy())
+    put(here.lowers[A].more[NETWORK_POLICY], marked(original.manifest(), original.uid, uid="below"))
+    return here
+
+
+def verbs(here: World) -> list[str]:
+    """Return what the rule has done."""
+    return [step.verb for step in decided(RULE, KEY, here)[1].steps]
+
+
+def standing(here: World) -> dict[str, DryRunCluster]:
+    """Return clusters in memory with the namespace, which the world's caches of the kind follow."""
+    clusters = {name: DryRunCluster(name, now=lambda: NOW) for name in (UPPER, A)}
+    clusters[UPPER].follow(NETWORK_POLICY, here.upper.more[NETWORK_POLICY], lambda _: True)
+    clusters[A].follow(NETWORK_POLICY, here.lowers[A].more[NETWORK_POLICY], lambda one: OWNER in labels(one))
+    for cluster in clusters.values():
+        cluster.place(NAMESPACE, space())
+    return clusters
+
+
+@in_virtual_time
+async def test_a_copy_is_made_updated_and_deleted_with_its_original() -> None:
+    """By the whole loop, on clusters in memory; and with the last pod of the namespace."""
+    here, noted = inhabited(), Noted()
+    clusters = standing(here)
+    above, below = clusters[UPPER], clusters[A]
+    loop = Loop(here, (RULE,), clusters, noted, Timing(lambda: NOW, lambda: 0.5))
+    loop.open(A)
+
+    async def copy() -> Manifest:
+        """Return the copy when the loop is quiet, {} for none."""
+        await loop.wait_idle()
+        return below.find(*REF[1:]) or {}
+
+    stored = above.place(NETWORK_POLICY, policy())
+    made = await copy()
+    assert (made["spec"], labels(made)["team"]) == (policy()["spec"], "blue")
+    assert (labels(made)[OWNER], annotations(made)[UPPER_UID]) == (here.owner.mark, uid(stored))
+    above.alter(REF._replace(cluster=UPPER), lambda one: one["spec"].update(policyTypes=["Egress"]))
+    assert (await copy())["spec"] == policy("Egress")["spec"]
+    await above.delete(REF._replace(cluster=UPPER), uid=uid(stored))
+    assert await copy() == {}
+    above.place(NETWORK_POLICY, {**policy(), "metadata": policy()["metadata"] | {"uid": "anew"}})
+    assert await copy() != {}
+    drop(here.lowers[A].upper_pods, "web")
+    await asyncio.sleep(PAUSE + 1)
+    assert await copy() == {}
+    assert noted.verbs() == [f"{verb} shut" for verb in ("create", "patch", "delete", "create", "delete")]
+    await loop.close(A)
+
+
+FATES = {
+    ("switched off", "there"): ["delete"],
+    ("asked", "there"): [],
+    ("asked", "deleted"): ["delete"],
+    ("asked", "missing"): [],
+    ("asked", "read missing"): [],
+    ("kept", "changed"): [],
+    ("kept", "deleted"): ["delete"],
+    ("kept", "missing"): [],
+    ("kept", "read missing"): [],
+    ("unneeded", "there"): ["delete"],
+    ("unneeded", "deleted"): ["delete"],
+    ("unneeded", "missing"): ["delete"],
+}
+"""What is done with a copy that is up to date: by what needs it, and what became of its original."""
+
+
+@pytest.mark.parametrize(("need", "original"), FATES, ids=map(" ".join, FATES))
+def test_what_becomes_of_a_copy(need: str, original: str) -> None:
+    """The table at the head of mirror.py; a copy of another owner is left alone in each case."""
+    here = copied(inhabited())
+    lower = here.lowers[A]
+    if need == "switched off":
+        reload(here, f"name: {A}, controllers: []")
+    elif need != "asked":
+        drop(lower.upper_pods, "web")
+    if need == "kept":
+        put(lower.pods, twin(upper_pod()))
+    originals = here.upper.more[NETWORK_POLICY]
+    if original == "changed":
+        put(originals, policy("Egress"))
+    elif original == "deleted":
+        drop(originals, "shut")
+    elif original != "there":
+        lose(originals, "shut")
+    if original == "read missing":
+        originals.confirm_absent("default", "shut", sought="NetworkPolicy-shut")
+    assert verbs(here) == FATES[need, original]
+    put(lower.more[NETWORK_POLICY], marked(policy(), "NetworkPolicy-shut", STRANGER))
+    assert verbs(here) == []
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_an_older_copy_goes_when_its_successors_deletion_is_seen(guarded: bool) -> None:  # noqa: FBT001 - a parameter
+    """Unless an orphan rule decides about that, within the guard."""
+    here = copied(inhabited())
+    originals, copies = here.upper.more[NETWORK_POLICY], here.lowers[A].more[NETWORK_POLICY]
+    put(originals, {**policy(), "metadata": policy()["metadata"] | {"uid": "successor"}})
+    drop(originals, "shut")
+    pair = Pair(KEY, REF, None, copies.get("default", "shut"), originals, copies, here.lowers[A], here)
+    assert bool(follow_deletion(pair, guarded=guarded).wanted) is not guarded
+
+
+def test_nothing_is_written_before_it_can_be_used() -> None:
+    """Neither without the namespace, nor on a node that is not ours, nor anew for a pod that is going."""
+    here = inhabited()
+    put(here.upper.more[NETWORK_POLICY], policy())
+    assert verbs(here) == ["create"]
+    put(here.lowers[A].upper_pods, upper_pod(deletionTimestamp="2026-03-01T12:00:00Z"))
+    assert verbs(here) == []
+    put(here.lowers[A].upper_pods, upper_pod())
+    drop(here.lowers[A].namespaces, "default", "")
+    assert decided(RULE, KEY, here)[0] == Decision(depends_on=(namespaces.key_of(A, "default"),))
+    home(here)
+    drop(here.upper.nodes, A, "")
+    assert decided(RULE, KEY, here)[0] == Decision()
+
+
+@pytest.mark.parametrize("which", ["originals", "copies", "pods"])
+def test_nothing_is_decided_from_incomplete_caches(which: str) -> None:
+    """What is missing there may exist."""
+    here = copied(inhabited())
+    drop(here.lowers[A].upper_pods, "web")
+    lower = here.lowers[A]
+    caches = {"originals": here.upper.more[NETWORK_POLICY], "copies": lower.more[NETWORK_POLICY], "pods": lower.pods}
+    assert verbs(here) == ["delete"]
+    caches[which].mark_stale()
+    assert decided(RULE, KEY, here)[0] == Decision()
+
+
+def test_the_line_in_the_table_says_what_is_watched() -> None:
+    """All originals above, and below our copies alone, each with its marks."""
+    above, below = followed()
+    owner = world().owner
+    assert (above.kind, above.above, above.selection(owner)) == (NETWORK_POLICY, True, Selection())
+    assert (below.kind, below.above) == (NETWORK_POLICY, False)
+    assert below.selection(owner) == Selection(labels=f"{OWNER}={owner.mark}")
+    (copy,) = copied(inhabited()).lowers[A].more[NETWORK_POLICY]
+    assert (copy.facts.owner, copy.facts.upper_uid) == (owner.mark, "NetworkPolicy-shut")

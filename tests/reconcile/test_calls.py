@@ -1,0 +1,108 @@
+"""How many calls an event takes on its way through the engine: a change that makes it a longer one shows here.
+
+The clusters in memory do not count, only what the engine itself calls.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import orjson
+import pytest
+from stagekit import Stage
+from virtualtime import in_virtual_time
+from worldkit import A, upper_pod, written
+
+import tensile
+from tensile.objects import NAMESPACE, POD, UPPER, Manifest, Ref
+
+HOME = str(Path(tensile.__file__).parent)
+CLUSTERS = ("/reconcile/dryrun/", "/tests/")
+THEN = "2026-03-01T12:00:01Z"
+BELOW = Ref(A, POD, "default", "web")
+KINDS = ("PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
+READY = {
+    "phase": "Running",
+    "startTime": THEN,
+    "podIP": "10.1.1.1",
+    "podIPs": [{"ip": "10.1.1.1"}],
+    "hostIP": "10.0.0.9",
+    "hostIPs": [{"ip": "10.0.0.9"}],
+    "conditions": [{"type": kind, "status": "True", "lastTransitionTime": THEN} for kind in KINDS],
+    "containerStatuses": [
+        {
+            "name": "main",
+            "ready": True,
+            "started": True,
+            "restartCount": 0,
+            "image": "i",
+            "imageID": "i",
+            "containerID": "x://1",
+            "state": {"running": {"startedAt": THEN}},
+        }
+    ],
+}
+
+
+@contextmanager
+def counted(calls: Counter[str]) -> Iterator[None]:
+    """Count the engine's calls by file in the block."""
+
+    def count(frame: FrameType, event: str, _value: object) -> None:
+        name, caller = frame.f_code.co_filename, frame.f_back.f_code.co_filename if frame.f_back else ""
+        is_ours = event == "call" and name.startswith(HOME) and not any(one in name + caller for one in CLUSTERS)
+        calls[name] += is_ours
+
+    sys.setprofile(count)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+async def trip(change: Callable[[Manifest], None]) -> tuple[int, int]:
+    """Let a mirrored pod's lower pod change once it has a node, and return the calls and the files that this took."""
+    stage, calls = Stage(), Counter[str]()
+    stage.raise_nodes()
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "uid": "ns"}}
+    stage.clusters[UPPER].place(NAMESPACE, written(space))
+    stage.start()
+    await stage.settle()
+    status = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
+    stage.clusters[UPPER].place(POD, written(upper_pod(status=status)))
+    await stage.settle()
+    _edit(stage, lambda pod: pod["spec"].update(nodeName="n1"))
+    await stage.settle()
+    with counted(calls):
+        _edit(stage, change)
+        await stage.settle()
+    await stage.stop()
+    return calls.total(), len(+calls)
+
+
+def _edit(stage: Stage, change: Callable[[Manifest], None]) -> None:
+    pod: Manifest = orjson.loads(orjson.dumps(stage.find(BELOW)))
+    change(pod)
+    stage.clusters[A].place(POD, written(pod))
+
+
+def managed(pod: Manifest) -> None:
+    """Let the kubelet's entry in managedFields change, which no decision reads."""
+    book = {"manager": "kubelet", "operation": "Update", "subresource": "status", "time": THEN}
+    pod["metadata"]["managedFields"] = [*pod["metadata"]["managedFields"], book]
+
+
+@pytest.mark.parametrize(
+    ("change", "most", "files"),
+    [(lambda pod: pod.update(status=READY), 350, 20), (managed, 60, 10)],
+    ids=["ready", "no change"],
+)
+@in_virtual_time
+async def test_an_event_takes_few_calls(change: Callable[[Manifest], None], most: int, files: int) -> None:
+    """From the watch below to the status above and its answer, or to the comparison that ends it."""
+    calls, seen = await trip(change)
+    assert 0 < calls <= most
+    assert seen <= files
