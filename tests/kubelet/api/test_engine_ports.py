@@ -6,6 +6,7 @@ Certificates are asked for where none are given, and what cannot be had is said 
 import asyncio
 import socket
 import ssl
+from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -279,7 +280,7 @@ def test_only_ports_of_our_own_nodes_from_kubelet_port_on_are_kept() -> None:
     """A person who writes another into a Node's status has the engine listen nowhere else."""
     here = world()
     for name, port, is_ours in (("lower-a", 10361, True), ("lower-b", 22, True), ("edge", 10362, False)):
-        node = raised(here, name).manifest() if is_ours else thing("Node", name, "")
+        node = deepcopy(raised(here, name).manifest()) if is_ours else thing("Node", name, "")
         node["status"] = {**node.get("status", {}), "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
         put(here.upper.nodes, node)
     assert noted_ports(here) == {"lower-a": 10361}
