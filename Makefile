@@ -59,13 +59,13 @@ unit: $(BIN)/.installed ## Tests of decisions and protocols, without control pla
 test: setup ## Those, and the engine on real control planes, in one sandbox
 	$(TEST) -n 3 -m "not slow"
 
-# The release of Kubernetes beside the pinned one on which the main job is tested (tests/e2e/test_older_kubernetes.py).
-# Where it cannot be built, those tests are skipped, with the reason.
-OLDER = $(shell sed -n 's/^OLDER = "\(.*\)"/\1/p' tests/e2e/test_older_kubernetes.py)
 touched: setup ## Of what test-all adds to test, what a change since BASE touches; BASE is where the branch left origin/main
 	@tests=$$($(BIN)/python tests/kit/touched.py); [ -z "$$tests" ] || $(TEST) -n 2 -m slow $$tests || [ $$? -eq 5 ]
 
 test-all touched: export TENSILE_THOROUGH = 1
+# The release of Kubernetes beside the pinned one on which the main job is tested (tests/e2e/test_older_kubernetes.py).
+# Where it cannot be built, those tests are skipped, with the reason.
+OLDER = $(shell sed -n 's/^OLDER = "\(.*\)"/\1/p' tests/e2e/test_older_kubernetes.py)
 
 test-all: setup ## Every test: also sandboxes of their own, campaigns, documentation, demo, installation (30 min)
 	-TENSILE_KUBERNETES_VERSION=$(OLDER) $(BIN)/tensile sandbox prepare

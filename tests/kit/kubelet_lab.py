@@ -37,7 +37,7 @@ UNPAUSED = 1 << 30
 """Limit of a stream's buffer that is never reached: TLS on uvloop loses what comes before an end while it pauses."""
 
 QUICK = ConnectionLimits(
-    head=16 * 1024, unknown=16 * 1024, asking=2.0, handshake=2.0, answering=5.0, leaving=0.3, waiting=4
+    head=16 * 1024, unknown=16 * 1024, asking=2.0, handshake=2.0, answering=2.0, leaving=0.3, waiting=4
 )
 
 

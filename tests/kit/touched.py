@@ -19,6 +19,7 @@ RULES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("bench/",), (BENCH,)),
     (("docs/", "README.md", "topology.example.yaml", "tensile/cli/"), ("tests/docs/test_run.py",)),
     (("Dockerfile", "pyproject.toml", "requirements", "tensile/sandbox/binaries.py"), ("tests/packaging",)),
+    (("docs/versions.md", "tensile/sandbox/binaries.py", "tensile/kube/"), ("tests/e2e/test_older_kubernetes.py",)),
     (
         ("tensile/sandbox/",),
         (

@@ -111,8 +111,8 @@ BUGS = (
     Bug(
         "a pod gets the status of an older one of its name",
         "tensile/reconcile/pods/index.py",
-        "return is_mirror(lower_pod, owner) and bool(lower_pod.facts.upper_uid == upper_pod.uid)",
-        "return is_mirror(lower_pod, owner)",
+        "return bool(facts.upper_uid == upper_pod.uid and facts.owner == owner.mark)",
+        "return bool(facts.owner == owner.mark)",
         (*_tests("kubelet/pods/rule"), *_tests("reconcile/pods/index")),
     ),
     Bug(
@@ -153,14 +153,14 @@ BUGS = (
     Bug(
         "a pod comes back from a terminal phase",
         "tensile/kubelet/pods/status.py",
-        "    if is_terminal(seen) and _phase(lower_pod) != seen:\n        return None\n",
+        "    if upper.phase in TERMINAL and lower.phase != upper.phase:\n        return None\n",
         "",
         _tests("kubelet/pods/status"),
     ),
     Bug(
         "a denied pod is called Failed",
         "tensile/kubelet/pods/status.py",
-        'fields = {"phase": status_of(upper_pod).get("phase") or "Pending", "reason"',
+        'fields = {"phase": upper.phase, "reason"',
         'fields = {"phase": "Failed", "reason"',
         _tests("kubelet/pods/status_own"),
     ),
@@ -258,7 +258,7 @@ BUGS = (
     Bug(
         "a pod that somebody deleted is made again",
         "tensile/policy/descheduler/recreate.py",
-        "if pod.facts.terminating and _is_disrupted(pod):",
+        "if pod.facts.terminating and pod.facts.disrupted:",
         "if pod.facts.terminating:",
         _tests("policy/descheduler/recreate"),
     ),

@@ -6,6 +6,7 @@ Certificates are asked for where none are given, and what cannot be had is said 
 import asyncio
 import socket
 import ssl
+from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -228,10 +229,10 @@ def test_nodes_follow_kubelet_port_where_no_node_is_yet() -> None:
 
 def test_a_lower_that_is_taken_out_or_put_in_before_others_shifts_nobody() -> None:
     """Whether this engine serves them already, or reads from their Nodes where they were."""
-    before, now = automatic("lower-0", "lower-1"), automatic("lower-1", "new")
+    before, now = automatic("lower-0", "lower-1"), automatic("new", "lower-1")
     for there, noted in ((joined(before, lower_1=10351), {}), ({}, {"lower-1": 10351})):
         found = endpoints_of(now, there, Known, noted)
-        assert {node: one.address[1] for node, one in found.items()} == {"lower-1": 10351, "new": 10352}
+        assert {node: one.address[1] for node, one in found.items()} == {"new": 10350, "lower-1": 10351}
     added = automatic("new", "lower-0", "lower-1")
     found = endpoints_of(added, joined(before, lower_0=10350, lower_1=10351), Known, {})
     assert {node: one.address[1] for node, one in found.items()} == {
@@ -279,9 +280,9 @@ def test_only_ports_of_our_own_nodes_from_kubelet_port_on_are_kept() -> None:
     """A person who writes another into a Node's status has the engine listen nowhere else."""
     here = world()
     for name, port, is_ours in (("lower-a", 10361, True), ("lower-b", 22, True), ("edge", 10362, False)):
-        node = raised(here, name).manifest() if is_ours else thing("Node", name, "")
-        status = {**node.get("status", {}), "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
-        put(here.upper.nodes, {**node, "status": status})
+        node = deepcopy(raised(here, name).manifest()) if is_ours else thing("Node", name, "")
+        node["status"] = {**node.get("status", {}), "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
+        put(here.upper.nodes, node)
     assert noted_ports(here) == {"lower-a": 10361}
     reload(here, more="kubelet: {port: 20000}\n")
     assert noted_ports(here) == {}
