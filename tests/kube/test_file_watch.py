@@ -269,9 +269,13 @@ async def test_a_file_that_is_watched_no_more_is_not_heard_of(file: Path) -> Non
         moved = here.watcher.watch(watched([file]), lambda: here.heard.put_nowait("moved"))
         async with heard(here.watcher, file):
             put(file, "one")
-        assert {await here.next(), await here.next()} == {"gone", "moved"}
+        told = {await here.next()}
+        while told != {"gone", "moved"}:
+            told.add(await here.next())
         gone.close()
         moved.follow(watched([other]))
+        while not here.heard.empty():  # the system may tell of one write twice
+            here.heard.get_nowait()
         async with heard(here.watcher, file):
             put(file, "two")
         assert here.heard.empty()
