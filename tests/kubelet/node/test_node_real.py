@@ -88,7 +88,7 @@ class Virtual:
 async def virtual(sandbox: "Sandbox") -> AsyncIterator[Virtual]:
     """A node of the test's own, made by the loop, and gone afterwards."""
     upper = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
-    made = Virtual(upper, Site(sandbox.clusters[UPPER]))
+    made = Virtual(upper, Site(sandbox.clusters["upper"]))
     made.loop.open(made.name)
     await made.loop.wait_idle()
     yield made
