@@ -153,7 +153,7 @@ class Rig:
             known = now
 
     async def _remove_namespaces(self, site: Site) -> None:
-        """Delete the lower namespaces that the engine created; nobody waits for it."""
+        """Start the deletion of the lower namespaces that the engine created."""
         for one in await site.items(f"/api/v1/namespaces?labelSelector={OWNER}={self.mark}"):
             try:
                 await patiently(lambda one=one: site.delete(f"/api/v1/namespaces/{one['metadata']['name']}"), LIMIT)

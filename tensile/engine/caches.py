@@ -11,7 +11,6 @@ from tensile.kube.cluster import Selection
 from tensile.kube.fleet import InformerSpec
 from tensile.kube.store import Cache
 from tensile.kubelet.node import capacity, status
-from tensile.kubelet.node.capacity import node_offer
 from tensile.kubelet.node.rule import NodeRule
 from tensile.kubelet.pods import service_account, unbound
 from tensile.kubelet.pods.rule import PodRule
@@ -116,7 +115,7 @@ def lower_world(
         accounts=Cache(existence),
         config_maps=Cache(checked(CONFIG_MAP, digest_marks), ownership.INDEXES),
         secrets=Cache(checked(SECRET, service_account.digest), service_account.INDEXES),
-        nodes=Cache(node_offer, capacity.INDEXES),
+        nodes=Cache(capacity.node_offer, capacity.INDEXES),
         more=watches.caches(above=False),
         naming=naming if spec.namespaces.mapping == "prefix" else None,
         mark=naming.mark if naming is not None else "",

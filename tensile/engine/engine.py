@@ -117,8 +117,9 @@ class Engine:
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
         with suppress(Denied):  # without Nodes to be read there are none to be served
             await self.clusters.fleet[UPPER].listed(world.upper.nodes)
-        await self.ports.open(self._endpoints())
-        await self.ports.serve(self._endpoints())  # requests certificates, in a standby too
+        endpoints = self._endpoints()
+        await self.ports.open(endpoints)
+        self.ports.request_certificates(endpoints)
 
     async def _made_world(self) -> World:
         """Return the world when the upper cluster has responded; raises TensileError for a port in use before that.

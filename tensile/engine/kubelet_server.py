@@ -86,8 +86,16 @@ class KubeletServers:
         for node in self._enrolling.keys() - endpoints.keys():
             await _ended(self._enrolling.pop(node))
         self._log_changes({node: str(error) for node, error in (await self._server.serve(endpoints)).items()})
-        for node in endpoints:
-            self._enrol(node)
+        self.request_certificates(endpoints)
+
+    def request_certificates(self, nodes: Iterable[str]) -> None:
+        """Request a certificate for each of these nodes, if no files are given and none is requested yet."""
+        if self._enrolment is None:
+            return
+        for node in nodes:
+            if node not in self._enrolling:
+                work = partial(self._enrolment.run, node)
+                self._enrolling[node] = supervised(f"certificate of {node}", work)
 
     async def stop(self, node: str) -> None:
         """End all streams of a node; it is served again with the next `serve`."""
@@ -113,12 +121,6 @@ class KubeletServers:
             if self.port(node):
                 _log.info("logs and exec of a virtual node are served again", node=node, port=self.port(node))
         self._errors = errors
-
-    def _enrol(self, node: str) -> None:
-        """Request a certificate if no files are given and none is requested yet."""
-        if self._enrolment is not None and node not in self._enrolling:
-            work = partial(self._enrolment.run, node)
-            self._enrolling[node] = supervised(f"certificate of {node}", work)
 
 
 class PortClaim(NamedTuple):

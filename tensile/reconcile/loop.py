@@ -200,17 +200,25 @@ class Loop:
 
     def _changed(self, routes: list[Watch], lower: str, cache: Cache, delta: Delta) -> None:
         """Enqueue the keys that a change affects. Objects of a first list are handled together, in rule order."""
-        if lower not in self._queues or (delta.before is None and cache not in self._complete):
-            return
-        changed = changed_facts(delta)
+        if lower in self._queues and self._is_news(cache, delta):
+            self._enqueue(routes, lower, delta, changed_facts(delta))
+
+    def _changed_above(self, routes: list[Watch], cache: Cache, delta: Delta) -> None:
+        """Do the same for every lower."""
+        if self._is_news(cache, delta):
+            changed = changed_facts(delta)
+            for lower in self._queues:
+                self._enqueue(routes, lower, delta, changed)
+
+    def _is_news(self, cache: Cache, delta: Delta) -> bool:
+        """Report whether a change is more than one object of a first list."""
+        return delta.before is not None or cache in self._complete
+
+    def _enqueue(self, routes: list[Watch], lower: str, delta: Delta, changed: frozenset[str] | None) -> None:
         for _, keys, delay, facts in routes:
             if facts is None or changed is None or not changed.isdisjoint(facts):
                 for key in keys(self._world, lower, delta):
                     self.add(key, delay)
-
-    def _changed_above(self, routes: list[Watch], cache: Cache, delta: Delta) -> None:
-        for lower in self._queues:
-            self._changed(routes, lower, cache, delta)
 
     def _start(self, key: Key) -> Work | None:
         """Decide synchronously. Return the remaining asynchronous work."""

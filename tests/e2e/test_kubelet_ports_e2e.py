@@ -165,7 +165,7 @@ async def test_one_that_left_with_pods_keeps_its_port_until_it_is_empty(program:
 async def test_a_port_that_another_program_has_is_said_and_had_when_it_is_free(
     program: Row, ports: dict[str, int]
 ) -> None:
-    """Meanwhile the Node says none, so that nobody else is asked for its pods; the other lower is reached."""
+    """Meanwhile the Node says none, so that no other server is asked for its pods; the other lower is reached."""
     await program.run(A, B)
     since, port = program.log.stat().st_size, program.row[-1]
     with socket.create_server(("127.0.0.1", port)):

@@ -67,7 +67,6 @@ RULES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
             "tests/kube/test_fleet_real.py",
         ),
     ),
-    (("tensile/sandbox/",), ("tests/e2e/test_older_kubernetes.py",)),
     (("tensile/kubelet/api/",), ("tests/e2e/test_streams.py", "tests/faults/test_kubectl_real.py")),
     (
         ("tensile/kubelet/node/", "tensile/kubelet/pods/"),

@@ -349,7 +349,7 @@ async def telemetry_for_everybody(stage: Stage) -> None:
 
 
 async def _inhabited(stage: Stage) -> None:
-    """Create somebody's pod in namespace default of the first lower."""
+    """Create a foreign pod in namespace default of the first lower cluster."""
     spec = {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": "app:1"}]}
     await stage.make(A, f"{DEFAULT}/pods", {"metadata": {"name": stage.user}, "spec": spec})
 

@@ -42,7 +42,7 @@ def thought_up(seed: int, most: int = MOST) -> list[Action]:
 
 
 class Play:
-    """Carries actions out by somebody's hands; `node_of` gives the virtual node of a lower."""
+    """Carries actions out as another client; `node_of` gives the virtual node of a lower."""
 
     def __init__(self, hands: Hands, node_of: Callable[[str], str] = str) -> None:
         self._hands = hands

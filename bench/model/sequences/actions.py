@@ -210,13 +210,13 @@ class Play:
                 self._alter(lower, POD, PODS[number % 3], {"status": status})
 
     def _kill(self, number: int) -> None:
-        """Remove a lower pod that nobody deleted in the upper cluster."""
+        """Remove a lower pod whose upper pod was not deleted."""
         for lower, found in self._mirrors(PODS[number % 3]):
             self.model.killed.add(upper_uid_of(found))
             self.stage.clusters[lower].vanish(_ref(lower, POD, PODS[number % 3]))
 
     async def _evict(self, number: int) -> None:
-        """Delete a lower pod as somebody else."""
+        """Delete a lower pod as another client."""
         for lower, found in self._mirrors(PODS[number % 3]):
             self.model.killed.add(upper_uid_of(found))
             await self._ask(lower, POD, PODS[number % 3])

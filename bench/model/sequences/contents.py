@@ -5,7 +5,7 @@ from bench.model.sequences.model import LABEL
 from tensile.objects import Kind
 
 DRIFTED = 999
-"""A number of no action: what somebody writes below."""
+"""The number of no action: what another client writes to the lower cluster."""
 
 
 def content(kind: Kind, number: int) -> Manifest:
