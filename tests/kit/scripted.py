@@ -104,13 +104,13 @@ class Apiserver:
         self.asked: list[Asked] = []
         self.port = 0
         self.connections = 0
-        self._plays: defaultdict[str, deque[Play]] = defaultdict(deque)
+        self._plays: defaultdict[tuple[str, str | None], deque[Play]] = defaultdict(deque)
         self._news = asyncio.Condition()
         self._version = 10
 
-    def play(self, sort: str, *plays: Play) -> None:
-        """Lay out the next answers to requests of a sort."""
-        self._plays[sort] += plays
+    def play(self, sort: str, *plays: Play, selector: str | None = None) -> None:
+        """Prepare the next answers to requests of a sort, or only to those with this label selector."""
+        self._plays[sort, selector] += plays
 
     def of(self, sort: str) -> list[Asked]:
         """Return the requests of a sort so far."""
@@ -139,7 +139,7 @@ class Apiserver:
 
     async def _answer(self, asked: Asked, writer: asyncio.StreamWriter) -> bool:
         """Play the next answer; tell whether the connection goes on."""
-        plays = self._plays[asked.sort]
+        plays = self._plays[asked.sort, asked.query.get("labelSelector")] or self._plays[asked.sort, None]
         play = plays.popleft() if plays else self._ordinary(asked)
         match play:
             case Answer():

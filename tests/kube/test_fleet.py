@@ -33,7 +33,8 @@ from tensile.objects import CONFIG_MAP, POD, UPPER, Ref
 async def test_an_opened_cluster_is_identified_and_fed(apiserver: Apiserver) -> None:
     """The identity comes first, then every feed's list; each feed has its own selection."""
     mine, all_of_them = Cache(), Cache()
-    apiserver.play("list", listing(20, pod("a", 5)), listing(21, pod("a", 5), pod("b", 6)))
+    apiserver.play("list", listing(20, pod("a", 5)), selector="x=y")
+    apiserver.play("list", listing(21, pod("a", 5), pod("b", 6)))
     async with fleet_of() as fleet:
         feeds = [InformerSpec("a", POD, Selection("", "x=y"), mine), pods("a", all_of_them)]
         client = fleet.open("a", access_to(apiserver.port), feeds)
