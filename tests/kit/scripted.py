@@ -112,6 +112,10 @@ class Apiserver:
         """Prepare the next answers to requests of a sort, or only to those with this label selector."""
         self._plays[sort, selector] += plays
 
+    def forget(self, sort: str, *, selector: str | None = None) -> None:
+        """Answer requests of a sort as a healthy cluster would from now on."""
+        self._plays[sort, selector].clear()
+
     def of(self, sort: str) -> list[Asked]:
         """Return the requests of a sort so far."""
         return [asked for asked in self.asked if asked.sort == sort]

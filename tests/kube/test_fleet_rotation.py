@@ -287,7 +287,7 @@ async def test_a_credential_that_ended_is_replaced_as_soon_as_there_is_another(h
         here.one.play("identity", *[refusal(401, "Unauthorized")] * 10_000)
         await here.until_complaint("Unauthorized")
         assert here.fleet["a"].silent > 0
-        here.one._plays["identity"].clear()
+        here.one.forget("identity")
         here.write(here.one, "new")
         await here.until_complaint("")
         assert here.fleet["a"].silent == 0.0
