@@ -142,16 +142,6 @@ async def test_the_uid_on_a_pod_that_runs_something_else_does_not_make_it_ours(g
     await ground.sites[A].delete(ground.pod_path("forged"), 0)
 
 
-async def test_a_secret_that_no_pod_asks_for_is_not_taken_over(ground: Ground) -> None:
-    """`global: "true"` says that it may be, where it is needed."""
-    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "unasked"}, "data": {"key": "b3Vycw=="}})
-    before = await placed(ground, "secrets", "unasked", {"data": {"key": "b2xk"}}, annotations={LEGACY: "true"})
-    await ground.calm()
-    assert await ground.sites[A].read(ground.path("secrets", "unasked")) == before
-    await ground.upper.delete(ground.path("secrets", "unasked"))
-    await ground.sites[A].delete(ground.path("secrets", "unasked"))
-
-
 async def test_a_topology_that_was_renamed_takes_over_what_it_left(ground: Ground) -> None:
     """Nodes, pod and all that it needs become its own as soon as nobody keeps the nodes alive, its volume too."""
     if not await ground.upper.read(ground.path("configmaps", "settings")):

@@ -50,25 +50,6 @@ async def test_a_deleted_copy_is_made_again(ground: Ground) -> None:
     await ends(ground, "holder")
 
 
-async def test_an_edited_label_of_a_lower_pod_is_put_back(ground: Ground) -> None:
-    """A label that comes from above has the value that it has above again."""
-    await running(ground, "labelled")
-    path = ground.pod_path("labelled")
-    await ground.sites[A].patch(path, {"metadata": {"labels": {"app": "edited"}}})
-    await ground.sites[A].until(path, lambda one: one["metadata"]["labels"]["app"] == "labelled")
-    await ends(ground, "labelled")
-
-
-async def test_an_edited_image_of_a_lower_pod_is_put_back(ground: Ground) -> None:
-    """The container below runs what the pod above says again."""
-    await running(ground, "image")
-    path = ground.pod_path("image")
-    change = {"spec": {"containers": [{"name": "main", "image": "edited:1"}]}}
-    await ground.sites[A].patch(path, change, "strategic")
-    await ground.sites[A].until(path, lambda one: one["spec"]["containers"][0]["image"] == "app:1")
-    await ends(ground, "image")
-
-
 async def test_a_secret_that_was_edited_emptied_or_frozen_is_put_back(ground: Ground) -> None:
     """Content that was changed, taken away, or made immutable with other content is what it is above again."""
     path, site = ground.path("secrets", "password"), ground.sites[A]

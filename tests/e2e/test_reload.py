@@ -210,15 +210,3 @@ async def is_healthy(port: int) -> bool:
             return answer.status == HTTPStatus.OK
     except aiohttp.ClientConnectionError:
         return False
-
-
-async def test_a_name_that_cannot_change_while_running_is_said(program: Program) -> None:
-    """The topology's name stays what it was, and the log says that a restart is needed."""
-    since = program.log.stat().st_size
-    await program.reload(with_fields(name="another"), edit_lower(B, node={"annotations": {"note": "named"}}))
-    await program.logged("restart needed", since)
-    path = f"/api/v1/nodes/{program.nodes[B]}"
-    found = await program.upper.until(path, lambda one: one["metadata"]["annotations"].get("note") == "named")
-    assert found["metadata"]["labels"]["tensile-kube.io/owner"] == program.owner.mark
-    await program.reload()
-    await program.upper.until(path, lambda one: "note" not in one["metadata"]["annotations"])

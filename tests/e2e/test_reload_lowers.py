@@ -136,48 +136,6 @@ async def test_a_lower_that_is_put_back_takes_its_node_over(ground: Ground) -> N
     await ended(ground, "web", "second")
 
 
-async def test_names_of_nodes_that_are_passed_on_wait_for_the_last_pod(ground: Ground) -> None:
-    """Neither lower gets a node that another has; once that is empty both have what the file says."""
-    first, second, new = ground.nodes[A], ground.nodes[B], f"{ground.nodes[A]}-new"
-    pod = await running(ground)
-    await ground.reload(edit_lower(A, node={"name": new}), edit_lower(B, node={"name": first}))
-    assert lowers(ground) == ground.nodes
-    assert pending(ground) == [
-        f"lowers[{A}].node.name: {first} -> {new}",
-        f"lowers[{B}].node.name: {second} -> {first}",
-    ]
-    await at_rest(ground)
-    assert await below(ground) == pod
-    await ended(ground, "web")
-    await polled(lambda: lowers(ground) == {A: new, B: first})
-    await ground.usable(new)
-    await node(ground, lambda one: one and one["metadata"]["labels"][CLUSTER_ID] == B)
-    await ground.usable(first)
-    await ground.upper.gone(f"/api/v1/nodes/{second}")
-    await ground.bind("moved")
-    await ground.upper.until(ground.pod_path("moved"), is_ready)
-    assert await ground.sites[B].read(ground.pod_path("moved"))
-    await ended(ground, "moved")
-    await restored(ground)
-
-
-async def test_beside_a_name_that_has_to_wait_all_is_in_force(ground: Ground) -> None:
-    """The other fields of that edit, and of later ones; and the name, by itself, when the last pod has gone."""
-    new = f"{ground.nodes[A]}-new"
-    await running(ground)
-    await ground.reload(edit_lower(A, node={"name": new, "labels": {"tier": "gold"}}))
-    await node(ground, lambda one: one["metadata"]["labels"].get("tier") == "gold", IN_FORCE)
-    assert pending(ground) == [f"lowers[{A}].node.name: {ground.nodes[A]} -> {new}"]
-    await ground.reload(edit_lower(A, node={"name": new}, maintenance="cordon"))
-    await node(ground, lambda one: one["spec"].get("unschedulable"), IN_FORCE)
-    assert is_true(await node(ground), "InTopology")
-    await ended(ground, "web")
-    await ground.upper.gone(f"/api/v1/nodes/{ground.nodes[A]}")
-    await ground.upper.until(f"/api/v1/nodes/{new}", lambda one: one and one["spec"].get("unschedulable"))
-    await polled(lambda: ground.engine.pending == ())
-    await restored(ground)
-
-
 async def test_a_connection_is_kept_until_what_is_to_replace_it_can_be_read(ground: Ground) -> None:
     """A kubeconfig that is not there is said on the node and costs nothing; the rest of the edit is in force."""
     pod, lower = await running(ground), ground.engine.clusters.joined[A].lower
@@ -197,32 +155,6 @@ async def test_a_connection_is_kept_until_what_is_to_replace_it_can_be_read(grou
     await ended(ground, "web", "second", "third")
     await restored(ground)
     (ground.directory / LATER).unlink()
-
-
-async def test_a_secret_that_is_not_there_does_not_cut_the_connection(ground: Ground) -> None:
-    """Taken back, nothing tells of it any more; and once the Secret is there it is used."""
-
-    def elsewhere(file: Manifest) -> None:
-        """Put the first lower's kubeconfig into a Secret."""
-        del file["lowers"][0]["kubeconfig"]
-        file["lowers"][0]["kubeconfigSecret"] = {"namespace": ground.namespace, "name": "later"}
-
-    pod, lower = await running(ground), ground.engine.clusters.joined[A].lower
-    for _ in range(2):
-        await ground.reload(elsewhere)
-        found = await node(ground, says_kept, IN_FORCE)
-        assert "there is no such Secret" in condition_of(found, "LowerReachable")["message"]
-        await ground.reload()
-        await node(ground, lambda one: not says_kept(one), IN_FORCE)
-        assert ground.engine.clusters.joined[A].lower is lower
-    await ground.reload(elsewhere)
-    kubeconfig = {"stringData": {"kubeconfig": ground.kubeconfig(A, f"{ground.user}-next")}}
-    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "later"}, **kubeconfig})
-    await polled(lambda: all(fields(ground, "kubeconfig_secret")))
-    await running(ground, "second")
-    assert await below(ground) == pod
-    await ended(ground, "web", "second")
-    await restored(ground)
 
 
 def says_kept(found: Manifest) -> bool:
