@@ -52,6 +52,16 @@ async def succeeded(ground: Ground, *arguments: str) -> str:
     return done.out
 
 
+async def test_an_image_set_above_is_set_below(ground: Ground) -> None:
+    """`kubectl set image` on a bare pod: the same lower pod gets it, and the generation above counts it."""
+    await running(ground, "imaged")
+    before = await ground.sites[A].read(ground.pod_path("imaged"))
+    await succeeded(ground, "set", "image", "pod/imaged", "main=app:2")
+    after = await below(ground, "imaged", lambda one: image_of(one) == "app:2")
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert (await observed(ground, "imaged"))["metadata"]["generation"] >= 2
+
+
 async def test_an_image_edited_below_is_put_back(ground: Ground) -> None:
     """Somebody's edit is not the lower cluster's admission: the upper spec is what counts."""
     await running(ground, "edited")

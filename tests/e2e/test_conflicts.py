@@ -137,8 +137,7 @@ async def goes_on(ground: Ground, name: str, plural: str) -> None:
     original = await ground.upper.read(ground.path(plural, name))
     assert ours["metadata"]["labels"][OWNER] == ground.owner.mark
     assert ours["metadata"]["annotations"][UPPER_UID] == original["metadata"]["uid"]
-    await ground.upper.delete(ground.pod_path(name))
-    await ground.upper.gone(ground.pod_path(name))
+    await ground.end_pods(name)
     await ground.sites[A].gone(ground.path(plural, name))
 
 

@@ -44,8 +44,7 @@ def _priority(name: str) -> Manifest:
 
 async def runs(ground: Ground, name: str, spec: Manifest | None = None, **meta: Manifest) -> tuple[Manifest, Manifest]:
     """Bind a pod, wait until it is ready above, and give it with its lower pod."""
-    await ground.bind(name, spec, **meta)
-    pod = await ground.upper.until(ground.pod_path(name), is_ready)
+    pod = await ground.run_pod(name, spec, **meta)
     below = await ground.sites[A].read(ground.pod_path(name))
     assert phase_of(below) == "Running"
     return pod, below
@@ -143,8 +142,7 @@ async def test_scheduling_gates_hold_a_pod_above(ground: Ground) -> None:
         assert await ground.sites[lower].read(ground.pod_path("later")) == {}
     await ground.upper.patch(ground.pod_path("later"), {"spec": {"schedulingGates": None}})
     await ground.upper.until(ground.pod_path("later"), is_ready)
-    await ground.upper.delete(ground.pod_path("later"))
-    await ground.upper.gone(ground.pod_path("later"))
+    await ground.end_pods("later")
 
 
 VOLUMES: dict[str, Manifest] = {

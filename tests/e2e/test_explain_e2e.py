@@ -6,7 +6,7 @@ import orjson
 import pytest
 import pytest_asyncio
 from enginekit import LOWERS, A, B, Edit, Ground
-from sitekit import Manifest, condition_of, is_ready
+from sitekit import Manifest, condition_of
 
 from tensile.diagnostics import commands
 from tensile.engine.lower import ClusterAccess
@@ -99,8 +99,7 @@ async def test_a_pod_whose_config_map_is_missing(ground: Ground) -> None:
 
 async def test_a_pod_that_a_quota_below_denies(ground: Ground) -> None:
     """As the lower cluster says it, and what the quota leaves is in the table."""
-    await ground.bind("first", asking(cpu="1"))
-    await ground.upper.until(ground.pod_path("first"), is_ready)
+    await ground.run_pod("first", asking(cpu="1"))
     quota = {"metadata": {"name": "tight"}, "spec": {"hard": {"requests.cpu": "1"}}}
     await ground.sites[A].create(ground.path("resourcequotas"), quota)
     path = ground.path("resourcequotas", "tight")
@@ -117,8 +116,7 @@ async def test_a_pod_that_a_quota_below_denies(ground: Ground) -> None:
 
 async def test_a_pod_whose_lower_does_not_answer(ground: Ground) -> None:
     """Half a picture is told as such, and the other lower is there to look at."""
-    await ground.bind("away")
-    await ground.upper.until(ground.pod_path("away"), is_ready)
+    await ground.run_pod("away")
     text = await explained(ground, "away", "json", lambda file: file["lowers"][0].update(kubeconfig="gone.kubeconfig"))
     found = orjson.loads(text)
     assert found["why"].startswith(f"{A} does not tell how it is: ")
@@ -128,8 +126,7 @@ async def test_a_pod_whose_lower_does_not_answer(ground: Ground) -> None:
 
 async def test_a_pod_that_runs(ground: Ground) -> None:
     """Where, in both forms."""
-    await ground.bind("fine", asking(cpu="1"), B)
-    await ground.upper.until(ground.pod_path("fine"), is_ready)
+    await ground.run_pod("fine", asking(cpu="1"), B)
     text, document = await asyncio.gather(explained(ground, "fine"), explained(ground, "fine", "json"))
     found = orjson.loads(document)
     place = found["lowers"][1]["pod"]["node"]

@@ -45,16 +45,8 @@ async def both(ground: Ground, name: str) -> list[Manifest]:
 
 async def runs(ground: Ground, name: str, spec: Manifest | None = None, **meta: object) -> Manifest:
     """Bind a pod above, and give it below once it is ready above."""
-    await ground.bind(name, spec, **meta)
-    await ground.upper.until(ground.pod_path(name), is_ready)
+    await ground.run_pod(name, spec, **meta)
     return await ground.sites[A].read(ground.pod_path(name))
-
-
-async def ends(ground: Ground, *names: str) -> None:
-    """Delete pods above, and see them gone."""
-    for name in names:
-        await ground.upper.delete(ground.pod_path(name))
-        await ground.upper.gone(ground.pod_path(name))
 
 
 async def advertises(ground: Ground, resource: str, amount: str) -> None:
@@ -80,7 +72,7 @@ async def test_defect_2_a_start_overwrites_nothing_of_strangers(ground: Ground) 
     )
     await ground.calm()
     assert [*await both(ground, "taken"), await ground.sites[A].read(root)] == before
-    await ends(ground, "taken")
+    await ground.end_pods("taken")
 
 
 async def test_defect_3_a_deletion_above_deletes_nothing_of_strangers(ground: Ground) -> None:
@@ -89,7 +81,7 @@ async def test_defect_3_a_deletion_above_deletes_nothing_of_strangers(ground: Gr
     await provided(ground, "kept")
     await ground.bind("kept", volumes("kept"))
     await ground.upper.until(ground.pod_path("kept"), lambda one: condition_of(one, MIRRORED))
-    await ends(ground, "kept")
+    await ground.end_pods("kept")
     for plural in ("configmaps", "secrets"):
         await ground.upper.delete(ground.path(plural, "kept"))
     await ground.calm()
@@ -116,10 +108,10 @@ async def test_defect_6_a_lower_is_shared_and_nobody_ends_anothers_pods(
             await one.calm()
         assert (await ground.sites[A].read(f"{pods}/mine"))["metadata"]["uid"] == mine["metadata"]["uid"]
         assert (await ground.sites[A].read(f"{pods}/theirs"))["metadata"]["uid"] == theirs["metadata"]["uid"]
-        await ends(ground, "mine")
+        await ground.end_pods("mine")
         await ground.calm()
         assert (await ground.sites[A].read(f"{pods}/theirs"))["metadata"]["uid"] == theirs["metadata"]["uid"]
-        await ends(ground, "theirs")
+        await ground.end_pods("theirs")
 
 
 async def test_defect_7_capacity_is_that_of_the_state_and_not_of_its_history(ground: Ground) -> None:
@@ -141,7 +133,7 @@ async def test_defect_7_capacity_is_that_of_the_state_and_not_of_its_history(gro
     await ground.stop()
     await ground.start(free)
     await advertises(ground, device, "5")
-    await ends(ground, "demanding")
+    await ground.end_pods("demanding")
     await advertises(ground, device, "5")
     await ground.sites[A].patch(offer, {"status": {"capacity": {device: None}, "allocatable": {device: None}}})
     await ground.reload()

@@ -66,8 +66,7 @@ class Row(Program):
         for lower, pod in POD.items():
             found = await self.upper.read(self.pod_path(pod))
             if found and lower not in lowers:
-                await self.upper.delete(self.pod_path(pod))
-                await self.upper.gone(self.pod_path(pod))
+                await self.end_pods(pod)
             elif not found and lower in lowers:
                 await self.bind(pod, lower=lower)
         for lower in lowers:

@@ -211,8 +211,7 @@ async def test_the_whole_comes_back_and_goes_with_the_deployment(ground: Ground)
 async def test_a_pod_deleted_above_ends_below_with_its_grace(ground: Ground) -> None:
     """The upper pod is Terminating until the lower one is gone, which is given the grace of the request."""
     site = ground.sites[A]
-    made = await ground.bind("graceful", {"terminationGracePeriodSeconds": 45})
-    await ground.upper.until(ground.pod_path("graceful"), is_ready)
+    made = await ground.run_pod("graceful", {"terminationGracePeriodSeconds": 45})
     hold = {"metadata": {"finalizers": ["e2e.example.com/hold"]}}
     ending = asyncio.create_task(
         site.until(ground.pod_path("graceful"), lambda one: "deletionTimestamp" in one["metadata"])

@@ -9,7 +9,6 @@ import pytest_asyncio
 from enginekit import LOWERS, A, B, edit_lower, polled, ran
 from mapkit import KEY, NAME, RIGHT, STATUS, MapProgram, digest, read, tensile
 from programkit import served
-from sitekit import is_ready
 
 from bench.kit.spareports import spare_ports
 from tensile.sandbox.sandbox import Sandbox
@@ -21,8 +20,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MapProgram]:
     """The program on a ConfigMap, with one pod that runs in the first lower."""
     async with served(sandbox, tmp_path_factory.mktemp("map"), MapProgram) as made:
-        await made.bind("web")
-        await made.upper.until(made.pod_path("web"), is_ready)
+        await made.run_pod("web")
         yield made
 
 

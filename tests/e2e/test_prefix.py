@@ -55,8 +55,7 @@ async def test_a_pod_lives_in_the_prefixed_namespace_with_all_that_it_needs(grou
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": ground.namespace}},
     }
     away = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    pod = await ground.bind("web", {**NEEDS, "affinity": away})
-    await ground.upper.until(ground.pod_path("web"), is_ready)
+    pod = await ground.run_pod("web", {**NEEDS, "affinity": away})
     site, there = ground.sites[A], below(ground)
     lower = await site.read(ground.path("pods", "web", namespace=there))
     assert lower["metadata"]["annotations"][UPPER_UID] == pod["metadata"]["uid"]
@@ -70,15 +69,13 @@ async def test_a_pod_lives_in_the_prefixed_namespace_with_all_that_it_needs(grou
     assert space["metadata"]["annotations"][UPPER_NAMESPACE] == ground.namespace
     assert (await ground.kubectl("exec", "web", "--", "echo", "here")).out == "here\n"
     assert (await ground.kubectl("logs", "web")).code == 0
-    await ground.upper.delete(ground.pod_path("web"))
-    await ground.upper.gone(ground.pod_path("web"))
+    await ground.end_pods("web")
     await site.gone(*(ground.path(plural, name, namespace=there) for plural, name in (("configmaps", "settings"),)))
 
 
 async def test_events_of_a_pod_in_a_prefixed_namespace_come_up(ground: Ground) -> None:
     """They stand with the upper pod, in its namespace."""
-    pod = await ground.bind("told")
-    await ground.upper.until(ground.pod_path("told"), is_ready)
+    pod = await ground.run_pod("told")
     there = await ground.sites[A].read(ground.path("pods", "told", namespace=below(ground)))
     about = {
         "apiVersion": "v1",
@@ -92,14 +89,12 @@ async def test_events_of_a_pod_in_a_prefixed_namespace_come_up(ground: Ground) -
     await ground.sites[A].create(ground.path("events", namespace=below(ground)), event)
     fields = f"involvedObject.uid={pod['metadata']['uid']},reason=Pulling"
     await ground.upper.until_all(f"{ground.path('events')}?fieldSelector={fields}", bool)
-    await ground.upper.delete(ground.pod_path("told"))
-    await ground.upper.gone(ground.pod_path("told"))
+    await ground.end_pods("told")
 
 
 async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Ground) -> None:
     """For a lower with a pod it waits; when the last one has gone, pods go to the other namespace by themselves."""
-    await ground.bind("first")
-    await ground.upper.until(ground.pod_path("first"), is_ready)
+    await ground.run_pod("first")
     lower = ground.engine.clusters.joined[A].lower
     await ground.reload()
     await ground.calm()
@@ -107,21 +102,16 @@ async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Groun
     assert lower.naming is not None, "the prefix stays in force"
     words = "namespaces.mapping: prefix -> same: not while pods are mirrored"
     assert f"lowers[{A}].{words}" in ground.engine.pending
-    await ground.bind("second")
-    await ground.upper.until(ground.pod_path("second"), is_ready)
+    await ground.run_pod("second")
     assert await ground.sites[A].read(ground.path("pods", "second", namespace=below(ground)))
-    for name in ("first", "second"):
-        await ground.upper.delete(ground.pod_path(name))
-        await ground.upper.gone(ground.pod_path(name))
+    await ground.end_pods("first", "second")
     await polled(lambda: not ground.engine.pending)
-    await ground.bind("third")
-    await ground.upper.until(ground.pod_path("third"), is_ready)
+    await ground.run_pod("third")
     assert await ground.sites[A].read(ground.pod_path("third"))
     await ground.sites[A].until(
         f"/api/v1/namespaces/{below(ground)}", lambda one: not one or "deletionTimestamp" in one["metadata"]
     )
-    await ground.upper.delete(ground.pod_path("third"))
-    await ground.upper.gone(ground.pod_path("third"))
+    await ground.end_pods("third")
     await back_to_prefix(ground)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from enginekit import QUIET, A, B, Edit, Ground, edit_lower, polled, without_lower
-from sitekit import Manifest, condition_of, is_ready, is_true
+from sitekit import Manifest, condition_of, is_true
 
 from tensile.cli import plan
 from tensile.names import CLUSTER_ID
@@ -44,8 +44,7 @@ async def node(ground: Ground, holds: Any = bool, limit: float = 30.0) -> Manife
 
 async def running(ground: Ground, name: str = "web", lower: str = A) -> str:
     """Run a pod on a lower's node, and give the UID that it has below."""
-    await ground.bind(name, lower=lower)
-    await ground.upper.until(ground.pod_path(name), is_ready)
+    await ground.run_pod(name, lower=lower)
     return await below(ground, name, lower)
 
 
@@ -53,13 +52,6 @@ async def below(ground: Ground, name: str = "web", lower: str = A) -> str:
     """Return the UID of a pod in a lower cluster."""
     found = await ground.sites[lower].read(ground.pod_path(name))
     return str(found["metadata"]["uid"])
-
-
-async def ended(ground: Ground, *names: str) -> None:
-    """See pods off."""
-    for name in names:
-        await ground.upper.delete(ground.pod_path(name))
-    await ground.upper.gone(*(ground.pod_path(name) for name in names))
 
 
 async def restored(ground: Ground) -> None:
@@ -94,7 +86,7 @@ async def test_a_lower_that_is_renamed_goes_on_with_its_node_and_pods(ground: Gr
     assert is_true(await node(ground), "InTopology")
     await restored(ground)
     assert await below(ground) == pod
-    await ended(ground, "web", "second")
+    await ground.end_pods("web", "second")
 
 
 async def test_a_node_with_pods_is_not_given_to_another_cluster(ground: Ground) -> None:
@@ -109,12 +101,12 @@ async def test_a_node_with_pods_is_not_given_to_another_cluster(ground: Ground) 
     ]
     assert await below(ground) == pod
     await at_rest(ground)
-    await ended(ground, "web")
+    await ground.end_pods("web")
     await polled(lambda: lowers(ground) == {"lower-z": ground.nodes[A], B: ground.nodes[B]})
     await ground.usable(ground.nodes[A])
     await running(ground)
     assert ground.engine.pending == ()
-    await ended(ground, "web")
+    await ground.end_pods("web")
     await restored(ground)
     (ground.directory / LATER).unlink()
 
@@ -133,7 +125,7 @@ async def test_a_lower_that_is_put_back_takes_its_node_over(ground: Ground) -> N
     assert await below(ground) == pod
     await at_rest(ground)
     assert list(lowers(ground)) == [B, A]
-    await ended(ground, "web", "second")
+    await ground.end_pods("web", "second")
 
 
 async def test_a_connection_is_kept_until_what_is_to_replace_it_can_be_read(ground: Ground) -> None:
@@ -152,7 +144,7 @@ async def test_a_connection_is_kept_until_what_is_to_replace_it_can_be_read(grou
     await node(ground, lambda one: is_true(one, "LowerReachable") and not says_kept(one))
     await running(ground, "third")
     assert await below(ground) == pod
-    await ended(ground, "web", "second", "third")
+    await ground.end_pods("web", "second", "third")
     await restored(ground)
     (ground.directory / LATER).unlink()
 
@@ -218,7 +210,7 @@ async def test_a_lower_under_a_new_name_and_node_waits_while_the_old_node_has_po
     await running(ground, "second")
     assert await below(ground) == pod
     await restored(ground)
-    await ended(ground, "web", "second")
+    await ground.end_pods("web", "second")
 
 
 async def test_an_engine_that_starts_with_a_new_name_and_node_says_the_same(ground: Ground) -> None:
@@ -231,7 +223,7 @@ async def test_an_engine_that_starts_with_a_new_name_and_node_says_the_same(grou
     await ground.reload(called("lower-x"))
     await ground.upper.gone(f"/api/v1/nodes/{new}")
     await ground.usable(ground.nodes[A])
-    await ended(ground, "web")
+    await ground.end_pods("web")
     await ground.reload(renamed(ground))
     await ground.usable(new)
     await ground.upper.gone(f"/api/v1/nodes/{ground.nodes[A]}")

@@ -23,8 +23,7 @@ SOON = 30.0
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MapProgram]:
     """The program, with one pod that runs in the first lower."""
     async with served(sandbox, tmp_path_factory.mktemp("secrets"), MapProgram) as made:
-        await made.bind("web")
-        await made.upper.until(made.pod_path("web"), is_ready)
+        await made.run_pod("web")
         yield made
 
 
@@ -47,8 +46,7 @@ async def works(program: MapProgram, name: str) -> None:
     """See a pod through its life in the first lower."""
     await program.bind(name)
     await program.upper.until(program.pod_path(name), is_ready, SOON)
-    await program.upper.delete(program.pod_path(name))
-    await program.upper.gone(program.pod_path(name))
+    await program.end_pods(name)
 
 
 def kubeconfig(program: MapProgram, lower: str) -> bytes:
@@ -160,8 +158,7 @@ async def test_the_kubeconfig_of_another_cluster_is_refused(program: MapProgram)
     await program.upper.until(node, lambda one: is_true(one, "LowerReachable"))
     await program.upper.until(program.pod_path("waiting"), is_ready)
     assert is_ready(await program.upper.read(program.pod_path("web")))
-    await program.upper.delete(program.pod_path("waiting"))
-    await program.upper.gone(program.pod_path("waiting"))
+    await program.end_pods("waiting")
 
 
 async def test_plan_and_apply_read_secrets_too(program: MapProgram) -> None:

@@ -105,8 +105,7 @@ async def test_a_deleted_claim_leaves_its_data_where_the_policy_is_retain(ground
     volume = await volume_of(ground, "kept")
     path = f"{VOLUMES}/{volume['metadata']['name']}"
     below = await ground.sites[A].read(claims(ground, "kept"))
-    await ground.upper.delete(ground.pod_path("keeper"))
-    await ground.upper.gone(ground.pod_path("keeper"))
+    await ground.end_pods("keeper")
     await ground.upper.delete(claims(ground, "kept"))
     await ground.upper.until(path, lambda one: one["status"]["phase"] == "Released")
     await ground.calm()
@@ -149,5 +148,4 @@ async def test_a_claim_that_a_lower_refuses_is_given_back_to_the_scheduler(groun
     assert not [one for one in await placeholders(ground) if one["spec"]["claimRef"]["name"] == "choosy"]
     await ground.sites[A].delete(quota)
     await ground.upper.until(ground.pod_path("chooser"), is_ready)
-    await ground.upper.delete(ground.pod_path("chooser"))
-    await ground.upper.gone(ground.pod_path("chooser"))
+    await ground.end_pods("chooser")

@@ -58,8 +58,7 @@ async def test_a_job_that_waits_for_its_pods_to_end_goes_on(ground: Ground) -> N
     """With podReplacementPolicy Failed, a deleted pod ends in a terminal phase, so that the Job counts and goes on."""
     job = await make_job(ground, "patient", podReplacementPolicy="Failed", backoffLimit=3)
     (name,) = await pods_of(ground, "job=patient", 1)
-    await ground.upper.delete(ground.pod_path(name))
-    await ground.upper.gone(ground.pod_path(name))
+    await ground.end_pods(name)
     await ground.upper.until(job, lambda one: one["status"].get("failed") == 1 and not one["status"].get("terminating"))
     await drop(ground, job)
     await nowhere(ground, "job=patient")
@@ -144,15 +143,13 @@ async def test_a_lower_pod_that_somebody_deletes(ground: Ground) -> None:
 async def test_a_copy_of_a_lower_pod_is_its_makers(ground: Ground) -> None:
     """A lower pod's manifest created again under another name carries our marks and is not ours: it stays."""
     site = ground.sites[A]
-    await ground.bind("original")
-    await ground.upper.until(ground.pod_path("original"), is_ready)
+    await ground.run_pod("original")
     below = await site.read(ground.pod_path("original"))
     kept = {field: below["metadata"][field] for field in ("labels", "annotations")}
     body = {"metadata": {"name": "copied", **kept}, "spec": below["spec"]}
     await site.create(ground.path("pods"), body)
     copy = await site.until(ground.pod_path("copied"), is_ready)
-    await ground.upper.delete(ground.pod_path("original"))
-    await ground.upper.gone(ground.pod_path("original"))
+    await ground.end_pods("original")
     await ground.calm()
     assert (await site.read(ground.pod_path("copied")))["metadata"] == copy["metadata"]
     await site.delete(ground.pod_path("copied"))

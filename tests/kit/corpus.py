@@ -51,10 +51,7 @@ LARGE = (
 def _of_file() -> tuple[Bad, ...]:
     """Return the cases of bad_files.yaml."""
     found = yaml.safe_load(Path(__file__).with_name("bad_files.yaml").read_text(encoding="utf-8"))
-    return tuple(
-        Bad(marked=_STARTS.get(case.pop("after", ""), "") + case.pop("file"), **case)
-        for case in found
-    )
+    return tuple(Bad(marked=_STARTS.get(case.pop("after", ""), "") + case.pop("file"), **case) for case in found)
 
 
 ALL = (*_of_file(), *LARGE)
