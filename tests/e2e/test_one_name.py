@@ -154,17 +154,3 @@ async def test_engines_of_one_name_take_turns_wherever_they_were_set_up(program:
             await program.logged(LEADS, since)
     await served_at(program, own)
     assert await nodes(program) == before
-
-
-async def test_an_engine_that_takes_no_turns_says_that_another_one_leads(program: SetUp) -> None:
-    """It drives all the same, as it was asked to; whoever started it learns of the other and what to do."""
-    lease = await program.upper.read(program.lease)
-    async with on_a_machine(program, "--no-leader-elect") as other:
-        await polled(lambda: WARNS in other.log.read_text())
-        (line,) = [line for line in other.log.read_text().splitlines() if WARNS in line]
-        said = orjson.loads(line)
-        assert (said["level"], said["leader"]) == ("warning", lease["spec"]["holderIdentity"])
-        assert "--leader-elect" in said["event"]
-        await polled(lambda: '"started"' in other.log.read_text())
-    await program.run_pod("alone")
-    await served_at(program, program.topology().lowers[0].node.kubelet_port or 0)

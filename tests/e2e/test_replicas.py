@@ -173,26 +173,6 @@ async def test_an_engine_whose_lease_another_holds_ends_and_says_why(program: Re
     await program.logged(LEADS)
 
 
-async def test_the_pod_of_the_engine_that_drives_has_a_mark_and_no_other(program: Replicated) -> None:
-    """It goes over with the lead, also from an engine that is killed; other labels of the pods stay."""
-    await program.marked(FIRST)
-    async with beside(program) as other:
-        await program.stop()
-        await program.marked(SECOND)
-        await program.start(await_nodes=False)
-        await program.logged(WAITS)
-        other.process.kill()
-        await program.logged(LEADS)
-        await program.marked(FIRST)
-    for name in (FIRST, SECOND):
-        found = await program.upper.read(program.pod_path(name))
-        assert found["metadata"]["labels"].items() >= ENGINE.items()
-    await program.stop()
-    await program.marked()
-    await program.start()
-    await runs(program, "marked")
-
-
 async def test_an_engine_that_stood_by_while_ports_were_edited_serves_the_new_ones(program: Replicated) -> None:
     """Two lowers change places in its file: once it drives, each Node says the port at which its own pods are."""
 
