@@ -84,7 +84,7 @@ ODD: dict[str, dict[str, Any]] = {
 """Pods without a controller, each with something in it that is seldom there."""
 
 
-MOVES = with_fields(descheduler={"recreateBarePods": True})
+MOVES = with_fields(descheduler={"recreateBarePods": True, "interval": "3s"})
 
 
 async def test_what_one_pod_says_keeps_no_other_in_a_lower_that_is_drained(ground: Ground) -> None:
