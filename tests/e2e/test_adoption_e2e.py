@@ -44,13 +44,6 @@ async def made_above(ground: Ground) -> None:
     await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "password"}, "data": {"key": "b3Vycw=="}})
 
 
-async def ended(ground: Ground, *names: str) -> None:
-    """Delete pods above, and see them gone."""
-    for name in names:
-        await ground.upper.delete(ground.pod_path(name))
-        await ground.upper.gone(ground.pod_path(name))
-
-
 async def test_what_tensile_kube_made_is_taken_over_as_it_is(ground: Ground) -> None:
     """The pod is the same one and was not restarted; ConfigMap and Secret get the content from above, and all go."""
     site = ground.sites[A]
@@ -61,8 +54,7 @@ async def test_what_tensile_kube_made_is_taken_over_as_it_is(ground: Ground) -> 
     await placed(ground, "pods", "web", {"spec": running}, labels={VIRTUAL_POD: "true"})
     before = await site.until(ground.pod_path("web"), is_ready)
     await made_above(ground)
-    pod = await ground.bind("web", NEEDS)
-    await ground.upper.until(ground.pod_path("web"), is_ready)
+    pod = await ground.run_pod("web", NEEDS)
     after = await site.read(ground.pod_path("web"))
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert after["status"]["startTime"] == before["status"]["startTime"]
@@ -72,7 +64,7 @@ async def test_what_tensile_kube_made_is_taken_over_as_it_is(ground: Ground) -> 
     assert copy["metadata"]["uid"] == settings["metadata"]["uid"]
     assert copy["metadata"]["labels"][OWNER] == ground.owner.mark
     await site.until(ground.path("secrets", "password"), lambda one: one and one["data"] == {"key": "b3Vycw=="})
-    await ended(ground, "web")
+    await ground.end_pods("web")
     await site.gone(ground.path("configmaps", "settings"), ground.path("secrets", "password"))
 
 
@@ -86,7 +78,7 @@ async def test_a_pod_that_runs_something_else_is_refused_with_the_reason(ground:
     assert "it is not taken over: container main has another image" in condition_of(pod, MIRRORED)["message"]
     await ground.calm()
     assert (await ground.sites[A].read(ground.pod_path("other")))["metadata"] == before["metadata"]
-    await ended(ground, "other")
+    await ground.end_pods("other")
     await ground.sites[A].delete(ground.pod_path("other"), 0)
 
 
@@ -121,7 +113,7 @@ async def test_strangers_and_owners_elsewhere_are_left_alone(
     taken = await site.read(path)
     assert taken["data"] == {"key": "ours"}
     assert taken["metadata"]["uid"] == before["metadata"]["uid"]
-    await ended(ground, name)
+    await ground.end_pods(name)
     await site.gone(path)
     await ground.upper.delete(path)
 
@@ -138,18 +130,8 @@ async def test_the_uid_on_a_pod_that_runs_something_else_does_not_make_it_ours(g
     assert "container main has another image" in condition_of(found, MIRRORED)["message"]
     await ground.calm()
     assert (await ground.sites[A].read(ground.pod_path("forged")))["metadata"] == before["metadata"]
-    await ended(ground, "forged")
+    await ground.end_pods("forged")
     await ground.sites[A].delete(ground.pod_path("forged"), 0)
-
-
-async def test_a_secret_that_no_pod_asks_for_is_not_taken_over(ground: Ground) -> None:
-    """`global: "true"` says that it may be, where it is needed."""
-    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "unasked"}, "data": {"key": "b3Vycw=="}})
-    before = await placed(ground, "secrets", "unasked", {"data": {"key": "b2xk"}}, annotations={LEGACY: "true"})
-    await ground.calm()
-    assert await ground.sites[A].read(ground.path("secrets", "unasked")) == before
-    await ground.upper.delete(ground.path("secrets", "unasked"))
-    await ground.sites[A].delete(ground.path("secrets", "unasked"))
 
 
 async def test_a_topology_that_was_renamed_takes_over_what_it_left(ground: Ground) -> None:
@@ -176,8 +158,7 @@ async def is_renamed(ground: Ground) -> None:
     """Run a pod, restart the engine under another name, and see everything adopted and running on."""
     site = ground.sites[A]
     needs = {"serviceAccountName": "robot", "volumes": [*NEEDS["volumes"], *using("data")["volumes"]]}
-    await ground.bind("kept", needs, labels={"app": "web"})
-    await ground.upper.until(ground.pod_path("kept"), is_ready)
+    await ground.run_pod("kept", needs, labels={"app": "web"})
     await ground.upper.until(claims(ground, "data"), is_bound)
     await site.until(ground.path("services", "web"), bool)
     before = await site.read(ground.pod_path("kept"))
@@ -206,7 +187,7 @@ async def is_renamed(ground: Ground) -> None:
 
 async def gone_with_the_pod(ground: Ground, volume: str) -> None:
     """Delete pod and claim, and see all of it go, the volume of that path too."""
-    await ended(ground, "kept")
+    await ground.end_pods("kept")
     await ground.upper.delete(claims(ground, "data"))
     await ground.sites[A].gone(*(ground.path(*place) for place in PLACES), claims(ground, "data"))
     await ground.upper.gone(volume)

@@ -1,13 +1,12 @@
 """Pods without a controller on real clusters: they leave for where they can run, as they were, and none is lost."""
 
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import A, B, edit_lower, polled, ran, with_fields
+from enginekit import A, B, edit_lower, polled, with_fields
 from hookedkit import OPTED, Hooked, hooking
 from sitekit import Manifest, is_ready
 
@@ -157,23 +156,6 @@ async def test_a_budget_keeps_a_pod_that_runs_until_it_allows_its_eviction(groun
     await ground.upper.delete(ground.pod_path("single"), 0)
 
 
-async def test_the_plan_of_a_drain_says_that_a_pod_is_made_again(ground: Hooked) -> None:
-    """In one line; that it is kept meanwhile is over by the end of what is planned."""
-    await ground.reload(ground.hooked(), DRAINS, CLOSED_B)
-    await closed(ground, B)
-    made = await asked(ground, "planned", "1")
-    await runs_in(ground, "planned", A)
-    await ground.reload(ground.hooked(), DRAINS)
-    await ground.upper.until(f"/api/v1/nodes/{ground.nodes[B]}", lambda one: len(one["spec"]["taints"]) == 1)
-    path = str(ground.save(ground.hooked(), DRAINS, DRAINED_A))
-    told = await ran([sys.executable, "-m", "tensile", "plan", "-f", path])
-    assert f"-/+ Pod {ground.namespace}/planned: " in told.out, told.out + told.err
-    assert BACKUP not in told.out
-    still = await ground.upper.read(ground.pod_path("planned"))
-    assert still["metadata"]["uid"] == made["metadata"]["uid"]
-    await ground.upper.delete(ground.pod_path("planned"), 0)
-
-
 async def crowded_out(ground: Hooked, name: str) -> tuple[Manifest, Manifest]:
     """Move a pod while a quota appears; stop the engine, and return the pod and the Secret that backs it up."""
     await ground.reload(ground.hooked(), DRAINS, CLOSED_B)
@@ -219,25 +201,6 @@ async def test_a_pod_whose_name_somebody_took_is_kept(ground: Hooked) -> None:
     assert moved["metadata"]["annotations"][REPLACES] == made["metadata"]["uid"]
     await none_kept(ground)
     await ground.upper.delete(ground.pod_path("taken"), 0)
-
-
-async def test_a_pod_that_cannot_be_kept_stays_and_it_is_said_why(ground: Hooked) -> None:
-    """In the apiserver's own words; it leaves when there is room for its Secret."""
-    await ground.reload(ground.hooked(), DRAINS, CLOSED_B)
-    await closed(ground, B)
-    made = await asked(ground, "unkept", "1")
-    await runs_in(ground, "unkept", A)
-    quota = {"metadata": {"name": "secrets"}, "spec": {"hard": {"secrets": "0"}}}
-    await ground.upper.create(ground.path("resourcequotas"), quota)
-    await ground.upper.until(ground.path("resourcequotas", "secrets"), lambda one: one.get("status", {}).get("used"))
-    await ground.reload(ground.hooked(), DRAINS, DRAINED_A)
-    problems = ground.heard.problems
-    await polled(lambda: [said for _, said in problems if "exceeded quota: secrets" in said.message], 30)
-    assert (await ground.upper.read(ground.pod_path("unkept")))["metadata"]["uid"] == made["metadata"]["uid"]
-    await ground.upper.delete(ground.path("resourcequotas", "secrets"))
-    await runs(ground, "unkept", made)
-    await none_kept(ground)
-    await ground.upper.delete(ground.pod_path("unkept"), 0)
 
 
 async def test_a_pod_whose_secrets_name_somebody_took_stays_and_it_is_said_why(ground: Hooked) -> None:

@@ -137,8 +137,7 @@ async def goes_on(ground: Ground, name: str, plural: str) -> None:
     original = await ground.upper.read(ground.path(plural, name))
     assert ours["metadata"]["labels"][OWNER] == ground.owner.mark
     assert ours["metadata"]["annotations"][UPPER_UID] == original["metadata"]["uid"]
-    await ground.upper.delete(ground.pod_path(name))
-    await ground.upper.gone(ground.pod_path(name))
+    await ground.end_pods(name)
     await ground.sites[A].gone(ground.path(plural, name))
 
 
@@ -188,47 +187,6 @@ def without_status(one: Manifest) -> Manifest:
     meta = {key: value for key, value in one["metadata"].items() if key not in ("resourceVersion", "managedFields")}
     rest = {key: value for key, value in one.items() if key not in ("status", "kind", "apiVersion")}
     return {**rest, "metadata": meta}
-
-
-async def test_a_pod_that_waits_for_a_name_can_be_deleted(ground: Ground) -> None:
-    """It goes at once, and the stranger stays."""
-    before = await placed(ground, "given-up", STRANGERS["pod"])
-    await refused_pod(ground, "given-up", STRANGERS["pod"])
-    await ground.upper.delete(ground.pod_path("given-up"))
-    await ground.upper.gone(ground.pod_path("given-up"))
-    await ground.engine.loop.wait_idle()
-    after = await ground.sites[A].read(ground.pod_path("given-up"))
-    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
-    await ground.sites[A].delete(ground.pod_path("given-up"), 0)
-
-
-async def test_the_names_that_every_lower_publishes_itself_are_used_as_they_are(ground: Ground) -> None:
-    """A pod that refers to kube-root-ca.crt runs with the lower's own, which is not touched."""
-    site, path = ground.sites[A], ground.path("configmaps", "kube-root-ca.crt")
-    before = await site.until(path, bool)
-    await ground.bind("trusting", {"volumes": [{"name": "ca", "configMap": {"name": "kube-root-ca.crt"}}]})
-    await ground.upper.until(ground.pod_path("trusting"), is_ready)
-    await ground.upper.delete(ground.pod_path("trusting"))
-    await ground.upper.gone(ground.pod_path("trusting"))
-    assert (await site.read(path))["metadata"] == before["metadata"]
-
-
-@pytest.mark.parametrize("forged", [False, True], ids=["plain", "forged"])
-async def test_a_strangers_namespace_is_used_as_it_is(ground: Ground, forged: bool) -> None:  # noqa: FBT001
-    """Pods run in a namespace that somebody else made below; its labels are not brought in step with those above."""
-    name = f"{ground.namespace}-{'forged' if forged else 'plain'}"
-    await ground.make_namespace("upper", name, labels={"pod-security.kubernetes.io/warn": "restricted"})
-    await ground.make_namespace(A, name, **(forged_label(ground) if forged else {}))
-    site = ground.sites[A]
-    before = await site.read(f"/api/v1/namespaces/{name}")
-    await ground.upper.create(ground.path("pods", namespace=name), ground.pod("guest"))
-    await ground.upper.until(ground.path("pods", "guest", namespace=name), is_ready)
-    await ground.engine.loop.wait_idle()
-    assert await site.read(f"/api/v1/namespaces/{name}") == before
-    await ground.upper.delete(ground.path("pods", "guest", namespace=name))
-    await ground.upper.gone(ground.path("pods", "guest", namespace=name))
-    for cluster in (ground.upper, site):
-        await cluster.delete(f"/api/v1/namespaces/{name}")
 
 
 async def test_a_namespace_that_is_ending_below_is_waited_for(ground: Ground) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from enginekit import A, B
 from programkit import Program
-from sitekit import Manifest, condition_of, is_ready
+from sitekit import Manifest, condition_of
 
 from tensile.kube.net import EACH, OWN
 from tensile.sandbox.sandbox import Sandbox
@@ -41,8 +41,7 @@ async def test_the_lowers_that_fit_go_on_and_the_others_say_how_many_descriptors
         await program.open()
         await program.start(await_nodes=False)
         await program.usable(program.nodes[A])
-        await program.bind("web")
-        await program.upper.until(program.pod_path("web"), is_ready)
+        await program.run_pod("web")
         words = f"may open {HARD} files and connections, and 2 lower clusters need {OWN + 2 * EACH}"
 
         def says(node: Manifest) -> bool:

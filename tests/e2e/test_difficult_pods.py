@@ -44,8 +44,7 @@ def _priority(name: str) -> Manifest:
 
 async def runs(ground: Ground, name: str, spec: Manifest | None = None, **meta: Manifest) -> tuple[Manifest, Manifest]:
     """Bind a pod, wait until it is ready above, and give it with its lower pod."""
-    await ground.bind(name, spec, **meta)
-    pod = await ground.upper.until(ground.pod_path(name), is_ready)
+    pod = await ground.run_pod(name, spec, **meta)
     below = await ground.sites[A].read(ground.pod_path(name))
     assert phase_of(below) == "Running"
     return pod, below
@@ -100,14 +99,6 @@ async def test_a_priority_class_stays_above(ground: Ground, classes: dict[str, s
     await ends(ground, kind)
 
 
-async def test_a_system_priority_class_gives_none_below(ground: Ground) -> None:
-    """system-node-critical exists in every cluster, and would let a pod drive others out below: it stays above."""
-    pod, below = await runs(ground, "critical", {"priorityClassName": "system-node-critical"})
-    assert pod["spec"]["priority"] > 0
-    assert below["spec"]["priority"] == 0
-    await ends(ground, "critical")
-
-
 async def test_overhead_is_the_lower_clusters_own(ground: Ground, classes: dict[str, str]) -> None:
     """A pod with a RuntimeClass runs with the overhead that the lower's class of that name gives."""
     pod, below = await runs(ground, "heavy", {"runtimeClassName": classes["runtime"]})
@@ -128,42 +119,6 @@ async def test_an_unknown_runtime_class_is_said_and_can_come_later(ground: Groun
     await site.delete(f"{RUNTIMES}/{name}")
 
 
-async def test_spread_over_clusters_holds_above_and_is_no_hindrance_below(ground: Ground) -> None:
-    """Two pods that must spread on clusterID run one in each lower, where no node has that label."""
-    spread = {
-        "topologyKey": "clusterID",
-        "maxSkew": 1,
-        "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": {"app": "spread"}},
-    }
-    apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "nobody"}}}
-    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
-    template = ground.template({"app": "spread"}, {"topologySpreadConstraints": [spread], "affinity": affinity})
-    path = ground.path("deployments", api="apis/apps/v1")
-    selector = {"matchLabels": {"app": "spread"}}
-    spec = {"replicas": 2, "selector": selector, "template": template}
-    await ground.upper.create(path, {"metadata": {"name": "spread"}, "spec": spec})
-    pods = await ground.upper.until_all(
-        f"{ground.path('pods')}?labelSelector=app%3Dspread",
-        lambda found: len(found) == 2 and all(map(is_ready, found.values())),
-    )
-    assert {pod["spec"]["nodeName"] for pod in pods.values()} == set(ground.nodes.values())
-    for lower in LOWERS:
-        (below,) = (await ground.sites[lower].read(f"{ground.path('pods')}?labelSelector=app%3Dspread"))["items"]
-        assert "topologySpreadConstraints" not in below["spec"]
-    await ground.upper.delete(f"{path}/spread?propagationPolicy=Background")
-    await ground.upper.until_all(f"{ground.path('pods')}?labelSelector=app%3Dspread", lambda found: not found)
-
-
-async def test_a_service_account_of_the_upper_is_made_below(ground: Ground) -> None:
-    """A pod that names one would be refused without."""
-    await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
-    _, below = await runs(ground, "robot", {"serviceAccountName": "robot"})
-    assert below["spec"]["serviceAccountName"] == "robot"
-    await ends(ground, "robot")
-    await ground.sites[A].gone(ground.path("serviceaccounts", "robot"))
-
-
 async def test_finalizers_stay_above_and_are_waited_for(ground: Ground) -> None:
     """A finalizer above is not made below, outlives the lower pod, and sees the pod in a terminal phase."""
     _, below = await runs(ground, "finalized", finalizers=["e2e.example.com/last"])
@@ -177,33 +132,6 @@ async def test_finalizers_stay_above_and_are_waited_for(ground: Ground) -> None:
     await ground.upper.gone(ground.pod_path("finalized"))
 
 
-async def test_readiness_gates_are_opened_above(ground: Ground) -> None:
-    """The lower pod is ready without the gate; above the pod becomes ready when somebody opens it, and only then."""
-    gate = "example.com/gate"
-    path = ground.pod_path("gated")
-    await ground.bind("gated", {"readinessGates": [{"conditionType": gate}]})
-    pod = await ground.upper.until(path, lambda one: is_true(one, "ContainersReady"))
-    assert condition_of(pod, "Ready")["status"] == "False"
-    assert gate in condition_of(pod, "Ready")["message"]
-    assert is_ready(await ground.sites[A].read(path))
-    opened = {"status": {"conditions": [{"type": gate, "status": "True"}]}}
-    await ground.upper.patch(f"{path}/status", opened, "strategic")
-    pod = await ground.upper.until(path, is_ready)
-    assert is_true(pod, gate)
-    await ends(ground, "gated")
-
-
-async def test_sidecars_and_init_containers_run_and_are_reported(ground: Ground) -> None:
-    """An init container that goes on is running above as below, one that ended has its exit code."""
-    containers = [{"name": "sidecar", "image": "s:1", "restartPolicy": "Always"}, {"name": "setup", "image": "i:1"}]
-    pod, below = await runs(ground, "sidecars", {"initContainers": containers})
-    states = {one["name"]: one["state"] for one in pod["status"]["initContainerStatuses"]}
-    assert set(states["sidecar"]) == {"running"}
-    assert states["setup"]["terminated"]["exitCode"] == 0
-    assert below["spec"]["initContainers"][0]["restartPolicy"] == "Always"
-    await ends(ground, "sidecars")
-
-
 async def test_scheduling_gates_hold_a_pod_above(ground: Ground) -> None:
     """A gated pod is in no lower cluster; without its gate it is bound, and runs without one."""
     spec = ground.template({}, {"schedulingGates": [{"name": "example.com/later"}]})["spec"]
@@ -214,8 +142,7 @@ async def test_scheduling_gates_hold_a_pod_above(ground: Ground) -> None:
         assert await ground.sites[lower].read(ground.pod_path("later")) == {}
     await ground.upper.patch(ground.pod_path("later"), {"spec": {"schedulingGates": None}})
     await ground.upper.until(ground.pod_path("later"), is_ready)
-    await ground.upper.delete(ground.pod_path("later"))
-    await ground.upper.gone(ground.pod_path("later"))
+    await ground.end_pods("later")
 
 
 VOLUMES: dict[str, Manifest] = {
@@ -245,51 +172,9 @@ async def test_a_volume_that_the_lower_cannot_give_is_said(ground: Ground, name:
     await ends(ground, name)
 
 
-async def test_a_claim_that_does_not_exist_is_said(ground: Ground) -> None:
-    """The pod is Pending above, and nothing of it is below."""
-    await ground.bind("claim", {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "nowhere"}}]})
-    pod = await ground.upper.until(ground.pod_path("claim"), lambda one: condition_of(one, MIRRORED))
-    said = condition_of(pod, MIRRORED)
-    assert (said["reason"], said["message"]) == (
-        "PersistentVolumeClaimNotFound",
-        f"PersistentVolumeClaim {ground.namespace}/nowhere: it does not exist",
-    )
-    assert await ground.sites[A].read(ground.pod_path("claim")) == {}
-    await ends(ground, "claim")
-
-
-async def test_the_hosts_network_is_the_lower_nodes(ground: Ground) -> None:
-    """A pod on its host's network has the lower node's address above."""
-    pod, below = await runs(ground, "host", {"hostNetwork": True})
-    assert pod["status"]["podIP"] == pod["status"]["hostIP"] == below["status"]["hostIP"]
-    await ends(ground, "host")
-
-
-async def test_a_pod_denied_by_quota_runs_when_it_may(ground: Ground) -> None:
-    """Denied below, it is Pending with the quota's words, in the condition and in one event, and runs when it may."""
-    site, path = ground.sites[A], ground.path("resourcequotas", "quota")
-    await runs(ground, "first")
-    used = len((await site.read(ground.path("pods")))["items"])
-    quota = {"metadata": {"name": "quota"}, "spec": {"hard": {"pods": str(used)}}}
-    await site.create(ground.path("resourcequotas"), quota)
-    await site.until(path, lambda one: one.get("status", {}).get("used"))
-    pod = await refused(ground, "denied", {})
-    assert "exceeded quota: quota" in condition_of(pod, MIRRORED)["message"]
-    await site.delete(path)
-    pod = await ground.upper.until(ground.pod_path("denied"), is_ready)
-    assert condition_of(pod, MIRRORED) == {}
-    assert "reason" not in pod["status"]
-    await ends(ground, "first", "denied")
-
-
-async def test_a_denied_pod_can_be_deleted(ground: Ground, classes: dict[str, str]) -> None:
-    """A pod that the lower refuses goes at once when it is deleted."""
-    await refused(ground, "never", {"runtimeClassName": classes["upper-runtime"]})
-    await ends(ground, "never")
-
-
 async def test_a_pod_that_every_rule_applies_to_is_ours_below(ground: Ground, classes: dict[str, str]) -> None:
     """All of it at once: class, runtime, account, gates, finalizer, spread; the pod runs, marked as ours."""
+    await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
     spread = {"topologyKey": "clusterID", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     spec = {
         "priorityClassName": classes["priority"],

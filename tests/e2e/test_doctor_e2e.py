@@ -79,8 +79,7 @@ async def test_an_engine_with_these_rights_alone_does_its_work(limited: Limited)
     await _populate(ground)
     for lower in LOWERS:
         name = f"web-{lower[-1]}"
-        await ground.bind(name, _pod(), lower, labels={"app": "web"})
-        await ground.upper.until(ground.pod_path(name), is_ready)
+        await ground.run_pod(name, _pod(), lower, labels={"app": "web"})
         assert (await ground.kubectl("exec", name, "--", "true")).code == 0
         assert (await ground.kubectl("logs", name)).code == 0
         await ground.sites[lower].until(ground.path("services", "web"), bool)

@@ -16,15 +16,8 @@ async def running(ground: Ground, name: str) -> Manifest:
     if not await ground.upper.read(ground.path("configmaps", "settings")):
         body = {"metadata": {"name": "settings"}, "data": {"key": "value"}}
         await ground.upper.create(ground.path("configmaps"), body)
-    await ground.bind(name, {"volumes": [{"name": "settings", **BOTH}]}, labels={"app": name})
-    await ground.upper.until(ground.pod_path(name), is_ready)
+    await ground.run_pod(name, {"volumes": [{"name": "settings", **BOTH}]}, labels={"app": name})
     return await ground.sites[A].until(ground.pod_path(name), is_ready)
-
-
-async def ends(ground: Ground, name: str) -> None:
-    """Delete a pod above, and see it gone there."""
-    await ground.upper.delete(ground.pod_path(name))
-    await ground.upper.gone(ground.pod_path(name))
 
 
 async def test_an_edited_copy_is_put_back(ground: Ground) -> None:
@@ -35,7 +28,7 @@ async def test_an_edited_copy_is_put_back(ground: Ground) -> None:
     await ground.sites[A].patch(path, {"data": {"key": "edited", "more": "added"}})
     after = await ground.sites[A].until(path, lambda one: one["data"] == {"key": "value"})
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
-    await ends(ground, "reader")
+    await ground.end_pods("reader")
 
 
 async def test_a_deleted_copy_is_made_again(ground: Ground) -> None:
@@ -47,26 +40,7 @@ async def test_a_deleted_copy_is_made_again(ground: Ground) -> None:
     await ground.sites[A].until(path, lambda one: one and one["metadata"]["uid"] != before["metadata"]["uid"])
     after = await ground.sites[A].read(ground.pod_path("holder"))
     assert after["metadata"]["uid"] == below["metadata"]["uid"]
-    await ends(ground, "holder")
-
-
-async def test_an_edited_label_of_a_lower_pod_is_put_back(ground: Ground) -> None:
-    """A label that comes from above has the value that it has above again."""
-    await running(ground, "labelled")
-    path = ground.pod_path("labelled")
-    await ground.sites[A].patch(path, {"metadata": {"labels": {"app": "edited"}}})
-    await ground.sites[A].until(path, lambda one: one["metadata"]["labels"]["app"] == "labelled")
-    await ends(ground, "labelled")
-
-
-async def test_an_edited_image_of_a_lower_pod_is_put_back(ground: Ground) -> None:
-    """The container below runs what the pod above says again."""
-    await running(ground, "image")
-    path = ground.pod_path("image")
-    change = {"spec": {"containers": [{"name": "main", "image": "edited:1"}]}}
-    await ground.sites[A].patch(path, change, "strategic")
-    await ground.sites[A].until(path, lambda one: one["spec"]["containers"][0]["image"] == "app:1")
-    await ends(ground, "image")
+    await ground.end_pods("holder")
 
 
 async def test_a_secret_that_was_edited_emptied_or_frozen_is_put_back(ground: Ground) -> None:
@@ -74,8 +48,7 @@ async def test_a_secret_that_was_edited_emptied_or_frozen_is_put_back(ground: Gr
     path, site = ground.path("secrets", "password"), ground.sites[A]
     body = {"metadata": {"name": "password", "labels": {"team": "web"}}, "data": {"key": "dmFsdWU="}}
     await ground.upper.create(ground.path("secrets"), body)
-    await ground.bind("keeper", {"volumes": [{"name": "p", "secret": {"secretName": "password"}}]})
-    await ground.upper.until(ground.pod_path("keeper"), is_ready)
+    await ground.run_pod("keeper", {"volumes": [{"name": "p", "secret": {"secretName": "password"}}]})
 
     def is_as_above(one: Manifest) -> bool:
         """Report whether content and label are those above."""
@@ -95,7 +68,7 @@ async def test_a_secret_that_was_edited_emptied_or_frozen_is_put_back(ground: Gr
             path,
             lambda one, version=version: one and one["metadata"]["resourceVersion"] != version and is_as_above(one),
         )
-    await ends(ground, "keeper")
+    await ground.end_pods("keeper")
 
 
 async def test_what_cannot_be_taken_back_is_told_above(ground: Ground) -> None:
@@ -115,7 +88,7 @@ async def test_what_cannot_be_taken_back_is_told_above(ground: Ground) -> None:
     await ground.note()
     await ground.calm()
     assert await ground.writes() == []
-    await ends(ground, "limited")
+    await ground.end_pods("limited")
 
 
 async def test_the_labels_of_a_namespace_of_ours_are_put_back(ground: Ground) -> None:
@@ -128,7 +101,7 @@ async def test_the_labels_of_a_namespace_of_ours_are_put_back(ground: Ground) ->
     await ground.sites[A].patch(above, {"metadata": {"labels": {enforce: "privileged"}}})
     await ground.sites[A].until(above, lambda one: one["metadata"]["labels"].get(enforce) == "baseline")
     await ground.upper.patch(above, {"metadata": {"labels": {enforce: None}}})
-    await ends(ground, "guarded")
+    await ground.end_pods("guarded")
 
 
 async def test_a_deleted_node_is_made_again_and_costs_no_pod(ground: Ground) -> None:
@@ -143,7 +116,7 @@ async def test_a_deleted_node_is_made_again_and_costs_no_pod(ground: Ground) -> 
     await ground.engine.loop.wait_idle()
     assert (await ground.upper.read(ground.pod_path("steady")))["metadata"]["uid"] == above["metadata"]["uid"]
     assert (await ground.sites[A].read(ground.pod_path("steady")))["metadata"]["uid"] == below["metadata"]["uid"]
-    await ends(ground, "steady")
+    await ground.end_pods("steady")
 
 
 @pytest.mark.parametrize("mark", [{"labels": {OWNER: None}}, {"annotations": {UPPER_UID: None}}], ids=["label", "uid"])
@@ -159,7 +132,7 @@ async def test_a_lower_pod_that_lost_a_mark_is_left_alone(ground: Ground, mark: 
     pod = await ground.upper.read(path)
     assert phase_of(pod) == "Running"
     assert "not ours" in await ground.told(pod, "NameConflict")
-    await ends(ground, name)
+    await ground.end_pods(name)
     await ground.calm()
     assert (await site.read(path))["metadata"] == below["metadata"]
     await site.delete(path)
@@ -176,7 +149,7 @@ async def test_a_lower_pod_that_lost_a_mark_and_goes_is_lost(ground: Ground) -> 
     await site.delete(path)
     pod = await ground.upper.until(path, lambda one: phase_of(one) == "Failed")
     assert pod["status"]["reason"] == "LowerPodLost"
-    await ends(ground, "unmarked-gone")
+    await ground.end_pods("unmarked-gone")
 
 
 async def test_a_label_that_is_put_back_makes_the_pod_ours_again(ground: Ground) -> None:
@@ -188,7 +161,7 @@ async def test_a_label_that_is_put_back_makes_the_pod_ours_again(ground: Ground)
     await site.patch(path, {"metadata": {"labels": {OWNER: ground.owner.mark}}})
     pod = await ground.upper.until(path, lambda one: not condition_of(one, MIRRORED))
     assert is_ready(pod)
-    await ends(ground, "returned")
+    await ground.end_pods("returned")
     await site.gone(path)
 
 
@@ -206,7 +179,7 @@ async def test_a_name_that_a_stranger_takes_from_a_running_pod(ground: Ground) -
     await ground.start()
     pod = await ground.upper.until(path, lambda one: phase_of(one) == "Failed")
     assert pod["status"]["reason"] == "LowerPodLost"
-    await ends(ground, "taken")
+    await ground.end_pods("taken")
     await ground.calm()
     assert (await site.read(path))["metadata"] == stranger["metadata"]
     await site.delete(path)

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from enginekit import A, Ground, polled
+from enginekit import A, Ground
 from sitekit import Manifest, is_ready
 
-from tensile.names import LOWER, OWNER
+from tensile.names import LOWER
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -83,31 +83,6 @@ async def test_a_repeat_counts_and_makes_no_second_event(ground: Ground) -> None
     assert (last["metadata"]["uid"], last["message"]) == (first["metadata"]["uid"], "still")
 
 
-async def test_events_of_others_and_our_own_stay_where_they_are(ground: Ground) -> None:
-    """A stranger's pod, another UID under the name, an event that was copied already: none of them comes up."""
-    pod = await ground.bind("alone")
-    site = ground.sites[A]
-    below = await site.until(ground.pod_path("alone"), is_ready)
-    stranger = await site.create(
-        ground.path("pods"), {"metadata": {"name": "stranger"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    )
-    other = {**below, "metadata": {**below["metadata"], "uid": "00000000-0000-4000-8000-000000000000"}}
-    copied = about(below, "Copied")
-    copied["metadata"]["labels"] = {OWNER: ground.owner.mark}
-    for event in (
-        about(stranger, "OfAStranger"),
-        about(other, "OfAnother"),
-        copied,
-        about(below, "OurOwn", source={"component": "tensile-kube"}),
-        about(below, "Last"),
-    ):
-        await site.create(ground.path("events"), event)
-    await above(ground, pod, "Last")
-    reasons = {one["reason"] for one in (await ground.upper.read(ground.path("events")))["items"]}
-    assert reasons.isdisjoint({"OfAStranger", "OfAnother", "Copied", "OurOwn"})
-    await site.delete(ground.pod_path("stranger"), 0)
-
-
 async def test_old_events_do_not_come_again_after_a_restart(ground: Ground) -> None:
     """What happened while nobody looked is over; nothing is written of it."""
     pod = await ground.bind("before")
@@ -122,17 +97,3 @@ async def test_old_events_do_not_come_again_after_a_restart(ground: Ground) -> N
     await above(ground, pod, "Fresh")
     written = [one for one, _ in await ground.attempts(without=("leases",)) if one.resource == "events"]
     assert [(one.cluster, one.verb) for one in written] == [("upper", "create")]
-
-
-async def test_the_events_of_many_pods_all_arrive_and_are_counted(ground: Ground) -> None:
-    """Thirty pods at once are no flood yet: nothing is dropped, and every pod has its own."""
-    pods = [await ground.bind(f"many-{number}") for number in range(30)]
-    for pod in pods:
-        await ground.upper.until(ground.pod_path(pod["metadata"]["name"]), is_ready)
-    mirror = ground.engine.clusters.joined[A].events
-    assert mirror is not None
-    await polled(lambda: not len(mirror))
-    for pod in pods:
-        await above(ground, pod, "Scheduled")
-    assert (mirror.counts["failed"], mirror.counts["dropped"]) == (0, 0)
-    assert mirror.counts["copied"] >= len(pods)

@@ -1,4 +1,4 @@
-"""`tensile explain pod` on pods that wait for ten different things: the sentence names what they really wait for."""
+"""`tensile explain pod` on pods that wait for different things: the sentence names what they really wait for."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import orjson
 import pytest
 import pytest_asyncio
 from enginekit import LOWERS, A, B, Edit, Ground
-from sitekit import Manifest, condition_of, is_ready
+from sitekit import Manifest, condition_of
 
 from tensile.diagnostics import commands
 from tensile.engine.lower import ClusterAccess
@@ -71,7 +71,7 @@ async def free(ground: Ground, name: str, spec: Manifest) -> None:
 
 
 async def test_a_pod_that_does_not_tolerate_virtual_nodes(ground: Ground) -> None:
-    """1: the taint is named."""
+    """The taint is named."""
     await free(ground, "intolerant", {"tolerations": []})
     await waits(ground, "intolerant")
     assert (
@@ -80,58 +80,15 @@ async def test_a_pod_that_does_not_tolerate_virtual_nodes(ground: Ground) -> Non
     )
 
 
-async def test_a_pod_that_selects_no_virtual_node(ground: Ground) -> None:
-    """2: the label is named."""
-    await free(ground, "picky", {"nodeSelector": {"e2e": ground.mark, "disk": "nvme"}})
-    await waits(ground, "picky")
-    assert await why(ground, "picky") == (
-        "no virtual node does: node(s) didn't match Pod's node affinity/selector (no disk=nvme)"
-    )
-
-
-async def test_a_pod_behind_a_gate(ground: Ground) -> None:
-    """3: the gate is named."""
-    await free(ground, "gated", {"schedulingGates": [{"name": "example.com/later"}]})
-    assert await why(ground, "gated") == "scheduling gates hold it: example.com/later"
-
-
 async def test_a_pod_that_is_larger_than_every_node_below(ground: Ground) -> None:
-    """4: enough in all, and on no single node."""
+    """Enough in all, and on no single node."""
     await ground.bind("large", asking(cpu="40"))
     await waits_below(ground, "large")
     assert await why(ground, "large") == (f"in {A} it waits for a node: 0/3 nodes are available: 3 Insufficient cpu.")
 
 
-async def test_a_pod_whose_ports_are_taken_below(ground: Ground) -> None:
-    """5: on all nodes of the lower."""
-    port = {"containers": [{"name": "main", "image": "app:1", "ports": [{"containerPort": 80, "hostPort": 18080}]}]}
-    for number in range(3):
-        await ground.bind(f"port-{number}", port)
-        await ground.upper.until(ground.pod_path(f"port-{number}"), is_ready)
-    await ground.bind("port-late", port)
-    await waits_below(ground, "port-late")
-    assert await why(ground, "port-late") == (
-        f"in {A} it waits for a node: 0/3 nodes are available: "
-        "3 node(s) didn't have free ports for the requested pod ports."
-    )
-
-
-async def test_a_pod_that_keeps_away_from_others_below(ground: Ground) -> None:
-    """6: one to a zone, and no node below is in one."""
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "lonely"}}}
-    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    for number in range(3):
-        await ground.bind(f"lonely-{number}", {"affinity": apart}, labels={"app": "lonely"})
-        await ground.upper.until(ground.pod_path(f"lonely-{number}"), is_ready)
-    await ground.bind("lonely-late", {"affinity": apart}, labels={"app": "lonely"})
-    await waits_below(ground, "lonely-late")
-    assert await why(ground, "lonely-late") == (
-        f"in {A} it waits for a node: 0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules."
-    )
-
-
 async def test_a_pod_whose_config_map_is_missing(ground: Ground) -> None:
-    """7: it is named, and so is the event that tells of it."""
+    """It is named, and so is the event that tells of it."""
     pod = await ground.bind("unready", {"volumes": [{"name": "v", "configMap": {"name": "nowhere"}}]})
     message = await ground.told(pod, "ConfigMapNotFound")
     await unmirrored(ground, "unready", "ConfigMapNotFound")
@@ -141,9 +98,8 @@ async def test_a_pod_whose_config_map_is_missing(ground: Ground) -> None:
 
 
 async def test_a_pod_that_a_quota_below_denies(ground: Ground) -> None:
-    """8: as the lower cluster says it, and what the quota leaves is in the table."""
-    await ground.bind("first", asking(cpu="1"))
-    await ground.upper.until(ground.pod_path("first"), is_ready)
+    """As the lower cluster says it, and what the quota leaves is in the table."""
+    await ground.run_pod("first", asking(cpu="1"))
     quota = {"metadata": {"name": "tight"}, "spec": {"hard": {"requests.cpu": "1"}}}
     await ground.sites[A].create(ground.path("resourcequotas"), quota)
     path = ground.path("resourcequotas", "tight")
@@ -158,21 +114,9 @@ async def test_a_pod_that_a_quota_below_denies(ground: Ground) -> None:
         await ground.sites[A].delete(path)
 
 
-async def test_a_pod_whose_name_is_taken_below(ground: Ground) -> None:
-    """9: by something that is not ours."""
-    await ground.bind("settled", {})
-    await ground.upper.until(ground.pod_path("settled"), is_ready)
-    await ground.sites[A].create(ground.path("pods"), {"metadata": {"name": "taken"}, "spec": asking()})
-    await ground.bind("taken")
-    await unmirrored(ground, "taken", "NameConflict")
-    assert (await why(ground, "taken")).startswith(f"it is not in {A}: NameConflict: ")
-    await ground.sites[A].delete(ground.pod_path("taken"))
-
-
 async def test_a_pod_whose_lower_does_not_answer(ground: Ground) -> None:
-    """10: half a picture is told as such, and the other lower is there to look at."""
-    await ground.bind("away")
-    await ground.upper.until(ground.pod_path("away"), is_ready)
+    """Half a picture is told as such, and the other lower is there to look at."""
+    await ground.run_pod("away")
     text = await explained(ground, "away", "json", lambda file: file["lowers"][0].update(kubeconfig="gone.kubeconfig"))
     found = orjson.loads(text)
     assert found["why"].startswith(f"{A} does not tell how it is: ")
@@ -182,8 +126,7 @@ async def test_a_pod_whose_lower_does_not_answer(ground: Ground) -> None:
 
 async def test_a_pod_that_runs(ground: Ground) -> None:
     """Where, in both forms."""
-    await ground.bind("fine", asking(cpu="1"), B)
-    await ground.upper.until(ground.pod_path("fine"), is_ready)
+    await ground.run_pod("fine", asking(cpu="1"), B)
     text, document = await asyncio.gather(explained(ground, "fine"), explained(ground, "fine", "json"))
     found = orjson.loads(document)
     place = found["lowers"][1]["pod"]["node"]

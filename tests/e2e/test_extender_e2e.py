@@ -18,7 +18,6 @@ from sitekit import Manifest, condition_of, is_ready
 from bench.kit.spareports import spare_port
 from tensile.engine.engine import Engine
 from tensile.engine.lower import ClusterAccess
-from tensile.errors import TensileError
 from tensile.kube.fleet import Fleet
 from tensile.sandbox.apiserver import RESOURCES
 from tensile.sandbox.sandbox import Sandbox
@@ -247,18 +246,6 @@ async def test_it_is_switched_off_and_on_while_the_engine_runs(ground: Advised) 
     pods = await ground.upper.until_all(query, lambda found: any(map(unschedulable, found.values())))
     assert not any("nodeName" in pod["spec"] for pod in pods.values())
     await ground.remove("seen")
-
-
-async def test_a_port_that_is_taken_ends_a_start(ground: Advised, tmp_path: Path) -> None:
-    """As with every other port: what to change is said, and nothing runs."""
-    other = Advised(ground.sandbox, tmp_path)
-    await other.open()
-    try:
-        with pytest.raises(TensileError, match=r"the extender cannot listen on .* set extender\.port"):
-            await other.start(other.on())
-        assert not other.engine.is_running
-    finally:
-        await other.close()
 
 
 async def test_who_stood_by_drives_though_a_port_is_taken(ground: Advised, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest_asyncio
 from enginekit import A, Ground, standing
 from forgerkit import forged
 from provisionkit import VOLUMES
-from sitekit import Manifest, condition_of, is_ready
+from sitekit import Manifest, condition_of
 from storekit import Store, claim, claims, is_bound, mark, stocked, using, volume_of
 
 from tensile.names import MIRRORED, OWNER, UPPER_UID
@@ -57,8 +57,7 @@ async def test_a_claim_that_names_a_volume_is_refused_before_anything_is_bound(g
 
 async def removed(ground: Ground, name: str) -> None:
     """Delete pod and claim above."""
-    await ground.upper.delete(ground.pod_path(name))
-    await ground.upper.gone(ground.pod_path(name))
+    await ground.end_pods(name)
     await ground.upper.delete(claims(ground, name))
     await ground.upper.gone(claims(ground, name))
 
@@ -67,12 +66,10 @@ async def test_a_claim_beside_a_placeholder_is_neither_believed_nor_deleted(grou
     """The data were in the lower claim that the volume names; another of its name is told of and stays."""
     assert store
     upper = await ground.upper.create(claims(ground), claim(ground, "swapped"))
-    await ground.bind("swapped", using("swapped"))
-    await ground.upper.until(ground.pod_path("swapped"), is_ready)
+    await ground.run_pod("swapped", using("swapped"))
     await ground.upper.until(claims(ground, "swapped"), is_bound)
     volume = await volume_of(ground, "swapped")
-    await ground.upper.delete(ground.pod_path("swapped"))
-    await ground.upper.gone(ground.pod_path("swapped"))
+    await ground.end_pods("swapped")
     site = ground.sites[A]
     await site.delete(claims(ground, "swapped"))
     await site.gone(claims(ground, "swapped"))
@@ -98,15 +95,12 @@ async def test_the_claim_that_a_placeholder_names_serves_whatever_is_written_on_
     """A tenant who changes the UID on it takes the data from nobody."""
     assert store
     await ground.upper.create(claims(ground), claim(ground, "renamed"))
-    await ground.bind("renamed", using("renamed"))
-    await ground.upper.until(ground.pod_path("renamed"), is_ready)
+    await ground.run_pod("renamed", using("renamed"))
     await ground.upper.until(claims(ground, "renamed"), is_bound)
     site = ground.sites[A]
     await site.patch(claims(ground, "renamed"), {"metadata": {"annotations": {UPPER_UID: "another"}}})
-    await ground.upper.delete(ground.pod_path("renamed"))
-    await ground.upper.gone(ground.pod_path("renamed"))
-    await ground.bind("renamed", using("renamed"))
-    await ground.upper.until(ground.pod_path("renamed"), is_ready)
+    await ground.end_pods("renamed")
+    await ground.run_pod("renamed", using("renamed"))
     lower = await site.read(claims(ground, "renamed"))
     assert lower["metadata"]["labels"][OWNER] == ground.owner.mark
     volume = await volume_of(ground, "renamed")

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from enginekit import A, B, Ground, standing, with_fields
 from forgerkit import HOLD, forge, forged, marked, release
-from sitekit import Manifest, is_ready
+from sitekit import Manifest
 
 from tensile.sandbox.sandbox import Sandbox
 
@@ -61,16 +61,14 @@ async def upper_uid(ground: Ground, plural: str, name: str, api: str = "api/v1")
 async def test_a_forged_pod_and_a_forged_account_draw_no_rights(ground: Ground) -> None:
     """Neither alone nor together, whether the UID is of nobody or of a pod that runs elsewhere as that account."""
     site = ground.sites[A]
-    real = await ground.bind("real", PAYER, lower=B)
-    await ground.upper.until(ground.pod_path("real"), is_ready)
+    real = await ground.run_pod("real", PAYER, lower=B)
     await ground.sites[B].until(ground.path("rolebindings", "pays", RBAC), bool)
     account = await upper_uid(ground, "serviceaccounts", "payer")
     await site.create(ground.path("serviceaccounts"), {"metadata": {"name": "payer"}})
     await forge(ground, site, ground.namespace, "bait", "nobody", spec=PAYER, finalizers=[HOLD])
     await forge(ground, site, ground.namespace, "real", real["metadata"]["uid"], spec=PAYER, finalizers=[HOLD])
     await site.patch(ground.path("serviceaccounts", "payer"), {"metadata": marked(ground, account)})
-    await ground.bind("witness")
-    await ground.upper.until(ground.pod_path("witness"), is_ready)
+    await ground.run_pod("witness")
     await ground.calm()
     assert await rights_in(ground, A) == {}
     assert set(await rights_in(ground, B)) == {"roles/pays", "rolebindings/pays"}
@@ -78,9 +76,7 @@ async def test_a_forged_pod_and_a_forged_account_draw_no_rights(ground: Ground) 
         await release(site, ground.pod_path(name))
         await site.delete(ground.pod_path(name), 0)
     await site.delete(ground.path("serviceaccounts", "payer"))
-    for name in ("real", "witness"):
-        await ground.upper.delete(ground.pod_path(name))
-        await ground.upper.gone(ground.pod_path(name))
+    await ground.end_pods("real", "witness")
 
 
 async def test_a_forged_binding_gives_nobody_what_the_upper_one_does_not(ground: Ground) -> None:
@@ -93,13 +89,11 @@ async def test_a_forged_binding_gives_nobody_what_the_upper_one_does_not(ground:
     body = {"roleRef": {"apiGroup": GROUP, "kind": "Role", "name": "pays"}, "subjects": [subject(ground, "forger")]}
     uid = await upper_uid(ground, "rolebindings", "pays", RBAC)
     await forged(ground, site, ground.path("rolebindings", api=RBAC), uid, body, name="pays")
-    await ground.bind("asks", PAYER)
-    await ground.upper.until(ground.pod_path("asks"), is_ready)
+    await ground.run_pod("asks", PAYER)
     await site.until(role, lambda one: one["rules"] == READS)
     await site.until(binding, lambda one: one["subjects"] == [subject(ground)])
     await site.patch(binding, {"subjects": [subject(ground), subject(ground, "forger")]})
     await site.until(binding, lambda one: one["subjects"] == [subject(ground)])
     await ground.upper.delete(ground.path("rolebindings", "pays", RBAC))
     await site.gone(binding, role)
-    await ground.upper.delete(ground.pod_path("asks"))
-    await ground.upper.gone(ground.pod_path("asks"))
+    await ground.end_pods("asks")

@@ -20,12 +20,6 @@ DEEP = 3_000
 UNBURIED = {"metadata": {"managedFields": [{}]}}
 
 
-async def runs(ground: Ground, name: str) -> None:
-    """See a pod that is made now run through the lower, and its status come back."""
-    await ground.bind(name)
-    await ground.upper.until(ground.pod_path(name), is_ready)
-
-
 async def stranger(ground: Ground, name: str, spec: Manifest | None = None, **meta: Any) -> Manifest:
     """Create a stranger's pod in the lower, on no node that runs it; it has a finalizer if it is to stay."""
     if not await ground.sites[A].read(f"/api/v1/namespaces/{ground.namespace}"):
@@ -55,11 +49,11 @@ async def buried(ground: Ground, cluster: str, pod: str) -> None:
 
 async def test_book_keeping_that_nests_without_end_hides_nothing(ground: Ground) -> None:
     """On a pod above and on a stranger's below: both clusters are followed on, and the pod itself is."""
-    await runs(ground, "deep-above")
+    await ground.run_pod("deep-above")
     await stranger(ground, "deep-below", labels={OWNER: ground.owner.mark})
     await buried(ground, "upper", "deep-above")
     await buried(ground, A, "deep-below")
-    await runs(ground, "after-deep")
+    await ground.run_pod("after-deep")
     assert (await ground.kubectl("label", "pod", "deep-above", "is=read")).code == 0
     await ground.sites[A].until(ground.pod_path("deep-above"), lambda pod: pod["metadata"]["labels"]["is"] == "read")
     await ground.upper.patch(ground.pod_path("deep-above"), UNBURIED)
@@ -74,10 +68,9 @@ async def test_an_amount_with_many_zeros_hides_nothing(ground: Ground) -> None:
     virtual = f"/api/v1/nodes/{ground.nodes[A]}"
     before = (await ground.upper.read(virtual))["status"]["allocatable"]["memory"]
     await stranger(ground, "zeros-below", {**asks, "nodeName": node})
-    await ground.bind("zeros-above", asks)
-    await ground.upper.until(ground.pod_path("zeros-above"), is_ready)
+    await ground.run_pod("zeros-above", asks)
     await ground.upper.until(virtual, lambda one: one["status"]["allocatable"]["memory"] != before)
-    await runs(ground, "after-zeros")
+    await ground.run_pod("after-zeros")
     await gone(ground, "zeros-below")
     await ground.reload()
 
@@ -91,7 +84,7 @@ ODD: dict[str, dict[str, Any]] = {
 """Pods without a controller, each with something in it that is seldom there."""
 
 
-MOVES = with_fields(descheduler={"recreateBarePods": True})
+MOVES = with_fields(descheduler={"recreateBarePods": True, "interval": "3s"})
 
 
 async def test_what_one_pod_says_keeps_no_other_in_a_lower_that_is_drained(ground: Ground) -> None:
@@ -150,7 +143,7 @@ async def test_a_pod_that_takes_its_time_keeps_no_other_in_a_lower_that_is_drain
 
 async def test_a_note_of_another_shape_keeps_a_pod_in_step(ground: Ground) -> None:
     """Set below by somebody; what is set above comes down all the same, and the note is right again."""
-    await runs(ground, "noted")
+    await ground.run_pod("noted")
     notes = {"annotations": {WRITTEN_KEYS: '{"labels":5}', WRITTEN_IMAGES: "[[]]"}}
     await ground.sites[A].patch(ground.pod_path("noted"), {"metadata": notes})
     await ground.upper.patch(ground.pod_path("noted"), {"metadata": {"labels": {"is": "new"}}})

@@ -63,8 +63,7 @@ async def bind_role(ground: Ground, name: str, kind: str, role: str) -> Manifest
 
 async def runs(ground: Ground, name: str, lower: str, **spec: Any) -> tuple[Manifest, Manifest]:
     """Bind a pod of the robot, wait until it is ready above, and give it with its lower pod."""
-    await ground.bind(name, {"serviceAccountName": "robot", **spec}, lower)
-    pod = await ground.upper.until(ground.pod_path(name), is_ready)
+    pod = await ground.run_pod(name, {"serviceAccountName": "robot", **spec}, lower)
     return pod, await ground.sites[lower].read(ground.pod_path(name))
 
 
@@ -108,12 +107,6 @@ def secret_of(pod: Manifest) -> str:
     return f"upper-token-{pod['metadata']['uid']}"
 
 
-async def ends(ground: Ground, name: str) -> None:
-    """Delete a pod above and wait until it is gone."""
-    await ground.upper.delete(ground.pod_path(name))
-    await ground.upper.gone(ground.pod_path(name))
-
-
 async def test_with_the_lowers_identity_an_account_of_its_own_goes_before_the_pod(ground: Ground) -> None:
     """The volume for the token stays, and admission below adds no other; a token of that account lists pods there."""
     pod, below = await runs(ground, "home", A)
@@ -147,7 +140,7 @@ async def test_what_an_account_brings_follows_and_goes_with_its_last_pod(ground:
     await site.until(role, lambda found: found["rules"] == only)
     await site.patch(ground.path("serviceaccounts", "robot"), {"automountServiceAccountToken": False})
     await site.until(ground.path("serviceaccounts", "robot"), lambda found: found["automountServiceAccountToken"])
-    await ends(ground, "home")
+    await ground.end_pods("home")
     await site.gone(ground.path("serviceaccounts", "robot"), role, ground.path("rolebindings", "reads", api=RBAC))
 
 
@@ -181,7 +174,7 @@ async def test_with_the_uppers_identity_every_token_is_one_of_the_upper(ground: 
         assert said["kubernetes.io"]["pod"]["uid"] == pod["metadata"]["uid"]
         assert said["sub"] == f"system:serviceaccount:{ground.namespace}:robot"
     assert (item["path"], claims(data[item["key"]])["aud"]) == ("t", ["vault"])
-    await ends(ground, "away")
+    await ground.end_pods("away")
 
 
 async def test_with_the_uppers_identity_a_pod_lists_pods_above_over_two_renewals(ground: Ground) -> None:
@@ -201,7 +194,7 @@ async def test_with_the_uppers_identity_a_pod_lists_pods_above_over_two_renewals
         assert await listed(ground, UPPER, data["token"], data["ca.crt"], server) == 200
     await site.delete(path)
     data = contents(await site.until(path, lambda found: bool(found) and contents(found)["token"] not in tokens))
-    await ends(ground, "caller")
+    await ground.end_pods("caller")
     await site.gone(path, limit=SOON)
     await refused_soon(ground, data["token"], data["ca.crt"], server)
 
@@ -232,7 +225,7 @@ async def test_a_plan_shows_the_secret_without_a_token_and_no_renewal(ground: Gr
     assert [(one["action"], one["kind"], one["name"]) for one in apart_from_room(done)] == []
     await ground.start(*edits(ground.sandbox))
     await ground.sites[B].until(path, lambda found: found["metadata"]["annotations"][TOKEN_TERM] != LONG_AGO)
-    await ends(ground, "planned")
+    await ground.end_pods("planned")
 
 
 def apart_from_room(done: Done) -> list[Manifest]:
@@ -257,15 +250,14 @@ async def test_without_an_identity_a_pod_runs_as_default_without_a_token(ground:
     assert below["spec"]["volumes"][0]["projected"]["sources"] == sources[1:]
     assert "volumeMounts" not in below["spec"]["containers"][0]
     assert await ground.sites[A].read(ground.path("serviceaccounts", "robot")) == {}
-    await ends(ground, "nobody")
+    await ground.end_pods("nobody")
     await ground.reload(*edits(ground.sandbox))
 
 
 async def test_a_foreign_account_lends_nobody_its_rights(ground: Ground) -> None:
     """It stays untouched, and the pod above says so; when it is gone, the pod runs."""
     site = ground.sites[A]
-    await ground.bind("first", {}, A)
-    await ground.upper.until(ground.pod_path("first"), is_ready)
+    await ground.run_pod("first", {}, A)
     foreign = await site.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
     made = await ground.bind("second", {"serviceAccountName": "robot"}, A)
     assert "ServiceAccount" in await ground.told(made, "NameConflict")
@@ -274,8 +266,8 @@ async def test_a_foreign_account_lends_nobody_its_rights(ground: Ground) -> None
     assert await site.read(ground.pod_path("second")) == {}
     await site.delete(ground.path("serviceaccounts", "robot"))
     await ground.upper.until(ground.pod_path("second"), is_ready)
-    await ends(ground, "first")
-    await ends(ground, "second")
+    await ground.end_pods("first")
+    await ground.end_pods("second")
 
 
 async def test_rights_that_may_not_be_granted_are_told_and_not_asked_for_hotly(ground: Ground) -> None:
@@ -302,7 +294,7 @@ async def test_rights_that_may_not_be_granted_are_told_and_not_asked_for_hotly(g
         assert await site.read(ground.path("rolebindings", "king", api=RBAC)) == {}
         tries = [one for one in ground.heard.problems if one[0].rule == "rights"]
         assert len(tries) == 1
-        await ends(ground, "modest")
+        await ground.end_pods("modest")
         for plural in ("rolebindings", "roles"):
             await ground.upper.delete(ground.path(plural, "king", api=RBAC))
     finally:

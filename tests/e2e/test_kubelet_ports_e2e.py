@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from enginekit import A, B, Edit, edit_lower, polled
+from enginekit import A, B, Edit, polled
 from programkit import STAMP, Program, served, streaming
-from sitekit import Manifest, condition_of, is_ready
+from sitekit import Manifest, is_ready
 
-from tensile.names import NOWHERE
 from tensile.sandbox.processes import choose
 from tensile.sandbox.sandbox import Sandbox
 
@@ -66,8 +65,7 @@ class Row(Program):
         for lower, pod in POD.items():
             found = await self.upper.read(self.pod_path(pod))
             if found and lower not in lowers:
-                await self.upper.delete(self.pod_path(pod))
-                await self.upper.gone(self.pod_path(pod))
+                await self.end_pods(pod)
             elif not found and lower in lowers:
                 await self.bind(pod, lower=lower)
         for lower in lowers:
@@ -144,38 +142,3 @@ async def test_new_nodes_have_their_ports_by_place(program: Row, ports: dict[str
     await program.says(B, program.row[1])
     await program.run(A, B)
     await program.answers(A, B)
-
-
-async def test_one_that_left_with_pods_keeps_its_port_until_it_is_empty(program: Row, ports: dict[str, int]) -> None:
-    """Those behind it in the file stay where they are, and all are reached."""
-    await program.run(A, B)
-    await program.reload(in_row(B))
-    await program.upper.until(
-        f"/api/v1/nodes/{program.nodes[A]}", lambda one: condition_of(one, "InTopology").get("status") == "False"
-    )
-    for lower, port in ports.items():
-        await program.says(lower, port)
-    await program.answers(A, B)
-    await program.run(B)
-    await program.upper.gone(f"/api/v1/nodes/{program.nodes[A]}")
-    await program.says(B, ports[B])
-    await program.answers(B)
-
-
-async def test_a_port_that_another_program_has_is_said_and_had_when_it_is_free(
-    program: Row, ports: dict[str, int]
-) -> None:
-    """Meanwhile the Node says none, so that no other server is asked for its pods; the other lower is reached."""
-    await program.run(A, B)
-    since, port = program.log.stat().st_size, program.row[-1]
-    with socket.create_server(("127.0.0.1", port)):
-        await program.reload(edit_lower(B, node={"kubeletPort": port}))
-        await program.logged(f"port {port} on 127.0.0.1: is taken", since)
-        await program.says(B, NOWHERE)
-        await program.answers(A)
-    await program.says(B, port)
-    await program.answers(A, B)
-    assert program.log.read_text()[since:].count("is taken") == 1
-    await program.reload()
-    await program.says(A, ports[A])
-    await program.says(B, port)

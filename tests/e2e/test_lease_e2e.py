@@ -74,21 +74,6 @@ async def test_what_the_api_takes_of_a_lease(ground: SharedLease) -> None:
         await ground.write(spec)
 
 
-@pytest.mark.parametrize("spec", [{"leaseDurationSeconds": None}, {"holderIdentity": "two"}])
-async def test_a_forged_lease_makes_no_two_lead(ground: SharedLease, spec: Manifest) -> None:
-    """One that says nothing of its duration, and one that names the engine that waits."""
-    one, two = ground.engine("one"), ground.engine("two")
-    async with leading(one) as ended:
-        await asyncio.sleep(PACE.look / 2)
-        waiting = asyncio.create_task(two.acquired())
-        await asyncio.sleep(PACE.look * 2)
-        for _ in range(10):
-            await ground.write(spec)
-            await asyncio.sleep(PACE.look)
-            assert ended.done() or not two.leads
-        waiting.cancel()
-
-
 @pytest.mark.parametrize("spec", [{"leaseDurationSeconds": MOST}, {"leaseTransitions": MOST}])
 async def test_a_forged_lease_is_taken_in_the_end(ground: SharedLease, spec: Manifest) -> None:
     """Its holder is gone, and the write that takes it is one that the API takes."""
@@ -98,17 +83,3 @@ async def test_a_forged_lease_is_taken_in_the_end(ground: SharedLease, spec: Man
         await ground.engine("two").acquired()
     found = await ground.lease()
     assert (found["holderIdentity"], found["leaseDurationSeconds"]) == ("two", int(PACE.holds))
-
-
-async def test_a_deleted_lease_is_not_made_before_its_holder_knows(ground: SharedLease) -> None:
-    """The one that waited makes it when the other one has ended."""
-    one, two = ground.engine("one"), ground.engine("two")
-    async with leading(one) as ended:
-        waiting = asyncio.create_task(two.acquired())
-        await asyncio.sleep(PACE.look * 2)
-        await ground.site.delete(ground.ref.path())
-        assert await ended == "nobody holds it"
-        assert not two.leads
-        async with asyncio.timeout(20 * PACE.holds):
-            await waiting
-    assert (await ground.lease())["holderIdentity"] == "two"

@@ -87,12 +87,6 @@ async def held(ground: Ground, plural: str, name: str) -> Manifest:
     )
 
 
-async def ends(ground: Ground, name: str) -> None:
-    """Delete a pod above and wait until it is gone."""
-    await ground.upper.delete(ground.pod_path(name))
-    await ground.upper.gone(ground.pod_path(name))
-
-
 async def absent(ground: Ground, path: str, lower: str = A) -> None:
     """See that nothing stands at a path of a lower once the engine has nothing to do."""
     await ground.calm()
@@ -117,7 +111,7 @@ async def test_an_optional_name_that_is_the_lowers_keeps_the_pod_above(
     assert not made.get("data")
     assert made["metadata"]["labels"] == {OWNER: ground.owner.mark}
     await ground.upper.until(ground.pod_path(name), is_ready)
-    await ends(ground, name)
+    await ground.end_pods(name)
     await site.gone(path)
 
 
@@ -140,14 +134,13 @@ async def test_a_token_of_an_account_of_the_lower_is_not_reached(ground: Ground)
     await ground.upper.until(ground.pod_path("second"), says("NameConflict"))
     for name in ("thief", "second"):
         await absent(ground, ground.pod_path(name))
-        await ends(ground, name)
+        await ground.end_pods(name)
 
 
 async def test_a_name_that_nobody_has_is_held_until_there_is_an_original(ground: Ground) -> None:
     """Pods run meanwhile, as they would on any node; a pull secret takes the place with its type, and leaves it."""
     site, path = ground.sites[A], ground.path("secrets", "registry")
-    await ground.bind("pulling", {"imagePullSecrets": [{"name": "registry"}]})
-    await ground.upper.until(ground.pod_path("pulling"), is_ready)
+    await ground.run_pod("pulling", {"imagePullSecrets": [{"name": "registry"}]})
     assert (await held(ground, "secrets", "registry"))["type"] == "Opaque"
     config = b64encode(b'{"auths":{}}').decode()
     body = {"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": config}}
@@ -156,18 +149,17 @@ async def test_a_name_that_nobody_has_is_held_until_there_is_an_original(ground:
     assert copy["type"] == body["type"]
     await ground.upper.delete(path)
     assert not (await held(ground, "secrets", "registry")).get("data")
-    await ends(ground, "pulling")
+    await ground.end_pods("pulling")
     await site.gone(path)
 
 
 async def test_a_name_stays_taken_for_pods_that_run_when_its_original_is_deleted(ground: Ground) -> None:
     """What somebody makes below next would come into their volumes."""
     await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "shifted"}, **THEIRS})
-    await ground.bind("shifting", volume({"secret": {"secretName": "shifted"}}))
-    await ground.upper.until(ground.pod_path("shifting"), is_ready)
+    await ground.run_pod("shifting", volume({"secret": {"secretName": "shifted"}}))
     await ground.upper.delete(ground.path("secrets", "shifted"))
     await held(ground, "secrets", "shifted")
-    await ends(ground, "shifting")
+    await ground.end_pods("shifting")
     await ground.sites[A].gone(ground.path("secrets", "shifted"))
 
 
@@ -175,8 +167,7 @@ async def test_a_debug_container_waits_for_names_too(ground: Ground) -> None:
     """It is added to the lower pod when what it may do without is held there, not before."""
     site = ground.sites[A]
     await site.create(ground.path("secrets"), {"metadata": {"name": "debugging"}, **THEIRS})
-    await ground.bind("debugged")
-    await ground.upper.until(ground.pod_path("debugged"), is_ready)
+    await ground.run_pod("debugged")
     debug = {"name": "debug", "image": "app:1", "envFrom": [{"secretRef": optional("debugging")}]}
     patch = {"spec": {"ephemeralContainers": [debug]}}
     await ground.upper.patch(f"{ground.pod_path('debugged')}/ephemeralcontainers", patch, "strategic")
@@ -189,7 +180,7 @@ async def test_a_debug_container_waits_for_names_too(ground: Ground) -> None:
     await held(ground, "secrets", "debugging")
     await site.until(ground.pod_path("debugged"), lambda one: one["spec"].get("ephemeralContainers"))
     assert pod["metadata"]["name"] == "debugged"
-    await ends(ground, "debugged")
+    await ground.end_pods("debugged")
 
 
 async def test_a_volume_that_is_called_like_admissions_hides_nothing(ground: Ground) -> None:
@@ -199,7 +190,7 @@ async def test_a_volume_that_is_called_like_admissions_hides_nothing(ground: Gro
     await ground.bind("hiding", volume(source, "kube-api-access-abcde"))
     await ground.upper.until(ground.pod_path("hiding"), says("SecretNotFound"))
     await absent(ground, ground.pod_path("hiding"))
-    await ends(ground, "hiding")
+    await ground.end_pods("hiding")
 
 
 ORIGIN = {"kind": "PersistentVolumeClaim", "name": "origin"}
@@ -225,7 +216,7 @@ async def test_no_claim_is_filled_from_what_the_lower_alone_has(ground: Ground, 
     await ground.upper.until(ground.pod_path(name), says("ClaimNotMirrored", "is to be filled from"))
     await ground.upper.until(f"{claims}/{name}", lambda one: condition_of(one, MIRRORED))
     await absent(ground, f"{claims}/{name}")
-    await ends(ground, name)
+    await ground.end_pods(name)
     await ground.upper.delete(f"{claims}/{name}")
     await ground.upper.gone(f"{claims}/{name}")
 
@@ -243,7 +234,7 @@ async def test_no_claim_of_the_lower_is_used_where_nobody_looks_after_storage(gr
     await ground.bind("mounting", volume({"persistentVolumeClaim": {"claimName": "theirs"}}))
     await ground.upper.until(ground.pod_path("mounting"), says("ClaimNotMirrored", "has no controller PV"))
     await absent(ground, ground.pod_path("mounting"))
-    await ends(ground, "mounting")
+    await ground.end_pods("mounting")
     await ground.upper.delete(f"{claims}/theirs")
     await ground.upper.gone(f"{claims}/theirs")
     await ground.reload(edit_lower(B, serviceAccounts={"identity": "upper"}))
@@ -266,7 +257,7 @@ async def test_what_an_account_pulls_images_with_has_to_exist_above(ground: Grou
     below = await site.read(ground.pod_path("pulled"))
     assert below["spec"]["imagePullSecrets"] == [{"name": "theirs"}]
     assert (await held(ground, "secrets", "theirs"))["type"] == "Opaque"
-    await ends(ground, "pulled")
+    await ground.end_pods("pulled")
 
 
 async def test_tokens_of_the_upper_are_issued_when_nothing_else_is_missing(ground: Ground) -> None:
@@ -279,7 +270,7 @@ async def test_tokens_of_the_upper_are_issued_when_nothing_else_is_missing(groun
     await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "late"}, **PLAIN})
     await ground.upper.until(ground.pod_path("late"), is_ready)
     assert "token" in (await site.read(f"{secrets}/{name}"))["data"]
-    await ends(ground, "late")
+    await ground.end_pods("late")
 
 
 @asynccontextmanager
@@ -323,8 +314,7 @@ async def test_nothing_is_mirrored_where_the_engines_account_is(
             pod = await ground.upper.until(ground.path("pods", "guest", namespace=own), says("NamespaceExcluded"))
             words = f"the engine's own account is in namespace {own} of {A}: nothing of {own} is mirrored"
             assert condition_of(pod, MIRRORED)["message"] == words
-            await ground.bind("neighbour")
-            await ground.upper.until(ground.pod_path("neighbour"), is_ready)
+            await ground.run_pod("neighbour")
             await ground.engine.loop.wait_idle()
             for plural in ("pods", "secrets"):
                 assert (await ground.sites[A].read(ground.path(plural, namespace=own)))["items"] == []

@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import LOWERS, A, B, edit_lower, polled, ran, with_fields, without_lower
+from enginekit import LOWERS, A, B, edit_lower, polled, ran
 from mapkit import KEY, NAME, RIGHT, STATUS, MapProgram, digest, read, tensile
 from programkit import served
-from sitekit import is_ready
 
 from bench.kit.spareports import spare_ports
 from tensile.sandbox.sandbox import Sandbox
@@ -21,8 +20,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MapProgram]:
     """The program on a ConfigMap, with one pod that runs in the first lower."""
     async with served(sandbox, tmp_path_factory.mktemp("map"), MapProgram) as made:
-        await made.bind("web")
-        await made.upper.until(made.pod_path("web"), is_ready)
+        await made.run_pod("web")
         yield made
 
 
@@ -106,27 +104,6 @@ async def test_a_config_map_that_is_deleted_changes_nothing(program: MapProgram)
     await program.right(label(program, 201))
 
 
-async def test_a_key_that_is_missing_is_said(program: MapProgram) -> None:
-    """With the keys that are there."""
-    text = label(program, 250)
-    await program.put(text)
-    await program.lay("configmaps", NAME, {"data": {KEY: None, "other.yaml": text}})
-    await program.status(RIGHT, state="Rejected", error=f"has no key {KEY} (there are: other.yaml)")
-    await program.lay("configmaps", NAME, {"data": {KEY: text, "other.yaml": None}})
-    await program.right(text)
-
-
-async def test_what_needs_a_restart_is_said_beside_what_is_in_force(program: MapProgram) -> None:
-    """The rest of the edit is in force, and the status names what is not."""
-    text = program.text(with_fields(name="another"), edit_lower(B, node={"labels": {"edit": "300"}}))
-    await program.put(text)
-    found = await program.right(text)
-    (words,) = found["accepted"]["restartNeeded"]
-    assert words.startswith("name: ")
-    assert words.endswith("restart needed")
-    assert found["topology"] == program.namespace
-
-
 async def test_what_has_to_wait_is_said_beside_what_is_in_force(program: MapProgram) -> None:
     """A node that has a pod keeps its name: the status says so, and `tensile status`; the rest is in force."""
     text = program.text(edit_lower(A, node={"name": "another", "labels": {"edit": "350"}}))
@@ -141,66 +118,6 @@ async def test_what_has_to_wait_is_said_beside_what_is_in_force(program: MapProg
     assert node["metadata"]["labels"]["edit"] == "350"
     await program.reload()
     await program.upper.until(path, lambda one: "pending" not in one["data"]["accepted"])
-
-
-async def test_a_lower_that_leaves_and_comes_back_shows(program: MapProgram) -> None:
-    """The rows are those of the lowers that there are."""
-    text = program.text(without_lower(B))
-    await program.put(text)
-    found = await program.right(text)
-    path = program.path("configmaps", STATUS)
-    await program.upper.until(path, lambda one: B not in one["data"]["lowers"])
-    assert next(row for row in found["lowers"] if row["name"] == A)["pods"] == 1
-    await program.upper.gone(f"/api/v1/nodes/{program.nodes[B]}")
-    await program.reload()
-    await program.usable(program.nodes[B])
-    await program.upper.until(path, lambda one: B in one["data"]["lowers"])
-
-
-async def test_a_status_that_somebody_changes_comes_back(program: MapProgram) -> None:
-    """Edited or deleted, it is put right."""
-    path = program.path("configmaps", STATUS)
-    await program.upper.patch(path, {"data": {"state": "Fine"}})
-    await program.status(state="Accepted")
-    await program.upper.delete(path)
-    await program.status(state="Accepted")
-
-
-async def test_anothers_config_map_of_that_name_is_left_alone(program: MapProgram) -> None:
-    """It stays as it is, an event says so, the topology is followed all the same, and its deletion gives way."""
-    path = program.path("configmaps", STATUS)
-    theirs = {"metadata": {"labels": {"tensile-kube.io/owner": "theirs"}}, "data": {"state": "theirs"}}
-    before = await program.upper.patch(path, theirs)
-    text = label(program, 400)
-    await program.put(text)
-    await program.event("StatusNameTaken", "is not ours and is left alone")
-    node = f"/api/v1/nodes/{program.nodes[B]}"
-    await program.upper.until(node, lambda one: one["metadata"]["labels"].get("edit") == "400")
-    assert await program.upper.read(path) == before
-    await program.upper.delete(path)
-    await program.status(state="Accepted", sha256=digest(text))
-
-
-async def test_the_engine_writes_nothing_where_nothing_changes(program: MapProgram) -> None:
-    """A restart on a topology that is in force is no news: what is written is the pod that comes after it."""
-    text = label(program, 500)
-    await program.put(text)
-    before = await program.right(text)
-    await program.stop()
-    await program.note()
-    since = program.log.stat().st_size
-    await program.begin()
-    await program.logged('"event": "started"', since)
-    await program.bind("after")
-    rows = [{**row, "pods": row["pods"] + (row["name"] == A)} for row in before["lowers"]]
-    after = await program.status(lowers=rows)
-    tried = await program.attempts()
-    assert [one.verb for one, _ in tried if one.name == STATUS] == ["patch"]
-    assert [one for one, _ in tried if one.resource == "events" and one.name.startswith(NAME)] == []
-    assert after["accepted"] == before["accepted"]
-    await program.upper.delete(program.pod_path("after"))
-    await program.upper.gone(program.pod_path("after"))
-    await program.status(lowers=before["lowers"])
 
 
 async def test_the_status_command_tells_the_same_by_either_way(program: MapProgram) -> None:
@@ -228,32 +145,6 @@ async def test_a_bad_first_content_ends_the_program(program: MapProgram) -> None
     assert f"/{KEY}:1:7: kind: " in found["rejected"]["error"]
     event = await program.event("TopologyRejected", "the engine does not start", "broken")
     assert event["type"] == "Warning"
-
-
-async def test_a_replica_that_starts_on_a_bad_text_leaves_the_status_of_the_one_that_drives(
-    program: MapProgram,
-) -> None:
-    """It ends, says so in an Event of its own, and writes nothing to the status, however often it is started."""
-    good, (wrong, said) = label(program, 800), bad(program, 804)
-    await program.put(good)
-    await program.right(good)
-    written = await program.put(wrong)
-    before = await program.status(RIGHT, state="Rejected", error=said)
-    await program.note()
-    for _ in range(2):
-        done = await program.alone(NAME)
-        assert (done.code, said in done.err) == (1, True), done
-    event = await program.event("TopologyRejected", "an engine that is started now ends; one that drives goes on")
-    assert f"(resourceVersion {written['metadata']['resourceVersion']}): " in event["message"]
-    assert [one.verb for one, _ in await program.attempts() if one.name == STATUS] == []
-    found = await program.status(state="Rejected")
-    assert (found["topology"], found["accepted"], found["rejected"]) == (
-        program.namespace,
-        before["accepted"],
-        before["rejected"],
-    )
-    await program.put(label(program, 801))
-    await program.right(label(program, 801))
 
 
 async def test_a_config_map_that_is_not_there_yet_is_waited_for(program: MapProgram) -> None:

@@ -60,8 +60,7 @@ async def a_pod_with_all(ground: Ground) -> str:
     """Let a pod run that has a claim and upper tokens; return its UID."""
     await ground.upper.create(claims(ground), claim(ground, "data"))
     spec = {"serviceAccountName": "payer", **using("data")}
-    pod = await ground.bind("stays", spec)
-    await ground.upper.until(ground.pod_path("stays"), is_ready)
+    pod = await ground.run_pod("stays", spec)
     await ground.upper.until(claims(ground, "data"), is_bound)
     return str(pod["metadata"]["uid"])
 
@@ -89,8 +88,7 @@ async def test_a_restart_with_another_mapping_moves_nothing(
             node = f"/api/v1/nodes/{ground.nodes[A]}"
             await ground.upper.patch(node, {"metadata": {"annotations": {NAMESPACE_MAPPING: None}}})
         await ground.start(*mapped(ground, after))
-        await ground.bind("new")
-        await ground.upper.until(ground.pod_path("new"), is_ready)
+        await ground.run_pod("new")
         await ground.calm()
         assert await site.read(ground.path("pods", "new", namespace=there))
         now = identities(*[await site.read(path) for path in paths], await ground.upper.read(f"{VOLUMES}/{volume}"))
@@ -115,9 +113,7 @@ async def a_stray(ground: Ground) -> str:
 
 async def emptied(ground: Ground, volume: str) -> None:
     """Delete the pods and the claim, and see the volume go."""
-    for name in ("stays", "new"):
-        await ground.upper.delete(ground.pod_path(name))
-        await ground.upper.gone(ground.pod_path(name))
+    await ground.end_pods("stays", "new")
     await ground.upper.delete(claims(ground, "data"))
     await ground.upper.gone(f"{VOLUMES}/{volume}")
 
@@ -128,11 +124,9 @@ async def switched(ground: Ground, mapping: str) -> None:
     note = "same" if mapping == "same" else f"prefix={ground.namespace}"
     node = f"/api/v1/nodes/{ground.nodes[A]}"
     await ground.upper.until(node, lambda one: one["metadata"]["annotations"][NAMESPACE_MAPPING] == note)
-    await ground.bind("later")
-    await ground.upper.until(ground.pod_path("later"), is_ready)
+    await ground.run_pod("later")
     assert await ground.sites[A].read(ground.path("pods", "later", namespace=place(ground, mapping)))
-    await ground.upper.delete(ground.pod_path("later"))
-    await ground.upper.gone(ground.pod_path("later"))
+    await ground.end_pods("later")
 
 
 @pytest.mark.parametrize("mapping", ["same", "prefix"])
@@ -159,8 +153,7 @@ async def test_a_renamed_topology_goes_on_with_its_pods_and_claims(
         assert identities(*[await site.read(path) for path in paths]) == seen
         assert is_ready(await ground.upper.read(ground.pod_path("stays")))
         ground.owner = owner
-        await ground.bind("new")
-        await ground.upper.until(ground.pod_path("new"), is_ready)
+        await ground.run_pod("new")
         assert await site.read(ground.path("pods", "new", namespace=there))
         await emptied(ground, volume)
 
@@ -181,8 +174,7 @@ async def test_a_prefixed_namespace_is_never_taken_over_by_marks(sandbox: Sandbo
             await ground.calm()
             now = await site.read(f"/api/v1/namespaces/{there}")
             assert now["metadata"].get("annotations") == made["metadata"].get("annotations")
-            await ground.upper.delete(ground.pod_path("waits"))
-            await ground.upper.gone(ground.pod_path("waits"))
+            await ground.end_pods("waits")
             await site.delete(f"/api/v1/namespaces/{there}")
             await site.gone(f"/api/v1/namespaces/{there}")
 

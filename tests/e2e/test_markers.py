@@ -136,9 +136,7 @@ async def test_no_value_of_a_secret_is_said_and_all_are_gone_with_their_pods(sta
     await changed(stage)
     await refused(stage)
     await stage.listen("refused")
-    for name in ("all", "quoted"):
-        await program.upper.delete(program.pod_path(name))
-        await program.upper.gone(program.pod_path(name))
+    await program.end_pods("all", "quoted")
     await below.until_all(program.path("secrets"), lambda one: not one)
     await stage.listen("gone")
     assert stage.leaked() == {}

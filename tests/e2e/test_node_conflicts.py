@@ -53,8 +53,7 @@ async def test_a_strangers_node_and_its_pods_are_left_alone(field: Ground, marks
     await field.start(await_nodes=False)
     await field.usable(field.nodes[B])
     await polled(lambda: any(key.name == node for key, _ in field.heard.problems))
-    await field.bind("elsewhere", lower=B)
-    await field.upper.until(field.pod_path("elsewhere"), is_ready)
+    await field.run_pod("elsewhere", lower=B)
     await field.engine.loop.wait_idle()
     touched = {one.name for one, code in await field.attempts() if code < 300}
     assert touched & {node, "settled", "leaving"} == set()

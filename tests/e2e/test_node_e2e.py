@@ -62,8 +62,7 @@ def is_typed(node: Manifest) -> bool:
 async def test_the_label_by_which_a_node_is_watched_comes_back(ground: Ground) -> None:
     """It is the same Node, and its pods run on and are followed: `kubectl label node NODE type-` is soon undone."""
     path = f"/api/v1/nodes/{ground.nodes[A]}"
-    await ground.bind("kept")
-    above = await ground.upper.until(ground.pod_path("kept"), is_ready)
+    above = await ground.run_pod("kept")
     below = await ground.sites[A].read(ground.pod_path("kept"))
     before = await ground.upper.read(path)
     assert (await ground.kubectl("label", "node", ground.nodes[A], "type-")).code == 0
@@ -72,8 +71,7 @@ async def test_the_label_by_which_a_node_is_watched_comes_back(ground: Ground) -
     for site, pod in ((ground.upper, above), (ground.sites[A], below)):
         found = await site.read(ground.pod_path("kept"))
         assert (found["metadata"]["uid"], is_ready(found)) == (pod["metadata"]["uid"], True)
-    await ground.bind("fresh")
-    await ground.upper.until(ground.pod_path("fresh"), is_ready)
+    await ground.run_pod("fresh")
     await ground.calm()
     await ground.note()
     assert (await ground.kubectl("label", "node", ground.nodes[A], "type=other", "--overwrite")).code == 0

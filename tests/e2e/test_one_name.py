@@ -15,7 +15,7 @@ import pytest_asyncio
 from enginekit import LOWERS, UPPER, A, Ground, polled
 from mapkit import KEY, NAME, MapProgram
 from programkit import served
-from sitekit import Manifest, is_ready
+from sitekit import Manifest
 
 from bench.kit.granting import grant, path_of, roles_of
 from bench.kit.spareports import spare_ports
@@ -49,8 +49,7 @@ Way = Callable[[SetUp], AbstractAsyncContextManager[Other]]
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SetUp]:
     """The first one, which leads, with one pod that runs in the first lower."""
     async with served(sandbox, tmp_path_factory.mktemp("one"), SetUp) as made:
-        await made.bind("web")
-        await made.upper.until(made.pod_path("web"), is_ready)
+        await made.run_pod("web")
         yield made
 
 
@@ -108,12 +107,6 @@ async def in_another_namespace(program: SetUp) -> AsyncIterator[Other]:
         await program.upper.delete(f"/api/v1/namespaces/{namespace}")
 
 
-async def runs(program: SetUp, name: str) -> None:
-    """See a new pod of the first lower run, by whichever engine drives."""
-    await program.bind(name)
-    await program.upper.until(program.pod_path(name), is_ready)
-
-
 async def nodes(program: SetUp) -> dict[str, str]:
     """Return the UIDs of the virtual nodes."""
     found = [await program.upper.read(f"/api/v1/nodes/{node}") for node in program.nodes.values()]
@@ -140,7 +133,7 @@ async def test_engines_of_one_name_take_turns_wherever_they_were_set_up(program:
     async with way(program) as other:
         await polled(lambda: WAITS in other.log.read_text() or LEADS in other.log.read_text())
         await program.note()
-        await runs(program, f"first-{way.__name__.replace('_', '-')}")
+        await program.run_pod(f"first-{way.__name__.replace('_', '-')}")
         said = other.log.read_text()
         assert LEADS not in said
         assert f"{lease['spec']['holderIdentity']} leads" in said
@@ -150,7 +143,7 @@ async def test_engines_of_one_name_take_turns_wherever_they_were_set_up(program:
         async with asyncio.timeout(HAND_OVER):
             await program.stop()
             await polled(lambda: LEADS in other.log.read_text())
-        await runs(program, f"second-{way.__name__.replace('_', '-')}")
+        await program.run_pod(f"second-{way.__name__.replace('_', '-')}")
         await served_at(program, other.ports[0])
         since = len(program.log.read_text())
         await program.begin()
@@ -161,17 +154,3 @@ async def test_engines_of_one_name_take_turns_wherever_they_were_set_up(program:
             await program.logged(LEADS, since)
     await served_at(program, own)
     assert await nodes(program) == before
-
-
-async def test_an_engine_that_takes_no_turns_says_that_another_one_leads(program: SetUp) -> None:
-    """It drives all the same, as it was asked to; whoever started it learns of the other and what to do."""
-    lease = await program.upper.read(program.lease)
-    async with on_a_machine(program, "--no-leader-elect") as other:
-        await polled(lambda: WARNS in other.log.read_text())
-        (line,) = [line for line in other.log.read_text().splitlines() if WARNS in line]
-        said = orjson.loads(line)
-        assert (said["level"], said["leader"]) == ("warning", lease["spec"]["holderIdentity"])
-        assert "--leader-elect" in said["event"]
-        await polled(lambda: '"started"' in other.log.read_text())
-    await runs(program, "alone")
-    await served_at(program, program.topology().lowers[0].node.kubelet_port or 0)

@@ -49,13 +49,6 @@ def reason_of(pod: Manifest) -> str:
     return str(condition_of(pod, MIRRORED).get("reason", ""))
 
 
-async def ended(ground: Ground, *names: str) -> None:
-    """Delete upper pods and see them gone."""
-    for name in names:
-        await ground.upper.delete(ground.pod_path(name))
-    await ground.upper.gone(*(ground.pod_path(name) for name in names))
-
-
 async def secrets_in(ground: Ground, cluster: str, namespace: str) -> set[str]:
     """Return the names of the Secrets of a lower namespace."""
     found = await ground.sites[cluster].read(ground.path("secrets", namespace=namespace))
@@ -83,7 +76,7 @@ async def test_a_pod_with_the_uid_of_another_stands_in_for_nothing(ground: Groun
     assert is_ready(await ground.upper.read(ground.pod_path("p")))
     assert not await secrets_in(ground, A, aaa(ground))
     assert secret_name(uid) in await secrets_in(ground, A, ground.namespace)
-    await ended(ground, "p")
+    await ground.end_pods("p")
     still = await site.read(there)
     assert (still["metadata"]["uid"], "deletionTimestamp" in still["metadata"]) == (twin["metadata"]["uid"], False)
     await site.delete(there, 0)
@@ -153,7 +146,7 @@ async def test_a_lower_pod_of_ours_keeps_a_copy_as_it_is(ground: Ground) -> None
     for name in ("user", "follower"):
         await ground.upper.until(ground.pod_path(name), is_ready)
     await forge(ground, site, ground.namespace, "keeper", "nobody", spec={**SECRET, **NEVER}, finalizers=[HOLD])
-    await ended(ground, "user")
+    await ground.end_pods("user")
     await ground.calm()
     before = await site.read(ground.path("secrets", "password"))
     assert before["metadata"]["labels"][OWNER] == ground.owner.mark
@@ -167,7 +160,7 @@ async def test_a_lower_pod_of_ours_keeps_a_copy_as_it_is(ground: Ground) -> None
     await release(site, ground.pod_path("keeper"))
     await site.delete(ground.pod_path("keeper"), 0)
     await site.gone(ground.pod_path("keeper"))
-    await ended(ground, "follower")
+    await ground.end_pods("follower")
 
 
 async def test_marks_on_an_upper_pod_count_for_nothing(ground: Ground) -> None:
@@ -191,9 +184,9 @@ async def test_marks_on_an_upper_pod_count_for_nothing(ground: Ground) -> None:
     said = {"reason": "Pulling", "message": "hello", "type": "Normal", "source": {"component": "e2e"}}
     await site.create(ground.path("events"), {"metadata": {"name": "victim.1"}, "involvedObject": about, **said})
     await ground.upper.until_all(f"{ground.path('events')}?fieldSelector=involvedObject.uid={uid},reason=Pulling", bool)
-    await ended(ground, "claimant")
+    await ground.end_pods("claimant")
     assert is_ready(await ground.upper.read(ground.pod_path("victim")))
-    await ended(ground, "victim")
+    await ground.end_pods("victim")
 
 
 @pytest.mark.parametrize("grace", [None, 0], ids=["deleted", "by force"])
@@ -202,8 +195,7 @@ async def test_a_pod_deleted_while_no_engine_runs_ends_and_its_forged_twin_stays
 ) -> None:
     """Of two lower pods with one UID the one at its place is the copy: it goes, and the forged one stays."""
     site = ground.sites[A]
-    pod = await ground.bind("away")
-    await ground.upper.until(ground.pod_path("away"), is_ready)
+    pod = await ground.run_pod("away")
     real = await site.read(ground.pod_path("away"))
     twin = await forge(ground, site, aaa(ground), "away", pod["metadata"]["uid"])
     await ground.calm()
@@ -224,8 +216,7 @@ async def test_the_orphans_of_one_namespace_hold_back_no_other(ground: Ground) -
     site, shop = ground.sites[A], f"{ground.namespace}-shop"
     for name in (UPPER, A):
         await ground.make_namespace(name, shop)
-    await ground.bind("quiet")
-    await ground.upper.until(ground.pod_path("quiet"), is_ready)
+    await ground.run_pod("quiet")
     await asyncio.gather(
         *(forge(ground, site, shop, f"forged-{number}", f"nobody-{number}", spec=NEVER) for number in range(60))
     )
@@ -234,7 +225,7 @@ async def test_the_orphans_of_one_namespace_hold_back_no_other(ground: Ground) -
     assert f"in namespace {shop}" in condition_of(held, DELETIONS_HELD)["message"]
     await site.delete(ground.pod_path("quiet"), 0)
     await ground.upper.until(ground.pod_path("quiet"), lambda one: one["status"].get("reason") == "LowerPodLost")
-    await ended(ground, "quiet")
+    await ground.end_pods("quiet")
     await site.delete(ground.path("pods", namespace=shop), 0)
     await ground.upper.until(node, lambda one: not is_true(one, DELETIONS_HELD))
     for name in (UPPER, A):
@@ -244,21 +235,18 @@ async def test_the_orphans_of_one_namespace_hold_back_no_other(ground: Ground) -
 async def test_a_forged_predecessor_that_never_ran_delays_nothing(ground: Ground) -> None:
     """One that has no node in the other cluster is in nobody's way, whatever holds it there."""
     there = ground.sites[B]
-    await ground.bind("other", lower=B)
-    await ground.upper.until(ground.pod_path("other"), is_ready)
+    await ground.run_pod("other", lower=B)
     await forge(ground, there, ground.namespace, "db-0", "earlier", spec=NEVER, finalizers=[HOLD])
-    await ground.bind("db-0")
-    await ground.upper.until(ground.pod_path("db-0"), is_ready)
+    await ground.run_pod("db-0")
     await release(there, ground.pod_path("db-0"))
     await there.gone(ground.pod_path("db-0"))
-    await ended(ground, "db-0", "other")
+    await ground.end_pods("db-0", "other")
 
 
 async def test_a_predecessor_that_runs_is_ended_in_time_and_named(ground: Ground) -> None:
     """Two of a name never run; however long a grace is written on it, it ends within that of the one that waits."""
     there = ground.sites[B]
-    await ground.bind("other", lower=B)
-    await ground.upper.until(ground.pod_path("other"), is_ready)
+    await ground.run_pod("other", lower=B)
     slow = {"terminationGracePeriodSeconds": 10**9}
     await forge(ground, there, ground.namespace, "db-0", "earlier", spec=slow, finalizers=[HOLD])
     await there.until(ground.pod_path("db-0"), lambda one: one["spec"].get("nodeName"))
@@ -271,14 +259,13 @@ async def test_a_predecessor_that_runs_is_ended_in_time_and_named(ground: Ground
     assert await ground.sites[A].read(ground.pod_path("db-0")) == {}
     await release(there, ground.pod_path("db-0"))
     await ground.upper.until(ground.pod_path("db-0"), is_ready)
-    await ended(ground, "db-0", "other")
+    await ground.end_pods("db-0", "other")
 
 
 async def test_an_earlier_pod_runs_no_more_when_the_next_begins_after_a_restart(ground: Ground) -> None:
     """Its upper pod was deleted by force while no engine ran, and another of its name is bound to another lower."""
     there = ground.sites[B]
-    await ground.bind("db-1", lower=B)
-    await ground.upper.until(ground.pod_path("db-1"), is_ready)
+    await ground.run_pod("db-1", lower=B)
     await there.patch(ground.pod_path("db-1"), {"metadata": {"finalizers": [HOLD]}})
     await ground.stop()
     await ground.upper.delete(ground.pod_path("db-1"), 0)
@@ -289,14 +276,13 @@ async def test_an_earlier_pod_runs_no_more_when_the_next_begins_after_a_restart(
     assert await ground.sites[A].read(ground.pod_path("db-1")) == {}
     await release(there, ground.pod_path("db-1"))
     await ground.upper.until(ground.pod_path("db-1"), is_ready)
-    await ended(ground, "db-1")
+    await ground.end_pods("db-1")
 
 
 async def test_a_pod_waits_for_one_that_ends_in_its_place_and_nothing_is_deleted_twice(ground: Ground) -> None:
     """A finalizer holds the earlier one: the next says so, and starts once it is free."""
     site = ground.sites[A]
-    await ground.bind("next", {"terminationGracePeriodSeconds": 30})
-    await ground.upper.until(ground.pod_path("next"), is_ready)
+    await ground.run_pod("next", {"terminationGracePeriodSeconds": 30})
     await site.patch(ground.pod_path("next"), {"metadata": {"finalizers": [HOLD]}})
     await ground.note()
     await ground.upper.delete(ground.pod_path("next"), 0)
@@ -310,4 +296,4 @@ async def test_a_pod_waits_for_one_that_ends_in_its_place_and_nothing_is_deleted
     assert len(deletions) == 1
     await release(site, ground.pod_path("next"))
     await ground.upper.until(ground.pod_path("next"), is_ready)
-    await ended(ground, "next")
+    await ground.end_pods("next")

@@ -1,6 +1,5 @@
 """Namespaces below that are called after the topology: several topologies and uppers on one lower cluster."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -8,10 +7,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from enginekit import UPPER, A, B, Edit, Ground, polled, standing, with_fields
-from sitekit import Manifest, condition_of, is_ready
+from sitekit import Manifest, is_ready
 
-from tensile.cli import plan
-from tensile.names import MIRRORED, OWNER, UPPER_NAMESPACE, UPPER_UID, owner_of
+from tensile.names import OWNER, UPPER_NAMESPACE, UPPER_UID, owner_of
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -57,8 +55,7 @@ async def test_a_pod_lives_in_the_prefixed_namespace_with_all_that_it_needs(grou
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": ground.namespace}},
     }
     away = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    pod = await ground.bind("web", {**NEEDS, "affinity": away})
-    await ground.upper.until(ground.pod_path("web"), is_ready)
+    pod = await ground.run_pod("web", {**NEEDS, "affinity": away})
     site, there = ground.sites[A], below(ground)
     lower = await site.read(ground.path("pods", "web", namespace=there))
     assert lower["metadata"]["annotations"][UPPER_UID] == pod["metadata"]["uid"]
@@ -72,15 +69,13 @@ async def test_a_pod_lives_in_the_prefixed_namespace_with_all_that_it_needs(grou
     assert space["metadata"]["annotations"][UPPER_NAMESPACE] == ground.namespace
     assert (await ground.kubectl("exec", "web", "--", "echo", "here")).out == "here\n"
     assert (await ground.kubectl("logs", "web")).code == 0
-    await ground.upper.delete(ground.pod_path("web"))
-    await ground.upper.gone(ground.pod_path("web"))
+    await ground.end_pods("web")
     await site.gone(*(ground.path(plural, name, namespace=there) for plural, name in (("configmaps", "settings"),)))
 
 
 async def test_events_of_a_pod_in_a_prefixed_namespace_come_up(ground: Ground) -> None:
     """They stand with the upper pod, in its namespace."""
-    pod = await ground.bind("told")
-    await ground.upper.until(ground.pod_path("told"), is_ready)
+    pod = await ground.run_pod("told")
     there = await ground.sites[A].read(ground.path("pods", "told", namespace=below(ground)))
     about = {
         "apiVersion": "v1",
@@ -94,67 +89,12 @@ async def test_events_of_a_pod_in_a_prefixed_namespace_come_up(ground: Ground) -
     await ground.sites[A].create(ground.path("events", namespace=below(ground)), event)
     fields = f"involvedObject.uid={pod['metadata']['uid']},reason=Pulling"
     await ground.upper.until_all(f"{ground.path('events')}?fieldSelector={fields}", bool)
-    await ground.upper.delete(ground.pod_path("told"))
-    await ground.upper.gone(ground.pod_path("told"))
-
-
-async def test_a_plan_says_the_names_below(ground: Ground) -> None:
-    """And nothing is left to do once it is done."""
-    await ground.calm()
-    topology, ways = ground.topology(PREFIX), ground.directory
-    again = await ran_plan(topology, ways)
-    assert not again.changes, again.text
-    await ground.upper.create("/api/v1/namespaces", {"metadata": {"name": f"{ground.namespace}-p"}})
-    await ground.stop()
-    await ground.upper.until(f"/api/v1/namespaces/{ground.namespace}-p/serviceaccounts/default", bool)
-    await ground.upper.create(ground.path("pods", namespace=f"{ground.namespace}-p"), ground.pod("planned"))
-    text, changes, _ = await ran_plan(topology, ways)
-    assert changes
-    assert f"Pod {below(ground)}-p/planned" in text
-    assert f"Namespace {below(ground)}-p" in text
-    await ground.start(PREFIX)
-    path = ground.path("pods", "planned", namespace=f"{ground.namespace}-p")
-    await ground.upper.until(path, is_ready)
-    await ground.upper.delete(path)
-    await ground.upper.gone(path)
-    await ground.upper.delete(f"/api/v1/namespaces/{ground.namespace}-p")
-
-
-async def ran_plan(topology: object, directory: Path) -> plan.PlanText:
-    """Plan beside the engine, in a thread: it has an event loop of its own."""
-    return await asyncio.to_thread(
-        plan.plan,
-        topology,
-        directory,
-        "text",
-        colour=False,
-        allow_exec_plugins=False,  # type: ignore[arg-type]
-    )
-
-
-async def test_somebody_elses_namespace_of_that_name_is_reported_and_left_alone(ground: Ground) -> None:
-    """The pod waits with NameConflict, and runs once the name is free."""
-    name = f"{ground.namespace}-taken"
-    site, there = ground.sites[A], below(ground, name)
-    await ground.make_namespace("upper", name)
-    await ground.make_namespace(A, there)
-    before = await site.read(f"/api/v1/namespaces/{there}")
-    path = ground.path("pods", "waits", namespace=name)
-    await ground.upper.create(ground.path("pods", namespace=name), ground.pod("waits"))
-    pod = await ground.upper.until(path, lambda one: condition_of(one, MIRRORED).get("reason") == "NameConflict")
-    assert f"Namespace {there} exists in {A} and is not ours" in condition_of(pod, MIRRORED)["message"]
-    await ground.calm()
-    assert await site.read(f"/api/v1/namespaces/{there}") == before
-    await site.delete(f"/api/v1/namespaces/{there}")
-    await ground.upper.until(path, is_ready)
-    await ground.upper.delete(f"/api/v1/namespaces/{name}")
-    await ground.upper.gone(path)
+    await ground.end_pods("told")
 
 
 async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Ground) -> None:
     """For a lower with a pod it waits; when the last one has gone, pods go to the other namespace by themselves."""
-    await ground.bind("first")
-    await ground.upper.until(ground.pod_path("first"), is_ready)
+    await ground.run_pod("first")
     lower = ground.engine.clusters.joined[A].lower
     await ground.reload()
     await ground.calm()
@@ -162,21 +102,16 @@ async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Groun
     assert lower.naming is not None, "the prefix stays in force"
     words = "namespaces.mapping: prefix -> same: not while pods are mirrored"
     assert f"lowers[{A}].{words}" in ground.engine.pending
-    await ground.bind("second")
-    await ground.upper.until(ground.pod_path("second"), is_ready)
+    await ground.run_pod("second")
     assert await ground.sites[A].read(ground.path("pods", "second", namespace=below(ground)))
-    for name in ("first", "second"):
-        await ground.upper.delete(ground.pod_path(name))
-        await ground.upper.gone(ground.pod_path(name))
+    await ground.end_pods("first", "second")
     await polled(lambda: not ground.engine.pending)
-    await ground.bind("third")
-    await ground.upper.until(ground.pod_path("third"), is_ready)
+    await ground.run_pod("third")
     assert await ground.sites[A].read(ground.pod_path("third"))
     await ground.sites[A].until(
         f"/api/v1/namespaces/{below(ground)}", lambda one: not one or "deletionTimestamp" in one["metadata"]
     )
-    await ground.upper.delete(ground.pod_path("third"))
-    await ground.upper.gone(ground.pod_path("third"))
+    await ground.end_pods("third")
     await back_to_prefix(ground)
 
 
@@ -190,37 +125,6 @@ async def back_to_prefix(ground: Ground) -> None:
     """Load the prefix mapping again; it is in force once the engine knows that the last pod is gone."""
     await ground.reload(PREFIX)
     await polled(lambda: not ground.engine.pending and _has_prefix(ground) is True)
-
-
-async def test_a_mapping_changed_by_a_restart_waits_for_the_last_pod(ground: Ground) -> None:
-    """What runs stays where it is, can be entered and deleted; new pods go there too, until the last one is gone."""
-    await ground.bind("stays")
-    await ground.upper.until(ground.pod_path("stays"), is_ready)
-    site = ground.sites[A]
-    old = await site.read(ground.path("pods", "stays", namespace=below(ground)))
-    await ground.stop()
-    await ground.start()
-    await ground.bind("new")
-    await ground.upper.until(ground.pod_path("new"), is_ready)
-    await ground.calm()
-    assert await site.read(ground.path("pods", "new", namespace=below(ground)))
-    assert await site.read(ground.pod_path("new")) == {}
-    now = await site.read(ground.path("pods", "stays", namespace=below(ground)))
-    assert now["metadata"]["uid"] == old["metadata"]["uid"]
-    assert is_ready(await ground.upper.read(ground.pod_path("stays")))
-    assert (await ground.kubectl("exec", "stays", "--", "echo", "here")).out == "here\n"
-    for name in ("stays", "new"):
-        await ground.upper.delete(ground.pod_path(name))
-        await ground.upper.gone(ground.pod_path(name))
-    assert await site.read(ground.path("pods", "stays", namespace=below(ground))) == {}
-    await polled(lambda: not ground.engine.pending and _has_prefix(ground) is False)
-    await ground.calm()
-    await ground.bind("later")
-    await ground.upper.until(ground.pod_path("later"), is_ready)
-    assert await site.read(ground.pod_path("later"))
-    await ground.upper.delete(ground.pod_path("later"))
-    await ground.upper.gone(ground.pod_path("later"))
-    await back_to_prefix(ground)
 
 
 @pytest_asyncio.fixture(loop_scope="module")

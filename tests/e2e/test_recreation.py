@@ -55,8 +55,7 @@ async def copy_race(ground: Ground, name: str, delay: float) -> None:
     """The copy is of the new ConfigMap."""
     path = ground.path("configmaps", name)
     await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": name}, "data": {"key": "old"}})
-    await ground.bind(name, {"volumes": [{"name": "v", "configMap": {"name": name}}]})
-    await ground.upper.until(ground.pod_path(name), is_ready)
+    await ground.run_pod(name, {"volumes": [{"name": "v", "configMap": {"name": name}}]})
     new = await replaced(ground, path, {"metadata": {"name": name}, "data": {"key": "new"}}, delay)
     below = await ground.sites[A].until(path, is_for(new))
     assert below["data"] == {"key": "new"}

@@ -24,8 +24,7 @@ MORE = {"key": "e2e", "value": "reload", "effect": "NoSchedule"}
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Program]:
     """The program, with one pod that runs in the first lower."""
     async with served(sandbox, tmp_path_factory.mktemp("program")) as made:
-        await made.bind("web")
-        await made.upper.until(made.pod_path("web"), is_ready)
+        await made.run_pod("web")
         yield made
 
 
@@ -131,8 +130,7 @@ async def test_a_lower_with_pods_leaves_and_comes_back(program: Program) -> None
         await program.upper.until(program.pod_path("late"), is_ready)
     after = await program.sites[A].read(program.pod_path("web"))
     assert after["metadata"]["uid"] == below["metadata"]["uid"]
-    await program.upper.delete(program.pod_path("late"))
-    await program.upper.gone(program.pod_path("late"))
+    await program.end_pods("late")
 
 
 async def test_a_cordon_of_a_persons_outlasts_the_lowers_return(program: Program) -> None:
@@ -161,12 +159,10 @@ async def test_an_empty_lower_leaves_and_another_joins(program: Program) -> None
         await program.reload()
         found = await program.usable(program.nodes[B])
         assert found["metadata"]["uid"] != before["metadata"]["uid"]
-        await program.bind("joined", lower=B)
-        await program.upper.until(program.pod_path("joined"), is_ready)
+        await program.run_pod("joined", lower=B)
         assert (await program.kubectl("exec", "joined", "--", "echo", "there")).out == "there\n"
         await stream.carries("after all that")
-    await program.upper.delete(program.pod_path("joined"))
-    await program.upper.gone(program.pod_path("joined"))
+    await program.end_pods("joined")
     assert UPPER in program.sites
 
 
@@ -210,15 +206,3 @@ async def is_healthy(port: int) -> bool:
             return answer.status == HTTPStatus.OK
     except aiohttp.ClientConnectionError:
         return False
-
-
-async def test_a_name_that_cannot_change_while_running_is_said(program: Program) -> None:
-    """The topology's name stays what it was, and the log says that a restart is needed."""
-    since = program.log.stat().st_size
-    await program.reload(with_fields(name="another"), edit_lower(B, node={"annotations": {"note": "named"}}))
-    await program.logged("restart needed", since)
-    path = f"/api/v1/nodes/{program.nodes[B]}"
-    found = await program.upper.until(path, lambda one: one["metadata"]["annotations"].get("note") == "named")
-    assert found["metadata"]["labels"]["tensile-kube.io/owner"] == program.owner.mark
-    await program.reload()
-    await program.upper.until(path, lambda one: "note" not in one["metadata"]["annotations"])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from enginekit import QUIET, A, B, Edit, Ground, edit_lower, polled, without_lower
-from sitekit import Manifest, condition_of, is_ready, is_true
+from sitekit import Manifest, condition_of, is_true
 
 from tensile.cli import plan
 from tensile.names import CLUSTER_ID
@@ -44,8 +44,7 @@ async def node(ground: Ground, holds: Any = bool, limit: float = 30.0) -> Manife
 
 async def running(ground: Ground, name: str = "web", lower: str = A) -> str:
     """Run a pod on a lower's node, and give the UID that it has below."""
-    await ground.bind(name, lower=lower)
-    await ground.upper.until(ground.pod_path(name), is_ready)
+    await ground.run_pod(name, lower=lower)
     return await below(ground, name, lower)
 
 
@@ -53,13 +52,6 @@ async def below(ground: Ground, name: str = "web", lower: str = A) -> str:
     """Return the UID of a pod in a lower cluster."""
     found = await ground.sites[lower].read(ground.pod_path(name))
     return str(found["metadata"]["uid"])
-
-
-async def ended(ground: Ground, *names: str) -> None:
-    """See pods off."""
-    for name in names:
-        await ground.upper.delete(ground.pod_path(name))
-    await ground.upper.gone(*(ground.pod_path(name) for name in names))
 
 
 async def restored(ground: Ground) -> None:
@@ -94,7 +86,7 @@ async def test_a_lower_that_is_renamed_goes_on_with_its_node_and_pods(ground: Gr
     assert is_true(await node(ground), "InTopology")
     await restored(ground)
     assert await below(ground) == pod
-    await ended(ground, "web", "second")
+    await ground.end_pods("web", "second")
 
 
 async def test_a_node_with_pods_is_not_given_to_another_cluster(ground: Ground) -> None:
@@ -109,12 +101,12 @@ async def test_a_node_with_pods_is_not_given_to_another_cluster(ground: Ground) 
     ]
     assert await below(ground) == pod
     await at_rest(ground)
-    await ended(ground, "web")
+    await ground.end_pods("web")
     await polled(lambda: lowers(ground) == {"lower-z": ground.nodes[A], B: ground.nodes[B]})
     await ground.usable(ground.nodes[A])
     await running(ground)
     assert ground.engine.pending == ()
-    await ended(ground, "web")
+    await ground.end_pods("web")
     await restored(ground)
     (ground.directory / LATER).unlink()
 
@@ -133,49 +125,7 @@ async def test_a_lower_that_is_put_back_takes_its_node_over(ground: Ground) -> N
     assert await below(ground) == pod
     await at_rest(ground)
     assert list(lowers(ground)) == [B, A]
-    await ended(ground, "web", "second")
-
-
-async def test_names_of_nodes_that_are_passed_on_wait_for_the_last_pod(ground: Ground) -> None:
-    """Neither lower gets a node that another has; once that is empty both have what the file says."""
-    first, second, new = ground.nodes[A], ground.nodes[B], f"{ground.nodes[A]}-new"
-    pod = await running(ground)
-    await ground.reload(edit_lower(A, node={"name": new}), edit_lower(B, node={"name": first}))
-    assert lowers(ground) == ground.nodes
-    assert pending(ground) == [
-        f"lowers[{A}].node.name: {first} -> {new}",
-        f"lowers[{B}].node.name: {second} -> {first}",
-    ]
-    await at_rest(ground)
-    assert await below(ground) == pod
-    await ended(ground, "web")
-    await polled(lambda: lowers(ground) == {A: new, B: first})
-    await ground.usable(new)
-    await node(ground, lambda one: one and one["metadata"]["labels"][CLUSTER_ID] == B)
-    await ground.usable(first)
-    await ground.upper.gone(f"/api/v1/nodes/{second}")
-    await ground.bind("moved")
-    await ground.upper.until(ground.pod_path("moved"), is_ready)
-    assert await ground.sites[B].read(ground.pod_path("moved"))
-    await ended(ground, "moved")
-    await restored(ground)
-
-
-async def test_beside_a_name_that_has_to_wait_all_is_in_force(ground: Ground) -> None:
-    """The other fields of that edit, and of later ones; and the name, by itself, when the last pod has gone."""
-    new = f"{ground.nodes[A]}-new"
-    await running(ground)
-    await ground.reload(edit_lower(A, node={"name": new, "labels": {"tier": "gold"}}))
-    await node(ground, lambda one: one["metadata"]["labels"].get("tier") == "gold", IN_FORCE)
-    assert pending(ground) == [f"lowers[{A}].node.name: {ground.nodes[A]} -> {new}"]
-    await ground.reload(edit_lower(A, node={"name": new}, maintenance="cordon"))
-    await node(ground, lambda one: one["spec"].get("unschedulable"), IN_FORCE)
-    assert is_true(await node(ground), "InTopology")
-    await ended(ground, "web")
-    await ground.upper.gone(f"/api/v1/nodes/{ground.nodes[A]}")
-    await ground.upper.until(f"/api/v1/nodes/{new}", lambda one: one and one["spec"].get("unschedulable"))
-    await polled(lambda: ground.engine.pending == ())
-    await restored(ground)
+    await ground.end_pods("web", "second")
 
 
 async def test_a_connection_is_kept_until_what_is_to_replace_it_can_be_read(ground: Ground) -> None:
@@ -194,35 +144,9 @@ async def test_a_connection_is_kept_until_what_is_to_replace_it_can_be_read(grou
     await node(ground, lambda one: is_true(one, "LowerReachable") and not says_kept(one))
     await running(ground, "third")
     assert await below(ground) == pod
-    await ended(ground, "web", "second", "third")
+    await ground.end_pods("web", "second", "third")
     await restored(ground)
     (ground.directory / LATER).unlink()
-
-
-async def test_a_secret_that_is_not_there_does_not_cut_the_connection(ground: Ground) -> None:
-    """Taken back, nothing tells of it any more; and once the Secret is there it is used."""
-
-    def elsewhere(file: Manifest) -> None:
-        """Put the first lower's kubeconfig into a Secret."""
-        del file["lowers"][0]["kubeconfig"]
-        file["lowers"][0]["kubeconfigSecret"] = {"namespace": ground.namespace, "name": "later"}
-
-    pod, lower = await running(ground), ground.engine.clusters.joined[A].lower
-    for _ in range(2):
-        await ground.reload(elsewhere)
-        found = await node(ground, says_kept, IN_FORCE)
-        assert "there is no such Secret" in condition_of(found, "LowerReachable")["message"]
-        await ground.reload()
-        await node(ground, lambda one: not says_kept(one), IN_FORCE)
-        assert ground.engine.clusters.joined[A].lower is lower
-    await ground.reload(elsewhere)
-    kubeconfig = {"stringData": {"kubeconfig": ground.kubeconfig(A, f"{ground.user}-next")}}
-    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "later"}, **kubeconfig})
-    await polled(lambda: all(fields(ground, "kubeconfig_secret")))
-    await running(ground, "second")
-    assert await below(ground) == pod
-    await ended(ground, "web", "second")
-    await restored(ground)
 
 
 def says_kept(found: Manifest) -> bool:
@@ -286,7 +210,7 @@ async def test_a_lower_under_a_new_name_and_node_waits_while_the_old_node_has_po
     await running(ground, "second")
     assert await below(ground) == pod
     await restored(ground)
-    await ended(ground, "web", "second")
+    await ground.end_pods("web", "second")
 
 
 async def test_an_engine_that_starts_with_a_new_name_and_node_says_the_same(ground: Ground) -> None:
@@ -299,7 +223,7 @@ async def test_an_engine_that_starts_with_a_new_name_and_node_says_the_same(grou
     await ground.reload(called("lower-x"))
     await ground.upper.gone(f"/api/v1/nodes/{new}")
     await ground.usable(ground.nodes[A])
-    await ended(ground, "web")
+    await ground.end_pods("web")
     await ground.reload(renamed(ground))
     await ground.usable(new)
     await ground.upper.gone(f"/api/v1/nodes/{ground.nodes[A]}")

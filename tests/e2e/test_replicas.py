@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from enginekit import A, B, Edit, polled
 from programkit import Program, served
-from sitekit import Manifest, is_ready
+from sitekit import Manifest
 
 from bench.kit.spareports import spare_ports
 from tensile.names import LEADS as MARK
@@ -69,8 +69,7 @@ class Other(NamedTuple):
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Replicated]:
     """The first engine, which leads, with one pod that runs in the first lower."""
     async with served(sandbox, tmp_path_factory.mktemp("replicated"), Replicated) as made:
-        await made.bind("web")
-        await made.upper.until(made.pod_path("web"), is_ready)
+        await made.run_pod("web")
         yield made
 
 
@@ -107,8 +106,7 @@ async def beside(program: Replicated, *edits: Edit) -> AsyncIterator[Other]:
 
 async def runs(program: Replicated, name: str, lower: str = A) -> None:
     """See a new pod of a lower run and answer to kubectl, by whichever engine drives."""
-    await program.bind(name, lower=lower)
-    await program.upper.until(program.pod_path(name), is_ready)
+    await program.run_pod(name, lower=lower)
     line = f"2026-01-01T00:00:00Z stdout F hello from {name}\n"
     log = program.sites[lower].logs / program.namespace / name / "main.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -173,26 +171,6 @@ async def test_an_engine_whose_lease_another_holds_ends_and_says_why(program: Re
         await program.upper.delete(program.lease)
     await program.start()
     await program.logged(LEADS)
-
-
-async def test_the_pod_of_the_engine_that_drives_has_a_mark_and_no_other(program: Replicated) -> None:
-    """It goes over with the lead, also from an engine that is killed; other labels of the pods stay."""
-    await program.marked(FIRST)
-    async with beside(program) as other:
-        await program.stop()
-        await program.marked(SECOND)
-        await program.start(await_nodes=False)
-        await program.logged(WAITS)
-        other.process.kill()
-        await program.logged(LEADS)
-        await program.marked(FIRST)
-    for name in (FIRST, SECOND):
-        found = await program.upper.read(program.pod_path(name))
-        assert found["metadata"]["labels"].items() >= ENGINE.items()
-    await program.stop()
-    await program.marked()
-    await program.start()
-    await runs(program, "marked")
 
 
 async def test_an_engine_that_stood_by_while_ports_were_edited_serves_the_new_ones(program: Replicated) -> None:

@@ -79,8 +79,7 @@ async def sooner(ground: Ground, name: str, spec: Manifest | None = None) -> Man
 async def test_an_older_pod_of_a_restored_upper_does_not_end_the_newer_below(ground: Ground, tmp_path: Path) -> None:
     """Which of the two is to run, a person says: also after a restart of the engine nothing ends before that."""
     site = ground.sites[A]
-    await ground.bind("db-0")
-    older = await ground.upper.until(ground.pod_path("db-0"), is_ready)
+    older = await ground.run_pod("db-0")
     await asyncio.to_thread(back_up, ground.sandbox, UPPER, tmp_path / "backup")
     async with asyncio.timeout(LONG):
         while await ground.upper.read(ground.pod_path("db-0")):
@@ -132,8 +131,7 @@ async def test_a_restored_lower_ends_neither_what_came_back_nor_what_it_lacks(gr
     site, paths = ground.sites[A], (ground.pod_path("back"), claims(ground, "data"))
     await a_volume(ground)
     await ground.upper.create(claims(ground), claim(ground, "data"))
-    await ground.bind("back", using("data"))
-    await ground.upper.until(ground.pod_path("back"), is_ready)
+    await ground.run_pod("back", using("data"))
     await ground.upper.until(claims(ground, "data"), is_bound)
     before = [(await site.read(path))["metadata"]["uid"] for path in paths]
     await asyncio.to_thread(back_up, ground.sandbox, A, tmp_path / "backup")

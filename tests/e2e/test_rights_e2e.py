@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 from enginekit import A, Ground
-from sitekit import LIMIT, Manifest, Site, is_ready, is_true
+from sitekit import LIMIT, Manifest, Site, is_true
 
 from tensile.names import OWNER
 from tensile.sandbox.sandbox import Sandbox
@@ -65,8 +65,7 @@ async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Keyl
             await measurable(made.sites[A])
             await made.start()
             await made.approve()
-            await made.bind("web")
-            await made.upper.until(made.pod_path("web"), is_ready)
+            await made.run_pod("web")
             log_of(made).parent.mkdir(parents=True, exist_ok=True)
             log_of(made).write_text(LINE)
             yield made

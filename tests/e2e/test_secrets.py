@@ -23,8 +23,7 @@ SOON = 30.0
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MapProgram]:
     """The program, with one pod that runs in the first lower."""
     async with served(sandbox, tmp_path_factory.mktemp("secrets"), MapProgram) as made:
-        await made.bind("web")
-        await made.upper.until(made.pod_path("web"), is_ready)
+        await made.run_pod("web")
         yield made
 
 
@@ -47,8 +46,7 @@ async def works(program: MapProgram, name: str) -> None:
     """See a pod through its life in the first lower."""
     await program.bind(name)
     await program.upper.until(program.pod_path(name), is_ready, SOON)
-    await program.upper.delete(program.pod_path(name))
-    await program.upper.gone(program.pod_path(name))
+    await program.end_pods(name)
 
 
 def kubeconfig(program: MapProgram, lower: str) -> bytes:
@@ -144,26 +142,6 @@ async def test_an_edit_that_names_a_secret_which_is_not_there_costs_nothing(prog
     await program.upper.until(node, says(f"lower cluster {A}"), SOON)
 
 
-async def test_the_kubeconfig_of_another_cluster_is_refused(program: MapProgram) -> None:
-    """Nothing is written there, nothing is lost above, and with the right one it goes on."""
-    node = f"/api/v1/nodes/{program.nodes[A]}"
-    other = kubeconfig(program, B).replace(B.encode(), A.encode())
-    await program.note()
-    position = program.log.stat().st_size
-    await program.put_secret(A, other)
-    await program.logged("another cluster answers", position)
-    await program.bind("waiting")
-    tried = await program.attempts(without=("leases", "tokenreviews", "subjectaccessreviews", "events"))
-    assert [one for one, _ in tried if one.cluster == B] == []
-    assert await program.upper.read(program.pod_path("web"))
-    await program.put_secret(A, kubeconfig(program, A))
-    await program.upper.until(node, lambda one: is_true(one, "LowerReachable"))
-    await program.upper.until(program.pod_path("waiting"), is_ready)
-    assert is_ready(await program.upper.read(program.pod_path("web")))
-    await program.upper.delete(program.pod_path("waiting"))
-    await program.upper.gone(program.pod_path("waiting"))
-
-
 async def test_plan_and_apply_read_secrets_too(program: MapProgram) -> None:
     """As the engine does: nothing is left to do; a Secret that is missing is said by its name."""
     path = program.directory / "by-secret.yaml"
@@ -186,16 +164,3 @@ async def tried(program: MapProgram, command: str, path: Path) -> "object":
     import sys  # noqa: PLC0415
 
     return await ran([sys.executable, "-m", "tensile", command, "-f", str(path)])
-
-
-async def test_no_secret_is_told(program: MapProgram) -> None:
-    """Neither in the log nor on the node nor in the status."""
-    parts = [
-        line.split(": ", 1)[1]
-        for line in kubeconfig(program, A).decode().splitlines()
-        if "client-key-data" in line or "client-certificate-data" in line
-    ]
-    told = program.log.read_text()
-    told += str(await program.upper.read(f"/api/v1/nodes/{program.nodes[A]}")) + str(await program.status())
-    assert len(parts) == 2
-    assert not any(part[:40] in told for part in parts)

@@ -231,21 +231,6 @@ async def test_an_alias_by_name_is_one_that_kubernetes_takes(ground: Ground) -> 
     assert found["spec"]["externalName"] == "api.example.com"
 
 
-async def test_another_name_for_the_alias_is_in_force_at_once(ground: Ground) -> None:
-    """The old one goes; a Service above of that name takes precedence."""
-    site = ground.sites[A]
-    await ground.reload(with_fields(upper=ADVERTISED, services={"upperAlias": "top"}))
-    await site.until(ground.path("services", "top"), bool)
-    await site.gone(
-        ground.path("services", "kubernetes-upper"), ground.path("endpointslices", "kubernetes-upper", SLICES)
-    )
-    await made(ground, "top")
-    await in_step(ground, "top", A, 2)
-    await ground.upper.delete(ground.path("services", "top"))
-    found = await site.until_all(slices_path(ground, "top"), lambda one: endpoints(one) == [("10.200.0.1", True)])
-    assert list(found) == ["top"]
-
-
 async def test_services_of_kube_system_come_on_request(ground: Ground) -> None:
     """And go when they are not asked for any more; those that are there already are not touched."""
     name, site = f"s-{ground.mark}", ground.sites[A]

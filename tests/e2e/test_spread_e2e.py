@@ -5,7 +5,6 @@ A real scheduler places the pods above by the virtual nodes' label `clusterID`, 
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +36,6 @@ REQUIRED, PREFERRED = (
 DEPLOYMENTS = "apis/apps/v1"
 CLOSED_C = edit_lower(C, maintenance="cordon")
 DOCUMENT = Path(diagnostics.__file__).parents[2] / "docs" / "placement.md"
-SSD = {"disk": "ssd"}
 
 
 class Wide(Hooked):
@@ -247,39 +245,6 @@ async def test_others_are_kept_away_and_followed_by_clusters(ground: Wide) -> No
 def counts(below: dict[str, list[Manifest]]) -> dict[str, int]:
     """Count the pods of lowers that have any."""
     return {lower: len(pods) for lower, pods in below.items() if pods}
-
-
-async def test_hosts_are_told_apart_on_both_sides(ground: Wide) -> None:
-    """A virtual node is a host above, a real one below: of two by clusters, each has a real node for itself."""
-    spread = even()["topologySpreadConstraints"] + even(HOST)["topologySpreadConstraints"]
-    await deployed(ground, Case({"topologySpreadConstraints": spread}, (2, 2, 2)))
-    for pods in (await pods_below(ground)).values():
-        assert Counter(Counter(pod["spec"]["nodeName"] for pod in pods).values()) == {1: 2}
-        assert [[one["topologyKey"] for one in pod["spec"]["topologySpreadConstraints"]] for pod in pods] == [
-            [HOST]
-        ] * 2
-    await removed(ground, "web")
-
-
-async def test_what_the_webhook_moves_and_what_it_leaves(ground: Wide) -> None:
-    """The lower nodes' label goes down by the annotation; constraints by clusters stay above, and go nowhere else."""
-    for lower in ground.lowers:
-        await ground.sites[lower].patch(f"/api/v1/nodes/{lower}-node-1", {"metadata": {"labels": SSD}})
-    selector = {"nodeSelector": {"e2e": ground.mark, **SSD}}
-    case = Case({**even(), **near("podAntiAffinity"), **selector}, (1, 1, 1), replicas=3)
-    await deployed(ground, case)
-    for pod in (await ground.upper.read(ground.path("pods")))["items"]:
-        assert pod["spec"]["nodeSelector"] == {"e2e": ground.mark}
-        assert CLUSTER_ID in orjson.dumps([pod["spec"]["topologySpreadConstraints"]]).decode()
-        assert pod["spec"]["affinity"]["podAntiAffinity"] == near("podAntiAffinity")["affinity"]["podAntiAffinity"]
-        assert orjson.loads(pod["metadata"]["annotations"]["clusterSelector"])["nodeSelector"] == SSD
-    for lower, pods in (await pods_below(ground)).items():
-        (pod,) = pods
-        assert pod["spec"]["nodeSelector"] == SSD
-        assert pod["spec"]["nodeName"] == f"{lower}-node-1"
-        assert "topologySpreadConstraints" not in pod["spec"]
-        assert "affinity" not in pod["spec"]
-    await removed(ground, "web")
 
 
 @pytest.mark.parametrize("key", ["example.com/region", "topology.kubernetes.io/region"])

@@ -2,11 +2,11 @@
 
 import pytest
 from enginekit import A, B, Ground
-from provisionkit import SELECTED, VOLUMES
+from provisionkit import VOLUMES
 from sitekit import Manifest, condition_of, is_ready
 from storekit import APPS, Store, claim, claims, is_bound, lower_of, placeholders, scheduled, using, volume_of
 
-from tensile.names import LOWER, LOWER_CLAIM_UID, LOWER_VOLUME, LOWER_VOLUME_SOURCE, MIRRORED, UPPER_UID
+from tensile.names import LOWER, LOWER_CLAIM_UID, LOWER_VOLUME, LOWER_VOLUME_SOURCE, UPPER_UID
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -105,8 +105,7 @@ async def test_a_deleted_claim_leaves_its_data_where_the_policy_is_retain(ground
     volume = await volume_of(ground, "kept")
     path = f"{VOLUMES}/{volume['metadata']['name']}"
     below = await ground.sites[A].read(claims(ground, "kept"))
-    await ground.upper.delete(ground.pod_path("keeper"))
-    await ground.upper.gone(ground.pod_path("keeper"))
+    await ground.end_pods("keeper")
     await ground.upper.delete(claims(ground, "kept"))
     await ground.upper.until(path, lambda one: one["status"]["phase"] == "Released")
     await ground.calm()
@@ -117,20 +116,6 @@ async def test_a_deleted_claim_leaves_its_data_where_the_policy_is_retain(ground
     await ground.upper.gone(path)
     await ground.sites[A].gone(f"{VOLUMES}/{below['spec']['volumeName']}")
     assert below["spec"]["volumeName"] in store[A].destroyed
-
-
-async def test_a_pod_whose_claim_lives_in_another_lower_is_refused_there(ground: Ground, store: Store) -> None:
-    """Bound by its node's name past the scheduler, it stays Pending, says why, and nothing is made for it."""
-    assert store
-    volume = await volume_of(ground, "data-db-0")
-    wrong = B if lower_of(volume) == A else A
-    await ground.bind("astray", using("data-db-0"), wrong)
-    pod = await ground.upper.until(ground.pod_path("astray"), lambda one: condition_of(one, MIRRORED))
-    assert condition_of(pod, MIRRORED)["reason"] == pod["status"]["reason"] == "ClaimElsewhere"
-    assert lower_of(volume) in await ground.told(pod, "ClaimElsewhere")
-    assert await ground.sites[wrong].read(claims(ground, "data-db-0")) == {}
-    await ground.upper.delete(ground.pod_path("astray"))
-    await ground.upper.gone(ground.pod_path("astray"))
 
 
 async def test_an_ephemeral_volume_is_the_lowers_own(ground: Ground, store: Store) -> None:
@@ -150,28 +135,6 @@ async def test_an_ephemeral_volume_is_the_lowers_own(ground: Ground, store: Stor
     await ground.sites[B].gone(claims(ground, "brief-scratch"))
 
 
-async def test_a_scheduler_that_takes_no_notice_of_volumes(ground: Ground, store: Store) -> None:
-    """Bound at once, the pod takes its claim down; the lower's volume then comes up and binds the claim above."""
-    await ground.upper.create(claims(ground), claim(ground, "late"))
-    await ground.bind("unaware", using("late"), B)
-    await ground.upper.until(ground.pod_path("unaware"), is_ready)
-    volume = await volume_of(ground, "late")
-    assert lower_of(volume) == B
-    (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
-    assert term["matchExpressions"][0]["values"] == [ground.nodes[B]]
-    below = await ground.sites[B].read(claims(ground, "late"))
-    assert volume["metadata"]["annotations"][LOWER_VOLUME] == below["spec"]["volumeName"]
-    assert below["spec"]["volumeName"] not in store[B].destroyed
-    await ground.upper.until(claims(ground, "late"), lambda one: node_of(one) == ground.nodes[B])
-    await ground.upper.delete(ground.pod_path("unaware"))
-    await ground.upper.gone(ground.pod_path("unaware"))
-
-
-def node_of(found: Manifest) -> str:
-    """Return the node that a claim names."""
-    return str(found["metadata"]["annotations"].get(SELECTED, ""))
-
-
 async def test_a_claim_that_a_lower_refuses_is_given_back_to_the_scheduler(ground: Ground, store: Store) -> None:
     """A quota below is the reason in an event; no volume is made above, and the pod runs once the quota is lifted."""
     assert store
@@ -185,5 +148,4 @@ async def test_a_claim_that_a_lower_refuses_is_given_back_to_the_scheduler(groun
     assert not [one for one in await placeholders(ground) if one["spec"]["claimRef"]["name"] == "choosy"]
     await ground.sites[A].delete(quota)
     await ground.upper.until(ground.pod_path("chooser"), is_ready)
-    await ground.upper.delete(ground.pod_path("chooser"))
-    await ground.upper.gone(ground.pod_path("chooser"))
+    await ground.end_pods("chooser")

@@ -25,12 +25,6 @@ async def used(ground: Ground, name: str, word: str = "goes") -> Manifest:
     return await ground.upper.until(path, lambda one: LOWER_VOLUME in one["metadata"]["annotations"])
 
 
-async def unused(ground: Ground, name: str) -> None:
-    """Delete a pod, and see it gone."""
-    await ground.upper.delete(ground.pod_path(name))
-    await ground.upper.gone(ground.pod_path(name))
-
-
 async def planned(ground: Ground) -> set[tuple[str, str, str, str]]:
     """Return what `tensile plan` says: cluster, action, kind and name."""
     classes = {mark(ground, word): mark(ground, "disk") for word in ("goes", "stays")}
@@ -50,7 +44,7 @@ async def test_a_lower_class_that_waits_for_no_pod(ground: Ground, store: Store)
     async with serving(ground.sites[A], name, volumeBindingMode="Immediate") as provisioner:
         volume = await used(ground, "prompt", "now")
         made = volume["metadata"]["annotations"][LOWER_VOLUME]
-        await unused(ground, "prompt")
+        await ground.end_pods("prompt")
         assert provisioner.destroyed == []
         await ground.upper.delete(claims(ground, "prompt"))
         await ground.upper.gone(f"{VOLUMES}/{volume['metadata']['name']}")
@@ -62,7 +56,7 @@ async def test_a_lower_class_that_waits_for_no_pod(ground: Ground, store: Store)
 async def test_an_engine_that_was_down_does_what_was_asked_meanwhile(ground: Ground, store: Store) -> None:
     """The plan says beforehand which data go; those of the other claim are not in it, and stay."""
     going, staying = await used(ground, "going"), await used(ground, "staying")
-    await unused(ground, "going")
+    await ground.end_pods("going")
     await ground.calm()
     assert await planned(ground) == set()
     classes = {mark(ground, word): mark(ground, "disk") for word in ("goes", "stays")}
@@ -81,14 +75,14 @@ async def test_an_engine_that_was_down_does_what_was_asked_meanwhile(ground: Gro
     await ground.sites[A].gone(f"{VOLUMES}/{lost}")
     assert lost in store[A].destroyed
     assert kept not in store[A].destroyed
-    await unused(ground, "staying")
+    await ground.end_pods("staying")
 
 
 async def test_a_claim_deleted_below_is_not_made_again(ground: Ground, store: Store) -> None:
     """The data went with it: its next pod waits, and claim and pod say why; deleted above, it may begin anew."""
     assert store
     volume = await used(ground, "robbed")
-    await unused(ground, "robbed")
+    await ground.end_pods("robbed")
     await ground.sites[A].delete(claims(ground, "robbed"))
     await ground.sites[A].gone(claims(ground, "robbed"))
     found = await ground.upper.until(claims(ground, "robbed"), lambda one: condition_of(one, MIRRORED))
@@ -98,7 +92,7 @@ async def test_a_claim_deleted_below_is_not_made_again(ground: Ground, store: St
     pod = await ground.upper.until(ground.pod_path("robbed"), lambda one: condition_of(one, MIRRORED))
     assert pod["status"]["reason"] == "LowerClaimLost"
     assert await ground.sites[A].read(claims(ground, "robbed")) == {}
-    await unused(ground, "robbed")
+    await ground.end_pods("robbed")
     await ground.upper.delete(claims(ground, "robbed"))
     await ground.upper.gone(f"{VOLUMES}/{volume['metadata']['name']}")
 
@@ -108,13 +102,13 @@ async def test_retained_data_are_given_to_the_claim_that_asks_for_them(ground: G
     volume = await used(ground, "archive", "stays")
     path = f"{VOLUMES}/{volume['metadata']['name']}"
     below = await ground.sites[A].read(claims(ground, "archive"))
-    await unused(ground, "archive")
+    await ground.end_pods("archive")
     await ground.upper.delete(claims(ground, "archive"))
     await ground.upper.until(path, lambda one: one["status"]["phase"] == "Released")
     second = await ground.upper.create(claims(ground), claim(ground, "archive", "stays"))
     await scheduled(ground, "archive", using("archive"), A)
     assert "holds the data of an earlier claim" in await ground.told(second, "ProvisioningFailed")
-    await unused(ground, "archive")
+    await ground.end_pods("archive")
     await ground.upper.delete(claims(ground, "archive"))
     await ground.upper.gone(claims(ground, "archive"))
     await ground.upper.patch(path, {"spec": {"claimRef": None}})
@@ -129,4 +123,4 @@ async def test_retained_data_are_given_to_the_claim_that_asks_for_them(ground: G
     assert now["metadata"]["annotations"][UPPER_UID] == third["metadata"]["uid"]
     assert below["spec"]["volumeName"] not in store[A].destroyed
     assert (await volume_of(ground, "archive"))["metadata"]["name"] == volume["metadata"]["name"]
-    await unused(ground, "archive")
+    await ground.end_pods("archive")

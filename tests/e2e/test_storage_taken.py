@@ -12,8 +12,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 async def freed(ground: Ground, name: str) -> None:
     """Run a pod now that the name is free, and end it."""
     await ground.upper.until(ground.pod_path(name), is_ready)
-    await ground.upper.delete(ground.pod_path(name))
-    await ground.upper.gone(ground.pod_path(name))
+    await ground.end_pods(name)
 
 
 def of_a_stranger(name: str, claim_name: str) -> Manifest:
@@ -33,8 +32,7 @@ def of_a_stranger(name: str, claim_name: str) -> Manifest:
 async def test_a_strangers_claim_below_keeps_its_name(ground: Ground, store: Store) -> None:
     """It is not followed, so only a read can tell whose it is."""
     assert store
-    await ground.bind("first")
-    await ground.upper.until(ground.pod_path("first"), is_ready)
+    await ground.run_pod("first")
     theirs = await ground.sites[A].create(claims(ground), claim(ground, "taken"))
     made = await ground.upper.create(claims(ground), claim(ground, "taken"))
     await scheduled(ground, "taken", using("taken"), A)

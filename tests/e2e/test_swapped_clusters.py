@@ -64,8 +64,7 @@ async def test_a_cluster_that_was_swapped_while_the_engine_was_away_is_refused(
 ) -> None:
     """While a pod is bound nothing is written below, the node says what to do, and the right cluster is taken back."""
     async with standing(sandbox, tmp_path) as ground:
-        await ground.bind("web")
-        before = await ground.upper.until(ground.pod_path("web"), is_ready)
+        before = await ground.run_pod("web")
         pods = await below(ground)
         async with swapped(ground):
             told = condition_of(await node(ground, is_wrong), "LowerReachable")
@@ -82,8 +81,7 @@ async def test_a_cluster_that_was_swapped_while_the_engine_was_away_is_refused(
 async def test_an_edit_of_the_topology_does_not_lead_pods_to_another_cluster(sandbox: Sandbox, tmp_path: Path) -> None:
     """A lower that is given the kubeconfig of another one is refused, and goes on when the edit is taken back."""
     async with standing(sandbox, tmp_path) as ground:
-        await ground.bind("web")
-        await ground.upper.until(ground.pod_path("web"), is_ready)
+        await ground.run_pod("web")
         pods = await below(ground)
         await ground.calm()
         await ground.note()

@@ -10,7 +10,7 @@ import pytest_asyncio
 from enginekit import A, ran, with_fields
 from mapkit import MapProgram
 from programkit import served
-from sitekit import Manifest, is_ready, is_true
+from sitekit import Manifest, is_true
 
 from bench.kit.granting import everything, roles_of
 from tensile.sandbox.sandbox import Sandbox
@@ -54,15 +54,13 @@ async def test_every_lower_is_driven_without_the_rights_of_one_controller(progra
     """Their Secrets are read, their nodes say that they are reached, and pods run."""
     for node in program.nodes.values():
         assert is_true(await program.upper.read(f"/api/v1/nodes/{node}"), "LowerReachable")
-    await program.bind("web")
-    await program.upper.until(program.pod_path("web"), is_ready)
+    await program.run_pod("web")
 
 
 async def test_the_log_names_each_kind_that_is_denied_and_what_to_do_once(program: Edited) -> None:
     """Above and below; each is tried again every few seconds, and said no more."""
     await program.logged("tensile doctor")
-    await program.bind("later")
-    await program.upper.until(program.pod_path("later"), is_ready)
+    await program.run_pod("later")
     told = program.warnings()
     assert {("upper", "Role"), ("upper", "RoleBinding"), (A, "Role")} <= set(told)
     assert sorted(told) == sorted(set(told))

@@ -25,8 +25,7 @@ async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> 
     async with standing(sandbox, tmp_path_factory.mktemp("unwatched"), EVERYTHING) as made:
         for name in ("robot", "helper"):
             await made.upper.create(made.path("serviceaccounts"), {"metadata": {"name": name}})
-            await made.bind(name, {"serviceAccountName": name}, labels={"app": "web"})
-            await made.upper.until(made.pod_path(name), is_ready)
+            await made.run_pod(name, {"serviceAccountName": name}, labels={"app": "web"})
         yield made
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from enginekit import UPPER, A, Ground, edit_lower
-from sitekit import is_ready
 
 from bench.kit.faultproxy.keys import signer_of
 from tensile.sandbox.credentials import ADMINISTRATORS
@@ -37,8 +36,7 @@ async def asked(ground: Ground, directory: Path, path: str) -> str:
 @pytest.mark.parametrize("path", ["/metrics/resource", "/stats/summary"])
 async def test_a_cluster_without_a_metrics_api_says_so(ground: Ground, tmp_path: Path, path: str) -> None:
     """As the real apiserver below answers for a group that it does not have."""
-    await ground.bind("used")
-    await ground.upper.until(ground.pod_path("used"), is_ready)
+    await ground.run_pod("used")
     answer = await asked(ground, tmp_path, path)
     assert answer.startswith(f"HTTP/1.1 404 {A} has no metrics API (metrics.k8s.io): ")
     assert answer.endswith("until a metrics-server is installed there\n")

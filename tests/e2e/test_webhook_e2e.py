@@ -12,7 +12,7 @@ import orjson
 import psutil
 import pytest
 import pytest_asyncio
-from enginekit import LOWERS, TOLERATION, A, Edit, edit_lower, polled
+from enginekit import LOWERS, A, Edit, edit_lower, polled
 from hookedkit import OPTED, Hooked, hooking, serving_hooks
 from programkit import Program
 from sitekit import LIMIT, Manifest, is_ready
@@ -82,16 +82,6 @@ async def test_a_pod_that_did_not_opt_in_is_none_of_its_business(ground: Hooked)
         assert found["spec"]["nodeSelector"] == selector
 
 
-async def test_a_prepared_pod_is_stored_as_it_is_when_it_comes_again(ground: Hooked) -> None:
-    """Somebody exports it, and creates it anew."""
-    first = await ground.asked("first", {"nodeSelector": {"e2e": ground.mark, "disk": "ssd"}}, "?dryRun=All")
-    meta = {"name": "again", "labels": OPTED, "annotations": first["metadata"]["annotations"]}
-    again = await ground.upper.create(ground.path("pods") + "?dryRun=All", {"metadata": meta, "spec": first["spec"]})
-    assert noted(again) == noted(first)
-    for field in ("nodeSelector", "tolerations"):
-        assert again["spec"][field] == first["spec"][field]
-
-
 async def test_a_claim_with_a_chosen_node_pins_its_pod(ground: Hooked) -> None:
     """By required affinity on the virtual node's hostname."""
     node = ground.nodes[A]
@@ -134,13 +124,6 @@ async def test_while_nobody_answers_pods_are_created_all_the_same(ground: Hooked
     async with asyncio.timeout(20):
         while noted(later) is None:
             later = await ground.asked("later", {"nodeSelector": {"e2e": ground.mark, "disk": "ssd"}}, "?dryRun=All")
-
-
-async def test_alternatives_that_would_multiply_are_left_as_they_are(ground: Hooked) -> None:
-    """A pod that was prepared, and is given more of them; the count and the bound are said."""
-    created = await ground.kubectl("create", "--dry-run=server", "-f", "-", stdin=crossing("crossed", 40))
-    words = "annotation clusterSelector times 40 in the spec are 1,600, at most 1,000 are taken"
-    assert words in created.err
 
 
 async def test_fields_are_reloaded_and_switched_off_it_is_taken_back(ground: Hooked) -> None:
@@ -289,26 +272,6 @@ async def test_replicas_in_a_cluster_share_the_certificate_in_a_secret(inside: I
         await upper.until(inside.secret, lambda one: b64decode(one["data"]["tls.crt"]) != b"spoilt")
         assert await inside.is_prepared("spoilt")
         await call(address, b64decode(_trusted(await inside.registered())))
-
-
-async def test_virtual_nodes_with_taints_of_their_own_are_tolerated(ground: Hooked) -> None:
-    """As the topology has them at that moment."""
-    taint = {"key": "dedicated", "value": "", "effect": "NoSchedule"}
-    await ground.reload(ground.hooked(), edit_lower(A, node={"taints": [taint]}))
-    made = await ground.asked("dedicated", None, "?dryRun=All")
-    assert {"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"} in made["spec"]["tolerations"]
-    await ground.reload(ground.hooked())
-
-
-async def test_a_pod_that_no_webhook_saw_comes_to_its_node(ground: Hooked) -> None:
-    """Without a webhook at all, a pod that opted in needs no toleration of its own."""
-    await ground.reload(ground.hooked(enabled=False))
-    await ground.upper.gone(ground.hook)
-    made = await ground.asked("bare")
-    assert TOLERATION["key"] not in {one.get("key") for one in made["spec"]["tolerations"]}
-    await ground.upper.until(ground.pod_path("bare"), is_ready)
-    await ground.reload(ground.hooked())
-    await ground.registered()
 
 
 class Served(Program, Hooked):

@@ -1,10 +1,10 @@
 """Workloads that end, that land on every node, or whose pods somebody takes away: above they fare as on a real node."""
 
 import pytest
-from enginekit import LOWERS, UPPER, A, B, Ground, with_fields, without_lower
+from enginekit import LOWERS, UPPER, A, B, Ground, without_lower
 from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
 
-from tensile.names import MIRRORED, VIRTUAL_POD
+from tensile.names import VIRTUAL_POD
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -54,59 +54,14 @@ async def test_a_job_that_completes(ground: Ground) -> None:
     await nowhere(ground, "job=fine")
 
 
-async def test_a_job_that_fails(ground: Ground) -> None:
-    """Its pod is Failed with the container's exit code, and the Job fails by its own backoffLimit."""
-    job = await make_job(ground, "broken", "fail")
-    done = await ground.upper.until(job, lambda one: is_true(one, "Failed"))
-    assert done["status"]["failed"] == 1
-    (pod,) = (await ground.upper.read(f"{ground.path('pods')}?labelSelector=job%3Dbroken"))["items"]
-    assert phase_of(pod) == "Failed"
-    assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
-    await drop(ground, job)
-    await nowhere(ground, "job=broken")
-
-
-async def test_a_job_deleted_while_it_runs(ground: Ground) -> None:
-    """Nothing of it is left in any cluster, its tracking finalizer included."""
-    job = await make_job(ground, "cancelled")
-    await pods_of(ground, "job=cancelled", 1)
-    await drop(ground, job)
-    await ground.upper.gone(job)
-    await nowhere(ground, "job=cancelled")
-
-
 async def test_a_job_that_waits_for_its_pods_to_end_goes_on(ground: Ground) -> None:
     """With podReplacementPolicy Failed, a deleted pod ends in a terminal phase, so that the Job counts and goes on."""
     job = await make_job(ground, "patient", podReplacementPolicy="Failed", backoffLimit=3)
     (name,) = await pods_of(ground, "job=patient", 1)
-    await ground.upper.delete(ground.pod_path(name))
-    await ground.upper.gone(ground.pod_path(name))
+    await ground.end_pods(name)
     await ground.upper.until(job, lambda one: one["status"].get("failed") == 1 and not one["status"].get("terminating"))
     await drop(ground, job)
     await nowhere(ground, "job=patient")
-
-
-async def test_a_daemon_set_is_not_mirrored_unless_it_asks(ground: Ground) -> None:
-    """Its pods stay Pending with a reason and an event, run nowhere below, and go when they are deleted."""
-    path = ground.path("daemonsets", api=APPS)
-    template = ground.template({"daemon": "plain"})
-    selector = {"matchLabels": {"daemon": "plain"}}
-    await ground.upper.create(
-        path, {"metadata": {"name": "plain"}, "spec": {"selector": selector, "template": template}}
-    )
-    collection = f"{ground.path('pods')}?labelSelector=daemon%3Dplain"
-    pods = await ground.upper.until_all(
-        collection,
-        lambda found: len(found) == len(LOWERS) and all(condition_of(pod, MIRRORED) for pod in found.values()),
-    )
-    for pod in pods.values():
-        assert phase_of(pod) == "Pending"
-        assert condition_of(pod, MIRRORED)["reason"] == pod["status"]["reason"] == "DaemonSet"
-        assert VIRTUAL_POD in await ground.told(pod, "DaemonSet")
-    for lower in LOWERS:
-        await pods_of(ground, "daemon=plain", 0, lower)
-    await drop(ground, f"{path}/plain")
-    await ground.upper.until_all(collection, lambda found: not found)
 
 
 async def test_a_daemon_set_does_not_keep_a_lower_that_leaves(ground: Ground) -> None:
@@ -140,54 +95,6 @@ async def test_a_daemon_set_that_asks_runs_once_in_every_lower(ground: Ground) -
         await pods_of(ground, "daemon=asking", 1, lower)
     await drop(ground, f"{path}/asking")
     await nowhere(ground, "daemon=asking")
-
-
-async def test_a_stateful_set_has_one_pod_of_a_name(ground: Ground) -> None:
-    """A pod that is replaced under its name comes below with another UID, after the old one has gone."""
-    path = ground.path("statefulsets", api=APPS)
-    template = ground.template({"app": "db"})
-    spec = {"replicas": 1, "serviceName": "db", "selector": {"matchLabels": {"app": "db"}}, "template": template}
-    await ground.upper.create(path, {"metadata": {"name": "db"}, "spec": spec})
-    first = (await pods_of(ground, "app=db", 1))["db-0"]
-    await ground.upper.delete(ground.pod_path("db-0"))
-    pod = await ground.upper.until(
-        ground.pod_path("db-0"),
-        lambda one: one and one["metadata"]["uid"] != first["metadata"]["uid"] and is_ready(one),
-    )
-    found = [await ground.sites[lower].read(ground.pod_path("db-0")) for lower in LOWERS]
-    (below,) = (one for one in found if one)
-    assert below["metadata"]["annotations"]["tensile-kube.io/upper-uid"] == pod["metadata"]["uid"]
-    await drop(ground, f"{path}/db")
-    await nowhere(ground, "app=db")
-
-
-async def test_pods_of_an_excluded_namespace_stay_above(ground: Ground) -> None:
-    """They are Pending and say why, and go when they are deleted; taken off the list, they run."""
-    name = f"{ground.namespace}-excluded"
-    path = ground.path("pods", "kept", namespace=name)
-    await ground.make_namespace(UPPER, name)
-    await ground.reload(with_fields(excludeNamespaces=["kube-system", name]))
-    await ground.upper.create(ground.path("pods", namespace=name), ground.pod("kept"))
-    await ground.upper.create(ground.path("pods", namespace=name), ground.pod("dropped"))
-    pod = await ground.upper.until(path, lambda one: condition_of(one, MIRRORED))
-    assert condition_of(pod, MIRRORED)["reason"] == "NamespaceExcluded"
-    assert await ground.sites[A].read(f"/api/v1/namespaces/{name}") == {}
-    await ground.upper.delete(ground.path("pods", "dropped", namespace=name))
-    await ground.upper.gone(ground.path("pods", "dropped", namespace=name))
-    await ground.reload()
-    await ground.upper.until(path, is_ready)
-    await ground.upper.delete(path)
-    await ground.upper.gone(path)
-    await ground.upper.delete(f"/api/v1/namespaces/{name}")
-
-
-async def test_a_pod_deleted_by_force(ground: Ground) -> None:
-    """`kubectl delete --force` takes the object above at once, and the lower pod follows."""
-    await ground.bind("forced")
-    await ground.upper.until(ground.pod_path("forced"), is_ready)
-    done = await ground.kubectl("delete", "pod", "forced", "--force", "--grace-period=0")
-    assert done.code == 0, done.err
-    await ground.sites[A].gone(ground.pod_path("forced"))
 
 
 async def test_a_pod_made_anew_after_a_forced_deletion(ground: Ground) -> None:
@@ -236,15 +143,13 @@ async def test_a_lower_pod_that_somebody_deletes(ground: Ground) -> None:
 async def test_a_copy_of_a_lower_pod_is_its_makers(ground: Ground) -> None:
     """A lower pod's manifest created again under another name carries our marks and is not ours: it stays."""
     site = ground.sites[A]
-    await ground.bind("original")
-    await ground.upper.until(ground.pod_path("original"), is_ready)
+    await ground.run_pod("original")
     below = await site.read(ground.pod_path("original"))
     kept = {field: below["metadata"][field] for field in ("labels", "annotations")}
     body = {"metadata": {"name": "copied", **kept}, "spec": below["spec"]}
     await site.create(ground.path("pods"), body)
     copy = await site.until(ground.pod_path("copied"), is_ready)
-    await ground.upper.delete(ground.pod_path("original"))
-    await ground.upper.gone(ground.pod_path("original"))
+    await ground.end_pods("original")
     await ground.calm()
     assert (await site.read(ground.pod_path("copied")))["metadata"] == copy["metadata"]
     await site.delete(ground.pod_path("copied"))

@@ -3,9 +3,9 @@
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
+
+from sandbox_waiting import until
 
 import tensile
 
@@ -58,15 +58,7 @@ class Place:
 
     def assert_clean(self) -> None:
         """Fail when anything is left; processes that are told to end may take a moment for it."""
-        until(self.is_clean, lambda: f"still there: {self.files()[:5]} {self.processes()}")
-
-
-def until(condition: Callable[[], object], what: Callable[[], str], limit: float = LIMIT) -> None:
-    """Ask until a condition holds; fail after some seconds, with words that are asked for then."""
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, what()
-        time.sleep(0.02)
+        until(self.is_clean, lambda: f"still there: {self.files()[:5]} {self.processes()}", LIMIT)
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> str:

@@ -12,13 +12,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import yaml
 from fences import ROOT, Fence
+from sandbox_waiting import until
 
 from tensile.sandbox import processes
 from tensile.sandbox.sandbox import Sandbox
@@ -152,14 +152,18 @@ class Site:
             done = subprocess.run(timeout=LIMIT, check=False, **self._shell(script, written))
         return output.read_text(), done.returncode
 
-    def go_on(self, text: str, until: str) -> None:
+    def go_on(self, text: str, ready: str) -> None:
         """Run a block in the background, and wait until a command succeeds."""
         script = f"set -eu\n. {self.state}\n{text}"
         log = self.files / f"background-{len(self.background)}"
         with log.open("wb") as written:
             process = subprocess.Popen(start_new_session=True, **self._shell(script, written))
         self.background.append(process)
-        waited(lambda: process.poll() is not None or self.ended(until)[1] == 0, lambda: f"{text}\n{log.read_text()}")
+        until(
+            lambda: process.poll() is not None or self.ended(ready)[1] == 0,
+            lambda: f"{text}\n{log.read_text()}",
+            LIMIT,
+        )
         assert process.poll() is None, f"ended by itself:\n{text}\n{log.read_text()}"
 
     def _shell(self, script: str, written: BinaryIO) -> dict[str, Any]:
@@ -218,14 +222,6 @@ class Site:
                     os.killpg(process.pid, signal.SIGKILL)
         logs = [(self.files / f"background-{place}").read_text() for place, _ in enumerate(ended)]
         assert [text for text in logs if "Traceback" in text] == []
-
-
-def waited(holds: Callable[[], object], told: Callable[[], str], limit: float = LIMIT) -> None:
-    """Ask until something holds; fail after some seconds with words that are asked for then."""
-    end = time.monotonic() + limit
-    while not holds():
-        assert time.monotonic() < end, told()
-        time.sleep(0.1)
 
 
 def missing(shown: str, printed: str) -> list[str]:

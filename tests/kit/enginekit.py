@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import orjson
 from seeing import has_seen_all, positions
-from sitekit import LIMIT, Manifest, Refused, Site, is_true
+from sitekit import LIMIT, Manifest, Refused, Site, is_ready, is_true
 
 from bench.kit import topologies
 from bench.kit.granting import everything, grant, path_of, roles_of, thing, without
@@ -297,6 +297,17 @@ class Ground:
     async def bind(self, name: str, spec: Manifest | None = None, lower: str = A, **meta: Any) -> Manifest:
         """Create such a pod above."""
         return await self.upper.create(self.path("pods"), self.pod(name, spec, lower, **meta))
+
+    async def run_pod(self, name: str, spec: Manifest | None = None, lower: str = A, **meta: Any) -> Manifest:
+        """Create such a pod above, wait until it is ready there, and return it."""
+        await self.bind(name, spec, lower, **meta)
+        return await self.upper.until(self.pod_path(name), is_ready)
+
+    async def end_pods(self, *names: str) -> None:
+        """Delete pods above, and wait until they are gone there, which is after their lower pods."""
+        for name in names:
+            await self.upper.delete(self.pod_path(name))
+        await self.upper.gone(*(self.pod_path(name) for name in names))
 
     async def told(self, about: Manifest, reason: str) -> str:
         """Wait for the event of a reason about an object above, and give its message."""

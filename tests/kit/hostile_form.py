@@ -1,5 +1,6 @@
 """The form of a hostile kubeconfig as test data: its text, what lies beside it, and how it is refused."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +58,17 @@ def runnable(home: Path) -> None:
     path = home / "plugin"
     path.write_text(f"#!/bin/sh\ntouch {home / RAN}\n")
     path.chmod(0o700)
+
+
+BESIDE: dict[str, Setting] = {
+    "program": runnable,
+    "pipe": lambda home: os.mkfifo(home / "odd"),
+    "device": lambda home: (home / "odd").symlink_to("/dev/zero"),
+    "folder": lambda home: (home / "odd").mkdir(),
+    "link to itself": lambda home: (home / "odd").symlink_to("odd"),
+    "link to nothing": lambda home: (home / "odd").symlink_to("nowhere"),
+}
+"""What lies beside a kubeconfig: a program called `plugin`, or something called `odd` that is no file of text."""
 
 
 def data(content: bytes) -> str:

@@ -52,26 +52,28 @@ class Authority:
         self,
         common_name: str,
         organisations: tuple[str, ...] = (),
-        usage: x509.ObjectIdentifier = CLIENT,
+        usage: x509.ObjectIdentifier | None = CLIENT,
         end: timedelta = DAY,
         begin: timedelta = -5 * DAY,
         *,
+        host: str = "localhost",
         plain: bool = False,
     ) -> Identity:
-        """Make a certificate for a client or, with the usage SERVER, for a server on loopback.
+        """Make a certificate for a client or, with the usage SERVER, for a server on loopback (None: for either).
 
         One that is `plain` says neither for which names nor for what it is.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _name(common_name, organisations)
-        addresses = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("localhost")])
+        addresses = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName(host)])
         builder = (
             x509.CertificateBuilder(self._name, subject, key.public_key(), x509.random_serial_number())
             .not_valid_before(datetime.now(UTC) + begin)
             .not_valid_after(datetime.now(UTC) + end)
         )
-        if not plain:
+        if usage is not None and not plain:
             builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        if not plain:
             builder = builder.add_extension(addresses, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8

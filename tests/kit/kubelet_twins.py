@@ -3,9 +3,10 @@
 import asyncio
 import hashlib
 import json
-import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+
+from streamkit import Done, spoken
 
 from bench.kit.spareports import spare_ports
 
@@ -20,14 +21,6 @@ POD = "web"
 CONTAINER = "main"
 WEBSOCKET, SPDY = "websocket", "spdy"
 EXTENDS = {"declaredFeatures": ["ExtendWebSocketsToKubelet"]}
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: bytes
-    err: str
 
 
 class Twins:
@@ -112,10 +105,7 @@ class Twins:
     ) -> asyncio.subprocess.Process:
         """Start kubectl in the namespace, with pipes, speaking WebSocket or SPDY."""
         command = self.sandbox.kubectl_command("-n", self.namespace, *arguments, cluster=cluster)
-        variables = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
-        variables["KUBECTL_REMOTE_COMMAND_WEBSOCKETS"] = str(speaks == WEBSOCKET).lower()
-        variables["KUBECTL_PORT_FORWARD_WEBSOCKETS"] = str(speaks == WEBSOCKET).lower()
-        pipe = asyncio.subprocess.PIPE
+        pipe, variables = asyncio.subprocess.PIPE, spoken(websocket=speaks == WEBSOCKET)
         return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=variables)
 
     async def run(self, *arguments: str, cluster: str = "upper", speaks: str = WEBSOCKET, stdin: bytes = b"") -> Done:

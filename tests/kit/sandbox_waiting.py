@@ -9,11 +9,11 @@ from pathlib import Path
 LIMIT = 60.0
 
 
-def until(condition: Callable[[], object], what: str, limit: float = LIMIT) -> None:
-    """Return when the condition holds; fail after `limit` seconds."""
+def until(condition: Callable[[], object], what: str | Callable[[], str], limit: float = LIMIT) -> None:
+    """Return when the condition holds; fail after `limit` seconds, with words that may be asked for then."""
     end = time.monotonic() + limit
     while not condition():
-        assert time.monotonic() < end, f"not within {limit:.0f} s: {what}"
+        assert time.monotonic() < end, f"not within {limit:.0f} s: {what if isinstance(what, str) else what()}"
         time.sleep(0.02)
 
 

@@ -49,7 +49,6 @@ _RIGHTS = (SERVICE_ACCOUNT, ROLE, ROLE_BINDING, CLUSTER_ROLE)
 KINDS = {kind.name: kind for kind in (POD, CONFIG_MAP, SECRET, NAMESPACE, NODE, *_RIGHTS, *_STORAGE)}
 _WORDS = {kind.name[0].lower() + kind.name[1:]: kind for kind in KINDS.values()} | {"twin": POD}
 _OWN = {"meta", "marked", "stranger", "forged", "at", "of", "times", *_WORDS}
-_TIMES = ("renewTime", "lastHeartbeatTime")
 Entry = dict[str, Any]
 
 
