@@ -24,7 +24,7 @@ from kubelet_pki import Identity, Pki
 
 from tensile.kubelet.api.auth import REVIEWS_OF_AN_ADDRESS
 from tensile.kubelet.api.errors import HTTPError
-from tensile.kubelet.api.service import AGAIN_SECONDS, RejectionLog, StreamLimiter
+from tensile.kubelet.api.service import AGAIN_SECONDS, RejectionLog
 
 LOGS = "GET /containerLogs/shop/web/main"
 EXEC = "POST /exec/shop/web/main?output=1&command=id"
@@ -167,18 +167,6 @@ async def test_answers_that_end_do_not_count_as_streams(pki: Pki) -> None:
             lab.lower.script = script
             for _ in range(5):
                 assert (await lab.ask(pki.apiserver, LOGS)).status in {200, 404}
-
-
-def test_streams_are_counted_by_user() -> None:
-    """Each user has the limit alone, also when what it did ended in an error."""
-    streams = StreamLimiter(1)
-    with streams.one("a"), streams.one("b"), pytest.raises(HTTPError) as refused, streams.one("a"):
-        pass
-    assert refused.value.status == 429
-    with pytest.raises(RuntimeError), streams.one("a"):
-        raise RuntimeError
-    with streams.one("a"):
-        pass
 
 
 async def test_a_stream_without_a_word_ends(pki: Pki) -> None:
