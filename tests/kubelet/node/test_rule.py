@@ -155,28 +155,26 @@ def test_annotations_say_whose_it_is_and_what_was_set_by_us() -> None:
     }
 
 
-def test_the_node_remembers_which_cluster_is_behind_it() -> None:
-    """Also for an engine that starts anew and has not heard of the cluster yet; another one's place is told by it."""
+@pytest.mark.parametrize(
+    ("field", "annotation", "value", "another"),
+    [
+        ("identity", LOWER_UID, "cluster-1", "cluster-2"),
+        ("room", ROOM, "2026-03-01T12:00:00Z", "2026-03-01T12:00:01Z"),
+    ],
+    ids=["which cluster is behind it", "room that came for refused pods"],
+)
+def test_the_node_notes_what_an_engine_that_starts_does_not_know(
+    field: str, annotation: str, value: str, another: str
+) -> None:
+    """It leaves the note until it knows better."""
     here = standing()
-    here.lowers[A].identity = "cluster-1"
-    assert operations(here) == [("add", "/metadata/annotations/tensile-kube.io~1lower-uid", "cluster-1")]
-    assert carried_out(here)["metadata"]["annotations"][LOWER_UID] == "cluster-1"
-    here.lowers[A].identity = ""
+    setattr(here.lowers[A], field, value)
+    assert operations(here) == [("add", f"/metadata/annotations/{annotation.replace('/', '~1')}", value)]
+    assert carried_out(here)["metadata"]["annotations"][annotation] == value
+    setattr(here.lowers[A], field, "")
     assert planned(here) == Plan(())
-    here.lowers[A].identity = "cluster-2"
-    assert carried_out(here)["metadata"]["annotations"][LOWER_UID] == "cluster-2"
-
-
-def test_the_node_tells_of_room_that_came_for_refused_pods() -> None:
-    """The upper scheduler asks about them again whenever that changes; an engine that starts anew leaves it."""
-    here = standing()
-    here.lowers[A].room = "2026-03-01T12:00:00Z"
-    assert operations(here) == [("add", "/metadata/annotations/tensile-kube.io~1room", "2026-03-01T12:00:00Z")]
-    assert carried_out(here)["metadata"]["annotations"][ROOM] == "2026-03-01T12:00:00Z"
-    here.lowers[A].room = ""
-    assert planned(here) == Plan(())
-    here.lowers[A].room = "2026-03-01T12:00:01Z"
-    assert carried_out(here)["metadata"]["annotations"][ROOM] == "2026-03-01T12:00:01Z"
+    setattr(here.lowers[A], field, another)
+    assert carried_out(here)["metadata"]["annotations"][annotation] == another
 
 
 def test_a_node_is_tainted_from_the_first_moment() -> None:
@@ -205,13 +203,6 @@ def test_the_architecture_is_that_of_most_nodes_below_whatever_came_last() -> No
     assert node(here)["status"]["nodeInfo"]["architecture"] == "arm64"
     put(nodes, lower_node("n1", arch="arm64"), lower_node("n3", arch="arm64"))
     assert planned(here) == Plan(())
-
-
-def test_a_missing_node_is_made_again_at_once() -> None:
-    """Kubernetes deletes the pods of a node that is not there."""
-    here = standing()
-    drop(here.upper.nodes, A, "")
-    assert the_step(here).verb == "create"
 
 
 def test_nothing_is_decided_before_the_nodes_are_known() -> None:
@@ -400,16 +391,6 @@ def test_a_lower_without_a_ready_node_takes_no_new_pods() -> None:
 
 
 # Left.
-
-
-def test_a_lower_that_left_with_pods_is_cordoned() -> None:
-    """What runs there goes on; nothing new comes."""
-    here = standing()
-    put(here.lowers[A].upper_pods, upper_pod())
-    reload(here, f"name: {B}")
-    seen = carried_out(here)
-    assert seen["spec"]["unschedulable"]
-    assert seen["metadata"]["annotations"][CORDONED_BY] == "not-in-topology"
 
 
 def test_a_node_goes_once_its_lower_left_and_is_empty() -> None:

@@ -253,18 +253,6 @@ def test_without_the_uppers_authority_nothing_is_issued(data: dict[str, str] | N
 # Renewing.
 
 
-def test_tokens_that_are_good_are_left_alone_until_four_fifths_of_their_time() -> None:
-    """The next look is asked for then."""
-    here = bound()
-    held(here)
-    running(here)
-    assert decide(here) == Decision(requeue_after=2880.0)
-    here.now = NOW + timedelta(seconds=2879)
-    assert decide(here) == Decision(requeue_after=1.0)
-    here.now = NOW + timedelta(seconds=2880)
-    assert granted(here).reason == "its tokens are to be renewed"
-
-
 def test_a_renewal_that_is_refused_is_told_on_the_pod() -> None:
     """It runs, and its status says nothing of it; one that waits for its first tokens is Pending with the reason."""
     here = bound()
@@ -339,18 +327,6 @@ def test_a_missing_token_is_issued() -> None:
     here = bound()
     held(here)
     changed(here.lowers[A].secrets, NAME, lambda found: found["data"].pop("token"))
-    assert granted(here).ref == REF
-
-
-def test_a_running_pod_keeps_its_tokens_whatever_the_topology_says() -> None:
-    """It keeps its identity until it goes; and while it ends, it may still call."""
-    here = bound(HOME)
-    held(here)
-    running(here)
-    assert decide(here) == Decision(requeue_after=2880.0)
-    assert list(RULE.keys(here, A)) == [KEY]
-    here.now = NOW + timedelta(hours=1)
-    put(here.lowers[A].upper_pods, upper_pod(spec=SPEC, deletionTimestamp="2026-03-01T12:00:30Z"))
     assert granted(here).ref == REF
 
 
