@@ -37,10 +37,8 @@ from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, TokenRequest, TokenSecret
 from tensile.reconcile.plan import Plan
 from tensile.reconcile.rules import config, namespaces
-from tensile.reconcile.rules.claim_rule import key_of as claim_key
 from tensile.reconcile.rules.config import key_of as secret_key
-from tensile.reconcile.rules.service_accounts import key_of as account_key
-from tensile.reconcile.world import Key, Problem, World
+from tensile.reconcile.world import Problem, World
 
 RULE = TokenRule()
 KEY = key_of(A, "default", "web")
@@ -159,23 +157,6 @@ def test_only_with_the_uppers_identity_a_token_is_issued(more: str) -> None:
     assert list(RULE.keys(bound(more), A)) == []
 
 
-@pytest.mark.parametrize(
-    "pod",
-    [
-        {"spec": {}},
-        {"namespace": "kube-system"},
-        {"status": {"phase": "Failed"}},
-        {"status": {"phase": "Running"}},
-        {"deletionTimestamp": "2026-03-01T12:00:30Z"},
-    ],
-    ids=["mounts none", "excluded", "ended", "ran before", "ending"],
-)
-def test_a_pod_that_will_not_be_made_gets_no_token(pod: dict[str, Any]) -> None:
-    """Nothing is issued that nobody mounts."""
-    here = bound(**pod)
-    assert decided(RULE, key_of(A, pod.get("namespace", "default"), "web"), here)[0] == Decision()
-
-
 def test_a_pod_whose_place_is_taken_gets_no_token() -> None:
     """Nor one of a node that is not ours, or of a lower that left the topology."""
     here = bound()
@@ -196,32 +177,11 @@ def test_tokens_wait_for_their_namespace() -> None:
     assert decide(here) == Decision(depends_on=(namespaces.key_of(A, "default"),))
 
 
-LACKING = {
-    "a ConfigMap": ({"envFrom": [{"configMapRef": {"name": "c"}}]}, {}, secret_key(A, "default", "ConfigMap", "c")),
-    "a name to be held": (
-        {"envFrom": [{"secretRef": {"name": "s", "optional": True}}]}, {}, secret_key(A, "default", "Secret", "s"),
-    ),
-    "a claim": (
-        {}, {"volumes": [TOKEN, {"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]},
-        claim_key(A, "default", "d"),
-    ),
-    "an account": ({}, {"serviceAccountName": "other"}, account_key(A, "default", "other")),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("container", "spec", "key"), LACKING.values(), ids=LACKING)
-def test_tokens_are_asked_for_last(container: Manifest, spec: Manifest, key: Key) -> None:
+def test_tokens_wait_for_a_name_to_be_held() -> None:
     """For a pod that waits for another reason they would lie below for nothing."""
-    main = {"name": "main", "image": "app:1", **container}
-    here = bound(spec={**SPEC, "containers": [main], **spec})
-    assert decide(here) == Decision(depends_on=(key,))
-
-
-def test_no_tokens_are_asked_for_where_the_pod_is_never_made() -> None:
-    """It names what is not mirrored."""
-    source = {"kind": "VolumeSnapshot", "apiGroup": "snapshot.storage.k8s.io", "name": "s"}
-    scratch = {"name": "s", "ephemeral": {"volumeClaimTemplate": {"spec": {"dataSource": source}}}}
-    assert decide(bound(spec={**SPEC, "volumes": [TOKEN, scratch]})) == Decision()
+    main = {"name": "main", "image": "app:1", "envFrom": [{"secretRef": {"name": "s", "optional": True}}]}
+    here = bound(spec={**SPEC, "containers": [main]})
+    assert decide(here) == Decision(depends_on=(secret_key(A, "default", "Secret", "s"),))
 
 
 def test_no_tokens_are_asked_for_while_an_older_pod_has_the_place() -> None:
