@@ -15,7 +15,7 @@ from kubelet_pki import SERVER, Pki, write
 from tensile.errors import TensileError, Unreachable
 from tensile.kube.tls import KeyPair
 from tensile.kubelet.api.client_ca import ClientCA
-from tensile.kubelet.api.serving_certificate import ServingCertificate, self_made, tls_context
+from tensile.kubelet.api.serving_certificate import ServingCertificate, tls_context
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -53,7 +53,7 @@ def shown(context: ssl.SSLContext) -> x509.Certificate:
 
 def test_a_certificate_of_our_own_fits_the_node() -> None:
     """Our own certificate names the node and its address, is for servers only and lasts a year from just before now."""
-    made = x509.load_pem_x509_certificate(self_made("virtual-a", "10.0.0.7", NOW).certificate)
+    made = shown(ServingCertificate(Notes(), "10.0.0.7", now=lambda: NOW).context("virtual-a", ""))
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["virtual-a"]
     assert names.get_values_for_type(x509.IPAddress) == [ip_address("10.0.0.7")]
@@ -66,7 +66,7 @@ def test_a_certificate_of_our_own_fits_the_node() -> None:
 def test_an_address_may_be_a_name_and_a_node_long() -> None:
     """The address may be a DNS name, and a node's name as long as Kubernetes allows."""
     node = ".".join(["n" * 60] * 4)
-    made = x509.load_pem_x509_certificate(self_made(node, "kubelet.example", NOW).certificate)
+    made = shown(ServingCertificate(Notes(), "kubelet.example", now=lambda: NOW).context(node, ""))
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == [node, "kubelet.example"]
 
