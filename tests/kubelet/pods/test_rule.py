@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from worldkit import (
-    STRANGER,
     A,
     B,
     changed,
@@ -153,35 +152,6 @@ def elsewhere(silent: float, status: Manifest | None = None) -> World:
     return here
 
 
-def test_the_predecessor_in_another_cluster_is_ended_within_the_grace_of_the_new_one() -> None:
-    """Whoever wrote a longer one on it; and only once it is certain that its own upper pod is gone."""
-    here = elsewhere(0.0)
-    old = twin(upper_pod(uid="first"), node=B)
-    put(
-        here.lowers[B].pods,
-        {**old, "spec": {**old["spec"], "nodeName": "real", "terminationGracePeriodSeconds": 10**9}},
-    )
-    there = key_of(B, "default", "web")
-    assert isinstance(decided(RULE, there, here)[0].wanted[0], VerifyAbsent)
-    here.lowers[B].upper_pods.mark_deleted("default", "web", "first")
-    (wanted,) = decided(RULE, there, here)[0].wanted
-    assert isinstance(wanted, Absent)
-    assert (wanted.uid, wanted.grace, wanted.requested) == ("below-first", 30, True)
-
-
-def test_a_predecessor_that_ends_too_slowly_is_given_less_time() -> None:
-    """It may have been deleted before, with a grace that holds the name for years; nothing is deleted twice in vain."""
-    here = bound(uid="second")
-    here.lowers[A].upper_pods.mark_deleted("default", "web", "first")
-    put(here.lowers[A].pods, twin(upper_pod(uid="first"), **(DELETED | {"deletionGracePeriodSeconds": 10**9})))
-    (absent, *_) = decided(RULE, KEY, here)[0].wanted
-    assert isinstance(absent, Absent)
-    assert absent.grace == 30
-    put(here.lowers[A].pods, twin(upper_pod(uid="first"), **DELETED))
-    assert not any(isinstance(one, Absent) for one in decided(RULE, KEY, here)[0].wanted)
-    assert reason(here) == "PredecessorTerminating"
-
-
 def test_a_predecessor_that_was_seen_deleted_is_given_less_time_too() -> None:
     """Elsewhere it was told to end with the grace that is written on it, which may be of years."""
     here = elsewhere(0.0)
@@ -193,33 +163,6 @@ def test_a_predecessor_that_was_seen_deleted_is_given_less_time_too() -> None:
     (absent,) = decided(RULE, there, here)[0].wanted
     assert isinstance(absent, Absent)
     assert absent.grace == 30
-
-
-def test_a_pod_of_its_uid_at_another_place_changes_nothing() -> None:
-    """Before the real one is made, while it runs and when it goes: whoever knows the UID may write it on a pod."""
-    here = bound()
-    home(here, A, "elsewhere")
-    forged = twin(upper_pod(namespace="elsewhere"), RUNNING, uid="forged")
-    put(here.lowers[A].pods, forged)
-    assert "create lower-a" in verbs(here)
-    here = mirrored(here)
-    put(here.lowers[A].pods, {**forged, "status": {"phase": "Failed"}})
-    assert verbs(here) == ["patch upper"], "no more than the tolerations that it gets anyway"
-    drop(here.lowers[A].upper_pods, "web")
-    (wanted,) = decided(RULE, KEY, here)[0].wanted
-    assert isinstance(wanted, Absent)
-    assert wanted.ref == BELOW
-
-
-def test_a_predecessor_that_ended_was_never_scheduled_or_is_not_ours_is_not_waited_for() -> None:
-    """It takes nothing that the new one needs."""
-    assert "create lower-a" in verbs(elsewhere(0.0, {"phase": "Succeeded"}))
-    here = elsewhere(0.0)
-    put(here.lowers[B].pods, twin(upper_pod(uid="first"), node=B))
-    assert "create lower-a" in verbs(here)
-    here = bound()
-    put(here.lowers[B].pods, marked(upper_pod(uid="theirs"), "first", STRANGER))
-    assert "create lower-a" in verbs(here)
 
 
 # Lowers of which it is not known yet what runs there.

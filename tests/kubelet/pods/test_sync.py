@@ -261,22 +261,6 @@ def test_a_pod_without_notes_gets_them_with_its_next_change() -> None:
     assert present.manifest["metadata"]["annotations"].items() >= notes.items()
 
 
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_lower_pod_that_has_ended_is_not_changed(phase: str) -> None:
-    """It will never run again; its status comes up, and does not claim the new spec."""
-    (said,) = changing(grounded(), {"phase": phase}, **NEW_IMAGE).wanted
-    assert "observedGeneration" not in body(said)["status"]
-
-
-def test_a_lower_pod_that_is_ending_is_not_changed() -> None:
-    """Its status still counts."""
-    pod = upper_pod(spec={"tolerations": TOLERANT}, labels={"colour": "red"})
-    below = twin(
-        upper_pod(), {"phase": "Running"}, deletionTimestamp="2026-03-01T12:00:30Z", deletionGracePeriodSeconds=30
-    )
-    assert shapes(kept(grounded(), pod, below)) == [Patched]
-
-
 @pytest.mark.parametrize("real", [True, False])
 def test_a_selector_that_only_the_virtual_node_meets_does_not_go_down(*, real: bool) -> None:
     """A label of the topology's node is left out, unless real nodes have it as well."""
