@@ -6,18 +6,15 @@ from typing import Any
 import pytest
 from worldkit import (
     OWNER_HERE,
-    STRANGER,
     A,
     B,
     changed,
     decided,
     drop,
     lower_node,
-    marked,
     put,
     raised,
     reload,
-    thing,
     twin,
     upper_pod,
     world,
@@ -45,7 +42,6 @@ from tensile.reconcile.world import Key, World
 RULE = NodeRule()
 KEY = Key("node", A, "", A)
 REF = Ref(UPPER, NODE, "", A)
-DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "proxy", "uid": "d", "controller": True}]
 PROVIDER = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
 UNREACHABLE = {"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}
 
@@ -313,13 +309,6 @@ def cordon(here: World, *, on: bool = True) -> None:
     changed(here.upper.nodes, A, turn, "")
 
 
-def test_kubectl_cordon_holds() -> None:
-    """It is lifted by who set it."""
-    here = standing()
-    cordon(here)
-    assert planned(here) == Plan(())
-
-
 @pytest.mark.parametrize("mode", ["cordon", "drain"])
 def test_maintenance_cordons_and_its_end_lifts_that(mode: str) -> None:
     """Marked as ours, so that the end of the maintenance lifts it and nothing else."""
@@ -333,17 +322,6 @@ def test_maintenance_cordons_and_its_end_lifts_that(mode: str) -> None:
     assert "unschedulable" not in seen["spec"]
     assert CORDONED_BY not in seen["metadata"]["annotations"]
     assert planned(here) == Plan(())
-
-
-def test_maintenance_does_not_take_over_a_cordon() -> None:
-    """Who cordoned it before the maintenance wants it cordoned after."""
-    here = standing()
-    cordon(here)
-    reload(here, f"name: {A}, maintenance: cordon")
-    assert planned(here) == Plan(())
-    reload(here)
-    assert planned(here) == Plan(())
-    assert node(here)["spec"]["unschedulable"]
 
 
 def test_maintenance_holds_against_an_uncordon() -> None:
@@ -430,16 +408,6 @@ def test_the_node_of_a_cluster_that_was_never_met_goes_at_once(*, noted: bool) -
     assert [one.verb for one in planned(here).steps][:1] == (["patch"] if noted else ["delete"])
 
 
-def test_a_daemon_sets_pod_does_not_keep_the_node_of_a_lower_that_left() -> None:
-    """It is there because the node is: neither would go before the other."""
-    here = standing()
-    put(here.lowers[A].upper_pods, upper_pod(ownerReferences=DAEMON))
-    reload(here, f"name: {B}")
-    assert the_step(here).verb == "delete"
-    drop(here.upper.nodes, A, "")
-    assert planned(here) == Plan(())
-
-
 def test_a_node_that_is_missed_by_pods_is_made_even_for_a_lower_that_left() -> None:
     """Or Kubernetes would delete them; without pods nobody misses it."""
     here = started()
@@ -484,29 +452,6 @@ def test_a_node_that_nobody_can_reach_again_stays_gone() -> None:
     here.lowers[A].connected = False
     put(here.lowers[A].upper_pods, upper_pod())
     assert planned(here) == Plan(())
-
-
-# Others'.
-
-FOREIGN = {
-    "a real machine": thing("Node", A, "", labels={"team": "x"}),
-    "a forged label": thing("Node", A, "", labels={OWNER: OWNER_HERE.mark}),
-    "another owner": marked(thing("Node", A, ""), STRANGER.upper, STRANGER),
-}
-
-
-@pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN.keys())
-@pytest.mark.parametrize("left", [False, True])
-def test_a_node_of_others_is_not_touched(foreign: Manifest, left: bool) -> None:  # noqa: FBT001 - a parameter
-    """Neither changed nor deleted, whatever the topology says: it may be a real machine."""
-    here = started()
-    put(here.upper.nodes, {**foreign, "spec": {}, "status": {}})
-    if left:
-        reload(here, f"name: {B}")
-    found = planned(here)
-    assert found.steps == ()
-    assert found.problem is not None
-    assert found.problem.reason == "NameConflict"
 
 
 # Status.
