@@ -234,15 +234,6 @@ async def test_the_approve_command_is_said_once(pki: Pki) -> None:
     assert office.serving.context(NODE, "")
 
 
-async def test_a_signer_that_does_not_sign_is_said(pki: Pki) -> None:
-    """Approved and not signed for a minute: that is another thing to do."""
-    office = Office(lambda _place, _request: status(("Approved", "")))
-    office.time.barrier = 600
-    await office.until(lambda: office.time.passed >= office.time.barrier)
-    [words] = office.said("a serving certificate is awaited")
-    assert "kube-controller-manager" in str(words["do"])
-
-
 async def test_a_certificate_is_renewed_at_seven_tenths_of_its_life(pki: Pki) -> None:
     """The next one is asked for after seventy of a hundred days, with a new key, and served."""
     office = Office(granting(pki, lambda: office))
