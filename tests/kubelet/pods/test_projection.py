@@ -38,7 +38,7 @@ def test_the_lower_pod_is_controlled_by_its_namespace() -> None:
 
 
 def test_a_forged_mark_is_overwritten() -> None:
-    """Marks that the upper pod's author wrote do not go down; those of a virtual pod and of the owner do, with the UID."""
+    """Marks that the upper pod's author wrote do not go down; ours do, with the UID."""
     forged = pod(
         labels={OWNER_LABEL: "someone", "virtual-pod": "no", "app": "web"},
         annotations=dict.fromkeys((OWNER_NAME, UPPER_UID, "tripped-labels", WRITTEN_KEYS, WRITTEN_IMAGES), "forged"),
