@@ -39,21 +39,6 @@ async def test_without_rights_it_is_403_everywhere(lab: Lab, first: str) -> None
     assert refused(lab)
 
 
-@pytest.mark.parametrize("who", ["foreign", "expired", "server_only"])
-async def test_bad_certificates_end_at_the_handshake(lab: Lab, who: str) -> None:
-    """A certificate of another authority, an expired one, or one for servers does not get through TLS."""
-    with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
-        await lab.ask(getattr(lab.pki, who), LOGS)
-    assert refused(lab)
-    assert lab.upper.asked == []
-
-
-async def test_a_nameless_certificate_is_401(lab: Lab) -> None:
-    """A certificate without a common name is nobody's, whatever groups it claims."""
-    assert (await lab.ask(lab.pki.nameless, LOGS)).status == 401
-    assert refused(lab)
-
-
 async def test_the_apiserver_gets_in(lab: Lab) -> None:
     """The certificate with the right is served, and the review names its user, groups and our node."""
     assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).body == b"ok"
