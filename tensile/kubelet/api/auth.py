@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from hashlib import blake2b
 from http import HTTPStatus
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -152,7 +152,7 @@ class ReviewClient:
     async def ask(
         self, kind: Kind, spec: Manifest, expected: type[ReviewAnswer], known: Callable[[], bool] = lambda: False
     ) -> ReviewAnswer | None:
-        """Return the upper cluster's answer; raise Refused with 503 when there is none.
+        """Return the upper cluster's answer; raise HTTPError with 503 when there is none.
 
         Return None if the answer is `known` by the time that the review has its turn.
         """
@@ -171,7 +171,7 @@ class ReviewClient:
         return msgspec.json.decode(await self._upper.create(Ref(UPPER, kind, "", ""), body), type=expected)
 
     def check(self, party: str) -> None:
-        """Raise Refused with 429 if a party has used up its rate."""
+        """Raise HTTPError with 429 if a party has used up its rate."""
         if self._allowed.left(party, self._clock()):
             raise HTTPError(HTTPStatus.TOO_MANY_REQUESTS, f"too many requests of this {self._whose}: try again later")
 
@@ -233,7 +233,10 @@ class Authenticator:
             self._reviews.check(origin)
         review = await self._reviews.ask(TOKEN_REVIEW, {"token": token}, _TokenReview, known)
         if review is None:
-            return self._users.get(key, self._clock()) or _nobody()
+            remembered = self._users.get(key, self._clock())
+            if remembered is None:
+                raise _stranger()
+            return remembered
         found = review.status.user
         if review.status.error or not review.status.authenticated or not found.username:
             self._refused.put(key, True, self._clock() + REFUSED_SECONDS)
@@ -249,10 +252,6 @@ def _bearer(headers: Headers) -> str:
     match fields:
         case [[scheme, token]] if scheme.lower() == "bearer" and is_token(token):
             return token
-    raise _stranger()
-
-
-def _nobody() -> NoReturn:
     raise _stranger()
 
 

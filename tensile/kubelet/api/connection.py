@@ -234,6 +234,10 @@ class TLSConnection:
         ahead, self._ahead = self._ahead, b""
         return ahead or await self._next()
 
+    def put_back(self, data: bytes) -> None:
+        """Have data that was received and not used returned by the next `read`."""
+        self._ahead = data + self._ahead
+
     async def write(self, data: bytes) -> None:
         """Send as fast as the peer reads; raise OSError when the connection broke."""
         rest = memoryview(data)

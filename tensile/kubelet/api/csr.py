@@ -6,9 +6,8 @@ itself. The signer checks the form only: the node as common name, its published 
 """
 
 import asyncio
-import time
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -69,14 +68,6 @@ class PendingReason(NamedTuple):
 
     what: str = ""
     remedy: str = ""
-
-
-class Clocks(NamedTuple):
-    """The time of day, a monotonic clock in seconds, and a sleep function."""
-
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    seconds: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
 def request_for(node: str, address: str) -> SigningRequest:
@@ -162,13 +153,22 @@ def _reason(condition: Manifest) -> str:
 
 
 class CertificateRequester:
-    """Keeps the certificates of virtual nodes; `run` is for one node, and returns only if its name is too long."""
+    """Keeps the certificates of virtual nodes; `run` is for one node, and returns only if its name is too long.
 
-    def __init__(self, upper: Cluster, serving: ServingCertificate, log: Log, clocks: Clocks | None = None) -> None:
+    `now` returns the time of day, by which certificates end; waiting is by the event loop's clock.
+    """
+
+    def __init__(
+        self,
+        upper: Cluster,
+        serving: ServingCertificate,
+        log: Log,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._upper = upper
         self._serving = serving
         self._log = log
-        self._clocks = clocks or Clocks()
+        self._now = now
 
     async def run(self, node: str) -> None:
         """Request a certificate, and renew it when the time has come."""
@@ -180,11 +180,11 @@ class CertificateRequester:
             return
         while True:
             pair = self._serving.issued(node)
-            if pair is None or renewal(pair.certificate) <= self._clocks.now():
+            if pair is None or renewal(pair.certificate) <= self._now():
                 await self._enrol(node)
             else:
-                rest = (renewal(pair.certificate) - self._clocks.now()).total_seconds()
-                await self._clocks.sleep(min(rest, _LOOK_SECONDS))
+                rest = (renewal(pair.certificate) - self._now()).total_seconds()
+                await asyncio.sleep(min(rest, _LOOK_SECONDS))
 
     async def _enrol(self, node: str) -> None:
         """Make one request and wait for its result; log a refusal and pause after it."""
@@ -204,33 +204,34 @@ class CertificateRequester:
             )
         else:
             self._log.warning("no serving certificate was issued", node=node, request=request.name, why=found.refusal)
-            await self._clocks.sleep(REFUSED_SECONDS)
+            await asyncio.sleep(REFUSED_SECONDS)
 
     async def _send(self, request: SigningRequest) -> None:
         """Create the request, with retries while the upper cluster is unreachable."""
-        begun = self._clocks.seconds()
+        clock = asyncio.get_running_loop().time
+        begun = clock()
         with suppress(AlreadyExists):
             await insist(
                 lambda: self._upper.create(_ref(request), request.manifest),
                 ClusterError,
-                lambda: pause(self._clocks.seconds() - begun),
+                lambda: pause(clock() - begun),
                 unless=(AlreadyExists, Denied, Unauthorized),
-                sleep=self._clocks.sleep,
             )
 
     async def _awaited(self, node: str, request: SigningRequest) -> CSRStatus:
         """Poll the request until it is issued or refused; raise NotFound if it was deleted."""
-        begun, said = self._clocks.seconds(), PendingReason()
+        clock = asyncio.get_running_loop().time
+        begun, said = clock(), PendingReason()
         while True:
             found = await self._seen(request)
             if found.certificate or found.refusal:
                 return found
-            waited = self._clocks.seconds() - begun
+            waited = clock() - begun
             lack = pending_reason(request.name, found, waited)
             if lack not in {PendingReason(), said}:
                 said = lack
                 self._log.warning("a serving certificate is awaited", node=node, waits_for=lack.what, do=lack.remedy)
-            await self._clocks.sleep(pause(waited))
+            await asyncio.sleep(pause(waited))
 
     async def _seen(self, request: SigningRequest) -> CSRStatus:
         """Return the state of the request, an empty one while the upper cluster is unreachable."""

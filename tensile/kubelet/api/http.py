@@ -111,9 +111,10 @@ class Exchange:
         if data:
             await self.wire.write(data)
 
-    def early(self) -> bytes:
-        """Return the bytes received after the head of an upgrade: the first of the stream."""
-        return self.connection.trailing_data[0]
+    def release(self) -> TLSConnection:
+        """Return the connection for what follows the head, which is read from its first byte on: a stream or a body."""
+        self.wire.put_back(self.connection.trailing_data[0])
+        return self.wire
 
 
 class ServerExchange(Exchange):
@@ -130,7 +131,7 @@ class ServerExchange(Exchange):
         return self.connection.our_state in {h11.IDLE, h11.SEND_RESPONSE}
 
     async def request(self) -> RequestHead:
-        """Return the request; raise h11.RemoteProtocolError if it is invalid, Refused if it has a body (none may)."""
+        """Return the request; raise h11.RemoteProtocolError if it is invalid, HTTPError if it has a body (none may)."""
         event = await self.next()
         if not isinstance(event, h11.Request):
             raise h11.RemoteProtocolError("the connection ended before a request")
@@ -182,7 +183,7 @@ def _announces_body(headers: Headers) -> bool:
 
 
 async def while_present(wire: TLSConnection, work: Coroutine[Any, Any, Result], *, dropping: bool = False) -> Result:
-    """Return the result of the work; raise Departed, with the work cancelled, if the caller disconnects before.
+    """Return the result of the work; raise ClientDisconnected if the caller leaves before, and cancel it.
 
     A followed log can be silent for days; without this, a disconnect would be noticed only with the next line. What the
     caller sends meanwhile is kept, or dropped where no more of it is wanted.

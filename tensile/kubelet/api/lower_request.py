@@ -12,10 +12,8 @@ copied both ways; SPDY or WebSocket is between kubectl and the container's kubel
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from http import HTTPStatus
-from types import TracebackType
-from typing import NamedTuple, Self
 
 import h11
 
@@ -31,13 +29,6 @@ _ERROR_AT_MOST = 64 * 1024
 _ANNOUNCED_AT_MOST = 20
 """Maximum number of informational responses before the real one; apiservers send none."""
 _CHUNKED = ("transfer-encoding", "chunked")
-
-
-class StreamEnd(NamedTuple):
-    """One end of a stream, with what has already been received from it."""
-
-    wire: TLSConnection
-    early: bytes
 
 
 class ActivityClock:
@@ -57,7 +48,7 @@ class ActivityClock:
 
 
 class LowerExchange:
-    """A request to a lower and its response, as a context manager that always closes the connection at its end."""
+    """A request to a lower and its response; to be used within `aclosing`, which closes the connection at the end."""
 
     def __init__(self, cluster: Cluster, ask: LowerRequest, limits: ConnectionLimits) -> None:
         self._cluster = cluster
@@ -66,29 +57,19 @@ class LowerExchange:
         self._dialogue: Exchange | None = None
         self._in_chunks = False
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    async def aclose(self) -> None:
+        """Close the connection, if there is one."""
         if self._dialogue is not None:
             self._dialogue.wire.abort()
             await self._dialogue.wire.lost.wait()
 
-    @property
-    def wire(self) -> TLSConnection:
-        """The connection, once there has been a response."""
+    def release(self) -> TLSConnection:
+        """Return the connection after the head of the response."""
         assert self._dialogue is not None
-        return self._dialogue.wire
-
-    def early(self) -> bytes:
-        """Return the bytes received with the head: the first of a stream, or of a body."""
-        assert self._dialogue is not None
-        return self._dialogue.early()
+        return self._dialogue.release()
 
     async def answer(self, wanted: int) -> Headers:
-        """Send the request and return the headers of a response with the wanted status; raise Refused for any other."""
+        """Send the request and return the headers of a response with the wanted status, else raise HTTPError."""
         try:
             async with asyncio.timeout(self._limits.answering):
                 response = await self._exchange()
@@ -96,7 +77,8 @@ class LowerExchange:
                 self._in_chunks = isinstance(response, h11.Response) and _CHUNKED in headers
                 if response.status_code == wanted:
                     return headers
-                raise self._refused(response.status_code, await self._body())
+                body, ask = await self._body(), self._ask
+                raise from_lower(self._cluster.name, ask.doing, response.status_code, body, of_kubelet=ask.of_kubelet)
         except ClusterError as error:
             raise HTTPError(
                 HTTPStatus.BAD_GATEWAY, f"{self._cluster.name}: {self._ask.doing}: {error.title}"
@@ -115,16 +97,13 @@ class LowerExchange:
         return self._unchunked() if self._in_chunks else self._framed()
 
     async def _unchunked(self) -> AsyncIterator[bytes]:
-        chunks, data = ChunkDecoder(), self.early()
-        while True:
-            content = chunks.take(data)
-            if content:
-                yield content
-            if chunks.ended:
-                return
-            data = await self.wire.read()
+        chunks, wire = ChunkDecoder(), self.release()
+        while not chunks.ended:
+            data = await wire.read()
             if not data:
                 raise h11.RemoteProtocolError("the connection ended within a body")
+            if content := chunks.take(data):
+                yield content
 
     async def _framed(self) -> AsyncIterator[bytes]:
         assert self._dialogue is not None
@@ -156,10 +135,6 @@ class LowerExchange:
                 break
         return body
 
-    def _refused(self, status: int, body: bytes) -> HTTPError:
-        ask = self._ask
-        return from_lower(self._cluster.name, ask.doing, status, body, of_kubelet=ask.of_kubelet)
-
     def _failed(self, status: HTTPStatus, why: str) -> HTTPError:
         return HTTPError(status, f"{self._cluster.name}: {self._ask.doing}: the cluster's apiserver: {why}")
 
@@ -173,15 +148,14 @@ def _head(endpoint: Endpoint, ask: LowerRequest) -> h11.Request:
 
 
 async def tunnel(caller: ServerExchange, call: LowerExchange, limits: ConnectionLimits) -> None:
-    """Carry an upgraded stream to its end; raise Refused when the lower does not agree to it."""
-    async with call:
+    """Carry an upgraded stream to its end; raise HTTPError when the lower does not agree to it."""
+    async with aclosing(call):
         headers = await while_present(caller.wire, call.answer(HTTPStatus.SWITCHING_PROTOCOLS))
         await caller.switch(answered(headers))
-        upper = StreamEnd(caller.wire, caller.early())
-        await splice(upper, StreamEnd(call.wire, call.early()), limits)
+        await splice(caller.release(), call.release(), limits)
 
 
-async def splice(upper: StreamEnd, lower: StreamEnd, limits: ConnectionLimits) -> None:
+async def splice(upper: TLSConnection, lower: TLSConnection, limits: ConnectionLimits) -> None:
     """Copy both ways until one side ends, then end the other within `leaving` seconds once it has received all.
 
     What the lower sent before its end reaches the caller, however slowly that reads. What the caller sent before it
@@ -189,9 +163,9 @@ async def splice(upper: StreamEnd, lower: StreamEnd, limits: ConnectionLimits) -
     that reads nothing keeps no connection open, since its caller is gone.
     """
     pulse = ActivityClock()
-    down = asyncio.create_task(_copy(upper, lower.wire, pulse))
-    up = asyncio.create_task(_copy(lower, upper.wire, pulse))
-    over = {asyncio.create_task(upper.wire.hung_up()), asyncio.create_task(pulse.still(limits.idle))}
+    down = asyncio.create_task(_copy(upper, lower, pulse))
+    up = asyncio.create_task(_copy(lower, upper, pulse))
+    over = {asyncio.create_task(upper.hung_up()), asyncio.create_task(pulse.still(limits.idle))}
     tasks = {down, up, *over}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -203,7 +177,7 @@ async def splice(upper: StreamEnd, lower: StreamEnd, limits: ConnectionLimits) -
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.gather(upper.wire.close(), _close(lower.wire, limits.leaving))
+    await asyncio.gather(upper.close(), _close(lower, limits.leaving))
 
 
 async def _close(wire: TLSConnection, seconds: float) -> None:
@@ -218,17 +192,15 @@ def _failed(task: asyncio.Task[None]) -> bool:
     return task.done() and task.exception() is not None
 
 
-async def _copy(source: StreamEnd, sink: TLSConnection, pulse: ActivityClock) -> None:
-    data = source.early or await source.wire.read()
-    while data:
+async def _copy(source: TLSConnection, sink: TLSConnection, pulse: ActivityClock) -> None:
+    while data := await source.read():
         pulse.beat()
         await sink.write(data)
-        data = await source.wire.read()
 
 
 async def follow(caller: ServerExchange, call: LowerExchange) -> None:
-    """Answer with the lower's log; raise Refused when there is none, an error of the connection when it breaks off."""
-    async with call:
+    """Answer with the lower's log; raise HTTPError if there is none, an error of the connection if it breaks off."""
+    async with aclosing(call):
         await while_present(caller.wire, _relay(caller, call), dropping=True)
 
 

@@ -46,12 +46,6 @@ _ANSWERED = frozenset(
         "x-stream-protocol-version",
     },
 )
-_SUBRESOURCES = {
-    routes.LOGS: "log",
-    routes.EXEC: "exec",
-    routes.ATTACH: "attach",
-    routes.PORT_FORWARD: "portforward",
-}
 
 Headers = tuple[tuple[str, str], ...]
 """Header fields in order: names in lower case, values as text."""
@@ -74,32 +68,21 @@ class LowerRequest(NamedTuple):
 def ask_for(call: APICall, place: ContainerRef, target: PodTarget, headers: Headers) -> LowerRequest:
     """Return the request to the target's cluster.
 
-    Raise Refused with 400 for an invalid query or upgrade. For the log of a container that the pod does not have it is
-    404, as from a kubelet; a lower apiserver would answer 400, a bad request.
+    Raise HTTPError with 400 for an invalid query or upgrade. For the log of a container that the pod does not have it
+    is 404, as from a kubelet; a lower apiserver would answer 400, a bad request.
     """
-    subresource = _SUBRESOURCES[call.area]
+    subresource, query_of = _SUBRESOURCES[call.area]
     ask = LowerRequest(
         doing=f"{subresource} of pod {target.namespace}/{target.name}",
         method=call.method,
         path=f"{POD.path(target.namespace, target.name)}/{subresource}",
-        query=_query(call, place.container),
+        query=query_of(call.query, place.container),
         headers=() if call.area == routes.LOGS else lower_request(headers),
         of_kubelet=True,
     )
     if call.area == routes.LOGS and place.container not in target.containers:
         raise HTTPError(HTTPStatus.NOT_FOUND, f'container "{place.container}" not found in pod "{place.pod}"')
     return ask
-
-
-def _query(call: APICall, container: str) -> str:
-    match call.area:
-        case routes.LOGS:
-            return log_query(call.query, container)
-        case routes.EXEC:
-            return exec_query(call.query, container)
-        case routes.ATTACH:
-            return attach_query(call.query, container)
-    return port_query(call.query)
 
 
 def exec_query(query: Query, container: str) -> str:
@@ -120,7 +103,7 @@ def attach_query(query: Query, container: str) -> str:
     return _encode([*_streams(query), ("container", container)])
 
 
-def port_query(query: Query) -> str:
+def port_query(query: Query, _container: str = "") -> str:
     """Return the query of `pods/portforward`: ports for WebSocket, none for SPDY, which names them later."""
     ports = [port for key, value in query if key == "port" for port in value.split(",")]
     return _encode([("ports", _number("port", port, 1, _LARGEST_PORT)) for port in ports])
@@ -199,6 +182,15 @@ _LOG_KEYS: dict[str, Callable[[str, str], str]] = {
     "limitBytes": _at_least(1),
     "stream": _log_stream,
 }
+
+
+_SUBRESOURCES: dict[str, tuple[str, Callable[[Query, str], str]]] = {
+    routes.LOGS: ("log", log_query),
+    routes.EXEC: ("exec", exec_query),
+    routes.ATTACH: ("attach", attach_query),
+    routes.PORT_FORWARD: ("portforward", port_query),
+}
+"""The lower pod's subresource for each route that names a pod, and what makes its query."""
 
 
 def lower_request(headers: Headers) -> Headers:

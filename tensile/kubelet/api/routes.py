@@ -112,7 +112,7 @@ def accesses(call: APICall) -> tuple[RequiredAccess, ...]:
 
 
 def place(call: APICall) -> ContainerRef:
-    """Return what the call names; raise Refused, 404 where there is no such route and 405 for a wrong method."""
+    """Return what the call names; raise HTTPError, 404 where there is no such route and 405 for a wrong method."""
     route = ROUTES.get(call.area)
     if route is None or not route.leads(call.rest):
         raise HTTPError(HTTPStatus.NOT_FOUND, "404 page not found")

@@ -149,7 +149,7 @@ class KubeletServer:
 
     def streams(self) -> dict[str, int]:
         """Return the number of open streams (logs, exec, attach, port-forward) of each virtual node."""
-        return {node: listener.site.streams for node, listener in self._listeners.items()}
+        return {node: self._service.streams(node) for node in self._listeners}
 
     def _listener(self, node: str, endpoint: NodeEndpoint) -> NodeListener:
         """Return a new listener of a node; raises TensileError without a certificate or a free port."""

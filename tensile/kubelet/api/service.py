@@ -10,7 +10,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import NamedTuple
@@ -43,14 +43,13 @@ _JSON = "application/json"
 
 @dataclass
 class NodeServer:
-    """One virtual node as it is served: its name, its pods, the number of open streams to them, and its usage.
+    """One virtual node as it is served: its name, its pods, and its usage.
 
     `connections` are those made to this node.
     """
 
     node: str
     pods: PodLister
-    streams: int = 0
     meter: StatsCollector | None = None
     connections: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -96,7 +95,7 @@ class StreamLimiter:
 
     @contextmanager
     def one(self, user: str) -> Iterator[None]:
-        """Count a stream of a user while the context is open; raise Refused when there are too many."""
+        """Count a stream of a user while the context is open; raise HTTPError when there are too many."""
         if self._open[user] >= self._limit:
             raise self._full(f"user {user}", self._limit)
         with self._counted(user):
@@ -104,16 +103,20 @@ class StreamLimiter:
 
     @contextmanager
     def one_to(self, user: str, node: str, pod: str, most: StreamShares) -> Iterator[None]:
-        """Count a stream of a user to a pod; raise Refused where the pod, the node or the user has too many."""
-        own, pods = (user, node), ("", node, pod)
+        """Count a stream of a user to a pod; raise HTTPError where the pod, the node or the user has too many."""
+        own, nodes, pods = (user, node), ("", node), ("", node, pod)
         if self._open[pods] >= most.pod:
             raise self._full(f"pod {pod}", most.pod)
         if self._open[own] >= most.node:
             raise self._full(f"node {node}", most.node)
         if self._open[user] >= self._limit and self._open[own] >= self._limit // _KEPT:
             raise self._full(f"user {user}", self._limit)
-        with self._counted(user, own, pods):
+        with self._counted(user, own, nodes, pods):
             yield
+
+    def to(self, node: str) -> int:
+        """Return how many streams of all users lead to a node."""
+        return self._open["", node]
 
     @contextmanager
     def _counted(self, *keys: Hashable) -> Iterator[None]:
@@ -197,13 +200,17 @@ class Service:
         self._streams = StreamLimiter(limits.streams)
         self._requests = StreamLimiter(limits.streams, "requests under way (pods, metrics, stats, health)")
 
+    def streams(self, node: str) -> int:
+        """Return the number of open streams to a virtual node."""
+        return self._streams.to(node)
+
     async def serve(self, connection: socket.socket, site: NodeServer, guest: ClientConnection) -> None:
-        """Serve one connection to its end; `guest` no longer counts as waiting once the caller is admitted."""
-        with ExitStack() as until_taken_over:
-            until_taken_over.callback(connection.close)
-            authority = await self._gate.authority.pem()
-            context = self._gate.serving.context(site.node, authority)
-            until_taken_over.pop_all()
+        """Serve one connection to its end; `guest` no longer counts as waiting once the caller is admitted.
+
+        What calls this closes a connection that was not taken over.
+        """
+        authority = await self._gate.authority.pem()
+        context = self._gate.serving.context(site.node, authority)
         try:
             wire = await accept(connection, context, self._limits, guest)
         except OSError as error:
@@ -218,16 +225,16 @@ class Service:
     ) -> None:
         caller = ServerExchange(wire, self._limits.head if guest.is_known else self._limits.unknown)
         try:
-            request = await self._request(caller, guest)
+            async with asyncio.timeout(self._limits.asking):
+                request = await caller.request()
+            guest.advance(known=guest.is_known)
             visit = await self._admit(caller, request, site.node, guest.origin if trusting else None)
             guest.be_admitted()
             await self._answer(visit, site)
-        except HTTPError as refused:
+        except (HTTPError, h11.RemoteProtocolError) as error:
             guest.advance(known=guest.is_known)
-            await self._refuse(caller, refused.status, refused.message)
-        except h11.RemoteProtocolError as error:
-            guest.advance(known=guest.is_known)
-            await self._refuse(caller, _blamed(error), str(error))
+            status = error.status if isinstance(error, HTTPError) else _blamed(error)
+            await self._refuse(caller, status, str(error))
         except (OSError, ClientDisconnected):
             wire.abort()
         else:
@@ -236,15 +243,8 @@ class Service:
             wire.abort()
             await wire.lost.wait()
 
-    async def _request(self, caller: ServerExchange, guest: ClientConnection) -> RequestHead:
-        """Return the request; raise TimeoutError if it does not arrive in time."""
-        async with asyncio.timeout(self._limits.asking):
-            request = await caller.request()
-        guest.advance(known=guest.is_known)
-        return request
-
     async def _admit(self, caller: ServerExchange, request: RequestHead, node: str, origin: str | None) -> _Visit:
-        """Return the request with its user if the user may make it; raise Refused (401, 403, 429, 503) if not.
+        """Return the request with its user if the user may make it; raise HTTPError (401, 403, 429, 503) if not.
 
         `origin` is the caller's address, None while no caller can be admitted.
         """
@@ -266,8 +266,11 @@ class Service:
         if place.pod:
             pod = f"{place.namespace}/{place.pod}"
             with self._streams.one_to(visit.user.name, site.node, pod, self._limits.portion):
-                call = self._lower_call(visit, place, site)
-                await self._stream(visit, call, site)
+                lower_call = self._lower_call(visit, place, site)
+                if visit.call.area == routes.LOGS:
+                    await follow(visit.caller, lower_call)
+                else:
+                    await tunnel(visit.caller, lower_call, self._limits)
             return
         with self._requests.one(visit.user.name):
             await self._tell(visit, site)
@@ -301,16 +304,6 @@ class Service:
             size = {"command_words": len(command), "command_length": sum(map(len, command))}
             self._log.info(call.area, **who, **place._asdict(), **size)
         return LowerExchange(target.cluster, ask, self._limits)
-
-    async def _stream(self, visit: _Visit, call: LowerExchange, site: NodeServer) -> None:
-        site.streams += 1
-        try:
-            if visit.call.area == routes.LOGS:
-                await follow(visit.caller, call)
-            else:
-                await tunnel(visit.caller, call, self._limits)
-        finally:
-            site.streams -= 1
 
     async def _refuse(self, caller: ServerExchange, status: int, message: str) -> None:
         """Send an error and close, with a short timeout; a response that has begun is aborted instead."""

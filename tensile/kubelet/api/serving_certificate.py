@@ -122,7 +122,7 @@ class ServingCertificate:
         pair, end = self._made.get(node, (None, self._now()))
         if pair is None or end - _RENEWED_BEFORE <= self._now():
             end = self._now() + _LIFE
-            pair = self_made(node, self.address, self._now())
+            pair = self_signed("system:nodes", f"system:node:{node}", (node, self.address), self._now(), _LIFE)
             self._made[node] = (pair, end)
             self._log.warning("serving with a certificate of our own making", node=node, advice=self._advice)
         return pair
@@ -165,15 +165,13 @@ class ServingCertificate:
 
 def read_pair(fields: Sequence[str], files: Sequence[Path], read: ReadFile) -> KeyPair:
     """Return a certificate and its key; raise TensileError that names a file and its field in the topology."""
-    return KeyPair(*(_content(*each, read) for each in zip(fields, files, strict=True)))
-
-
-def _content(field: str, file: Path, read: ReadFile) -> bytes:
-    """Return the content of a file; raise TensileError that names it and the topology field that refers to it."""
-    try:
-        return read(file)
-    except OSError as error:
-        raise TensileError(str(unreadable(f"{field}: {file}", error))) from error
+    found = []
+    for field, file in zip(fields, files, strict=True):
+        try:
+            found.append(read(file))
+        except OSError as error:
+            raise TensileError(str(unreadable(f"{field}: {file}", error))) from error
+    return KeyPair(*found)
 
 
 def tls_context(pair: KeyPair, authority: str) -> ssl.SSLContext:
@@ -190,8 +188,3 @@ def tls_context(pair: KeyPair, authority: str) -> ssl.SSLContext:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.load_verify_locations(cadata=authority)
     return context
-
-
-def self_made(node: str, address: str, now: datetime) -> KeyPair:
-    """Return a self-signed serving certificate for a node's name and address (IP or DNS name), valid for a year."""
-    return self_signed("system:nodes", f"system:node:{node}", (node, address), now, _LIFE)

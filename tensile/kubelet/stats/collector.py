@@ -11,6 +11,7 @@ operator who misses figures finds it.
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import aclosing
 from http import HTTPStatus
 from urllib.parse import urlencode
 
@@ -79,7 +80,7 @@ class StatsCollector:
         self._said = ""
 
     async def picture(self) -> UsageReport:
-        """Return the usage of the node and its pods, at most some seconds old; raise Refused where it is unknown."""
+        """Return the usage of the node and its pods, at most some seconds old; raise HTTPError where it is unknown."""
         async with self._asking:
             if self._known is None or self._clock() >= self._until:
                 self._known = await self._measured()
@@ -107,7 +108,7 @@ class StatsCollector:
         return picture(self._lower.node, whole(nodes), await self._runners(), pods, self._ledger)
 
     async def _asked(self, kind: Kind, most: int, query: str = "") -> bytes:
-        """Return the list of a metrics kind; raise Refused, ValueError, or an error of the connection.
+        """Return the list of a metrics kind; raise HTTPError, ValueError, or an error of the connection.
 
         More than `most` bytes are refused: they describe pods and nodes that do not exist.
         """
@@ -115,9 +116,8 @@ class StatsCollector:
         if cluster is None:
             raise self._failed(HTTPStatus.SERVICE_UNAVAILABLE, "the cluster is not connected yet")
         body = bytearray()
-        async with LowerExchange(
-            cluster, LowerRequest(f"list {kind.name}", "GET", kind.path(), query), self._limits
-        ) as call:
+        ask = LowerRequest(f"list {kind.name}", "GET", kind.path(), query)
+        async with aclosing(LowerExchange(cluster, ask, self._limits)) as call:
             await call.answer(HTTPStatus.OK)
             async for piece in call.pieces():
                 body += piece

@@ -5,7 +5,7 @@ import ssl
 
 import pytest
 from kubelet_lab import NODE, PATIENCE, QUICK, Lab, answering, leak_watch, request, until
-from kubelet_pki import Identity, Pki
+from kubelet_pki import Pki
 
 from tensile.errors import Unreachable
 
@@ -36,21 +36,6 @@ async def test_without_rights_it_is_403_everywhere(lab: Lab, first: str) -> None
     answer = await lab.ask(lab.pki.powerless, first, *UPGRADE)
     assert answer.status == 403
     assert b"nobody-special" in answer.body
-    assert refused(lab)
-
-
-@pytest.mark.parametrize("who", ["foreign", "expired", "server_only"])
-async def test_bad_certificates_end_at_the_handshake(lab: Lab, who: str) -> None:
-    """A certificate of another authority, an expired one, or one for servers does not get through TLS."""
-    with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
-        await lab.ask(getattr(lab.pki, who), LOGS)
-    assert refused(lab)
-    assert lab.upper.asked == []
-
-
-async def test_a_nameless_certificate_is_401(lab: Lab) -> None:
-    """A certificate without a common name is nobody's, whatever groups it claims."""
-    assert (await lab.ask(lab.pki.nameless, LOGS)).status == 401
     assert refused(lab)
 
 
@@ -113,6 +98,7 @@ async def test_reading_rights_do_not_run_commands(lab: Lab, method: str) -> None
     assert (await lab.ask(lab.pki.powerless, LOGS)).status == 200
     exec_answer = await lab.ask(lab.pki.powerless, f"{method} /exec/shop/web/main?output=1&command=id", *UPGRADE)
     assert exec_answer.status == 403
+    assert all(word in exec_answer.body for word in (b"nobody-special", b"create", b"proxy", NODE.encode()))
     assert len(lab.lower.heads) == 1
 
 
@@ -130,15 +116,11 @@ async def test_a_right_on_one_node_is_none_on_another(lab: Lab) -> None:
     ("first", "status"),
     [
         ("GET /nothing/there", 404),
-        ("GET /containerLogs/shop/other/main", 404),
         ("GET /containerLogs/other/web/main", 404),
         ("GET /containerLogs/mapped/web-0/main", 404),
-        ("GET /containerLogs/shop/web%2fx/main", 404),
-        ("GET /containerLogs/shop/../main", 404),
         ("GET /containerLogs/shop/web/main?tailLines=x", 400),
         ("POST /exec/shop/other/main?output=1&command=id", 404),
         ("POST /exec/shop/web/main?output=1", 400),
-        ("POST /exec/shop/web/main?command=id", 400),
     ],
 )
 async def test_what_is_not_there_is_said_to_friends(lab: Lab, first: str, status: int) -> None:
@@ -252,11 +234,3 @@ async def test_streams_do_not_take_places_at_the_door(lab: Lab) -> None:
     for stream in streams:
         await stream.close()
     await until(lambda: lab.server.streams() == {NODE: 0})
-
-
-async def test_identities_differ(pki: Pki) -> None:
-    """The identities of these tests are what they are said to be: otherwise the refusals above prove nothing."""
-    assert isinstance(pki.foreign, Identity)
-    assert pki.foreign.certificate != pki.apiserver.certificate
-    context = pki.client_context(pki.apiserver)
-    assert context.verify_mode == ssl.CERT_REQUIRED

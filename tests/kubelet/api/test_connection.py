@@ -17,7 +17,7 @@ from kubelet_pki import Pki
 from tensile.kube.tls import KeyPair
 from tensile.kubelet.api.connection import Connection, ConnectionLimits, TLSConnection, accept
 from tensile.kubelet.api.http import ClientDisconnected, while_present
-from tensile.kubelet.api.lower_request import StreamEnd, splice
+from tensile.kubelet.api.lower_request import splice
 from tensile.kubelet.api.serving_certificate import tls_context
 
 Peer = Callable[[ssl.SSLSocket], None]
@@ -150,7 +150,7 @@ async def test_what_a_caller_sent_before_it_left_still_arrives(pki: Pki, size: i
     async with leak_watch():
         lower, lower_gone = await wire_to(pki, reader, UNHURRIED)
         upper, upper_gone = await wire_to(pki, lambda secure: secure.sendall(CONTENT[:size]), UNHURRIED)
-        splicing = asyncio.create_task(splice(StreamEnd(upper, b""), StreamEnd(lower, b""), UNHURRIED))
+        splicing = asyncio.create_task(splice(upper, lower, UNHURRIED))
         await upper_gone
         async with asyncio.timeout(PATIENCE):
             await upper.hung_up()
@@ -176,7 +176,7 @@ async def test_a_lower_that_left_is_heard_to_the_end(pki: Pki) -> None:
     async with leak_watch():
         lower, lower_gone = await wire_to(pki, say_and_break_off, UNHURRIED)
         upper, upper_gone = await wire_to(pki, talk_and_read, UNHURRIED)
-        splicing = asyncio.create_task(splice(StreamEnd(upper, b""), StreamEnd(lower, b""), UNHURRIED))
+        splicing = asyncio.create_task(splice(upper, lower, UNHURRIED))
         await lower_gone
         async with asyncio.timeout(PATIENCE):
             await lower.lost.wait()

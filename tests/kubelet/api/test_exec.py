@@ -134,7 +134,8 @@ async def test_the_lower_is_asked_as_an_apiserver_wants_it(lab: Lab, kind: Kind)
 async def test_nothing_else_of_the_caller_reaches_the_lower(lab: Lab) -> None:
     """Of the caller's headers and parameters, only those of the upgrade and of the exec go down."""
     lab.lower.script = agreeing(echo)
-    extra = ("Authorization: Bearer mine", "Cookie: a=marker", "Impersonate-User: marker", "X-Other: marker")
+    names = ("Cookie", "Impersonate-User", "X-Remote-User", "Origin", "Forwarded", "X-Forwarded-For", "X-Other")
+    extra = ("Authorization: Bearer mine", *(f"{name}: marker" for name in names))
     first = f"POST {EXEC}&marker=1&container=marker&stdin=marker"
     head, stream = await lab.upgrade(lab.pki.apiserver, first, "Upgrade: SPDY/3.1", *extra)
     await stream.close()
@@ -153,7 +154,9 @@ async def test_the_answer_to_an_upgrade_is_the_lowers(lab: Lab) -> None:
         fields = (
             "Sec-WebSocket-Accept: xyz",
             "Sec-WebSocket-Protocol: v5.channel.k8s.io",
+            "X-Stream-Protocol-Version: v4.channel.k8s.io",
             "Audit-Id: 7",
+            "Set-Cookie: a=b",
             "Date: today",
         )
         await stream.send(switching("websocket", *fields))
@@ -166,6 +169,7 @@ async def test_the_answer_to_an_upgrade_is_the_lowers(lab: Lab) -> None:
         ("sec-websocket-accept", "xyz"),
         ("sec-websocket-protocol", "v5.channel.k8s.io"),
         ("upgrade", "websocket"),
+        ("x-stream-protocol-version", "v4.channel.k8s.io"),
     ]
 
 
@@ -176,10 +180,7 @@ STATUS = b'{"kind":"Status","reason":"BadRequest","message":"container x is not 
     ("lowers", "ours", "message"),
     [
         (answering("400 Bad Request", STATUS), 400, b"container x is not valid"),
-        (answering("500 Internal Server Error", b"container not found"), 500, b"container not found"),
-        (answering("401 Unauthorized", b"who"), 401, b"lower-a: who"),
         (answering("403 Forbidden", b"no"), 403, b"lower-a: no"),
-        (answering("500 Internal Server Error"), 500, b"lower-a: Internal Server Error"),
         (answering("200 OK", b"tunnel?"), 502, b"lower-a: exec of pod mapped/web-0: unexpected answer 200"),
         (
             answering("302 Found", b"", "Location: https://127.0.0.1:1/elsewhere"),
@@ -212,38 +213,19 @@ async def test_what_is_no_101_is_never_tunnelled(
     assert len(lab.lower.heads) == 1
 
 
-async def nothing(_head: Head, _stream: Stream) -> None:
-    """Hang up without an answer."""
-
-
-async def rubbish(_head: Head, stream: Stream) -> None:
-    """Answer with what is no HTTP."""
-    await stream.send(b"SSH-2.0-OpenSSH_9.9\r\n\r\n")
-
-
-async def silence(_head: Head, stream: Stream) -> None:
-    """Take the request and never answer."""
-    await stream.to_end()
-
-
-@pytest.mark.parametrize(("script", "status"), [(nothing, 502), (rubbish, 502), (silence, 504)])
-async def test_a_lower_that_does_not_answer_is_told(lab: Lab, script: Script, status: int) -> None:
-    """No answer, one that is none, or none in time is an error that names the lower and what was wanted."""
-    lab.lower.script = script
-    head, stream = await lab.upgrade(lab.pki.apiserver, f"POST {EXEC}", "Upgrade: SPDY/3.1")
-    body = await within(stream.to_end())
-    await stream.close()
-    assert head.status == status
-    assert body.startswith(b"lower-a: exec of pod mapped/web-0: ")
+async def hang_up(_head: Head, _stream: Stream) -> None:
+    """Hang up without another word."""
 
 
 async def test_a_lower_that_is_not_there_is_told(lab: Lab) -> None:
-    """A lower whose port nobody listens on, or that cannot say where it is, is 502."""
-    await lab.lower.close()
+    """A lower that hangs up, whose port nobody listens on, or that cannot say where it is, is 502."""
+    lab.lower.script = hang_up
     first = await lab.upgrade(lab.pki.apiserver, f"POST {EXEC}", "Upgrade: SPDY/3.1")
-    lab.cluster.failing = Unreachable("closed", cluster="lower-a")
+    await lab.lower.close()
     second = await lab.upgrade(lab.pki.apiserver, f"POST {EXEC}", "Upgrade: SPDY/3.1")
-    for head, stream in (first, second):
+    lab.cluster.failing = Unreachable("closed", cluster="lower-a")
+    third = await lab.upgrade(lab.pki.apiserver, f"POST {EXEC}", "Upgrade: SPDY/3.1")
+    for head, stream in (first, second, third):
         assert head.status == 502
         assert b"lower-a: exec of pod mapped/web-0" in await within(stream.to_end())
         await stream.close()
@@ -275,7 +257,7 @@ async def test_a_credential_that_cannot_be_sent_is_not_told(lab: Lab) -> None:
 @KINDS
 async def test_the_end_of_the_lower_ends_the_caller(lab: Lab, kind: Kind) -> None:
     """When the lower closes, the caller has all that was sent, and then the end."""
-    lab.lower.script = agreeing(nothing, kind[1], first=b"goodbye")
+    lab.lower.script = agreeing(hang_up, kind[1], first=b"goodbye")
     stream = await opened(lab, kind)
     assert await within(stream.to_end()) == b"goodbye"
     await stream.close()
@@ -357,28 +339,6 @@ async def test_a_slow_caller_gets_the_tail(lab: Lab) -> None:
     assert heard.partition(b"\r\n\r\n")[2] == content
 
 
-async def test_back_pressure_holds_a_fast_lower(lab: Lab) -> None:
-    """While the caller does not read, the lower is held, not read into memory; it is let go when the caller goes."""
-    sent = 0
-
-    async def script(_head: Head, stream: Stream) -> None:
-        nonlocal sent
-        for _ in range(1000):
-            await stream.send(DOWN[: 256 * 1024])
-            sent += 256 * 1024
-
-    lab.lower.script = agreeing(script)
-    caller = SlowCaller(lab, lab.pki.apiserver)
-    await asyncio.to_thread(caller.ask, f"POST {EXEC}", "Connection: Upgrade", "Upgrade: SPDY/3.1")
-    held = -1
-    while held != sent:
-        held = sent
-        await asyncio.sleep(0.3)
-    assert sent < 50 * 1024 * 1024
-    caller.leave()
-    await within(lab.lower.ended.wait())
-
-
 async def test_back_pressure_holds_a_fast_caller(lab: Lab) -> None:
     """While the lower does not read, the caller is held; what it sent goes down byte by byte when the lower goes on."""
     reading = asyncio.Event()
@@ -428,7 +388,7 @@ async def test_attach_and_port_forward_are_spliced_alike(lab: Lab, kind: Kind, p
 
 async def test_an_exec_is_noted_without_its_words(lab: Lab) -> None:
     """One line says who ran how many words where; the words themselves are nowhere in the log."""
-    lab.lower.script = agreeing(nothing)
+    lab.lower.script = agreeing(hang_up)
     await (await opened(lab)).close()
     place = {"namespace": "shop", "pod": "web", "container": "main"}
     who = {"user": "kube-apiserver", "node": NODE, "lower": "lower-a"}

@@ -286,24 +286,3 @@ async def test_strangers_reach_nothing(twins: Twins, server: KubeletServer) -> N
     assert twins.requests_below(begun) == 0
     assert (await twins.run("logs", SPDY)).code == 0
     assert twins.requests_below(begun) > 0
-
-
-async def test_rights_come_from_the_uppers_rbac(twins: Twins, server: KubeletServer) -> None:
-    """A service account that may get pods and logs of nodes reads, and still runs nothing."""
-    name = twins.namespace
-    verbs, resources = "--verb=get", "--resource=nodes/proxy,nodes/pods"
-    twins.must("upper", "create", "clusterrole", name, verbs, resources)
-    account = f"--serviceaccount={name}:default"
-    twins.must("upper", "create", "clusterrolebinding", name, f"--clusterrole={name}", account)
-    token = twins.must("upper", "-n", name, "create", "token", "default").strip()
-    bearer = f"Authorization: Bearer {token}"
-    run = f"/exec/{name}/{SPDY}/{CONTAINER}?output=1&command=id"
-    upgrade = ("Connection: Upgrade", "Upgrade: websocket")
-    try:
-        assert await status(twins, client(twins, None), "GET /pods", bearer) == 200
-        assert await status(twins, client(twins, None), f"GET /containerLogs/{name}/{SPDY}/{CONTAINER}", bearer) == 200
-        assert await status(twins, client(twins, None), f"GET {run}", bearer, *upgrade) == 403
-        assert await status(twins, client(twins, None), f"POST {run}", bearer, *upgrade) == 403
-    finally:
-        twins.must("upper", "delete", "clusterrolebinding", name)
-        twins.must("upper", "delete", "clusterrole", name)

@@ -8,7 +8,7 @@ import pytest
 from tensile.kubelet.api.auth import TTLCache
 from tensile.kubelet.api.errors import HTTPError, from_lower
 from tensile.kubelet.api.pods import PodTarget
-from tensile.kubelet.api.requests import Headers, answered, ask_for, lower_request
+from tensile.kubelet.api.requests import Headers, ask_for, lower_request
 from tensile.kubelet.api.routes import place, understand
 
 SPDY: Headers = (("connection", "Upgrade"), ("upgrade", "SPDY/3.1"), ("x-stream-protocol-version", "v4.channel.k8s.io"))
@@ -32,25 +32,6 @@ def test_a_websocket_upgrade_passes() -> None:
         ("sec-websocket-protocol", "v5.channel.k8s.io, v4.channel.k8s.io"),
     )
     assert lower_request(headers) == (("connection", "Upgrade"), *headers[1:])
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "authorization",
-        "cookie",
-        "x-remote-user",
-        "impersonate-user",
-        "origin",
-        "host",
-        "forwarded",
-        "x-forwarded-for",
-        "te",
-    ],
-)
-def test_no_other_header_passes(name: str) -> None:
-    """Credentials, cookies, impersonation and whatever else a caller sends stay behind."""
-    assert lower_request((*SPDY, (name, "secret"))) == SPDY
 
 
 def test_no_token_hides_in_a_subprotocol() -> None:
@@ -80,48 +61,6 @@ def test_other_upgrades_are_refused(headers: Headers) -> None:
     with pytest.raises(HTTPError, match="Upgrade request required") as refused:
         lower_request(headers)
     assert refused.value.status == 400
-
-
-def test_of_an_answer_only_the_upgrade_passes() -> None:
-    """Of a lower's 101 the caller is told what the upgrade needs, and nothing about the lower."""
-    headers: Headers = (
-        ("connection", "Upgrade"),
-        ("upgrade", "websocket"),
-        ("sec-websocket-accept", "xyz"),
-        ("sec-websocket-protocol", "v5.channel.k8s.io"),
-        ("x-stream-protocol-version", "v4.channel.k8s.io"),
-        ("set-cookie", "a=b"),
-        ("audit-id", "1"),
-        ("server", "x"),
-    )
-    assert answered(headers) == headers[:5]
-
-
-@pytest.mark.parametrize(
-    ("method", "target", "path", "query"),
-    [
-        ("GET", "/containerLogs/shop/web/main?tailLines=3", "log", "container=main&tailLines=3"),
-        ("POST", "/exec/shop/web/main?output=1&command=id", "exec", "stdout=true&container=main&command=id"),
-        ("GET", "/exec/shop/web/main?output=1&command=id", "exec", "stdout=true&container=main&command=id"),
-        ("POST", "/attach/shop/web/main?input=1", "attach", "stdin=true&container=main"),
-        ("POST", "/portForward/shop/web?port=80", "portforward", "ports=80"),
-    ],
-)
-def test_a_call_is_asked_of_the_lower_pod(method: str, target: str, path: str, query: str) -> None:
-    """Every route goes to its subresource of the lower pod's own namespace and name, by the caller's method."""
-    call = understand(method, target)
-    ask = ask_for(call, place(call), TARGET, SPDY)
-    assert (ask.method, ask.path, ask.query) == (method, f"/api/v1/namespaces/mapped/pods/web-0/{path}", query)
-    assert ask.headers == (() if path == "log" else SPDY)
-    assert "mapped/web-0" in ask.doing
-
-
-def test_the_log_of_a_container_that_the_pod_lacks_is_refused_as_by_a_kubelet() -> None:
-    """In its words, with its status, and with the pod's name of the upper cluster."""
-    call = understand("GET", "/containerLogs/shop/web/nosuch")
-    with pytest.raises(HTTPError) as refused:
-        ask_for(call, place(call), TARGET, SPDY)
-    assert (refused.value.status, refused.value.message) == (404, 'container "nosuch" not found in pod "web"')
 
 
 def test_a_bad_query_is_told_before_a_container_that_the_pod_lacks() -> None:
@@ -204,15 +143,6 @@ def test_what_no_kubelet_said_is_named_after_the_lower(status: int, body: bytes,
 def test_a_long_message_is_cut() -> None:
     """An error's message is told up to a bound."""
     assert len(from_lower("l", "exec", 500, b"x" * 100_000).message) < 5000
-
-
-def test_verdicts_end() -> None:
-    """An answer holds until its time, and not at it."""
-    verdicts: TTLCache[str, bool] = TTLCache(10)
-    verdicts.put("a", value=False, end=5.0)
-    assert verdicts.get("a", 4.9) is False
-    assert verdicts.get("a", 5.0) is None
-    assert len(verdicts) == 0
 
 
 def test_verdicts_are_bounded() -> None:

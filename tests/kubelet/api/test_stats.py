@@ -8,7 +8,7 @@ import orjson
 import pytest
 from kubelet_lab import NODE, PATIENCE, QUICK, Answer, Head, Lab, Stream, answering, request
 from prometheus_client.parser import text_string_to_metric_families
-from worldkit import OWNER_HERE, STRANGER, A, home, marked, put, twin, upper_pod, world
+from worldkit import OWNER_HERE, A, home, put, twin, upper_pod, world
 
 from tensile.kubelet.api.pods import MirroredPods
 from tensile.kubelet.stats import collector
@@ -151,17 +151,6 @@ async def test_answers_hold_for_some_seconds(scene: Scene) -> None:
     assert len(scene.asked()) == 4
 
 
-async def test_what_is_read_again_is_the_rate(scene: Scene) -> None:
-    """A minute at a quarter of a cpu adds fifteen seconds, and the same sample again adds nothing."""
-    first = await scene.values()
-    scene.metrics.second, scene.metrics.cpu = 60, "250m"
-    for _ in range(2):
-        scene.lab.time += FRESH_SECONDS
-        now = await scene.values()
-        assert now["container_cpu_usage_seconds_total"] - first["container_cpu_usage_seconds_total"] == 15
-        assert now["node_cpu_usage_seconds_total"] - first["node_cpu_usage_seconds_total"] == 30
-
-
 async def test_counters_go_on_when_a_node_is_served_anew(scene: Scene) -> None:
     """A topology that is reloaded serves its nodes again, with the meter that they had."""
     first = await scene.values()
@@ -169,24 +158,6 @@ async def test_counters_go_on_when_a_node_is_served_anew(scene: Scene) -> None:
     scene.metrics.second = 60
     scene.lab.time += FRESH_SECONDS
     assert (await scene.values())["pod_cpu_usage_seconds_total"] == first["pod_cpu_usage_seconds_total"] + 30
-
-
-@pytest.mark.parametrize(
-    "below",
-    [
-        twin(upper_pod(uid="older"), RUNS),
-        marked({**upper_pod(uid="theirs"), "status": RUNS}, "Pod-web", STRANGER),
-        {**upper_pod(uid="theirs"), "status": RUNS},
-        twin(upper_pod(), {"phase": "Pending"}),
-    ],
-    ids=["of an older pod", "another owner's", "nobody's", "not running"],
-)
-async def test_no_other_pod_is_told_of(scene: Scene, below: Manifest) -> None:
-    """A sample has a name only: what is not the mirror of the pod bound here stays out."""
-    put(scene.lower.pods, below)
-    found = parsed((await scene.ask()).body)
-    assert "pod_cpu_usage_seconds_total" not in found
-    assert found["node_cpu_usage_seconds_total"]
 
 
 async def test_a_lower_without_a_metrics_api_says_so(scene: Scene) -> None:
@@ -216,13 +187,6 @@ async def test_a_metrics_api_that_comes_is_noted(scene: Scene) -> None:
     scene.lab.time += FRESH_SECONDS
     assert (await scene.values())["resource_scrape_error"] == 0
     assert scene.lab.log.entries[-1] == ("what a virtual node uses is known again", {"node": A})
-
-
-async def test_a_metrics_api_that_has_just_started_knows_nothing_yet(scene: Scene) -> None:
-    """No figure is made up: the kubelet's own metric for errors says it."""
-    scene.lab.lower.script = answering("200 OK", b'{"items": []}')
-    found = parsed((await scene.ask()).body)
-    assert {name: samples[0].value for name, samples in found.items()} == {"resource_scrape_error": 1}
 
 
 FORBIDDEN = orjson.dumps({"kind": "Status", "message": 'nodes.metrics.k8s.io is forbidden: User "t" cannot list'})

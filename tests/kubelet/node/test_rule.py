@@ -6,18 +6,15 @@ from typing import Any
 import pytest
 from worldkit import (
     OWNER_HERE,
-    STRANGER,
     A,
     B,
     changed,
     decided,
     drop,
     lower_node,
-    marked,
     put,
     raised,
     reload,
-    thing,
     twin,
     upper_pod,
     world,
@@ -45,7 +42,6 @@ from tensile.reconcile.world import Key, World
 RULE = NodeRule()
 KEY = Key("node", A, "", A)
 REF = Ref(UPPER, NODE, "", A)
-DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "proxy", "uid": "d", "controller": True}]
 PROVIDER = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
 UNREACHABLE = {"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}
 
@@ -155,28 +151,26 @@ def test_annotations_say_whose_it_is_and_what_was_set_by_us() -> None:
     }
 
 
-def test_the_node_remembers_which_cluster_is_behind_it() -> None:
-    """Also for an engine that starts anew and has not heard of the cluster yet; another one's place is told by it."""
+@pytest.mark.parametrize(
+    ("field", "annotation", "value", "another"),
+    [
+        ("identity", LOWER_UID, "cluster-1", "cluster-2"),
+        ("room", ROOM, "2026-03-01T12:00:00Z", "2026-03-01T12:00:01Z"),
+    ],
+    ids=["which cluster is behind it", "room that came for refused pods"],
+)
+def test_the_node_notes_what_an_engine_that_starts_does_not_know(
+    field: str, annotation: str, value: str, another: str
+) -> None:
+    """It leaves the note until it knows better."""
     here = standing()
-    here.lowers[A].identity = "cluster-1"
-    assert operations(here) == [("add", "/metadata/annotations/tensile-kube.io~1lower-uid", "cluster-1")]
-    assert carried_out(here)["metadata"]["annotations"][LOWER_UID] == "cluster-1"
-    here.lowers[A].identity = ""
+    setattr(here.lowers[A], field, value)
+    assert operations(here) == [("add", f"/metadata/annotations/{annotation.replace('/', '~1')}", value)]
+    assert carried_out(here)["metadata"]["annotations"][annotation] == value
+    setattr(here.lowers[A], field, "")
     assert planned(here) == Plan(())
-    here.lowers[A].identity = "cluster-2"
-    assert carried_out(here)["metadata"]["annotations"][LOWER_UID] == "cluster-2"
-
-
-def test_the_node_tells_of_room_that_came_for_refused_pods() -> None:
-    """The upper scheduler asks about them again whenever that changes; an engine that starts anew leaves it."""
-    here = standing()
-    here.lowers[A].room = "2026-03-01T12:00:00Z"
-    assert operations(here) == [("add", "/metadata/annotations/tensile-kube.io~1room", "2026-03-01T12:00:00Z")]
-    assert carried_out(here)["metadata"]["annotations"][ROOM] == "2026-03-01T12:00:00Z"
-    here.lowers[A].room = ""
-    assert planned(here) == Plan(())
-    here.lowers[A].room = "2026-03-01T12:00:01Z"
-    assert carried_out(here)["metadata"]["annotations"][ROOM] == "2026-03-01T12:00:01Z"
+    setattr(here.lowers[A], field, another)
+    assert carried_out(here)["metadata"]["annotations"][annotation] == another
 
 
 def test_a_node_is_tainted_from_the_first_moment() -> None:
@@ -205,13 +199,6 @@ def test_the_architecture_is_that_of_most_nodes_below_whatever_came_last() -> No
     assert node(here)["status"]["nodeInfo"]["architecture"] == "arm64"
     put(nodes, lower_node("n1", arch="arm64"), lower_node("n3", arch="arm64"))
     assert planned(here) == Plan(())
-
-
-def test_a_missing_node_is_made_again_at_once() -> None:
-    """Kubernetes deletes the pods of a node that is not there."""
-    here = standing()
-    drop(here.upper.nodes, A, "")
-    assert the_step(here).verb == "create"
 
 
 def test_nothing_is_decided_before_the_nodes_are_known() -> None:
@@ -322,13 +309,6 @@ def cordon(here: World, *, on: bool = True) -> None:
     changed(here.upper.nodes, A, turn, "")
 
 
-def test_kubectl_cordon_holds() -> None:
-    """It is lifted by who set it."""
-    here = standing()
-    cordon(here)
-    assert planned(here) == Plan(())
-
-
 @pytest.mark.parametrize("mode", ["cordon", "drain"])
 def test_maintenance_cordons_and_its_end_lifts_that(mode: str) -> None:
     """Marked as ours, so that the end of the maintenance lifts it and nothing else."""
@@ -342,17 +322,6 @@ def test_maintenance_cordons_and_its_end_lifts_that(mode: str) -> None:
     assert "unschedulable" not in seen["spec"]
     assert CORDONED_BY not in seen["metadata"]["annotations"]
     assert planned(here) == Plan(())
-
-
-def test_maintenance_does_not_take_over_a_cordon() -> None:
-    """Who cordoned it before the maintenance wants it cordoned after."""
-    here = standing()
-    cordon(here)
-    reload(here, f"name: {A}, maintenance: cordon")
-    assert planned(here) == Plan(())
-    reload(here)
-    assert planned(here) == Plan(())
-    assert node(here)["spec"]["unschedulable"]
 
 
 def test_maintenance_holds_against_an_uncordon() -> None:
@@ -402,16 +371,6 @@ def test_a_lower_without_a_ready_node_takes_no_new_pods() -> None:
 # Left.
 
 
-def test_a_lower_that_left_with_pods_is_cordoned() -> None:
-    """What runs there goes on; nothing new comes."""
-    here = standing()
-    put(here.lowers[A].upper_pods, upper_pod())
-    reload(here, f"name: {B}")
-    seen = carried_out(here)
-    assert seen["spec"]["unschedulable"]
-    assert seen["metadata"]["annotations"][CORDONED_BY] == "not-in-topology"
-
-
 def test_a_node_goes_once_its_lower_left_and_is_empty() -> None:
     """By its UID."""
     here = standing()
@@ -447,16 +406,6 @@ def test_the_node_of_a_cluster_that_was_never_met_goes_at_once(*, noted: bool) -
     here.lowers[A].identity = ""
     reload(here, f"name: {B}")
     assert [one.verb for one in planned(here).steps][:1] == (["patch"] if noted else ["delete"])
-
-
-def test_a_daemon_sets_pod_does_not_keep_the_node_of_a_lower_that_left() -> None:
-    """It is there because the node is: neither would go before the other."""
-    here = standing()
-    put(here.lowers[A].upper_pods, upper_pod(ownerReferences=DAEMON))
-    reload(here, f"name: {B}")
-    assert the_step(here).verb == "delete"
-    drop(here.upper.nodes, A, "")
-    assert planned(here) == Plan(())
 
 
 def test_a_node_that_is_missed_by_pods_is_made_even_for_a_lower_that_left() -> None:
@@ -503,29 +452,6 @@ def test_a_node_that_nobody_can_reach_again_stays_gone() -> None:
     here.lowers[A].connected = False
     put(here.lowers[A].upper_pods, upper_pod())
     assert planned(here) == Plan(())
-
-
-# Others'.
-
-FOREIGN = {
-    "a real machine": thing("Node", A, "", labels={"team": "x"}),
-    "a forged label": thing("Node", A, "", labels={OWNER: OWNER_HERE.mark}),
-    "another owner": marked(thing("Node", A, ""), STRANGER.upper, STRANGER),
-}
-
-
-@pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN.keys())
-@pytest.mark.parametrize("left", [False, True])
-def test_a_node_of_others_is_not_touched(foreign: Manifest, left: bool) -> None:  # noqa: FBT001 - a parameter
-    """Neither changed nor deleted, whatever the topology says: it may be a real machine."""
-    here = started()
-    put(here.upper.nodes, {**foreign, "spec": {}, "status": {}})
-    if left:
-        reload(here, f"name: {B}")
-    found = planned(here)
-    assert found.steps == ()
-    assert found.problem is not None
-    assert found.problem.reason == "NameConflict"
 
 
 # Status.

@@ -254,59 +254,45 @@ def test_a_healthy_lower_is_said_to_be_healthy() -> None:
     assert said(here, DELETIONS_HELD) == ("False", "NothingHeld", "")
 
 
-def test_a_silent_lower_is_not_reachable() -> None:
-    """After longer than a restart takes; why is said where it is known."""
+ANSWERS, SILENT = ("True", "Answers"), ("False", "NoAnswer")
+
+
+@pytest.mark.parametrize(
+    ("known", "verdict", "message"),
+    [
+        ({"unreachable_seconds": SILENT_AFTER}, ANSWERS, "lower cluster lower-a"),
+        ({"unreachable_seconds": SILENT_AFTER + 0.1}, SILENT, "lower cluster lower-a"),
+        ({"unreachable_seconds": SILENT_AFTER + 0.1, "refusal": "k/0 cannot be read"}, SILENT, "k/0 cannot be read"),
+        ({"refusal": "k/0:3:1: not valid YAML"}, ANSWERS, "k/0:3:1: not valid YAML"),
+        ({"warning": "there is no such Secret"}, ANSWERS, "there is no such Secret"),
+        ({"warning": "there is no such Secret", "refusal": "refused"}, ANSWERS, "refused"),
+        ({"is_wrong": True, "refusal": "another answers"}, ("False", "WrongCluster"), "another answers"),
+        ({"is_wrong": True, "is_shared": True, "refusal": "as lower-b"}, ("False", "SameCluster"), "as lower-b"),
+        ({"is_excessive": True, "refusal": "more than 16 MiB"}, ("False", "LowerTooLarge"), "more than 16 MiB"),
+    ],
+    ids=[
+        "silent for no longer than a restart takes",
+        "silent for longer",
+        "silent, and why is known",
+        "a stale credential that is still in use",
+        "credentials that are no longer good, and still work",
+        "what is refused comes first",
+        "another cluster in its place",
+        "a cluster that is a lower already",
+        "it sends too much",
+    ],
+)
+def test_whether_a_lower_can_be_used_is_said_with_the_reason(
+    known: dict[str, Any], verdict: tuple[str, str], message: str
+) -> None:
+    """At once, and mended at once when nothing of it holds any more."""
     here = offering()
-    here.lowers[A].unreachable_seconds = SILENT_AFTER
-    assert said(here, LOWER_REACHABLE)[0] == "True"
-    here.lowers[A].unreachable_seconds = SILENT_AFTER + 0.1
-    assert said(here, LOWER_REACHABLE) == ("False", "NoAnswer", "lower cluster lower-a")
-    here.lowers[A].refusal = "kubeconfig k/0 cannot be read"
-    assert said(here, LOWER_REACHABLE) == ("False", "NoAnswer", "kubeconfig k/0 cannot be read")
-
-
-def test_another_cluster_in_its_place_is_told_at_once() -> None:
-    """Nothing is to be waited for: the node takes no new pods, and its condition says what to do."""
-    here = offering()
-    here.lowers[A].is_wrong, here.lowers[A].refusal = True, "another cluster answers: put the address right"
-    wanted = ("False", "WrongCluster", "another cluster answers: put the address right")
-    assert said(here, LOWER_REACHABLE) == wanted
-    here.lowers[A].is_wrong, here.lowers[A].refusal = False, ""
-    assert said(here, LOWER_REACHABLE)[0] == "True"
-
-
-def test_a_cluster_that_is_a_lower_already_is_told_by_a_reason_of_its_own() -> None:
-    """What is to be done about it is something else than about a wrong address."""
-    here = offering()
-    here.lowers[A].is_wrong = here.lowers[A].is_shared = True
-    here.lowers[A].refusal = "the same cluster as lower lower-b"
-    assert said(here, LOWER_REACHABLE) == ("False", "SameCluster", "the same cluster as lower lower-b")
-
-
-def test_a_stale_credential_shows_while_its_cluster_answers() -> None:
-    """What was read before is in use, and the condition says what has to be put right before that ends."""
-    here = offering()
-    here.lowers[A].refusal = "k/0:3:1: not valid YAML"
-    assert said(here, LOWER_REACHABLE) == ("True", "Answers", "k/0:3:1: not valid YAML")
-
-
-def test_a_lower_that_sends_too_much_says_so() -> None:
-    """Its node says what it sent, and takes no pods; it answers again as soon as it counts as well."""
-    here = offering()
-    here.lowers[A].is_excessive, here.lowers[A].refusal = True, "list Pod: it sent an answer of more than 16 MiB"
-    wanted = ("False", "LowerTooLarge", "list Pod: it sent an answer of more than 16 MiB")
-    assert said(here, LOWER_REACHABLE) == wanted
-    here.lowers[A].is_excessive, here.lowers[A].refusal = False, ""
-    assert said(here, LOWER_REACHABLE)[:2] == ("True", "Answers")
-
-
-def test_what_is_wrong_with_credentials_that_still_work_is_said() -> None:
-    """The cluster is reachable, and whoever keeps the Secret sees that it is not good any more."""
-    here = offering()
-    here.lowers[A].warning = "there is no such Secret"
-    assert said(here, LOWER_REACHABLE) == ("True", "Answers", "there is no such Secret")
-    here.lowers[A].refusal = "refused"
-    assert said(here, LOWER_REACHABLE)[2] == "refused"
+    for field, value in known.items():
+        setattr(here.lowers[A], field, value)
+    assert said(here, LOWER_REACHABLE) == (*verdict, message)
+    for field, value in known.items():
+        setattr(here.lowers[A], field, type(value)())
+    assert said(here, LOWER_REACHABLE)[:2] == ANSWERS
 
 
 def test_a_lower_that_was_not_reachable_has_to_answer_first() -> None:
@@ -499,12 +485,13 @@ def test_a_node_without_a_status_is_given_one_as_it_is() -> None:
     assert as_patch({}, wanted) == {**wanted, "declaredFeatures": None}
 
 
-def test_conditions_of_others_outlast_a_write() -> None:
+def test_conditions_of_others_are_no_difference_and_outlast_a_write() -> None:
     """They merge by their type."""
     here = offering()
     seen = standing(here)
     theirs = {"type": "KernelDeadlock", "status": "False"}
     seen["status"]["conditions"].append(theirs)
+    assert not needs_writing(here, seen)
     later(here, 300)
     assert theirs in as_written(here, seen)["status"]["conditions"]
 
@@ -532,14 +519,6 @@ def test_a_condition_without_its_times_gets_them(times: dict[str, None]) -> None
     found = conditions(status(here, seen))["Ready"]
     assert (found["lastHeartbeatTime"], found["lastTransitionTime"]) == ("2026-03-01T12:01:00Z",) * 2
     assert needs_writing(here, seen)
-
-
-def test_conditions_of_others_are_no_difference() -> None:
-    """Somebody's own, on our node."""
-    here = offering()
-    seen = standing(here)
-    seen["status"]["conditions"].append({"type": "KernelDeadlock", "status": "False"})
-    assert not needs_writing(here, seen)
 
 
 # Whether a person wants to see it.

@@ -21,11 +21,11 @@ from worldkit import (
     world,
 )
 
-from tensile.kubelet.pods.adoption import LOOK_AGAIN, misfits, token_volumes
+from tensile.kubelet.pods.adoption import misfits, token_volumes
 from tensile.kubelet.pods.orphans import PodOrphanRule
 from tensile.kubelet.pods.orphans import key_of as orphans_key
 from tensile.kubelet.pods.rule import PodRule, key_of
-from tensile.names import LEGACY, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, Owner, owner_of
+from tensile.names import OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, Owner, owner_of
 from tensile.objects import POD, Manifest, Ref, uid
 from tensile.reconcile.desired import EmitEvent, Patched
 from tensile.reconcile.dryrun.patch import patched
@@ -97,35 +97,6 @@ def test_a_pod_of_tensile_kube_becomes_ours() -> None:
     assert after["ownerReferences"] == wanted["ownerReferences"]
 
 
-def test_without_adopting_it_is_left_alone() -> None:
-    """The conflict is reported, as for any stranger's."""
-    upper = upper_pod()
-    assert "is not ours: rename or remove one of the two" in complaint(adopting(upper, legacy(upper), "fail"))
-
-
-def test_a_pod_that_runs_something_else_is_refused_with_the_reason() -> None:
-    """Its name alone says little."""
-    upper = upper_pod()
-    other = legacy(upper_pod(spec={"containers": [{"name": "main", "image": "app:2"}]}))
-    here = adopting(upper, other)
-    assert "it is not taken over: container main has another image" in complaint(here)
-    assert PodRule().decide(KEY, here).requeue_after == LOOK_AGAIN
-
-
-def test_a_strangers_pod_is_refused() -> None:
-    """Nothing says that it was ever anybody's copy."""
-    upper = upper_pod()
-    assert "only what tensile-kube" in complaint(adopting(upper, legacy(upper, labels={}, annotations={})))
-
-
-@pytest.mark.parametrize("mark", [{"labels": {VIRTUAL_POD: "true"}}, {"annotations": {LEGACY: "true"}}])
-def test_a_pod_that_is_ending_is_waited_for(mark: dict[str, Any]) -> None:
-    """Its name comes free by itself."""
-    upper = upper_pod()
-    meta = {"labels": {}, "annotations": {}, "deletionTimestamp": "2026-03-01T12:00:00Z"} | mark
-    assert "it is being deleted" in complaint(adopting(upper, legacy(upper, **meta)))
-
-
 def test_a_pod_of_another_topology_that_is_gone_becomes_ours() -> None:
     """It was made for this very upper pod, and runs what that asks for."""
     upper = upper_pod()
@@ -144,30 +115,6 @@ def test_the_marks_of_a_pod_that_runs_something_else_count_for_nothing(owner: Ow
     found["metadata"].pop("managedFields")
     here = adopting(upper, found)
     assert "container main has another image" in complaint(here)
-
-
-def test_a_pod_of_another_upper_is_released_by_hand() -> None:
-    """The label is taken off it; then what it runs decides."""
-    upper = upper_pod()
-    found = marked(legacy(upper), "elsewhere", STRANGER)
-    here = adopting(upper, found)
-    assert f"take the label {OWNER} off it" in complaint(here)
-    released = deepcopy(found)
-    del released["metadata"]["labels"][OWNER]
-    put(here.lowers[A].foreign_pods, released)
-    assert the_step(here).reason == "onConflict: adopt"
-
-
-def test_our_own_pod_that_lost_its_mark_becomes_ours_again() -> None:
-    """It has our label, and nobody else's hand is to be seen on it."""
-    upper = upper_pod()
-    here = adopting(upper, legacy(upper))
-    here.lowers[A].foreign_pods.replace((), 9)
-    found = twin(upper)
-    del found["metadata"]["annotations"][UPPER_UID]
-    put(here.lowers[A].pods, found)
-    paths = [one["path"] for one in the_step(here).operations]
-    assert paths == [f"/metadata/annotations/{UPPER_UID.replace('/', '~1')}"]
 
 
 def test_a_pod_that_ran_is_not_called_lost_while_it_may_be_adopted() -> None:

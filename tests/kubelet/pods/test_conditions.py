@@ -87,29 +87,56 @@ def test_mirrored_false_is_taken_away() -> None:
     assert reflected_conditions(pod(), lower(), 1)["tensile-kube.io/Mirrored"] is None
 
 
-def test_ready_is_the_lower_pods_without_gates() -> None:
-    """Status, reason and time are the lower kubelet's own."""
-    assert reflected(pod(), lower(*READY_BELOW))["Ready"]["lastTransitionTime"] == "2026-03-01T10:00:00Z"
-    no = said("Ready", "False", reason="ContainersNotReady")
-    assert reflected(pod(), lower(no))["Ready"]["reason"] == "ContainersNotReady"
+CONTAINERS_NOT = said("ContainersReady", "False", reason="ContainersNotReady")
+NODE_NOT = said("Ready", "False", reason="NodeNotReady")
+CLOSED = {
+    "status": "False",
+    "reason": "ReadinessGatesNotReady",
+    "message": 'readiness gate "example.com/gate" is not "True"',
+}
+
+
+@pytest.mark.parametrize(
+    ("upper", "below", "found"),
+    [
+        (pod(), READY_BELOW, {"status": "True", "lastTransitionTime": "2026-03-01T10:00:00Z"}),
+        (pod(), (NODE_NOT,), {"status": "False", "reason": "NodeNotReady"}),
+        (pod(), (NODE_NOT, said("ContainersReady")), {"status": "False", "reason": "NodeNotReady"}),
+        (pod(), (NODE_NOT, CONTAINERS_NOT), {"status": "False", "reason": "NodeNotReady"}),
+        (pod(), (said("Ready"), CONTAINERS_NOT), {"status": "False", "reason": "ContainersNotReady"}),
+        (pod(), (CONTAINERS_NOT,), {"status": "False", "reason": "ContainersNotReady"}),
+        (pod(), (said("ContainersReady"),), {"status": "True"}),
+        (gated(), READY_BELOW, CLOSED),
+        (gated(said("example.com/gate", "False")), READY_BELOW, CLOSED),
+        (gated(said("example.com/gate", "Unknown")), READY_BELOW, CLOSED),
+        (gated(said("example.com/gate")), READY_BELOW, {"status": "True", "lastTransitionTime": EARLIER}),
+        (gated(said("example.com/gate")), (CONTAINERS_NOT,), {"status": "False", "reason": "ContainersNotReady"}),
+    ],
+    ids=[
+        "the lower kubelet's own",
+        "its own no",
+        "the node fails, which leaves the containers ready",
+        "its own reason before that of its containers",
+        "no more than its containers",
+        "containers alone that are not",
+        "containers alone that are",
+        "a gate that nobody opened",
+        "a closed gate",
+        "a gate of which nothing is known",
+        "an open gate, since the later of the two",
+        "an open gate does not make it ready",
+    ],
+)
+def test_whether_a_pod_is_ready(upper: dict, below: tuple[dict, ...], found: dict) -> None:
+    """By the lower kubelet, no more than its containers are, and if every gate above is open."""
+    ready = reflected(upper, lower(*below))["Ready"]
+    assert ready.items() >= {"type": "Ready", **found}.items()
+    assert ("reason" in ready) is (ready["status"] == "False")
+
+
+def test_without_a_word_below_nothing_is_said_of_readiness() -> None:
+    """The lower kubelet has not seen the pod yet."""
     assert "Ready" not in reflected(pod(), lower())
-
-
-def test_containers_that_are_not_ready_make_the_pod_unready() -> None:
-    """Whatever Ready says below, it cannot be more than its containers; alone, they say it all."""
-    no = said("ContainersReady", "False", reason="ContainersNotReady")
-    for found in (reflected(pod(), lower(said("Ready"), no)), reflected(pod(), lower(no))):
-        assert found["Ready"]["status"] == "False"
-        assert found["Ready"]["type"] == "Ready"
-    assert reflected(pod(), lower(said("ContainersReady")))["Ready"]["status"] == "True"
-
-
-def test_an_unready_pods_own_reason_comes_before_its_containers() -> None:
-    """Where both say no, Ready says why."""
-    no = said("ContainersReady", "False", reason="ContainersNotReady")
-    assert (
-        reflected(pod(), lower(said("Ready", "False", reason="NodeNotReady"), no))["Ready"]["reason"] == "NodeNotReady"
-    )
 
 
 def test_every_closed_gate_is_named() -> None:
@@ -132,34 +159,6 @@ def test_times_that_nobody_gave_are_not_asked_for() -> None:
     """Neither the gate nor the lower condition has to have one."""
     ready = reflected(gated({"type": "example.com/gate", "status": "True"}), lower({"type": "Ready", "status": "True"}))
     assert ready["Ready"] == {"type": "Ready", "status": "True"}
-
-
-def test_a_failing_lower_node_makes_the_pod_unready() -> None:
-    """The node controller below turns Ready false and leaves ContainersReady; Services above must see it."""
-    found = reflected(pod(), lower(said("Ready", "False", reason="NodeNotReady"), said("ContainersReady")))
-    assert found["Ready"]["reason"] == "NodeNotReady"
-    assert found["ContainersReady"]["status"] == "True"
-
-
-@pytest.mark.parametrize("above", [(), (said("example.com/gate", "False"),), (said("example.com/gate", "Unknown"),)])
-def test_a_closed_gate_above_keeps_the_pod_unready(above: tuple) -> None:
-    """The gate is named in the message, as a kubelet does."""
-    ready = reflected(gated(*above), lower(*READY_BELOW))["Ready"]
-    assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "False", "ReadinessGatesNotReady")
-    assert ready["message"] == 'readiness gate "example.com/gate" is not "True"'
-
-
-def test_an_open_gate_above_lets_the_pod_be_ready() -> None:
-    """Ready since the last of the two came true."""
-    ready = reflected(gated(said("example.com/gate")), lower(*READY_BELOW))["Ready"]
-    assert (ready["status"], ready["lastTransitionTime"]) == ("True", EARLIER)
-    assert "reason" not in ready
-
-
-def test_gates_do_not_make_an_unready_pod_ready() -> None:
-    """With containers that are not ready, their reason stands."""
-    no = said("ContainersReady", "False", reason="ContainersNotReady")
-    assert reflected(gated(said("example.com/gate")), lower(no))["Ready"]["reason"] == "ContainersNotReady"
 
 
 @pytest.mark.parametrize(("gate", "status"), [("True", "True"), ("False", "False")])

@@ -35,25 +35,6 @@ def lower(of: Manifest, status: Manifest | None = None, grace: int | None = None
     return put(world().lowers[A].pods, twin(of, status, **meta))
 
 
-def asked_of(pod: Manifest, below: Entry, *, asked: bool = True) -> list[Absent]:
-    """Return the deletions that are wanted below."""
-    return [one for one in delete_lower(pod, below, BELOW, asked=asked).wanted if isinstance(one, Absent)]
-
-
-@pytest.mark.parametrize("grace", [0, 5, 30])
-def test_the_lower_pod_gets_the_time_that_the_upper_one_has(grace: int) -> None:
-    """And is meant by its UID."""
-    pod = deleted(grace)
-    assert asked_of(pod, lower(pod)) == [Absent(BELOW, "below-Pod-web", "the upper pod was deleted", grace)]
-
-
-@pytest.mark.parametrize(("above", "below", "again"), [(5, 30, True), (30, 30, False), (60, 30, False)])
-def test_only_a_shorter_grace_is_passed_on(above: int, below: int, *, again: bool) -> None:
-    """Kubernetes lets it become shorter and never longer."""
-    pod = deleted(above)
-    assert bool(asked_of(pod, lower(pod, grace=below))) is again
-
-
 def test_what_nobody_asked_for_is_not_deleted_and_still_reflected() -> None:
     """The guard decides about it elsewhere; people see meanwhile how the pod is."""
     pod = deleted()
@@ -90,22 +71,6 @@ def test_who_counts_ended_pods_gets_a_terminal_phase_first(more: dict[str, Any])
     assert said.patch.body["status"]["phase"] == "Failed"
     assert said.patch.body["metadata"] == {"uid": "Pod-web"}
     assert isinstance(gone, Absent)
-
-
-def test_the_last_words_of_the_lower_pod_are_the_upper_ones() -> None:
-    """A Job counts what its pod came to, not that it was deleted."""
-    pod = deleted(status=RAN, spec={"restartPolicy": "Never"})
-    said, _ = remove_upper(pod, lower(pod, SUCCEEDED).manifest(), NOW).wanted
-    assert isinstance(said, Patched)
-    assert said.patch.body["status"]["phase"] == "Succeeded"
-    assert said.patch.body["status"]["containerStatuses"][0]["state"] == {"terminated": {"exitCode": 0}}
-
-
-def test_an_object_that_only_its_finalizers_keep_is_left_to_them() -> None:
-    """A second deletion would change nothing, and be sent for ever."""
-    ended = deleted(0, {"phase": "Failed"}, finalizers=["example.com/hold"])
-    wanted = remove_upper(ended, None, NOW).wanted
-    assert not any(isinstance(one, Absent) for one in wanted)
 
 
 def test_a_deletion_that_was_cut_off_halfway_is_sent_again() -> None:

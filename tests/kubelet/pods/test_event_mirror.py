@@ -1,6 +1,7 @@
-"""How events get up: when nothing is better to do, once each, and never more of them waiting than there is room."""
+"""How events get up: when nothing is better to do, once each, and so that who makes thousands delays nobody else."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,9 +15,12 @@ from worldkit import drop, put
 
 from tensile.errors import AlreadyExists, Conflict, Denied, NotFound, Throttled, Unreachable
 from tensile.kube.cluster import WatchEvent
-from tensile.kubelet.pods.event_mirror import MOST_WAITING, PATIENCE, PAUSE, EventMirror
+from tensile.kubelet.pods.event_mirror import MOST_WAITING, OF_A_NAMESPACE, OF_AN_OBJECT, PATIENCE, PAUSE, EventMirror
 from tensile.objects import Manifest
 from tensile.reconcile.world import World
+
+LOUD = [f"loud/pod-{number}" for number in range(80)]
+QUIET = "quiet/web"
 
 
 class RunningMirror:
@@ -26,11 +30,27 @@ class RunningMirror:
         self.world = here
         self.upper = Answering("")
         self.is_busy = False
+        self._heard = 0
         self.mirror = EventMirror(lower_of(here), here, self.upper, lambda: self.is_busy)
 
     def hear(self, sort: str = "ADDED", name: str = "web", uid: str = "e-1", **fields: Any) -> None:
         """Let an event of a lower pod be heard."""
         self.mirror.hear(WatchEvent(sort, lower_event(name, uid, **fields)))
+
+    def hear_many(self, name: str, count: int = 1, **fields: Any) -> None:
+        """Let so many different events of a pod be heard."""
+        for _ in range(count):
+            self._heard += 1
+            self.hear(name=name, uid=f"e-{self._heard}", **fields)
+
+    def flood(self) -> None:
+        """Let as many events be heard as eighty pods of one namespace may have."""
+        for name in LOUD:
+            self.hear_many(name, OF_AN_OBJECT[0], message="x" * 20_000)
+
+    def created(self) -> Counter[str]:
+        """Count the events that came up by namespace."""
+        return Counter(one.ref.namespace for one in self.upper.asked if one.verb == "create")
 
     def written(self) -> list[tuple[str, int]]:
         """Return what was written, in order, with the count that it told."""
@@ -235,3 +255,99 @@ async def test_news_that_is_faster_than_the_answer_is_kept() -> None:
         put(pods, {**below.manifest(), "metadata": {**below.manifest()["metadata"], "uid": "below-Pod-web"}})
         await turn(2)
         assert bench.written() == [("create", 1)]
+
+
+# How many.
+
+
+@in_virtual_time
+async def test_one_pod_has_so_many_events_at_once_and_few_later() -> None:
+    """Of 600 fifty come up, and one a minute from then on; the rest is counted as dropped."""
+    burst, seconds = OF_AN_OBJECT
+    async with mirroring(QUIET) as bench:
+        bench.hear_many(QUIET, 600)
+        await asyncio.sleep(10 * PAUSE)
+        assert bench.created() == {"quiet": burst}
+        assert bench.mirror.counts["dropped"] == 600 - burst
+        for _ in range(10):
+            await asyncio.sleep(seconds)
+            bench.hear_many(QUIET, 20)
+        await asyncio.sleep(PAUSE * 2)
+        assert bench.created() == {"quiet": burst + 10}
+
+
+@in_virtual_time
+async def test_a_repeat_of_what_waits_counts_once() -> None:
+    """A program that counts up in one event is told with its last word, and has used up nothing by it."""
+    async with mirroring(QUIET) as bench:
+        for count in range(1000):
+            bench.mirror.hear(WatchEvent("MODIFIED", lower_event(QUIET, "e-same", count=count)))
+        await asyncio.sleep(PAUSE * 2)
+        bench.hear_many(QUIET, OF_AN_OBJECT[0] - 1)
+        await asyncio.sleep(PAUSE * 10)
+        assert bench.created() == {"quiet": OF_AN_OBJECT[0]}
+        assert bench.mirror.counts["dropped"] == 0
+
+
+@in_virtual_time
+async def test_the_flood_of_one_namespace_delays_no_other() -> None:
+    """An event that comes behind four thousand of another tenant is the first or second to go up."""
+    async with mirroring(*LOUD, QUIET) as bench:
+        bench.flood()
+        bench.hear_many(QUIET)
+        assert len(bench.mirror) == MOST_WAITING
+        await asyncio.sleep(PAUSE * 1.5)
+        assert bench.created()["quiet"] == 1
+        assert [one.ref.namespace for one in bench.upper.asked].index("quiet") <= 1
+
+
+@in_virtual_time
+async def test_a_namespace_beyond_its_rate_holds_up_no_other() -> None:
+    """It has used up its burst and waits; what another tells still comes up at once."""
+    burst, seconds = OF_A_NAMESPACE
+    async with mirroring(*LOUD, QUIET) as bench:
+        for _ in range(2):
+            bench.flood()
+            await asyncio.sleep(40)
+        loud = bench.created()["loud"]
+        assert burst <= loud <= burst + 80 / seconds
+        for _ in range(20):
+            bench.hear_many(QUIET)
+            await asyncio.sleep(PAUSE * 2)
+        assert bench.created()["quiet"] == 20
+
+
+@in_virtual_time
+async def test_what_waits_is_small_however_large_the_events_are() -> None:
+    """Of each only what is told is kept: two thousand of 60 KB would be 120 MB a lower."""
+    async with mirroring(*LOUD) as bench:
+        for name in LOUD:
+            bench.hear_many(name, 25, message="x" * 60_000, metadata={"labels": {"a": "y" * 2000}})
+        assert len(bench.mirror) == MOST_WAITING
+        waiting = [bench.mirror._queue.take(lambda _: True) for _ in range(MOST_WAITING)]
+        assert max(len(repr(one)) for one in waiting) < 4096
+
+
+@in_virtual_time
+async def test_a_namespace_whose_events_the_upper_fails_to_take_rests_alone() -> None:
+    """A webhook above that fails for one namespace is asked again seconds later; others do not wait for that."""
+    async with mirroring(LOUD[0], QUIET) as bench:
+        bench.upper.answer("create", Unreachable("webhook down", status=500))
+        bench.hear_many(LOUD[0])
+        bench.hear_many(QUIET, 3)
+        await asyncio.sleep(PAUSE * 1.5)
+        assert bench.created() == {"loud": 1, "quiet": 3}
+        await asyncio.sleep(6)
+        assert bench.created() == {"loud": 2, "quiet": 3}
+        assert bench.mirror.counts == {"copied": 4, "dropped": 0, "failed": 0}
+
+
+@in_virtual_time
+async def test_an_event_that_cannot_be_decoded_ends_nothing() -> None:
+    """A number beyond all bounds is JSON to one reader and none to another."""
+    async with mirroring(QUIET) as bench:
+        raw = lower_event(QUIET, "e-bad").replace(b'"count":1', b'"count":1e400')
+        bench.mirror.hear(WatchEvent("ADDED", raw))
+        bench.hear_many(QUIET)
+        await asyncio.sleep(PAUSE * 1.5)
+        assert bench.created() == {"quiet": 1}

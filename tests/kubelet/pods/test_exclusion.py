@@ -30,15 +30,6 @@ def test_pods_are_mirrored() -> None:
     assert excluded(owned("ReplicaSet"), ()) is None
 
 
-def test_excluded_namespaces_are_named() -> None:
-    """The word that a person reads leads to the field of the topology."""
-    problem = excluded(upper_pod(), HIDDEN)
-    assert problem is not None
-    assert problem.reason == "NamespaceExcluded"
-    assert "default" in problem.message
-    assert "excludeNamespaces" in problem.message
-
-
 def test_a_daemon_sets_pods_are_mirrored_with_the_label_only() -> None:
     """Its author says so, by the very word."""
     problem = excluded(owned("DaemonSet"), ())

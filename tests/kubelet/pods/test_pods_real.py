@@ -1,11 +1,13 @@
 """The projection and the status bodies before real apiservers: accepted, complete, and written once."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+import yaml
 from podkit import NOW, OWNER
 from podviewkit import ending, lost, pending_because, unreachable, upper_status
 from sitekit import Manifest, Refused, Site, phase_of
@@ -22,8 +24,7 @@ NODE = "vk-projection"
 SPACE = f"projection-{uuid4().hex[:8]}"
 PODS = f"/api/v1/namespaces/{SPACE}/pods"
 PROVIDER = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+EVERYTHING = Path(__file__).with_name("pod_with_everything.yaml")
 ROOM = {"cpu": "64", "memory": "64Gi", "pods": "500"}
 RUNTIME = {"metadata": {"name": "projection"}, "handler": "runc", "overhead": {"podFixed": {"cpu": "10m"}}}
 GOLD = {"metadata": {"name": "projection-gold"}, "value": 1000}
@@ -93,97 +94,6 @@ async def ground(sandbox: Sandbox) -> AsyncIterator[HandMadeNode]:
             await site.close()
 
 
-def selecting(*expressions: Manifest) -> Manifest:
-    """Make a node selector term."""
-    return {"matchExpressions": list(expressions)}
-
-
-def everything() -> Manifest:
-    """Return the spec of a pod with everything that a bound pod can have and that is refused below as it stands."""
-    both = {"topologyKey": "kubernetes.io/hostname", "matchLabelKeys": ["pod-template-hash"]}
-    grouped = {**both, "labelSelector": {"matchLabels": {"app": "web"}}}
-    virtual = {"key": "type", "operator": "In", "values": ["virtual-kubelet"]}
-    linux = {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}
-    return {
-        "serviceAccountName": "robot",
-        "priorityClassName": "projection-gold",
-        "runtimeClassName": "projection",
-        "schedulerName": "some-scheduler",
-        "readinessGates": [{"conditionType": "example.com/gate"}],
-        "nodeSelector": {"type": "virtual-kubelet", "clusterID": "a", "kubernetes.io/os": "linux"},
-        "affinity": {
-            "nodeAffinity": {
-                REQUIRED: {
-                    "nodeSelectorTerms": [
-                        {
-                            "matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}],
-                            **selecting(virtual, linux),
-                        }
-                    ]
-                },
-                PREFERRED: [{"weight": 1, "preference": selecting({"key": "tier", "operator": "Exists"})}],
-            },
-            "podAffinity": {PREFERRED: [{"weight": 2, "podAffinityTerm": grouped}]},
-            "podAntiAffinity": {REQUIRED: [{**grouped, "topologyKey": "clusterID"}]},
-        },
-        "topologySpreadConstraints": [
-            {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **grouped},
-            {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **grouped, "topologyKey": "clusterID"},
-        ],
-        "tolerations": [{"key": PROVIDER["key"], "operator": "Exists"}, {"key": "gpu", "operator": "Exists"}],
-        "resources": {"requests": {"cpu": "200m"}, "limits": {"cpu": "1"}},
-        "initContainers": [
-            {"name": "sidecar", "image": "s:1", "restartPolicy": "Always"},
-            {
-                "name": "setup",
-                "image": "i:1",
-                "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-            },
-        ],
-        "containers": [
-            {
-                "name": "main",
-                "image": "app:1",
-                "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
-                "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
-                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
-                "lifecycle": {"preStop": {"sleep": {"seconds": 1}}},
-                "envFrom": [{"configMapRef": {"name": "settings", "optional": True}}],
-            },
-            {
-                "name": "second",
-                "image": "app:2",
-                "restartPolicy": "OnFailure",
-                "restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}],
-            },
-        ],
-        "volumes": [
-            {"name": "data", "emptyDir": {}},
-            {
-                "name": "mixed",
-                "projected": {
-                    "sources": [
-                        {"serviceAccountToken": {"path": "token", "audience": "vault"}},
-                        {"secret": {"name": "s", "optional": True}},
-                    ]
-                },
-            },
-        ],
-        "hostAliases": [{"ip": "10.1.1.1", "hostnames": ["db"]}],
-        "dnsPolicy": "None",
-        "dnsConfig": {"nameservers": ["10.0.0.10"], "searches": ["svc.cluster.local"]},
-        "securityContext": {"runAsUser": 1000, "fsGroup": 2000},
-        "terminationGracePeriodSeconds": 3,
-        "hostname": "h",
-        "subdomain": "s",
-        "shareProcessNamespace": True,
-        "enableServiceLinks": False,
-        "activeDeadlineSeconds": 3600,
-        "imagePullSecrets": [{"name": "pull"}],
-        "os": {"name": "linux"},
-    }
-
-
 MARKED = {
     "labels": {"app": "web", "pod-template-hash": "abc"},
     "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "note": "n"},
@@ -198,7 +108,7 @@ async def rich(ground: HandMadeNode) -> AsyncIterator[tuple[Manifest, Manifest]]
     parent = await ground.upper.read(f"/api/v1/namespaces/{SPACE}/configmaps/parent")
     owner = {"name": "parent", "uid": parent["metadata"]["uid"], "controller": True}
     reference = {"apiVersion": "v1", "kind": "ConfigMap", **owner}
-    upper = await ground.bound("rich", everything(), ownerReferences=[reference], **MARKED)
+    upper = await ground.bound("rich", yaml.safe_load(EVERYTHING.read_text()), ownerReferences=[reference], **MARKED)
     yield upper, await ground.mirrored(upper)
     released = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["example.com/hold"]}}
     await ground.upper.patch(f"{PODS}/rich", released, "strategic")

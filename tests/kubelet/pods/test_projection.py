@@ -37,25 +37,19 @@ def test_the_lower_pod_is_controlled_by_its_namespace() -> None:
     ]
 
 
-def test_labels_are_kept_and_marked() -> None:
-    """The pod's labels go down with the mark of a virtual pod and of the owner."""
-    wanted = mutable_metadata(pod(labels={"app": "web"}), place())["labels"]
-    assert wanted == {"app": "web", "virtual-pod": "true", OWNER_LABEL: OWNER.mark}
-
-
 def test_a_forged_mark_is_overwritten() -> None:
-    """Marks that the upper pod's author wrote do not go down."""
+    """Marks that the upper pod's author wrote do not go down; ours do, with the UID."""
     forged = pod(
-        labels={OWNER_LABEL: "someone", "virtual-pod": "no"},
+        labels={OWNER_LABEL: "someone", "virtual-pod": "no", "app": "web"},
         annotations=dict.fromkeys((OWNER_NAME, UPPER_UID, "tripped-labels", WRITTEN_KEYS, WRITTEN_IMAGES), "forged"),
     )
     wanted = mutable_metadata(forged, place())
-    assert wanted["labels"] == {OWNER_LABEL: OWNER.mark, "virtual-pod": "true"}
+    assert wanted["labels"] == {OWNER_LABEL: OWNER.mark, "virtual-pod": "true", "app": "web"}
     assert wanted["annotations"] == {
         OWNER_NAME: "demo",
         UPPER_UID: "uid-1",
         "tripped-labels": "{}",
-        WRITTEN_KEYS: '{"annotations":[],"labels":[]}',
+        WRITTEN_KEYS: '{"annotations":[],"labels":["app"]}',
         WRITTEN_IMAGES: f'{{"main":"{digits("app:1")}"}}',
     }
 
@@ -90,11 +84,6 @@ def test_an_annotation_about_the_upper_cluster_stays_above(annotation: str) -> N
     wanted = mutable_metadata(pod(annotations={annotation: "{}", "note": "kept"}), place())["annotations"]
     assert annotation not in wanted
     assert wanted["note"] == "kept"
-
-
-def test_the_upper_uid_goes_down_as_an_annotation() -> None:
-    """The lower pod says which upper pod it is for; a new one of the same name has another UID."""
-    assert lower_pod(pod(uid="other"), place())["metadata"]["annotations"][UPPER_UID] == "other"
 
 
 def test_a_pod_without_labels_or_annotations_is_marked_all_the_same() -> None:

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 from worldkit import (
-    OWNER_HERE,
-    STRANGER,
     A,
     B,
     changed,
@@ -26,10 +24,8 @@ from worldkit import (
 
 from tensile.kube.store import Delta
 from tensile.kubelet.pods.rule import PodRule, key_of
-from tensile.names import OWNER
-from tensile.objects import POD, UPPER, Manifest, Ref, metadata
+from tensile.objects import POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Decision, VerifyAbsent
-from tensile.reconcile.rules import config, namespaces
 from tensile.reconcile.world import Key, World
 
 RULE = PodRule()
@@ -73,90 +69,11 @@ def reason(here: World, key: Key = KEY) -> str:
 # A pod that lives.
 
 
-def test_a_bound_pod_is_made_below() -> None:
-    """It carries our marks and its own UID, and the upper pod gets to tolerate an engine that is down."""
-    here = bound()
-    _, plan = decided(RULE, KEY, here)
-    assert [(step.verb, step.ref) for step in plan.steps] == [("create", BELOW), ("patch", ABOVE)]
-    made = plan.steps[0].body
-    assert made is not None
-    assert metadata(made)["labels"][OWNER] == OWNER_HERE.mark
-    assert metadata(made)["annotations"]["tensile-kube.io/upper-uid"] == "Pod-web"
-    assert metadata(made)["ownerReferences"][0]["uid"] == "below-default"
-
-
-def test_a_pod_waits_for_its_namespace_and_for_all_that_it_needs() -> None:
-    """It is looked at again with each of them."""
-    here = world()
-    raised(here)
-    volumes = [{"name": "c", "configMap": {"name": "settings"}}]
-    put(here.lowers[A].upper_pods, upper_pod(spec={"volumes": volumes}))
-    decision, plan = decided(RULE, KEY, here)
-    assert plan.steps == ()
-    wanted = {namespaces.key_of(A, "default"), config.key_of(A, "default", "ConfigMap", "settings")}
-    assert set(decision.depends_on) == wanted
-
-
-def test_a_mirrored_pod_is_kept() -> None:
-    """Its status comes up; then nothing is left but tolerations, and then nothing at all."""
-    here = mirrored(bound(), RUNNING)
-    assert verbs(here) == ["patch upper status"]
-
-
-@pytest.mark.parametrize(
-    "below",
-    [
-        upper_pod(uid="theirs"),
-        upper_pod(uid="theirs", labels={OWNER: OWNER_HERE.mark}),
-        marked(upper_pod(uid="theirs"), "Pod-web", STRANGER),
-        marked(upper_pod(uid="theirs"), ""),
-    ],
-    ids=["unmarked", "label alone", "another owner's", "no UID"],
-)
-def test_a_name_that_is_taken_is_reported_and_left_alone(below: Manifest) -> None:
-    """Only the upper pod is written to."""
-    here = bound()
-    ours = metadata(below).get("labels", {}).get(OWNER) == OWNER_HERE.mark
-    put(here.lowers[A].pods if ours else here.lowers[A].foreign_pods, below)
-    assert reason(here) == "NameConflict"
-    assert verbs(here) == ["patch upper status", "create upper"]
-
-
 def test_a_pod_that_ended_above_needs_nothing() -> None:
     """Neither with its lower pod nor without."""
     here = bound(status={"phase": "Succeeded"})
     assert verbs(here) == []
     assert verbs(mirrored(here, RUNNING)) == []
-
-
-def test_a_pod_that_ran_is_never_made_again() -> None:
-    """What becomes of it is for the rule about what is missing."""
-    assert verbs(bound(status=RUNNING)) == []
-
-
-def test_a_pod_that_was_seen_to_run_below_only_is_never_made_again() -> None:
-    """It went before its status came up; the lower pod of another pod of that name says nothing."""
-    here = mirrored(bound(), RUNNING)
-    drop(here.lowers[A].pods, "web")
-    assert verbs(here) == []
-    here = bound(uid="second")
-    put(here.lowers[A].pods, twin(upper_pod(uid="first"), RUNNING))
-    drop(here.lowers[A].pods, "web")
-    assert "create lower-a" in verbs(here)
-
-
-@pytest.mark.parametrize("phase", ["Pending", "Failed"])
-def test_the_lower_pod_of_an_older_pod_goes_first(phase: str) -> None:
-    """By its own UID; while it is ending, there is nothing to do but wait."""
-    here = bound(status={"phase": phase}, uid="second")
-    old = put(here.lowers[A].pods, twin(upper_pod(uid="first")))
-    here.lowers[A].upper_pods.mark_deleted("default", "web", "first")
-    decision, _ = decided(RULE, KEY, here)
-    wanted = decision.wanted[0]
-    assert isinstance(wanted, Absent)
-    assert (wanted.ref, wanted.uid, wanted.requested) == (BELOW, old.uid, True)
-    changed(here.lowers[A].pods, "web", lambda pod: pod["metadata"].update(DELETED))
-    assert not any(isinstance(one, Absent) for one in decided(RULE, KEY, here)[0].wanted)
 
 
 def test_which_of_two_pods_of_a_name_is_the_older_is_read_before_one_ends() -> None:
@@ -181,13 +98,6 @@ def test_an_older_twin_is_not_believed_in_while_lists_are_incomplete() -> None:
 
 
 # Pods that get none.
-
-
-def test_pods_of_excluded_namespaces_are_told_so() -> None:
-    """Nothing is made for them."""
-    here = bound(more="excludeNamespaces: [default]\n")
-    assert reason(here) == "NamespaceExcluded"
-    assert verbs(here) == ["patch upper status", "create upper"]
 
 
 def test_a_lower_that_left_takes_no_new_pods_and_keeps_its_old_ones() -> None:
@@ -223,22 +133,6 @@ def test_pods_on_a_node_that_is_not_ours_are_not_touched() -> None:
 # A lower that does not answer.
 
 
-def test_after_forty_seconds_of_silence_pods_are_not_ready() -> None:
-    """Those that were never made say why; before that, nothing changes."""
-    ready = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-03-01T11:00:00Z"}]
-    here = mirrored(bound(status=RUNNING | {"conditions": ready}), RUNNING | {"conditions": ready})
-    here.lowers[A].unreachable_seconds = 41.0
-    decision, plan = decided(RULE, KEY, here)
-    assert [step.subresource for step in plan.steps] == ["status"]
-    patch = plan.steps[0].patch
-    assert patch is not None
-    assert patch.body["status"]["conditions"][0]["reason"] == "LowerUnreachable"
-    assert decision.problem is None
-    new = bound()
-    new.lowers[A].unreachable_seconds = 41.0
-    assert reason(new) == "LowerUnreachable"
-
-
 def test_nothing_is_made_while_what_is_below_is_not_known() -> None:
     """Not before the first list, and not after a doubtful one."""
     here = bound()
@@ -258,44 +152,6 @@ def elsewhere(silent: float, status: Manifest | None = None) -> World:
     return here
 
 
-@pytest.mark.parametrize("silent", [0.0, 3.0, 41.0])
-def test_a_pod_waits_for_its_predecessor_in_another_cluster(silent: float) -> None:
-    """Whether that cluster answers or not: two of one name never run, as far as is known."""
-    here = elsewhere(silent)
-    decision, _ = decided(RULE, KEY, here)
-    assert decision.depends_on == (key_of(B, "default", "web"),)
-    assert reason(here) == ("PredecessorUnreachable" if silent > 40 else "PredecessorRuns")
-
-
-def test_the_predecessor_in_another_cluster_is_ended_within_the_grace_of_the_new_one() -> None:
-    """Whoever wrote a longer one on it; and only once it is certain that its own upper pod is gone."""
-    here = elsewhere(0.0)
-    old = twin(upper_pod(uid="first"), node=B)
-    put(
-        here.lowers[B].pods,
-        {**old, "spec": {**old["spec"], "nodeName": "real", "terminationGracePeriodSeconds": 10**9}},
-    )
-    there = key_of(B, "default", "web")
-    assert isinstance(decided(RULE, there, here)[0].wanted[0], VerifyAbsent)
-    here.lowers[B].upper_pods.mark_deleted("default", "web", "first")
-    (wanted,) = decided(RULE, there, here)[0].wanted
-    assert isinstance(wanted, Absent)
-    assert (wanted.uid, wanted.grace, wanted.requested) == ("below-first", 30, True)
-
-
-def test_a_predecessor_that_ends_too_slowly_is_given_less_time() -> None:
-    """It may have been deleted before, with a grace that holds the name for years; nothing is deleted twice in vain."""
-    here = bound(uid="second")
-    here.lowers[A].upper_pods.mark_deleted("default", "web", "first")
-    put(here.lowers[A].pods, twin(upper_pod(uid="first"), **(DELETED | {"deletionGracePeriodSeconds": 10**9})))
-    (absent, *_) = decided(RULE, KEY, here)[0].wanted
-    assert isinstance(absent, Absent)
-    assert absent.grace == 30
-    put(here.lowers[A].pods, twin(upper_pod(uid="first"), **DELETED))
-    assert not any(isinstance(one, Absent) for one in decided(RULE, KEY, here)[0].wanted)
-    assert reason(here) == "PredecessorTerminating"
-
-
 def test_a_predecessor_that_was_seen_deleted_is_given_less_time_too() -> None:
     """Elsewhere it was told to end with the grace that is written on it, which may be of years."""
     here = elsewhere(0.0)
@@ -307,33 +163,6 @@ def test_a_predecessor_that_was_seen_deleted_is_given_less_time_too() -> None:
     (absent,) = decided(RULE, there, here)[0].wanted
     assert isinstance(absent, Absent)
     assert absent.grace == 30
-
-
-def test_a_pod_of_its_uid_at_another_place_changes_nothing() -> None:
-    """Before the real one is made, while it runs and when it goes: whoever knows the UID may write it on a pod."""
-    here = bound()
-    home(here, A, "elsewhere")
-    forged = twin(upper_pod(namespace="elsewhere"), RUNNING, uid="forged")
-    put(here.lowers[A].pods, forged)
-    assert "create lower-a" in verbs(here)
-    here = mirrored(here)
-    put(here.lowers[A].pods, {**forged, "status": {"phase": "Failed"}})
-    assert verbs(here) == ["patch upper"], "no more than the tolerations that it gets anyway"
-    drop(here.lowers[A].upper_pods, "web")
-    (wanted,) = decided(RULE, KEY, here)[0].wanted
-    assert isinstance(wanted, Absent)
-    assert wanted.ref == BELOW
-
-
-def test_a_predecessor_that_ended_was_never_scheduled_or_is_not_ours_is_not_waited_for() -> None:
-    """It takes nothing that the new one needs."""
-    assert "create lower-a" in verbs(elsewhere(0.0, {"phase": "Succeeded"}))
-    here = elsewhere(0.0)
-    put(here.lowers[B].pods, twin(upper_pod(uid="first"), node=B))
-    assert "create lower-a" in verbs(here)
-    here = bound()
-    put(here.lowers[B].pods, marked(upper_pod(uid="theirs"), "first", STRANGER))
-    assert "create lower-a" in verbs(here)
 
 
 # Lowers of which it is not known yet what runs there.
@@ -420,20 +249,6 @@ def test_a_deleted_pod_ends_below_first() -> None:
     assert wanted == Absent(BELOW, "below-Pod-web", "the upper pod was deleted", 30)
 
 
-def test_a_deletion_that_nobody_asked_for_is_not_carried_down_here() -> None:
-    """The guard has a say in it, so it is with the orphans; the status goes on being reflected."""
-    here = mirrored(bound(status=GONE_ALONE, **DELETED), RUNNING)
-    assert verbs(here) == ["patch upper status"]
-
-
-def test_a_deleted_pod_goes_once_its_lower_pod_is_gone() -> None:
-    """What was seen to go is gone."""
-    here = mirrored(bound(**DELETED))
-    drop(here.lowers[A].pods, "web")
-    (wanted,) = decided(RULE, KEY, here)[0].wanted
-    assert wanted == Absent(ABOVE, "Pod-web", "its lower pod is gone", 0)
-
-
 def test_what_a_list_lacks_is_read_before_the_upper_pod_goes() -> None:
     """A name that is merely not here may have been missed."""
     here = mirrored(bound(**DELETED))
@@ -441,15 +256,6 @@ def test_what_a_list_lacks_is_read_before_the_upper_pod_goes() -> None:
     (wanted,) = decided(RULE, KEY, here)[0].wanted
     assert isinstance(wanted, VerifyAbsent)
     assert (wanted.ref, wanted.uid) == (BELOW, "Pod-web")
-
-
-def test_what_may_have_been_made_meanwhile_is_read_before_the_upper_pod_goes() -> None:
-    """The last to stand there is gone for certain; whether another stands there since is not."""
-    here = mirrored(bound(uid="second", **DELETED), uid="old")
-    drop(here.lowers[A].pods, "web")
-    here.lowers[A].pods.invalidate("default", "web")
-    (wanted,) = decided(RULE, KEY, here)[0].wanted
-    assert isinstance(wanted, VerifyAbsent)
 
 
 @pytest.mark.parametrize("stands", [True, False], ids=["stands", "went"])
@@ -462,16 +268,6 @@ def test_what_is_known_of_an_older_lower_pod_says_nothing_of_this_one(stands: bo
     (wanted,) = decided(RULE, KEY, here)[0].wanted
     assert isinstance(wanted, VerifyAbsent)
     assert (wanted.ref, wanted.uid) == (BELOW, "second")
-
-
-def test_a_pod_that_was_told_that_it_is_not_mirrored_goes_at_once() -> None:
-    """Its lower cluster need not be asked; nor need it answer."""
-    said = {"type": "tensile-kube.io/Mirrored", "status": "False", "reason": "NamespaceExcluded"}
-    here = bound(more="excludeNamespaces: [default]\n", status={"conditions": [said]}, **DELETED)
-    here.lowers[A].unreachable_seconds = 60.0
-    (wanted,) = decided(RULE, KEY, here)[0].wanted
-    assert isinstance(wanted, Absent)
-    assert wanted.ref == ABOVE
 
 
 def test_a_deleted_pod_does_not_wait_for_a_stranger_or_for_an_older_pod() -> None:
@@ -496,27 +292,9 @@ def gone(status: Manifest | None = None, below: Manifest | None = None) -> World
     return here
 
 
-def test_the_lower_pod_of_one_seen_deleted_ends() -> None:
-    """With its own grace: the time that was left above is not known any more."""
-    (wanted,) = decided(RULE, KEY, gone())[0].wanted
-    assert wanted == Absent(BELOW, "below-Pod-web", "the upper pod was deleted")
-
-
 def test_what_is_ending_already_is_left_to_end() -> None:
     """A second deletion would say nothing new."""
     assert decided(RULE, KEY, gone(below=DELETED))[0] == Decision()
-
-
-def test_what_kubernetes_itself_ended_is_not_ended_here() -> None:
-    """The guard has a say in it."""
-    assert decided(RULE, KEY, gone(status=GONE_ALONE))[0] == Decision()
-
-
-def test_what_a_list_lacks_above_is_not_ended_here() -> None:
-    """Nobody saw it go."""
-    here = mirrored(bound())
-    lose(here.lowers[A].upper_pods, "web")
-    assert decided(RULE, KEY, here)[0] == Decision()
 
 
 def test_what_a_write_found_missing_above_is_not_ended_here() -> None:

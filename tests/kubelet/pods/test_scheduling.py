@@ -26,6 +26,12 @@ def required(*terms: dict) -> dict:
     return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms)}}}}
 
 
+def preferred(*terms: tuple[int, dict]) -> dict:
+    """Make a spec with preferred node affinity, of weights and terms."""
+    wishes = [{"weight": weight, "preference": term} for weight, term in terms]
+    return {"affinity": {"nodeAffinity": {PREFERRED: wishes}}}
+
+
 def expressions(*found: dict) -> dict:
     """Make a node selector term of expressions."""
     return {"matchExpressions": list(found)}
@@ -36,10 +42,77 @@ def named(operator: str, *names: str, key: str = HOSTNAME) -> dict:
     return {"key": key, "operator": operator, "values": list(names)}
 
 
-def test_a_pod_without_constraints_gets_none() -> None:
-    """Nothing above is nothing below: no empty affinity, no empty list."""
-    assert fields({}) == {}
-    assert fields({"affinity": {}, "nodeSelector": {}, "tolerations": [], "topologySpreadConstraints": []}) == {}
+ON_WORKER = named("In", "worker-1", key="metadata.name")
+BY_HOST = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"app": "db"}}}
+STAYS = {
+    "nothing": {},
+    "a key of no list": {"nodeSelector": {"clusterID": "a", "tier": "gold"}},
+    "a lower node's name": {"nodeSelector": {HOSTNAME: "worker-1"}},
+    "a requirement on a lower node": required({"matchFields": [ON_WORKER]}),
+    "another key with a virtual node's name": required(expressions(named("In", "vk-a", key="team"))),
+    "an empty term, which matches no node": required({}, expressions(DISK)),
+    "spread over lower nodes": {"topologySpreadConstraints": [{"topologyKey": HOSTNAME, "maxSkew": 1}]},
+    "pod affinity by a domain of lower nodes": {
+        "affinity": {
+            "podAffinity": {REQUIRED: [BY_HOST], PREFERRED: [{"weight": 3, "podAffinityTerm": BY_HOST}]},
+            "podAntiAffinity": {REQUIRED: [BY_HOST]},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("spec", STAYS.values(), ids=STAYS)
+def test_what_is_about_lower_nodes_stays(spec: dict) -> None:
+    """Without word that a key or a name exists above only, it is asked for below, and nothing is added."""
+    assert fields(spec) == spec
+
+
+B = {"virtual_nodes": frozenset({"vk-b"})}
+NULLS = {"nodeAffinity": {REQUIRED: None, PREFERRED: [{"weight": 1, "preference": None}]}, "podAffinity": None}
+LEFT: dict[str, tuple[dict, dict, dict]] = {
+    "empty fields": ({"affinity": {}, "nodeSelector": {}, "tolerations": [], "topologySpreadConstraints": []}, {}, {}),
+    "fields that are null": (
+        {"nodeSelector": None, "tolerations": None, "topologySpreadConstraints": None, "affinity": NULLS},
+        {},
+        {},
+    ),
+    "the virtual node's name": ({"nodeSelector": {HOSTNAME: "vk-a"}}, {}, {}),
+    "its name in expressions": (required(expressions(named("In", "vk-a"))), {}, {}),
+    "its name in fields, as of a DaemonSet": (
+        required({"matchFields": [named("In", "vk-a", key="metadata.name")]}),
+        {},
+        {},
+    ),
+    "another virtual node's name": (required(expressions(named("In", "vk-b", "x"))), B, {}),
+    "virtual nodes to avoid": (required(expressions(named("NotIn", "vk-b"))), B, {}),
+    "nodes to avoid, of which one may exist below": (
+        required(expressions(named("NotIn", "vk-a", "vk-b", "worker-1"))),
+        B,
+        required(expressions(named("NotIn", "worker-1"))),
+    ),
+    "an upper key, whatever is asked of it": (
+        required(expressions({"key": "clusterID", "operator": "NotIn", "values": ["b"]})),
+        {"ignore_selector_keys": frozenset({"clusterID"})},
+        {},
+    ),
+    "one of several terms that holds always": (required(expressions(VIRTUAL), expressions(DISK)), {}, {}),
+    "what a term asks beside it": (
+        required({"matchExpressions": [VIRTUAL], "matchFields": [ON_WORKER]}),
+        {},
+        required({"matchFields": [ON_WORKER]}),
+    ),
+    "preferences": (
+        preferred((5, expressions(VIRTUAL)), (7, expressions(VIRTUAL, DISK))),
+        {},
+        preferred((7, expressions(DISK))),
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "given", "left"), LEFT.values(), ids=LEFT)
+def test_what_is_about_the_upper_cluster_goes(spec: dict, given: dict, left: dict) -> None:
+    """One by one, and an emptied list with its field."""
+    assert fields(spec, **given) == left
 
 
 @pytest.mark.parametrize(
@@ -85,91 +158,6 @@ def test_a_domain_of_virtual_nodes_alone_is_none_below() -> None:
     assert found == {"nodeSelector": {"region": "east"}, "topologySpreadConstraints": spread[1:]}
 
 
-def test_a_key_of_no_list_is_the_lower_nodes_business() -> None:
-    """Without word that a key exists above only, it is asked for below."""
-    assert fields({"nodeSelector": {"clusterID": "a", "tier": "gold"}})["nodeSelector"] == {
-        "clusterID": "a",
-        "tier": "gold",
-    }
-
-
-def test_a_selector_that_names_a_virtual_node_goes() -> None:
-    """kubernetes.io/hostname of the virtual node is met by being there; a lower node's name stays."""
-    assert fields({"nodeSelector": {HOSTNAME: "vk-a"}}) == {}
-    assert fields({"nodeSelector": {HOSTNAME: "worker-1"}}) == {"nodeSelector": {HOSTNAME: "worker-1"}}
-
-
-@pytest.mark.parametrize("form", ["matchExpressions", "matchFields"])
-def test_a_requirement_that_names_a_virtual_node_goes(form: str) -> None:
-    """What a DaemonSet's controller writes (metadata.name In [node]) and what people write by hostname."""
-    key = "metadata.name" if form == "matchFields" else HOSTNAME
-    assert fields(required({form: [named("In", "vk-a", key=key)]})) == {}
-    assert fields(required({form: [named("In", "vk-b", "x", key=key)]}), virtual_nodes=frozenset({"vk-b"})) == {}
-
-
-def test_a_requirement_on_a_lower_node_stays() -> None:
-    """A name that no virtual node has is left to the lower scheduler."""
-    spec = required({"matchFields": [named("In", "worker-1", key="metadata.name")]})
-    assert fields(spec) == spec
-
-
-def test_nodes_to_avoid_lose_the_virtual_ones_only() -> None:
-    """NotIn keeps the names that may exist below, and goes when none is left."""
-    virtual = frozenset({"vk-b"})
-    both = required(expressions(named("NotIn", "vk-a", "vk-b", "worker-1")))
-    assert fields(both, virtual_nodes=virtual) == required(expressions(named("NotIn", "worker-1")))
-    assert fields(required(expressions(named("NotIn", "vk-b"))), virtual_nodes=virtual) == {}
-
-
-def test_another_key_with_a_virtual_nodes_name_stays() -> None:
-    """Only keys that name nodes are compared with the names of virtual nodes."""
-    spec = required(expressions(named("In", "vk-a", key="team")))
-    assert fields(spec) == spec
-
-
-def test_a_term_left_empty_matches_all() -> None:
-    """One of several terms has to hold: where one holds always, nothing is required below."""
-    assert fields(required(expressions(VIRTUAL), expressions(DISK))) == {}
-
-
-def test_a_term_that_was_empty_matches_nothing_and_stays() -> None:
-    """Kubernetes reads an empty term as matching no node; that is not for us to turn around."""
-    assert fields(required({}, expressions(DISK))) == required({}, expressions(DISK))
-
-
-def test_a_term_keeps_what_is_not_about_the_upper_cluster() -> None:
-    """Expressions go one by one, and an emptied list goes with its field."""
-    spec = required({"matchExpressions": [VIRTUAL], "matchFields": [named("In", "worker-1", key="metadata.name")]})
-    assert fields(spec) == required({"matchFields": [named("In", "worker-1", key="metadata.name")]})
-
-
-def test_preferences_are_filtered_too() -> None:
-    """A preference for virtual nodes goes, one for lower nodes keeps its weight."""
-    spec = {
-        "affinity": {
-            "nodeAffinity": {
-                PREFERRED: [
-                    {"weight": 5, "preference": expressions(VIRTUAL)},
-                    {"weight": 7, "preference": expressions(VIRTUAL, DISK)},
-                ]
-            }
-        }
-    }
-    assert fields(spec) == {"affinity": {"nodeAffinity": {PREFERRED: [{"weight": 7, "preference": expressions(DISK)}]}}}
-
-
-def test_pod_affinity_by_a_domain_of_lower_nodes_stays() -> None:
-    """Terms by hostname or zone mean lower nodes below, required and preferred, together and apart."""
-    term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"app": "db"}}}
-    spec = {
-        "affinity": {
-            "podAffinity": {REQUIRED: [term], PREFERRED: [{"weight": 3, "podAffinityTerm": term}]},
-            "podAntiAffinity": {REQUIRED: [term]},
-        }
-    }
-    assert fields(spec) == spec
-
-
 def test_namespaces_of_affinity_terms_are_those_below() -> None:
     """A term that looks for pods in other namespaces has to name the lower ones."""
     spec = {
@@ -203,36 +191,32 @@ def test_a_selector_of_namespaces_that_names_them_names_those_below() -> None:
         assert found["affinity"]["podAffinity"][REQUIRED] == [{**term, "namespaceSelector": wanted}]
 
 
+HASHED = {"key": "hash", "operator": "In", "values": ["1"]}
+OTHER = {"key": "app", "operator": "Exists"}
+LABELLED = {"matchLabels": {"app": "x"}}
+
+
 @pytest.mark.parametrize("field", ["matchLabelKeys", "mismatchLabelKeys"])
-def test_expressions_that_the_apiserver_merged_go(field: str) -> None:
-    """The keys stay and the expressions made of them go, or the lower apiserver refuses both together."""
-    merged = [{"key": "hash", "operator": "In", "values": ["1"]}, {"key": "app", "operator": "Exists"}]
-    term = {"topologyKey": "zone", field: ["hash"], "labelSelector": {"matchExpressions": merged}}
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ({"labelSelector": {"matchExpressions": [HASHED, OTHER]}}, {"labelSelector": {"matchExpressions": [OTHER]}}),
+        ({"labelSelector": {**LABELLED, "matchExpressions": [HASHED]}}, {"labelSelector": LABELLED}),
+        ({"labelSelector": {"matchExpressions": [HASHED]}}, {"labelSelector": {}}),
+        ({"labelSelector": LABELLED}, {"labelSelector": LABELLED}),
+        ({"labelSelector": None}, {"labelSelector": None}),
+        ({}, {}),
+    ],
+    ids=["others stay", "labels stay", "an empty selector stays", "nothing merged", "null", "no selector"],
+)
+def test_expressions_that_the_apiserver_merged_go(field: str, given: dict, left: dict) -> None:
+    """The keys stay and the expressions made of them go, or the lower apiserver refuses both together.
+
+    An empty selector is not a missing one: it matches every pod, as the user's did; and none is made up.
+    """
+    term, wanted = ({"topologyKey": "zone", field: ["hash"], **selector} for selector in (given, left))
     found = fields({"topologySpreadConstraints": [term], "affinity": {"podAffinity": {REQUIRED: [term]}}})
-    wanted = {**term, "labelSelector": {"matchExpressions": merged[1:]}}
     assert found == {"topologySpreadConstraints": [wanted], "affinity": {"podAffinity": {REQUIRED: [wanted]}}}
-
-
-def test_labels_of_a_selector_stay_beside_merged_expressions() -> None:
-    """Only the expressions that the apiserver made go."""
-    hashed = {"key": "hash", "operator": "In", "values": ["1"]}
-    selector = {"matchLabels": {"app": "x"}, "matchExpressions": [hashed]}
-    term = {"topologyKey": "zone", "matchLabelKeys": ["hash"], "labelSelector": selector}
-    (found,) = fields({"topologySpreadConstraints": [term]})["topologySpreadConstraints"]
-    assert found["labelSelector"] == {"matchLabels": {"app": "x"}}
-
-
-@pytest.mark.parametrize("rest", [{}, {"labelSelector": None}, {"labelSelector": {"matchLabels": {"a": "b"}}}])
-def test_a_term_that_nothing_was_merged_into_stays(rest: dict) -> None:
-    """No selector is made up where there is none: it would match where the missing one does not."""
-    term = {"topologyKey": "zone", "matchLabelKeys": ["hash"], **rest}
-    assert fields({"topologySpreadConstraints": [term]}) == {"topologySpreadConstraints": [term]}
-
-
-def test_an_upper_only_key_goes_whatever_is_asked_of_it() -> None:
-    """Avoiding another cluster is as much about the upper cluster as asking for one."""
-    avoid = {"key": "clusterID", "operator": "NotIn", "values": ["b"]}
-    assert fields(required(expressions(avoid)), ignore_selector_keys=frozenset({"clusterID"})) == {}
 
 
 def test_unknown_fields_of_constraints_stay() -> None:
@@ -256,103 +240,42 @@ def test_unknown_fields_of_constraints_stay() -> None:
     assert fields(spec) == spec
 
 
-def test_null_fields_are_absent_ones() -> None:
-    """Lists and maps may be null in JSON that no apiserver has tidied yet."""
-    spec = {
-        "nodeSelector": None,
-        "tolerations": None,
-        "topologySpreadConstraints": None,
-        "affinity": {
-            "nodeAffinity": {REQUIRED: None, PREFERRED: [{"weight": 1, "preference": None}]},
-            "podAffinity": None,
-        },
-    }
-    assert fields(spec) == {}
+PODS = {"podAffinity": {REQUIRED: [{"topologyKey": "zone"}]}}
+ON_DISK = required(expressions(DISK))
+BY_ALL = {"nodeSelector": {"gpu": "a100"}, **ON_DISK, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
+LIKES_DISK = preferred((1, expressions(DISK)))["affinity"]["nodeAffinity"]
+NEEDS_LEFT = required(expressions(named("In", "x", key="left")))["affinity"]["nodeAffinity"]
+MOVED: dict[str, tuple[dict, Any, dict]] = {
+    "all of it stands in for the spec's": ({"nodeSelector": {"clusterID": "c1"}, "tolerations": []}, BY_ALL, BY_ALL),
+    "it is filtered as well": ({}, {"nodeSelector": {HOSTNAME: "vk-a"}, **required(expressions(VIRTUAL))}, {}),
+    "preferences and pod affinity stay where they were left": (
+        {"affinity": {"nodeAffinity": {**NEEDS_LEFT, **LIKES_DISK}, **PODS}},
+        ON_DISK,
+        {"affinity": {"nodeAffinity": {**ON_DISK["affinity"]["nodeAffinity"], **LIKES_DISK}, **PODS}},
+    ),
+    "a spec without affinity takes it whole": (
+        {},
+        {"affinity": {"nodeAffinity": LIKES_DISK, **PODS}},
+        {"affinity": {"nodeAffinity": LIKES_DISK, **PODS}},
+    ),
+    "node affinity was taken away altogether": (
+        {"affinity": PODS},
+        ON_DISK,
+        {"affinity": {**PODS, **ON_DISK["affinity"]}},
+    ),
+    "it is empty: nothing was asked of lower nodes": ({"nodeSelector": {"zone": "upper"}, **ON_DISK}, {}, {}),
+    "it cannot be read: the spec is in force": (
+        {"nodeSelector": {"disk": "ssd"}},
+        {"nodeSelector": ["disk"]},
+        {"nodeSelector": {"disk": "ssd"}},
+    ),
+}
 
 
-def test_a_selector_of_merged_expressions_only_is_left_empty() -> None:
-    """An empty selector is not a missing one: it matches every pod, as the user's did."""
-    term = {
-        "topologyKey": "zone",
-        "matchLabelKeys": ["hash"],
-        "labelSelector": {"matchExpressions": [{"key": "hash", "operator": "In", "values": ["1"]}]},
-    }
-    found = fields({"topologySpreadConstraints": [term]})["topologySpreadConstraints"]
-    assert found == [{**term, "labelSelector": {}}]
-
-
-def test_spread_over_lower_nodes_stays() -> None:
-    """A constraint by a domain that lower nodes have goes down as it is."""
-    spec = {"topologySpreadConstraints": [{"topologyKey": HOSTNAME, "maxSkew": 1}]}
-    assert fields(spec) == spec
-
-
-def test_what_the_webhook_moved_is_restored() -> None:
-    """Selector, affinity and tolerations of the annotation stand in for the spec's."""
-    moved = {
-        "nodeSelector": {"gpu": "a100"},
-        **required(expressions(DISK)),
-        "tolerations": [{"key": "gpu", "operator": "Exists"}],
-    }
-    spec = {"nodeSelector": {"clusterID": "c1"}, "tolerations": []}
-    assert fields(spec, moved, ignore_selector_keys=frozenset({"clusterID"})) == moved
-
-
-def test_what_was_moved_is_filtered_as_well() -> None:
-    """The webhook moves what it is told to; a virtual node's name among it means nothing below."""
-    moved = {"nodeSelector": {HOSTNAME: "vk-a"}, **required(expressions(VIRTUAL))}
-    assert fields({}, moved) == {}
-
-
-def test_the_required_affinity_of_the_annotation_replaces_the_specs() -> None:
-    """Preferences and pod affinity stay where the webhook left them, in the spec."""
-    preferred = [{"weight": 1, "preference": expressions(DISK)}]
-    pods = {REQUIRED: [{"topologyKey": "zone"}]}
-    spec = {
-        "affinity": {
-            "nodeAffinity": {
-                REQUIRED: {"nodeSelectorTerms": [expressions(named("In", "x", key="left"))]},
-                PREFERRED: preferred,
-            },
-            "podAffinity": pods,
-        }
-    }
-    found = fields(spec, required(expressions(DISK)))["affinity"]
-    assert found["nodeAffinity"] == {
-        REQUIRED: {"nodeSelectorTerms": [expressions(DISK)]},
-        PREFERRED: preferred,
-    }
-    assert found["podAffinity"] == pods
-
-
-def test_a_spec_without_affinity_takes_the_moved_one_whole() -> None:
-    """Preferences and pod affinity too, which older webhooks may have moved."""
-    moved = {
-        "affinity": {
-            "nodeAffinity": {PREFERRED: [{"weight": 1, "preference": expressions(DISK)}]},
-            "podAffinity": {REQUIRED: [{"topologyKey": "zone"}]},
-        }
-    }
-    assert fields({}, moved) == moved
-
-
-def test_a_spec_with_pod_affinity_only_takes_the_moved_requirements() -> None:
-    """The webhook leaves pod affinity where it is, and takes node affinity away altogether."""
-    pods = {"podAffinity": {REQUIRED: [{"topologyKey": "zone"}]}}
-    moved = required(expressions(DISK))
-    assert fields({"affinity": pods}, moved) == {"affinity": {**pods, **moved["affinity"]}}
-
-
-def test_an_empty_annotation_means_that_nothing_was_asked_of_lower_nodes() -> None:
-    """What the webhook left in the spec is for the upper scheduler."""
-    spec = {"nodeSelector": {"zone": "upper"}, **required(expressions(DISK))}
-    assert fields(spec, {}) == {}
-
-
-def test_an_unreadable_annotation_leaves_the_spec_in_force() -> None:
-    """Better the pod's own constraints than none."""
-    spec = {"nodeSelector": {"disk": "ssd"}}
-    assert fields(spec, {"nodeSelector": ["disk"]}) == spec
+@pytest.mark.parametrize(("spec", "moved", "found"), MOVED.values(), ids=MOVED)
+def test_what_the_webhook_moved_is_restored(spec: dict, moved: Any, found: dict) -> None:
+    """Selector, affinity and tolerations of the annotation stand in for the spec's; better the pod's own than none."""
+    assert fields(spec, moved, ignore_selector_keys=frozenset({"clusterID"})) == found
 
 
 def test_tolerations_added_after_the_webhook_go_down() -> None:

@@ -49,65 +49,46 @@ def test_only_containers_of_the_upper_spec_come_up() -> None:
     }
 
 
+def ruled(action: str, operator: str, *codes: int) -> dict:
+    """Make the fields of a container with a rule about its exit code."""
+    return {"restartPolicyRules": [{"action": action, "exitCodes": {"operator": operator, "values": list(codes)}}]}
+
+
+FORTY_TWO = container(restartPolicy="Never", **ruled("Restart", "In", 42))
+ALL_BUT_42 = container(restartPolicy="Never", **ruled("Restart", "NotIn", 42))
+RESTARTS_ALL = ruled("RestartAllContainers", "In", 1)
+
+
 @pytest.mark.parametrize(
-    ("policy", "code", "state"),
+    ("spec", "code", "state"),
     [
-        (None, 0, "running"),
-        ("Always", 0, "running"),
-        ("Always", 1, "running"),
-        ("OnFailure", 1, "running"),
-        ("OnFailure", 0, "terminated"),
-        ("Never", 0, "terminated"),
-        ("Never", 1, "terminated"),
+        ({}, 0, "running"),
+        ({"restartPolicy": "Always"}, 0, "running"),
+        ({"restartPolicy": "Always"}, 1, "running"),
+        ({"restartPolicy": "OnFailure"}, 1, "running"),
+        ({"restartPolicy": "OnFailure"}, 0, "terminated"),
+        ({"restartPolicy": "Never"}, 0, "terminated"),
+        ({"restartPolicy": "Never"}, 1, "terminated"),
+        ({"restartPolicy": "Never", **container(restartPolicy="Always")}, 0, "running"),
+        ({"restartPolicy": "Never", **container(restartPolicy="OnFailure")}, 1, "running"),
+        ({"restartPolicy": "Always", **container(restartPolicy="OnFailure")}, 0, "terminated"),
+        ({"restartPolicy": "Always", **container(restartPolicy="Never")}, 1, "terminated"),
+        (FORTY_TWO, 42, "running"),
+        (FORTY_TWO, 1, "terminated"),
+        (ALL_BUT_42, 1, "running"),
+        (ALL_BUT_42, 42, "terminated"),
+        ({"restartPolicy": "Never", "initContainers": [{"name": "init", **RESTARTS_ALL}]}, 0, "running"),
+        ({"restartPolicy": "Never", **container(**RESTARTS_ALL)}, 0, "running"),
+        (container(restartPolicy="Never", **ruled("Hibernate", "In", 0)), 0, "terminated"),
     ],
 )
-def test_a_container_comes_back_only_as_its_pods_policy_allows(policy: str | None, code: int, state: str) -> None:
-    """The apiserver refuses the whole write otherwise."""
-    assert after_exit(code, **({"restartPolicy": policy} if policy else {})) == state
+def test_a_container_comes_back_only_as_its_pod_allows(spec: dict, code: int, state: str) -> None:
+    """Or the apiserver refuses the whole write.
 
-
-@pytest.mark.parametrize(
-    ("own", "code", "state"),
-    [("Always", 0, "running"), ("OnFailure", 1, "running"), ("OnFailure", 0, "terminated"), ("Never", 1, "terminated")],
-)
-def test_a_containers_own_policy_comes_first(own: str, code: int, state: str) -> None:
-    """Whatever the pod says."""
-    pods = "Never" if state == "running" else "Always"
-    assert after_exit(code, restartPolicy=pods, **container(restartPolicy=own)) == state
-
-
-@pytest.mark.parametrize(
-    ("operator", "values", "code", "state"),
-    [
-        ("In", [42], 42, "running"),
-        ("In", [42], 1, "terminated"),
-        ("NotIn", [42], 1, "running"),
-        ("NotIn", [42], 42, "terminated"),
-    ],
-)
-def test_a_rule_about_exit_codes_can_restart(operator: str, values: list, code: int, state: str) -> None:
-    """A rule that matches the exit code restarts a container that its policy would not."""
-    rule = {"action": "Restart", "exitCodes": {"operator": operator, "values": values}}
-    assert after_exit(code, **container(restartPolicy="Never", restartPolicyRules=[rule])) == state
-
-
-def test_a_rule_that_restarts_all_containers_frees_all() -> None:
-    """With such a rule anywhere in the pod, any of its containers may come back."""
-    rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}
-    init = {"initContainers": [{"name": "init", "restartPolicyRules": [rule]}]}
-    assert after_exit(0, restartPolicy="Never", **init) == "running"
-
-
-def test_such_a_rule_may_stand_in_any_container() -> None:
-    """The main container's own rule does it as well."""
-    rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}
-    assert after_exit(0, restartPolicy="Never", **container(restartPolicyRules=[rule])) == "running"
-
-
-def test_a_rule_of_another_action_restarts_nothing() -> None:
-    """An action that this project does not know cannot be counted on."""
-    rule = {"action": "Hibernate", "exitCodes": {"operator": "In", "values": [0]}}
-    assert after_exit(0, **container(restartPolicy="Never", restartPolicyRules=[rule])) == "terminated"
+    A container's own policy comes before its pod's. A rule that matches the exit code restarts it all the same, one
+    that restarts all containers does so from any of them, and an action that nobody knows here cannot be counted on.
+    """
+    assert after_exit(code, **spec) == state
 
 
 def test_a_container_that_had_not_ended_follows_the_lower_one() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from podviewkit import create, out_of_reach, report_blocked
+from podviewkit import create, out_of_reach
 from podviewkit import sync_pod as sync
 from worldkit import A, account, changed, home, lower_node, marked, put, raised, thing, twin, upper_pod, world
 
@@ -11,7 +11,7 @@ from tensile.kubelet.pods import token_rule
 from tensile.kubelet.pods.fields import note_of_images
 from tensile.kubelet.pods.rule import key_of
 from tensile.kubelet.pods.sync import placement
-from tensile.names import IN_STEP, TOKEN_POD, WRITTEN_IMAGES, WRITTEN_KEYS
+from tensile.names import TOKEN_POD, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
 from tensile.reconcile.desired import Decision, EmitEvent, Patched, Present
 from tensile.reconcile.pods.references import Reference
@@ -76,33 +76,7 @@ def body(wanted: Any) -> Manifest:
 # Saying why not.
 
 
-def test_a_reason_is_said_on_the_pod_and_once_in_an_event() -> None:
-    """The event stands with the pod of that UID."""
-    pod = upper_pod()
-    said, told = report_blocked(pod, DENIED, world().now).wanted
-    assert body(said)["status"]["reason"] == "Forbidden"
-    assert body(said)["status"]["message"] == DENIED.message
-    assert told == EmitEvent(ABOVE, "Pod-web", "Forbidden", DENIED.message)
-
-
-def test_a_reason_that_is_said_already_is_not_said_again() -> None:
-    """The problem stays known."""
-    pod = upper_pod()
-    status = body(report_blocked(pod, DENIED, world().now).wanted[0])["status"]
-    again = report_blocked({**pod, "status": pod["status"] | status}, DENIED, world().now)
-    assert (again.wanted, again.problem) == ((), DENIED)
-
-
 # Arriving.
-
-
-def test_a_pod_is_made_where_its_namespace_is() -> None:
-    """The node's name is in the reason that a person reads."""
-    decision = arrival(grounded(), upper_pod(spec={"tolerations": TOLERANT}))
-    (present,) = decision.wanted
-    assert isinstance(present, Present)
-    assert present.ref == Ref(A, POD, "default", "web")
-    assert present.reason == "bound to node lower-a"
 
 
 def test_a_pod_waits_without_a_word_for_what_is_on_its_way() -> None:
@@ -177,24 +151,6 @@ def test_a_pod_is_told_where_the_upper_cluster_is() -> None:
     assert present.manifest["spec"]["containers"][0]["env"][0]["value"] == "upper.example.com"
 
 
-def test_a_pod_says_what_keeps_what_it_waits_for() -> None:
-    """And goes on waiting."""
-    here = grounded()
-    here.problems[NEEDED] = Problem("ConfigMapNotFound", "it does not exist")
-    decision = arrival(here, needs=NEEDS)
-    assert shapes(decision) == [Patched, EmitEvent]
-    assert (decision.depends_on, decision.problem) == ((NEEDED,), here.problems[NEEDED])
-
-
-def test_a_pod_that_was_denied_says_so_and_tries_again() -> None:
-    """The word comes before the write that may be refused again."""
-    here = grounded()
-    here.problems[KEY] = DENIED
-    decision = arrival(here, upper_pod(resourceVersion="7"))
-    assert shapes(decision) == [Patched, EmitEvent, Present, Patched]
-    assert decision.problem is None
-
-
 def test_what_does_not_go_down_is_told_once() -> None:
     """The author could have counted on it."""
     decision = arrival(grounded(), upper_pod(spec={"priorityClassName": "high", "tolerations": TOLERANT}))
@@ -212,12 +168,6 @@ def test_the_upper_pod_gets_its_tolerations_only_while_nobody_else_writes() -> N
 
 
 # Keeping in step.
-
-
-def test_a_pod_in_step_needs_nothing() -> None:
-    """Nothing differs, nothing is written."""
-    pod = upper_pod(spec={"tolerations": TOLERANT})
-    assert kept(grounded(), pod, twin(pod)) == Decision()
 
 
 def test_tolerations_wait_for_a_status_that_is_written() -> None:
@@ -271,19 +221,6 @@ def test_the_generation_of_a_condition_is_the_one_that_is_below() -> None:
     assert found["observedGeneration"] == 2
 
 
-def test_a_refused_change_is_told_and_tried_again() -> None:
-    """In a condition and once in an event; the change itself comes after them."""
-    here = grounded()
-    here.problems[KEY] = DENIED
-    said, told, change = changing(here, **NEW_IMAGE).wanted
-    assert isinstance(told, EmitEvent)
-    assert (told.reason, told.about) == ("ChangeNotApplied", ABOVE)
-    assert told.message.endswith(DENIED.message)
-    (found,) = [one for one in body(said)["status"]["conditions"] if one["type"] == IN_STEP]
-    assert (found["status"], found["reason"]) == ("False", "Forbidden")
-    assert body(change)["spec"] == NEW_IMAGE
-
-
 def test_a_problem_of_old_is_not_said_of_a_pod_in_step() -> None:
     """It is about something that has come true since."""
     here = grounded()
@@ -322,31 +259,6 @@ def test_a_pod_without_notes_gets_them_with_its_next_change() -> None:
     (present,) = kept(grounded(), above, below).wanted
     assert isinstance(present, Present)
     assert present.manifest["metadata"]["annotations"].items() >= notes.items()
-
-
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_lower_pod_that_has_ended_is_not_changed(phase: str) -> None:
-    """It will never run again; its status comes up, and does not claim the new spec."""
-    (said,) = changing(grounded(), {"phase": phase}, **NEW_IMAGE).wanted
-    assert "observedGeneration" not in body(said)["status"]
-
-
-def test_a_lower_pod_that_is_ending_is_not_changed() -> None:
-    """Its status still counts."""
-    pod = upper_pod(spec={"tolerations": TOLERANT}, labels={"colour": "red"})
-    below = twin(
-        upper_pod(), {"phase": "Running"}, deletionTimestamp="2026-03-01T12:00:30Z", deletionGracePeriodSeconds=30
-    )
-    assert shapes(kept(grounded(), pod, below)) == [Patched]
-
-
-def test_without_its_lower_pod_a_pod_only_loses_its_readiness() -> None:
-    """Nobody knows more; and where it has none to lose, nothing is written."""
-    ready = [{"type": "Ready", "status": "True"}]
-    pod = upper_pod(status={"phase": "Running", "conditions": ready}, labels={"new": "x"})
-    (said,) = kept(grounded(), pod, None).wanted
-    assert body(said)["status"].keys() == {"conditions"}
-    assert kept(grounded(), upper_pod(), None) == Decision()
 
 
 @pytest.mark.parametrize("real", [True, False])

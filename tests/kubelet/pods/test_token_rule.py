@@ -37,10 +37,8 @@ from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, TokenRequest, TokenSecret
 from tensile.reconcile.plan import Plan
 from tensile.reconcile.rules import config, namespaces
-from tensile.reconcile.rules.claim_rule import key_of as claim_key
 from tensile.reconcile.rules.config import key_of as secret_key
-from tensile.reconcile.rules.service_accounts import key_of as account_key
-from tensile.reconcile.world import Key, Problem, World
+from tensile.reconcile.world import Problem, World
 
 RULE = TokenRule()
 KEY = key_of(A, "default", "web")
@@ -159,23 +157,6 @@ def test_only_with_the_uppers_identity_a_token_is_issued(more: str) -> None:
     assert list(RULE.keys(bound(more), A)) == []
 
 
-@pytest.mark.parametrize(
-    "pod",
-    [
-        {"spec": {}},
-        {"namespace": "kube-system"},
-        {"status": {"phase": "Failed"}},
-        {"status": {"phase": "Running"}},
-        {"deletionTimestamp": "2026-03-01T12:00:30Z"},
-    ],
-    ids=["mounts none", "excluded", "ended", "ran before", "ending"],
-)
-def test_a_pod_that_will_not_be_made_gets_no_token(pod: dict[str, Any]) -> None:
-    """Nothing is issued that nobody mounts."""
-    here = bound(**pod)
-    assert decided(RULE, key_of(A, pod.get("namespace", "default"), "web"), here)[0] == Decision()
-
-
 def test_a_pod_whose_place_is_taken_gets_no_token() -> None:
     """Nor one of a node that is not ours, or of a lower that left the topology."""
     here = bound()
@@ -196,32 +177,11 @@ def test_tokens_wait_for_their_namespace() -> None:
     assert decide(here) == Decision(depends_on=(namespaces.key_of(A, "default"),))
 
 
-LACKING = {
-    "a ConfigMap": ({"envFrom": [{"configMapRef": {"name": "c"}}]}, {}, secret_key(A, "default", "ConfigMap", "c")),
-    "a name to be held": (
-        {"envFrom": [{"secretRef": {"name": "s", "optional": True}}]}, {}, secret_key(A, "default", "Secret", "s"),
-    ),
-    "a claim": (
-        {}, {"volumes": [TOKEN, {"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]},
-        claim_key(A, "default", "d"),
-    ),
-    "an account": ({}, {"serviceAccountName": "other"}, account_key(A, "default", "other")),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("container", "spec", "key"), LACKING.values(), ids=LACKING)
-def test_tokens_are_asked_for_last(container: Manifest, spec: Manifest, key: Key) -> None:
+def test_tokens_wait_for_a_name_to_be_held() -> None:
     """For a pod that waits for another reason they would lie below for nothing."""
-    main = {"name": "main", "image": "app:1", **container}
-    here = bound(spec={**SPEC, "containers": [main], **spec})
-    assert decide(here) == Decision(depends_on=(key,))
-
-
-def test_no_tokens_are_asked_for_where_the_pod_is_never_made() -> None:
-    """It names what is not mirrored."""
-    source = {"kind": "VolumeSnapshot", "apiGroup": "snapshot.storage.k8s.io", "name": "s"}
-    scratch = {"name": "s", "ephemeral": {"volumeClaimTemplate": {"spec": {"dataSource": source}}}}
-    assert decide(bound(spec={**SPEC, "volumes": [TOKEN, scratch]})) == Decision()
+    main = {"name": "main", "image": "app:1", "envFrom": [{"secretRef": {"name": "s", "optional": True}}]}
+    here = bound(spec={**SPEC, "containers": [main]})
+    assert decide(here) == Decision(depends_on=(secret_key(A, "default", "Secret", "s"),))
 
 
 def test_no_tokens_are_asked_for_while_an_older_pod_has_the_place() -> None:
@@ -251,18 +211,6 @@ def test_without_the_uppers_authority_nothing_is_issued(data: dict[str, str] | N
 
 
 # Renewing.
-
-
-def test_tokens_that_are_good_are_left_alone_until_four_fifths_of_their_time() -> None:
-    """The next look is asked for then."""
-    here = bound()
-    held(here)
-    running(here)
-    assert decide(here) == Decision(requeue_after=2880.0)
-    here.now = NOW + timedelta(seconds=2879)
-    assert decide(here) == Decision(requeue_after=1.0)
-    here.now = NOW + timedelta(seconds=2880)
-    assert granted(here).reason == "its tokens are to be renewed"
 
 
 def test_a_renewal_that_is_refused_is_told_on_the_pod() -> None:
@@ -339,18 +287,6 @@ def test_a_missing_token_is_issued() -> None:
     here = bound()
     held(here)
     changed(here.lowers[A].secrets, NAME, lambda found: found["data"].pop("token"))
-    assert granted(here).ref == REF
-
-
-def test_a_running_pod_keeps_its_tokens_whatever_the_topology_says() -> None:
-    """It keeps its identity until it goes; and while it ends, it may still call."""
-    here = bound(HOME)
-    held(here)
-    running(here)
-    assert decide(here) == Decision(requeue_after=2880.0)
-    assert list(RULE.keys(here, A)) == [KEY]
-    here.now = NOW + timedelta(hours=1)
-    put(here.lowers[A].upper_pods, upper_pod(spec=SPEC, deletionTimestamp="2026-03-01T12:00:30Z"))
     assert granted(here).ref == REF
 
 

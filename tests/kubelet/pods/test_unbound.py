@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import pytest
 from worldkit import A, B, Manifest, decided, drop, lower_node, names, put, raised, reload, stored, thing, world
 
 from tensile.kubelet.pods.unbound import UnboundPodRule, key_of
 from tensile.objects import metadata
-from tensile.reconcile.desired import EmitEvent, Patched
-from tensile.reconcile.pods.scheduling import REQUIRED
+from tensile.reconcile.desired import Patched
 from tensile.reconcile.world import World
 
 RULE = UnboundPodRule()
@@ -54,11 +52,6 @@ def test_what_a_pod_lacks_of_tolerations_is_added() -> None:
     assert found.in_plan
 
 
-def test_what_has_time_until_the_pod_is_bound_costs_no_write_before() -> None:
-    """A pod that tolerates virtual nodes may be bound at any moment, and a write would only be in the way of that."""
-    assert wanted(ready(), waiting({"tolerations": [PROVIDER]})) == []
-
-
 def test_nobody_else_is_written_over() -> None:
     """The write holds only for this very pod as it was seen: it may be bound, or changed, in the meantime."""
     here = ready()
@@ -67,68 +60,10 @@ def test_nobody_else_is_written_over() -> None:
     assert found.patch.body["metadata"] == {"uid": entry.uid, "resourceVersion": str(entry.version)}
 
 
-def test_a_pod_that_the_webhook_prepared_needs_nothing() -> None:
-    """No write and no word, whatever it asks of lower nodes."""
-    given = waiting(PREPARED, annotations={"clusterSelector": '{"nodeSelector":{"gpu":"a"}}'})
-    assert wanted(ready(), given) == []
-
-
-REQUIRES = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu"}]}]}}}
-
-
-@pytest.mark.parametrize("spec", [{"nodeSelector": {"gpu": "a100"}}, {"affinity": REQUIRES}])
-def test_a_selector_that_no_virtual_node_meets_is_told(spec: Manifest) -> None:
-    """It cannot be changed any more: the author is told what to do."""
-    (told,) = wanted(ready(), waiting({**PREPARED, **spec}))
-    assert isinstance(told, EmitEvent)
-    assert (told.reason, told.uid, told.about.name) == ("WebhookMissed", "Pod-web", "web")
-    assert "webhook.enabled" in told.message
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {},
-        {"nodeSelector": {"clusterID": "nowhere"}},
-        {"nodeSelector": {"type": "virtual-kubelet"}},
-        {"nodeSelector": {"tier": "gold"}},
-        {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{}]}}}, "nodeSelector": {"clusterID": A}},
-    ],
-)
-def test_a_selector_that_is_none_of_the_webhooks_business_is_not_told(spec: Manifest) -> None:
-    """It asks for a virtual node that is not there, or for what one has."""
-    found = wanted(ready(f"name: {A}, node: {{labels: {{tier: gold}}}}"), waiting({**PREPARED, **spec}))
-    assert [one for one in found if isinstance(one, EmitEvent) and "tier" in spec.get("nodeSelector", {})] == []
-    if "affinity" not in spec:
-        assert found == []
-
-
 def test_nothing_is_said_before_there_is_a_virtual_node() -> None:
     """The engine has just begun: what no node has now, the first one may have."""
     here = world()
     assert wanted(here, waiting({**PREPARED, "nodeSelector": {"tier": "gold"}})) == []
-
-
-@pytest.mark.parametrize(
-    "pod",
-    [
-        waiting({"nodeName": "somewhere"}),
-        waiting(deletionTimestamp="2026-03-01T12:00:00Z"),
-        waiting(namespace="kube-system"),
-        waiting(namespace="hooks"),
-    ],
-)
-def test_pods_that_are_bound_or_ending_or_excluded_are_left_alone(pod: Manifest) -> None:
-    """The same namespaces as the webhook's."""
-    assert wanted(ready(more="webhook: {service: {namespace: hooks, name: webhook}}\n"), pod) == []
-
-
-@pytest.mark.parametrize("status", [{}, {"conditions": [{**STUCK, "reason": "SchedulingGated"}]}])
-def test_a_pod_that_the_scheduler_has_yet_to_look_at_is_left_alone(status: Manifest) -> None:
-    """It is about to be bound, and a write would only come in between."""
-    here, pod = ready(), {**waiting(), "status": status}
-    assert wanted(here, pod) == []
-    assert [*RULE.keys(here, A)] == []
 
 
 def test_a_pod_that_is_gone_is_nobodys_business() -> None:

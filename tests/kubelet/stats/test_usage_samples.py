@@ -92,8 +92,6 @@ def test_nothing_measured_is_nothing(read: Any) -> None:
         b"{}",
         orjson.dumps({"items": None}),
         body({"metadata": {"name": "n1"}}),
-        body({**node(), "timestamp": "yesterday"}),
-        body({**node(), "window": "soon"}),
         body({**node(), "usage": {"cpu": "much", "memory": "1"}}),
     ],
 )
