@@ -36,7 +36,7 @@ from tensile.kube.kubeconfig import MAX_BYTES, KubeconfigEntry, PEMSource, decod
 from tensile.kube.store import Cache
 from tensile.kube.strict_models import LONGEST_TOKEN, is_token
 from tensile.kube.tls import TLSMaterial
-from tensile.objects import SECRET, Manifest
+from tensile.objects import SECRET
 from tensile.text import shown
 from tensile.topology import SecretRef
 
@@ -329,25 +329,21 @@ def kubeconfig_in(secrets: Cache, ref: SecretRef) -> str:
     entry = secrets.get(ref.namespace, ref.name)
     if entry is None:
         raise AccessError(f"{_origin(ref)}: there is no such Secret", "create it, or correct kubeconfigSecret")
-    try:
-        return base64.b64decode(_value(entry.manifest(), ref), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        raise AccessError(f"{_origin(ref)}: not text in UTF-8", "put a kubeconfig there") from None
-
-
-def _origin(ref: SecretRef) -> str:
-    return f"Secret {ref.namespace}/{ref.name} of the upper cluster, key {ref.key}"
-
-
-def _value(secret: Manifest, ref: SecretRef) -> str:
-    data = secret.get("data") or {}
+    data = entry.manifest().get("data") or {}
     if not data.get(ref.key):
         keys = sorted(data)[:_MOST_NAMED]
         raise AccessError(
             f"{_origin(ref)}: nothing stands under that key (there are: {', '.join(keys) or 'none'})",
             "put the kubeconfig there, or name its key in kubeconfigSecret.key",
         )
-    return str(data[ref.key])
+    try:
+        return base64.b64decode(str(data[ref.key]), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise AccessError(f"{_origin(ref)}: not text in UTF-8", "put a kubeconfig there") from None
+
+
+def _origin(ref: SecretRef) -> str:
+    return f"Secret {ref.namespace}/{ref.name} of the upper cluster, key {ref.key}"
 
 
 def token_in(access: Access) -> str:

@@ -14,9 +14,9 @@ import asyncio
 import re
 import socket
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from aiohappyeyeballs import start_connection
+from aiohappyeyeballs import AddrInfoType, start_connection
 
 from tensile.errors import AccessError
 from tensile.kube.aio import aiohttp
@@ -73,15 +73,6 @@ class NotAServerAddress(OSError):
 
     def __init__(self) -> None:
         super().__init__(self.reason)
-
-
-class _Place(NamedTuple):
-    """An address that a name resolves to, in the form of getaddrinfo."""
-
-    family: int
-    sort: int
-    protocol: int
-    where: tuple[Any, ...]
 
 
 def read_server(server: str, where: str) -> ServerAddress:
@@ -181,21 +172,15 @@ async def connected(host: str, port: int) -> socket.socket:
     address costs no more than that, and only the first time. Raises OSError, and Misled if any address of the name is
     refused.
     """
-    places = await _places(host, port)
-    if not places:
+    found = await _addresses(host, port)
+    if not found:
         raise OSError(f"{host} has no address")
-    found = [(place.family, place.sort, place.protocol, "", place.where) for place in places]
     made = await start_connection(found, happy_eyeballs_delay=STAGGER, interleave=1)
-    if len(places) > 1:
-        _remember(host, port, made.getpeername()[0])
+    if len(found) > 1:
+        if len(_answered) >= _MOST_KNOWN:
+            _answered.clear()
+        _answered[host, port] = made.getpeername()[0]
     return made
-
-
-def _remember(host: str, port: int, address: str) -> None:
-    """Store an address, to try it first from now on."""
-    if len(_answered) >= _MOST_KNOWN:
-        _answered.clear()
-    _answered[host, port] = address
 
 
 class Resolver(aiohttp.abc.AbstractResolver):
@@ -208,28 +193,27 @@ class Resolver(aiohttp.abc.AbstractResolver):
         return [
             {
                 "hostname": host,
-                "host": place.where[0],
+                "host": where[0],
                 "port": port,
-                "family": place.family,
-                "proto": place.protocol,
+                "family": found,
+                "proto": protocol,
                 "flags": socket.AI_NUMERICHOST,
             }
-            for place in await _places(host, port, family)
+            for found, _, protocol, _, where in await _addresses(host, port, family)
         ]
 
     async def close(self) -> None:
         """Do nothing, as the resolver holds no resources."""
 
 
-async def _places(host: str, port: int, family: int = socket.AF_UNSPEC) -> list[_Place]:
-    """Return the addresses of a host, the one that worked last first.
+async def _addresses(host: str, port: int, family: int = socket.AF_UNSPEC) -> list[AddrInfoType]:
+    """Return the addresses of a host as getaddrinfo does, the one that worked last first.
 
     Raises OSError if it has none, or one that is refused.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
-    places = [_Place(family, sort, protocol, where) for family, sort, protocol, _, where in found]
-    if any(is_no_server(ip_address(place.where[0].partition("%")[0])) for place in places):
+    if any(is_no_server(ip_address(str(where[0]).partition("%")[0])) for *_, where in found):
         raise NotAServerAddress
     known = _answered.get((host, port))
-    return sorted(places, key=lambda place: place.where[0] != known)
+    return sorted(found, key=lambda one: one[4][0] != known)

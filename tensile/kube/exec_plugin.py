@@ -13,7 +13,7 @@ import asyncio
 import os
 import re
 import signal
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import DEVNULL
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -138,17 +138,15 @@ async def run_plugin(
     """Run a plugin with its input and return its output. Raises AccessError if it fails."""
     inherited = {name: environment[name] for name in _INHERITED if name in environment}
     variables = {**inherited, **{one.name: one.value for one in plugin.env}, "KUBERNETES_EXEC_INFO": asked}
-    name = shown(plugin.command)
-    _demand_program(plugin.command, f"{where}: the exec plugin {name}")
+    subject = f"{where}: the exec plugin {shown(plugin.command)}"
+    _demand_program(plugin.command, subject)
     try:
         async with asyncio.timeout(seconds):
-            return await _output(plugin, variables, f"{where}: the exec plugin {name}")
+            return await _output(plugin, variables, subject)
     except TimeoutError:
-        raise AccessError(f"{where}: the exec plugin {name} did not end in {seconds:g} s", "run it by hand") from None
+        raise AccessError(f"{subject} did not end in {seconds:g} s", "run it by hand") from None
     except (OSError, ValueError) as error:
-        raise AccessError(
-            f"{where}: the exec plugin {name} could not be started ({type(error).__name__})", "run it by hand"
-        ) from None
+        raise AccessError(f"{subject} could not be started ({type(error).__name__})", "run it by hand") from None
 
 
 def _demand_program(command: str, subject: str) -> None:
@@ -158,49 +156,40 @@ def _demand_program(command: str, subject: str) -> None:
 
 
 async def _output(plugin: ExecPlugin, variables: Mapping[str, str], subject: str) -> bytes:
-    """Start the program and read its output. After a failure no process of it is left.
+    """Start the program and return what it prints. After a failure no process of it is left.
 
     The pipe is our own: with a pipe of asyncio, a program counts as running until the pipe was read to its end.
     """
-    reader, pipe, end = await _pipe()
+    readable, writable = os.pipe()
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(readable, "rb"))
     try:
-        process = await _started(plugin, variables, end)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                plugin.command,
+                *plugin.args,
+                env=variables,
+                stdin=DEVNULL,
+                stdout=writable,
+                stderr=DEVNULL,
+                start_new_session=True,
+            )
+        finally:
+            os.close(writable)
         try:
             output = await _read(reader, subject)
             await process.wait()
         except BaseException:
-            await _end(process)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
             raise
     finally:
         pipe.close()
     if process.returncode:
         raise AccessError(f"{subject} failed with code {process.returncode}", "run it by hand")
     return output
-
-
-async def _pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
-    """Create a pipe. Return its readable end, the transport that closes it, and the descriptor of the writable end."""
-    readable, writable = os.pipe()
-    reader = asyncio.StreamReader()
-    protocol = asyncio.StreamReaderProtocol(reader)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(readable, "rb"))
-    return reader, transport, writable
-
-
-async def _started(plugin: ExecPlugin, variables: Mapping[str, str], output: int) -> Process:
-    """Start the program and close our copy of its output descriptor."""
-    try:
-        return await asyncio.create_subprocess_exec(
-            plugin.command,
-            *plugin.args,
-            env=variables,
-            stdin=DEVNULL,
-            stdout=output,
-            stderr=DEVNULL,
-            start_new_session=True,
-        )
-    finally:
-        os.close(output)
 
 
 async def _read(reader: asyncio.StreamReader, subject: str) -> bytes:
@@ -211,10 +200,3 @@ async def _read(reader: asyncio.StreamReader, subject: str) -> bytes:
         if len(output) > MOST:
             raise AccessError(f"{subject} printed more than {MOST} bytes", "run it by hand")
     return output
-
-
-async def _end(process: Process) -> None:
-    """Kill the program and all processes that it started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()

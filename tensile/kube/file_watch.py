@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -260,6 +261,15 @@ class _Survey(NamedTuple):
     dark: list[FileWatch]
 
 
+@dataclass
+class _Looked:
+    """The states of one watch's files: when its caller read them, when last reported, and in the last poll."""
+
+    given: FileStates
+    known: FileStates
+    last: FileStates
+
+
 class _Rounds:
     """The work of the thread, in rounds. Each round begins by finding out what to watch."""
 
@@ -274,9 +284,7 @@ class _Rounds:
         self._tell = tell
         self._edited = edited
         self._how = how
-        self._known: dict[FileWatch, FileStates] = {}
-        self._given: dict[FileWatch, FileStates] = {}
-        self._last: dict[FileWatch, FileStates] = {}
+        self._looked: dict[FileWatch, _Looked] = {}
         self._said: set[str] = set()
         self._missed: set[str] = set()
         """The targets of the last round that failed because one of them was gone."""
@@ -284,37 +292,31 @@ class _Rounds:
     def run(self) -> None:
         """Watch until there is nothing to watch."""
         while watches := self._turn():
+            before, self._looked = self._looked, {}
             for watch in watches:
-                if self._given.get(watch) is not (seen := watch.seen):
-                    self._given[watch] = self._known[watch] = self._last[watch] = seen
-            for gone in self._given.keys() - set(watches):
-                del self._given[gone], self._known[gone], self._last[gone]
+                seen, looked = watch.seen, before.get(watch)
+                self._looked[watch] = looked if looked and looked.given is seen else _Looked(seen, seen, seen)
             try:
                 self._round(watches)
+            except (OSError, RuntimeError) as error:
+                self._look_on(watches, str(error))
             except Exception as error:  # noqa: BLE001 - after any error the engine still notices changes
-                self._go_blind(f"{type(error).__name__}: please report this")
-                self._look_on(watches, _AGAIN)
+                self._look_on(watches, f"{type(error).__name__}: please report this")
 
     def _round(self, watches: Sequence[FileWatch]) -> None:
-        """Watch until the set of paths to watch changes."""
+        """Watch until the set of paths to watch changes. Raises OSError and RuntimeError where that is not possible."""
         survey = self._survey(watches)
         try:
             told = self._how.notify(sorted(survey.targets))
-        except (OSError, RuntimeError) as error:
-            is_new = survey.targets != self._missed
+        except FileNotFoundError:
+            if survey.targets == self._missed:
+                raise
             self._missed = survey.targets
-            if isinstance(error, FileNotFoundError) and is_new:
-                self._edited.wait(_STEP / 1000)
-                return
-            self._go_blind(str(error))
-            self._look_on(watches, _AGAIN)
+            self._edited.wait(_STEP / 1000)
             return
         try:
             self._compare(watches)
             self._attend(told, survey, watches)
-        except RuntimeError as error:
-            self._go_blind(str(error))
-            self._look_on(watches, _AGAIN)
         finally:
             told.close()
 
@@ -362,19 +364,21 @@ class _Rounds:
 
     def _compare(self, watches: Sequence[FileWatch]) -> None:
         """Report what changed before it was watched."""
-        self._note({watch for watch in watches if self._known[watch].again() != self._known[watch]})
+        self._note({watch for watch in watches if self._looked[watch].known.again() != self._looked[watch].known})
 
     def _note(self, watches: set[FileWatch]) -> None:
         """Report changes, to the oldest watch first. A later change is reported again."""
-        told = [watch for watch in self._given if watch in watches]
+        told = [watch for watch in self._looked if watch in watches]
         for watch in told:
-            self._known[watch] = self._last[watch] = self._given[watch].again()
+            looked = self._looked[watch]
+            looked.known = looked.last = looked.given.again()
         if told:
             self._tell(told)
 
-    def _look_on(self, watches: Sequence[FileWatch], seconds: float) -> None:
-        """Poll files for some seconds."""
-        for _ in range(int(seconds / self._how.look)):
+    def _look_on(self, watches: Sequence[FileWatch], why: str) -> None:
+        """Poll files for a while, as the system does not report changes."""
+        self._go_blind(why)
+        for _ in range(int(_AGAIN / self._how.look)):
             self._look(watches)
             if self._edited.wait(self._how.look):
                 return
@@ -383,8 +387,9 @@ class _Rounds:
         """Poll files once. Report those that changed and were the same in two polls since."""
         changed = set()
         for watch in watches:
-            before, self._last[watch] = self._last[watch], self._known[watch].again()
-            if before == self._last[watch] != self._known[watch]:
+            looked = self._looked[watch]
+            before, looked.last = looked.last, looked.known.again()
+            if before == looked.last != looked.known:
                 changed.add(watch)
         self._note(changed)
 

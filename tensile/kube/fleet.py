@@ -248,24 +248,17 @@ class OpenCluster:
             await settings.sleep(max(wait, error.retry_after if error else 0.0))
 
     async def _try_to_identify(self) -> ClusterError | None:
-        """Read the identity once. Return and record the error if it fails."""
-        try:
-            await self._identify()
-        except ClusterError as error:
-            self._failed(error)
-            return error
-        finally:
-            self.attempted.set()
-        return None
-
-    async def _identify(self) -> None:
-        """Read the identity once, with a time-out."""
+        """Read the identity once, with a time-out. Return and record the error if it fails."""
         patience = self._settings.patience
         try:
             async with asyncio.timeout(patience):
                 uid = await self.cluster.identify()
         except TimeoutError:
-            raise self.cluster.identity.suspect(f"no answer in {patience:g} s") from None
+            return self._failed(self.cluster.identity.suspect(f"no answer in {patience:g} s"))
+        except ClusterError as error:
+            return self._failed(error)
+        finally:
+            self.attempted.set()
         self.is_identified = True
         self._answered.set()
         self.denials.end(self, NAMESPACE)
@@ -273,9 +266,10 @@ class OpenCluster:
             _log.info("cluster answers", cluster=self.cluster.name or "upper", kube_system=uid)
             self._trouble = None
             self._wake_informers()
+        return None
 
-    def _failed(self, error: ClusterError) -> None:
-        """Record that the cluster does not prove its identity. Logged once for each type of error."""
+    def _failed(self, error: ClusterError) -> ClusterError:
+        """Record that the cluster does not prove its identity, and return the error. Logged once for each type."""
         if isinstance(error, Denied):
             self.denials.meet(self, NAMESPACE, error)
         if isinstance(error, WrongCluster) and not isinstance(self._trouble, WrongCluster):
@@ -286,6 +280,7 @@ class OpenCluster:
         self._trouble, before = error, self._trouble
         if before is None:
             self._wake_informers()
+        return error
 
     async def _reconnected(self) -> None:
         """Check the identity at once, as another access is used, and wake the informers."""

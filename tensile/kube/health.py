@@ -21,7 +21,7 @@ import structlog
 
 from tensile.errors import Denied, Unreachable
 from tensile.kube.credentials import Access
-from tensile.kube.limits import LogBudget
+from tensile.kube.limits import AT_ONCE, EVERY, KeyedTokenBuckets
 from tensile.objects import Kind
 
 NOT_CONTACTED = "not contacted yet"
@@ -228,7 +228,7 @@ class Denials:
     def __init__(self, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster or "upper"
         self._clock = clock
-        self._ration = LogBudget(clock)
+        self._lines: KeyedTokenBuckets[str] = KeyedTokenBuckets(AT_ONCE, EVERY, limit=1)
         self._met: dict[object, Denied] = {}
         self._since: dict[object, float] = {}
 
@@ -252,19 +252,23 @@ class Denials:
         met = self._met.get(who)
         if met is not None and met.doing == error.doing and self._clock() - self._since[who] < REWORDED:
             return
-        if str(error) not in self._said() and self._ration.take():
+        if str(error) not in self._said() and self._may_log():
             _log.warning("not allowed", cluster=self._cluster, kind=kind.name, error=str(error), advice=ADVICE)
         self._met[who], self._since[who] = error, self._clock()
 
     def end(self, who: object, kind: Kind) -> None:
         """Record that an informer is allowed to watch a kind."""
         met = self._met.pop(who, None)
-        if met is not None and str(met) not in self._said() and self._ration.take():
+        if met is not None and str(met) not in self._said() and self._may_log():
             _log.info("allowed again", cluster=self._cluster, kind=kind.name)
 
     def forget(self, who: object) -> None:
         """Remove an informer that has ended."""
         self._met.pop(who, None)
+
+    def _may_log(self) -> bool:
+        """Report whether another line may be written now, and count it."""
+        return self._lines.take(self._cluster, self._clock())
 
     def _said(self) -> set[str]:
         return {str(error) for error in self._met.values()}

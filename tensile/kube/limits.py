@@ -193,24 +193,6 @@ class LogThrottle:
         return True
 
 
-class LogBudget:
-    """Limits the log lines of one source whose messages vary: `AT_ONCE` at once, then one per `EVERY` seconds."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._left = float(AT_ONCE)
-        self._at = clock()
-
-    def take(self) -> bool:
-        """Report whether another line may be written now, and count it."""
-        now = self._clock()
-        self._left = min(self._left + (now - self._at) / EVERY, float(AT_ONCE))
-        self._at = now
-        may = self._left >= 1
-        self._left -= may
-        return may
-
-
 class TooLarge(Unreachable):
     """A cluster sent more than allowed."""
 

@@ -9,6 +9,7 @@ admitted before is displaced only when it is overdue.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
 
@@ -110,7 +111,9 @@ class ConnectionLimiter:
                 return None
             else:
                 self._changed.clear()
-                await _set_within(self._changed, _LOOK)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK):
+                        await self._changed.wait()
         guest = ClientConnection(self, origin, self.now())
         self._origins.setdefault(origin, {})[guest] = None
         self._size += 1
@@ -213,12 +216,3 @@ def _nothing() -> None:
 def _no_silence() -> IdleTime:
     """Return that nothing is awaited."""
     return IdleTime(0.0, heard=True)
-
-
-async def _set_within(event: asyncio.Event, seconds: float) -> None:
-    """Wait until an event is set, or the seconds have passed."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return

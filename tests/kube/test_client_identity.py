@@ -31,7 +31,7 @@ async def test_without_the_right_to_read_it_that_is_said(apiserver: Apiserver, c
 
 
 async def test_another_cluster_gets_nothing_at_all(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """Once another cluster answered, no call of any sort reaches it."""
+    """Once another cluster answered, no call of any sort reaches it; the right one is served again by itself."""
     await cluster.identify()
     apiserver.uid = "another"
     with pytest.raises(WrongCluster, match="another cluster answers"):
@@ -51,14 +51,6 @@ async def test_another_cluster_gets_nothing_at_all(apiserver: Apiserver, cluster
     assert {asked.sort for asked in apiserver.asked[before:]} == {"identity"}
     assert cluster.health.wrong
     assert cluster.health.unreachable_for(1e9) > 0
-
-
-async def test_the_right_cluster_is_served_again(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """When the first cluster is back, the next call goes through by itself."""
-    await cluster.identify()
-    apiserver.uid = "another"
-    with pytest.raises(WrongCluster):
-        await cluster.identify()
     apiserver.uid = UID
     await cluster.create(REF, pod("web", 1))
     assert not cluster.health.wrong
@@ -78,6 +70,16 @@ async def test_after_a_lost_connection_the_identity_is_checked_first(
     with pytest.raises(WrongCluster):
         await cluster.create(REF, {})
     assert [asked.sort for asked in apiserver.asked] == ["identity", "write", "identity"]
+
+
+async def test_after_a_broken_watch_the_identity_is_checked_first(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """The next watch, too, asks first who is there."""
+    await cluster.identify()
+    apiserver.play("watch", Stream().drop(), Stream().end())
+    with pytest.raises(Unreachable):
+        await anext(cluster.watch(POD, Selection(), "1", 60))
+    assert [seen async for seen in cluster.watch(POD, Selection(), "1", 60)] == []
+    assert [asked.sort for asked in apiserver.asked] == ["identity", "watch", "identity", "watch"]
 
 
 async def test_one_check_serves_all_that_wait(apiserver: Apiserver, cluster: HttpCluster) -> None:
@@ -112,16 +114,6 @@ async def test_an_error_of_the_server_to_a_write_is_no_silence(apiserver: Apiser
             await cluster.create(REF, {})
     assert cluster.health.error == ""
     assert cluster.health.unreachable_for(1e9) == 0.0
-
-
-async def test_a_broken_watch_is_a_lost_connection(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """The next watch, too, asks first who is there."""
-    await cluster.identify()
-    apiserver.play("watch", Stream().drop(), Stream().end())
-    with pytest.raises(Unreachable):
-        await anext(cluster.watch(POD, Selection(), "1", 60))
-    assert [seen async for seen in cluster.watch(POD, Selection(), "1", 60)] == []
-    assert [asked.sort for asked in apiserver.asked] == ["identity", "watch", "identity", "watch"]
 
 
 async def test_refusals_are_contact_and_failures_are_silence(apiserver: Apiserver) -> None:

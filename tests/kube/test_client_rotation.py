@@ -190,6 +190,39 @@ async def test_a_credential_that_is_not_accepted_is_silence(apiserver: Apiserver
         assert (cluster.health.unreachable_for(now[0]), cluster.credential_error) == (0.0, "")
 
 
+async def test_after_401_the_credential_is_read_anew_once(apiserver: Apiserver) -> None:
+    """An expired token costs one more request, for writes too, since nothing was done; a refused one is an error."""
+    cluster = HttpCluster("a", way(apiserver.port, "old", lambda: way(apiserver.port, "new")))
+    apiserver.play("write", UNAUTHORIZED)
+    await cluster.create(REF, {})
+    assert [shown(asked) for asked in apiserver.asked] == ["old", "new"]
+    assert cluster.endpoint().headers == {"Authorization": "Bearer new"}
+    apiserver.play("list", UNAUTHORIZED)
+    with pytest.raises(Unauthorized, match="read anew just before"):
+        await cluster.read(REF)
+    await cluster.close()
+    assert len(apiserver.of("list")) == 1
+
+
+async def test_many_refused_calls_renew_once(apiserver: Apiserver) -> None:
+    """When a token expires under load all waiting calls share one renewal."""
+    renewals = 0
+
+    async def renew() -> Access:
+        """Return the next token once all calls are under way with the one before."""
+        nonlocal renewals
+        renewals += 1
+        await apiserver.until("list", 5)
+        return way(apiserver.port, "new")
+
+    cluster = HttpCluster("a", replace(way(apiserver.port, "old"), renew=renew))
+    apiserver.play("list", *[UNAUTHORIZED] * 5)
+    await asyncio.gather(*(cluster.read(REF) for _ in range(5)))
+    await cluster.close()
+    assert [shown(asked) for asked in apiserver.asked] == ["old"] * 5 + ["new"] * 5
+    assert renewals == 1
+
+
 async def test_the_source_of_a_credential_is_asked_less_and_less_often(apiserver: Apiserver) -> None:
     """A plugin or file is not read with each of a thousand refusals; something accepted begins anew."""
     now, reads = [100.0], [0.0]
@@ -221,6 +254,9 @@ async def test_files_that_cannot_be_used_leave_the_way_as_it_is(apiserver: Apise
         await cluster.create(REF, pod("web", 1))
         assert [asked.sort for asked in apiserver.asked] == ["identity", "write"]
         assert cluster.health.unreachable_for(1e9) == 0.0
+        apiserver.play("write", UNAUTHORIZED)
+        with pytest.raises(Unauthorized, match=r"words about Unauthorized \(f:3:1: not valid YAML"):
+            await cluster.create(REF, {})
 
 
 async def test_a_refresh_without_news_costs_nothing(apiserver: Apiserver) -> None:
@@ -270,7 +306,9 @@ async def test_an_anchored_way_takes_other_credentials_for_its_server(apiserver:
     async with client(way(apiserver.port, "old"), anchored=True) as cluster:
         assert cluster.take(way(apiserver.port, "new")) == ""
         await cluster.create(REF, pod("web", 1))
-        assert "needs a restart" in cluster.take(way(1, "new"))
+        refused = cluster.take(way(1, "new"))
+        assert "names another server by now (http://127.0.0.1:1)" in refused
+        assert "needs a restart" in refused
         await cluster.create(REF, pod("web", 1))
         assert [shown(asked) for asked in apiserver.of("write")] == ["new", "new"]
         assert cluster.take(way(apiserver.port, "newer")) == ""

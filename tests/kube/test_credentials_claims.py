@@ -1,11 +1,10 @@
 """What is read out of our own credential: the namespace of the account that it is of."""
 
 import base64
-import ssl
-from collections.abc import Mapping
 
 import orjson
 import pytest
+from scripted import access_to
 
 from tensile.kube.credentials import Access, account_namespace, claims_of, token_in
 
@@ -18,20 +17,9 @@ def jwt(said: object) -> str:
     return f"{head}.{body}.signature"
 
 
-def access(headers: Mapping[str, str]) -> Access:
-    """Make an access with a credential."""
-
-    async def renew() -> Access:
-        """Never called."""
-        raise AssertionError
-
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return Access("k", "https://h:1", "h", 1, "", "h", tls, headers, renew)
-
-
 def of_token(token: str) -> Access:
     """Make an access by a token."""
-    return access({"Authorization": f"Bearer {token}"})
+    return access_to(1, {"Authorization": f"Bearer {token}"})
 
 
 def test_an_accounts_token_names_its_namespace() -> None:
@@ -66,7 +54,7 @@ def test_any_other_token_names_none(token: str) -> None:
 
 def test_a_certificate_names_none() -> None:
     """Its user has no namespace."""
-    assert (token_in(access({})), account_namespace(access({}))) == ("", "")
+    assert (token_in(access_to(1)), account_namespace(access_to(1))) == ("", "")
 
 
 def test_what_is_no_object_says_nothing() -> None:

@@ -99,10 +99,18 @@ async def test_a_denial_is_told_once_and_when_it_is_over() -> None:
     async with ground("roles") as here:
         with capture_logs() as logs:
             await here.tried(ROLE, 20)
-        assert [(one["event"], one["log_level"], one["kind"]) for one in told_of(logs)] == [
-            ("not allowed", "warning", "Role")
+        words = "upper: list Role: denied: words about Forbidden"
+        assert told_of(logs) == [
+            {
+                "event": "not allowed",
+                "log_level": "warning",
+                "cluster": "upper",
+                "kind": "Role",
+                "error": words,
+                "advice": ADVICE,
+            }
         ]
-        assert here.fleet[UPPER].denied == "upper: list Role: denied: words about Forbidden"
+        assert here.fleet[UPPER].denied == words
         here.server.closed.clear()
         here.server.play("watch", *[Stream().send(event("ADDED", pod("a", 30))) for _ in range(3)])
         with capture_logs() as logs:

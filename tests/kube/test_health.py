@@ -8,16 +8,10 @@ from tensile.kube.health import AccessProblem, ClusterIdentity, Health, SharedCl
 
 
 def test_a_cluster_is_silent_until_its_first_answer() -> None:
-    """Before anything was heard the time since the beginning counts."""
+    """Before that the time since the beginning counts, never below zero; contact clears trouble and is remembered."""
     health = Health(100.0)
-    assert health.unreachable_for(130.0) == 30.0
-    assert health.last_contact is None
-    assert health.error == "not contacted yet"
-
-
-def test_an_answer_ends_the_silence() -> None:
-    """Contact clears trouble and is remembered."""
-    health = Health(100.0)
+    assert (health.unreachable_for(130.0), health.unreachable_for(90.0)) == (30.0, 0.0)
+    assert (health.last_contact, health.error) == (None, "not contacted yet")
     health.silence(110.0, "refused")
     health.contact(120.0)
     assert (health.unreachable_for(500.0), health.error, health.last_contact) == (0.0, "", 120.0)
@@ -82,12 +76,6 @@ def test_a_cluster_that_goes_by_another_name_is_wrong_in_a_way_of_its_own() -> N
     health.refuse(3.0, "the same", shared=True)
     health.accept(4.0)
     assert (health.wrong, health.shared) == (False, False)
-
-
-def test_a_clock_that_steps_back_makes_no_negative_silence() -> None:
-    """The time is never below zero."""
-    health = Health(100.0)
-    assert health.unreachable_for(90.0) == 0.0
 
 
 def test_a_wrong_cluster_is_treated_like_one_that_is_away() -> None:

@@ -3,40 +3,14 @@
 from structlog.testing import capture_logs
 
 from tensile.errors import Denied
-from tensile.kube.health import ADVICE, REWORDED, Denials
+from tensile.kube.health import REWORDED, Denials
 from tensile.kube.limits import AT_ONCE
-from tensile.objects import POD, ROLE, UPPER
+from tensile.objects import ROLE
 
 
 def denied(words: str = "roles is forbidden", doing: str = "list Role", cluster: str = "lower-a") -> Denied:
     """Make a denial as the client gives it."""
     return Denied(words, cluster=cluster, doing=doing, status=403)
-
-
-def test_a_denial_names_cluster_kind_and_what_to_do() -> None:
-    """In one warning."""
-    with capture_logs() as logs:
-        Denials(UPPER).meet("one", ROLE, denied(cluster=UPPER))
-    assert logs == [
-        {
-            "event": "not allowed",
-            "log_level": "warning",
-            "cluster": "upper",
-            "kind": "Role",
-            "error": "upper: list Role: denied: roles is forbidden",
-            "advice": ADVICE,
-        }
-    ]
-
-
-def test_the_same_words_are_told_once_whoever_meets_them() -> None:
-    """Several lists of one kind lack one right, and each is tried again for ever."""
-    denials = Denials("lower-a")
-    with capture_logs() as logs:
-        for who in ("one", "two", "one", "two"):
-            denials.meet(who, POD, denied())
-    assert len(logs) == 1
-    assert denials.words == "lower-a: list Role: denied: roles is forbidden"
 
 
 def test_other_words_are_told_too() -> None:
@@ -79,17 +53,6 @@ def test_who_follows_no_more_is_forgotten_without_a_word() -> None:
         denials.forget("one")
         denials.forget("two")
     assert (logs, denials.words) == ([], "")
-
-
-def test_what_one_met_says_what_to_do_about_it() -> None:
-    """As an error of its own each time, for whoever waits for that list."""
-    denials = Denials("lower-a")
-    denials.meet("one", ROLE, denied())
-    found = denials.of("one")
-    assert isinstance(found, Denied)
-    assert str(found) == f"lower-a: list Role: denied: roles is forbidden: {ADVICE}"
-    assert found is not denials.of("one")
-    assert denials.of("two") is None
 
 
 def test_ever_other_words_of_one_denial_are_the_first() -> None:

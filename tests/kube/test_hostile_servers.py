@@ -4,9 +4,7 @@ import asyncio
 import gzip
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
-from itertools import repeat
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -18,18 +16,11 @@ import tensile
 from tensile.errors import Denied, Unreachable
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection
-from tensile.kube.limits import PAGE, REFUSAL, TooLarge
-from tensile.kube.rest import RequestPool
-from tensile.kube.wire import RequestLimits
 from tensile.objects import POD, Ref
 
 REF = Ref("a", POD, "default", "web")
 TOKEN = {"Authorization": "Bearer hunter2-do-not-show"}
 ROOT = Path(tensile.__file__).parent.parent
-GIGABYTE = 1 << 30
-BLOCK = bytes(1 << 18)
-UNREAD_AT_MOST = 32 << 20
-"""Bytes that a server gets rid of beyond what is read: the buffers of two sockets and of aiohttp, amply."""
 
 
 async def _read(cluster: HttpCluster) -> object:
@@ -119,108 +110,36 @@ async def test_no_proxy_and_no_password_of_the_environment_is_used(home: Path, p
     assert proxy.asked[0].headers["authorization"].startswith("Basic ")
 
 
-class Pouring:
-    """A server that answers everything with the same pieces; `sent` counts their bytes as they leave."""
-
-    def __init__(self, head: bytes, pieces: Callable[[], Iterator[bytes]], seconds: float = 0.0) -> None:
-        self.head = head
-        self.pieces = pieces
-        self.seconds = seconds
-        self.port = 0
-        self.sent = 0
-        self.ended = asyncio.Event()
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the one request of a connection."""
-        with suppress(ConnectionError):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 " + self.head + b"\r\n\r\n")
-            for piece in self.pieces():
-                writer.write(piece)
-                await writer.drain()
-                self.sent += len(piece)
-                await asyncio.sleep(self.seconds)
-        self.ended.set()
-        writer.transport.abort()
+PACKED = gzip.compress(orjson.dumps(pod("web", 1)))
 
 
-@asynccontextmanager
-async def pouring(poured: Pouring) -> AsyncIterator[RequestPool]:
-    """Serve it, and give connections to ask with; in the end it has noticed that nobody reads any more."""
-    pool = RequestPool()
-    async with await asyncio.start_server(poured.serve, "127.0.0.1", 0) as server:
-        poured.port = server.sockets[0].getsockname()[1]
-        async with asyncio.timeout(60):
-            yield pool
-            await pool.close()
-            await poured.ended.wait()
-
-
-def gigabyte() -> Iterator[bytes]:
-    """Return a gigabyte in pieces."""
-    return repeat(BLOCK, GIGABYTE // len(BLOCK))
-
-
-def in_chunks() -> Iterator[bytes]:
-    """Return a gigabyte as chunks of HTTP."""
-    return repeat(b"%x\r\n%b\r\n" % (len(BLOCK), BLOCK), GIGABYTE // len(BLOCK))
-
-
-JSON = b"\r\nContent-Type: application/json\r\n"
-LONG = {
-    "declared": (JSON + b"Content-Length: %d" % GIGABYTE, gigabyte),
-    "in chunks": (JSON + b"Transfer-Encoding: chunked", in_chunks),
-    "to the end": (JSON + b"Connection: close", gigabyte),
-}
-
-
-@pytest.mark.parametrize("form", LONG)
-async def test_a_gigabyte_is_read_as_far_as_its_bound(form: str) -> None:
-    """The connection ends there, and the server keeps the rest."""
-    head, pieces = LONG[form]
-    poured = Pouring(b"200 OK" + head, pieces)
-    async with pouring(poured) as pool:
-        with pytest.raises(TooLarge, match="an answer of more than 16 MiB"):
-            await pool.call(access_to(poured.port), "GET", "/x", {}, limits=RequestLimits(most=PAGE))
-    assert poured.sent < PAGE + UNREAD_AT_MOST
-
-
-@pytest.mark.parametrize("form", LONG)
-async def test_of_an_error_of_a_gigabyte_the_beginning_is_read(form: str) -> None:
-    """Its status counts."""
-    head, pieces = LONG[form]
-    poured = Pouring(b"500 Internal Server Error" + head, pieces)
-    async with pouring(poured) as pool:
-        found = await pool.call(access_to(poured.port), "GET", "/x", {})
-    assert (found.status, len(found.body)) == (500, REFUSAL)
-    assert poured.sent < UNREAD_AT_MOST
-
-
-PACKED = gzip.compress(bytes(64 << 20))
-
-
-@pytest.mark.parametrize("coding", ["gzip", "deflate"])
-async def test_nothing_is_unpacked(coding: str) -> None:
+async def test_nothing_is_unpacked(apiserver: Apiserver, cluster: HttpCluster) -> None:
     """Of what a server has packed, unasked, the packed bytes are the answer, which is no JSON."""
-    poured = Pouring(
-        b"200 OK" + JSON + b"Content-Encoding: %b\r\nContent-Length: %d" % (coding.encode(), len(PACKED)),
-        lambda: iter((PACKED,)),
-    )
-    async with pouring(poured) as pool:
-        assert (await pool.call(access_to(poured.port), "GET", "/x", {})).body == PACKED
-    async with pouring(poured):
-        cluster = HttpCluster("a", access_to(poured.port))
-        with pytest.raises(Unreachable, match="JSON"):
-            await cluster.read(REF)
-        await cluster.close()
+    apiserver.play("list", Answer(200, PACKED, {"Content-Encoding": "gzip"}))
+    with pytest.raises(Unreachable, match="JSON"):
+        await cluster.read(REF)
 
 
 @pytest.mark.parametrize("status", [b"200 OK", b"500 Internal Server Error"])
 async def test_a_body_that_drips_is_given_up_in_time(status: bytes) -> None:
     """A byte now and then is no progress: the time is for the whole answer, also for that of an error."""
-    poured = Pouring(status + JSON + b"Content-Length: %d" % GIGABYTE, lambda: repeat(b" ", GIGABYTE), seconds=0.02)
-    async with pouring(poured):
-        cluster = HttpCluster("a", access_to(poured.port), timeout=0.5)
+    ended = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Send an answer byte by byte, until nobody takes it."""
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n" % status)
+        with suppress(ConnectionError):
+            while not writer.is_closing():
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+        writer.transport.abort()
+        ended.set()
+
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
+        cluster = HttpCluster("a", access_to(server.sockets[0].getsockname()[1]), timeout=0.5)
         with pytest.raises(Unreachable, match="did not answer in time"):
             await cluster.create(REF, pod("web", 1))
         await cluster.close()
+        await ended.wait()

@@ -64,81 +64,29 @@ def test_tls_server_name_is_kept() -> None:
 
 
 REFUSED = {
-    "insecure-skip-tls-verify": (TOKEN, {"insecure-skip-tls-verify": True}, {}),
-    "proxy-url": (TOKEN, {"proxy-url": "http://proxy"}, {}),
-    "auth-provider": ({**TOKEN, "auth-provider": {"name": "gcp"}}, {}, {}),
-    "password": ({"password": SECRET}, {}, {}),
-    "username": ({"username": "u", "password": SECRET}, {}, {}),
-    "impersonation": ({**TOKEN, "as": "admin"}, {}, {}),
-    "as-groups": ({**TOKEN, "as-groups": ["system:masters"]}, {}, {}),
-    "must begin with https://": (TOKEN, {"server": "http://a"}, {}),
-    "write https://HOST:PORT": (TOKEN, {"server": "https://"}, {}),
-    "it has a user name or password in it": (TOKEN, {"server": f"https://u:{SECRET}@a"}, {}),
-    "is no plain address": (TOKEN, {"server": "https://[::1"}, {}),
-    "server must be text": (TOKEN, {"server": 6443}, {}),
-    "certificate-authority-data is not base64": (TOKEN, {"certificate-authority-data": f"%{SECRET}"}, {}),
-    "has no credential": ({}, {}, {}),
-    "belong together": ({"client-certificate": "c"}, {}, {}),
-    "token must be text": ({"token": 12345}, {}, {}),
-    "token is not one line": ({"token": f"a\n{SECRET}"}, {}, {}),
-    "exec must be a mapping": ({"exec": "run-me"}, {}, {}),
-    "users[0].user: must be a mapping": (None, {}, {}),
-    "tokenfile is not known": ({**TOKEN, "tokenfile": "t"}, {}, {}),
-    "no current-context": (TOKEN, {}, {"current-context": ""}),
-    "current-context: no context of that name is defined (of 1): define it, or name another": (
-        TOKEN,
-        {},
-        {"current-context": "nowhere"},
-    ),
-    "contexts[0].context.user: no user of that name is defined (of 0)": (TOKEN, {}, {"users": []}),
-    "contexts[0].context.cluster: no cluster of that name is defined": (TOKEN, {}, {"clusters": None}),
+    "clusters[0].cluster: server must be text": (TOKEN, {"server": 6443}, {}),
     "contexts[0].context: user is missing": (
         TOKEN,
         {},
         {"contexts": [{"name": "here", "context": {"cluster": "there"}}]},
     ),
-    "contexts[0] and contexts[1] have one name": (
+    "current-context: no context of that name is defined (of 1): define it, or name another": (
         TOKEN,
         {},
-        {"contexts": [{"name": "here", "context": {}}, {"name": "here", "context": {}}]},
+        {"current-context": "nowhere"},
     ),
 }
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_what_is_not_supported_is_refused_by_name(words: str) -> None:
-    """Every refusal says where and what, and never shows a secret."""
+def test_what_is_no_entry_is_refused_by_its_place(words: str) -> None:
+    """Every refusal says where and what; `test_hostile_kubeconfigs.py` has what else is refused."""
     user, cluster, top = REFUSED[words]
     with pytest.raises(AccessError) as refused:
         parse(kubeconfig(user, cluster, **top), None, "lower.kubeconfig")
+    assert str(refused.value).startswith("lower.kubeconfig: ")
     assert words in str(refused.value)
-    assert str(refused.value).startswith(("lower.kubeconfig: ", "lower.kubeconfig:"))
-    assert SECRET not in str(refused.value)
     assert isinstance(refused.value, TensileError)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a: b: c", 'f:1:5: not valid YAML: a ":" where no key can be'),
-        ("[" * 30_000, "f:1:33: nested deeper than 32 levels"),
-        ("".join(f"{' ' * n}a:\n" for n in range(40)), "nested deeper than 32 levels"),
-        ("x: !!python/object:os.system {}", "f:1:4: a tag"),
-        ("a: 1\n---\nb: 1\n", "f:2:1: a second document; put one kubeconfig in one file"),
-        ("a: {<<: {}}", "f:1:5: a merge key; write the fields out"),
-        ("- a", "no kubeconfig"),
-        ("", "no kubeconfig"),
-        ("kind: Secret", "expected kind Config"),
-        ("\x00", "U+0000 cannot stand here"),
-        ("a: " + "b" * (1 << 20), "larger than 1048576 bytes"),
-        ("d: 2026-99-99", "no current-context"),
-    ],
-)
-def test_what_is_no_kubeconfig_is_refused_without_harm(text: str, words: str) -> None:
-    """Broken, nested, tagged and huge files are errors with a place, not crashes."""
-    with pytest.raises(AccessError, match=r".") as refused:
-        parse(text, None, "f")
-    assert words in str(refused.value)
 
 
 @given(
@@ -171,14 +119,6 @@ def test_any_shape_is_read_or_refused(shape: object) -> None:
     """No structure of lists and mappings leads to another error than a refusal."""
     with suppress(AccessError):
         assert parse(yaml.safe_dump(shape), "here", "f").server.startswith("https://")
-
-
-def test_an_alias_bomb_is_not_unfolded() -> None:
-    """A few hundred bytes that stand for gigabytes are counted before anything is built."""
-    levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 12))
-    bomb = f"l0: &l0 [x]\n{levels}contexts: [{{name: *l11, context: {{}}}}]\n"
-    with pytest.raises(AccessError, match="more than 10000 values"):
-        parse(bomb, "here", "f")
 
 
 def test_an_entry_does_not_show_its_secrets() -> None:

@@ -29,14 +29,6 @@ def test_a_burst_is_whole_at_any_rate(seconds: float) -> None:
     assert [found.take("a", 1234.567) for _ in range(110)].count(True) == 100
 
 
-def test_a_quiet_key_has_its_whole_burst_again_and_no_more() -> None:
-    """However long it was quiet."""
-    found = allowances()
-    for _ in range(3):
-        found.take("a", 0.0)
-    assert [found.take("a", 1000.0) for _ in range(4)] == [True, True, True, False]
-
-
 def test_keys_do_not_share() -> None:
     """What one has used up is not missing to another."""
     found = allowances()
@@ -63,9 +55,3 @@ def test_no_more_pass_in_any_span_than_burst_and_rate_allow(times: list[float]) 
     for first in range(len(passed)):
         for last in range(first, len(passed)):
             assert last - first + 1 <= 3 + (passed[last] - passed[first]) / 10.0 + 1e-6
-
-
-@pytest.mark.parametrize("now", [0.0, 7.5])
-def test_a_key_that_was_never_used_has_a_token(now: float) -> None:
-    """At any time."""
-    assert allowances().left("a", now) == 0.0

@@ -233,15 +233,6 @@ def test_chunks_may_end_anywhere(cuts: list[int]) -> None:
     assert [(found.type, orjson.loads(found.raw)) for found in seen] == [(one["type"], one["object"]) for one in EVENTS]
 
 
-def test_an_object_of_megabytes_in_small_chunks_is_put_together() -> None:
-    """A line as long as etcd allows, in thousands of pieces, costs no more than its length."""
-    big = event("ADDED", pod("big", 5, data="x" * 3_000_000))
-    wire = orjson.dumps(big) + b"\n"
-    lines = WatchDecoder(DOING)
-    seen = [found for at in range(0, len(wire), 1000) for found in lines.feed(wire[at : at + 1000])]
-    assert [orjson.loads(found.raw) for found in seen] == [big["object"]]
-
-
 def test_an_unfinished_line_is_no_event() -> None:
     """What the connection's end cut off is not taken for an object."""
     assert WatchDecoder(DOING).feed(WIRE[: WIRE.index(b"\n")]) == []

@@ -5,7 +5,6 @@ import asyncio
 import orjson
 import pytest
 
-from tensile.errors import Unreachable
 from tensile.kube.limits import EMPTY_PAGES, PAGES, CacheLimit, TooLarge
 from tensile.kube.requests import FetchPage, Pager, TimeShare
 from tensile.kube.responses import Page, RequestInfo
@@ -120,13 +119,3 @@ async def test_what_is_kept_of_the_cluster_bounds_a_list_too() -> None:
     tally.add(50, 0)
     with pytest.raises(TooLarge, match="100 objects in all"):
         await pager(Collection(100), tally, allowance).all()
-
-
-async def test_what_cannot_be_read_is_said_with_its_words() -> None:
-    """It is the object's fault, whatever a reader stumbles over."""
-
-    async def ask(more: dict[str, str], *, spare: bool) -> Page:
-        return Page([b'{"letter":1}'], "7", "")
-
-    with pytest.raises(Unreachable, match="KeyError"):
-        await pager(ask).all()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
+from scripted import access_to
 
 from tensile.errors import Unreachable
 from tensile.kube.credentials import Access
@@ -68,17 +69,6 @@ async def wire(*answers: bytes, idle: float = IDLE_SECONDS) -> AsyncIterator[tup
         yield made, access_to(made.port), calls
         await calls.close()
         await asyncio.gather(*made.serving)
-
-
-def access_to(port: int) -> Access:
-    """Return an access without TLS and without a credential."""
-
-    async def renew() -> Access:
-        return access_to(port)
-
-    tls = ssl.create_default_context()
-    url = f"http://127.0.0.1:{port}"
-    return Access("test", url, "127.0.0.1", port, "", "127.0.0.1", tls, dict, renew)
 
 
 async def ask(calls: RequestPool, access: Access, method: str = "GET", body: bytes = b"") -> tuple[int, bytes]:

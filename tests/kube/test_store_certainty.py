@@ -25,19 +25,6 @@ def filled(*, remembers: int = 0) -> tuple[Cache, list[Delta]]:
     return cache, told
 
 
-def test_what_the_watch_saw_go_was_seen() -> None:
-    """So was what went by our own deletion; what a read finds missing was not."""
-    cache, _ = filled()
-    cache.remove(raw("a", 6))
-    assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Running", seen=True)
-    cache, _ = filled()
-    cache.confirm_deleted("ns", "a", "uid-a")
-    assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Running", seen=True)
-    cache, _ = filled()
-    cache.confirm_absent("ns", "a")
-    assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Running", seen=False)
-
-
 def test_a_deletion_of_ours_takes_its_own_object_only() -> None:
     """However late its answer comes: the watch may have told of a newer state, or of a successor."""
     cache, _ = filled()
@@ -53,6 +40,7 @@ def test_the_watch_makes_certain_what_a_read_found_and_says_so() -> None:
     """With what the object was in the end, to those who have heard that it is gone."""
     cache, told = filled()
     cache.confirm_absent("ns", "a")
+    assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Running", seen=False)
     told.clear()
     cache.remove(raw("a", 6, phase="Failed"))
     assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Failed", seen=True)
@@ -64,6 +52,7 @@ def test_nobody_is_told_twice_of_what_is_certain() -> None:
     """Our own deletions come back on the watch, thousands of them; so may that of another than a read found missing."""
     cache, told = filled()
     cache.confirm_deleted("ns", "a", "uid-a")
+    assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Running", seen=True)
     told.clear()
     cache.remove(raw("a", 6))
     assert told == []
@@ -121,25 +110,22 @@ def test_a_copy_doubts_the_same() -> None:
 
 
 def test_an_object_is_gone_for_good_whatever_has_its_name() -> None:
-    """Its going was seen, or another came after it; that a name is empty says nothing of any other object."""
+    """Its going was seen, or another came after it; that a name is empty says nothing of any other object.
+
+    An object that left the selection and came back is not gone.
+    """
     cache, _ = filled()
-    assert not cache.is_deleted("ns", "a", "uid-a")
-    cache.put(raw("a", 6, uid="second"))
+    cache.remove(raw("a", 5))
     assert cache.is_deleted("ns", "a", "uid-a")
-    cache.remove(raw("a", 7, uid="second"))
+    cache.put(raw("a", 6))
+    assert not cache.is_deleted("ns", "a", "uid-a")
+    cache.put(raw("a", 7, uid="second"))
+    assert cache.is_deleted("ns", "a", "uid-a")
+    cache.remove(raw("a", 8, uid="second"))
     assert cache.is_deleted("ns", "a", "second")
     assert not cache.is_deleted("ns", "a", "third")
-    cache.put(raw("a", 8, uid="third"))
+    cache.put(raw("a", 9, uid="third"))
     assert [cache.is_deleted("ns", "a", uid) for uid in ("second", "third")] == [True, False]
-
-
-def test_an_object_that_left_and_came_back_is_not_gone() -> None:
-    """Somebody took our label off it, and put it back."""
-    cache, _ = filled()
-    cache.remove(raw("a", 6))
-    assert cache.is_deleted("ns", "a", "uid-a")
-    cache.put(raw("a", 7))
-    assert not cache.is_deleted("ns", "a", "uid-a")
 
 
 def test_what_a_read_looked_for_and_did_not_find_is_gone() -> None:
@@ -178,17 +164,11 @@ def test_of_one_name_the_latest_that_are_gone_are_remembered() -> None:
 
 
 def test_last_words_are_those_of_the_watch() -> None:
-    """The object as it was when it went, not as it was last put."""
+    """The object as it was when it went, not as it was last put; once the name is taken, they were another's."""
     cache, _ = filled(remembers=1)
     assert cache.last("ns", "a") == b""
     cache.remove(raw("a", 6, phase="Succeeded"))
     assert cache.last("ns", "a") == raw("a", 6, phase="Succeeded")
-
-
-def test_last_words_go_when_the_name_is_taken_again() -> None:
-    """They were another object's."""
-    cache, _ = filled(remembers=1)
-    cache.remove(raw("a", 6))
     cache.put(raw("a", 7, uid="second"))
     assert cache.last("ns", "a") == b""
 
@@ -222,7 +202,13 @@ def test_what_a_restored_store_lacks_is_lost_until_something_is_known_of_it() ->
 
 
 def test_an_older_object_in_its_place_says_nothing_of_a_lost_one() -> None:
-    """The store had it before; whatever becomes of it, the later one is forgotten, until it is back or one is made."""
+    """The store had it before; whatever becomes of it, the later one is forgotten, until it is back or one is made.
+
+    What the restored store still has is not lost.
+    """
+    cache, _ = filled()
+    cache.take_over([cache.read(raw("a", 2))], 3, rewound=True)
+    assert not cache.is_lost("ns", "a")
     cache, _ = filled()
     cache.take_over([cache.read(raw("a", 2, uid="older"))], 3, rewound=True)
     for version in (4, 5):
@@ -233,13 +219,3 @@ def test_an_older_object_in_its_place_says_nothing_of_a_lost_one() -> None:
     assert cache.is_lost("ns", "a", "uid-a")
     cache.put(raw("a", 7, uid="made since"))
     assert not cache.is_lost("ns", "a", "uid-a")
-
-
-def test_what_another_list_lacks_is_not_lost() -> None:
-    """It was deleted while nobody looked; what a restored store still has is not lost either."""
-    cache, _ = filled()
-    cache.replace((), 7)
-    assert not cache.is_lost("ns", "a")
-    cache, _ = filled()
-    cache.take_over([cache.read(raw("a", 2))], 3, rewound=True)
-    assert not cache.is_lost("ns", "a")
