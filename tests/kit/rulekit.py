@@ -39,7 +39,7 @@ class Asked(NamedTuple):
         return found.problem.reason
 
     def heard(
-        self, here: World, cache: str, before: Entry | None, after: Entry | None, lower: str = A, delay: float = 0.0
+        self, here: World, cache: str, before: Entry | None, after: Entry | None, lower: str = A, *, delay: float = 0.0
     ) -> list[str]:
         """Return the names of the keys that a change in a cache concerns, after a delay in seconds."""
         routes = [route for route in self.rule.watches() if (route.cache, route.delay) == (cache, delay)]
