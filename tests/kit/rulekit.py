@@ -39,10 +39,17 @@ class Asked(NamedTuple):
         return found.problem.reason
 
     def heard(
-        self, here: World, cache: str, before: Entry | None, after: Entry | None, lower: str = A, *, delay: float = 0.0
+        self,
+        here: World,
+        cache: str,
+        before: Entry | None,
+        after: Entry | None,
+        lower: str = A,
+        *,
+        delay: float | None = None,
     ) -> list[str]:
-        """Return the names of the keys that a change in a cache concerns, after a delay in seconds."""
-        routes = [route for route in self.rule.watches() if (route.cache, route.delay) == (cache, delay)]
+        """Return the names of the keys that a change in a cache concerns: of all watches, or those with a delay."""
+        routes = [one for one in self.rule.watches() if one.cache == cache and delay in (None, one.delay)]
         found = [key for route in routes for key in route.keys(here, lower, Delta(before, after))]
         assert all((key.rule, key.lower) == (self.rule.name, lower) for key in found)
         return list(names(found))
