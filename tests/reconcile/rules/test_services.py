@@ -114,21 +114,13 @@ def test_nothing_is_decided_on_half_a_picture(missing: str) -> None:
         ({"sessionAffinity": "ClientIP"}, [("replace", "/spec/sessionAffinity")]),
         ({"publishNotReadyAddresses": True}, [("add", "/spec/publishNotReadyAddresses")]),
         ({"ipFamilyPolicy": "RequireDualStack"}, [("replace", "/spec/ipFamilyPolicy")]),
-        ({"selector": {"app": "else"}}, None),
-        ({"ports": [{**PORTS[0], "nodePort": 30_000}], "type": "LoadBalancer"}, None),
-        ({"externalIPs": ["1.2.3.4"], "trafficDistribution": "PreferClose", "loadBalancerClass": "x"}, None),
     ],
 )
-def test_a_change_above_comes_down_if_it_means_anything_below(
-    spec: dict[str, Any], found: list[tuple[str, str]] | None
-) -> None:
-    """Where the pods are chosen, and how the upper cluster is entered, is the upper cluster's."""
+def test_a_change_above_comes_down(spec: dict[str, Any], found: list[tuple[str, str]]) -> None:
+    """Of what means anything below (test_services_spec.py)."""
     here = done(exposed())
     edited(here.upper.more[SERVICE], "web", **spec)
-    if found is None:
-        assert planned(here) == Plan(())
-    else:
-        assert operations(here) == found
+    assert operations(here) == found
 
 
 @pytest.mark.parametrize(
@@ -155,32 +147,14 @@ def test_labels_follow_and_those_of_others_stay() -> None:
     assert operations(here) == [("add", "/metadata/labels/tier"), ("remove", "/metadata/labels/team")]
 
 
-@pytest.mark.parametrize(
-    ("above", "there"),
-    [
-        ({}, {"selector": {"app": "web"}}),
-        ({"clusterIP": "None"}, {}),
-        ({}, {"clusterIP": "None"}),
-    ],
-    ids=["a selector below", "headless above", "headless below"],
-)
-def test_one_that_cannot_become_what_it_should_is_made_anew(above: dict[str, Any], there: dict[str, Any]) -> None:
-    """Whose slices are of Kubernetes' making, or whose address cannot change."""
+def test_one_that_cannot_become_what_it_should_is_made_anew() -> None:
+    """For a selector below, Kubernetes makes slices of its own; what else cannot change is in test_services_spec.py."""
     here = done(exposed())
-    edited(here.upper.more[SERVICE], "web", **above)
-    edited(here.lowers[A].more[SERVICE], "web", **there)
+    edited(here.lowers[A].more[SERVICE], "web", selector={"app": "web"})
     step = the_step(here)
     assert (step.verb, step.uid, step.requested) == ("delete", "below-Service-web", True)
     drop(here.lowers[A].more[SERVICE], "web")
     assert the_step(here).verb == "create"
-
-
-def test_a_service_that_becomes_headless_by_way_of_a_name_is_changed() -> None:
-    """One that has another's name has no address that could not change."""
-    here = done(exposed())
-    edited(here.lowers[A].more[SERVICE], "web", type="ExternalName", externalName="a.example")
-    edited(here.upper.more[SERVICE], "web", clusterIP="None")
-    assert ("add", "/spec/clusterIP") in operations(here)
 
 
 def test_the_apiservers_own_service_stays_above() -> None:
