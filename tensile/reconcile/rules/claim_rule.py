@@ -138,10 +138,7 @@ def _not_its(key: Key, found: Entry, claim: Entry, world: World) -> Decision:
         return _told_here(key, claim, world)
     ref = Ref(lower.name, CLAIM, found.namespace, found.name)
     why = claims.misfit(found, claim, lower) or f"volume {claim.facts.volume} is of another claim of that name"
-    problem = conflict(ref, why)
-    if _is_waited_for(claim, lower, world):
-        return Decision(claims.given_up(claim.manifest(), problem), problem=problem)
-    return Decision(claims.told_above(claim.manifest(), None, problem, world.now), problem=problem)
+    return _blocked(claim, conflict(ref, why), lower, world)
 
 
 def _here(key: Key, claim: Entry, found: Entry | None, copy: Entry | None, world: World) -> Decision:
@@ -265,6 +262,13 @@ def _is_waited_for(claim: Entry, lower: LowerWorld, world: World) -> bool:
     return claims.is_selected(claim) and not claims.users(lower, claim, world.topology.exclude_namespaces)
 
 
+def _blocked(claim: Entry, problem: Problem, lower: LowerWorld, world: World) -> Decision:
+    """Let the upper scheduler choose another node for a claim while it can, else report the problem on the claim."""
+    if _is_waited_for(claim, lower, world):
+        return Decision(claims.given_up(claim.manifest(), problem), problem=problem)
+    return Decision(claims.told_above(claim.manifest(), None, problem, world.now), problem=problem)
+
+
 def _vanished(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decision:
     """Report that the data of a claim are gone in the lower cluster, once that is certain."""
     ref = Ref(lower.name, CLAIM, lower.namespace(key.namespace), key.name)
@@ -274,7 +278,7 @@ def _vanished(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decisi
         f"claim {ref.namespace}/{ref.name} with the data is gone in lower cluster {lower.name}, or not marked as ours"
     )
     problem = Problem("LowerClaimLost", f"{lost}; to begin anew with an empty volume, delete the claim above")
-    return Decision(claims.told_above(claim.manifest(), None, problem, world.now), problem=problem)
+    return _blocked(claim, problem, lower, world)
 
 
 def _elsewhere(key: Key, claim: Entry, copy: Entry | None, world: World) -> Decision:
@@ -353,13 +357,7 @@ def _in_the_way(key: Key, claim: Entry, volume: str, world: World) -> Decision:
     name = f"claim {lower.namespace(key.namespace)}/{key.name} in lower cluster {lower.name}"
     kept = f" for volume {volume}" if volume else ""
     problem = Problem("ClaimRetained", f"{name} holds the data of an earlier claim{kept}; remove it there, or rename")
-    waited = _is_waited_for(claim, lower, world)
-    wanted = (
-        claims.given_up(claim.manifest(), problem)
-        if waited
-        else claims.told_above(claim.manifest(), None, problem, world.now)
-    )
-    return Decision(wanted, problem=problem)
+    return _blocked(claim, problem, lower, world)
 
 
 def _needed(key: Key, world: World) -> Problem | None:

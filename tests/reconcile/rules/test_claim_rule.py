@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from rulekit import Asked
 from storagekit import (
     KEY,
     RULE,
@@ -25,6 +26,7 @@ from worldkit import (
     STRANGER,
     A,
     B,
+    changed,
     decided,
     drop,
     lose,
@@ -41,7 +43,6 @@ from tensile.names import LOWER, LOWER_CLAIM_UID, OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import CLAIM, UPPER, VOLUME, Manifest, Ref, metadata
 from tensile.reconcile.plan import Plan
 from tensile.reconcile.pods.references import Reference
-from tensile.reconcile.rules import namespaces
 from tensile.reconcile.rules.claim_rule import lower_claim, missing
 from tensile.reconcile.rules.claims import SELECTED_NODE
 from tensile.reconcile.world import Problem, World
@@ -99,28 +100,20 @@ def test_all_that_a_claim_asks_for_goes_down(field: str) -> None:
 
 
 def test_a_claim_goes_down_with_a_pod_that_was_bound_regardless() -> None:
-    """Where the upper scheduler takes no notice of volumes."""
+    """Where the upper scheduler takes no notice of volumes. Where it goes is noted first, for an engine after us."""
     here = ground()
     above(here, claim())
     assert planned(here) == Plan(())
     bound(here)
     noted, made = planned(here).steps
-    assert (noted.verb, noted.ref, noted.uid, noted.body) == ("patch", ABOVE, "claim-data", None)
+    assert (noted.verb, noted.ref, noted.uid) == ("patch", ABOVE, "claim-data")
+    assert noted.patch is not None
+    assert noted.patch.body["metadata"]["annotations"] == {LOWER: A}
+    assert {"uid", "resourceVersion"} <= noted.patch.body["metadata"].keys()
     assert (made.verb, made.ref.cluster) == ("create", A)
     above(here, claim(annotations={LOWER: A}))
     assert the_step(here).verb == "create"
     assert LOWER not in metadata(the_step(here).body or {})["annotations"]
-
-
-def test_where_it_goes_is_noted_above_first() -> None:
-    """An engine that comes after us, while that lower does not answer, makes it nowhere else."""
-    here = ground()
-    above(here, claim())
-    bound(here)
-    noted = planned(here).steps[0]
-    assert noted.patch is not None
-    assert noted.patch.body["metadata"]["annotations"] == {LOWER: A}
-    assert {"uid", "resourceVersion"} <= noted.patch.body["metadata"].keys()
 
 
 def test_the_claim_of_an_ephemeral_volume_never_goes_down() -> None:
@@ -128,15 +121,6 @@ def test_the_claim_of_an_ephemeral_volume_never_goes_down() -> None:
     here = ground()
     above(here, claim(node=A, ownerReferences=[{"kind": "Pod", "name": "web", "controller": True}]))
     assert planned(here) == Plan(())
-
-
-def test_a_claim_waits_for_its_namespace() -> None:
-    """Which is made for it."""
-    here = ground()
-    drop(here.lowers[A].namespaces, "default", "")
-    above(here, claim(node=A))
-    decision, found = decided(RULE, KEY, here)
-    assert (decision.depends_on, found.steps) == ((namespaces.key_of(A, "default"),), ())
 
 
 def test_nothing_is_made_for_a_node_that_is_not_ours() -> None:
@@ -148,22 +132,6 @@ def test_nothing_is_made_for_a_node_that_is_not_ours() -> None:
     drop(here.upper.nodes, A, "")
     put(here.upper.nodes, thing("Node", A, ""))
     assert planned(here) == Plan(())
-
-
-def test_labels_follow_and_size_follows_once_it_is_bound() -> None:
-    """Kubernetes refuses another size before."""
-    here = ground()
-    grown = claim(volume="pvc-claim-data", size="2Gi", labels={"app": "db"})
-    above(here, grown)
-    volumes(here, volume(grown))
-    below(here, copy(claim()))
-    assert [one["path"] for one in the_step(here).operations] == ["/metadata/labels/app"]
-    below(here, copy(claim(labels={"app": "db"}), "1Gi"))
-    (step,) = [step for step in planned(here).steps if step.ref == REF]
-    assert (step.uid, step.operations) == (
-        "below-claim-data",
-        ({"op": "replace", "path": "/spec/resources/requests/storage", "value": "2Gi"},),
-    )
 
 
 def test_a_claim_of_others_is_a_conflict() -> None:
@@ -186,43 +154,6 @@ def test_a_refused_claim_is_given_back_to_the_scheduler() -> None:
     assert (patch.ref, patch.uid, reason(here)) == (ABOVE, "claim-data", "Forbidden")
     here.problems[KEY] = Problem("ClaimElsewhere", "an earlier finding")
     assert the_step(here).verb == "create"
-
-
-def test_a_refused_claim_of_a_bound_pod_is_tried_on() -> None:
-    """And its status says why it is not there."""
-    here = ground()
-    above(here, claim(node=A))
-    bound(here)
-    here.problems[KEY] = DENIED
-    assert [(step.verb, step.ref.cluster, step.subresource) for step in planned(here).steps] == [
-        ("patch", UPPER, "status"),
-        ("create", UPPER, ""),
-        ("create", A, ""),
-    ]
-
-
-def test_a_claim_with_data_that_went_below_is_not_made_again() -> None:
-    """An empty volume must not pass for the data; that it is gone is read at quorum first."""
-    here = ground()
-    settled_claim(here)
-    lose(here.lowers[A].more[CLAIM], "data")
-    assert the_step(here).verb == "confirm"
-    here.lowers[A].more[CLAIM].confirm_absent("default", "data")
-    assert reason(here) == "LowerClaimLost"
-
-
-def test_a_volume_that_was_lost_below_is_told_above() -> None:
-    """Kubernetes says it of the lower claim; above all would look well."""
-    here = ground()
-    made = settled_claim(here)
-    below(here, copy(made, phase="Lost"))
-    found = planned(here)
-    assert found.problem is not None
-    assert found.problem.reason == "LowerVolumeLost"
-    assert [(step.ref.kind.name, step.subresource) for step in found.steps] == [
-        ("PersistentVolumeClaim", "status"),
-        ("Event", ""),
-    ]
 
 
 def test_a_bound_claim_names_the_node_of_its_volume() -> None:
@@ -379,22 +310,6 @@ def test_a_copy_with_a_volume_is_never_ended_here(*, named: bool, one: Manifest)
     assert planned(here) == Plan(())
 
 
-def test_a_new_claim_does_not_get_the_data_of_an_old_one() -> None:
-    """It is told of what stands in its way, and the scheduler may choose another node."""
-    here = ground()
-    old = claim(volume="pvc-claim-data")
-    below(here, copy(old, "1Gi"))
-    volumes(here, volume(old, phase="Released", policy="Retain"))
-    above(here, claim(node=A, uid="second"))
-    found = planned(here)
-    assert found.problem is not None
-    assert found.problem.reason == "ClaimRetained"
-    assert "for volume pvc-claim-data" in found.problem.message
-    assert [step.ref.kind.name for step in found.steps] == ["Event", "PersistentVolumeClaim"]
-    bound(here)
-    assert [step.subresource for step in planned(here).steps] == ["status", ""]
-
-
 def test_a_new_claim_waits_while_the_old_one_goes() -> None:
     """With the policy Delete its place is free in a moment."""
     here = ground()
@@ -503,3 +418,64 @@ def test_a_copy_of_another_owner_is_not_ours_to_end() -> None:
     here = ground()
     below(here, marked(copy(claim()), "claim-data", STRANGER))
     assert planned(here) == Plan(())
+
+
+# Which changes concern which keys.
+
+heard = Asked(RULE, KEY).heard
+
+
+def test_every_claim_that_is_used_chosen_or_copied_has_a_key() -> None:
+    """Once."""
+    here = ground()
+    above(here, claim("chosen", node=A), claim("idle"), claim())
+    bound(here)
+    below(here, copy(claim()), copy(claim("left")))
+    assert list(names(RULE.keys(here, A))) == ["default/chosen", "default/data", "default/left"]
+    assert list(RULE.keys(here, B)) == []
+
+
+def test_a_claim_above_concerns_the_lower_that_has_to_do_with_it() -> None:
+    """Also the one whose node was chosen before."""
+    here = ground()
+    before, after = above(here, claim(node=A)), above(here, claim(node=B))
+    assert heard(here, "upper.PersistentVolumeClaim", before, after) == ["default/data"]
+    assert heard(here, "upper.PersistentVolumeClaim", before, after, B) == ["default/data"]
+    assert heard(here, "upper.PersistentVolumeClaim", after, after) == []
+    bound(here)
+    assert heard(here, "upper.PersistentVolumeClaim", after, after) == ["default/data"]
+
+
+def test_a_volume_above_concerns_its_claim_where_that_is_known() -> None:
+    """It says where the claim lives."""
+    here = ground()
+    made = settled_claim(here)
+    entry = here.upper.more[VOLUME].get("", "pvc-claim-data")
+    assert heard(here, "upper.PersistentVolume", None, entry) == ["default/data"]
+    assert heard(here, "upper.PersistentVolume", None, entry, B) == []
+    bound(here, lower=B)
+    assert heard(here, "upper.PersistentVolume", entry, None, B) == ["default/data"]
+    assert made["metadata"]["name"] == "data"
+
+
+def test_pods_concern_the_claims_that_they_begin_or_cease_to_use() -> None:
+    """A pod that goes on using one concerns nothing, until it has ended."""
+    here = ground()
+    pod = bound(here)
+    ended = changed(here.lowers[A].upper_pods, "web", _end)
+    assert heard(here, "upper_pods", None, pod) == heard(here, "upper_pods", pod, None) == ["default/data"]
+    assert heard(here, "upper_pods", pod, pod) == []
+    assert heard(here, "upper_pods", pod, ended) == ["default/data"]
+    assert heard(here, "pods", pod, None) == ["default/data"]
+    assert heard(here, "pods", None, pod) == []
+
+
+def _end(pod: Manifest) -> None:
+    pod["status"]["phase"] = "Succeeded"
+
+
+def test_a_claim_below_concerns_itself() -> None:
+    """Whether it comes or goes."""
+    here = ground()
+    entry = below(here, copy(claim()))
+    assert heard(here, "PersistentVolumeClaim", entry, None) == ["default/data"]

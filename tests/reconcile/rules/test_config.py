@@ -1,9 +1,13 @@
-"""Copies of ConfigMaps and Secrets: below before the pod, kept in step, gone with the last one that refers to them."""
+"""ConfigMaps and Secrets that pods refer to, and names that are held because the upper cluster does not have them.
+
+What all mirrored kinds share is in test_mirror.py; how content follows, in the scenarios config_map_* and optional_*.
+"""
 
 from copy import deepcopy
 from typing import Any
 
 import pytest
+from rulekit import Asked
 from worldkit import (
     OWNER_HERE,
     STRANGER,
@@ -11,7 +15,6 @@ from worldkit import (
     B,
     changed,
     config_map,
-    decided,
     drop,
     home,
     lose,
@@ -20,6 +23,7 @@ from worldkit import (
     put,
     raised,
     referring,
+    reload,
     secret,
     thing,
     twin,
@@ -28,293 +32,76 @@ from worldkit import (
     written,
 )
 
-from tensile.kube.store import Cache, Delta, Entry
-from tensile.names import OWNER
-from tensile.objects import CONFIG_MAP, EVENT, SECRET, Kind, Manifest, Ref
-from tensile.reconcile.plan import Plan, Step
+from tensile.kube.store import Cache, Entry
+from tensile.names import LEGACY, NO_ORIGINAL, OWNER, UPPER_UID
+from tensile.objects import CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Kind, Manifest, Ref, annotations, labels
+from tensile.reconcile.plan import Plan
 from tensile.reconcile.pods.references import Reference, copy_of
-from tensile.reconcile.rules import config, namespaces
-from tensile.reconcile.rules.config import NAME, key_of, missing
-from tensile.reconcile.world import Key, LowerWorld, Problem, World
+from tensile.reconcile.rules import config, namespaces, service_accounts
+from tensile.reconcile.rules.config import LIMIT, LOOK_AGAIN, key_of, missing
+from tensile.reconcile.world import Key, Problem, World
 
-RULE = config.RULE
-KEY = key_of(A, "default", "ConfigMap", "settings")
-SECRET_KEY = key_of(A, "default", "Secret", "password")
-REF = Ref(A, CONFIG_MAP, "default", "settings")
-SPEC = referring(config_maps=["settings"], secrets=["password"])
+KINDS = {"ConfigMap": CONFIG_MAP, "Secret": SECRET}
+TOKEN = "kubernetes.io/service-account-token"
 DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "d", "controller": True}]
 
 
-def bound(**pod: Any) -> World:
-    """Make a world where a pod that refers to settings and password is bound to lower-a, and both are there above."""
-    here = world()
+def key(kind: str = "Secret", name: str = "thing", lower: str = A) -> Key:
+    """Return the key of a name in namespace default."""
+    return key_of(lower, "default", kind, name)
+
+
+ASKED = Asked(config.RULE, key())
+planned, the_step = ASKED.plan, ASKED.step
+
+
+def naming(kind: str = "Secret", *, optional: bool = True, name: str = "thing") -> Manifest:
+    """Make the spec of a pod that refers to a name by a volume."""
+    of = {"config_maps" if kind == "ConfigMap" else "secrets": [name]}
+    return referring(**of, optional=optional)
+
+
+def bound(spec: Manifest | None = None, more: str = "", **pod: Any) -> World:
+    """Make a world where a pod that can do without Secret `thing` is bound to lower-a; nothing of that name exists."""
+    here = world(more=more)
     raised(here)
-    home(here)
-    put(here.lowers[A].upper_pods, upper_pod(**({"spec": SPEC} | pod)))
-    put(here.upper.config_maps, config_map("settings"))
-    put(here.upper.secrets, secret("password"))
+    home(here, namespace=pod.get("namespace", "default"))
+    put(here.lowers[A].upper_pods, upper_pod(spec=naming() if spec is None else spec, **pod))
     return here
 
 
-def copied(here: World) -> World:
-    """Put the copies below, as the engine makes them."""
-    for above, below in zip((here.upper.config_maps, here.upper.secrets), _copies(here.lowers[A]), strict=True):
-        for entry in above:
-            made = copy_of(deepcopy(entry.manifest()), OWNER_HERE, entry.namespace)
-            made["metadata"]["uid"] = f"below-{entry.uid}"
-            put(below, written(made))
+def needing(**pod: Any) -> World:
+    """Make a world where a pod that needs Secret `thing` and ConfigMap `settings` is bound; the upper has both."""
+    spec = referring(config_maps=["settings"], secrets=["thing"])
+    here = bound(spec, **pod)
+    put(here.upper.secrets, secret("thing", namespace=pod.get("namespace", "default")))
+    put(here.upper.config_maps, config_map())
     return here
 
 
-def _copies(lower: LowerWorld) -> tuple[Cache, Cache]:
-    return lower.config_maps, lower.secrets
+def caches(here: World, kind: str = "Secret") -> tuple[Cache, Cache]:
+    """Return the caches of a kind, above and below."""
+    above, below = here.upper.cache(KINDS[kind]), here.lowers[A].below(KINDS[kind])
+    assert above is not None
+    assert below is not None
+    return above, below
 
 
-def planned(here: World, key: Key = KEY) -> Plan:
-    """Plan a key."""
-    return decided(RULE, key, here)[1]
+def carried_out(here: World, of: Key | None = None) -> Entry | None:
+    """Do the one step of a plan in lower-a, as a cluster would, and give what stands there then."""
+    step = the_step(here, of)
+    below = caches(here, step.ref.kind.name)[1]
+    if step.verb == "delete":
+        drop(below, step.ref.name)
+        return None
+    assert step.verb == "create"
+    made = deepcopy(step.body) or {}
+    return put(below, written({**made, "metadata": {**made["metadata"], "uid": f"below-{below.version}"}}))
 
 
-def the_step(here: World, key: Key = KEY) -> Step:
-    """Return the one step of a plan that has no problem."""
-    found = planned(here, key)
-    assert found.problem is None
-    (step,) = found.steps
-    return step
-
-
-def test_what_a_pod_refers_to_is_copied() -> None:
-    """With its content, its labels and our marks; and what the upper cluster made for itself stays there."""
-    here = bound()
-    step = the_step(here)
-    assert (step.verb, step.ref, step.reason) == ("create", REF, "pods on node lower-a refer to it")
-    assert step.body == copy_of(config_map("settings"), OWNER_HERE, "default")
-
-
-def test_a_secret_is_copied_with_its_type() -> None:
-    """A type is checked at creation, and cannot be changed."""
-    body = the_step(bound(), SECRET_KEY).body
-    assert body is not None
-    assert (body["type"], body["data"]) == ("Opaque", {"key": "dmFsdWU="})
-
-
-def test_what_nobody_refers_to_is_not_copied() -> None:
-    """Nothing leaves the upper cluster without need."""
-    here = bound()
-    put(here.upper.config_maps, config_map("other"))
-    assert planned(here, key_of(A, "default", "ConfigMap", "other")) == Plan(())
-
-
-def test_it_is_copied_only_where_the_pod_is() -> None:
-    """The other lower gets nothing."""
-    here = bound()
-    assert planned(here, key_of(B, "default", "ConfigMap", "settings")) == Plan(())
-
-
-@pytest.mark.parametrize(
-    "pod",
-    [
-        {"ownerReferences": DAEMON},
-        {"namespace": "kube-system"},
-        {"status": {"phase": "Succeeded"}},
-    ],
-    ids=["of a DaemonSet", "of an excluded namespace", "that ended"],
-)
-def test_a_pod_that_is_not_mirrored_takes_nothing_down(pod: dict[str, Any]) -> None:
-    """Or the Secrets of the upper's own agents would be in every lower cluster."""
-    here = bound(**pod)
-    namespace = pod.get("namespace", "default")
-    home(here, namespace=namespace)
-    put(here.upper.secrets, secret("password", namespace=namespace))
-    assert planned(here, key_of(A, namespace, "Secret", "password")) == Plan(())
-
-
-@pytest.mark.parametrize("key", [KEY, SECRET_KEY])
-def test_nothing_is_copied_for_pods_of_a_node_that_is_not_ours(key: Key) -> None:
-    """They run on that node, which may be a real machine; a copy that is there stays as long as they refer to it."""
-    here = bound()
-    drop(here.upper.nodes, A, "")
-    assert planned(here, key) == Plan(())
-    put(here.upper.nodes, thing("Node", A, ""))
-    assert planned(here, key) == Plan(())
-    copied(here)
-    assert planned(here, key) == Plan(())
-
-
-def test_a_pod_of_a_daemon_set_that_asks_for_it_is_mirrored_with_all() -> None:
-    """Its author set the label."""
-    here = bound(ownerReferences=DAEMON, labels={"virtual-pod": "true"})
-    assert the_step(here, SECRET_KEY).verb == "create"
-
-
-def test_a_copy_waits_for_its_namespace() -> None:
-    """And is looked at again once that was."""
-    here = bound()
-    drop(here.lowers[A].namespaces, "default", "")
-    decision, found = decided(RULE, KEY, here)
-    assert decision.depends_on == (namespaces.key_of(A, "default"),)
-    assert found == Plan(())
-
-
-def test_a_change_above_follows_below() -> None:
-    """Content, labels, and annotations."""
-    here = copied(bound())
-    assert planned(here) == Plan(())
-    changed(here.upper.config_maps, "settings", lambda one: one.update(data={"key": "new"}))
-    step = the_step(here)
-    assert (step.verb, step.uid) == ("patch", "below-ConfigMap-settings")
-    assert step.operations == ({"op": "replace", "path": "/data/key", "value": "new"},)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "operation"),
-    [("binaryData", {"raw": "AAE="}, "add"), ("immutable", True, "add"), ("data", None, "remove")],
-)
-def test_every_part_of_the_content_follows(field: str, value: Any, operation: str) -> None:
-    """Also what comes and goes as a whole."""
-    here = copied(bound())
-    changed(here.upper.config_maps, "settings", lambda one: (one.pop(field, None) and None) or _set(one, field, value))
-    (found,) = the_step(here).operations
-    assert (found["op"], found["path"]) == (operation, f"/{field}")
-
-
-def _set(one: Manifest, field: str, value: Any) -> None:
-    if value is not None:
-        one[field] = value
-
-
-def test_what_others_added_below_stays() -> None:
-    """A label of theirs is no difference; content is ours as a whole."""
-    here = copied(bound())
-    changed(here.lowers[A].config_maps, "settings", lambda one: one["metadata"]["labels"].update(theirs="yes"))
-    assert planned(here) == Plan(())
-    changed(here.lowers[A].config_maps, "settings", lambda one: one["data"].update(theirs="yes"))
-    assert the_step(here).operations == ({"op": "remove", "path": "/data/theirs"},)
-
-
-@pytest.mark.parametrize("owner", [None, STRANGER], ids=["nobody's", "another's"])
-def test_an_object_of_others_is_a_conflict(owner: Any) -> None:
-    """It is not touched, whether pods refer to it or not any more."""
-    here = bound()
-    theirs = config_map("settings", {"key": "theirs"}, labels={OWNER: OWNER_HERE.mark})
-    put(here.lowers[A].config_maps, marked(theirs, "above", owner) if owner else theirs)
-    found = planned(here)
-    assert found.steps == ()
-    assert found.problem is not None
-    assert found.problem.reason == "NameConflict"
-    drop(here.lowers[A].upper_pods, "web")
-    assert planned(here) == Plan(())
-
-
-def test_a_replaced_original_replaces_its_copy() -> None:
-    """Deleted and made anew above: the copy, perhaps immutable, goes by its UID, and is made once it is gone."""
-    here = copied(bound())
-    put(here.upper.config_maps, config_map("settings", uid="second"))
-    step = the_step(here)
-    assert (step.verb, step.uid, step.requested) == ("delete", "below-ConfigMap-settings", True)
-    drop(here.lowers[A].config_maps, "settings")
-    assert the_step(here).verb == "create"
-
-
-@pytest.mark.parametrize("key", [KEY, SECRET_KEY])
-def test_the_copy_goes_with_the_last_pod(key: Key) -> None:
-    """Not before: another pod still needs it."""
-    here = copied(bound())
-    put(here.lowers[A].upper_pods, upper_pod("other", SPEC))
-    drop(here.lowers[A].upper_pods, "web")
-    assert planned(here, key) == Plan(())
-    drop(here.lowers[A].upper_pods, "other")
-    step = the_step(here, key)
-    assert (step.verb, step.reason, step.requested) == ("delete", "no pod refers to it any more", True)
-
-
-@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
-def test_a_copy_stays_while_a_lower_pod_refers_to_it(phase: str) -> None:
-    """What the guard keeps running keeps its configuration."""
-    here = copied(bound())
-    put(here.lowers[A].pods, twin(upper_pod(spec=SPEC), {"phase": phase}))
-    drop(here.lowers[A].upper_pods, "web")
-    assert planned(here) == Plan(())
-    drop(here.lowers[A].pods, "web")
-    assert the_step(here).verb == "delete"
-
-
-def test_a_deletion_above_that_was_seen_is_followed() -> None:
-    """The pods that refer to it find out below as they would above."""
-    here = copied(bound())
-    drop(here.upper.config_maps, "settings")
-    found = planned(here)
-    assert [(one.verb, one.reason) for one in found.steps] == [("delete", "the upper ConfigMap was deleted")]
-    assert found.problem is not None
-    assert found.problem == ("ConfigMapNotFound", "ConfigMap default/settings: it does not exist")
-
-
-def test_the_deletion_of_an_older_original_takes_no_newer_ones_copy() -> None:
-    """Another engine has heard of the newer one first, and made the copy."""
-    here = copied(bound())
-    lose(here.upper.config_maps, "settings")
-    put(here.upper.config_maps, config_map(uid="older"))
-    drop(here.upper.config_maps, "settings")
-    assert planned(here).steps == ()
-
-
-def test_an_original_that_is_merely_missing_takes_nothing_with_it() -> None:
-    """A lost right or a restored store looks the same as a deletion; pods go on with what they have."""
-    here = copied(bound())
-    lose(here.upper.config_maps, "settings")
-    found = planned(here)
-    assert found.steps == ()
-    assert found.problem is not None
-    assert found.problem.reason == "ConfigMapNotFound"
-    here.upper.config_maps.confirm_absent("default", "settings")
-    assert planned(here).steps == ()
-
-
-def test_what_was_never_there_is_said() -> None:
-    """The pod that needs it can show why it does not start."""
-    here = bound()
-    drop(here.upper.secrets, "password")
-    found = planned(here, SECRET_KEY)
-    assert found == Plan((), found.problem)
-    assert found.problem == ("SecretNotFound", "Secret default/password: it does not exist")
-
-
-def test_what_only_a_lower_pod_refers_to_is_no_problem() -> None:
-    """Admission below adds pull secrets of its own, of which the upper cluster knows nothing."""
-    here = world()
-    home(here)
-    put(here.lowers[A].upper_pods, upper_pod())
-    put(here.lowers[A].pods, twin(upper_pod(spec=SPEC)))
-    assert planned(here, SECRET_KEY) == Plan(())
-
-
-@pytest.mark.parametrize("kind", ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"])
-def test_credentials_of_the_upper_cluster_are_not_copied(kind: str) -> None:
-    """Not even when a pod names them."""
-    here = bound()
-    put(here.upper.secrets, secret("password", kind, uid="token"))
-    found = planned(here, SECRET_KEY)
-    assert found.steps == ()
-    assert found.problem is not None
-    assert found.problem.reason == "SecretNotCopied"
-    assert kind in found.problem.message
-
-
-INCOMPLETE = ["upper.config_maps", "pods", "upper_pods", "config_maps", "namespaces", "foreign_pods"]
-
-
-@pytest.mark.parametrize("name", INCOMPLETE)
-def test_nothing_is_decided_from_an_incomplete_cache(name: str) -> None:
-    """Absence means nothing then: neither a copy nor the end of one."""
-    here = copied(bound())
-    drop(here.lowers[A].upper_pods, "web")
-    assert the_step(here).verb == "delete"
-    scope, _, attribute = name.rpartition(".")
-    getattr(here.upper if scope else here.lowers[A], attribute).mark_stale()
-    assert planned(here) == Plan(())
-
-
-# What a pod waits for.
+def original(kind: str, name: str = "thing", **meta: Any) -> Manifest:
+    """Make what the upper cluster has of a name."""
+    return config_map(name, **meta) if kind == "ConfigMap" else secret(name, **meta)
 
 
 def awaited(here: World, *references: Reference) -> list[str]:
@@ -322,139 +109,253 @@ def awaited(here: World, *references: Reference) -> list[str]:
     return list(names(missing(here, here.lowers[A], "default", references)))
 
 
-SETTINGS = Reference("ConfigMap", "settings", optional=False)
-PASSWORD = Reference("Secret", "password", optional=False)
+def test_a_secret_is_copied_with_its_type_and_our_marks() -> None:
+    """A type is checked at creation, and cannot be changed."""
+    step = the_step(needing())
+    assert (step.verb, step.ref) == ("create", Ref(A, SECRET, "default", "thing"))
+    assert step.body == copy_of(secret("thing"), OWNER_HERE, "default")
+    assert step.body["type"] == "Opaque"
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [{"ownerReferences": DAEMON}, {"namespace": "kube-system"}, {"status": {"phase": "Succeeded"}}],
+    ids=["of a DaemonSet", "of an excluded namespace", "that ended"],
+)
+def test_a_pod_that_is_not_mirrored_takes_nothing_down(pod: dict[str, Any]) -> None:
+    """Or the Secrets of the upper's own agents would be in every lower cluster; nor is a name held for it."""
+    of = key_of(A, pod.get("namespace", "default"), "Secret", "thing")
+    assert planned(needing(**pod), of) == planned(bound(**pod), of) == Plan(())
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_a_copy_stays_while_a_lower_pod_refers_to_it(phase: str) -> None:
+    """What the guard keeps running keeps its configuration."""
+    here = needing()
+    carried_out(here)
+    put(here.lowers[A].pods, twin(upper_pod(spec=naming(optional=False)), {"phase": phase}))
+    drop(here.lowers[A].upper_pods, "web")
+    assert planned(here) == Plan(())
+    drop(here.lowers[A].pods, "web")
+    assert (the_step(here).verb, the_step(here).reason) == ("delete", "no pod refers to it any more")
+
+
+def test_what_only_a_lower_pod_refers_to_is_no_problem() -> None:
+    """Admission below adds pull secrets of its own, of which the upper cluster knows nothing."""
+    here = bound({})
+    put(here.lowers[A].pods, twin(upper_pod(spec=naming(optional=False))))
+    assert planned(here) == Plan(())
 
 
 def test_a_pod_waits_for_what_is_not_below_yet() -> None:
-    """In an order that does not change, and not for kinds that others see to."""
-    here = bound()
+    """In an order that does not change; what others see to is no concern here, and neither is a copy of another."""
+    here = needing()
+    wanted = [Reference(kind, name, optional=False) for kind, name in (("Secret", "thing"), ("ConfigMap", "settings"))]
     claim = Reference("PersistentVolumeClaim", "disk", optional=False)
-    assert awaited(here, PASSWORD, SETTINGS, claim) == ["default/ConfigMap/settings", "default/Secret/password"]
-    assert awaited(copied(here), PASSWORD, SETTINGS) == []
+    assert awaited(here, *wanted, claim) == ["default/ConfigMap/settings", "default/Secret/thing"]
+    assert ASKED.known(here) == ["default/ConfigMap/settings", "default/Secret/thing"]
+    carried_out(here)
+    carried_out(here, key("ConfigMap", "settings"))
+    assert awaited(here, *wanted) == []
+    put(here.upper.secrets, secret("thing", uid="second"))
+    put(here.lowers[A].config_maps, config_map())
+    assert awaited(here, *wanted) == ["default/ConfigMap/settings", "default/Secret/thing"]
 
 
-def test_a_copy_of_an_earlier_original_does_not_count() -> None:
-    """The pod would start with the content of one that is gone."""
-    here = copied(bound())
-    put(here.upper.config_maps, config_map("settings", uid="second"))
-    assert awaited(here, SETTINGS) == ["default/ConfigMap/settings"]
+# Names that are held.
 
 
-def test_an_object_of_others_does_not_count() -> None:
-    """It only has the same name."""
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_that_the_upper_cluster_does_not_have_is_held(kind: str) -> None:
+    """By an object of ours with nothing in it, which says that it stands for nothing; the pod waits for that."""
+    here, optional = bound(naming(kind)), Reference(kind, "thing", optional=True)
+    assert awaited(here, optional) == [f"default/{kind}/thing"]
+    step = the_step(here, key(kind))
+    assert (step.verb, step.ref.name, step.in_plan) == ("create", "thing", True)
+    assert step.body is not None
+    assert not {"data", "binaryData", "stringData"} & step.body.keys()
+    assert labels(step.body) == {OWNER: OWNER_HERE.mark}
+    assert annotations(step.body)[UPPER_UID] == NO_ORIGINAL
+    carried_out(here, key(kind))
+    assert awaited(here, optional) == []
+    assert awaited(here, optional._replace(optional=False)) == [f"default/{kind}/thing"]
+    assert planned(here, key(kind)) == Plan(())
+
+
+PULLING = {"imagePullSecrets": [{"name": "thing"}]}
+IN_ENV = {"valueFrom": {"secretKeyRef": {"name": "thing", "key": "k", "optional": True}}}
+OPTIONAL = {
+    "pull secret": PULLING,
+    "variable": {"containers": [{"name": "m", "env": [{"name": "A", **IN_ENV}]}]},
+    "variables": {"initContainers": [{"name": "m", "envFrom": [{"secretRef": {"name": "thing", "optional": True}}]}]},
+    "debug container": {"ephemeralContainers": [{"name": "m", "env": [{"name": "A", **IN_ENV}]}]},
+    "volume": {"volumes": [{"name": "v", "secret": {"secretName": "thing", "optional": True}}]},
+    "projected": {
+        "volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "thing", "optional": True}}]}}]
+    },
+}
+
+
+@pytest.mark.parametrize("spec", OPTIONAL.values(), ids=OPTIONAL)
+def test_every_way_to_name_what_may_be_missing_is_held(spec: Manifest) -> None:
+    """Kubernetes starts a pod without it in each of them, and brings it in later in most."""
+    assert the_step(bound(spec)).verb == "create"
+
+
+def test_what_a_pod_needs_is_waited_for_instead() -> None:
+    """Nothing goes down for a pod that does not start."""
+    here = bound(naming(optional=False))
+    found = planned(here)
+    assert (found.steps, found.problem) == ((), Problem("SecretNotFound", "Secret default/thing: it does not exist"))
+
+
+def test_a_name_is_held_also_where_another_pod_needs_it() -> None:
+    """The one starts, and is told nothing of what the other waits for."""
     here = bound()
-    put(here.lowers[A].config_maps, config_map("settings"))
-    assert awaited(here, SETTINGS) == ["default/ConfigMap/settings"]
+    put(here.lowers[A].upper_pods, upper_pod("strict", naming(optional=False)))
+    carried_out(here)
+    found = planned(here)
+    assert found.steps == ()
+    assert found.problem == ("SecretNotFound", "Secret default/thing: it does not exist")
 
 
-# Which changes concern which keys.
+@pytest.mark.parametrize("forged", [{}, {"uid": "another"}], ids=["label alone", "all marks"])
+def test_a_lower_pod_alone_has_nothing_held(forged: dict[str, Any]) -> None:
+    """Whoever may make pods there may write what it says."""
+    here = bound({})
+    pod = twin(upper_pod("other", naming(), **forged))
+    put(here.lowers[A].pods, pod if forged else {**pod, "metadata": {**pod["metadata"], "managedFields": []}})
+    assert planned(here) == Plan(())
 
 
-def heard(here: World, cache: str, before: Entry | None, after: Entry | None, lower: str = A) -> list[str]:
-    """Return the names of the keys that a change in a cache concerns."""
-    routes = [route for route in RULE.watches() if route.cache == cache]
-    found = [key for route in routes for key in route.keys(here, lower, Delta(before, after))]
-    assert all((key.rule, key.lower) == (NAME, lower) for key in found)
-    return list(names(found))
+def test_a_copy_stays_where_its_original_is_merely_missing() -> None:
+    """A lost right looks the same as a deletion: nothing is emptied for it, and new pods go on with what is there."""
+    here = bound()
+    put(here.upper.secrets, secret("thing"))
+    carried_out(here)
+    lose(here.upper.secrets, "thing")
+    assert planned(here) == Plan(())
+    assert awaited(here, Reference("Secret", "thing", optional=True)) == []
 
 
-BOTH = ["default/ConfigMap/settings", "default/Secret/password"]
+def test_what_is_never_copied_is_held() -> None:
+    """A token of the upper cluster has a name, too, that may be another's below."""
+    here, optional = bound(), Reference("Secret", "thing", optional=True)
+    put(here.upper.secrets, secret("thing", TOKEN))
+    assert awaited(here, optional) == ["default/Secret/thing"]
+    carried_out(here)
+    assert awaited(here, optional) == []
+    assert planned(here) == Plan(())
 
 
-def test_every_reference_and_every_copy_has_a_key() -> None:
-    """Once each; what has neither is nobody's business."""
-    here = copied(bound())
-    put(here.lowers[A].upper_pods, upper_pod("other", SPEC))
-    put(here.lowers[A].secrets, marked(secret("left-over"), "above"))
-    put(here.upper.secrets, secret("unrelated"))
-    assert list(names(RULE.keys(here, A))) == [*BOTH[:1], "default/Secret/left-over", *BOTH[1:]]
-    assert list(RULE.keys(here, B)) == []
+def test_a_token_of_the_upper_cluster_takes_the_place_of_an_earlier_secret() -> None:
+    """The copy of that one is no longer what the pod asks for."""
+    here = bound()
+    put(here.upper.secrets, secret("thing", uid="earlier"))
+    carried_out(here)
+    put(here.upper.secrets, secret("thing", TOKEN, uid="later"))
+    assert awaited(here, Reference("Secret", "thing", optional=True)) == ["default/Secret/thing"]
+    assert the_step(here).verb == "delete"
+    carried_out(here)
+    held = carried_out(here)
+    assert held is not None
+    assert held.facts.upper_uid == NO_ORIGINAL
 
 
-@pytest.mark.parametrize(("cache", "name"), [("config_maps", "settings"), ("secrets", "password")])
-def test_a_change_of_an_original_concerns_those_who_refer_to_it_or_have_a_copy(cache: str, name: str) -> None:
-    """Not the other lowers."""
-    here = copied(bound())
-    entry = getattr(here.upper, cache).get("default", name)
-    assert len(heard(here, f"upper.{cache}", None, entry)) == 1
-    assert heard(here, f"upper.{cache}", None, entry, B) == []
-    drop(here.lowers[A].upper_pods, "web")
-    assert len(heard(here, f"upper.{cache}", entry, None)) == 1
-    drop(getattr(here.lowers[A], cache), name)
-    assert heard(here, f"upper.{cache}", entry, None) == []
+@pytest.mark.parametrize("mode", ["fail", "adopt"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_ours_is_a_conflict_and_never_taken_over(kind: str, mode: str) -> None:
+    """Whatever its marks say: it would be emptied, for a name that the upper cluster does not have."""
+    here = bound(naming(kind), more=f"onConflict: {mode}\n")
+    marks = {"labels": {OWNER: OWNER_HERE.mark}, "annotations": {LEGACY: "true", UPPER_UID: NO_ORIGINAL}}
+    for theirs in (original(kind, **marks), marked(original(kind), NO_ORIGINAL, STRANGER)):
+        put(caches(here, kind)[1], theirs)
+        found = planned(here, key(kind))
+        assert found.steps == ()
+        assert found.problem is not None
+        assert found.problem.reason == "NameConflict"
+        assert f"{kind} default/thing exists in lower-a and is not ours" in found.problem.message
+        assert "the upper cluster has none of that name" in found.problem.message
+        assert awaited(here, Reference(kind, "thing", optional=True)) == [f"default/{kind}/thing"]
 
 
-def test_a_change_of_a_copy_concerns_it() -> None:
-    """Somebody may have taken it away."""
-    here = copied(bound())
-    assert heard(here, "config_maps", here.lowers[A].config_maps.get("default", "settings"), None) == BOTH[:1]
-    assert heard(here, "secrets", here.lowers[A].secrets.get("default", "password"), None) == BOTH[1:]
-
-
-def pods(*, above: bool, **given: Any) -> Entry:
-    """Return the cache's entry of a pod on one of the two sides."""
-    here = world()
-    pod = upper_pod(**({"spec": SPEC} | given))
-    return put(here.lowers[A].upper_pods, pod) if above else put(here.lowers[A].pods, twin(pod, pod["status"]))
-
-
-@pytest.mark.parametrize(("cache", "above"), [("upper_pods", True), ("pods", False)])
-def test_a_pod_that_comes_or_goes_concerns_what_it_refers_to(cache: str, above: bool) -> None:  # noqa: FBT001 - a parameter
-    """On both sides; one that changes in another way concerns nothing."""
-    here, entry = world(), pods(above=above)
-    assert heard(here, cache, None, entry) == BOTH
-    assert heard(here, cache, entry, None) == BOTH
-    assert heard(here, cache, entry, entry) == []
-
-
-def test_an_upper_pod_that_ends_needs_nothing_any_more() -> None:
-    """As if it had gone."""
-    here, running, ended = world(), pods(above=True), pods(above=True, status={"phase": "Failed"})
-    assert heard(here, "upper_pods", running, ended) == BOTH
-    assert heard(here, "upper_pods", ended, None) == []
-
-
-def test_a_lower_pod_that_ended_and_goes_lets_its_copies_go() -> None:
-    """It kept them until then: a finished job leaves nothing behind."""
-    here, ended = world(), pods(above=False, status={"phase": "Succeeded"})
-    assert heard(here, "pods", ended, None) == BOTH
-
-
-def test_kinds_that_others_see_to_concern_nobody_here() -> None:
-    """A claim is not copied by this rule."""
-    spec = {"volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}]}
-    assert heard(world(), "upper_pods", None, pods(above=True, spec=spec)) == []
-
-
-def test_the_keys_name_kind_and_object() -> None:
-    """By their upper namespace, so that two kinds of one name differ."""
-    assert Key(NAME, A, "default", "ConfigMap/settings") == KEY
-    assert (RULE.name, SECRET.name) == (NAME, "Secret")
-
-
-@pytest.mark.parametrize(("key", "kind", "name"), [(KEY, CONFIG_MAP, "settings"), (SECRET_KEY, SECRET, "password")])
-def test_a_change_that_is_refused_is_told_on_the_object_above(key: Key, kind: Kind, name: str) -> None:
-    """Pods run on with what they have: nothing else would say that they do not have what is above."""
-    here = copied(bound())
-    above = here.upper.config_maps if kind is CONFIG_MAP else here.upper.secrets
-    changed(above, name, lambda one: one.update(data={"key": "bmV3"}))
-    here.problems[key] = Problem("Forbidden", "no")
-    told, patch = planned(here, key).steps
-    assert (told.ref.kind, told.body["reason"], patch.verb) == (EVENT, "Forbidden", "patch")
-    assert told.body["involvedObject"] == {
-        "apiVersion": "v1",
-        "kind": kind.name,
-        "namespace": "default",
-        "name": name,
-        "uid": f"{kind.name}-{name}",
+def test_pods_that_run_are_told_of_a_name_that_was_taken() -> None:
+    """They may read what it holds; only a few of them, and only those that run."""
+    here = bound()
+    for place in range(8):
+        put(here.lowers[A].upper_pods, pod := upper_pod(f"p{place}", naming()))
+        put(here.lowers[A].pods, twin(pod, {"phase": "Running"}))
+    here.problems[key()] = Problem("NameConflict", "it is taken")
+    *told, create = planned(here).steps
+    assert create.verb == "create"
+    assert {one.body["involvedObject"]["name"] for one in told if one.body} == {f"p{place}" for place in range(5)}
+    assert {one.body["message"] for one in told if one.body} == {
+        "the pod may read what is not its own, delete it: it is taken"
     }
-    assert told.body["message"] == f"{kind.name} default/{name} is not in step in lower cluster lower-a: no"
-
-
-def test_a_copy_that_is_refused_is_told_by_the_pods() -> None:
-    """They wait for it, and say why."""
-    here = bound()
-    here.problems[KEY] = Problem("Forbidden", "no")
+    here.problems[key()] = Problem("Forbidden", "no")
     assert [step.verb for step in planned(here).steps] == ["create"]
-    assert planned(here).steps[0].ref == REF
+
+
+def test_what_somebody_puts_into_it_goes() -> None:
+    """A pod would read it."""
+    here = bound()
+    carried_out(here)
+    changed(here.lowers[A].secrets, "thing", lambda one: one.update(data={"key": "dmFsdWU="}))
+    assert the_step(here).operations == ({"op": "remove", "path": "/data"},)
+
+
+def test_nothing_is_held_elsewhere() -> None:
+    """In the other lower, in a namespace that is not there yet, or for pods of a node that is not ours."""
+    here = bound()
+    assert planned(here, key(lower=B)) == Plan(())
+    drop(here.lowers[A].namespaces, "default", "")
+    decision, found = ASKED.decision(here), planned(here)
+    assert (decision.depends_on, found) == ((namespaces.key_of(A, "default"),), Plan(()))
+    drop(here.upper.nodes, A, "")
+    assert ASKED.decision(here).depends_on == ()
+    put(here.upper.nodes, thing("Node", A, ""))
+    assert planned(here) == Plan(())
+
+
+def held(name: str, namespace: str = "default", of: Kind = SECRET) -> Manifest:
+    """Make what holds a name."""
+    made = secret(name, namespace=namespace) if of == SECRET else config_map(name, namespace=namespace)
+    return marked(made, NO_ORIGINAL)
+
+
+def test_a_namespace_has_a_bound_of_its_own() -> None:
+    """Copies do not count, nor do other namespaces, and what is held already stays."""
+    here = bound()
+    below = here.lowers[A].secrets
+    put(below, *(held(f"n{place}") for place in range(LIMIT - 1)))
+    put(below, *(held(f"n{place}", "other") for place in range(5)), marked(secret("copy"), "above"))
+    assert the_step(here).verb == "create"
+    put(below, held("last"))
+    decision, found = ASKED.decision(here), planned(here)
+    assert (found.steps, decision.requeue_after) == ((), LOOK_AGAIN)
+    assert found.problem is not None
+    assert found.problem.reason == "TooManyNamesHeld"
+    assert "namespace default of lower cluster lower-a" in found.problem.message
+    put(here.lowers[A].upper_pods, upper_pod("second", naming(name="last")))
+    assert planned(here, key(name="last")).problem is None
+    put(here.lowers[A].upper_pods, upper_pod("third", naming("ConfigMap")))
+    assert the_step(here, key("ConfigMap")).verb == "create"
+
+
+def account(*pulls: str) -> Manifest:
+    """Make account `robot` above."""
+    return {**thing("ServiceAccount", "robot"), "imagePullSecrets": [{"name": one} for one in pulls]}
+
+
+def test_what_an_account_pulls_images_with_is_held_too() -> None:
+    """Admission below gives it to a pod that names no pull secret itself."""
+    here = bound({"serviceAccountName": "robot"})
+    put(here.upper.more[SERVICE_ACCOUNT], account("thing"))
+    user = Reference("ServiceAccount", "robot", optional=False)
+    assert service_accounts.pulling(here, "default", "thing") == ["robot"]
+    assert awaited(here, user) == ["default/Secret/thing"]
+    carried_out(here)
+    assert awaited(here, user) == []
+    reload(here, more="serviceAccounts: {identity: none}\n")
+    drop(here.lowers[A].secrets, "thing")
+    assert awaited(here, user) == []

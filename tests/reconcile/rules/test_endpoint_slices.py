@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from rulekit import Asked
 from servicekit import (
     ALIAS_KEY,
     ALIAS_SLICE_KEY,
@@ -25,7 +26,6 @@ from worldkit import (
     changed,
     decided,
     drop,
-    lose,
     marked,
     names,
     put,
@@ -33,31 +33,19 @@ from worldkit import (
 )
 
 from tensile.kube import store
-from tensile.kube.store import Delta
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref
 from tensile.reconcile.desired import EmitEvent, Patched, Present
-from tensile.reconcile.plan import Plan, Step
+from tensile.reconcile.plan import Plan
 from tensile.reconcile.rules import endpoint_slices
 from tensile.reconcile.rules.endpoint_slices import slice_key
 from tensile.reconcile.rules.services import service_key
-from tensile.reconcile.world import Key, Problem, World
+from tensile.reconcile.world import Problem
 
 RULE = endpoint_slices.RULE
+ASKED = Asked(RULE, SLICE_KEY)
+planned, the_step, heard = ASKED.plan, ASKED.step, ASKED.heard
 EVERY = ["default/kubernetes-upper", "default/web-1"]
-
-
-def planned(here: World, key: Key = SLICE_KEY) -> Plan:
-    """Plan a key."""
-    return decided(RULE, key, here)[1]
-
-
-def the_step(here: World, key: Key = SLICE_KEY) -> Step:
-    """Return the one step of a plan that has no problem."""
-    found = planned(here, key)
-    assert found.problem is None
-    (step,) = found.steps
-    return step
 
 
 def test_a_slice_is_made_once_its_service_is_there() -> None:
@@ -212,16 +200,6 @@ def test_a_slice_that_is_given_to_another_service_follows() -> None:
     assert the_step(here).verb == "delete"
 
 
-def test_one_that_was_deleted_above_goes() -> None:
-    """One that is merely missing stays until that was looked into."""
-    here = done(exposed())
-    drop(here.upper.more[ENDPOINT_SLICE], "web-1")
-    assert (the_step(here).verb, the_step(here).requested) == ("delete", True)
-    here = done(exposed())
-    lose(here.upper.more[ENDPOINT_SLICE], "web-1")
-    assert planned(here) == Plan(())
-
-
 def test_one_that_was_made_anew_above_is_made_anew_below() -> None:
     """It may be of another kind of addresses, which cannot change."""
     here = done(exposed())
@@ -261,14 +239,6 @@ def test_an_alias_has_nobody_above_to_tell() -> None:
     assert isinstance(wanted, Present)
 
 
-def test_nothing_is_decided_on_half_a_picture() -> None:
-    """A list that has not come yet is no list of nothing."""
-    here = done(exposed())
-    here.lowers[A].more[SERVICE].mark_stale()
-    drop(here.upper.more[ENDPOINT_SLICE], "web-1")
-    assert planned(here) == Plan(())
-
-
 def test_the_alias_has_a_slice() -> None:
     """With the address at which pods below reach the upper cluster."""
     here = done(exposed(server=SERVER), ALIAS_KEY)
@@ -288,12 +258,6 @@ def test_the_slice_of_an_alias_that_is_none_any_more_goes() -> None:
     assert the_step(here, ALIAS_SLICE_KEY).verb == "delete"
 
 
-def told(here: World, route_of: str, delta: Delta) -> list[str]:
-    """Return the names of the keys that a change concerns."""
-    (route,) = [route for route in RULE.watches() if route.cache == route_of]
-    return list(names(route.keys(here, A, delta)))
-
-
 def test_every_slice_has_a_key() -> None:
     """Of a namespace with pods, and what is below of others."""
     here = exposed()
@@ -307,11 +271,11 @@ def test_slices_are_heard_on_both_sides() -> None:
     """Above where it matters to this lower: a change of one concerns no other."""
     here = done(exposed())
     far = put(here.upper.more[ENDPOINT_SLICE], sliced("far", namespace="shop"))
-    assert told(here, "upper.EndpointSlice", Delta(None, far)) == []
+    assert heard(here, "upper.EndpointSlice", None, far) == []
     near = put(here.upper.more[ENDPOINT_SLICE], sliced())
-    assert told(here, "upper.EndpointSlice", Delta(near, near)) == ["default/web-1"]
+    assert heard(here, "upper.EndpointSlice", near, near) == ["default/web-1"]
     copy = here.lowers[A].more[ENDPOINT_SLICE].get("default", "web-1")
-    assert told(here, "EndpointSlice", Delta(copy, None)) == ["default/web-1"]
+    assert heard(here, "EndpointSlice", copy, None) == ["default/web-1"]
 
 
 def test_a_service_below_concerns_its_slices_when_it_comes_or_goes() -> None:
@@ -319,14 +283,14 @@ def test_a_service_below_concerns_its_slices_when_it_comes_or_goes() -> None:
     here = done(exposed())
     put(here.lowers[A].more[ENDPOINT_SLICE], marked(sliced("web-old"), "x"))
     (held,) = here.lowers[A].more[SERVICE]
-    assert told(here, "Service", Delta(None, held)) == ["default/web-1", "default/web-old"]
-    assert told(here, "Service", Delta(held, None)) == ["default/web-1", "default/web-old"]
+    assert heard(here, "Service", None, held) == ["default/web-1", "default/web-old"]
+    assert heard(here, "Service", held, None) == ["default/web-1", "default/web-old"]
     after = changed(here.lowers[A].more[SERVICE], "web", _renamed_port)
-    assert told(here, "Service", Delta(held, after)) == []
+    assert heard(here, "Service", held, after) == []
     another = changed(here.lowers[A].more[SERVICE], "web", lambda one: one["metadata"].update(uid="another"))
-    assert told(here, "Service", Delta(after, another)) == ["default/web-1", "default/web-old"]
+    assert heard(here, "Service", after, another) == ["default/web-1", "default/web-old"]
     alias = put(here.lowers[A].more[SERVICE], service("kubernetes-upper"))
-    assert told(here, "Service", Delta(None, alias)) == ["default/kubernetes-upper"]
+    assert heard(here, "Service", None, alias) == ["default/kubernetes-upper"]
 
 
 def _renamed_port(found: dict[str, Any]) -> None:

@@ -1,15 +1,19 @@
 """The skeleton of mirrored kinds, by a kind that this file defines: what a file in rules/ has to state, and no more."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 from loopkit import Noted
+from rulekit import Asked
 from virtualtime import in_virtual_time
 from worldkit import (
     NOW,
     STRANGER,
     A,
+    B,
+    changed,
     decided,
     drop,
     home,
@@ -17,6 +21,7 @@ from worldkit import (
     marked,
     put,
     raised,
+    referring,
     reload,
     space,
     synced,
@@ -27,7 +32,7 @@ from worldkit import (
 )
 
 from tensile.kube.cluster import Selection
-from tensile.kube.store import Entry
+from tensile.kube.store import Cache, Entry
 from tensile.names import OWNER, UPPER_UID
 from tensile.objects import NAMESPACE, NETWORK_POLICY, UPPER, Kind, Manifest, Ref, annotations, labels, uid
 from tensile.reconcile import watches
@@ -36,6 +41,7 @@ from tensile.reconcile.desired import Decision
 from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.pods.index import by_namespace
+from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules import namespaces
 from tensile.reconcile.rules.mirror import (
     PAUSE,
@@ -46,6 +52,7 @@ from tensile.reconcile.rules.mirror import (
     follow_deletion,
     names_in,
     pods_of_namespace,
+    pods_referring,
 )
 from tensile.reconcile.world import Key, LowerWorld, World
 
@@ -123,8 +130,8 @@ def policy(*types: str) -> Manifest:
 
 
 def inhabited() -> World:
-    """Make a world where a pod is bound to lower-a, whose node and namespace are there."""
-    here = watching(world(f"name: {A}"))
+    """Make a world where a pod is bound to lower-a, whose node and namespace are there, and none to lower-b."""
+    here = watching(world())
     raised(here)
     home(here)
     put(here.lowers[A].upper_pods, upper_pod())
@@ -237,6 +244,38 @@ def test_an_older_copy_goes_when_its_successors_deletion_is_seen(guarded: bool) 
     assert bool(follow_deletion(pair, guarded=guarded).wanted) is not guarded
 
 
+def test_the_deletion_of_an_older_original_takes_no_newer_ones_copy() -> None:
+    """Another engine has heard of the newer one first, and made the copy."""
+    here = copied(inhabited())
+    originals = here.upper.more[NETWORK_POLICY]
+    lose(originals, "shut")
+    put(originals, {**policy(), "metadata": policy()["metadata"] | {"uid": "older"}})
+    drop(originals, "shut")
+    assert verbs(here) == []
+
+
+def test_a_copy_of_an_older_original_is_made_anew() -> None:
+    """It is another object. What others changed in a copy is put back, and their labels stay."""
+    here = copied(inhabited())
+    put(here.upper.more[NETWORK_POLICY], {**policy(), "metadata": policy()["metadata"] | {"uid": "another"}})
+    assert verbs(here) == ["delete"]
+    here = copied(inhabited())
+    copies = here.lowers[A].more[NETWORK_POLICY]
+    changed(copies, "shut", lambda one: one["metadata"]["labels"].update(theirs="yes"))
+    assert verbs(here) == []
+    changed(copies, "shut", lambda one: one["spec"].update(policyTypes=["Egress"]))
+    assert verbs(here) == ["patch"]
+
+
+def test_a_name_that_is_taken_is_a_problem_and_not_touched() -> None:
+    """Whether nobody marked the object, or another owner."""
+    here = inhabited()
+    put(here.upper.more[NETWORK_POLICY], policy())
+    for theirs in (policy(), marked(policy(), "NetworkPolicy-shut", STRANGER)):
+        put(here.lowers[A].more[NETWORK_POLICY], theirs)
+        assert Asked(RULE, KEY).reason(here) == "NameConflict"
+
+
 def test_nothing_is_written_before_it_can_be_used() -> None:
     """Neither without the namespace, nor on a node that is not ours, nor anew for a pod that is going."""
     here = inhabited()
@@ -262,6 +301,91 @@ def test_nothing_is_decided_from_incomplete_caches(which: str) -> None:
     assert verbs(here) == ["delete"]
     caches[which].mark_stale()
     assert decided(RULE, KEY, here)[0] == Decision()
+
+
+# Which changes concern which keys.
+
+LAST = {"delay": PAUSE}
+
+
+def test_there_is_a_key_for_what_is_needed_and_for_each_copy() -> None:
+    """Of a namespace with pods, and what is left in others; in the other lower there is none."""
+    here = inhabited()
+    put(here.upper.more[NETWORK_POLICY], policy(), {**thing("NetworkPolicy", "far", "shop"), "spec": {}})
+    put(here.lowers[A].more[NETWORK_POLICY], marked(thing("NetworkPolicy", "left", "gone"), "x"))
+    assert Asked(RULE, KEY).known(here) == ["default/shut", "gone/left"]
+
+
+def test_both_halves_are_heard_where_they_matter() -> None:
+    """An original where it is needed or has a copy, a copy itself."""
+    here, asked = copied(inhabited()), Asked(RULE, KEY)
+    far = put(here.upper.more[NETWORK_POLICY], thing("NetworkPolicy", "far", "shop"))
+    assert asked.heard(here, "upper.NetworkPolicy", None, far) == []
+    original, copy = (cache.get("default", "shut") for cache in _both(here))
+    assert asked.heard(here, "upper.NetworkPolicy", original, original) == ["default/shut"]
+    assert asked.heard(here, "NetworkPolicy", copy, None) == ["default/shut"]
+    drop(here.lowers[A].upper_pods, "web")
+    assert asked.heard(here, "upper.NetworkPolicy", original, None) == ["default/shut"], "it has a copy"
+    drop(here.lowers[A].more[NETWORK_POLICY], "shut")
+    assert asked.heard(here, "upper.NetworkPolicy", original, None) == []
+
+
+def _both(here: World) -> tuple[Cache, Cache]:
+    return here.upper.more[NETWORK_POLICY], here.lowers[A].more[NETWORK_POLICY]
+
+
+def test_the_first_and_the_last_pod_of_a_namespace_are_heard() -> None:
+    """A thousand pods that come and go would have all looked at a thousand times. One that ends is as good as gone."""
+    here, asked = copied(inhabited()), Asked(RULE, KEY)
+    pods = here.lowers[A].upper_pods
+    (first,) = pods
+    assert asked.heard(here, "upper_pods", None, first) == ["default/shut"]
+    assert asked.heard(here, "upper_pods", first, first) == []
+    second = put(pods, upper_pod("second"))
+    assert asked.heard(here, "upper_pods", None, second) == []
+    drop(pods, "second")
+    assert asked.heard(here, "upper_pods", second, None, **LAST) == []
+    ended = put(pods, upper_pod(status={"phase": "Succeeded"}))
+    assert asked.heard(here, "upper_pods", first, ended, **LAST) == ["default/shut"]
+    below = put(here.lowers[A].pods, twin(upper_pod()))
+    assert asked.heard(here, "pods", below, below, **LAST) == []
+    drop(here.lowers[A].pods, "web")
+    assert asked.heard(here, "pods", below, None, **LAST) == ["default/shut"]
+
+
+def test_the_node_of_those_pods_is_heard_when_it_comes_to_be_ours() -> None:
+    """Without it nothing is made; what it says of itself later does not matter."""
+    here, asked = copied(inhabited()), Asked(RULE, KEY)
+    node = here.upper.nodes.get("", A)
+    theirs = put(here.upper.nodes, thing("Node", A, ""))
+    assert asked.heard(here, "upper.nodes", None, node) == asked.heard(here, "upper.nodes", theirs, node)
+    assert asked.heard(here, "upper.nodes", None, node) == ["default/shut"]
+    assert asked.heard(here, "upper.nodes", node, node) == []
+
+
+def _referred(_: World, lower: str, namespace: str, references: Iterable[Reference]) -> Iterator[Key]:
+    return (Key("policy", lower, namespace, one.name) for one in references if one.kind == "Secret")
+
+
+BY_REFERENCE = Asked(replace(RULE, users=pods_referring(_referred)), KEY)
+"""As if pods named the objects."""
+
+
+@pytest.mark.parametrize("cache", ["upper_pods", "pods"])
+def test_a_pod_that_comes_or_goes_concerns_what_it_refers_to(cache: str) -> None:
+    """On both sides; one that changes in another way concerns nothing."""
+    here, pod = inhabited(), upper_pod("refers", referring(secrets=["shut"]))
+    pods = here.lowers[A].upper_pods if cache == "upper_pods" else here.lowers[A].pods
+    entry = put(pods, pod if cache == "upper_pods" else twin(pod))
+    assert BY_REFERENCE.heard(here, cache, None, entry) == ["default/shut"]
+    assert BY_REFERENCE.heard(here, cache, entry, None) == ["default/shut"]
+    assert BY_REFERENCE.heard(here, cache, entry, entry) == []
+    assert BY_REFERENCE.known(here) == (["default/shut"] if cache == "upper_pods" else [])
+    assert BY_REFERENCE.known(here, B) == []
+    ended = put(pods, {**entry.manifest(), "status": {"phase": "Failed"}})
+    is_needed = [] if cache == "upper_pods" else ["default/shut"]
+    assert BY_REFERENCE.heard(here, cache, ended, None) == is_needed, "a lower pod keeps what it has to its end"
+    assert BY_REFERENCE.heard(here, cache, entry, ended) == (["default/shut"] if cache == "upper_pods" else [])
 
 
 def test_the_line_in_the_table_says_what_is_watched() -> None:

@@ -1,6 +1,7 @@
 """Namespaces below that nobody needs: what we made goes when it is certain that nothing is lost with it."""
 
 import pytest
+from rulekit import Asked
 from worldkit import (
     OWNER_HERE,
     STRANGER,
@@ -12,7 +13,6 @@ from worldkit import (
     drop,
     lose,
     marked,
-    names,
     put,
     reload,
     space,
@@ -21,15 +21,15 @@ from worldkit import (
     world,
 )
 
-from tensile.kube.store import Delta
 from tensile.names import UPPER_NAMESPACE, Owner
 from tensile.objects import NAMESPACE, UPPER, Manifest, Ref
 from tensile.reconcile.plan import Step
 from tensile.reconcile.rules import orphans
-from tensile.reconcile.world import Key, World
+from tensile.reconcile.world import World
 
 RULE = orphans.NAMESPACES
 KEY = orphans.key_of(RULE.name, A)
+heard = Asked(RULE, KEY).heard
 PREFIXED = "name: lower-a, namespaces: {mapping: prefix}"
 
 
@@ -174,35 +174,25 @@ def test_several_are_in_one_plan_in_the_order_of_their_names() -> None:
     assert [step.ref.name for step in steps(here)] == ["art", "team", "zoo"]
 
 
-def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
-    """Return the keys that a change in a cache concerns, by the name of their lower."""
-    found: list[Key] = [
-        key for route in RULE.watches() if route.cache == cache for key in route.keys(here, lower, delta)
-    ]
-    assert [one.rule for one in found] == [RULE.name] * len(found)
-    assert list(names(found)) == [""] * len(found)
-    return [one.lower for one in found]
-
-
 def test_a_namespace_that_comes_or_goes_is_heard_of() -> None:
     """On either side; one whose marks stay is not looked at again."""
     here = vacated()
     entry = here.lowers[A].namespaces.get("", "team")
     assert entry is not None
     for cache in ("upper.namespaces", "namespaces"):
-        assert heard(here, cache, Delta(entry, None)) == [A]
-        assert heard(here, cache, Delta(None, entry), B) == [B]
-        assert heard(here, cache, Delta(entry, entry)) == []
+        assert heard(here, cache, entry, None) == [""]
+        assert heard(here, cache, None, entry, B) == [""]
+        assert heard(here, cache, entry, entry) == []
 
 
 def test_what_leaves_a_namespace_is_heard_of() -> None:
     """It may have been the last; what comes is not."""
     here = vacated()
     pod = put(here.lowers[A].pods, twin(upper_pod(namespace="team")))
-    assert heard(here, "pods", Delta(pod, None)) == [A]
-    assert heard(here, "pods", Delta(None, pod)) == []
+    assert heard(here, "pods", pod, None) == [""]
+    assert heard(here, "pods", None, pod) == []
     drop(here.lowers[A].namespaces, "team", "")
-    assert heard(here, "pods", Delta(pod, None)) == []
+    assert heard(here, "pods", pod, None) == []
 
 
 def test_there_is_one_key_for_each_lower() -> None:

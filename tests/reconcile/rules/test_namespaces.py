@@ -2,6 +2,7 @@
 
 import orjson
 import pytest
+from rulekit import Asked
 from worldkit import (
     OWNER_HERE,
     STRANGER,
@@ -9,13 +10,10 @@ from worldkit import (
     B,
     account,
     changed,
-    decided,
     drop,
     home,
     lose,
     marked,
-    names,
-    only,
     put,
     raised,
     reload,
@@ -26,17 +24,18 @@ from worldkit import (
     written,
 )
 
-from tensile.kube.store import Delta, Transformed
+from tensile.kube.store import Transformed
 from tensile.names import OWNER, OWNER_NAME, PROVISIONER, UPPER_NAMESPACE, UPPER_UID
 from tensile.objects import CLAIM, NAMESPACE, Manifest, Ref
-from tensile.reconcile.desired import Decision, Present
-from tensile.reconcile.plan import Plan, Step
+from tensile.reconcile.plan import Plan
 from tensile.reconcile.rules.claims import SELECTED_NODE
 from tensile.reconcile.rules.namespaces import NAME, NamespaceFacts, NamespaceRule, digest, key_of, ready
-from tensile.reconcile.world import Key, World
+from tensile.reconcile.world import World
 
 RULE = NamespaceRule()
 KEY = key_of(A, "default")
+ASKED = Asked(RULE, KEY)
+planned, the_step, heard = ASKED.plan, ASKED.step, ASKED.heard
 ENFORCE = "pod-security.kubernetes.io/enforce"
 ENDING = {"deletionTimestamp": "2026-03-01T12:00:00Z"}
 
@@ -55,17 +54,6 @@ def ours(**labels: str) -> Manifest:
     return marked(space(uid="below", labels=labels, annotations={UPPER_NAMESPACE: "default"}), "above")
 
 
-def planned(here: World) -> Plan:
-    """Plan the key of namespace `default`."""
-    return decided(RULE, KEY, here)[1]
-
-
-def the_step(here: World) -> Step:
-    """Return the one step of the plan."""
-    (step,) = planned(here).steps
-    return step
-
-
 def test_a_namespace_is_made_for_a_pod() -> None:
     """With our marks, and the Pod Security labels of the one above: else all would be allowed there; no others."""
     step = the_step(needed(**{ENFORCE: "restricted"}))
@@ -76,28 +64,6 @@ def test_a_namespace_is_made_for_a_pod() -> None:
         "labels": {ENFORCE: "restricted", "kubernetes.io/metadata.name": "default", OWNER: OWNER_HERE.mark},
         "annotations": {OWNER_NAME: "demo", UPPER_UID: "above", UPPER_NAMESPACE: "default"},
     }
-
-
-def test_a_namespace_without_pods_is_not_made() -> None:
-    """Nothing is below that nobody needs."""
-    here = needed()
-    drop(here.lowers[A].upper_pods, "web")
-    assert planned(here) == Plan(())
-
-
-@pytest.mark.parametrize(
-    "pod",
-    [
-        upper_pod(status={"phase": "Succeeded"}),
-        upper_pod(ownerReferences=[{"kind": "DaemonSet", "name": "agent", "controller": True}]),
-    ],
-    ids=["that ended", "of a DaemonSet"],
-)
-def test_a_pod_that_is_not_mirrored_needs_no_namespace(pod: Manifest) -> None:
-    """It has nothing below, now or later."""
-    here = needed()
-    put(here.lowers[A].upper_pods, pod)
-    assert planned(here) == Plan(())
 
 
 def test_no_namespace_is_made_for_pods_of_a_node_that_is_not_ours() -> None:
@@ -128,11 +94,6 @@ def test_an_excluded_namespace_is_not_made() -> None:
     here = needed()
     reload(here, more="excludeNamespaces: [default]")
     assert planned(here) == Plan(())
-
-
-def test_a_namespace_is_made_where_the_pod_is() -> None:
-    """Not in the other lower."""
-    assert RULE.decide(key_of(B, "default"), needed()) == Decision()
 
 
 def test_a_namespace_that_is_not_known_above_is_not_made() -> None:
@@ -169,13 +130,6 @@ def test_a_label_taken_off_above_is_taken_off_below() -> None:
     assert (operation["op"], operation["path"]) == ("remove", "/metadata/labels/pod-security.kubernetes.io~1enforce")
 
 
-def test_a_namespace_in_step_needs_nothing() -> None:
-    """No write where nothing differs."""
-    here = needed(**{ENFORCE: "restricted"})
-    put(here.lowers[A].namespaces, ours(**{ENFORCE: "restricted"}))
-    assert planned(here) == Plan(())
-
-
 @pytest.mark.parametrize(
     "theirs",
     [
@@ -192,26 +146,6 @@ def test_a_namespace_of_others_is_used_as_it_is(theirs: Manifest) -> None:
     put(here.lowers[A].accounts, account())
     assert planned(here) == Plan(())
     assert ready(here.lowers[A], "default") == "below"
-
-
-def test_a_namespace_that_is_being_deleted_is_said_and_waited_for() -> None:
-    """Kubernetes refuses every create in it."""
-    here = needed()
-    put(here.lowers[A].namespaces, marked(space(uid="below", **ENDING), "above"))
-    put(here.lowers[A].accounts, account())
-    found = planned(here)
-    assert found.steps == ()
-    assert found.problem is not None
-    assert found.problem == ("NamespaceTerminating", "namespace default is being deleted in lower-a")
-    assert ready(here.lowers[A], "default") == ""
-
-
-def test_a_namespace_that_went_is_made_again() -> None:
-    """The pods that need it are still there."""
-    here = needed()
-    put(here.lowers[A].namespaces, ours())
-    drop(here.lowers[A].namespaces, "default", "")
-    assert the_step(here).verb == "create"
 
 
 def test_a_namespace_made_anew_above_marks_the_one_below_anew() -> None:
@@ -246,21 +180,12 @@ def test_there_is_a_key_for_each_namespace_with_a_pod() -> None:
     assert RULE.name == KEY.rule == NAME
 
 
-def heard(here: World, cache: str, lower: str, delta: Delta) -> list[str]:
-    """Return the names of the keys that a change in a cache concerns."""
-    found: list[Key] = [
-        key for route in RULE.watches() if route.cache == cache for key in route.keys(here, lower, delta)
-    ]
-    assert all(key.lower == lower for key in found)
-    return list(names(found))
-
-
 def test_a_change_above_concerns_the_lowers_that_have_pods_of_it() -> None:
     """The others have no such key."""
     here = needed()
     entry = here.upper.namespaces.get("", "default")
-    assert heard(here, "upper.namespaces", A, Delta(None, entry)) == ["default"]
-    assert heard(here, "upper.namespaces", B, Delta(None, entry)) == []
+    assert heard(here, "upper.namespaces", None, entry, A) == ["default"]
+    assert heard(here, "upper.namespaces", None, entry, B) == []
 
 
 def test_a_change_below_concerns_the_namespace() -> None:
@@ -268,8 +193,8 @@ def test_a_change_below_concerns_the_namespace() -> None:
     here = needed()
     home(here)
     lower = here.lowers[A]
-    assert heard(here, "namespaces", A, Delta(lower.namespaces.get("", "default"), None)) == ["default"]
-    assert heard(here, "accounts", A, Delta(None, lower.accounts.get("default", "default"))) == ["default"]
+    assert heard(here, "namespaces", lower.namespaces.get("", "default"), None, A) == ["default"]
+    assert heard(here, "accounts", None, lower.accounts.get("default", "default"), A) == ["default"]
 
 
 def test_a_digest_says_whether_a_namespace_is_ending() -> None:
@@ -343,11 +268,3 @@ def test_two_namespaces_whose_names_are_cut_to_the_same_are_told_apart() -> None
     assert decision.problem is not None
     assert decision.problem.reason == "NameConflict"
     assert "is for upper namespace elsewhere, not for default" in decision.problem.message
-
-
-def test_what_is_wanted_is_said_for_a_reason() -> None:
-    """A person reads it in the plan."""
-    here = needed()
-    wanted = only(RULE.decide(KEY, here))
-    assert isinstance(wanted, Present)
-    assert wanted.reason == "pods need it"

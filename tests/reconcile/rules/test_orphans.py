@@ -1,119 +1,235 @@
-"""Services and slices below whose upper half is merely missing: read at quorum first, and under the guard."""
+"""Copies whose upper object is merely missing: read at quorum first, and deleted within the guard."""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
+from rbackit import binding, granted, role, with_binding, with_role
 from servicekit import ALIAS_KEY, ALIAS_SLICE_KEY, SERVER, done, exposed, running, service, sliced
-from worldkit import STRANGER, A, B, drop, lose, marked, put, reload
+from storagekit import above, below, claim, copy, ground, volume, volumes
+from worldkit import OWNER_HERE, STRANGER, A, B, drop, lose, marked, put, reload
 
-from tensile.kube.store import Delta
-from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Kind, Ref
+from tensile.kube.store import Delta, Entry
+from tensile.names import UPPER_UID
+from tensile.objects import CLAIM, ENDPOINT_SLICE, ROLE, ROLE_BINDING, SERVICE, UPPER, Kind, Manifest, Ref
 from tensile.reconcile.desired import Absent, Decision, VerifyAbsent
 from tensile.reconcile.rules import orphans
+from tensile.reconcile.rules.orphans import OrphanRule, key_of
 from tensile.reconcile.world import World
 
-RULE = orphans.SERVICES
-KEY = orphans.key_of(RULE.name, A)
-NAMES = {SERVICE: "web", ENDPOINT_SLICE: "web-1"}
+STRAYS, CLAIMS = key_of(orphans.SERVICES.name, A), key_of(orphans.CLAIMS.name, A)
 
 
-def found(here: World) -> Decision:
-    """Ask about lower-a."""
-    (key,) = RULE.keys(here, A)
-    assert key == KEY
-    return RULE.decide(key, here)
+def claimed() -> World:
+    """Make a world where a claim without a volume is on both sides."""
+    here = ground()
+    above(here, claim())
+    below(here, copy(claim()))
+    return here
 
 
-def test_what_has_its_other_half_is_no_stray() -> None:
-    """Nor is the alias, which has none."""
-    here = done(exposed(server=SERVER))
-    done(here, ALIAS_KEY, ALIAS_SLICE_KEY)
-    assert found(here) == Decision()
+def granting() -> World:
+    """Make a world where a role and its binding are on both sides."""
+    return with_binding(with_role(granted()))
 
 
-@pytest.mark.parametrize("kind", [SERVICE, ENDPOINT_SLICE], ids=lambda kind: kind.name)
-def test_what_is_missing_above_is_confirmed_and_goes_unasked(kind: Kind) -> None:
-    """The guard counts it: an upper cluster restored from a backup lacks much that nobody deleted."""
-    here = done(exposed())
-    name = NAMES[kind]
+class Case(NamedTuple):
+    """A kind: its rule, a world where one is on both sides, and the upper object."""
+
+    rule: OrphanRule
+    world: Callable[[], World]
+    original: Manifest
+
+
+CASES = {
+    SERVICE: Case(orphans.SERVICES, lambda: done(exposed()), service()),
+    ENDPOINT_SLICE: Case(orphans.SERVICES, lambda: done(exposed()), sliced()),
+    ROLE: Case(orphans.RIGHTS, granting, role()),
+    ROLE_BINDING: Case(orphans.RIGHTS, granting, binding()),
+    CLAIM: Case(orphans.CLAIMS, claimed, claim()),
+}
+KINDS = pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.name)
+
+
+def found(here: World, kind: Kind) -> Decision:
+    """Return the decision about lower-a."""
+    rule = CASES[kind].rule
+    (key,) = rule.keys(here, A)
+    assert key == key_of(rule.name, A)
+    return rule.decide(key, here)
+
+
+def named(kind: Kind) -> tuple[str, str]:
+    """Return name and UID of a kind's upper object."""
+    meta = CASES[kind].original["metadata"]
+    return meta["name"], meta["uid"]
+
+
+def copied(here: World, kind: Kind) -> Entry:
+    """Return the copy of a kind."""
+    entry = here.lowers[A].more[kind].get("default", named(kind)[0])
+    assert entry is not None
+    return entry
+
+
+def another(here: World, kind: Kind) -> None:
+    """Let the watch tell that another object of that name was created and deleted above."""
+    name, _ = named(kind)
+    original = CASES[kind].original
+    put(here.upper.more[kind], {**original, "metadata": original["metadata"] | {"uid": "another"}})
+    drop(here.upper.more[kind], name)
+
+
+@KINDS
+def test_what_has_its_original_or_is_not_ours_is_left_alone(kind: Kind) -> None:
+    """Whatever is missing above."""
+    here = CASES[kind].world()
+    assert found(here, kind) == Decision()
+    name, uid = named(kind)
     lose(here.upper.more[kind], name)
-    (wanted,) = found(here).wanted
-    assert wanted == VerifyAbsent(
-        Ref(UPPER, kind, "default", name),
-        f"{kind.name}-{name}",
-        f"the {kind.name} made for it still stands",
-        requested=False,
-    )
-    here.upper.more[kind].confirm_absent("default", name, sought=f"{kind.name}-{name}")
-    (gone,) = found(here).wanted
+    put(here.lowers[A].more[kind], marked(copied(here, kind).manifest(), uid, STRANGER))
+    assert found(here, kind) == Decision()
+
+
+@KINDS
+def test_what_is_missing_above_is_confirmed_and_goes_unasked(kind: Kind) -> None:
+    """The guard counts it. A claim that gets its volume meanwhile stays."""
+    here, (name, uid) = CASES[kind].world(), named(kind)
+    lose(here.upper.more[kind], name)
+    above_ref, reason = Ref(UPPER, kind, "default", name), f"the {kind.name} made for it still stands"
+    assert found(here, kind).wanted == (VerifyAbsent(above_ref, uid, reason, requested=False),)
+    here.upper.more[kind].confirm_absent("default", name, sought=uid)
+    (gone,) = found(here, kind).wanted
     assert isinstance(gone, Absent)
-    assert (gone.ref, gone.uid, gone.requested) == (Ref(A, kind, "default", name), f"below-{kind.name}-{name}", False)
+    assert (gone.ref, gone.uid) == (Ref(A, kind, "default", name), copied(here, kind).uid)
+    assert (gone.requested, gone.after_rollback) == (False, False)
+    assert gone.version == (str(copied(here, kind).version) if kind == CLAIM else "")
 
 
-@pytest.mark.parametrize("kind", [SERVICE, ENDPOINT_SLICE], ids=lambda kind: kind.name)
+@KINDS
 def test_what_was_seen_deleted_is_left_to_its_own_rule(kind: Kind) -> None:
-    """Somebody asked for it; the deletion of another object of that name is no word about this one."""
-    here = done(exposed())
-    drop(here.upper.more[kind], NAMES[kind])
-    assert found(here) == Decision()
-    here = done(exposed())
-    lose(here.upper.more[kind], NAMES[kind])
-    other = service() if kind == SERVICE else sliced()
-    put(here.upper.more[kind], {**other, "metadata": other["metadata"] | {"uid": "another"}})
-    drop(here.upper.more[kind], NAMES[kind])
-    assert isinstance(found(here).wanted[0], VerifyAbsent)
-    here.upper.more[kind].mark_deleted("default", NAMES[kind], f"{kind.name}-{NAMES[kind]}")
-    (gone,) = found(here).wanted
+    """One whose successor was seen deleted goes here: nobody is known to have deleted it."""
+    here = CASES[kind].world()
+    drop(here.upper.more[kind], named(kind)[0])
+    assert found(here, kind) == Decision()
+    here = CASES[kind].world()
+    another(here, kind)
+    (gone,) = found(here, kind).wanted
     assert isinstance(gone, Absent)
     assert not gone.requested
 
 
+@KINDS
+def test_the_deletion_of_another_object_proves_nothing(kind: Kind) -> None:
+    """It may be an older one, of which another engine has made the newer one's copy."""
+    here = CASES[kind].world()
+    lose(here.upper.more[kind], named(kind)[0])
+    another(here, kind)
+    (wanted,) = found(here, kind).wanted
+    assert isinstance(wanted, VerifyAbsent)
+
+
+@KINDS
+def test_what_a_restored_store_forgot_is_marked_so(kind: Kind) -> None:
+    """The guard lets none of it pass."""
+    here, (name, uid) = CASES[kind].world(), named(kind)
+    here.upper.more[kind].take_over((), 1, rewound=True)
+    here.upper.more[kind].confirm_absent("default", name, sought=uid)
+    gone = [one for one in found(here, kind).wanted if isinstance(one, Absent)]
+    assert [one.after_rollback for one in gone] == [True]
+
+
+@KINDS
+@pytest.mark.parametrize("doubt", ["silent", "unlisted", "unsettled"])
+def test_nothing_is_decided_in_doubt(kind: Kind, doubt: str) -> None:
+    """Neither of a lower that does not answer nor from incomplete caches."""
+    here = CASES[kind].world()
+    lose(here.upper.more[kind], named(kind)[0])
+    assert found(here, kind).wanted
+    lower = here.lowers[A]
+    match doubt:
+        case "silent":
+            lower.unreachable_seconds = 1.0
+        case "unlisted":
+            here.upper.more[kind].mark_stale()
+        case "unsettled":
+            lower.pods.mark_stale()
+    assert found(here, kind) == Decision()
+
+
+@KINDS
+def test_what_goes_above_and_what_comes_alone_below_is_heard(kind: Kind) -> None:
+    """In the lower where it is; a change concerns nobody. What comes back above ends what the guard holds."""
+    here, rule = CASES[kind].world(), CASES[kind].rule
+    name, key = named(kind)[0], key_of(rule.name, A)
+    original, copy = here.upper.more[kind].get("default", name), copied(here, kind)
+    routes = {route.cache: route.keys for route in rule.watches()}
+    up, down = routes[f"upper.{kind.name}"], routes[kind.name]
+    assert list(up(here, A, Delta(original, None))) == list(up(here, A, Delta(None, original))) == [key]
+    assert list(up(here, A, Delta(original, original))) == list(up(here, B, Delta(original, None))) == []
+    assert list(down(here, A, Delta(None, copy))) == []
+    lose(here.upper.more[kind], name)
+    assert list(down(here, A, Delta(None, copy))) == [key]
+    assert list(down(here, A, Delta(copy, None))) == []
+
+
+# What is particular to Services.
+
+
+def test_the_alias_has_no_original() -> None:
+    """It is made for the upper cluster itself."""
+    here = done(exposed(server=SERVER), ALIAS_KEY, ALIAS_SLICE_KEY)
+    assert {one.manifest()["metadata"]["annotations"][UPPER_UID] for one in here.lowers[A].more[SERVICE]} == {
+        OWNER_HERE.upper
+    }
+    assert orphans.SERVICES.decide(STRAYS, here) == Decision()
+
+
 def test_a_slice_goes_with_its_service_and_is_not_counted_again() -> None:
-    """Nor is what no namespace with pods has any more."""
+    """Nor is what no namespace with pods needs any more, or no controller makes: its own rule takes it back."""
     here = done(exposed())
     lose(here.upper.more[SERVICE], "web")
     lose(here.upper.more[ENDPOINT_SLICE], "web-1")
     drop(here.lowers[A].more[SERVICE], "web")
-    assert found(here) == Decision()
-    here = done(exposed())
-    lose(here.upper.more[SERVICE], "web")
-    drop(here.lowers[A].upper_pods, "web")
-    assert found(here) == Decision()
-
-
-def test_what_is_not_ours_is_no_stray() -> None:
-    """Whatever it is called."""
-    here = exposed()
-    put(here.lowers[A].more[SERVICE], service("a"), marked(service("b"), "x", STRANGER))
-    assert found(here) == Decision()
-
-
-@pytest.mark.parametrize("trouble", ["silent", "unlisted", "switched off"])
-def test_nothing_is_decided_on_half_a_picture(trouble: str) -> None:
-    """Nor of a cluster that does not answer, nor without the controller: then its own rule takes all back."""
+    assert orphans.SERVICES.decide(STRAYS, here) == Decision()
     here = running(done(exposed()))
     lose(here.upper.more[SERVICE], "web")
-    assert found(here).wanted
-    match trouble:
-        case "silent":
-            here.lowers[A].unreachable_seconds = 3
-        case "unlisted":
-            here.upper.more[ENDPOINT_SLICE].mark_stale()
-        case "switched off":
-            reload(here, f"name: {A}, controllers: []")
-    assert found(here) == Decision()
-
-
-def test_what_goes_above_and_what_comes_alone_below_is_heard() -> None:
-    """And nothing else: endpoints change all the time."""
+    drop(here.lowers[A].upper_pods, "web")
+    assert orphans.SERVICES.decide(STRAYS, here).wanted, "a pod of ours still runs there"
+    drop(here.lowers[A].pods, "web")
+    assert orphans.SERVICES.decide(STRAYS, here) == Decision()
     here = done(exposed())
-    for kind in (SERVICE, ENDPOINT_SLICE):
-        above, below = here.upper.more[kind].get("default", NAMES[kind]), here.lowers[A].more[kind]
-        copy = below.get("default", NAMES[kind])
-        routes = {route.cache: route.keys for route in RULE.watches()}
-        assert list(routes[f"upper.{kind.name}"](here, A, Delta(above, above))) == []
-        assert list(routes[f"upper.{kind.name}"](here, A, Delta(above, None))) == [KEY]
-        assert list(routes[f"upper.{kind.name}"](here, A, Delta(None, above))) == [KEY]
-        assert list(routes[f"upper.{kind.name}"](here, B, Delta(above, None))) == []
-        assert list(routes[kind.name](here, A, Delta(None, copy))) == []
-        lose(here.upper.more[kind], NAMES[kind])
-        assert list(routes[kind.name](here, A, Delta(None, copy))) == [KEY]
-        assert list(routes[kind.name](here, A, Delta(copy, None))) == []
+    lose(here.upper.more[SERVICE], "web")
+    reload(here, f"name: {A}, controllers: []")
+    assert orphans.SERVICES.decide(STRAYS, here) == Decision()
+
+
+# What is particular to claims.
+
+
+def test_all_claims_of_one_lower_are_one_decision() -> None:
+    """In an order that does not change."""
+    here = ground()
+    for name in ("b", "a"):
+        below(here, copy(claim(name)))
+    assert [one.ref.name for one in orphans.CLAIMS.decide(CLAIMS, here).wanted if isinstance(one, VerifyAbsent)] == [
+        "a",
+        "b",
+    ]
+
+
+@pytest.mark.parametrize(
+    "spared",
+    [copy(claim(), "1Gi"), copy(claim(), phase="Lost"), copy(claim(), deletionTimestamp="2026-03-01T12:00:00Z")],
+    ids=["bound", "lost its volume", "going"],
+)
+def test_a_claim_that_may_hold_data_is_spared(spared: Manifest) -> None:
+    """So is one that a placeholder names, whose policy decides."""
+    here = ground()
+    below(here, spared)
+    here.upper.more[CLAIM].confirm_absent("default", "data", sought="claim-data")
+    assert orphans.CLAIMS.decide(CLAIMS, here) == Decision()
+    below(here, copy(claim()))
+    assert orphans.CLAIMS.decide(CLAIMS, here).wanted
+    volumes(here, volume(claim()))
+    assert orphans.CLAIMS.decide(CLAIMS, here) == Decision()

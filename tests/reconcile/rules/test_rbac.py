@@ -17,37 +17,20 @@ from rbackit import (
     with_binding,
     with_role,
 )
+from rulekit import Asked
 from worldkit import OWNER_HERE, STRANGER, A, B, account, decided, drop, lose, marked, names, put, thing, upper_pod
 
-from tensile.kube.store import Delta
-from tensile.objects import CLUSTER_ROLE, POD, ROLE, ROLE_BINDING, SERVICE_ACCOUNT, UPPER, Manifest, Ref
+from tensile.objects import CLUSTER_ROLE, ROLE, ROLE_BINDING, SERVICE_ACCOUNT, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Decision, EmitEvent
-from tensile.reconcile.plan import Plan, Step
+from tensile.reconcile.plan import Plan
 from tensile.reconcile.rules import rbac
-from tensile.reconcile.rules.rbac import BindingFacts, digest, key_of
-from tensile.reconcile.world import Problem, World
+from tensile.reconcile.rules.rbac import BindingFacts, digest
+from tensile.reconcile.world import Problem
 
 RULE = rbac.RULE
+ASKED = Asked(RULE, BINDING_KEY)
+planned, the_step, heard = ASKED.plan, ASKED.step, ASKED.heard
 REFUSED = Problem("Forbidden", "attempting to grant permissions not currently held")
-
-
-def planned(here: World, key: Any = BINDING_KEY) -> Plan:
-    """Plan a key."""
-    return decided(RULE, key, here)[1]
-
-
-def the_step(here: World, key: Any = BINDING_KEY) -> Step:
-    """Return the one step of a plan that has no problem."""
-    found = planned(here, key)
-    assert found.problem is None
-    (step,) = found.steps
-    return step
-
-
-def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
-    """Return the names of the keys that a change concerns."""
-    (route,) = (one for one in RULE.watches() if one.cache == cache)
-    return list(names(route.keys(here, lower, delta)))
 
 
 def test_a_role_of_a_mirrored_account_goes_down() -> None:
@@ -76,29 +59,6 @@ def test_a_binding_goes_down_with_accounts_of_ours_alone() -> None:
     assert step.reason == "pods on node lower-a have rights by it"
 
 
-def test_what_is_in_step_needs_nothing() -> None:
-    """A second look writes nothing."""
-    here = with_binding(with_role(granted()))
-    assert planned(here, ROLE_KEY) == planned(here) == Plan(())
-
-
-def test_changes_follow_and_edits_below_are_put_back() -> None:
-    """Rules and subjects are those above."""
-    here = with_binding(with_role(granted(), rules=[]), subjects=[ROBOT, OTHERS[0]])
-    assert [one["path"] for one in the_step(here, ROLE_KEY).operations] == ["/rules"]
-    (operation,) = the_step(here).operations
-    assert (operation["path"], operation["value"]) == ("/subjects", [ROBOT])
-    assert the_step(here).uid == "below-binding"
-
-
-def test_a_binding_that_was_made_anew_is_made_anew_below() -> None:
-    """Which role it grants cannot be changed."""
-    here = with_binding(with_role(granted()))
-    put(here.upper.more[ROLE_BINDING], {**binding(), "metadata": {**binding()["metadata"], "uid": "another"}})
-    step = the_step(here)
-    assert (step.verb, step.uid) == ("delete", "below-binding")
-
-
 def test_a_binding_waits_for_its_role() -> None:
     """The one that is above now; Kubernetes refuses a binding to a role that is not there."""
     here = granted()
@@ -107,19 +67,6 @@ def test_a_binding_waits_for_its_role() -> None:
     assert decided(RULE, BINDING_KEY, here)[0] == Decision(depends_on=(ROLE_KEY,))
     drop(here.upper.more[ROLE], "reader")
     assert decided(RULE, BINDING_KEY, here)[0] == Decision()
-
-
-def test_a_cluster_role_is_taken_by_its_name_where_it_is() -> None:
-    """It belongs to the whole lower cluster, so it is never made."""
-    here = granted(kind="ClusterRole", name="view")
-    found = decided(RULE, BINDING_KEY, here)[0]
-    assert found.problem is not None
-    assert found.problem.reason == "ClusterRoleNotFound"
-    assert "lower-a has no ClusterRole view" in found.problem.message
-    assert [one.about.kind for one in found.wanted if isinstance(one, EmitEvent)] == [ROLE_BINDING, POD]
-    put(here.lowers[A].more[CLUSTER_ROLE], thing("ClusterRole", "view", ""))
-    assert the_step(here).verb == "create"
-    assert planned(here, key_of(A, "default", ROLE, "view")) == Plan(())
 
 
 OFF = {
@@ -201,7 +148,7 @@ def test_a_role_goes_after_the_binding_for_whose_sake_it_stayed() -> None:
     lose(here.upper.more[ROLE_BINDING], "reads")
     copy = here.lowers[A].more[ROLE_BINDING].get("default", "reads")
     drop(here.lowers[A].more[ROLE_BINDING], "reads")
-    assert heard(here, "RoleBinding", Delta(copy, None)) == ["default/Role/reader", "default/RoleBinding/reads"]
+    assert heard(here, "RoleBinding", copy, None) == ["default/Role/reader", "default/RoleBinding/reads"]
     assert the_step(here, ROLE_KEY).verb == "delete"
 
 
@@ -211,21 +158,6 @@ def test_a_binding_that_loses_its_account_loses_its_copy() -> None:
     assert the_step(here).verb == the_step(here, ROLE_KEY).verb == "delete"
     put(here.upper.more[ROLE_BINDING], {**binding(), "metadata": {**binding()["metadata"], "name": "also"}})
     assert planned(here, ROLE_KEY) == Plan(())
-
-
-def test_a_stranger_in_the_place_of_a_copy_is_not_taken_away() -> None:
-    """Nothing that is not ours is deleted."""
-    here = granted(subjects=OTHERS)
-    put(here.lowers[A].more[ROLE_BINDING], marked(binding(), "x", STRANGER))
-    assert planned(here) == Plan(())
-
-
-@pytest.mark.parametrize("gone", ["node", "namespace"])
-def test_nothing_is_granted_before_pods_can_be_there(gone: str) -> None:
-    """Neither without the namespace nor on a node that is not ours."""
-    here = with_role(granted())
-    drop(*((here.upper.nodes, A, "") if gone == "node" else (here.lowers[A].namespaces, "default", "")))
-    assert planned(here) == Plan(())
 
 
 @pytest.mark.parametrize(
@@ -286,14 +218,14 @@ def test_what_is_heard_concerns_accounts_of_ours() -> None:
     reads = upper[ROLE_BINDING].get("default", "reads")
     copy = lower[SERVICE_ACCOUNT].get("default", "robot")
     view = put(lower[CLUSTER_ROLE], thing("ClusterRole", "view", ""))
-    assert heard(here, "upper.RoleBinding", Delta(None, reads)) == ["default/RoleBinding/reads"]
-    assert heard(here, "upper.RoleBinding", Delta(None, reads), B) == []
-    assert heard(here, "ServiceAccount", Delta(None, copy)) == ["default/RoleBinding/reads"]
-    assert heard(here, "ServiceAccount", Delta(copy, copy)) == []
-    assert heard(here, "ClusterRole", Delta(None, view)) == ["default/RoleBinding/reads"]
-    assert heard(here, "ClusterRole", Delta(view, view)) == heard(here, "ClusterRole", Delta(None, view), B) == []
+    assert heard(here, "upper.RoleBinding", None, reads) == ["default/RoleBinding/reads"]
+    assert heard(here, "upper.RoleBinding", None, reads, B) == []
+    assert heard(here, "ServiceAccount", None, copy) == ["default/RoleBinding/reads"]
+    assert heard(here, "ServiceAccount", copy, copy) == []
+    assert heard(here, "ClusterRole", None, view) == ["default/RoleBinding/reads"]
+    assert heard(here, "ClusterRole", view, view) == heard(here, "ClusterRole", None, view, B) == []
     theirs = put(lower[SERVICE_ACCOUNT], account(name="robot"))
-    assert heard(here, "ServiceAccount", Delta(theirs, copy)) == ["default/RoleBinding/reads"], "it is ours now"
+    assert heard(here, "ServiceAccount", theirs, copy) == ["default/RoleBinding/reads"], "it is ours now"
 
 
 def test_roles_are_heard_of_with_their_bindings() -> None:
@@ -302,12 +234,12 @@ def test_roles_are_heard_of_with_their_bindings() -> None:
     upper = here.upper.more
     reads, reader = upper[ROLE_BINDING].get("default", "reads"), upper[ROLE].get("default", "reader")
     both = ["default/Role/reader", "default/RoleBinding/reads"]
-    assert heard(here, "upper.RoleBinding", Delta(reads, None)) == both
-    assert heard(here, "upper.Role", Delta(None, reader)) == ["default/Role/reader"]
-    assert heard(here, "upper.Role", Delta(None, reader), B) == []
+    assert heard(here, "upper.RoleBinding", reads, None) == both
+    assert heard(here, "upper.Role", None, reader) == ["default/Role/reader"]
+    assert heard(here, "upper.Role", None, reader, B) == []
     with_role(here)
     copy = here.lowers[A].more[ROLE].get("default", "reader")
-    assert heard(here, "Role", Delta(copy, None)) == ["default/Role/reader"]
+    assert heard(here, "Role", copy, None) == ["default/Role/reader"]
 
 
 def test_a_binding_is_kept_with_whom_it_gives_what() -> None:

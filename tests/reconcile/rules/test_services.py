@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from rulekit import Asked
 from servicekit import (
     ALIAS_KEY,
     KEY,
@@ -17,47 +18,29 @@ from servicekit import (
 )
 from worldkit import (
     OWNER_HERE,
-    STRANGER,
     A,
     B,
     changed,
-    decided,
     drop,
     home,
-    lose,
     marked,
     names,
     put,
     reload,
-    thing,
     upper_pod,
 )
 
-from tensile.kube.store import Delta
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID
-from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref
-from tensile.reconcile.desired import EmitEvent
-from tensile.reconcile.plan import Plan, Step
-from tensile.reconcile.rules import namespaces, services
-from tensile.reconcile.rules.mirror import PAUSE
+from tensile.objects import ENDPOINT_SLICE, SERVICE
+from tensile.reconcile.plan import Plan
+from tensile.reconcile.rules import services
 from tensile.reconcile.rules.services import service_key
-from tensile.reconcile.world import Key, Problem, UpperServer, World
+from tensile.reconcile.world import UpperServer, World
 
 RULE = services.RULE
+ASKED = Asked(RULE, KEY)
+planned, the_step, heard = ASKED.plan, ASKED.step, ASKED.heard
 DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "d", "controller": True}]
-
-
-def planned(here: World, key: Key = KEY) -> Plan:
-    """Plan a key."""
-    return decided(RULE, key, here)[1]
-
-
-def the_step(here: World, key: Key = KEY) -> Step:
-    """Return the one step of a plan that has no problem."""
-    found = planned(here, key)
-    assert found.problem is None
-    (step,) = found.steps
-    return step
 
 
 def operations(here: World) -> list[tuple[str, str]]:
@@ -98,21 +81,6 @@ def test_what_is_in_step_is_left_alone() -> None:
     assert planned(here) == Plan(())
 
 
-def test_it_is_made_only_where_the_pods_are() -> None:
-    """The other lower gets nothing."""
-    assert planned(exposed(), service_key(B, "default", "web")) == Plan(())
-
-
-@pytest.mark.parametrize(
-    "pod", [{"status": {"phase": "Succeeded"}}, {"ownerReferences": DAEMON}], ids=["that ended", "of a DaemonSet"]
-)
-def test_a_pod_that_needs_nothing_below_brings_no_services(pod: Manifest) -> None:
-    """It has nobody to call there."""
-    here = exposed()
-    put(here.lowers[A].upper_pods, upper_pod(**pod))
-    assert planned(here) == Plan(())
-
-
 def test_an_excluded_namespace_has_no_services_below() -> None:
     """No pod of it is mirrored; one that still runs there keeps what it has."""
     here = running(done(exposed()))
@@ -120,21 +88,6 @@ def test_an_excluded_namespace_has_no_services_below() -> None:
     assert planned(here) == Plan(())
     drop(here.lowers[A].pods, "web")
     assert the_step(here).verb == "delete"
-
-
-def test_without_a_node_of_ours_nothing_is_made() -> None:
-    """Pods on another's node are not our concern."""
-    here = exposed()
-    drop(here.upper.nodes, A, "")
-    assert planned(here) == Plan(())
-
-
-def test_the_namespace_comes_first() -> None:
-    """The Service waits for it."""
-    here = exposed()
-    drop(here.lowers[A].namespaces, "default", "")
-    decision, found = decided(RULE, KEY, here)
-    assert (decision.depends_on, found) == ((namespaces.key_of(A, "default"),), Plan(()))
 
 
 @pytest.mark.parametrize("missing", ["upper services", "upper slices", "services", "slices", "pods"])
@@ -161,21 +114,13 @@ def test_nothing_is_decided_on_half_a_picture(missing: str) -> None:
         ({"sessionAffinity": "ClientIP"}, [("replace", "/spec/sessionAffinity")]),
         ({"publishNotReadyAddresses": True}, [("add", "/spec/publishNotReadyAddresses")]),
         ({"ipFamilyPolicy": "RequireDualStack"}, [("replace", "/spec/ipFamilyPolicy")]),
-        ({"selector": {"app": "else"}}, None),
-        ({"ports": [{**PORTS[0], "nodePort": 30_000}], "type": "LoadBalancer"}, None),
-        ({"externalIPs": ["1.2.3.4"], "trafficDistribution": "PreferClose", "loadBalancerClass": "x"}, None),
     ],
 )
-def test_a_change_above_comes_down_if_it_means_anything_below(
-    spec: dict[str, Any], found: list[tuple[str, str]] | None
-) -> None:
-    """Where the pods are chosen, and how the upper cluster is entered, is the upper cluster's."""
+def test_a_change_above_comes_down(spec: dict[str, Any], found: list[tuple[str, str]]) -> None:
+    """Of what means anything below (test_services_spec.py)."""
     here = done(exposed())
     edited(here.upper.more[SERVICE], "web", **spec)
-    if found is None:
-        assert planned(here) == Plan(())
-    else:
-        assert operations(here) == found
+    assert operations(here) == found
 
 
 @pytest.mark.parametrize(
@@ -202,83 +147,14 @@ def test_labels_follow_and_those_of_others_stay() -> None:
     assert operations(here) == [("add", "/metadata/labels/tier"), ("remove", "/metadata/labels/team")]
 
 
-@pytest.mark.parametrize(
-    ("above", "there"),
-    [
-        ({}, {"selector": {"app": "web"}}),
-        ({"clusterIP": "None"}, {}),
-        ({}, {"clusterIP": "None"}),
-    ],
-    ids=["a selector below", "headless above", "headless below"],
-)
-def test_one_that_cannot_become_what_it_should_is_made_anew(above: dict[str, Any], there: dict[str, Any]) -> None:
-    """Whose slices are of Kubernetes' making, or whose address cannot change."""
+def test_one_that_cannot_become_what_it_should_is_made_anew() -> None:
+    """For a selector below, Kubernetes makes slices of its own; what else cannot change is in test_services_spec.py."""
     here = done(exposed())
-    edited(here.upper.more[SERVICE], "web", **above)
-    edited(here.lowers[A].more[SERVICE], "web", **there)
+    edited(here.lowers[A].more[SERVICE], "web", selector={"app": "web"})
     step = the_step(here)
     assert (step.verb, step.uid, step.requested) == ("delete", "below-Service-web", True)
     drop(here.lowers[A].more[SERVICE], "web")
     assert the_step(here).verb == "create"
-
-
-def test_a_service_that_becomes_headless_by_way_of_a_name_is_changed() -> None:
-    """One that has another's name has no address that could not change."""
-    here = done(exposed())
-    edited(here.lowers[A].more[SERVICE], "web", type="ExternalName", externalName="a.example")
-    edited(here.upper.more[SERVICE], "web", clusterIP="None")
-    assert ("add", "/spec/clusterIP") in operations(here)
-
-
-def test_one_that_was_made_anew_above_is_made_anew_below() -> None:
-    """It is another object; clients keep nothing of the old one."""
-    here = done(exposed())
-    put(here.upper.more[SERVICE], {**service(), "metadata": service()["metadata"] | {"uid": "another"}})
-    assert the_step(here).verb == "delete"
-
-
-def test_one_that_was_deleted_above_goes() -> None:
-    """Somebody asked for that."""
-    here = done(exposed())
-    drop(here.upper.more[SERVICE], "web")
-    step = the_step(here)
-    assert (step.verb, step.uid, step.requested) == ("delete", "below-Service-web", True)
-
-
-def test_one_that_is_merely_missing_above_stays() -> None:
-    """Until that was looked into."""
-    here = done(exposed())
-    lose(here.upper.more[SERVICE], "web")
-    assert planned(here) == Plan(())
-
-
-def test_the_last_pod_takes_the_services_with_it() -> None:
-    """As soon as none is left on either side."""
-    here = running(done(exposed()))
-    drop(here.lowers[A].upper_pods, "web")
-    assert planned(here) == Plan(())
-    drop(here.lowers[A].pods, "web")
-    assert the_step(here).reason == "no pod of its namespace is here any more"
-
-
-def test_without_the_controller_everything_is_taken_back() -> None:
-    """Of this owner: what bears another's mark is not touched."""
-    here = done(exposed())
-    reload(here, f"name: {A}, controllers: [PV]")
-    assert the_step(here).verb == "delete"
-    put(here.lowers[A].more[SERVICE], marked(service("theirs"), "x", STRANGER))
-    assert planned(here, service_key(A, "default", "theirs")) == Plan(())
-
-
-def test_a_name_that_is_taken_is_not_touched_and_said_above() -> None:
-    """An event on the Service tells it; there is no step."""
-    here = exposed()
-    put(here.lowers[A].more[SERVICE], service())
-    found = planned(here)
-    assert (found.steps, found.problem and found.problem.reason) == ((), "NameConflict")
-    here.problems[KEY] = Problem("NameConflict", "is not ours")
-    (told,) = (one for one in decided(RULE, KEY, here)[0].wanted if isinstance(one, EmitEvent))
-    assert told == EmitEvent(Ref(UPPER, SERVICE, "default", "web"), "Service-web", "NameConflict", "is not ours")
 
 
 def test_the_apiservers_own_service_stays_above() -> None:
@@ -351,12 +227,6 @@ def test_there_is_no_alias_in_kube_system() -> None:
 # Which changes concern which keys.
 
 
-def told(here: World, cache: str, delta: Delta, delay: float = 0.0) -> list[str]:
-    """Return the names of the keys that a change concerns."""
-    routes = [route for route in RULE.watches() if (route.cache, route.delay) == (cache, delay)]
-    return [name for route in routes for name in names(route.keys(here, A, delta))]
-
-
 EVERY = ["default/kubernetes-upper", "default/web"]
 
 
@@ -369,59 +239,17 @@ def test_every_service_has_a_key() -> None:
     assert list(RULE.keys(here, B)) == []
 
 
-def test_only_the_first_and_the_last_pod_of_a_namespace_concern_its_services() -> None:
-    """A thousand pods that come and go would be looked at a thousand times."""
-    here = exposed()
-    pods = here.lowers[A].upper_pods
-    (first,) = pods
-    assert told(here, "upper_pods", Delta(None, first)) == EVERY
-    assert told(here, "upper_pods", Delta(first, first)) == []
-    second = put(pods, upper_pod("second"))
-    assert told(here, "upper_pods", Delta(None, second)) == []
-    drop(pods, "second")
-    assert told(here, "upper_pods", Delta(second, None), PAUSE) == []
-    drop(pods, "web")
-    assert told(here, "upper_pods", Delta(first, None), PAUSE) == EVERY
-
-
-def test_a_pod_that_ends_is_as_good_as_gone() -> None:
-    """A Job's last pod stays for long."""
-    here = exposed()
-    (before,) = here.lowers[A].upper_pods
-    after = put(here.lowers[A].upper_pods, upper_pod(status={"phase": "Succeeded"}))
-    assert told(here, "upper_pods", Delta(before, after), PAUSE) == EVERY
-
-
-def test_the_last_pod_below_concerns_them_too() -> None:
-    """It may outlast the last one above."""
-    here = running(exposed())
-    (before,) = here.lowers[A].pods
-    assert told(here, "pods", Delta(before, before), PAUSE) == []
-    drop(here.lowers[A].pods, "web")
-    assert told(here, "pods", Delta(before, None), PAUSE) == EVERY
-
-
 def test_services_are_heard_on_both_sides() -> None:
     """Above where it matters to this lower."""
     here = done(exposed())
     far = put(here.upper.more[SERVICE], service("far", "shop"))
-    assert told(here, "upper.Service", Delta(None, far)) == []
+    assert heard(here, "upper.Service", None, far) == []
     near = here.upper.more[SERVICE].get("default", "web")
-    assert told(here, "upper.Service", Delta(near, near)) == ["default/web"]
+    assert heard(here, "upper.Service", near, near) == ["default/web"]
     (copy,) = here.lowers[A].more[SERVICE]
-    assert told(here, "Service", Delta(copy, None)) == ["default/web"]
+    assert heard(here, "Service", copy, None) == ["default/web"]
     drop(here.lowers[A].upper_pods, "web")
-    assert told(here, "upper.Service", Delta(near, None)) == ["default/web"]
-
-
-def test_a_node_that_comes_is_heard() -> None:
-    """Without it nothing was made; what it says of itself later does not matter."""
-    here = exposed()
-    node = here.upper.nodes.get("", A)
-    assert told(here, "upper.nodes", Delta(None, node)) == EVERY
-    assert told(here, "upper.nodes", Delta(node, node)) == []
-    theirs = put(here.upper.nodes, thing("Node", A, ""))
-    assert told(here, "upper.nodes", Delta(theirs, node)) == EVERY
+    assert heard(here, "upper.Service", near, None) == ["default/web"]
 
 
 def test_what_is_below_keeps_the_lower_in_sight() -> None:

@@ -235,14 +235,3 @@ async def test_an_edit_takes_everything_back(leaves: bool) -> None:  # noqa: FBT
     if leaves:
         nodes = [one for one in stage.world.upper.nodes if one.name == A]
         assert nodes == []
-
-
-@in_virtual_time
-async def test_everything_below_bears_our_mark() -> None:
-    """By it another engine, or another topology, knows to leave it alone."""
-    stage = staged(service("web"))
-    stage.start()
-    await stage.settle()
-    for kind in (SERVICE, ENDPOINT_SLICE):
-        for one in await stage.listed(A, kind):
-            assert labels(one)[OWNER] == stage.world.owner.mark

@@ -4,10 +4,11 @@ from typing import Any
 
 import orjson
 import pytest
+from rulekit import Asked
 from storagekit import ASKED, above, below, bound, claim, copy, disk, ground, settled_claim, volume, volumes
 from worldkit import OWNER_HERE, STRANGER, A, B, changed, decided, drop, lose, marked, names, put, thing
 
-from tensile.kube.store import Delta, Entry
+from tensile.kube.store import Delta
 from tensile.names import (
     LOWER,
     LOWER_CLAIM_UID,
@@ -19,29 +20,18 @@ from tensile.names import (
     UPPER_UID,
 )
 from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref
-from tensile.reconcile.plan import Plan, Step
+from tensile.reconcile.plan import Plan
 from tensile.reconcile.rules import claim_rule
-from tensile.reconcile.rules.volumes import NAME, PROVISIONED_BY, VolumeRule, digest_below, key_of
+from tensile.reconcile.rules.volumes import PROVISIONED_BY, VolumeRule, digest_below, key_of
 from tensile.reconcile.world import World
 
 RULE = VolumeRule()
 KEY = key_of(A, "pvc-claim-data")
 REF = Ref(UPPER, VOLUME, "", "pvc-claim-data")
+QUESTIONS = Asked(RULE, KEY)
+planned, the_step, heard = QUESTIONS.plan, QUESTIONS.step, QUESTIONS.heard
 BELOW = Ref(A, CLAIM, "default", "data")
 POD = [{"kind": "Pod", "name": "web", "controller": True}]
-
-
-def planned(here: World) -> Plan:
-    """Plan the placeholder of claim `data` in lower-a."""
-    found = decided(RULE, KEY, here)[1]
-    assert found.problem is None
-    return found
-
-
-def the_step(here: World) -> Step:
-    """Return the one step of the plan."""
-    (step,) = planned(here).steps
-    return step
 
 
 def body(here: World) -> Manifest:
@@ -372,14 +362,6 @@ def test_nothing_is_decided_without_classes() -> None:
 # Which changes concern which keys.
 
 
-def heard(here: World, cache: str, entry: Entry | None, lower: str = A) -> list[str]:
-    """Return the names of the keys that a change in a cache concerns."""
-    routes = [route for route in RULE.watches() if route.cache == cache]
-    found = [key for route in routes for key in route.keys(here, lower, Delta(None, entry))]
-    assert all((key.rule, key.lower) == (NAME, lower) for key in found)
-    return list(names(found))
-
-
 def test_every_placeholder_and_every_claim_that_may_need_one_has_a_key() -> None:
     """Once."""
     here = ground()
@@ -396,24 +378,24 @@ def test_claims_and_volumes_on_both_sides_concern_the_placeholder() -> None:
     lower = below(here, copy(made, "1Gi"))
     real = put(here.lowers[A].more[VOLUME], disk(lower.manifest()))
     own = ["pvc-claim-data"]
-    assert set(heard(here, "upper.PersistentVolumeClaim", above(here, made))) == set(own)
-    assert heard(here, "upper.PersistentVolumeClaim", above(here, made), B) == []
-    assert heard(here, "upper.PersistentVolume", here.upper.more[VOLUME].get("", "pvc-claim-data")) == own
-    assert heard(here, "upper.PersistentVolume", here.upper.more[VOLUME].get("", "pvc-claim-data"), B) == []
-    assert set(heard(here, "PersistentVolumeClaim", lower)) == set(own)
-    assert set(heard(here, "PersistentVolume", real)) == set(own)
+    assert set(heard(here, "upper.PersistentVolumeClaim", None, above(here, made))) == set(own)
+    assert heard(here, "upper.PersistentVolumeClaim", None, above(here, made), B) == []
+    assert heard(here, "upper.PersistentVolume", None, here.upper.more[VOLUME].get("", "pvc-claim-data")) == own
+    assert heard(here, "upper.PersistentVolume", None, here.upper.more[VOLUME].get("", "pvc-claim-data"), B) == []
+    assert set(heard(here, "PersistentVolumeClaim", None, lower)) == set(own)
+    assert set(heard(here, "PersistentVolume", None, real)) == set(own)
 
 
 def test_a_claim_concerns_the_placeholder_that_it_is_yet_to_have() -> None:
     """From either side."""
     here = ground()
     chosen = above(here, claim(node=A))
-    assert heard(here, "upper.PersistentVolumeClaim", chosen) == ["pvc-claim-data"]
-    assert heard(here, "upper.PersistentVolumeClaim", chosen, B) == []
+    assert heard(here, "upper.PersistentVolumeClaim", None, chosen) == ["pvc-claim-data"]
+    assert heard(here, "upper.PersistentVolumeClaim", None, chosen, B) == []
     lower = below(here, copy(claim()))
-    assert heard(here, "PersistentVolumeClaim", lower) == ["pvc-claim-data"]
+    assert heard(here, "PersistentVolumeClaim", None, lower) == ["pvc-claim-data"]
     real = put(here.lowers[A].more[VOLUME], disk(lower.manifest()))
-    assert heard(here, "PersistentVolume", real) == ["pvc-claim-data"]
+    assert heard(here, "PersistentVolume", None, real) == ["pvc-claim-data"]
 
 
 def test_a_node_that_comes_or_gets_another_owner_is_heard() -> None:
