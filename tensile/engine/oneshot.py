@@ -10,7 +10,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tensile.engine.caches import bound_feed, lower_feeds, rules, upper_feeds
 from tensile.engine.clusters import Clusters, Connections, address_in_use, node_address, utc_now
@@ -59,8 +59,8 @@ async def opened(
 ) -> AsyncIterator[OpenedClusters]:
     """Open the clusters of a topology and list everything in those that respond.
 
-    `progress` is called for what takes more than a second. Raises Unreached if the upper cluster does not respond:
-    without it nothing can be planned.
+    `progress` is called for what takes more than a second. Raises ClusterTimeout if the upper cluster does not
+    respond: without it nothing can be planned.
     """
     net.raise_limit()
     fleet = Fleet(chance=random.random)
@@ -122,12 +122,33 @@ async def _fill(clusters: Clusters, topology: Topology, progress: Progress) -> d
 
 
 async def _upper(clusters: Clusters, end: float, wait: Awaitable[object]) -> None:
-    """Wait for the upper cluster until a time of the event loop; raises Unreached."""
+    """Wait for the upper cluster until a time of the event loop, or until it has reported why it cannot be read."""
+    task = asyncio.ensure_future(wait)
     try:
-        async with asyncio.timeout_at(end):
-            await wait
-    except TimeoutError:
-        raise ClusterTimeout(f"upper: {_why(clusters, UPPER)}") from None
+        if await _pending(clusters, {UPPER: task}, end):
+            raise ClusterTimeout(f"upper: {_why(clusters, UPPER)}")
+        task.result()
+    finally:
+        await _cancelled(task)
+
+
+async def _pending(clusters: Clusters, tasks: Mapping[str, asyncio.Future[Any]], end: float) -> list[str]:
+    """Wait for tasks by the names of their clusters. Return those not done at `end`, or whose clusters reported why."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    while waiting := [name for name, task in tasks.items() if not task.done()]:
+        is_sure = loop.time() - begun > _SURE and all(_known(clusters, name) for name in waiting)
+        if is_sure or loop.time() > end:
+            break
+        await asyncio.wait([tasks[name] for name in waiting], timeout=_PAUSE, return_when=asyncio.ALL_COMPLETED)
+    return waiting
+
+
+async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
+    """End those tasks that are not done."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _join(clusters: Clusters, topology: Topology, unreached: Container[str]) -> None:
@@ -157,22 +178,15 @@ def _told(progress: Progress, waiting: Callable[[], list[str]]) -> Iterator[None
 
 async def _completed(clusters: Clusters, end: float, progress: Progress) -> dict[str, str]:
     """Wait until all lowers are read; return those that are not in time, or have reported why they cannot be."""
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    tasks = {name: asyncio.create_task(joined.complete()) for name, joined in clusters.joined.items()}
-    with _told(progress, lambda: waiting):
-        while waiting := [name for name, task in tasks.items() if not task.done()]:
-            is_sure = loop.time() - begun > _SURE and all(_known(clusters, name) for name in waiting)
-            if is_sure or loop.time() > end:
-                break
-            await asyncio.wait([tasks[name] for name in waiting], timeout=_PAUSE, return_when=asyncio.ALL_COMPLETED)
-    found = {name: _why(clusters, name) for name in waiting}
-    for name in waiting:
-        tasks[name].cancel()
-    await asyncio.gather(*(tasks[name] for name in waiting), return_exceptions=True)
-    for name in tasks.keys() - set(waiting):
-        tasks[name].result()
-    return found
+    tasks = {name: asyncio.ensure_future(joined.complete()) for name, joined in clusters.joined.items()}
+    try:
+        with _told(progress, lambda: [name for name, task in tasks.items() if not task.done()]):
+            waiting = await _pending(clusters, tasks, end)
+        for name in tasks.keys() - set(waiting):
+            tasks[name].result()
+        return {name: _why(clusters, name) for name in waiting}
+    finally:
+        await _cancelled(*tasks.values())
 
 
 def _by_source(topology: Topology) -> tuple[list[Lower], list[Lower]]:
