@@ -287,8 +287,9 @@ class HttpCluster:
         target = f"{ref.kind.path(ref.namespace)}?{_WRITE}"
         raw = await self._write(doing, ref.kind, HTTPCall("POST", target, orjson.dumps(body), _JSON))
         raw = self._of(ref, doing, raw)
+        version = version_of(doing, raw) if since else 0
         for follower, newest in since:
-            follower.note_created(version_of(doing, raw), newest)
+            follower.note_created(version, newest)
         return raw
 
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import orjson
+from msgspec.structs import astuple
 
 from tensile.errors import Malformed
 from tensile.kube.tombstones import Name, Tombstone, Tombstones
@@ -134,8 +135,11 @@ def changed_facts(delta: Delta) -> frozenset[str] | None:
     old, new = before.facts, after.facts
     if old == new:
         return _NO_NAMES
-    names: tuple[str, ...] = old.__struct_fields__ if isinstance(old, msgspec.Struct) else getattr(old, "_fields", ())
-    return frozenset([name for name in names if getattr(old, name) != getattr(new, name)])
+    if not isinstance(old, msgspec.Struct):
+        names: tuple[str, ...] = getattr(old, "_fields", ())
+        return frozenset([name for name in names if getattr(old, name) != getattr(new, name)])
+    values = zip(old.__struct_fields__, astuple(old), astuple(new), strict=True)
+    return frozenset([name for name, was, now in values if was != now])
 
 
 class CacheTotals:
