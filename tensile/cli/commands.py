@@ -11,8 +11,10 @@ from typing import Annotated
 import typer
 
 from tensile.cli.options import (
+    AskExtender,
     ConfigMapOption,
     ContextOption,
+    DirectoryOption,
     ExecPlugins,
     FileOption,
     FollowedFile,
@@ -21,6 +23,7 @@ from tensile.cli.options import (
     LogFormat,
     LogLevel,
     Output,
+    RealNode,
     TextOrJson,
     Version,
     file_name,
@@ -30,14 +33,15 @@ from tensile.cli.options import (
     read,
     topology_of,
 )
-from tensile.cli.sandbox import sandbox
 from tensile.errors import TensileError
 from tensile.text import harmless, takes_colour
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+sandbox = typer.Typer(no_args_is_help=True)
 app.add_typer(sandbox, name="sandbox")
 explain = typer.Typer(no_args_is_help=True)
 app.add_typer(explain, name="explain")
+_SANDBOX = Path(".tensile-sandbox")
 _DRAIN_PLAN = (
     "Required: this command only tells which pods would move where; `maintenance: drain` in the topology drains."
 )
@@ -396,6 +400,65 @@ def manifests(
         lines += write.written(setup, Path(directory), name)
     for line in lines:
         typer.echo(harmless(line), err=True)
+
+
+@sandbox.callback()
+def _sandbox(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
+    """Run real control planes on loopback, to try things out."""
+
+
+@sandbox.command("up")
+def sandbox_up(
+    lowers: Annotated[int | None, typer.Option(help="How many lower clusters. Default: 2.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="How many nodes in each. Default: 3.")] = None,
+    directory: DirectoryOption = _SANDBOX,
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    real_node: RealNode = False,
+    extender: AskExtender = False,
+    _version: Version = False,
+) -> None:
+    """Start the clusters. They run until `down`."""
+    from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
+
+    raise typer.Exit(commands.up(lowers, nodes, directory, real_node=real_node, extender=extender))
+
+
+@sandbox.command("status")
+def sandbox_status(
+    directory: DirectoryOption = _SANDBOX,
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    _version: Version = False,
+) -> None:
+    """Show which clusters and processes run."""
+    from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
+
+    raise typer.Exit(commands.status(directory))
+
+
+@sandbox.command("down")
+def sandbox_down(
+    directory: DirectoryOption = _SANDBOX,
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    _version: Version = False,
+) -> None:
+    """Stop the clusters and delete their files."""
+    from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
+
+    raise typer.Exit(commands.down(directory))
+
+
+@sandbox.command("prepare", hidden=True)
+def sandbox_prepare() -> None:
+    """Find the binaries of the control planes, or build them."""
+    from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
+
+    raise typer.Exit(commands.prepare())
 
 
 @app.command()

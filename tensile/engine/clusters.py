@@ -17,13 +17,14 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tensile.engine.caches import lower_feeds, place_caches, upper_feeds, upper_world
 from tensile.engine.lower import ClusterAccess, LowerConnection, left_behind
 from tensile.errors import TensileError
 from tensile.kube.cluster import Cluster
-from tensile.kube.credentials import CredentialsUnavailable, account_namespace
+from tensile.kube.credentials import SERVICE_ACCOUNT, CredentialsUnavailable, account_namespace
 from tensile.kube.file_watch import FileStates, FileWatch, FileWatcher
 from tensile.kube.fleet import Fleet
 from tensile.kube.health import AccessProblem
@@ -187,6 +188,13 @@ def node_address(topology: Topology, upper: tuple[str, int]) -> str:
     """Return the virtual nodes' IP address: the topology's, the pod's, or the local one of calls to the upper."""
     given = [topology.kubelet.node_address, *(os.environ.get(name) for name in _ADDRESSES)]
     return next((str(address) for address in given if address), "") or _local_address(upper)
+
+
+def own_namespace(account: Path = SERVICE_ACCOUNT) -> str:
+    """Return the namespace that this process runs in, "" outside a cluster; `account` is its ServiceAccount."""
+    with suppress(OSError):
+        return (account / "namespace").read_text().strip()
+    return ""
 
 
 def address_in_use(world: World) -> str:

@@ -14,21 +14,21 @@ from contextlib import suppress
 import structlog
 
 from tensile.engine.caches import rules
-from tensile.engine.clusters import Clusters, CredentialChecks, node_address, utc_now
+from tensile.engine.clusters import Clusters, CredentialChecks, node_address, own_namespace, utc_now
 from tensile.engine.extender_server import ExtenderServer
 from tensile.engine.kubelet_server import KubeletServers, endpoints_of, noted_ports
 from tensile.engine.lower import ClusterAccess, LowerConnection
-from tensile.engine.servers import WebhookPort, own_namespace
 from tensile.engine.transitions import Action, Transition, defer, has_to_map, plan_transition, removed_lowers
 from tensile.errors import Denied, TensileError
-from tensile.kube.fleet import Fleet
+from tensile.kube.cluster import Selection
+from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.net import supervised
 from tensile.kubelet.api.pods import MirroredPods
 from tensile.kubelet.api.server import NodeEndpoint
 from tensile.kubelet.node import rule
 from tensile.objects import CLAIM, UPPER
 from tensile.policy.webhook.admission_policy import PolicyRegistration
-from tensile.policy.webhook.server import WebhookContext
+from tensile.policy.webhook.server import WebhookContext, WebhookServer
 from tensile.reconcile.backoff import LONGEST_REST
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.ownership import has_node
@@ -41,6 +41,32 @@ _LOOK = 1.0
 _RESPONSE = 3.0
 """Seconds to wait for the upper cluster where a kubelet port is in use."""
 _log = structlog.get_logger("tensile.engine.engine")
+
+
+class WebhookPort:
+    """The webhook on its port; the cache of claims in `home` is filled while it is served."""
+
+    def __init__(self, home: WebhookContext, fleet: Fleet) -> None:
+        self.server = WebhookServer(home)
+        self._feed = InformerSpec(UPPER, CLAIM, Selection(), home.claims)
+        self._fleet = fleet
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self, topology: Topology) -> None:
+        """Serve as a topology says; raises TensileError if that is not possible yet: it is tried again."""
+        if topology.webhook.enabled:
+            self._fleet.follow(self._feed)
+        if self._task is None:
+            self._task = supervised("webhook", self.server.run)
+        await self.server.serve(topology)
+
+    async def close(self) -> None:
+        """Stop serving."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self.server.close()
 
 
 class Engine:

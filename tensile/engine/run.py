@@ -27,7 +27,7 @@ import orjson
 import structlog
 import uvloop
 
-from tensile.engine.clusters import utc_now
+from tensile.engine.clusters import own_namespace, utc_now
 from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.engine import Engine
 from tensile.engine.file_source import TopologyUpdate
@@ -36,7 +36,6 @@ from tensile.engine.leader_election import Election, LeaderLabel, lease_ref, own
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics, lowers, missing, readings
 from tensile.engine.observer import LoggingObserver
-from tensile.engine.servers import own_namespace
 from tensile.engine.sources import ConfigMapSource, FileSource, TopologySource
 from tensile.engine.status.query import engine_at
 from tensile.engine.status.report import EngineStatus

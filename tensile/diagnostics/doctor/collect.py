@@ -46,11 +46,10 @@ from tensile.diagnostics.doctor.queries import (
     way_of,
 )
 from tensile.diagnostics.doctor.tenants import MOST, places
-from tensile.engine.clusters import node_address
+from tensile.engine.clusters import node_address, own_namespace
 from tensile.engine.configmap_source import ConfigMapKey, document, read
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.permissions import Permission, lower_rights, upper_rights
-from tensile.engine.servers import own_namespace
 from tensile.errors import AccessError, ClusterError, NotFound, TensileError, described
 from tensile.kube import net
 from tensile.kube.client import HttpCluster
