@@ -9,9 +9,9 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import structlog
@@ -38,14 +38,20 @@ _NO_QUESTION = (
     "not the ExtenderArgs of a kube-scheduler with the names of nodes: set nodeCacheCapable: true for this extender in "
     "the scheduler's configuration"
 )
-_FIELDS = {"/preempt": ("NodeNameToMetaVictims", dict)}
-"""The field that a request must have, by path, if it is not the list of node names.
-
-A request with whole nodes instead is refused: its scheduler would read names in the answer as no nodes at all.
-"""
 Budgets = Callable[[], Awaitable[Collection[Budget] | None]]
-_Decide = Callable[[Mapping[str, Any]], Awaitable[Any]]
 _log = structlog.get_logger("tensile.extender")
+
+
+class _Verb(NamedTuple):
+    """What answers a request of one path, and the field that such a request must have.
+
+    A request with whole nodes instead of names is refused: its scheduler would read names in the answer as no nodes at
+    all.
+    """
+
+    decide: Callable[[Mapping[str, Any]], Awaitable[Any]]
+    field: str = "NodeNames"
+    kind: type = list
 
 
 def listening(bind: str, port: int) -> socket.socket:
@@ -82,10 +88,10 @@ class ExtenderPort:
         self._clock = clock
         self._callers = frozenset(callers)
         self._has_refused = False
-        self._ways: Mapping[str, _Decide] = {
-            "/filter": self._filtered,
-            "/prioritize": self._prioritized,
-            "/preempt": self._preempted,
+        self._verbs = {
+            "/filter": _Verb(self._filtered),
+            "/prioritize": _Verb(self._prioritized),
+            "/preempt": _Verb(self._preempted, "NodeNameToMetaVictims", dict),
         }
 
     @property
@@ -109,36 +115,28 @@ class ExtenderPort:
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         """Route a request by its path."""
-        decide = self._ways.get(request.path)
-        if decide is None:
+        verb = self._verbs.get(request.path)
+        if verb is None:
             return web.Response(status=HTTPStatus.NOT_FOUND)
         if request.method != "POST":
             return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED)
-        wanted, kind = _FIELDS.get(request.path, ("NodeNames", list))
-        return await self._answered(request, decide, lambda question: isinstance(question.get(wanted), kind))
+        return await self._answered(request, verb)
 
     async def _filtered(self, question: Mapping[str, Any]) -> Any:
         """Filter the nodes; other tasks run between two lower clusters."""
-        answer: Any = None
-        for answer in self.extender.filtered(question, self._clock()):  # noqa: B007 - the last one counts
-            await asyncio.sleep(0)
+        answer = await _last(self.extender.filtered(question, self._clock()))
         self._answered_one()
         return answer
 
     async def _preempted(self, question: Mapping[str, Any]) -> Any:
         """Return the victims; other tasks run between two lower nodes."""
-        answer: Any = None
         found = await self._budgets() if self._budgets is not None else None
-        for answer in VictimSelector(self.extender).answer(question, found, self._clock()):  # noqa: B007
-            await asyncio.sleep(0)
-        return answer
+        return await _last(VictimSelector(self.extender).answer(question, found, self._clock()))
 
     async def _prioritized(self, question: Mapping[str, Any]) -> Any:
         return self.extender.prioritize(question)
 
-    async def _answered(
-        self, request: web.BaseRequest, decide: _Decide, is_whole: Callable[[Mapping[str, Any]], bool]
-    ) -> web.Response:
+    async def _answered(self, request: web.BaseRequest, verb: _Verb) -> web.Response:
         """Answer a request; a malformed one is refused with a message, and a defect fails this answer only."""
         caller = _caller(request)
         if caller not in self._callers:
@@ -148,10 +146,10 @@ class ExtenderPort:
         if body is None:
             return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         question = _question(body)
-        if question is None or not is_whole(question):
+        if question is None or not isinstance(question.get(verb.field), verb.kind):
             return web.Response(status=HTTPStatus.BAD_REQUEST, text=f"{self._refuse()}\n")
         try:
-            return web.Response(body=orjson.dumps(await decide(question)), content_type="application/json")
+            return web.Response(body=orjson.dumps(await verb.decide(question)), content_type="application/json")
         except Exception as error:  # noqa: BLE001 - the scheduler goes on without us
             _log.error("a question could not be answered, a defect: please report this line", error=described(error))
             return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="a defect of tensile\n")
@@ -162,6 +160,14 @@ class ExtenderPort:
             _log.error("questions of the upper scheduler are refused", why=_NO_QUESTION)
         self._has_refused = True
         return _NO_QUESTION
+
+
+async def _last(answers: Iterable[Any]) -> Any:
+    """Return the last of some answers; other tasks run between two of them."""
+    answer: Any = None
+    for answer in answers:  # noqa: B007 - the last one counts
+        await asyncio.sleep(0)
+    return answer
 
 
 def _caller(request: web.BaseRequest) -> str:

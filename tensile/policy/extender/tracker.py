@@ -11,7 +11,7 @@ changes. So the context is computed once per namespace, and again when an input 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tensile.kube.store import Cache, Delta, Entry, Listener
 from tensile.kubelet.pods.placement_context import LowerContext
@@ -40,16 +40,6 @@ OnPodBound = Callable[["ClusterTracker", Entry], None]
 """Called for each pod that becomes bound to the lower's virtual node."""
 
 
-class PodProjection(Protocol):
-    """Projects upper pods into the lower cluster."""
-
-    def below(self, upper_pod: Manifest) -> Manifest | None:
-        """Return a pod as it would be there; None for a pod that is not mirrored."""
-
-    def place(self, namespace: str) -> object:
-        """Return the context for an upper namespace: the same object as long as it is unchanged."""
-
-
 @dataclass(slots=True)
 class _Waiting:
     """A bound pod without room: what it looks for and its kind, as computed for a context (None: not yet)."""
@@ -63,7 +53,7 @@ class _Waiting:
 class ClusterTracker:
     """Tracks one lower cluster, from its creation until `close`."""
 
-    def __init__(self, world: "World", lower: "LowerWorld", prospects: PodProjection, bound: OnPodBound) -> None:
+    def __init__(self, world: "World", lower: "LowerWorld", prospects: "PodProjector", bound: OnPodBound) -> None:
         self.lower = lower
         self.ground = NodeCache()
         self.seeker = NodeFinder(self.ground)

@@ -40,6 +40,14 @@ def moved(stage: Leaving, name: str = "web") -> Manifest:
     return pod
 
 
+def held_up() -> Leaving:
+    """Drain lower-a of a pod that a disruption budget keeps from leaving."""
+    stage = Leaving(bare(cpu="1"), more=DRAIN_ONLY)
+    stage.clusters[UPPER].budgeted.add("web")
+    stage.reload(topology(DRAINED, f"name: {B}", more=DRAIN_ONLY))
+    return stage
+
+
 @in_virtual_time
 async def test_a_pod_without_a_controller_comes_to_run_elsewhere() -> None:
     """With all that it said of itself, kept off the node that it left; nothing is left of the move."""
@@ -159,10 +167,7 @@ async def test_a_pod_that_somebody_deletes_while_it_is_kept_is_not_made_again() 
 @in_virtual_time
 async def test_a_drain_moves_what_has_no_controller_when_its_budget_allows_it() -> None:
     """It is asked again and again, and it is said why it waits."""
-    stage = Leaving(bare(cpu="1"), more=DRAIN_ONLY)
-    await stage.passing(1)
-    stage.clusters[UPPER].budgeted.add("web")
-    stage.reload(topology(DRAINED, f"name: {B}", more=DRAIN_ONLY))
+    stage = held_up()
     await stage.passing(3)
     assert await stage.above() == ["web"]
     assert "TooManyRequests" in {problem.reason for problem in stage.world.problems.values()}
@@ -200,9 +205,7 @@ async def test_what_the_lower_pod_says_of_a_disruption_does_not_lose_one_that_wa
 @in_virtual_time
 async def test_a_drain_that_is_taken_back_lets_go_of_what_it_kept() -> None:
     """After a while, in which an eviction that was sent would have come; the pod stays as it was."""
-    stage = Leaving(bare(cpu="1"), more=DRAIN_ONLY)
-    stage.clusters[UPPER].budgeted.add("web")
-    stage.reload(topology(DRAINED, f"name: {B}", more=DRAIN_ONLY))
+    stage = held_up()
     await stage.passing(2)
     stage.reload(topology(f"name: {A}", f"name: {B}", more=DRAIN_ONLY))
     await stage.passing(1)
@@ -271,9 +274,7 @@ async def test_one_that_is_backed_up_leaves_together_with_those_that_need_not_be
 @in_virtual_time
 async def test_what_changes_while_a_budget_holds_it_up_is_created_as_it_is_by_then() -> None:
     """It does not leave for what it was: the backup is brought up to date first."""
-    stage = Leaving(bare(cpu="1"), more=DRAIN_ONLY)
-    stage.clusters[UPPER].budgeted.add("web")
-    stage.reload(topology(DRAINED, f"name: {B}", more=DRAIN_ONLY))
+    stage = held_up()
     await stage.passing(1)
     assert await kept(stage) == [SAFE.name]
     stage.clusters[UPPER].alter(ABOVE, lambda one: one["metadata"].update(labels={"new": "yes"}))

@@ -67,13 +67,26 @@ def test_a_pod_that_leaves_already_is_not_asked_again() -> None:
     assert one_pass(here) == PassPlan((), (), 0)
 
 
-def test_what_fits_nowhere_stays() -> None:
-    """The reasons are the lower schedulers' own."""
+@pytest.mark.parametrize(
+    ("cpu", "spec", "why"),
+    [
+        pytest.param("5", {}, "Insufficient cpu", id="no lower node has room"),
+        pytest.param(
+            "3",
+            {"nodeSelector": {"clusterID": A}},
+            "didn't match Pod's node affinity/selector",
+            id="no other virtual node is selected",
+        ),
+        pytest.param("3", {"tolerations": []}, "untolerated taint", id="the taint of virtual nodes is not tolerated"),
+    ],
+)
+def test_what_fits_nowhere_stays(cpu: str, spec: dict[str, Any], why: str) -> None:
+    """Both nodes have to take its replacement, the lower and the virtual one; the reasons are the scheduler's own."""
     here = ground()
-    wait(here, seeker(cpu="5"))
+    wait(here, seeker(cpu=cpu, spec=spec))
     found = one_pass(here)
     assert stays(found) == [("web", "DeschedulingDeadlock")]
-    assert "Insufficient cpu" in found.stays[0].message
+    assert why in found.stays[0].message
     assert not found.moves
 
 
@@ -105,22 +118,6 @@ def test_those_on_their_way_come_first() -> None:
     found = one_pass(here)
     assert stays(found) == [("web", "DeschedulingDeadlock")]
     assert "2 Insufficient cpu" in found.stays[0].message
-
-
-def test_the_virtual_node_has_to_take_it_too() -> None:
-    """What a pod asks of the upper cluster holds for its replacement."""
-    here = ground()
-    wait(here, seeker(spec={"nodeSelector": {"clusterID": A}}))
-    found = one_pass(here)
-    assert stays(found) == [("web", "DeschedulingDeadlock")]
-    assert "didn't match Pod's node affinity/selector" in found.stays[0].message
-
-
-def test_a_node_that_nobody_tolerates_takes_nothing() -> None:
-    """The topology's taint keeps pods off that did not ask for virtual nodes."""
-    here = ground()
-    wait(here, seeker(spec={"tolerations": []}))
-    assert stays(one_pass(here)) == [("web", "DeschedulingDeadlock")]
 
 
 @pytest.mark.parametrize("mode", ["cordon", "drain"])

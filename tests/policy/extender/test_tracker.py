@@ -212,14 +212,19 @@ def test_another_pod_of_the_same_name_is_another_one() -> None:
     assert here.used(A) == 1 + 2 + 1
 
 
-def test_who_is_expected_where_a_stranger_came_is_expected_elsewhere() -> None:
-    """On a node with room; where there is none it waits for some, as it is bound already."""
+def expected() -> tuple[TrackedLowers, str, str]:
+    """Bind a pod to a lower cluster with two nodes; return also where it is expected, and the other node."""
     here = TrackedLowers(("4", "4"), ("1",))
     pod = asking()
     here.ask(pod)
     here.bind(pod, A)
     place = here.surveys[A].ground.promises["default", "web"].node
-    other = "n2" if place == "n1" else "n1"
+    return here, place, "n2" if place == "n1" else "n1"
+
+
+def test_who_is_expected_where_a_stranger_came_is_expected_elsewhere() -> None:
+    """On a node with room; where there is none it waits for some, as it is bound already."""
+    here, place, other = expected()
     put(here.world.lowers[A].place_pods, stranger("one", place, "3"))
     assert here.surveys[A].ground.promises["default", "web"].node == other
     put(here.world.lowers[A].place_pods, stranger("two", other, "3"))
@@ -231,12 +236,7 @@ def test_who_is_expected_where_a_stranger_came_is_expected_elsewhere() -> None:
 
 def test_who_is_expected_on_a_node_that_goes_is_expected_elsewhere() -> None:
     """On a node with room, which then is not given to another; where there is none it waits for some."""
-    here = TrackedLowers(("4", "4"), ("1",))
-    pod = asking()
-    here.ask(pod)
-    here.bind(pod, A)
-    place = here.surveys[A].ground.promises["default", "web"].node
-    other = "n2" if place == "n1" else "n1"
+    here, place, other = expected()
     went(here.world.lowers[A].place_nodes, lower_node(place, "4"))
     assert here.surveys[A].ground.promises["default", "web"].node == other
     assert here.ask(asking("next")) == []

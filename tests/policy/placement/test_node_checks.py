@@ -72,11 +72,6 @@ def test_every_taint_has_to_be_tolerated() -> None:
     assert place(pod(), [node("a", spec=tainted(RED, gpu))]).refused["a"].detail == "taint team=red:NoSchedule"
 
 
-def test_a_preference_keeps_nobody_away() -> None:
-    """PreferNoSchedule is for scores."""
-    assert place(pod(), [node("a", spec=tainted(RED | {"effect": "PreferNoSchedule"}))]).fits
-
-
 def test_nodes_with_other_taints_are_told_apart() -> None:
     """One toleration does for one of them only."""
     nodes = [node("a", spec=tainted(RED)), node("b", spec=tainted(RED | {"value": "blue"})), node("c")]
@@ -107,11 +102,11 @@ def test_node_affinity() -> None:
     assert reasons(found) == {"b": (UNSELECTED,)}
 
 
-def test_a_preferred_affinity_keeps_nobody_away() -> None:
-    """It is for scores."""
+def test_preferences_keep_nobody_away() -> None:
+    """A preferred affinity, and a taint PreferNoSchedule, are for scores."""
     preferred = [{"weight": 1, "preference": {"matchExpressions": [{"key": "x", "operator": "Exists"}]}}]
     spec = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}}
-    assert place(pod(spec=spec), [node("a")]).fits
+    assert place(pod(spec=spec), [node("a", spec=tainted(RED | {"effect": "PreferNoSchedule"}))]).fits
 
 
 def test_a_pod_that_names_its_node() -> None:
