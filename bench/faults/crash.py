@@ -17,7 +17,7 @@ from bench.kit import oracles
 from bench.kit.sites import DEPLOYMENTS, MERGE, PODS, until
 from bench.kit.trial import AGENT, NAMESPACE, Snapshot, Trial, run
 from bench.kit.workload import deployment, pod
-from tensile.sandbox import audit
+from bench.kit import audit
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

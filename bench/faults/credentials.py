@@ -36,7 +36,7 @@ from bench.kit.sites import AWAY, DEPLOYMENTS, MERGE, NODES, PODS, Refused, unti
 from bench.kit.trial import AGENT, NAMESPACE, Snapshot, Trial, run
 from bench.kit.workload import deployment, pod
 from tensile.names import LOWER_REACHABLE
-from tensile.sandbox import audit
+from bench.kit import audit
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from bench.kit.granting import OWN, Thing, named, side_of
-from tensile.sandbox import audit
+from bench.kit import audit
 from tensile.sandbox.layout import UPPER
 
 _DECISION = "authorization.k8s.io/decision"

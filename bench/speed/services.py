@@ -24,7 +24,7 @@ from bench.kit.trial import AGENT, NAMESPACE, Trial, run
 from bench.kit.workload import deployment
 from bench.speed.propagation import Readiness, Slices, content, figures, ready, service_of
 from tensile.names import OWNER
-from tensile.sandbox import audit
+from bench.kit import audit
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

@@ -22,7 +22,7 @@ from bench.kit.parties import calm
 from bench.kit.sites import DEPLOYMENTS, PODS, until
 from bench.kit.trial import AGENT, NAMESPACE, Trial, run
 from bench.kit.workload import deployment
-from tensile.sandbox import audit
+from bench.kit import audit
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

@@ -13,7 +13,7 @@ from enginekit import LOWERS, UPPER, A, B, Done, Edit, Ground, edit_lower, ran, 
 from sitekit import Manifest, is_ready
 
 from bench.kit.granting import effective, grant, roles_of
-from tensile.sandbox import audit
+from bench.kit import audit
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

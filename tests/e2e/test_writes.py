@@ -6,7 +6,7 @@ import pytest
 from enginekit import QUIET, A, Ground, Write
 from sitekit import is_ready, is_true
 
-from tensile.sandbox import audit
+from bench.kit import audit
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

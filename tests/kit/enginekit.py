@@ -34,7 +34,7 @@ from tensile.names import OWNER, owner_of
 from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Key, LowerWorld, Problem
-from tensile.sandbox import audit
+from bench.kit import audit
 from tensile.sandbox.credentials import ADMINISTRATORS
 from tensile.sandbox.sandbox import Sandbox
 from tensile.topology import Topology, parse

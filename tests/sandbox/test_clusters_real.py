@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from sandbox_waiting import until
 
-from tensile.sandbox import audit
+from bench.kit import audit
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real

@@ -10,7 +10,7 @@ from bench.kit.faultproxy.directors import writes
 from bench.kit.faultproxy.faults import Delayed, Dropped, Fault, Hung, Lost, Refused, Torn
 from bench.kit.faultproxy.tampers import Doubling, Dropping, Swapping, about
 from bench.kit.sites import Refused as SiteRefused
-from tensile.sandbox import audit
+from bench.kit import audit
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tensile.sandbox import audit
+from bench.kit import audit
 
 
 def record(verb: str, resource: str = "pods", agent: str = "tensile/0.1") -> dict[str, Any]:
