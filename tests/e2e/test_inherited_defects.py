@@ -9,7 +9,7 @@ import pytest
 from enginekit import A, Ground, edit_lower, standing, with_fields
 from sitekit import Manifest, condition_of, is_ready, phase_of
 
-from tensile.names import IN_STEP, MIRRORED, TRIPPED_LABELS, VIRTUAL_POD
+from tensile.names import MIRRORED, SYNCED, TRIPPED_LABELS, VIRTUAL_POD
 from tensile.sandbox.sandbox import Sandbox
 from tensile.topology import TopologyErrors, parse
 
@@ -243,7 +243,7 @@ async def test_defect_15_a_pod_that_is_not_mirrored_says_so_and_can_go(ground: G
     await ground.upper.create(ground.path("pods", namespace="kube-system"), ground.pod(name))
     pod = await ground.upper.until(path, lambda one: condition_of(one, MIRRORED))
     assert (phase_of(pod), pod["status"]["reason"]) == ("Pending", "NamespaceExcluded")
-    assert condition_of(pod, IN_STEP) == {}
+    assert condition_of(pod, SYNCED) == {}
     assert await ground.sites[A].read(path) == {}
     await ground.upper.delete(path)
     await ground.upper.gone(path)

@@ -173,7 +173,7 @@ async def test_anothers_config_map_of_that_name_is_left_alone(program: MapProgra
     before = await program.upper.patch(path, theirs)
     text = label(program, 400)
     await program.put(text)
-    await program.event("StatusNameTaken", "is not ours and is left alone")
+    await program.event("StatusNameConflict", "is not ours and is left alone")
     node = f"/api/v1/nodes/{program.nodes[B]}"
     await program.upper.until(node, lambda one: one["metadata"]["labels"].get("edit") == "400")
     assert await program.upper.read(path) == before

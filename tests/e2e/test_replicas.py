@@ -152,7 +152,7 @@ async def test_an_engine_that_stands_by_is_ready_and_drives_nothing(program: Rep
             while (await session.get(f"http://127.0.0.1:{other.port}/readyz")).status != 200:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(POLL)
         async with session.get(f"http://127.0.0.1:{other.port}/metrics") as answer:
-            assert "tensile_leads 0.0" in await answer.text()
+            assert "leader_election_master_status 0.0" in await answer.text()
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", other.extender)
         await runs(program, "beside")

@@ -126,8 +126,8 @@ async def test_a_pod_whose_claim_lives_in_another_lower_is_refused_there(ground:
     wrong = B if lower_of(volume) == A else A
     await ground.bind("astray", using("data-db-0"), wrong)
     pod = await ground.upper.until(ground.pod_path("astray"), lambda one: condition_of(one, MIRRORED))
-    assert condition_of(pod, MIRRORED)["reason"] == pod["status"]["reason"] == "ClaimElsewhere"
-    assert lower_of(volume) in await ground.told(pod, "ClaimElsewhere")
+    assert condition_of(pod, MIRRORED)["reason"] == pod["status"]["reason"] == "ClaimInOtherCluster"
+    assert lower_of(volume) in await ground.told(pod, "ClaimInOtherCluster")
     assert await ground.sites[wrong].read(claims(ground, "data-db-0")) == {}
     await ground.upper.delete(ground.pod_path("astray"))
     await ground.upper.gone(ground.pod_path("astray"))

@@ -101,8 +101,8 @@ async def test_a_daemon_set_is_not_mirrored_unless_it_asks(ground: Ground) -> No
     )
     for pod in pods.values():
         assert phase_of(pod) == "Pending"
-        assert condition_of(pod, MIRRORED)["reason"] == pod["status"]["reason"] == "DaemonSet"
-        assert VIRTUAL_POD in await ground.told(pod, "DaemonSet")
+        assert condition_of(pod, MIRRORED)["reason"] == pod["status"]["reason"] == "DaemonSetNotMirrored"
+        assert VIRTUAL_POD in await ground.told(pod, "DaemonSetNotMirrored")
     for lower in LOWERS:
         await pods_of(ground, "daemon=plain", 0, lower)
     await drop(ground, f"{path}/plain")

@@ -53,7 +53,7 @@ class Reader:
         return [level for level, _, _ in self.read()]
 
     def counted(self, name: str) -> float:
-        """Return the value of a series such as `tensile_defects_total{rule="pod"}`, 0 when there is none."""
+        """Return the value of a series such as `tensile_reconcile_panics_total{rule="pod"}`, 0 when there is none."""
         found = [line for line in self.metrics.text().decode().splitlines() if line.startswith(name + " ")]
         return float(found[0].rsplit(" ", 1)[1]) if found else 0.0
 
@@ -212,7 +212,7 @@ def test_a_defect_that_meets_every_key_is_told_once_in_a_while(reader: Reader) -
         reader.narration.on_rule_error(KEY._replace(name=f"web-{number}"), defect(f"no pod {number}"))
     reader.narration.on_rule_error(KEY, ValueError("never raised"))
     assert reader.levels() == ["error", "error"]
-    assert reader.counted('tensile_defects_total{rule="pod"}') == 51
+    assert reader.counted('tensile_reconcile_panics_total{rule="pod"}') == 51
 
 
 def results() -> Iterator[ClusterError | None]:

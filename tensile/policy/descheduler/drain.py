@@ -89,7 +89,9 @@ def _can_leave(pod: Entry, lower: LowerWorld, world: World) -> bool:
 def kept(pod: Entry) -> Problem | None:
     """Return why a pod with a controller stays, None for one that goes."""
     if controller_of(pod.manifest()).get("kind") == "DaemonSet":
-        return Problem("DaemonSetPod", "its DaemonSet would make it again on the same node: take the DaemonSet off it")
+        return Problem(
+            "ManagedByDaemonSet", "its DaemonSet would make it again on the same node: take the DaemonSet off it"
+        )
     return None
 
 

@@ -18,7 +18,7 @@ from tensile.kubelet.node.status import (
     moved,
     node_status,
 )
-from tensile.names import DELETIONS_HELD, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, NOWHERE
+from tensile.names import DELETIONS_BLOCKED, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, NOWHERE
 from tensile.objects import Manifest
 from tensile.reconcile.dryrun.patch import patched
 from tensile.reconcile.world import Key, Problem, World
@@ -248,10 +248,10 @@ def test_a_node_is_ready_as_long_as_the_engine_runs() -> None:
 def test_a_healthy_lower_is_said_to_be_healthy() -> None:
     """Reachable, schedulable, in the topology, with nothing held back."""
     here = offering()
-    assert said(here, LOWER_REACHABLE) == ("True", "Answers", "lower cluster lower-a")
+    assert said(here, LOWER_REACHABLE) == ("True", "ClusterReachable", "lower cluster lower-a")
     assert said(here, LOWER_SCHEDULABLE) == ("True", "NodesReady", "lower cluster lower-a")
     assert said(here, IN_TOPOLOGY) == ("True", "Declared", "the topology declares it")
-    assert said(here, DELETIONS_HELD) == ("False", "NothingHeld", "")
+    assert said(here, DELETIONS_BLOCKED) == ("False", "NoDeletionsBlocked", "")
 
 
 def test_a_silent_lower_is_not_reachable() -> None:
@@ -260,9 +260,9 @@ def test_a_silent_lower_is_not_reachable() -> None:
     here.lowers[A].unreachable_seconds = SILENT_AFTER
     assert said(here, LOWER_REACHABLE)[0] == "True"
     here.lowers[A].unreachable_seconds = SILENT_AFTER + 0.1
-    assert said(here, LOWER_REACHABLE) == ("False", "NoAnswer", "lower cluster lower-a")
+    assert said(here, LOWER_REACHABLE) == ("False", "ClusterUnreachable", "lower cluster lower-a")
     here.lowers[A].refusal = "kubeconfig k/0 cannot be read"
-    assert said(here, LOWER_REACHABLE) == ("False", "NoAnswer", "kubeconfig k/0 cannot be read")
+    assert said(here, LOWER_REACHABLE) == ("False", "ClusterUnreachable", "kubeconfig k/0 cannot be read")
 
 
 def test_another_cluster_in_its_place_is_told_at_once() -> None:
@@ -280,31 +280,31 @@ def test_a_cluster_that_is_a_lower_already_is_told_by_a_reason_of_its_own() -> N
     here = offering()
     here.lowers[A].is_wrong = here.lowers[A].is_shared = True
     here.lowers[A].refusal = "the same cluster as lower lower-b"
-    assert said(here, LOWER_REACHABLE) == ("False", "SameCluster", "the same cluster as lower lower-b")
+    assert said(here, LOWER_REACHABLE) == ("False", "DuplicateCluster", "the same cluster as lower lower-b")
 
 
 def test_a_stale_credential_shows_while_its_cluster_answers() -> None:
     """What was read before is in use, and the condition says what has to be put right before that ends."""
     here = offering()
     here.lowers[A].refusal = "k/0:3:1: not valid YAML"
-    assert said(here, LOWER_REACHABLE) == ("True", "Answers", "k/0:3:1: not valid YAML")
+    assert said(here, LOWER_REACHABLE) == ("True", "ClusterReachable", "k/0:3:1: not valid YAML")
 
 
 def test_a_lower_that_sends_too_much_says_so() -> None:
     """Its node says what it sent, and takes no pods; it answers again as soon as it counts as well."""
     here = offering()
     here.lowers[A].is_excessive, here.lowers[A].refusal = True, "list Pod: it sent an answer of more than 16 MiB"
-    wanted = ("False", "LowerTooLarge", "list Pod: it sent an answer of more than 16 MiB")
+    wanted = ("False", "ResponseTooLarge", "list Pod: it sent an answer of more than 16 MiB")
     assert said(here, LOWER_REACHABLE) == wanted
     here.lowers[A].is_excessive, here.lowers[A].refusal = False, ""
-    assert said(here, LOWER_REACHABLE)[:2] == ("True", "Answers")
+    assert said(here, LOWER_REACHABLE)[:2] == ("True", "ClusterReachable")
 
 
 def test_what_is_wrong_with_credentials_that_still_work_is_said() -> None:
     """The cluster is reachable, and whoever keeps the Secret sees that it is not good any more."""
     here = offering()
     here.lowers[A].warning = "there is no such Secret"
-    assert said(here, LOWER_REACHABLE) == ("True", "Answers", "there is no such Secret")
+    assert said(here, LOWER_REACHABLE) == ("True", "ClusterReachable", "there is no such Secret")
     here.lowers[A].refusal = "refused"
     assert said(here, LOWER_REACHABLE)[2] == "refused"
 
@@ -329,7 +329,7 @@ def test_a_lower_that_was_not_reachable_has_to_answer_first() -> None:
 def test_a_lower_without_a_ready_node_is_not_schedulable() -> None:
     """Nor one whose nodes are all cordoned."""
     for node in (lower_node(ready=False), lower_node(unschedulable=True)):
-        assert said(offering(node), LOWER_SCHEDULABLE) == ("False", "NoReadyNode", "lower cluster lower-a")
+        assert said(offering(node), LOWER_SCHEDULABLE) == ("False", "NoReadyNodes", "lower cluster lower-a")
 
 
 def test_a_lower_that_does_not_let_us_know_takes_no_pods_and_says_why() -> None:
@@ -340,7 +340,7 @@ def test_a_lower_that_does_not_let_us_know_takes_no_pods_and_says_why() -> None:
     assert said(here, LOWER_SCHEDULABLE) == ("True", "NodesReady", "lower cluster lower-a")
     assert lower.denied in said(here, LOWER_REACHABLE)[2]
     lower.secrets.mark_stale()
-    assert said(here, LOWER_SCHEDULABLE) == ("False", "NotAllowed", "list Secret: denied")
+    assert said(here, LOWER_SCHEDULABLE) == ("False", "Forbidden", "list Secret: denied")
 
 
 def test_whether_a_node_is_ready_below_stays_said_while_nobody_knows() -> None:
@@ -365,8 +365,8 @@ def test_a_lower_that_left_says_what_to_do() -> None:
 def test_deletions_that_are_held_back_are_said() -> None:
     """With the guard's own words."""
     here = offering()
-    here.problems[Key("orphans", A, "", "")] = Problem("GuardHolds", "21 deletions are held back")
-    assert said(here, DELETIONS_HELD) == ("True", "GuardHolds", "21 deletions are held back")
+    here.problems[Key("orphans", A, "", "")] = Problem("DeletionLimitExceeded", "21 deletions are held back")
+    assert said(here, DELETIONS_BLOCKED) == ("True", "DeletionLimitExceeded", "21 deletions are held back")
 
 
 # Since when.
@@ -514,7 +514,7 @@ def test_what_the_api_leaves_out_is_no_difference() -> None:
     here = offering()
     seen = standing(here)
     assert seen["status"].pop("declaredFeatures") == []
-    held = conditions(seen["status"])[DELETIONS_HELD]
+    held = conditions(seen["status"])[DELETIONS_BLOCKED]
     assert held.pop("message") == ""
     assert not needs_writing(here, seen)
 

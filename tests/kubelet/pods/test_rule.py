@@ -264,7 +264,7 @@ def test_a_pod_waits_for_its_predecessor_in_another_cluster(silent: float) -> No
     here = elsewhere(silent)
     decision, _ = decided(RULE, KEY, here)
     assert decision.depends_on == (key_of(B, "default", "web"),)
-    assert reason(here) == ("PredecessorUnreachable" if silent > 40 else "PredecessorRuns")
+    assert reason(here) == ("PredecessorUnreachable" if silent > 40 else "PredecessorRunning")
 
 
 def test_the_predecessor_in_another_cluster_is_ended_within_the_grace_of_the_new_one() -> None:

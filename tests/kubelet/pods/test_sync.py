@@ -11,7 +11,7 @@ from tensile.kubelet.pods import token_rule
 from tensile.kubelet.pods.fields import note_of_images
 from tensile.kubelet.pods.rule import key_of
 from tensile.kubelet.pods.sync import placement
-from tensile.names import IN_STEP, TOKEN_POD, WRITTEN_IMAGES, WRITTEN_KEYS
+from tensile.names import SYNCED, TOKEN_POD, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
 from tensile.reconcile.desired import Decision, EmitEvent, Patched, Present
 from tensile.reconcile.pods.references import Reference
@@ -279,7 +279,7 @@ def test_a_refused_change_is_told_and_tried_again() -> None:
     assert isinstance(told, EmitEvent)
     assert (told.reason, told.about) == ("ChangeNotApplied", ABOVE)
     assert told.message.endswith(DENIED.message)
-    (found,) = [one for one in body(said)["status"]["conditions"] if one["type"] == IN_STEP]
+    (found,) = [one for one in body(said)["status"]["conditions"] if one["type"] == SYNCED]
     assert (found["status"], found["reason"]) == ("False", "Forbidden")
     assert body(change)["spec"] == NEW_IMAGE
 

@@ -81,7 +81,7 @@ def test_a_selector_that_no_virtual_node_meets_is_told(spec: Manifest) -> None:
     """It cannot be changed any more: the author is told what to do."""
     (told,) = wanted(ready(), waiting({**PREPARED, **spec}))
     assert isinstance(told, EmitEvent)
-    assert (told.reason, told.uid, told.about.name) == ("WebhookMissed", "Pod-web", "web")
+    assert (told.reason, told.uid, told.about.name) == ("WebhookBypassed", "Pod-web", "web")
     assert "webhook.enabled" in told.message
 
 

@@ -296,7 +296,7 @@ def test_credentials_of_the_upper_cluster_are_not_copied(kind: str) -> None:
     found = planned(here, SECRET_KEY)
     assert found.steps == ()
     assert found.problem is not None
-    assert found.problem.reason == "SecretNotCopied"
+    assert found.problem.reason == "SecretNotMirrored"
     assert kind in found.problem.message
 
 
