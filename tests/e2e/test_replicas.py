@@ -169,7 +169,7 @@ async def test_an_engine_whose_lease_another_holds_ends_and_says_why(program: Re
         await program.upper.patch(program.lease, {"spec": {"holderIdentity": "somebody-else"}})
         async with asyncio.timeout(HAND_OVER):
             assert await other.process.wait() == 1
-        assert "this engine leads no more: somebody-else holds it" in other.log.read_text()
+        assert "leader election lost (somebody-else holds it" in other.log.read_text()
         await program.upper.delete(program.lease)
     await program.start()
     await program.logged(LEADS)

@@ -185,7 +185,7 @@ def test_a_key_that_cannot_go_on_is_a_warning(reader: Reader) -> None:
     assert reader.read() == [
         (
             "warning",
-            "cannot go on",
+            "reconcile blocked",
             {
                 "lower": "lower-a",
                 "rule": "pod",
@@ -239,4 +239,4 @@ def test_without_a_log_of_its_own_it_tells_the_engine_s() -> None:
     """Which is where `configure` sends everything."""
     with capture_logs() as logs:
         LoggingObserver(Metrics(), lambda: 0.0).on_blocked(KEY, Problem("Denied", "no"))
-    assert [(entry["event"], entry["reason"]) for entry in logs] == [("cannot go on", "Denied")]
+    assert [(entry["event"], entry["reason"]) for entry in logs] == [("reconcile blocked", "Denied")]

@@ -174,9 +174,24 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
     what = f"lower cluster {lower.name}"
     return [
         ("Ready", True, "KubeletReady", "the engine runs"),
-        ("MemoryPressure", False, "KubeletHasSufficientMemory", "of the lower's nodes' own concern"),
-        ("DiskPressure", False, "KubeletHasNoDiskPressure", "of the lower's nodes' own concern"),
-        ("PIDPressure", False, "KubeletHasSufficientPID", "of the lower's nodes' own concern"),
+        (
+            "MemoryPressure",
+            False,
+            "KubeletHasSufficientMemory",
+            "not tracked on virtual nodes; see the lower cluster's nodes",
+        ),
+        (
+            "DiskPressure",
+            False,
+            "KubeletHasNoDiskPressure",
+            "not tracked on virtual nodes; see the lower cluster's nodes",
+        ),
+        (
+            "PIDPressure",
+            False,
+            "KubeletHasSufficientPID",
+            "not tracked on virtual nodes; see the lower cluster's nodes",
+        ),
         (LOWER_REACHABLE, reachable, _reach(lower, reachable=reachable), _trouble(lower) or what),
         (LOWER_SCHEDULABLE, schedulable, *_room(lower, schedulable=schedulable)),
         (IN_TOPOLOGY, lower.in_topology, "Declared" if lower.in_topology else "Removed", _why(lower)),

@@ -90,7 +90,8 @@ def kept(pod: Entry) -> Problem | None:
     """Return why a pod with a controller stays, None for one that goes."""
     if controller_of(pod.manifest()).get("kind") == "DaemonSet":
         return Problem(
-            "ManagedByDaemonSet", "its DaemonSet would make it again on the same node: take the DaemonSet off it"
+            "ManagedByDaemonSet",
+            "managed by a DaemonSet that tolerates this node; change the DaemonSet's node selection first",
         )
     return None
 

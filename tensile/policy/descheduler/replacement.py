@@ -42,7 +42,7 @@ BACKUP = "tensile-pod-"
 """The prefix of a backup's name, before the UID of its pod."""
 CLAIMED = Problem("UsesPersistentVolumeClaims", "not moved: its claims are bound to volumes of its lower cluster")
 _EXCLUDED = Problem("NamespaceExcluded", "not moved: pods of its namespace are not mirrored; delete it yourself")
-_STATIC = Problem("StaticPod", "not moved: it is a static pod; remove its file from the node")
+_STATIC = Problem("StaticPod", "not moved: static pod, cannot be recreated elsewhere; remove its file from the node")
 _NOT_ENABLED = Problem("NoController", "not moved: it has no controller; set descheduler.recreateBarePods to move it")
 _CONTENT = "pod.json"
 _MIRROR = "kubernetes.io/config.mirror"
