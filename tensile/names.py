@@ -70,12 +70,12 @@ ROOM = PREFIX + "room"
 scheduler try those pods again."""
 
 MIRRORED = PREFIX + "Mirrored"
-IN_STEP = PREFIX + "InStep"
+SYNCED = PREFIX + "Synced"
 LOWER_SCHEDULED = PREFIX + "LowerScheduled"
 LOWER_REACHABLE = "LowerReachable"
 LOWER_SCHEDULABLE = "LowerSchedulable"
 IN_TOPOLOGY = "InTopology"
-DELETIONS_HELD = PREFIX + "DeletionsHeld"
+DELETIONS_BLOCKED = "DeletionsBlocked"
 NOWHERE = 1
 """The kubelet port of a Node without a kubelet API: nothing listens on port 1. An apiserver defaults 0 to 10250, where
 the kubelet of the engine's own machine may respond."""

@@ -42,9 +42,7 @@ app.add_typer(sandbox, name="sandbox")
 explain = typer.Typer(no_args_is_help=True)
 app.add_typer(explain, name="explain")
 _SANDBOX = Path(".tensile-sandbox")
-_DRAIN_PLAN = (
-    "Required: this command only tells which pods would move where; `maintenance: drain` in the topology drains."
-)
+_DRAIN_PLAN = "Required: this command only previews a drain. To drain, set `maintenance: drain` in the topology."
 
 
 @app.callback()
@@ -81,7 +79,7 @@ def run(
         bool | None,
         typer.Option(
             "--leader-elect/--no-leader-elect",
-            help="Drive the clusters only while no other engine of this topology does. Default: only in a cluster.",
+            help="Enable leader election. Default: enabled when running in-cluster.",
             show_default=False,
         ),
     ] = None,
@@ -92,7 +90,7 @@ def run(
             min=1,
             max=65535,
             metavar="PORT",
-            help="Answer a kubelet's probes, /healthz and /readyz, on this port too, from the start on.",
+            help="Serve /healthz and /readyz on this port from process start.",
             show_default=False,
         ),
     ] = None,
@@ -182,7 +180,7 @@ def apply(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Carry out deletions that the guard holds back.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Carry out deletions that the guard blocks.")] = False,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -255,7 +253,8 @@ def explain_pod(
 @app.command()
 def simulate(
     pod: Annotated[
-        str | None, typer.Option("-f", "--file", help="A Pod, or what has a template of one; - for standard input.")
+        str | None,
+        typer.Option("-f", "--file", help="A file with a Pod or a workload with a pod template; - for standard input."),
     ] = None,
     topology_file: Annotated[
         str | None,
@@ -265,13 +264,17 @@ def simulate(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
-    replicas: Annotated[int | None, typer.Option(min=1, help="How many. Default: what the file says.")] = None,
-    without: Annotated[list[str] | None, typer.Option(help="A lower cluster that is lost; can be repeated.")] = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Number of pods. Default: the replicas in the file.")
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(help="Assume that this lower cluster is lost; can be repeated.")
+    ] = None,
     add_nodes: Annotated[
         list[str] | None, typer.Option(help="LOWER=COUNT, or LOWER/NODE=COUNT for nodes like NODE; can be repeated.")
     ] = None,
-    snapshot: Annotated[Path | None, typer.Option(help="Ask what was saved, in place of the clusters.")] = None,
-    save: Annotated[Path | None, typer.Option(help="Save what was seen of the clusters, to be asked later.")] = None,
+    snapshot: Annotated[Path | None, typer.Option(help="Use a saved snapshot instead of the clusters.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Save a snapshot of the clusters for later use.")] = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -370,16 +373,20 @@ def manifests(
     image: Annotated[
         str | None, typer.Option(help="The engine's image. Default: tensile-kube of this version.", show_default=False)
     ] = None,
-    namespace: Annotated[str, typer.Option(help="Where the engine is, and its account in lower clusters.")] = "tensile",
+    namespace: Annotated[
+        str, typer.Option(help="The namespace of the engine, and of its account in lower clusters.")
+    ] = "tensile",
     lower: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Print what is for this lower cluster, not for the upper.", show_default=False
+            metavar="NAME", help="Render the manifests of this lower cluster instead of the upper.", show_default=False
         ),
     ] = None,
     directory: Annotated[
         str | None,
-        typer.Option("--dir", help="Write all as kustomizations, for `kubectl apply -k`.", show_default=False),
+        typer.Option(
+            "--dir", help="Write kustomizations into this directory, for `kubectl apply -k`.", show_default=False
+        ),
     ] = None,
     _version: Version = False,
 ) -> None:

@@ -63,7 +63,7 @@ FollowedFile = Annotated[
     typer.Option(
         "-f",
         "--file",
-        help="The topology file, which is followed. Default: $TENSILE_TOPOLOGY, else ./topology.yaml.",
+        help="The topology file, which is watched for changes. Default: $TENSILE_TOPOLOGY, else ./topology.yaml.",
         show_default=False,
     ),
 ]
@@ -100,17 +100,17 @@ KubeconfigOption = Annotated[
     str | None,
     typer.Option(
         "--kubeconfig",
-        help="Kubeconfig of the upper cluster, with --configmap. Default: that of the pod this runs in.",
+        help="Kubeconfig of the upper cluster, with --configmap. Default: the in-cluster credentials.",
         show_default=False,
     ),
 ]
 ContextOption = Annotated[str | None, typer.Option("--context", help="Context of that kubeconfig.", show_default=False)]
 DirectoryOption = Annotated[Path, typer.Option("--dir", help="Where the sandbox keeps its files.")]
 RealNode = Annotated[
-    bool, typer.Option("--real-node", help="Give lower-a one node that runs containers, in place of its others: root.")
+    bool, typer.Option("--real-node", help="Replace lower-a's nodes by one that runs containers. Requires root.")
 ]
 AskExtender = Annotated[
-    bool, typer.Option("--extender", help="Have the upper scheduler ask the engine where below a pod fits.")
+    bool, typer.Option("--extender", help="Configure the upper scheduler to use tensile's scheduler extender.")
 ]
 TextOrJson = Annotated[str, typer.Option("-o", "--output", help="text or json.", callback=one_of("text", "json"))]
 

@@ -75,7 +75,7 @@ def _verdict(document: Mapping[str, Any]) -> Iterable[str]:
         digest = str(accepted.get("sha256", ""))[:_HASH]
         yield f"Topology {name}: in force since {accepted['time']} (sha256 {digest}...{version})"
         yield from (f"  not in force: {words}" for words in accepted.get("restartNeeded", ()))
-        yield from (f"  not in force yet: {words}" for words in accepted.get("pending", ()))
+        yield from (f"  topology change pending: {words}" for words in accepted.get("pending", ()))
     if rejected:
         meanwhile = "the last good topology stays in force" if accepted else "the engine does not start"
         yield f"Refused at {rejected['time']}, {meanwhile}:"

@@ -37,7 +37,7 @@ _DEPLOYMENT = (
 )
 _BUDGET = "Drains of nodes take one of the two at a time, and are not held up by one that does not run anyway."
 _QUOTA = "Some clusters let pods of this priority only into namespaces that have a quota for it."
-_METRICS = "Metrics of each pod by itself: tensile_leads says which one drives."
+_METRICS = "Metrics of each pod by itself: leader_election_master_status says which one drives."
 _WEBHOOK = "The upper apiserver's way to the webhook, which both pods serve."
 _EXTENDER = "The upper scheduler's way to the extender: the pod that drives has the label, and no other."
 _POLICY = (

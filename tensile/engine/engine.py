@@ -234,7 +234,7 @@ class Engine:
         before, self._put_off = self._put_off, tuple(words for one in found for words in one.waits)
         for words in self._put_off:
             if words not in before:
-                _log.warning("not in force yet", change=words)
+                _log.warning("topology change pending", reason=words)
 
     async def _brought(self, spec: Lower) -> Transition:
         """Apply the transition of one lower of the topology, and return it.

@@ -346,9 +346,7 @@ class LowerConnection:
                 self._warn(self._objection or found.trouble)
                 if access is not None:
                     await opened.replace(access)
-                    _log.info(
-                        "the kubeconfig changed: another way is taken", lower=self.lower.name, origin=access.origin
-                    )
+                    _log.info("kubeconfig changed, reconnecting", lower=self.lower.name, origin=access.origin)
 
     def _note_secret(self, delta: Delta) -> None:
         """Record a change of the Secret with the kubeconfig."""

@@ -60,40 +60,48 @@ class MetricFamily(NamedTuple):
 
 _STEPS = MetricFamily(
     "tensile_steps_total",
-    "Steps that were carried out, by what came of it: ok, or the name of the error.",
+    "Reconcile steps sent to a cluster, by result: ok, or the name of the error.",
     ("cluster", "verb", "kind", "result"),
 )
 _WRITES = MetricFamily(
     "tensile_writes_total",
-    "Writes that were sent, leases and reviews included, by what came of it: ok, or the name of the error.",
+    "Write requests sent to a cluster, Leases and access reviews included, by result: ok, or the name of the error.",
     ("cluster", "verb", "kind", "result"),
 )
 _RELOADS = MetricFamily(
-    "tensile_topology_reloads_total", "Changes of the topology file: accepted or refused.", ("result",)
+    "tensile_topology_reloads_total", "Topology reloads, by result: accepted or rejected.", ("result",)
 )
-_DEFECTS = MetricFamily("tensile_defects_total", "Failures of a rule that are mistakes in this program.", ("rule",))
+_DEFECTS = MetricFamily(
+    "tensile_reconcile_panics_total", "Unexpected errors in a reconcile rule, which are bugs in tensile.", ("rule",)
+)
 _EVENTS = MetricFamily(
     "tensile_events_total",
-    "Events of lower pods: copied, dropped (no room, or beyond a rate) or failed (refused by the upper cluster).",
+    "Events of lower pods, by result: copied, dropped (rate limit, full queue) or failed (rejected by the upper).",
     ("lower", "result"),
 )
 _SKIPPED = MetricFamily(
     "tensile_objects_skipped_total",
-    "Objects that were left out since they are malformed, or were not asked for.",
+    "Objects in responses that were skipped because they were malformed or not requested.",
     ("cluster", "kind"),
 )
-_DEPTH = MetricFamily("tensile_queue_depth", "Keys that wait or are worked on.", ("lower",))
-_SILENT = MetricFamily("tensile_lower_silent_seconds", "Time for which a lower cluster has not answered.", ("lower",))
-_PROBLEMS = MetricFamily(
-    "tensile_problems", "Upper objects that cannot be processed at present, by reason.", ("lower", "reason")
+_DEPTH = MetricFamily(
+    "workqueue_depth", "Keys that are waiting or being processed, by lower cluster (name).", ("name",)
 )
-_STRAYS = MetricFamily(
-    "tensile_strays",
-    "Pods, ConfigMaps and Secrets of a lower cluster that carry the engine's mark where no upper object has its place.",
+_SILENT = MetricFamily(
+    "tensile_lower_unreachable_seconds",
+    "Seconds since a lower cluster last responded, 0 while it responds.",
     ("lower",),
 )
-_LEADS = MetricFamily("tensile_leads", "1 while this engine drives the clusters, 0 while it stands by.", ())
-_BUILD = MetricFamily("tensile_build_info", "Always 1; the version is in the label.", ("version",))
+_PROBLEMS = MetricFamily(
+    "tensile_blocked_objects", "Objects whose reconciliation is blocked, by reason.", ("lower", "reason")
+)
+_STRAYS = MetricFamily(
+    "tensile_stray_objects",
+    "Pods, ConfigMaps and Secrets in a lower cluster that carry this topology's owner mark without an upper object.",
+    ("lower",),
+)
+_LEADS = MetricFamily("leader_election_master_status", "1 if this engine is the leader, 0 if it stands by.", ())
+_BUILD = MetricFamily("tensile_build_info", "Always 1; the label has the version.", ("version",))
 FAMILIES = (
     *(_STEPS, _WRITES, _RELOADS, _DEFECTS, _EVENTS, _SKIPPED),
     *(_DEPTH, _SILENT, _PROBLEMS, _STRAYS, _LEADS, _BUILD),
@@ -113,7 +121,7 @@ class Metrics(Collector):
 
     def __post_init__(self) -> None:
         """Register everything; reload counters start at 0, so that the first rejected reload is an increase."""
-        self._counts[_RELOADS].update({("accepted",): 0, ("refused",): 0})
+        self._counts[_RELOADS].update({("accepted",): 0, ("rejected",): 0})
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -135,7 +143,7 @@ class Metrics(Collector):
 
     def reload(self, *, accepted: bool) -> None:
         """Count a change of the topology file."""
-        self._counts[_RELOADS]["accepted" if accepted else "refused",] += 1
+        self._counts[_RELOADS]["accepted" if accepted else "rejected",] += 1
 
     def defect(self, rule: str) -> None:
         """Count a failure of a rule that is a bug in this program."""

@@ -57,7 +57,7 @@ class LoggingObserver:
     def on_blocked(self, key: Key, problem: Problem) -> None:
         """Log that a key is blocked, and why: once for each reason, and again with another message after a while."""
         said = {**_names(key), "reason": problem.reason, "error": problem.message}
-        self._warn((key, problem.reason), "cannot go on", **said)
+        self._warn((key, problem.reason), "reconcile blocked", **said)
 
     def on_rule_error(self, key: Key, error: Exception) -> None:
         """Log a defect: the error, its line and the key; the traceback at level debug only."""

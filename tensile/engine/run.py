@@ -208,7 +208,7 @@ async def _lead(engine: Engine, around: _RunContext, election: Election | None, 
 async def _until_lost(election: Election, mark: LeaderLabel) -> None:
     why = await election.lost()
     mark.lose()
-    raise TensileError(f"this engine leads no more: {why}: it ends, to stand by when it is started again")
+    raise TensileError(f"leader election lost ({why}), exiting")
 
 
 async def _drive(engine: Engine, around: _RunContext, mark: LeaderLabel) -> None:

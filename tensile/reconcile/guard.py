@@ -13,14 +13,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tensile.names import DELETIONS_HELD, STORE_RESTORED
+from tensile.names import DELETIONS_BLOCKED, STORE_RESTORED
 from tensile.objects import NAMESPACE, POD, UPPER, Manifest, Ref
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.world import LowerWorld, World
 from tensile.topology import Guard
 
-HOLDS = "GuardHolds"
+NOT_SYNCED = "CachesNotSynced"
+HOLDS = "DeletionLimitExceeded"
 _FORCE = "if they are right, run: tensile apply --force"
 
 _NAMED = 3
@@ -65,7 +66,7 @@ def guard(plan: Plan, limits: Guard, lower: LowerWorld, *, restored: bool = Fals
     if restored or any(step.after_rollback for step in unasked):
         return _without(plan, unasked, _restored(len(unasked)), STORE_RESTORED)
     if not lower.settled:
-        return _without(plan, unasked, f"{len(unasked)} deletions wait until every cache is complete", HOLDS)
+        return _without(plan, unasked, f"{len(unasked)} deletions wait until every cache is complete", NOT_SYNCED)
     homes = {id(step): namespace_of(step.ref, lower) for step in unasked}
     stock = _stock(unasked, homes, lower)
     counts = Counter(homes.values())
@@ -114,7 +115,7 @@ def is_restored(lower: LowerWorld, world: World) -> bool:
 def noted(node: Manifest) -> Manifest | None:
     """Return the condition of a Node that blocks deletions because a store was restored, None if there is none."""
     said = (node.get("status") or {}).get("conditions") or ()
-    held = (one for one in said if one["type"] == DELETIONS_HELD and one["status"] == "True")
+    held = (one for one in said if one["type"] == DELETIONS_BLOCKED and one["status"] == "True")
     return next((one for one in held if one.get("reason") == STORE_RESTORED), None)
 
 

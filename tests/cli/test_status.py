@@ -62,7 +62,7 @@ def test_what_has_to_wait_is_told() -> None:
     """In the same place, in other words: it needs nobody."""
     verdict = accepted().pending(("lowers[a].node.name: a -> b: not while pods are mirrored",))
     text = shown(StatusReport("demo", verdict, ()))
-    assert text.endswith(")\n  not in force yet: lowers[a].node.name: a -> b: not while pods are mirrored")
+    assert text.endswith(")\n  topology change pending: lowers[a].node.name: a -> b: not while pods are mirrored")
 
 
 def test_what_the_engine_waits_for_is_told() -> None:

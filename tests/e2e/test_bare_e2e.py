@@ -178,7 +178,7 @@ async def test_a_pod_that_its_namespace_has_no_room_for_any_more_is_kept_until_i
     """A quota that came while it was leaving; another engine goes on from the Secret alone."""
     made, secret = await crowded_out(ground, "counted")
     await ground.start(ground.hooked(), DRAINS, await_nodes=False)
-    about = f"involvedObject.uid={secret['metadata']['uid']},reason=PodNotRecreated"
+    about = f"involvedObject.uid={secret['metadata']['uid']},reason=RecreateFailed"
     told = await ground.upper.until_all(f"{ground.path('events')}?fieldSelector={about}", bool)
     assert all("exceeded quota" in event["message"] for event in told.values())
     await ground.upper.delete(ground.path("resourcequotas", "none"))
@@ -194,7 +194,7 @@ async def test_a_pod_whose_name_somebody_took_is_kept(ground: Hooked) -> None:
     await ground.upper.delete(ground.path("resourcequotas", "none"))
     other = await ground.asked("taken", {"terminationGracePeriodSeconds": 1})
     await ground.start(ground.hooked(), DRAINS, await_nodes=False)
-    assert "delete the Secret to give it up" in await ground.told(secret, "PodNotRecreated")
+    assert "delete the Secret to give it up" in await ground.told(secret, "RecreateFailed")
     assert (await runs(ground, "taken", made))["metadata"]["uid"] == other["metadata"]["uid"]
     await ground.upper.delete(ground.pod_path("taken"), 0)
     moved = await runs(ground, "taken", other)

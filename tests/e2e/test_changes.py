@@ -9,7 +9,7 @@ import pytest
 from enginekit import A, B, Ground, ran
 from sitekit import Manifest, Refused, condition_of, is_ready, is_true
 
-from tensile.names import IN_STEP, OWNER, TRIPPED_LABELS, VIRTUAL_POD
+from tensile.names import OWNER, SYNCED, TRIPPED_LABELS, VIRTUAL_POD
 from tensile.names import WRITTEN_IMAGES as NOTE
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -200,8 +200,8 @@ async def test_a_change_that_the_lower_refuses_is_said_and_tried_again(ground: G
         await in_force(ground, policy)
         await ground.note()
         await succeeded(ground, "set", "image", "pod/refused", "main=bad:1")
-        above = await ground.upper.until(ground.pod_path("refused"), lambda one: condition_of(one, IN_STEP))
-        assert "bad:1 is forbidden" in condition_of(above, IN_STEP)["message"]
+        above = await ground.upper.until(ground.pod_path("refused"), lambda one: condition_of(one, SYNCED))
+        assert "bad:1 is forbidden" in condition_of(above, SYNCED)["message"]
         assert not _is_observed(above)
         assert is_ready(above)
         assert "bad:1 is forbidden" in await ground.told(made, "ChangeNotApplied")
@@ -217,7 +217,7 @@ async def test_a_change_that_the_lower_refuses_is_said_and_tried_again(ground: G
     await succeeded(ground, "set", "image", "pod/refused", "main=app:3")
     await below(ground, "refused", lambda one: image_of(one) == "app:3")
     above = await observed(ground, "refused")
-    above = await ground.upper.until(ground.pod_path("refused"), lambda one: not condition_of(one, IN_STEP))
+    above = await ground.upper.until(ground.pod_path("refused"), lambda one: not condition_of(one, SYNCED))
     assert is_ready(above)
 
 

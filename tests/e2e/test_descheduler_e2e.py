@@ -115,7 +115,7 @@ async def test_what_fits_nowhere_stays_and_the_plan_of_a_drain_says_so(ground: H
     query = await deployed(ground, "second")
     stuck = await bound(ground, query, A)
     await ground.reload(ground.hooked(), ON)
-    assert "fits in no other lower cluster" in await ground.told(stuck, "DeschedulingDeadlock")
+    assert "fits in no other lower cluster" in await ground.told(stuck, "NoFeasibleCluster")
     told = await ran([sys.executable, "-m", "tensile", "drain", A, "--plan", "-f", str(ground.save())])
     assert told.code == 2, told.err
     (line,) = [one for one in told.out.splitlines() if "/second-" in one]

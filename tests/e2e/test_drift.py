@@ -4,7 +4,7 @@ import pytest
 from enginekit import A, Ground
 from sitekit import Manifest, condition_of, is_ready, phase_of
 
-from tensile.names import IN_STEP, MIRRORED, OWNER, UPPER_UID
+from tensile.names import MIRRORED, OWNER, SYNCED, UPPER_UID
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -78,11 +78,11 @@ async def test_what_cannot_be_taken_back_is_told_above(ground: Ground) -> None:
     found = await site.read(path)
     tolerations = [*found["spec"]["tolerations"], {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]
     await site.patch(path, {"spec": {"activeDeadlineSeconds": 100000, "tolerations": tolerations}})
-    pod = await ground.upper.until(path, lambda one: condition_of(one, IN_STEP))
-    said = condition_of(pod, IN_STEP)
-    assert (said["status"], said["reason"]) == ("False", "ChangedBelow")
+    pod = await ground.upper.until(path, lambda one: condition_of(one, SYNCED))
+    said = condition_of(pod, SYNCED)
+    assert (said["status"], said["reason"]) == ("False", "ModifiedInLower")
     assert said["message"].endswith("activeDeadlineSeconds is 100000, toleration of gpu added")
-    assert await ground.told(pod, "ChangedBelow") == said["message"]
+    assert await ground.told(pod, "ModifiedInLower") == said["message"]
     assert is_ready(pod)
     await ground.calm()
     await ground.note()

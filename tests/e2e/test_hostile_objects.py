@@ -103,7 +103,7 @@ async def test_what_one_pod_says_keeps_no_other_in_a_lower_that_is_drained(groun
         await ground.upper.until(
             ground.pod_path(name), lambda one: one["spec"].get("nodeName") == ground.nodes[A] and is_ready(one)
         )
-    assert "infinity" in await ground.told(made["no-number"], "ClusterSelectorInvalid")
+    assert "infinity" in await ground.told(made["no-number"], "InvalidClusterSelector")
     path = ground.save(MOVES, edit_lower(A, maintenance="drain"))
     planned = await ran([sys.executable, "-m", "tensile", "plan", "-f", str(path)])
     assert planned.code == 2, planned.err

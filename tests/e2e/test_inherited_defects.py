@@ -8,7 +8,7 @@ import pytest
 from enginekit import A, Ground, edit_lower, standing, with_fields
 from sitekit import Manifest, condition_of, is_ready, phase_of
 
-from tensile.names import IN_STEP, MIRRORED
+from tensile.names import MIRRORED, SYNCED
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -146,7 +146,7 @@ async def test_defect_15_a_pod_that_is_not_mirrored_says_so_and_can_go(ground: G
     await ground.upper.create(ground.path("pods", namespace="kube-system"), ground.pod(name))
     pod = await ground.upper.until(path, lambda one: condition_of(one, MIRRORED))
     assert (phase_of(pod), pod["status"]["reason"]) == ("Pending", "NamespaceExcluded")
-    assert condition_of(pod, IN_STEP) == {}
+    assert condition_of(pod, SYNCED) == {}
     assert await ground.sites[A].read(path) == {}
     await ground.upper.delete(path)
     await ground.upper.gone(path)

@@ -113,7 +113,7 @@ async def test_what_has_to_wait_is_said_beside_what_is_in_force(program: MapProg
     found = read(await program.upper.until(path, lambda one: "pending" in one["data"]["accepted"], RIGHT))
     words = f"lowers[{A}].node.name: {program.nodes[A]} -> another: not while pods are mirrored"
     assert found["accepted"]["pending"] == [words]
-    assert f"  not in force yet: {words}\n" in await tensile(program.command("status"))
+    assert f"  topology change pending: {words}\n" in await tensile(program.command("status"))
     node = await program.upper.read(f"/api/v1/nodes/{program.nodes[A]}")
     assert node["metadata"]["labels"]["edit"] == "350"
     await program.reload()

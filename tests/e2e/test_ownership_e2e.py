@@ -13,7 +13,7 @@ from forgerkit import BY_US, HOLD, Marks, forge, release
 from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
 
 from tensile.kubelet.pods.service_account import secret_name
-from tensile.names import DELETIONS_HELD, MIRRORED, OWNER, UPPER_UID
+from tensile.names import DELETIONS_BLOCKED, MIRRORED, OWNER, UPPER_UID
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -221,13 +221,13 @@ async def test_the_orphans_of_one_namespace_hold_back_no_other(ground: Ground) -
         *(forge(ground, site, shop, f"forged-{number}", f"nobody-{number}", spec=NEVER) for number in range(60))
     )
     node = f"/api/v1/nodes/{ground.nodes[A]}"
-    held = await ground.upper.until(node, lambda one: is_true(one, DELETIONS_HELD))
-    assert f"in namespace {shop}" in condition_of(held, DELETIONS_HELD)["message"]
+    held = await ground.upper.until(node, lambda one: is_true(one, DELETIONS_BLOCKED))
+    assert f"in namespace {shop}" in condition_of(held, DELETIONS_BLOCKED)["message"]
     await site.delete(ground.pod_path("quiet"), 0)
     await ground.upper.until(ground.pod_path("quiet"), lambda one: one["status"].get("reason") == "LowerPodLost")
     await ground.end_pods("quiet")
     await site.delete(ground.path("pods", namespace=shop), 0)
-    await ground.upper.until(node, lambda one: not is_true(one, DELETIONS_HELD))
+    await ground.upper.until(node, lambda one: not is_true(one, DELETIONS_BLOCKED))
     for name in (UPPER, A):
         await ground.sites[name].delete(f"/api/v1/namespaces/{shop}")
 
@@ -252,7 +252,7 @@ async def test_a_predecessor_that_runs_is_ended_in_time_and_named(ground: Ground
     await there.until(ground.pod_path("db-0"), lambda one: one["spec"].get("nodeName"))
     await ground.calm()
     pod = await ground.bind("db-0", {"terminationGracePeriodSeconds": 2})
-    message = await ground.told(pod, "PredecessorRuns")
+    message = await ground.told(pod, "PredecessorRunning")
     assert f"pod {ground.namespace}/db-0 in lower cluster {B}" in message
     ending = await there.until(ground.pod_path("db-0"), lambda one: one["metadata"].get("deletionTimestamp"))
     assert ending["metadata"]["deletionGracePeriodSeconds"] <= 2
@@ -271,7 +271,7 @@ async def test_an_earlier_pod_runs_no_more_when_the_next_begins_after_a_restart(
     await ground.upper.delete(ground.pod_path("db-1"), 0)
     pod = await ground.bind("db-1")
     await ground.start(*identity_edits(ground))
-    await ground.told(pod, "PredecessorRuns")
+    await ground.told(pod, "PredecessorRunning")
     await there.until(ground.pod_path("db-1"), lambda one: one["metadata"].get("deletionTimestamp"))
     assert await ground.sites[A].read(ground.pod_path("db-1")) == {}
     await release(there, ground.pod_path("db-1"))

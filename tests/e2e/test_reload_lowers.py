@@ -179,7 +179,7 @@ async def refused(ground: Ground) -> None:
         return bool(one) and way_out(ground) in condition_of(one, "LowerReachable").get("message", "")
 
     found = await ground.upper.until(f"/api/v1/nodes/{ground.nodes[A]}-x", says)
-    assert condition_of(found, "LowerReachable")["reason"] == "SameCluster"
+    assert condition_of(found, "LowerReachable")["reason"] == "DuplicateCluster"
 
 
 async def test_a_lower_under_a_new_name_and_node_waits_while_the_old_node_has_pods(ground: Ground) -> None:

@@ -150,7 +150,7 @@ async def test_an_engine_that_stands_by_is_ready_and_drives_nothing(program: Rep
             while (await session.get(f"http://127.0.0.1:{other.port}/readyz")).status != 200:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(POLL)
         async with session.get(f"http://127.0.0.1:{other.port}/metrics") as answer:
-            assert "tensile_leads 0.0" in await answer.text()
+            assert "leader_election_master_status 0.0" in await answer.text()
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", other.extender)
         await runs(program, "beside")
@@ -167,7 +167,7 @@ async def test_an_engine_whose_lease_another_holds_ends_and_says_why(program: Re
         await program.upper.patch(program.lease, {"spec": {"holderIdentity": "somebody-else"}})
         async with asyncio.timeout(HAND_OVER):
             assert await other.process.wait() == 1
-        assert "this engine leads no more: somebody-else holds it" in other.log.read_text()
+        assert "leader election lost (somebody-else holds it" in other.log.read_text()
         await program.upper.delete(program.lease)
     await program.start()
     await program.logged(LEADS)

@@ -17,7 +17,7 @@ from sitekit import Manifest, Refused, condition_of, is_ready, is_true
 from storekit import claim, claims, is_bound, mark, shipped, using
 
 from tensile.cli.plan import apply
-from tensile.names import DELETIONS_HELD, OWNER
+from tensile.names import DELETIONS_BLOCKED, OWNER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
@@ -62,7 +62,7 @@ async def held(ground: Ground) -> Manifest:
     """Wait until the node says that deletions wait because a store was restored."""
     node = f"/api/v1/nodes/{ground.nodes[A]}"
     return await ground.upper.until(
-        node, lambda one: condition_of(one, DELETIONS_HELD).get("reason") == "StoreRestored", LONG
+        node, lambda one: condition_of(one, DELETIONS_BLOCKED).get("reason") == "StoreRestored", LONG
     )
 
 
@@ -95,7 +95,7 @@ async def test_an_older_pod_of_a_restored_upper_does_not_end_the_newer_below(gro
     await ground.stop()
     await ground.start()
     await ground.calm()
-    assert is_true(await held(ground), DELETIONS_HELD)
+    assert is_true(await held(ground), DELETIONS_BLOCKED)
     still = await site.read(ground.pod_path("db-0"))
     assert (still["metadata"]["uid"], "deletionTimestamp" in still["metadata"]) == (running["metadata"]["uid"], False)
     await ground.stop()

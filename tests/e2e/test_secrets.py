@@ -68,7 +68,7 @@ async def test_a_changed_secret_is_taken_up(program: MapProgram) -> None:
     position = program.log.stat().st_size
     await program.note()
     await program.put_secret(A, program.kubeconfig(A, f"{program.user}-next").encode())
-    await program.logged("another way is taken", position)
+    await program.logged("kubeconfig changed, reconnecting", position)
     since = audit.position(program.sites[A].audit_log)
     await works(program, "second")
     assert await callers(program, A, since) == {f"{program.user}-next"}

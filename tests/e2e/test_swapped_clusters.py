@@ -36,7 +36,7 @@ def is_wrong(node: Manifest) -> bool:
 
 def is_shared(node: Manifest) -> bool:
     """Report whether a node tells that its lower's cluster is another lower's."""
-    return condition_of(node, "LowerReachable").get("reason") == "SameCluster"
+    return condition_of(node, "LowerReachable").get("reason") == "DuplicateCluster"
 
 
 async def node(ground: Ground, holds: object = bool) -> Manifest:

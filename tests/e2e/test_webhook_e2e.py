@@ -116,7 +116,7 @@ async def test_while_nobody_answers_pods_are_created_all_the_same(ground: Hooked
     finally:
         await ground.start(ground.hooked())
     await ground.upper.until(ground.pod_path("missed"), is_ready)
-    assert "webhook.enabled" in await ground.told(stuck, "WebhookMissed")
+    assert "webhook.enabled" in await ground.told(stuck, "WebhookBypassed")
     mended = await ground.upper.read(ground.pod_path("stuck"))
     assert mended["spec"]["tolerations"] == [*UNLIMITED, PROVIDER]
     await ground.upper.until(ground.hook, bool)

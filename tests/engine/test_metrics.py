@@ -24,7 +24,7 @@ def scraped(metrics: Metrics) -> dict[Series, float]:
     }
 
 
-def series(name: str, **labels: str) -> Series:
+def series(name: str, /, **labels: str) -> Series:
     """Name a series."""
     return name, tuple(sorted(labels.items()))
 
@@ -72,7 +72,7 @@ def test_each_cluster_s_writes_are_counted_apart(metrics: Metrics) -> None:
 
 def test_reloads_are_there_before_the_first(metrics: Metrics) -> None:
     """So that the first refusal is a rise that an alert can see."""
-    accepted, refused = (series("tensile_topology_reloads_total", result=result) for result in ("accepted", "refused"))
+    accepted, refused = (series("tensile_topology_reloads_total", result=result) for result in ("accepted", "rejected"))
     found = scraped(metrics)
     assert (found[accepted], found[refused]) == (0, 0)
     metrics.reload(accepted=True)
@@ -87,8 +87,8 @@ def test_defects_are_counted_by_rule(metrics: Metrics) -> None:
     metrics.defect("pod")
     metrics.defect("pod")
     found = scraped(metrics)
-    assert {key: value for key, value in found.items() if key[0] == "tensile_defects_total"} == {
-        series("tensile_defects_total", rule="pod"): 2
+    assert {key: value for key, value in found.items() if key[0] == "tensile_reconcile_panics_total"} == {
+        series("tensile_reconcile_panics_total", rule="pod"): 2
     }
 
 
@@ -100,17 +100,17 @@ def test_what_is_so_is_asked_at_each_scrape(metrics: Metrics) -> None:
         depth=lambda: depth, silent=lambda: silent, problems=lambda: problems, strays=lambda: strays
     )
     found = scraped(metrics)
-    assert found[series("tensile_strays", lower="a")] == 2
-    assert found[series("tensile_queue_depth", lower="a")] == 3
-    assert found[series("tensile_queue_depth", lower="b")] == 0
-    assert found[series("tensile_lower_silent_seconds", lower="b")] == 41.5
-    assert found[series("tensile_problems", lower="a", reason="Denied")] == 2
+    assert found[series("tensile_stray_objects", lower="a")] == 2
+    assert found[series("workqueue_depth", name="a")] == 3
+    assert found[series("workqueue_depth", name="b")] == 0
+    assert found[series("tensile_lower_unreachable_seconds", lower="b")] == 41.5
+    assert found[series("tensile_blocked_objects", lower="a", reason="Denied")] == 2
     del depth["b"], silent["b"]
     problems.clear()
     found = scraped(metrics)
-    assert series("tensile_queue_depth", lower="b") not in found
-    assert series("tensile_lower_silent_seconds", lower="b") not in found
-    assert not [key for key in found if key[0] == "tensile_problems"]
+    assert series("workqueue_depth", name="b") not in found
+    assert series("tensile_lower_unreachable_seconds", lower="b") not in found
+    assert not [key for key in found if key[0] == "tensile_blocked_objects"]
 
 
 def test_without_readings_there_is_still_a_scrape(metrics: Metrics) -> None:
@@ -125,20 +125,20 @@ def test_labels_are_escaped(metrics: Metrics) -> None:
     """A reason comes from a cluster and may hold anything."""
     reason = 'a"b\\c\nd'
     metrics.readings = MetricReadings(problems=lambda: [("a", reason)])
-    assert scraped(metrics)[series("tensile_problems", lower="a", reason=reason)] == 1
+    assert scraped(metrics)[series("tensile_blocked_objects", lower="a", reason=reason)] == 1
 
 
 def test_two_engines_in_one_process_count_apart(metrics: Metrics) -> None:
     """And neither appears in the registry that all libraries share."""
     other = Metrics()
     metrics.defect("pod")
-    assert series("tensile_defects_total", rule="pod") not in scraped(other)
+    assert series("tensile_reconcile_panics_total", rule="pod") not in scraped(other)
     assert not [family.name for family in REGISTRY.collect() if family.name.startswith("tensile")]
 
 
 def test_every_metric_has_a_meaning(metrics: Metrics) -> None:
     """It is the only manual that whoever reads a dashboard has."""
     metrics.readings = MetricReadings(depth=lambda: {"a": 1}, silent=lambda: {"a": 1.0}, problems=lambda: [("a", "b")])
-    families = [one for one in metrics.registry.collect() if one.name.startswith("tensile")]
+    families = [one for one in metrics.registry.collect() if one.name.startswith(("tensile", "workqueue", "leader"))]
     assert len(families) == 12
     assert all(len(family.documentation) > 20 for family in families)

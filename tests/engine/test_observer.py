@@ -53,7 +53,7 @@ class Reader:
         return [level for level, _, _ in self.read()]
 
     def counted(self, name: str) -> float:
-        """Return the value of a series such as `tensile_defects_total{rule="pod"}`, 0 when there is none."""
+        """Return the value of a series such as `tensile_reconcile_panics_total{rule="pod"}`, 0 when there is none."""
         found = [line for line in self.metrics.text().decode().splitlines() if line.startswith(name + " ")]
         return float(found[0].rsplit(" ", 1)[1]) if found else 0.0
 
@@ -185,7 +185,7 @@ def test_a_key_that_cannot_go_on_is_a_warning(reader: Reader) -> None:
     assert reader.read() == [
         (
             "warning",
-            "cannot go on",
+            "reconcile blocked",
             {
                 "lower": "lower-a",
                 "rule": "pod",
@@ -212,7 +212,7 @@ def test_a_defect_that_meets_every_key_is_told_once_in_a_while(reader: Reader) -
         reader.narration.on_rule_error(KEY._replace(name=f"web-{number}"), defect(f"no pod {number}"))
     reader.narration.on_rule_error(KEY, ValueError("never raised"))
     assert reader.levels() == ["error", "error"]
-    assert reader.counted('tensile_defects_total{rule="pod"}') == 51
+    assert reader.counted('tensile_reconcile_panics_total{rule="pod"}') == 51
 
 
 def results() -> Iterator[ClusterError | None]:
@@ -239,4 +239,4 @@ def test_without_a_log_of_its_own_it_tells_the_engine_s() -> None:
     """Which is where `configure` sends everything."""
     with capture_logs() as logs:
         LoggingObserver(Metrics(), lambda: 0.0).on_blocked(KEY, Problem("Denied", "no"))
-    assert [(entry["event"], entry["reason"]) for entry in logs] == [("cannot go on", "Denied")]
+    assert [(entry["event"], entry["reason"]) for entry in logs] == [("reconcile blocked", "Denied")]

@@ -55,7 +55,7 @@ def test_many_are_held_and_the_reason_names_the_limits(unasked: int, owned: int)
     """The words say which field, and what to do when the deletions are right."""
     guarded = guard(deletions(unasked), LIMITS, owning(default=owned))
     assert guarded.plan.steps == ()
-    assert guarded.reason == "GuardHolds"
+    assert guarded.reason == "DeletionLimitExceeded"
     assert "guard.maxDeletes: 2" in guarded.held
     assert "tensile apply --force" in guarded.held
 
@@ -72,7 +72,7 @@ def test_a_namespace_that_is_held_holds_back_no_other() -> None:
     plan = together(deletions(60, namespace="shop", first=1000), deletions(1, namespace="quiet"))
     guarded = guard(plan, LIMITS, owning(shop=3, quiet=1))
     assert namespaces(guarded) == ["quiet"]
-    assert guarded.reason == "GuardHolds"
+    assert guarded.reason == "DeletionLimitExceeded"
     assert "60 deletions in namespace shop (95 % of what is owned there)" in guarded.held
 
 

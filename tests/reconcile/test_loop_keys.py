@@ -366,7 +366,7 @@ async def test_deletions_that_nobody_asked_for_are_held_back_when_they_are_many(
     bench = LoopUnderTest()
     await bench.run(orphans(bench, 21)._replace(wanted=(*orphans(bench, 21).wanted, event())))
     assert bench.noted.verbs() == ["create told"]
-    assert bench.world.problems[ONE].reason == "GuardHolds"
+    assert bench.world.problems[ONE].reason == "DeletionLimitExceeded"
     assert "21 deletions" in bench.world.problems[ONE].message
 
 
@@ -397,7 +397,7 @@ async def test_nothing_unasked_is_done_from_incomplete_caches() -> None:
     bench.world.lowers[A].foreign_pods.mark_stale()
     await bench.run(orphans(bench, 1))
     assert bench.noted.steps == []
-    assert bench.world.problems[ONE].reason == "GuardHolds"
+    assert bench.world.problems[ONE].reason == "CachesNotSynced"
     bench.world.lowers[A].foreign_pods.replace((), 9)
     await bench.loop.wait_idle()
     assert bench.noted.verbs() == ["delete web-0"]

@@ -13,7 +13,7 @@ from virtualtime import in_virtual_time
 from worldkit import A, account, config_map, secret, space, thing, upper_pod
 
 from tensile.kubelet.pods.conditions import conditions_of
-from tensile.names import DELETIONS_HELD, OWNER, STORE_RESTORED
+from tensile.names import DELETIONS_BLOCKED, OWNER, STORE_RESTORED
 from tensile.objects import (
     CLAIM,
     CONFIG_MAP,
@@ -111,7 +111,7 @@ def note(stage: Stage) -> tuple[str, str]:
     """Return status and reason of the condition by which the node tells what is held back."""
     node = stage.find(Ref(UPPER, NODE, "", A))
     assert node is not None
-    held = conditions_of(node)[DELETIONS_HELD]
+    held = conditions_of(node)[DELETIONS_BLOCKED]
     return held["status"], held["reason"]
 
 
@@ -145,7 +145,7 @@ async def test_it_is_told_and_a_person_may_let_it_go(kind: Kind) -> None:
     """The node's condition says so; it keeps the note for engines to come, and has nothing to say once it is done."""
     stage = staged()
     await running(stage)
-    assert note(stage) == ("False", "NothingHeld")
+    assert note(stage) == ("False", "NoDeletionsBlocked")
     stage.restore(at(UPPER, kind))
     await stage.calm()
     assert note(stage) == ("True", STORE_RESTORED)
@@ -158,7 +158,7 @@ async def test_it_is_told_and_a_person_may_let_it_go(kind: Kind) -> None:
     assert kind.name not in await ours(stage)
     await stage.restart()
     await stage.calm()
-    assert note(stage) == ("False", "NothingHeld")
+    assert note(stage) == ("False", "NoDeletionsBlocked")
     await stage.stop()
 
 
@@ -171,7 +171,7 @@ async def test_what_is_missing_from_a_store_that_was_not_restored_goes(kind: Kin
     stage.slip(at(UPPER, kind))
     await stage.calm()
     assert kind.name not in await ours(stage)
-    assert note(stage) == ("False", "NothingHeld")
+    assert note(stage) == ("False", "NoDeletionsBlocked")
     await stage.stop()
 
 
@@ -186,7 +186,7 @@ async def test_what_comes_back_above_ends_the_hold() -> None:
     assert note(stage) == ("True", STORE_RESTORED)
     stage.clusters[UPPER].place(SERVICE, {**(before or {}), "metadata": (before or {})["metadata"]})
     await stage.calm()
-    assert (await ours(stage), note(stage)) == (without(), ("False", "NothingHeld"))
+    assert (await ours(stage), note(stage)) == (without(), ("False", "NoDeletionsBlocked"))
     await stage.stop()
 
 

@@ -11,7 +11,7 @@ _DESCRIBED = r"^describe pods? "
 _NODE = r"^(get nodes \S+ -o yaml|describe node )"
 _CONDITION = r"MemoryPressure|DiskPressure|PIDPressure|Ready"
 _NO_LIMIT = r"\.limits\.memory: 9007199254740988Ki"
-_OURS = r"LowerReachable|LowerSchedulable|InTopology|tensile-kube\.io/DeletionsHeld"
+_OURS = r"LowerReachable|LowerSchedulable|InTopology|DeletionsBlocked"
 
 OF_PODS = (
     Expected(
@@ -93,7 +93,7 @@ OF_NODES = (
     ),
     Expected(
         _NODE,
-        "Conditions `LowerReachable`, `LowerSchedulable`, `InTopology`, `tensile-kube.io/DeletionsHeld`; other words "
+        "Conditions `LowerReachable`, `LowerSchedulable`, `InTopology`, `DeletionsBlocked`; other words "
         "in a node's own",
         "pressure is a matter of the nodes below; a lower that is out of reach is no dead node",
         real=rf"status\.conditions\[({_CONDITION})\]\.message: .*|  ({_CONDITION}) .*",

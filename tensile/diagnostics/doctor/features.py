@@ -33,7 +33,7 @@ def measured(side: ClusterFacts, _facts: Facts) -> Iterator[Finding]:
     if not answer.error:
         yield Finding(side.name, "metrics", Level.OK, "the metrics API answers")
     elif answer.status == HTTPStatus.NOT_FOUND:
-        what = "it has no metrics API (metrics.k8s.io): kubectl top and autoscaling know nothing of its pods"
+        what = "it has no metrics API (metrics.k8s.io): kubectl top and autoscaling do not work for its pods"
         yield Finding(side.name, "metrics", Level.WARN, what, f"install metrics-server there: {_INSTALL}")
     elif answer.status == HTTPStatus.FORBIDDEN:
         yield Finding(side.name, "metrics", Level.SKIP, "not looked at: there is no right to list its node metrics")

@@ -165,10 +165,4 @@ def _told(finding: Finding, *, colour: bool) -> Iterator[str]:
 
 def _sum(findings: Sequence[Finding]) -> str:
     fails, warnings = (sum(one.level == level for one in findings) for level in (Level.FAIL, Level.WARN))
-    well = f"{_counted(fails)} fails" if fails == 1 else f"{_counted(fails)} fail" if fails else "All is well"
-    look = f", {_counted(warnings)} {'is' if warnings == 1 else 'are'} worth a look" if warnings else ""
-    return f"{well}{look}."
-
-
-def _counted(number: int) -> str:
-    return f"{number} thing" if number == 1 else f"{number} things"
+    return f"{fails} failed, {warnings} {'warning' if warnings == 1 else 'warnings'}"

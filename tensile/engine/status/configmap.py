@@ -206,7 +206,7 @@ class StatusWriter:
             return False
         except NameTaken as error:
             if self._complain(what, error):
-                self._say(EmitEvent(_ref(self._place), self._uid, "StatusNameTaken", str(error)))
+                self._say(EmitEvent(_ref(self._place), self._uid, "StatusNameConflict", str(error)))
         else:
             self._troubles.pop(what, None)
         return True

@@ -13,7 +13,7 @@ from typing import Any
 from tensile.kubelet.node.capacity import NodeOffer, capacity, declared_features
 from tensile.kubelet.pods.conditions import replacing
 from tensile.kubelet.pods.orphans import PodOrphanRule
-from tensile.names import DELETIONS_HELD, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, NOWHERE, STORE_RESTORED
+from tensile.names import DELETIONS_BLOCKED, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, NOWHERE, STORE_RESTORED
 from tensile.objects import Manifest, moment_of, timestamp
 from tensile.reconcile import watches
 from tensile.reconcile.desired import Absent, Patched, Rule, VerifyAbsent
@@ -29,8 +29,8 @@ _SHOWN_FROM = 0.05
 _NAMED = 3
 """Maximum number of different kernels or runtimes that the virtual node lists, so that a person can read the line."""
 WRONG_CLUSTER = "WrongCluster"
-SAME_CLUSTER = "SameCluster"
-TOO_LARGE = "LowerTooLarge"
+DUPLICATE_CLUSTER = "DuplicateCluster"
+RESPONSE_TOO_LARGE = "ResponseTooLarge"
 _COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", "declaredFeatures")
 
 RULES: tuple[Rule, ...] = (PodOrphanRule(), *orphans.RULES)
@@ -174,30 +174,50 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
     what = f"lower cluster {lower.name}"
     return [
         ("Ready", True, "KubeletReady", "the engine runs"),
-        ("MemoryPressure", False, "KubeletHasSufficientMemory", "of the lower's nodes' own concern"),
-        ("DiskPressure", False, "KubeletHasNoDiskPressure", "of the lower's nodes' own concern"),
-        ("PIDPressure", False, "KubeletHasSufficientPID", "of the lower's nodes' own concern"),
+        (
+            "MemoryPressure",
+            False,
+            "KubeletHasSufficientMemory",
+            "not tracked on virtual nodes; see the lower cluster's nodes",
+        ),
+        (
+            "DiskPressure",
+            False,
+            "KubeletHasNoDiskPressure",
+            "not tracked on virtual nodes; see the lower cluster's nodes",
+        ),
+        (
+            "PIDPressure",
+            False,
+            "KubeletHasSufficientPID",
+            "not tracked on virtual nodes; see the lower cluster's nodes",
+        ),
         (LOWER_REACHABLE, reachable, _reach(lower, reachable=reachable), _trouble(lower) or what),
         (LOWER_SCHEDULABLE, schedulable, *_room(lower, schedulable=schedulable)),
         (IN_TOPOLOGY, lower.in_topology, "Declared" if lower.in_topology else "Removed", _why(lower)),
-        (DELETIONS_HELD, held is not None, held.reason if held else "NothingHeld", held.message if held else ""),
+        (
+            DELETIONS_BLOCKED,
+            held is not None,
+            held.reason if held else "NoDeletionsBlocked",
+            held.message if held else "",
+        ),
     ]
 
 
 def _room(lower: LowerWorld, *, schedulable: bool) -> tuple[str, str]:
     """Return the reason and the message for why pods can or cannot start in the lower cluster."""
     if lower.is_withheld:
-        return "NotAllowed", lower.denied
-    return "NodesReady" if schedulable else "NoReadyNode", f"lower cluster {lower.name}"
+        return "Forbidden", lower.denied
+    return "NodesReady" if schedulable else "NoReadyNodes", f"lower cluster {lower.name}"
 
 
 def _reach(lower: LowerWorld, *, reachable: bool) -> str:
     """Return the CamelCase reason for why the lower cluster counts as reachable or not."""
     if lower.is_wrong:
-        return SAME_CLUSTER if lower.is_shared else WRONG_CLUSTER
+        return DUPLICATE_CLUSTER if lower.is_shared else WRONG_CLUSTER
     if lower.is_excessive:
-        return TOO_LARGE
-    return "Answers" if reachable else "NoAnswer"
+        return RESPONSE_TOO_LARGE
+    return "ClusterReachable" if reachable else "ClusterUnreachable"
 
 
 def _said_by_type(seen: Manifest) -> dict[str, Any]:

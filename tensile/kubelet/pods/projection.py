@@ -133,7 +133,7 @@ def notes(upper_pod: Manifest, place: LowerContext) -> list[PodNote]:
     if name and name not in place.priority_classes:
         found.append(PodNote("PriorityClassDropped", _PRIORITY_DROPPED.format(name=name)))
     if flaw := cluster_selector_flaw(upper_pod):
-        found.append(PodNote("ClusterSelectorInvalid", _SELECTOR_INVALID.format(flaw=flaw)))
+        found.append(PodNote("InvalidClusterSelector", _SELECTOR_INVALID.format(flaw=flaw)))
     if spec.get("resourceClaims"):
         found.append(PodNote("ResourceClaimsNotMirrored", _CLAIMS_NOT_MIRRORED))
     return found

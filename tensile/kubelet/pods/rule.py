@@ -116,7 +116,9 @@ def excluded(upper_pod: Manifest, namespaces: Collection[str]) -> Problem | None
     if namespace in namespaces:
         return Problem("NamespaceExcluded", f"pods of namespace {namespace} are not mirrored (excludeNamespaces)")
     if is_daemon(upper_pod):
-        return Problem("DaemonSet", f'pods of DaemonSets are mirrored only with the label {VIRTUAL_POD}: "true"')
+        return Problem(
+            "DaemonSetNotMirrored", f'pods of DaemonSets are mirrored only with the label {VIRTUAL_POD}: "true"'
+        )
     return None
 
 
@@ -323,7 +325,7 @@ def _unfinished(key: Key, upper: Entry, other: LowerWorld, world: World) -> Prob
     if earlier is not None and is_doubtful(earlier, upper, other, world):
         return _held(where)
     advice = f"if it does not, delete it there, or remove {other.name} from the topology"
-    return Problem("PredecessorRuns", f"{where} of an earlier pod of this name has to end first; {advice}")
+    return Problem("PredecessorRunning", f"{where} of an earlier pod of this name has to end first; {advice}")
 
 
 def _forgotten(upper: Entry, ref: Ref, lower: LowerWorld, world: World) -> Decision:

@@ -25,7 +25,7 @@ from tensile.kubelet.pods.conditions import (
     status_patch,
 )
 from tensile.kubelet.pods.fields import STATUS, FieldVerdict, with_verdict
-from tensile.names import IN_STEP, LOWER_SCHEDULED, MIRRORED, STORE_RESTORED
+from tensile.names import LOWER_SCHEDULED, MIRRORED, STORE_RESTORED, SYNCED
 from tensile.objects import Manifest
 from tensile.reconcile.desired import Patched
 from tensile.reconcile.pods.index import TERMINAL, PodView
@@ -65,7 +65,7 @@ def upper_status(
     if upper.phase in TERMINAL and lower.phase != upper.phase:
         return None
     conditions = reflected_conditions(upper, lower, generation)
-    conditions[IN_STEP] = in_step
+    conditions[SYNCED] = in_step
     fields = _fields(upper, lower)
     number = _observed(lower, generation)
     if number and number > (upper.status.get("observedGeneration") or 0):

@@ -16,8 +16,8 @@ from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod, mutable_metadata, notes
 from tensile.kubelet.pods.status import pending_because, status_write, unreachable, upper_status
 from tensile.kubelet.pods.update import (
-    CHANGED_BELOW,
-    NOT_IN_STEP,
+    CHANGE_NOT_APPLIED,
+    MODIFIED_IN_LOWER,
     adds_containers,
     changed_below,
     changes_below,
@@ -25,7 +25,7 @@ from tensile.kubelet.pods.update import (
     drift,
     sync_condition,
 )
-from tensile.names import BOOKKEEPING, IN_STEP, WRITTEN_IMAGES, WRITTEN_KEYS
+from tensile.names import BOOKKEEPING, SYNCED, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, Manifest, Ref, annotations, as_read, labels, timestamp
 from tensile.reconcile.desired import Decision, EmitEvent, Patched, Present, Wanted
 from tensile.reconcile.diff import changes
@@ -145,9 +145,9 @@ def _obstacle(keys: Iterable[Key], world: World) -> Problem | None:
 
 def _refusal(upper: PodView, said: Manifest | None) -> list[Wanted]:
     """Return one event about a change that is refused; none where the condition already says so."""
-    if said is None or said == upper.conditions.get(IN_STEP):
+    if said is None or said == upper.conditions.get(SYNCED):
         return []
-    reason = CHANGED_BELOW if said["reason"] == CHANGED_BELOW else NOT_IN_STEP
+    reason = MODIFIED_IN_LOWER if said["reason"] == MODIFIED_IN_LOWER else CHANGE_NOT_APPLIED
     return [EmitEvent(upper.ref, upper.meta["uid"], reason, said["message"])]
 
 

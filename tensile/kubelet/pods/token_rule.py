@@ -149,7 +149,7 @@ def _issued(pod: Manifest, held: _Held, lower: LowerWorld, world: World) -> Deci
         missing_one = (
             f"ConfigMap {meta['namespace']}/{PUBLISHED_CA} of the upper cluster, with its authority, is missing"
         )
-        return Decision(problem=Problem("UpperAuthorityNotFound", missing_one))
+        return Decision(problem=Problem("UpperCANotFound", missing_one))
     wanted, name = projected_tokens(pod["spec"]), secret_name(meta["uid"])
     ref = Ref(lower.name, SECRET, held.namespace, name)
     secret = next((one.manifest() for one in held.secrets if (one.namespace, one.name) == (ref.namespace, name)), None)

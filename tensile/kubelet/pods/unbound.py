@@ -28,7 +28,7 @@ from tensile.reconcile.pods.scheduling import (
 )
 from tensile.reconcile.world import WAITING, Key, World
 
-MISSED = "WebhookMissed"
+MISSED = "WebhookBypassed"
 _NOTHING = Decision()
 _UNSCHEDULABLE = "Unschedulable"
 _MARK = f'"{_UNSCHEDULABLE}"'.encode()

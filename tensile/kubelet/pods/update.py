@@ -18,7 +18,7 @@ from tensile.kubelet.pods.fields import LISTS, digits, note_of_images, noted_ima
 from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.scheduling import lower_tolerations
 from tensile.kubelet.pods.service_account import debug_containers
-from tensile.names import IN_STEP, WRITTEN_IMAGES
+from tensile.names import SYNCED, WRITTEN_IMAGES
 from tensile.objects import Manifest, Ref, metadata, timestamp
 from tensile.reconcile.desired import Patched
 from tensile.reconcile.ownership import others_wrote
@@ -28,9 +28,9 @@ from tensile.reconcile.world import Problem
 from tensile.resources import parse
 
 _AMOUNTS = ("requests", "limits")
-NOT_IN_STEP = "ChangeNotApplied"
+CHANGE_NOT_APPLIED = "ChangeNotApplied"
 """The reason of the event about a change that is not applied."""
-CHANGED_BELOW = "ChangedBelow"
+MODIFIED_IN_LOWER = "ModifiedInLower"
 """The reason of the condition and the event about changes that cannot be reverted."""
 _RESIZE = "resize"
 _DEBUG = "ephemeralcontainers"
@@ -79,9 +79,9 @@ def sync_condition(
     While a change is being applied (`waiting`) and no problem is known, the condition stays as it is.
     """
     if problem is None:
-        return upper.conditions.get(IN_STEP) if waiting else None
+        return upper.conditions.get(SYNCED) if waiting else None
     message = f"a change of this pod is not in lower cluster {lower}: {problem.message}"[:_LONGEST]
-    return condition(upper, IN_STEP, "False", reason=problem.reason, message=message, now=timestamp(now))
+    return condition(upper, SYNCED, "False", reason=problem.reason, message=message, now=timestamp(now))
 
 
 def image_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
@@ -210,7 +210,7 @@ def drift(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> str:
 def changed_below(upper: PodView, words: str, lower: str, now: datetime) -> Manifest:
     """Return the condition that reports such changes."""
     message = f"somebody changed the pod in lower cluster {lower}, and Kubernetes lets nobody take it back: {words}"
-    return condition(upper, IN_STEP, "False", reason=CHANGED_BELOW, message=message[:_LONGEST], now=timestamp(now))
+    return condition(upper, SYNCED, "False", reason=MODIFIED_IN_LOWER, message=message[:_LONGEST], now=timestamp(now))
 
 
 def _earlier_deadline(upper_pod: Manifest, lower_pod: Manifest) -> list[str]:

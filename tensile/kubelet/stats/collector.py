@@ -151,7 +151,7 @@ class StatsCollector:
             return
         self._said = words
         if words:
-            self._log.warning("what a virtual node uses is not known", node=self._lower.node, why=words)
+            self._log.warning("usage of a virtual node is unknown", node=self._lower.node, why=words)
         else:
             self._log.info("what a virtual node uses is known again", node=self._lower.node)
 

@@ -89,7 +89,10 @@ def _can_leave(pod: Entry, lower: LowerWorld, world: World) -> bool:
 def kept(pod: Entry) -> Problem | None:
     """Return why a pod with a controller stays, None for one that goes."""
     if controller_of(pod.manifest()).get("kind") == "DaemonSet":
-        return Problem("DaemonSetPod", "its DaemonSet would make it again on the same node: take the DaemonSet off it")
+        return Problem(
+            "ManagedByDaemonSet",
+            "managed by a DaemonSet that tolerates this node; change the DaemonSet's node selection first",
+        )
     return None
 
 

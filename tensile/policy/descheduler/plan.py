@@ -26,7 +26,7 @@ from tensile.policy.descheduler.replacement import (
 from tensile.policy.descheduler.targets import StuckPod, Targets, is_open, said_of, stuck_in
 from tensile.reconcile.world import LowerWorld, World
 
-DEADLOCK = "DeschedulingDeadlock"
+DEADLOCK = "NoFeasibleCluster"
 _NAMED = 5
 
 

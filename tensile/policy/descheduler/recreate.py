@@ -22,7 +22,7 @@ from tensile.reconcile.copies import BoundPod, bound
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Patched, Present, Watch
 from tensile.reconcile.world import REMAKING, Key, Problem, World
 
-REFUSED = "PodNotRecreated"
+REFUSED = "RecreateFailed"
 _LOOK = 30.0
 """Seconds between checks of a pod that has not left yet, or has a problem."""
 _SOON = 2.0

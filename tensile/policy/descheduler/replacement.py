@@ -40,9 +40,9 @@ from tensile.reconcile.world import Problem, World
 
 BACKUP = "tensile-pod-"
 """The prefix of a backup's name, before the UID of its pod."""
-CLAIMED = Problem("UsesClaims", "not moved: its claims are bound to volumes of its lower cluster")
+CLAIMED = Problem("UsesPersistentVolumeClaims", "not moved: its claims are bound to volumes of its lower cluster")
 _EXCLUDED = Problem("NamespaceExcluded", "not moved: pods of its namespace are not mirrored; delete it yourself")
-_STATIC = Problem("StaticPod", "not moved: it is a static pod; remove its file from the node")
+_STATIC = Problem("StaticPod", "not moved: static pod, cannot be recreated elsewhere; remove its file from the node")
 _NOT_ENABLED = Problem("NoController", "not moved: it has no controller; set descheduler.recreateBarePods to move it")
 _CONTENT = "pod.json"
 _MIRROR = "kubernetes.io/config.mirror"
@@ -255,7 +255,7 @@ def obstacle(pod: Entry, world: World) -> Problem | None:
         return _NOT_ENABLED
     before = annotations(manifest).get(REPLACES, "")
     if before and world.upper.secrets.get(pod.namespace, BACKUP + before) is not None:
-        return Problem("NotSettled", f"not moved yet: Secret {BACKUP}{before} still holds the pod that it replaces")
+        return Problem("BackupPending", f"not moved yet: Secret {BACKUP}{before} still holds the pod that it replaces")
     return None
 
 

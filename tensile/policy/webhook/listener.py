@@ -122,7 +122,7 @@ class WebhookListener:
         except MalformedReview as error:
             return web.Response(status=HTTPStatus.BAD_REQUEST, text=f"{error}\n")
         except Exception as error:  # noqa: BLE001 - a creation must not wait for what never comes
-            _log.error("a review failed, and the pod goes its way as it is: please report this", error=described(error))
+            _log.error("admission review failed, pod admitted unmodified (bug, please report)", error=described(error))
             return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="a defect of tensile\n")
 
 

@@ -33,7 +33,7 @@ _SPEC = (
 _DECIDED = frozenset(
     {
         f"{CLAIM.name}NotFound",
-        "ClaimElsewhere",
+        "ClaimInOtherCluster",
         "ClaimNotBound",
         "ClaimNotMirrored",
         "ClaimRetained",
@@ -201,7 +201,7 @@ def _after(key: Key, claim: Entry, other: LowerWorld) -> Decision:
     ref = Ref(other.name, CLAIM, other.namespace(key.namespace), key.name)
     if other.more[CLAIM].get(ref.namespace, ref.name) is None:
         return Decision((VerifyAbsent(ref, claim.uid, "it was to be made there"),))
-    return Decision(problem=Problem("ClaimElsewhere", f"{where}, where PV is not among the controllers any more"))
+    return Decision(problem=Problem("ClaimInOtherCluster", f"{where}, where PV is not among the controllers any more"))
 
 
 def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
@@ -316,9 +316,9 @@ def _far(claim: Entry, lower: str) -> Problem | None:
     """Return the problem that a claim's volume is in another cluster; the chosen node may be none of ours."""
     where = f"claim {claim.namespace}/{claim.name}"
     if lower:
-        return Problem("ClaimElsewhere", f"{where} has its volume in lower cluster {lower}, not here")
+        return Problem("ClaimInOtherCluster", f"{where} has its volume in lower cluster {lower}, not here")
     if claim.facts.selected:
-        return Problem("ClaimElsewhere", f"{where} gets its volume on node {claim.facts.selected}, not here")
+        return Problem("ClaimInOtherCluster", f"{where} gets its volume on node {claim.facts.selected}, not here")
     return None
 
 

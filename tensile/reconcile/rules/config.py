@@ -104,7 +104,7 @@ def _present(pair: Pair, original: Entry) -> Decision:
     """Return the copy, unless the object must not leave the upper cluster."""
     refused = never_copied(original.manifest())
     if refused:
-        return _hold(pair, Decision(problem=_needed(pair, "SecretNotCopied", refused)))
+        return _hold(pair, Decision(problem=_needed(pair, "SecretNotMirrored", refused)))
     obstacle = pair.obstacle(_askers(pair))
     if obstacle is not None:
         return obstacle
@@ -170,7 +170,9 @@ def _hold(pair: Pair, decision: Decision) -> Decision:
         words = f"pods of it refer to more than {LIMIT} {ref.kind.name}s that the upper cluster does not have"
         advice = "make those, or take the optional references out"
         where = f"namespace {ref.namespace} of lower cluster {lower.name}"
-        return Decision(problem=Problem("TooManyNamesHeld", f"{where}: {words}: {advice}"), requeue_after=LOOK_AGAIN)
+        return Decision(
+            problem=Problem("TooManyReservedNames", f"{where}: {words}: {advice}"), requeue_after=LOOK_AGAIN
+        )
     manifest: Manifest = {
         "apiVersion": ref.kind.api,
         "kind": ref.kind.name,

@@ -35,7 +35,7 @@ lower-a: https://192.0.2.2:6443 answers
             and that
   -    node: there is no Node
 
-1 thing fails, 1 thing is worth a look."""
+1 failed, 1 warning"""
 
 
 def test_findings_as_text() -> None:
@@ -77,10 +77,10 @@ def last(*levels: Level) -> str:
 
 def test_the_last_line_counts() -> None:
     """One or many."""
-    assert last(Level.OK, Level.SKIP) == "All is well."
-    assert last(Level.WARN, Level.WARN) == "All is well, 2 things are worth a look."
-    assert last(Level.FAIL, Level.FAIL, Level.FAIL) == "3 things fail."
-    assert last() == "All is well."
+    assert last(Level.OK, Level.SKIP) == "0 failed, 0 warnings"
+    assert last(Level.WARN, Level.WARN) == "0 failed, 2 warnings"
+    assert last(Level.FAIL, Level.FAIL, Level.FAIL) == "3 failed, 0 warnings"
+    assert last() == "0 failed, 0 warnings"
 
 
 def test_findings_for_programs() -> None:

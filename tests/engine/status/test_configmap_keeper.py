@@ -230,7 +230,7 @@ async def test_anothers_config_map_is_left_alone() -> None:
             assert kept.data["state"] == "Accepted"
     assert [entry["event"] for entry in logs] == ["the topology's status cannot be told"]
     reasons = [event["reason"] for event in events(kept)]
-    assert sorted(reasons) == ["StatusNameTaken", "TopologyAccepted"]
+    assert sorted(reasons) == ["StatusNameConflict", "TopologyAccepted"]
 
 
 def events(kept: Kept) -> list[dict[str, Any]]:

@@ -173,7 +173,7 @@ async def test_a_lower_without_a_metrics_api_says_so(scene: Scene) -> None:
     assert len(scene.asked()) == 1
     assert scene.lab.log.entries == [
         (
-            "what a virtual node uses is not known",
+            "usage of a virtual node is unknown",
             {"node": A, "why": answer.body.decode().strip()},
         )
     ]

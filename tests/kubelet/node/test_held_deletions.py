@@ -6,17 +6,17 @@ import pytest
 from worldkit import A, home, lose, marked, put, raised, thing, twin, upper_pod, world, written
 
 from tensile.kubelet.node.status import held_back, keys
-from tensile.names import DELETIONS_HELD, STORE_RESTORED
+from tensile.names import DELETIONS_BLOCKED, STORE_RESTORED
 from tensile.objects import SERVICE, Manifest
 from tensile.reconcile.guard import is_restored, noted
 from tensile.reconcile.world import Problem, World
 
-HOLDS, RESTORED = Problem("GuardHolds", "21 deletions"), Problem(STORE_RESTORED, "went back")
+HOLDS, RESTORED = Problem("DeletionLimitExceeded", "21 deletions"), Problem(STORE_RESTORED, "went back")
 
 
 def node(reason: str = STORE_RESTORED, status: str = "True") -> Manifest:
     """Make a Node that says that deletions are held back, for a reason."""
-    said = {"type": DELETIONS_HELD, "status": status, "reason": reason, "message": "went back"}
+    said = {"type": DELETIONS_BLOCKED, "status": status, "reason": reason, "message": "went back"}
     return {**thing("Node", A, ""), "status": {"conditions": [said]}}
 
 
@@ -51,7 +51,7 @@ def test_a_note_stays_while_something_rests_on_it() -> None:
     assert held_back(node(), here.lowers[A], here) is None
 
 
-@pytest.mark.parametrize(("reason", "status"), [("GuardHolds", "True"), (STORE_RESTORED, "False")])
+@pytest.mark.parametrize(("reason", "status"), [("DeletionLimitExceeded", "True"), (STORE_RESTORED, "False")])
 def test_other_conditions_are_no_note(reason: str, status: str) -> None:
     """The limits are looked at anew each time."""
     here = orphaned()

@@ -18,7 +18,7 @@ from tensile.kubelet.node.status import (
     moved,
     node_status,
 )
-from tensile.names import DELETIONS_HELD, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, NOWHERE
+from tensile.names import DELETIONS_BLOCKED, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, NOWHERE
 from tensile.objects import Manifest
 from tensile.reconcile.dryrun.patch import patched
 from tensile.reconcile.world import Key, Problem, World
@@ -248,13 +248,13 @@ def test_a_node_is_ready_as_long_as_the_engine_runs() -> None:
 def test_a_healthy_lower_is_said_to_be_healthy() -> None:
     """Reachable, schedulable, in the topology, with nothing held back."""
     here = offering()
-    assert said(here, LOWER_REACHABLE) == ("True", "Answers", "lower cluster lower-a")
+    assert said(here, LOWER_REACHABLE) == ("True", "ClusterReachable", "lower cluster lower-a")
     assert said(here, LOWER_SCHEDULABLE) == ("True", "NodesReady", "lower cluster lower-a")
     assert said(here, IN_TOPOLOGY) == ("True", "Declared", "the topology declares it")
-    assert said(here, DELETIONS_HELD) == ("False", "NothingHeld", "")
+    assert said(here, DELETIONS_BLOCKED) == ("False", "NoDeletionsBlocked", "")
 
 
-ANSWERS, SILENT = ("True", "Answers"), ("False", "NoAnswer")
+ANSWERS, SILENT = ("True", "ClusterReachable"), ("False", "ClusterUnreachable")
 
 
 @pytest.mark.parametrize(
@@ -267,8 +267,8 @@ ANSWERS, SILENT = ("True", "Answers"), ("False", "NoAnswer")
         ({"warning": "there is no such Secret"}, ANSWERS, "there is no such Secret"),
         ({"warning": "there is no such Secret", "refusal": "refused"}, ANSWERS, "refused"),
         ({"is_wrong": True, "refusal": "another answers"}, ("False", "WrongCluster"), "another answers"),
-        ({"is_wrong": True, "is_shared": True, "refusal": "as lower-b"}, ("False", "SameCluster"), "as lower-b"),
-        ({"is_excessive": True, "refusal": "more than 16 MiB"}, ("False", "LowerTooLarge"), "more than 16 MiB"),
+        ({"is_wrong": True, "is_shared": True, "refusal": "as lower-b"}, ("False", "DuplicateCluster"), "as lower-b"),
+        ({"is_excessive": True, "refusal": "more than 16 MiB"}, ("False", "ResponseTooLarge"), "more than 16 MiB"),
     ],
     ids=[
         "silent for no longer than a restart takes",
@@ -315,7 +315,7 @@ def test_a_lower_that_was_not_reachable_has_to_answer_first() -> None:
 def test_a_lower_without_a_ready_node_is_not_schedulable() -> None:
     """Nor one whose nodes are all cordoned."""
     for node in (lower_node(ready=False), lower_node(unschedulable=True)):
-        assert said(offering(node), LOWER_SCHEDULABLE) == ("False", "NoReadyNode", "lower cluster lower-a")
+        assert said(offering(node), LOWER_SCHEDULABLE) == ("False", "NoReadyNodes", "lower cluster lower-a")
 
 
 def test_a_lower_that_does_not_let_us_know_takes_no_pods_and_says_why() -> None:
@@ -326,7 +326,7 @@ def test_a_lower_that_does_not_let_us_know_takes_no_pods_and_says_why() -> None:
     assert said(here, LOWER_SCHEDULABLE) == ("True", "NodesReady", "lower cluster lower-a")
     assert lower.denied in said(here, LOWER_REACHABLE)[2]
     lower.secrets.mark_stale()
-    assert said(here, LOWER_SCHEDULABLE) == ("False", "NotAllowed", "list Secret: denied")
+    assert said(here, LOWER_SCHEDULABLE) == ("False", "Forbidden", "list Secret: denied")
 
 
 def test_whether_a_node_is_ready_below_stays_said_while_nobody_knows() -> None:
@@ -351,8 +351,8 @@ def test_a_lower_that_left_says_what_to_do() -> None:
 def test_deletions_that_are_held_back_are_said() -> None:
     """With the guard's own words."""
     here = offering()
-    here.problems[Key("orphans", A, "", "")] = Problem("GuardHolds", "21 deletions are held back")
-    assert said(here, DELETIONS_HELD) == ("True", "GuardHolds", "21 deletions are held back")
+    here.problems[Key("orphans", A, "", "")] = Problem("DeletionLimitExceeded", "21 deletions are held back")
+    assert said(here, DELETIONS_BLOCKED) == ("True", "DeletionLimitExceeded", "21 deletions are held back")
 
 
 # Since when.
@@ -501,7 +501,7 @@ def test_what_the_api_leaves_out_is_no_difference() -> None:
     here = offering()
     seen = standing(here)
     assert seen["status"].pop("declaredFeatures") == []
-    held = conditions(seen["status"])[DELETIONS_HELD]
+    held = conditions(seen["status"])[DELETIONS_BLOCKED]
     assert held.pop("message") == ""
     assert not needs_writing(here, seen)
 

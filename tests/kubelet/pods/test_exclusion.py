@@ -34,7 +34,7 @@ def test_a_daemon_sets_pods_are_mirrored_with_the_label_only() -> None:
     """Its author says so, by the very word."""
     problem = excluded(owned("DaemonSet"), ())
     assert problem is not None
-    assert problem.reason == "DaemonSet"
+    assert problem.reason == "DaemonSetNotMirrored"
     assert 'virtual-pod: "true"' in problem.message
     assert excluded(owned("DaemonSet", labels={"virtual-pod": "true"}), ()) is None
     assert excluded(owned("DaemonSet", labels={"virtual-pod": "yes"}), ()) is not None
@@ -54,7 +54,7 @@ def test_the_label_opens_no_excluded_namespace() -> None:
     ("pod", "namespaces", "kept"),
     [
         (told(upper_pod(), "NamespaceExcluded"), HIDDEN, True),
-        (told(owned("DaemonSet"), "DaemonSet"), (), True),
+        (told(owned("DaemonSet"), "DaemonSetNotMirrored"), (), True),
         (upper_pod(), HIDDEN, False),
         (told(upper_pod(), "NamespaceExcluded"), (), False),
         (told(upper_pod(), "NameConflict"), HIDDEN, False),

@@ -191,7 +191,7 @@ def test_resource_claims_are_noted() -> None:
 def test_an_unreadable_cluster_selector_is_noted() -> None:
     """What is wrong with the annotation is said, with what is done instead."""
     (note,) = notes(pod(annotations={"clusterSelector": "{"}), place())
-    assert note.reason == "ClusterSelectorInvalid"
+    assert note.reason == "InvalidClusterSelector"
     assert "clusterSelector" in note.message
     assert "used instead" in note.message
 

@@ -10,7 +10,7 @@ from podviewkit import ending, upper_status
 
 from tensile.kubelet.pods.fields import STATUS, FieldVerdict, with_verdict
 from tensile.kubelet.pods.status import CONTAINERS_OF
-from tensile.names import IN_STEP
+from tensile.names import SYNCED
 from tensile.reconcile.pods.index import TERMINAL
 
 SCHEDULED = "tensile-kube.io/LowerScheduled"
@@ -424,13 +424,13 @@ def test_reading_leaves_both_pods_as_they_were() -> None:
 @pytest.mark.parametrize("phase", ["Pending", "Running"])
 def test_what_is_not_in_step_is_said_with_the_status(phase: str) -> None:
     """The condition comes and goes as it is given, whatever else there is to say."""
-    behind = said(IN_STEP, "False", reason="Forbidden")
+    behind = said(SYNCED, "False", reason="Forbidden")
     lower, upper = below({"phase": phase}), pod(status={"phase": phase})
     body = upper_status(upper, lower, generation=1, in_step=behind)
-    assert conditions(body)[IN_STEP]["reason"] == "Forbidden"
+    assert conditions(body)[SYNCED]["reason"] == "Forbidden"
     assert body is not None
     gone = upper_status(patched(upper, body), lower, generation=1)
-    assert conditions(gone)[IN_STEP] == {"type": IN_STEP, "$patch": "delete"}
+    assert conditions(gone)[SYNCED] == {"type": SYNCED, "$patch": "delete"}
 
 
 def test_an_unknown_generation_is_not_reported() -> None:

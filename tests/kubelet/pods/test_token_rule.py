@@ -206,7 +206,7 @@ def test_without_the_uppers_authority_nothing_is_issued(data: dict[str, str] | N
     found = decide(here)
     assert found.wanted == ()
     assert found.problem is not None
-    assert found.problem.reason == "UpperAuthorityNotFound"
+    assert found.problem.reason == "UpperCANotFound"
     assert f"default/{AUTHORITY}" in found.problem.message
 
 

@@ -9,8 +9,8 @@ from podviewkit import sync_pod as sync
 from worldkit import NOW, OWNER_HERE, A, put, twin, upper_pod, world
 
 from tensile.kubelet.pods.placement_context import LowerContext
-from tensile.kubelet.pods.update import CHANGED_BELOW, drift
-from tensile.names import FIELD_MANAGER, IN_STEP
+from tensile.kubelet.pods.update import MODIFIED_IN_LOWER, drift
+from tensile.names import FIELD_MANAGER, SYNCED
 from tensile.objects import Manifest
 from tensile.reconcile.desired import Decision, EmitEvent, Patched
 from tensile.reconcile.world import Key
@@ -88,9 +88,9 @@ def test_it_stands_on_the_pod_and_in_one_event() -> None:
     written, told = kept(upper, changed).wanted
     assert isinstance(written, Patched)
     assert isinstance(told, EmitEvent)
-    said = next(one for one in written.patch.body["status"]["conditions"] if one["type"] == IN_STEP)
+    said = next(one for one in written.patch.body["status"]["conditions"] if one["type"] == SYNCED)
     assert said == changed_below(upper, "activeDeadlineSeconds is 60", A, NOW)
-    assert (said["status"], said["reason"], told.reason) == ("False", CHANGED_BELOW, CHANGED_BELOW)
+    assert (said["status"], said["reason"], told.reason) == ("False", MODIFIED_IN_LOWER, MODIFIED_IN_LOWER)
     assert told.message == said["message"]
     assert "somebody changed the pod in lower cluster lower-a" in said["message"]
     again = {**upper, "status": {**upper["status"], **written.patch.body["status"]}}
@@ -103,4 +103,4 @@ def test_a_pod_that_ends_says_no_more_of_it() -> None:
     ended = {**below(upper, activeDeadlineSeconds=60), "status": {"phase": "Failed"}}
     (written,) = kept(upper, ended).wanted
     assert isinstance(written, Patched)
-    assert IN_STEP not in {one["type"] for one in written.patch.body["status"].get("conditions", ())}
+    assert SYNCED not in {one["type"] for one in written.patch.body["status"].get("conditions", ())}

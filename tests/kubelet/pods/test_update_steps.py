@@ -9,7 +9,7 @@ from worldkit import NOW
 
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.update import adds_containers, changes_below, changes_images
-from tensile.names import IN_STEP
+from tensile.names import SYNCED
 from tensile.objects import POD, Manifest, Ref
 from tensile.reconcile.desired import Patched
 from tensile.reconcile.world import Problem
@@ -77,7 +77,7 @@ def test_a_refused_change_is_said_in_a_condition() -> None:
     """With the lower cluster's own words, and which cluster that is."""
     found = sync_condition(pod(), NO, "lower-a", NOW, waiting=True)
     assert found is not None
-    assert (found["type"], found["status"], found["reason"]) == (IN_STEP, "False", "Forbidden")
+    assert (found["type"], found["status"], found["reason"]) == (SYNCED, "False", "Forbidden")
     assert found["message"] == "a change of this pod is not in lower cluster lower-a: denied by a policy"
     assert (
         len((sync_condition(pod(), NO._replace(message="x" * 5000), "lower-a", NOW, waiting=True) or {})["message"])
@@ -95,6 +95,6 @@ def test_the_condition_is_the_same_until_something_else_is_said() -> None:
 @pytest.mark.parametrize("waiting", [True, False])
 def test_the_condition_goes_when_nothing_waits(*, waiting: bool) -> None:
     """And stays as it is while a change that nothing is said against is on its way."""
-    told = pod(status={"conditions": [said(IN_STEP, "False", reason="Forbidden")]})
+    told = pod(status={"conditions": [said(SYNCED, "False", reason="Forbidden")]})
     found = sync_condition(told, None, "lower-a", NOW, waiting=waiting)
     assert (found is not None) is waiting

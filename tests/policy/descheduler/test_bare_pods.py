@@ -103,7 +103,7 @@ async def test_a_pod_that_may_not_be_made_again_is_kept_and_told_and_tried_until
     assert await kept(stage) == [SAFE.name]
     await stage.restart()
     await stage.passing(1)
-    events = [one for one in await stage.listed(UPPER, EVENT) if one["reason"] == "PodNotRecreated"]
+    events = [one for one in await stage.listed(UPPER, EVENT) if one["reason"] == "RecreateFailed"]
     assert {one["involvedObject"]["name"] for one in events} == {SAFE.name}
     assert "exceeded quota: small" in events[0]["message"]
     assert "exceeded quota: small" in {problem.message for problem in stage.world.problems.values()}

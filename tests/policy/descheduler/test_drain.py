@@ -96,7 +96,7 @@ def test_a_pod_of_a_daemon_set_stays() -> None:
     """Its DaemonSet takes no notice of a closed node."""
     here = drained(ownerReferences=DAEMON, labels={"virtual-pod": "true"})
     assert not steps(here)
-    assert problem(here).reason == "DaemonSetPod"
+    assert problem(here).reason == "ManagedByDaemonSet"
 
 
 def test_a_pod_of_a_daemon_set_that_is_not_mirrored_is_no_trouble() -> None:
@@ -144,5 +144,5 @@ async def test_a_lower_that_is_drained_comes_to_be_empty() -> None:
     await stage.calm()
     left = {name: [pod["metadata"]["name"] for pod in await stage.listed(name)] for name in (UPPER, A)}
     assert left == {UPPER: ["agent"], A: ["agent"]}
-    assert stage.world.problems[key_of(A, "default", "agent")].reason == "DaemonSetPod"
+    assert stage.world.problems[key_of(A, "default", "agent")].reason == "ManagedByDaemonSet"
     await stage.stop()

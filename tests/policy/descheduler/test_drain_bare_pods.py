@@ -115,7 +115,7 @@ def test_what_is_backed_up_for_room_that_is_gone_by_now_does_not_leave() -> None
     here = drained(bare("one"), cpus=(("8",), ("3",)))
     safe(here, "one")
     crowd(here, B, stranger("theirs", "lower-b-n1", "1"))
-    assert [step.reason for step in steps(here)] == ["DeschedulingDeadlock"]
+    assert [step.reason for step in steps(here)] == ["NoFeasibleCluster"]
     assert said(here).message.startswith("the drain waits for pods: default/one: it fits in no other lower cluster: ")
 
 
@@ -182,7 +182,7 @@ def test_what_is_tied_to_its_lower_stays_and_it_is_said() -> None:
     here = drained(bare("claims", spec={"volumes": claims}), static, bare("agent", namespace="kube-system"))
     assert steps(here) == ()
     problem = said(here)
-    assert problem.reason == "UsesClaims"
+    assert problem.reason == "UsesPersistentVolumeClaims"
     for words in (
         "default/claims: not moved: its claims are bound to volumes of its lower cluster",
         "default/static: not moved: it is a static pod",
@@ -196,7 +196,7 @@ def test_one_whose_predecessor_is_still_backed_up_does_not_leave() -> None:
     here = drained(bare("one", annotations={"tensile-kube.io/replaces": "old"}))
     put(here.upper.secrets, {"metadata": {"name": "tensile-pod-old", "namespace": "default", "uid": "x"}})
     assert steps(here) == ()
-    assert said(here).reason == "NotSettled"
+    assert said(here).reason == "BackupPending"
 
 
 def test_nobody_leaves_before_the_node_takes_no_new_pods_and_real_nodes_are_known() -> None:

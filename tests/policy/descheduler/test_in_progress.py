@@ -156,6 +156,6 @@ def test_the_descheduler_leaves_them_their_room() -> None:
     drop(here.lowers[A].upper_pods, "one")
     wait(here, seeker("stuck"))
     (stay,) = one_pass(here).stays
-    assert stay.reason == "DeschedulingDeadlock"
+    assert stay.reason == "NoFeasibleCluster"
     drop(here.upper.secrets, "tensile-pod-Pod-one")
     assert [move.upper.name for move in one_pass(here).moves] == ["stuck"]

@@ -85,7 +85,7 @@ def test_what_fits_nowhere_stays(cpu: str, spec: dict[str, Any], why: str) -> No
     here = ground()
     wait(here, seeker(cpu=cpu, spec=spec))
     found = one_pass(here)
-    assert stays(found) == [("web", "DeschedulingDeadlock")]
+    assert stays(found) == [("web", "NoFeasibleCluster")]
     assert why in found.stays[0].message
     assert not found.moves
 
@@ -96,7 +96,7 @@ def test_room_that_strangers_take_is_not_there() -> None:
     crowd(here, B, stranger("theirs", "lower-b-n1", "2"))
     wait(here, seeker())
     found = one_pass(here)
-    assert stays(found) == [("web", "DeschedulingDeadlock")]
+    assert stays(found) == [("web", "NoFeasibleCluster")]
     assert "0/2 nodes are available: 2 Insufficient cpu" in found.stays[0].message
 
 
@@ -107,7 +107,7 @@ def test_those_that_leave_together_do_not_count_on_the_same_room() -> None:
     wait(here, seeker("early"), status=refused(300))
     found = one_pass(here)
     assert [move.upper.name for move in found.moves] == ["early"]
-    assert stays(found) == [("late", "DeschedulingDeadlock")]
+    assert stays(found) == [("late", "NoFeasibleCluster")]
 
 
 def test_those_on_their_way_come_first() -> None:
@@ -116,7 +116,7 @@ def test_those_on_their_way_come_first() -> None:
     put(here.lowers[B].upper_pods, seeker("arriving", node=B))
     wait(here, seeker())
     found = one_pass(here)
-    assert stays(found) == [("web", "DeschedulingDeadlock")]
+    assert stays(found) == [("web", "NoFeasibleCluster")]
     assert "2 Insufficient cpu" in found.stays[0].message
 
 
@@ -125,7 +125,7 @@ def test_nothing_moves_to_a_lower_under_maintenance(mode: str) -> None:
     """It shall take no new pods."""
     here = ground(f"name: {A}", f"name: {B}, maintenance: {mode}")
     wait(here, seeker())
-    assert stays(one_pass(here)) == [("web", "DeschedulingDeadlock")]
+    assert stays(one_pass(here)) == [("web", "NoFeasibleCluster")]
 
 
 def test_nothing_moves_out_of_a_lower_that_is_drained() -> None:
@@ -180,7 +180,7 @@ def test_a_pod_with_claims_stays(owners: list[Any]) -> None:
     here = ground()
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     wait(here, seeker(spec={"volumes": volumes}, ownerReferences=owners))
-    assert stays(one_pass(here)) == [("web", "UsesClaims")]
+    assert stays(one_pass(here)) == [("web", "UsesPersistentVolumeClaims")]
 
 
 @pytest.mark.parametrize("lower", [f"name: {A}", f"name: {A}, maintenance: drain"])
@@ -243,7 +243,7 @@ def test_a_pod_does_not_go_back_where_its_owner_left_lately() -> None:
     wait(here, seeker())
     noted(here, left("before", ago=599), lower=B)
     found = one_pass(here)
-    assert stays(found) == [("web", "DeschedulingDeadlock")]
+    assert stays(found) == [("web", "NoFeasibleCluster")]
     assert "lower-b: a pod of its owner left it lately" in found.stays[0].message
     noted(here, left("before", ago=600), lower=B)
     assert moves(here) == [("web", A, B)]
@@ -287,7 +287,7 @@ def test_room_is_kept_for_those_that_have_left_and_are_not_there_yet(lower: str)
     here = ground(*THREE, cpus=(("2",), ("4",), ("2",)))
     wait(here, seeker())
     underway(here, "first", lower)
-    assert stays(one_pass(here)) == [("web", "DeschedulingDeadlock")]
+    assert stays(one_pass(here)) == [("web", "NoFeasibleCluster")]
 
 
 def test_one_whose_replacement_has_come_keeps_no_room() -> None:
@@ -299,7 +299,7 @@ def test_one_whose_replacement_has_come_keeps_no_room() -> None:
     put(here.lowers[B].upper_pods, come)
     assert moves(here) == [("web", A, B)]
     changed(here.lowers[B].upper_pods, "second", lambda one: one["metadata"].update(creationTimestamp=EARLIER))
-    assert stays(one_pass(here)) == [("web", "DeschedulingDeadlock")], "that one was there before"
+    assert stays(one_pass(here)) == [("web", "NoFeasibleCluster")], "that one was there before"
 
 
 def test_one_that_was_told_long_ago_keeps_no_room() -> None:
@@ -343,7 +343,7 @@ def test_a_cordoned_real_node_takes_nothing() -> None:
     here = ground()
     put(here.lowers[B].place_nodes, lower_node("lower-b-n1", "4", unschedulable=True))
     wait(here, seeker())
-    assert stays(one_pass(here)) == [("web", "DeschedulingDeadlock")]
+    assert stays(one_pass(here)) == [("web", "NoFeasibleCluster")]
 
 
 def test_a_pod_of_an_excluded_namespace_is_left_alone() -> None:

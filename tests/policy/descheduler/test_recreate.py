@@ -131,7 +131,7 @@ def test_what_keeps_it_from_being_made_is_told_at_the_secret() -> None:
     assert (told.ref.kind, create.verb) == (EVENT, "create")
     assert told.body is not None
     assert told.body["involvedObject"]["kind"] == "Secret"
-    assert (told.body["involvedObject"]["uid"], told.body["reason"]) == ("secret", "PodNotRecreated")
+    assert (told.body["involvedObject"]["uid"], told.body["reason"]) == ("secret", "RecreateFailed")
     assert told.body["message"].endswith(": exceeded quota")
 
 
@@ -150,7 +150,7 @@ def test_a_secret_without_a_pod_is_said() -> None:
     here = left(data={})
     said = problem(here)
     assert steps(here) == []
-    assert said == ("PodNotRecreated", f"Secret default/{SAFE.name} does not hold a pod: correct it, or delete it")
+    assert said == ("RecreateFailed", f"Secret default/{SAFE.name} does not hold a pod: correct it, or delete it")
 
 
 def test_a_backup_is_kept_while_the_pod_has_to_leave() -> None:
@@ -203,7 +203,7 @@ def test_the_first_lower_speaks_for_all() -> None:
 def test_what_the_first_lower_said_is_looked_at_again_when_another_comes_first() -> None:
     """That says it now: once is enough."""
     here = left(data={})
-    here.problems[KEY] = Problem("PodNotRecreated", "said before")
+    here.problems[KEY] = Problem("RecreateFailed", "said before")
     assert list(RecreateRule().keys(here, A)) == [KEY]
     reload(here, f"name: {B}", f"name: {A}")
     assert list(RecreateRule().keys(here, A)) == [KEY]
@@ -211,7 +211,7 @@ def test_what_the_first_lower_said_is_looked_at_again_when_another_comes_first()
     other = KEY._replace(lower=B)
     assert list(RecreateRule().keys(here, B)) == [other]
     decision, (_, said) = decided(RecreateRule(), other, here)
-    assert (decision.requeue_after, said and said.reason) == (30.0, "PodNotRecreated")
+    assert (decision.requeue_after, said and said.reason) == (30.0, "RecreateFailed")
 
 
 def test_it_hears_of_all_that_matters() -> None:

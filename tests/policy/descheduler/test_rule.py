@@ -155,7 +155,7 @@ def test_no_more_leave_until_the_interval_is_over() -> None:
     here = ground(cpus=(("2",), ("64",)))
     wait(here, seeker(), seeker("late"))
     noted(here, left(ago=20))
-    here.problems[key_of(A)] = problem = Problem("DeschedulingDeadlock", "late: it fits in no other lower cluster")
+    here.problems[key_of(A)] = problem = Problem("NoFeasibleCluster", "late: it fits in no other lower cluster")
     decision, (steps, told) = asked(here)
     assert (steps, told) == ((), problem)
     assert decision.requeue_after == pytest.approx(40.05)
@@ -176,9 +176,9 @@ def test_a_deadlock_is_told_in_an_event_and_as_a_problem() -> None:
     here = ground()
     wait(here, seeker(cpu="5"))
     decision, (steps, problem) = asked(here)
-    assert [(step.ref.kind, step.reason) for step in steps] == [(EVENT, "DeschedulingDeadlock")]
+    assert [(step.ref.kind, step.reason) for step in steps] == [(EVENT, "NoFeasibleCluster")]
     assert problem is not None
-    assert problem.reason == "DeschedulingDeadlock"
+    assert problem.reason == "NoFeasibleCluster"
     assert problem.message.startswith("default/web: it fits in no other lower cluster: lower-b: ")
     assert decision.requeue_after == 60.0
 

@@ -51,7 +51,7 @@ Lower cluster lower-a: 3 to add, 1 to change, 2 to delete
     images: sidecar:1, app:2
 
 Problems
-! orphans on lower-a: GuardHolds: 60 deletions are held back
+! orphans on lower-a: DeletionLimitExceeded: 60 deletions are held back
 ! pod shop/web-1 on lower-b: QuotaExceeded: exceeded quota: pods=10
 
 Plan: 3 to add, 3 to change, 3 to delete (upper: 2 to change, 1 to delete; \
@@ -110,7 +110,7 @@ def test_a_whole_plan_reads_as_recorded() -> None:
     ]
     problems = {
         Key("pod", B, "shop", "web-1"): Problem("QuotaExceeded", "exceeded quota: pods=10"),
-        Key("orphans", A, "", ""): Problem("GuardHolds", "60 deletions are held back"),
+        Key("orphans", A, "", ""): Problem("DeletionLimitExceeded", "60 deletions are held back"),
     }
     seen = {config(): OLD, node(): NODE, pod("web", ""): ABOVE, pod("web-2"): marked("one")}
     found = as_text(previewed(*steps, seen=seen, problems=problems), colour=False)
@@ -129,12 +129,12 @@ def test_nothing_to_do_is_said_in_a_sentence() -> None:
 def test_nothing_to_do_because_of_problems_is_not_called_well() -> None:
     """A plan that is held back must not read as if all were done."""
     key = Key("orphans", A, "", "")
-    found = as_text(previewed(problems={key: Problem("GuardHolds", "60 deletions")}), colour=False)
+    found = as_text(previewed(problems={key: Problem("DeletionLimitExceeded", "60 deletions")}), colour=False)
     assert found.split("\n") == [
         "No changes. Not everything is as the topology says: see the problems.",
         "",
         "Problems",
-        "! orphans on lower-a: GuardHolds: 60 deletions",
+        "! orphans on lower-a: DeletionLimitExceeded: 60 deletions",
         "",
         "Plan: 0 to add, 0 to change, 0 to delete (no changes)",
     ]

@@ -152,7 +152,7 @@ def test_a_refused_claim_is_given_back_to_the_scheduler() -> None:
     assert (event.body["reason"], event.body["message"]) == ("ProvisioningFailed", DENIED.message)
     assert [one["path"] for one in patch.operations] == [f"/metadata/annotations/{SELECTED_NODE.replace('/', '~1')}"]
     assert (patch.ref, patch.uid, reason(here)) == (ABOVE, "claim-data", "Forbidden")
-    here.problems[KEY] = Problem("ClaimElsewhere", "an earlier finding")
+    here.problems[KEY] = Problem("ClaimInOtherCluster", "an earlier finding")
     assert the_step(here).verb == "create"
 
 
@@ -179,11 +179,14 @@ def test_a_pod_whose_claim_lives_elsewhere_is_told() -> None:
     bound(here)
     decision, found = decided(RULE, KEY, here)
     assert decision.depends_on == (KEY._replace(lower=B),)
-    assert found.problem == ("ClaimElsewhere", "claim default/data has its volume in lower cluster lower-b, not here")
+    assert found.problem == (
+        "ClaimInOtherCluster",
+        "claim default/data has its volume in lower cluster lower-b, not here",
+    )
     below(here, copy(made, "1Gi"))
-    assert reason(here) == "ClaimElsewhere"
+    assert reason(here) == "ClaimInOtherCluster"
     below(here, copy(claim(uid="earlier"), "1Gi"))
-    assert reason(here) == "ClaimElsewhere"
+    assert reason(here) == "ClaimInOtherCluster"
 
 
 def test_a_pod_whose_claim_waits_for_anothers_volume_is_told() -> None:
@@ -202,7 +205,10 @@ def test_a_claim_that_is_chosen_for_a_real_node_is_told() -> None:
     here = ground()
     above(here, claim(node="real-node"))
     bound(here)
-    assert planned(here).problem == ("ClaimElsewhere", "claim default/data gets its volume on node real-node, not here")
+    assert planned(here).problem == (
+        "ClaimInOtherCluster",
+        "claim default/data gets its volume on node real-node, not here",
+    )
 
 
 def test_the_copy_of_a_claim_that_is_now_to_live_elsewhere_goes() -> None:

@@ -44,7 +44,7 @@ def test_a_copy_that_got_its_volume_after_all_keeps_the_claim() -> None:
     """Pods elsewhere are told so."""
     here = moved(claim())
     below(here, copy(claim(), "1Gi"), lower=B)
-    assert reason(here) == "ClaimElsewhere"
+    assert reason(here) == "ClaimInOtherCluster"
 
 
 def test_the_note_of_another_lower_is_taken_back_there_first() -> None:
@@ -85,7 +85,7 @@ def test_where_storage_is_not_looked_after_any_more_a_read_tells() -> None:
     found = decided(ClaimRule(), KEY, here)[0]
     assert found.wanted == (VerifyAbsent(Ref(B, CLAIM, "default", "data"), "claim-data", "it was to be made there"),)
     below(here, copy(claim()), lower=B)
-    assert reason(here) == "ClaimElsewhere"
+    assert reason(here) == "ClaimInOtherCluster"
     drop(here.lowers[B].more[CLAIM], "data")
     here.lowers[B].more[CLAIM].confirm_absent("default", "data", sought="claim-data")
     assert [(one.verb, one.ref.cluster) for one in planned(here).steps][-1] == ("create", A)

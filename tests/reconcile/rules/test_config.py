@@ -334,7 +334,7 @@ def test_a_namespace_has_a_bound_of_its_own() -> None:
     decision, found = ASKED.decision(here), planned(here)
     assert (found.steps, decision.requeue_after) == ((), LOOK_AGAIN)
     assert found.problem is not None
-    assert found.problem.reason == "TooManyNamesHeld"
+    assert found.problem.reason == "TooManyReservedNames"
     assert "namespace default of lower cluster lower-a" in found.problem.message
     put(here.lowers[A].upper_pods, upper_pod("second", naming(name="last")))
     assert planned(here, key(name="last")).problem is None

@@ -163,7 +163,7 @@ async def test_many_that_are_merely_missing_are_held_back() -> None:
     await stage.restart()
     await stage.settle()
     assert len(await names(stage, SERVICE)) == len(await names(stage, ENDPOINT_SLICE)) == MANY
-    assert stage.world.problems[orphans.key_of(orphans.SERVICES.name, A)].reason == "GuardHolds"
+    assert stage.world.problems[orphans.key_of(orphans.SERVICES.name, A)].reason == "DeletionLimitExceeded"
     for number in range(MANY - 10):
         stage.clusters[UPPER].place(SERVICE, service(f"s-{number}"))
     await stage.settle()
