@@ -13,11 +13,10 @@ from argparse import Namespace
 from typing import Any
 
 from bench.faults.storm import Edit, Round, draw, standing
-from bench.kit import oracles
+from bench.kit import audit, oracles
 from bench.kit.sites import DEPLOYMENTS, MERGE, PODS, until
 from bench.kit.trial import AGENT, NAMESPACE, Snapshot, Trial, run
 from bench.kit.workload import deployment, pod
-from bench.kit import audit
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

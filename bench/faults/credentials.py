@@ -30,13 +30,12 @@ from bench.faults.swaps import (
     Swap,
     TokenEnds,
 )
-from bench.kit import oracles
+from bench.kit import audit, oracles
 from bench.kit.parties import nodes_usable
 from bench.kit.sites import AWAY, DEPLOYMENTS, MERGE, NODES, PODS, Refused, until, until_gone
 from bench.kit.trial import AGENT, NAMESPACE, Snapshot, Trial, run
 from bench.kit.workload import deployment, pod
 from tensile.names import LOWER_REACHABLE
-from bench.kit import audit
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

@@ -12,13 +12,12 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from bench.kit import oracles
+from bench.kit import audit, oracles
 from bench.kit.children import Child
 from bench.kit.parties import is_usable, nodes_usable
 from bench.kit.sites import DEPLOYMENTS, NODES, PODS, until
 from bench.kit.trial import NAMESPACE, Trial, run
 from bench.kit.workload import deployment
-from bench.kit import audit
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

@@ -17,11 +17,11 @@ from typing import Any
 import yaml
 
 from bench.faults.canaries import FORMS, SUBJECTS, Case, Made, Place, cases, marks
+from bench.kit import audit
 from bench.kit.children import Child
 from bench.kit.sites import MERGE, Manifest, NotInTime, Refused, Site, until
 from bench.kit.trial import AGENT, LIMIT, TOPOLOGY, Trial, run
 from tensile.names import Owner, owner_of
-from bench.kit import audit
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.processes import choose
 from tensile.sandbox.sandbox import Sandbox

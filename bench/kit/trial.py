@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.kit import audit
 from bench.kit.children import Child, engine
 from bench.kit.clusters import on_clusters
 from bench.kit.lag import Lag
@@ -19,7 +20,6 @@ from bench.kit.parties import nodes_usable
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.sites import DEPLOYMENTS, PODS, NotInTime, Site, until
 from tensile.names import owner_of
-from bench.kit import audit
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

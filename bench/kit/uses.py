@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from bench.kit.granting import OWN, Thing, named, side_of
 from bench.kit import audit
+from bench.kit.granting import OWN, Thing, named, side_of
 from tensile.sandbox.layout import UPPER
 
 _DECISION = "authorization.k8s.io/decision"

@@ -18,13 +18,13 @@ from collections import Counter
 from http import HTTPStatus
 from typing import Any, Self
 
+from bench.kit import audit
 from bench.kit.oracles import is_ready
 from bench.kit.sites import DEPLOYMENTS, MERGE, PODS, Manifest, Site, until
 from bench.kit.trial import AGENT, NAMESPACE, Trial, run
 from bench.kit.workload import deployment
 from bench.speed.propagation import Readiness, Slices, content, figures, ready, service_of
 from tensile.names import OWNER
-from bench.kit import audit
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

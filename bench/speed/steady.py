@@ -16,13 +16,13 @@ from argparse import Namespace
 from statistics import median
 from typing import Any
 
+from bench.kit import audit
 from bench.kit.children import Usage
 from bench.kit.oracles import not_quiet, upper_uid_of
 from bench.kit.parties import calm
 from bench.kit.sites import DEPLOYMENTS, PODS, until
 from bench.kit.trial import AGENT, NAMESPACE, Trial, run
 from bench.kit.workload import deployment
-from bench.kit import audit
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

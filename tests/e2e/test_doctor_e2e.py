@@ -12,8 +12,8 @@ import pytest_asyncio
 from enginekit import LOWERS, UPPER, A, B, Done, Edit, Ground, edit_lower, ran, with_fields
 from sitekit import Manifest, is_ready
 
-from bench.kit.granting import effective, grant, roles_of
 from bench.kit import audit
+from bench.kit.granting import effective, grant, roles_of
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

@@ -10,8 +10,8 @@ from mapkit import MapProgram
 from programkit import served
 from sitekit import Manifest, condition_of, is_ready, is_true
 
-from tensile.names import UNREACHABLE_TAINT
 from bench.kit import audit
+from tensile.names import UNREACHABLE_TAINT
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

@@ -21,7 +21,7 @@ import orjson
 from seeing import has_seen_all, positions
 from sitekit import LIMIT, Manifest, Refused, Site, is_ready, is_true
 
-from bench.kit import topologies
+from bench.kit import audit, topologies
 from bench.kit.granting import everything, grant, path_of, roles_of, thing, without
 from bench.kit.spareports import spare_ports
 from bench.kit.uses import Uses
@@ -34,7 +34,6 @@ from tensile.names import OWNER, owner_of
 from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Key, LowerWorld, Problem
-from bench.kit import audit
 from tensile.sandbox.credentials import ADMINISTRATORS
 from tensile.sandbox.sandbox import Sandbox
 from tensile.topology import Topology, parse

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 from proxykit import BROKEN, fronted
 
+from bench.kit import audit
 from bench.kit.faultproxy.directors import writes
 from bench.kit.faultproxy.faults import Delayed, Dropped, Fault, Hung, Lost, Refused, Torn
 from bench.kit.faultproxy.tampers import Doubling, Dropping, Swapping, about
 from bench.kit.sites import Refused as SiteRefused
-from bench.kit import audit
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
