@@ -185,7 +185,7 @@ def test_what_is_tied_to_its_lower_stays_and_it_is_said() -> None:
     assert problem.reason == "UsesPersistentVolumeClaims"
     for words in (
         "default/claims: not moved: its claims are bound to volumes of its lower cluster",
-        "default/static: not moved: it is a static pod",
+        "default/static: not moved: static pod, cannot be recreated elsewhere",
         "kube-system/agent: not moved: pods of its namespace are not mirrored",
     ):
         assert words in problem.message
