@@ -137,7 +137,7 @@ def _not_its(key: Key, found: Entry, claim: Entry, world: World) -> Decision:
     if claims.home(claim, world).lower != lower.name:
         return _told_here(key, claim, world)
     ref = Ref(lower.name, CLAIM, found.namespace, found.name)
-    why = claims.misfit(found, claim, lower) or f"volume {claim.facts.volume} is of another claim of that name"
+    why = claims.misfit(found, claim, lower) or "the volume in the upper cluster names another lower claim"
     return _blocked(claim, conflict(ref, why), lower, world)
 
 
@@ -146,7 +146,7 @@ def _here(key: Key, claim: Entry, found: Entry | None, copy: Entry | None, world
     lower = world.lowers[key.lower]
     if claim.facts.passing or not has_node(lower, world) or (found is None and claim.facts.terminating):
         return Decision()
-    if found is None and claim.facts.volume:
+    if found is None and (claim.facts.volume or claims.held_by(claim, lower, world)):
         return _vanished(key, claim, lower, world)
     if not namespaces.ready(lower, key.namespace):
         return Decision(depends_on=(namespaces.key_of(lower.name, key.namespace),))
