@@ -10,10 +10,10 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
 _HEAD = """\
 # Conformance through a virtual node
 
-`e2e.test` is the suite by which Kubernetes tells whether a cluster conforms. `make conformance` runs its tests of
-{sigs} against a cluster with a real node (kubelet, containerd, runc), and then
-against an upper cluster whose only node is the virtual node that stands for the cluster of that same real node. Each
-test that passes directly has to pass through the virtual node.
+`e2e.test` is the conformance suite of Kubernetes. `make conformance` runs its tests of
+{sigs} against a cluster with a real node (kubelet, containerd, runc). It then runs
+them against an upper cluster whose only node is the virtual node of that cluster. Each test that passes directly has to
+pass through the virtual node.
 
 <!-- Made by `python -m bench.conformance --document` from bench/results/conformance.json and
 bench/conformance/reasons.yaml. -->
@@ -21,39 +21,46 @@ bench/conformance/reasons.yaml. -->
 |---|---|---|---|---|
 """
 _MADE = """
-{share:.1%} of what passes on the real node passes through the virtual node.
+{share:.1%} of the tests that pass on the real node pass through the virtual node.
 
-Made on {date} with tensile {tensile}, Kubernetes {cluster} and Python {python}, by
-`python -m bench.conformance{options}`: {procs} processes, {times}, upstream's time limits. The tests are those that are
-[Conformance] and neither Serial nor Slow. {repeated}
+The result is from {date}, with tensile {tensile}, Kubernetes {cluster} and Python {python}, by
+`python -m bench.conformance{options}`: {procs} processes, {times}, with upstream's timeouts. The tests are labelled
+[Conformance], and neither Serial nor Slow. {repeated}
 """
 _THROUGH = """
-## Pass directly, not through the virtual node
+## Failures only through the virtual node
 """
 _NONE = "None.\n"
 _DIRECT = """
-## Fail on the real node too
-These say nothing of a virtual node. The sandbox's real node has no kube-proxy, no cluster DNS and no way to a registry.
+## Failures on the real node
+These failures do not concern the virtual node. The sandbox's real node has no kube-proxy, no cluster DNS and no access
+to a registry.
 
 """
 _ALONE = """
-## Leave themselves out
+## Skipped tests
 """
 _AGAIN = """
-## Run it
-It needs what a real node needs: root on Linux, and Go modules and packages once (`tensile sandbox up --real-node` says
-what is missing). The suite, Ginkgo and `agnhost` are built from the sandbox's Kubernetes version into the user's cache;
-the images that the tests ask for are made of them and of a static busybox, so that no registry is asked for anything.
+## Run the suite
+The suite has the requirements of a real node: root on Linux, and one download of Go modules and packages
+(`tensile sandbox up --real-node` reports what is missing). The suite, Ginkgo and `agnhost` are built from the sandbox's
+Kubernetes version into the user's cache. The images of the tests are built from them and from a static busybox, so no
+registry is needed.
 
 <!-- not run: it takes most of an hour -->
 ```sh
 make conformance
 ```
 
-`python -m bench.conformance --focus 'StatefulSet.*evicted'` runs some of the tests, `--only through` one side,
-`--serial` also those that are Serial or Slow, `--runs 2` all of it twice, and `--keep DIR` leaves the logs there. Only
-a run of the whole is kept, and tells which tests went otherwise than the last time. It ends with 1 when a test passes
-directly and fails through the virtual node without a reason in `bench/conformance/reasons.yaml`.
+`python -m bench.conformance` has these options:
+- `--focus 'StatefulSet.*evicted'` runs only matching tests.
+- `--only through` runs one side.
+- `--serial` includes Serial and Slow tests.
+- `--runs 2` runs everything twice.
+- `--keep DIR` keeps the logs in that folder.
+
+Only a complete run is kept as a result. It reports tests whose outcome differs from the last result. The exit code is 1
+if a test passes directly and fails through the virtual node without a reason in `bench/conformance/reasons.yaml`.
 """
 
 
@@ -93,9 +100,7 @@ def _repeated(names: Sequence[str]) -> str:
     if not names:
         return "No test was run a second time."
     which = "; ".join(map(_cell, names))
-    return (
-        f"A test that fails without a known reason is run once more by itself, and that counts. It was so of: {which}."
-    )
+    return f"A test that fails without a known reason is repeated once by itself, and the repetition counts: {which}."
 
 
 def _row(row: dict[str, Any]) -> str:

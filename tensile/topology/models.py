@@ -43,17 +43,18 @@ class Upper(Section):
     """The upper cluster: the one in which users create pods."""
 
     kubeconfig: Annotated[fields.FilePath | None, fields.GIVEN] = fields.ABSENT
-    """Path of its kubeconfig, relative to this file. Left out: the engine runs in the cluster and uses its own
-    ServiceAccount."""
+    """Path of its kubeconfig, relative to this file. If it is not set, the engine uses its own ServiceAccount in the
+    cluster."""
     context: fields.Word | None = None
     """Context of the kubeconfig; null: the file's current-context, as in kubectl."""
     advertise_url: fields.ServerUrl | None = Field(default=None, alias="advertiseURL")
     """https://HOST:PORT at which pods in the lower clusters reach the upper apiserver; null: the kubeconfig's
     server."""
     qps: fields.Count = 500
-    """Average requests per second to it; 0: no limit. High, as the apiserver's own priority and fairness decides."""
+    """Average requests per second to it; 0: no limit. The default is high, as the apiserver applies its own priority
+    and fairness."""
     burst: fields.Count = 1000
-    """Requests at once before `qps` applies; twice the average, for rollouts of large Deployments."""
+    """Requests at once before `qps` applies. The default is twice `qps`, for rollouts of large Deployments."""
 
 
 class SecretEntry(Section):
@@ -73,7 +74,7 @@ class Taint(Section):
     key: fields.OwnLabelKey
     """Key, in the format of a label key."""
     value: fields.LabelValue = ""
-    """Value; empty if the key suffices."""
+    """Value; empty for a taint without a value."""
     effect: fields.Effect
     """Effect on pods that do not tolerate it, as in Kubernetes."""
 
@@ -86,20 +87,20 @@ class NodeEntry(Section):
     """The virtual node that represents a lower cluster in the upper cluster."""
 
     name: Annotated[fields.NodeName | None, fields.GIVEN] = fields.ABSENT
-    """Name of the node, at most 63 characters as a label repeats it. Left out: the lower's name.
+    """Name of the node, at most 63 characters, since a label repeats it. Default: the lower cluster's name.
 
     A change is delayed until the node is empty."""
     labels: fields.NodeLabels = {}
-    """Labels of the node; clusterID with the lower's name is added unless it is set."""
+    """Labels of the node. Unless it is set, clusterID with the lower cluster's name is added."""
     annotations: fields.NodeAnnotations = {}
     """Annotations of the node."""
     taints: tuple[Taint, ...] = (PROVIDER_TAINT,)
-    """Taints of the node, [] for none. The default is tensile-kube's, so that the tolerations of its pods still
+    """Taints of the node; [] for none. The default is the taint of tensile-kube, so that existing tolerations
     match."""
     kubelet_port: fields.Port | None = None
-    """Port of the node's kubelet API. null: the port that its Node shows already, if that is one of those from
-    kubelet.port on; else kubelet.port plus the lower's index in the file, from 0, or the next port that no other node
-    has. So it stays the same when other lowers come and go."""
+    """Port of the node's kubelet API. null: the port that its Node already publishes, if it is in the range from
+    kubelet.port on. Else kubelet.port plus the lower cluster's index in the file, from 0, or the next port that no
+    other node has. So the port does not change when other lower clusters are added or removed."""
 
 
 class Capacity(Section):
@@ -109,8 +110,8 @@ class Capacity(Section):
     """
 
     basis: Literal["free", "allocatable"] = "free"
-    """free: allocatable minus the requests of pods that are not ours; allocatable: all of it, for clusters without
-    other pods."""
+    """free: allocatable minus the requests of pods that are not ours; allocatable: all allocatable resources, for
+    clusters without other pods."""
     reserve: fields.Resources = {}
     """Quantities by resource that are subtracted from what is advertised."""
     limit: fields.Resources = {}
@@ -124,16 +125,15 @@ class Namespaces(Section):
     """same: the same name, so that DNS names in applications stay valid; prefix: TOPOLOGY-NAMESPACE, for shared
     clusters.
 
-    A change is delayed while anything depends on the present mapping: pods bound to the lower's node, volumes of
-    claims."""
+    A change is delayed while pods that are bound to the node, or volumes of claims, depend on the current mapping."""
 
 
 class UnreachableLower(Section):
     """What happens to pods while their lower cluster cannot be reached."""
 
     evict_after: fields.Duration | None = None
-    """Evict them after the cluster has not responded for this long, at least 40 s; null: never, as it probably still
-    runs them."""
+    """Evict them after the cluster has not responded for this long, at least 40 s; null: never, as the cluster probably
+    still runs them."""
 
 
 class ServiceAccounts(Section):
@@ -152,9 +152,10 @@ class LowerDefaults(Section):
     context: fields.Word | None = None
     """Context of the kubeconfig; null: the file's current-context, as in kubectl."""
     qps: fields.Count = 500
-    """Average requests per second to it; 0: no limit. High, as the apiserver's own priority and fairness decides."""
+    """Average requests per second to it; 0: no limit. The default is high, as the apiserver applies its own priority
+    and fairness."""
     burst: fields.Count = 1000
-    """Requests at once before `qps` applies; twice the average, for rollouts of large Deployments."""
+    """Requests at once before `qps` applies. The default is twice `qps`, for rollouts of large Deployments."""
     node: NodeEntry = NodeEntry.model_construct()
     """The virtual node that represents it."""
     capacity: Capacity = Capacity.model_construct()
@@ -168,7 +169,7 @@ class LowerDefaults(Section):
     unreachable: UnreachableLower = UnreachableLower.model_construct()
     """What happens to its pods while it cannot be reached."""
     controllers: fields.Controllers | None = None
-    """What is mirrored besides pods; null: the topology's setting."""
+    """Kinds that are mirrored in addition to pods; null: the topology's setting."""
     ignore_labels: fields.LabelKeys | None = None
     """Keys of labels that are not copied to lower pods; null: the topology's setting."""
     on_conflict: fields.OnConflict | None = None
@@ -181,7 +182,7 @@ class LowerEntry(LowerDefaults):
     """A lower cluster, which runs pods of the upper cluster behind a virtual node."""
 
     name: fields.LabelName
-    """Name of the cluster in this topology, and of its node unless that has its own name; volumes record it."""
+    """Name of the cluster in this topology, and default name of its node. Volumes record it."""
     kubeconfig: Annotated[fields.FilePath | None, fields.GIVEN] = fields.ABSENT
     """Path of its kubeconfig, relative to this file; this or kubeconfigSecret is required."""
 
@@ -190,7 +191,8 @@ class Services(Section):
     """Which Services of the upper cluster itself are mirrored to the lower clusters."""
 
     kube_system: bool = False
-    """Mirror the Services of kube-system too; off, as every lower cluster has its own with the same names."""
+    """Mirror the Services of kube-system too. Off by default, as every lower cluster has its own with the same
+    names."""
     upper_alias: fields.AliasName = "kubernetes-upper"
     """Name of the Service in each mirrored namespace that leads to the upper apiserver."""
 
@@ -202,15 +204,15 @@ class Kubelet(Section):
     """IP address to listen on; by default every IPv4 address, as the upper apiserver calls from another machine. '::'
     is every IPv4 and IPv6 address, which an IPv6-only cluster needs."""
     port: fields.Port = 10350
-    """First port from which those of the nodes are chosen; not 10250, which a real kubelet on the same machine uses. A
-    change of it or of `bind` takes a restart."""
+    """First port of the range for the nodes. The default is not 10250, which a real kubelet on the same machine uses. A
+    change of this field or of `bind` needs a restart."""
     node_address: fields.ReachableAddress | None = None
     """IP address that the nodes publish; null: POD_IP or VKUBELET_POD_IP of the environment, else the local address of
     the connection to the upper cluster."""
     tls_cert_file: fields.FilePath | None = None
-    """Path of the serving certificate, together with tlsKeyFile; null: a certificate issued by the upper cluster. At
-    its start each engine requests it with a CertificateSigningRequest per node. Until that is approved, a self-signed
-    one is used, with a warning."""
+    """Path of the serving certificate, together with tlsKeyFile; null: a certificate issued by the upper cluster. Each
+    engine requests it at startup, with a CertificateSigningRequest per node. Until that is approved, the engine uses a
+    self-signed certificate and logs a warning."""
     tls_key_file: fields.FilePath | None = None
     """Path of the certificate's key."""
     client_ca_file: fields.FilePath | None = Field(default=None, alias="clientCAFile")
@@ -231,21 +233,22 @@ class Webhook(Section):
     """The admission webhook, which prepares pods labelled virtual-pod for virtual nodes."""
 
     enabled: bool = False
-    """Serve it; off, as the engine also prepares pods later, and the upper apiserver needs a route to it."""
+    """Serve it. Off by default, as the upper apiserver needs a route to it. Without it, the engine prepares pods
+    later."""
     bind: fields.Address = "0.0.0.0"  # noqa: S104 - the upper apiserver calls from another machine
     """IP address to listen on; by default every IPv4 address, as the upper apiserver calls from another machine. '::'
     is every IPv4 and IPv6 address, which an IPv6-only cluster needs."""
     port: fields.Port = 8443
-    """Port to listen on; above 1024, so that no privileges are needed. While it is enabled, a change of it or of
-    `bind` takes a restart."""
+    """Port to listen on. The default is above 1024, so that no privileges are needed. While the webhook is enabled, a
+    change of this field or of `bind` needs a restart."""
     service: ServiceRef | None = None
     """The Service through which the upper apiserver reaches it; null if `url` is set."""
     url: fields.Url | None = None
-    """The URL at which the upper apiserver reaches it, for an engine outside of the cluster; null if `service` is
+    """The URL at which the upper apiserver reaches it, for an engine outside the cluster; null if `service` is
     set."""
     tls_cert_file: fields.FilePath | None = None
-    """Path of the serving certificate, together with tlsKeyFile; null: one under a CA of the engine's own, which its
-    replicas in a cluster share in a Secret."""
+    """Path of the serving certificate, together with tlsKeyFile; null: a certificate of the engine's own CA. Replicas
+    in a cluster share it in a Secret."""
     tls_key_file: fields.FilePath | None = None
     """Path of the certificate's key."""
     ignore_selector_keys: fields.LabelKeys = ("clusterID",)
@@ -265,37 +268,37 @@ class Extender(Section):
     """
 
     enabled: bool = False
-    """Serve it; off, as the upper scheduler must be configured to call it."""
+    """Serve it. Off by default, as the upper scheduler must be configured to call it."""
     bind: fields.Address = "0.0.0.0"  # noqa: S104 - the upper scheduler calls from another machine
     """IP address to listen on; by default every IPv4 address, as the upper scheduler calls from another machine. '::'
     is every IPv4 and IPv6 address, which an IPv6-only cluster needs."""
     port: fields.Port = 8888
-    """Port to listen on; above 1024, so that no privileges are needed. While it is enabled, a change of it or of
-    `bind` takes a restart."""
+    """Port to listen on. The default is above 1024, so that no privileges are needed. While the extender is enabled, a
+    change of this field or of `bind` needs a restart."""
     strategy: Literal["spread", "binpack"] = "spread"
-    """spread: prefer the emptier cluster, as Kubernetes does with nodes; binpack: the fuller one."""
+    """spread: prefer the emptier cluster, as Kubernetes does with nodes; binpack: prefer the fuller cluster."""
 
 
 class Descheduler(Section):
     """Moves pods that cannot be scheduled in the lower cluster of their node."""
 
     enabled: bool = False
-    """Run it; off, as it evicts pods."""
+    """Run it. Off by default, as it evicts pods."""
     interval: fields.Duration = timedelta(seconds=60)
     """Time between two passes, at least 2 s."""
     pending_longer_than: fields.Duration = timedelta(seconds=120)
-    """Move pods that are unschedulable in their lower cluster for longer; enough time for an autoscaler to add a
-    node."""
+    """Move pods that are unschedulable in their lower cluster for longer than this. The default gives an autoscaler
+    time to add a node."""
     max_evictions_per_node: fields.Count = 10
-    """Most evictions from one virtual node in one pass, to limit the effect of a mistake."""
+    """Maximum number of evictions from one virtual node in one pass. It limits the effect of a mistake."""
     cooldown: fields.Duration = timedelta(minutes=5)
-    """Time in which pods of the same owner are not sent back to the node that a pod left."""
+    """Time during which pods of the same owner are not sent back to the node that a pod left."""
     dry_run: bool = False
     """Report what would be moved, and move nothing."""
     recreate_bare_pods: bool = False
-    """Move pods that no controller would create again, in a drain too, by creating them again elsewhere; off, as the
-    engine then needs the right to create pods and Secrets in every namespace of the upper cluster. While it is off,
-    such pods stay where they are."""
+    """Move pods without a controller, in a drain too, by creating them again elsewhere. Off by default, as the engine
+    then needs permission to create pods and Secrets in every namespace of the upper cluster. While it is off, such pods
+    stay where they are."""
 
 
 class Telemetry(Section):
@@ -305,16 +308,17 @@ class Telemetry(Section):
     """IP address to listen on; by default only this machine, as there is no authentication. '::' is every IPv4 and IPv6
     address, which an IPv6-only cluster needs for its metrics."""
     port: fields.Port = 9095
-    """Port to listen on. A change of it or of `bind` takes a restart."""
+    """Port to listen on. A change of this field or of `bind` needs a restart."""
 
 
 class Guard(Section):
     """Blocks deletions that were not requested in the upper cluster, if there are so many that a mistake is likely."""
 
     max_deletes: fields.Count = 20
-    """Deletions in an upper namespace, and in a lower cluster, that pass at once whatever their share."""
+    """Deletions in an upper namespace, and in a lower cluster, that are allowed at once, whatever their percentage."""
     max_delete_percent: fields.Percent = 30
-    """Share of the objects in an upper namespace, and in a lower cluster, that may be deleted whatever their number."""
+    """Percentage of the objects in an upper namespace, and in a lower cluster, whose deletion is allowed, whatever
+    their number."""
 
 
 class TopologyFile(Section):
@@ -326,26 +330,27 @@ class TopologyFile(Section):
     """Kind of this file."""
     name: fields.LabelName
     """Name of the topology, unique in its upper cluster. All created objects are marked with it. Engines with the same
-    name are replicas with one leader, wherever they run; a changed name is a new owner."""
+    name are replicas with one leader, wherever they run. A changed name is a new owner."""
     upper: Upper = Upper.model_construct()
-    """The upper cluster; left out: the one that the engine runs in."""
+    """The upper cluster; default: the cluster in which the engine runs."""
     lower_defaults: LowerDefaults = LowerDefaults.model_construct()
-    """Defaults for the fields of every lower. Mappings merge, lists replace."""
+    """Defaults for the fields of every lower cluster. Mappings merge, lists replace."""
     lowers: tuple[LowerEntry, ...]
-    """The lower clusters; may be []. A new node's kubelet port follows from its lower's place."""
+    """The lower clusters; can be []. The position of a lower cluster determines the kubelet port of its new node."""
     controllers: fields.Controllers = ("PV", "Service", "ServiceAccount")
-    """What is mirrored besides pods, ConfigMaps and Secrets; [] for nothing. RBAC is off by default, as it grants
-    permissions."""
+    """Kinds that are mirrored in addition to pods, ConfigMaps and Secrets; [] for none. RBAC is off by default, as it
+    grants permissions."""
     ignore_labels: fields.LabelKeys = ("pod-group.scheduling.sigs.k8s.io",)
-    """Keys of labels that are not copied to lower pods; the default is the key that gang schedulers of the upper
-    cluster use."""
+    """Keys of labels that are not copied to lower pods. The default is the key of gang schedulers of the upper
+    cluster."""
     on_conflict: fields.OnConflict = "fail"
     """fail: do not change an object of the same name that is not ours, and report it on the pod; adopt: take it
     over."""
     service_accounts: ServiceAccounts = ServiceAccounts.model_construct()
     """The cluster for which a pod's token is valid; none without the ServiceAccount controller."""
     exclude_namespaces: fields.NamespaceNames = ("kube-system",)
-    """Namespaces whose pods are not mirrored; every lower cluster has its own system pods."""
+    """Namespaces whose pods are not mirrored. The default is kube-system, as every lower cluster has its own system
+    pods."""
     services: Services = Services.model_construct()
     """Which Services of the upper cluster itself are mirrored to the lower clusters."""
     kubelet: Kubelet = Kubelet.model_construct()

@@ -12,12 +12,13 @@ from tensile.engine.oneshot import PATIENCE, opened
 from tensile.topology import parse
 
 pytestmark = pytest.mark.real
-AT_MOST = 2 * PATIENCE
-"""Seconds for a command that waits once: a busy machine takes ten to start and end those that run side by side here."""
+AT_MOST = 5 * PATIENCE
+"""Seconds for a command that waits once: far less than for ever, and more than a busy machine takes to start and end those
+that run side by side here (35 seconds were seen)."""
 
 
 def last_line(wait: Wait) -> str:
-    """Wait for a command's end, which has to come before it could have waited twice; return its error."""
+    """Wait for a command's end, which has to come; return its error."""
     told, seconds = wait.result.result()
     assert (told.code, told.out) == (1, "")
     assert seconds < AT_MOST

@@ -9,23 +9,26 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "kubectl.md"
 _HEAD = """\
 # kubectl on a virtual node
 
-What kubectl says of a virtual node and of the pods on it is what it says of a real node: the same output, the same
-errors, the same exit codes. `python -m bench.conformance.kubectl` gives the commands below to a real node (kubelet,
-containerd, runc) in its own cluster, and to the virtual node behind which that node is, with kubectl 1.33 and 1.36, and
-compares line by line. Names of nodes, addresses, UIDs, moments and ages aside, these differences are left; one that is
-not in this table is a defect.
+kubectl shows a virtual node and its pods like a real node: with the same output, errors and exit codes.
+`python -m bench.conformance.kubectl` verifies this. It runs the [commands](#compared-commands) with kubectl 1.33 and
+1.36, on a real node (kubelet, containerd, runc) in its own cluster, and on the virtual node of that cluster. It then
+compares the output line by line. It ignores names of nodes, addresses, UIDs, times and ages. The table lists the
+remaining differences; any other difference is a defect.
 
 <!-- Made by `python -m bench.conformance.kubectl --document` from bench/conformance/kubectl/expected.py. -->
-| what differs on a virtual node | why |
+| difference on a virtual node | reason |
 |---|---|
 """
 _COMMANDS = """
-A virtual node stands for all nodes of its lower cluster, and the comparison has one. With several, `kubectl debug
-node/NAME` opens its pod on the one that the lower's scheduler chooses (the second `Scheduled` event of the pod says
-which), capacity and `kubectl top node` are sums, and kernel, system and runtime are what most of them say.
+A virtual node represents all nodes of its lower cluster; the comparison uses a lower cluster with one node. With
+several nodes:
+- `kubectl debug node/NAME` opens its pod on the node that the lower scheduler chooses. The second `Scheduled` event of
+  the pod names it.
+- Capacity and `kubectl top node` are sums.
+- Kernel, system and runtime are those of most nodes.
 
-## What is compared
-Once with kubectl's WebSockets, and where it says so with SPDY:
+## Compared commands
+Each command runs with kubectl's WebSockets. Those marked (SPDY) run with SPDY:
 
 """
 

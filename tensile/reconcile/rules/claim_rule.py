@@ -137,7 +137,7 @@ def _not_its(key: Key, found: Entry, claim: Entry, world: World) -> Decision:
     if claims.home(claim, world).lower != lower.name:
         return _told_here(key, claim, world)
     ref = Ref(lower.name, CLAIM, found.namespace, found.name)
-    why = claims.misfit(found, claim, lower) or "the volume in the upper cluster names another lower claim"
+    why = claims.misfit(found, claim, lower) or f"volume {claim.facts.volume or 'of it'} names another lower claim"
     return _blocked(claim, conflict(ref, why), lower, world)
 
 

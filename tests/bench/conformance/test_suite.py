@@ -227,7 +227,7 @@ def test_the_page_has_the_table_and_the_reasons() -> None:
     assert "| sig-node | 3 | 2 | 1 | 1 |\n| all | 3 | 2 | 1 | 1 |" in text
     assert f"| differs | {UNKNOWN} |" in text
     assert "| asks for a \\| pipe | no way &lt;out> |" in text
-    assert "50.0% of what passes on the real node passes through" in text
+    assert "50.0% of the tests that pass on the real node pass through" in text
     assert (
         "with tensile 1, Kubernetes v1.36.3 and Python 3.11, by\n`python -m bench.conformance`: 6 processes, once,"
         in text
@@ -237,8 +237,8 @@ def test_the_page_has_the_table_and_the_reasons() -> None:
 def test_the_page_says_when_nothing_differs() -> None:
     """And when there were several runs, whether they agree."""
     text = page(kept(failing_through=[], failing_directly=[], run={"procs": 2, "runs": 2}))
-    assert "not through the virtual node\nNone.\n" in text
-    assert "Fail on the real node too" not in text
+    assert "only through the virtual node\nNone.\n" in text
+    assert "Failures on the real node" not in text
     assert "bench.conformance --runs 2`: 2 processes, 2 times, with the same outcome each time" in text
     assert "2 times, and 1 tests differ" in page(kept(unsteady=["a"], run={"procs": 2, "runs": 2}))
 
@@ -257,7 +257,7 @@ def test_what_fails_without_a_reason_is_run_again_by_itself() -> None:
     assert [(one.state, one.was_repeated) for one in again] == [("passed", True), ("failed", False), ("passed", False)]
     tests = joined([again], [run])
     assert judging.result(tests, NONE)["repeated"] == failed
-    assert "It was so of: [sig-apps] Job comes too late." in page(kept(repeated=failed))
+    assert "the repetition counts: [sig-apps] Job comes too late." in page(kept(repeated=failed))
     assert "No test was run a second time." in page(kept())
 
 
