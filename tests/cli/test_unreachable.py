@@ -13,8 +13,7 @@ from tensile.topology import parse
 
 pytestmark = pytest.mark.real
 AT_MOST = 5 * PATIENCE
-"""Seconds for a command that waits once: far less than for ever, and more than a busy machine takes to start and end those
-that run side by side here (35 seconds were seen)."""
+"""Seconds for a command that waits once. A busy machine takes up to 35 to start and end those that run side by side."""
 
 
 def last_line(wait: Wait) -> str:
