@@ -112,8 +112,8 @@ conformance: setup ## Kubernetes' own conformance tests, on a real node and thro
 	@$(BIN)/python -m bench.conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(ONLY),--only $(ONLY)) \
 	$(if $(RUNS),--runs $(RUNS)) $(if $(PROCS),--procs $(PROCS)) $(if $(SERIAL),--serial)
 
-generate: $(BIN)/.installed ## Write the generated pages and tables again: reference, commands, rights
-	@for page in topologypage commandspage rightstable kubelet_rights; do \
+generate: $(BIN)/.installed ## Write the generated pages and tables again: topology, commands, conditions, rights
+	@for page in topologypage commandspage conditionspage rightstable kubelet_rights; do \
 	PYTHONPATH=tests/kit $(BIN)/python -m $$page || exit 1; done
 
 format: $(BIN)/.installed ## Put the code in form

@@ -69,18 +69,52 @@ ROOM = PREFIX + "room"
 """On virtual nodes: when capacity became free for pods that the extender had rejected. The change makes the upper
 scheduler try those pods again."""
 
-MIRRORED = PREFIX + "Mirrored"
-SYNCED = PREFIX + "Synced"
-LOWER_SCHEDULED = PREFIX + "LowerScheduled"
-LOWER_REACHABLE = "LowerReachable"
-LOWER_SCHEDULABLE = "LowerSchedulable"
-IN_TOPOLOGY = "InTopology"
-DELETIONS_BLOCKED = "DeletionsBlocked"
+ConditionType = str
+"""The type of a condition that the engine writes.
+
+A constant with this annotation, or one of the three below, is a row of docs/reference/conditions.md (`make generate`).
+Its docstring is the meaning, and after "Remedy:" what a person does.
+"""
+ConditionReason = str
+"""A reason that only a condition, or the status of a pod or a container, has."""
+ProblemReason = str
+"""The reason of a `Problem`, wherever that is shown."""
+EventReason = str
+"""A reason that only an Event has."""
+
+MIRRORED: ConditionType = PREFIX + "Mirrored"
+"""On a pod or a claim: False while the lower cluster has no copy of it, with the problem as reason; absent
+otherwise. Remedy: look up the reason; `tensile explain` says more."""
+SYNCED: ConditionType = PREFIX + "Synced"
+"""On a pod: False while a change of the pod is not in its lower pod, or the other way round; absent otherwise.
+Remedy: look up the reason."""
+LOWER_SCHEDULED: ConditionType = PREFIX + "LowerScheduled"
+"""On a pod: the `PodScheduled` condition of its lower pod, with the reason of the lower scheduler. Remedy: while it
+is False, wait for room in the lower cluster, or enable the [descheduler](../descheduler.md)."""
+LOWER_REACHABLE: ConditionType = "LowerReachable"
+"""On a node: whether the lower cluster answers, and is the one that it has to be. Remedy: while it is False, look up
+the reason, and run `tensile doctor`."""
+LOWER_SCHEDULABLE: ConditionType = "LowerSchedulable"
+"""On a node: whether the lower cluster has a node on which pods can start. Remedy: while it is False, look up the
+reason."""
+IN_TOPOLOGY: ConditionType = "InTopology"
+"""On a node: whether the topology still has the lower cluster. Remedy: while it is False, delete the pods of the
+node, or put the lower cluster back with `maintenance: drain`."""
+DELETIONS_BLOCKED: ConditionType = "DeletionsBlocked"
+"""On a node: whether the guard blocks deletions in the lower cluster that no user requested. Remedy: while it is
+True, see [held deletions](../howto/held-deletions.md)."""
+NAMESPACE_EXCLUDED: ProblemReason = "NamespaceExcluded"
+"""The namespace is in `excludeNamespaces` or is the engine's own, so nothing in it is mirrored or moved. Remedy: use
+another namespace, or change `excludeNamespaces`."""
+LOWER_UNREACHABLE: ProblemReason = "LowerUnreachable"
+"""The lower cluster of the pod or the claim does not answer. Remedy: run `tensile status` and `tensile doctor`, and
+bring the cluster back."""
 NOWHERE = 1
 """The kubelet port of a Node without a kubelet API: nothing listens on port 1. An apiserver defaults 0 to 10250, where
 the kubelet of the engine's own machine may respond."""
-STORE_RESTORED = "StoreRestored"
-"""The reason that blocks even few deletions: they may rest on a history that the cluster has lost."""
+STORE_RESTORED: ProblemReason = "StoreRestored"
+"""A cluster was restored from a backup, so a missing object may only be forgotten: even few deletions wait. Remedy:
+see [held deletions](../howto/held-deletions.md)."""
 UNREACHABLE_TAINT = PREFIX + "lower-unreachable"
 
 FIELD_MANAGER = "tensile-kube"

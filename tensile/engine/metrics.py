@@ -51,7 +51,10 @@ class MetricReadings:
 
 
 class MetricFamily(NamedTuple):
-    """A metric: its name, its help text, and its labels."""
+    """A metric: its name, its help text, and its labels.
+
+    Each stands in docs/reference/conditions.md, with what its docstring says to do.
+    """
 
     name: str
     meaning: str
@@ -63,50 +66,57 @@ _STEPS = MetricFamily(
     "Reconcile steps sent to a cluster, by result: ok, or the name of the error.",
     ("cluster", "verb", "kind", "result"),
 )
+"""Remedy: where a result other than ok grows, look for the error in the log."""
 _WRITES = MetricFamily(
     "tensile_writes_total",
     "Write requests sent to a cluster, Leases and access reviews included, by result: ok, or the name of the error.",
     ("cluster", "verb", "kind", "result"),
 )
+"""Remedy: where a result other than ok grows, look for the error in the log."""
 _RELOADS = MetricFamily(
     "tensile_topology_reloads_total", "Topology reloads, by result: accepted or rejected.", ("result",)
 )
+"""Remedy: alert when rejected ones grow, and correct the topology as the log says."""
 _DEFECTS = MetricFamily(
     "tensile_reconcile_panics_total", "Unexpected errors in a reconcile rule, which are bugs in tensile.", ("rule",)
 )
+"""Remedy: alert when it grows, and report the log as a bug."""
 _EVENTS = MetricFamily(
     "tensile_events_total",
     "Events of lower pods, by result: copied, dropped (rate limit, full queue) or failed (rejected by the upper).",
     ("lower", "result"),
 )
+"""Remedy: where dropped ones grow, look for a pod or a tenant that makes too many events."""
 _SKIPPED = MetricFamily(
     "tensile_objects_skipped_total",
     "Objects in responses that were skipped because they were malformed or not requested.",
     ("cluster", "kind"),
 )
+"""Remedy: where it grows, look for the objects in the log: an apiserver or a proxy before it answers wrongly."""
 _DEPTH = MetricFamily(
     "workqueue_depth", "Keys that are waiting or being processed, by lower cluster (name).", ("name",)
 )
+"""Remedy: where it stays high, look for a slow cluster, or raise `qps` of the lower."""
 _SILENT = MetricFamily(
     "tensile_lower_unreachable_seconds",
     "Seconds since a lower cluster last responded, 0 while it responds.",
     ("lower",),
 )
+"""Remedy: alert above 40, when its pods become not ready, and run `tensile doctor`."""
 _PROBLEMS = MetricFamily(
     "tensile_blocked_objects", "Objects whose reconciliation is blocked, by reason.", ("lower", "reason")
 )
+"""Remedy: alert when it stays above 0, and look up the [reason](#reasons-of-problems)."""
 _STRAYS = MetricFamily(
     "tensile_stray_objects",
     "Pods, ConfigMaps and Secrets in a lower cluster that carry this topology's owner mark without an upper object.",
     ("lower",),
 )
+"""Remedy: alert above 0, and find out where they come from ([strays](../metrics.md#engine-metrics))."""
 _LEADS = MetricFamily("leader_election_master_status", "1 if this engine is the leader, 0 if it stands by.", ())
+"""Remedy: alert when the sum over all replicas is not 1."""
 _BUILD = MetricFamily("tensile_build_info", "Always 1; the label has the version.", ("version",))
-FAMILIES = (
-    *(_STEPS, _WRITES, _RELOADS, _DEFECTS, _EVENTS, _SKIPPED),
-    *(_DEPTH, _SILENT, _PROBLEMS, _STRAYS, _LEADS, _BUILD),
-)
-"""All metrics of the engine itself."""
+"""Remedy: nothing."""
 
 
 @dataclass(slots=True, eq=False)

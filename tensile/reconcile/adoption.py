@@ -6,13 +6,15 @@ its owner keeps no node alive. Such an owner is another topology of this upper c
 upper cluster must be released by a user, who removes the label. All other objects are left alone.
 """
 
-from tensile.names import LEGACY, NO_ORIGINAL, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_NODE, VIRTUAL_POD
+from tensile.names import LEGACY, NO_ORIGINAL, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_NODE, VIRTUAL_POD, ProblemReason
 from tensile.objects import NODE, POD, Manifest, Ref, annotations, labels, metadata
 from tensile.reconcile.diff import Operation, changes
 from tensile.reconcile.ownership import upper_uid_of
 from tensile.reconcile.world import Problem, World
 
-REASON = "NameConflict"
+REASON: ProblemReason = "NameConflict"
+"""An object that is not the engine's has the name, so the engine leaves it alone. Remedy: rename or delete one of
+the two, or [adopt](../limits.md#name-conflicts) it."""
 UNMARKED = (
     "only what tensile-kube or an engine like this one made is taken over; where this may be, annotate it with "
     f'{LEGACY}: "true"'

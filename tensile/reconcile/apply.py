@@ -15,7 +15,7 @@ import orjson
 from tensile.errors import Denied, NotFound
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.store import Cache
-from tensile.names import OWNER, REPLACES, UPPER_UID
+from tensile.names import OWNER, REPLACES, UPPER_UID, ProblemReason
 from tensile.objects import (
     CONFIG_MAP,
     EVENT,
@@ -37,6 +37,9 @@ from tensile.reconcile.plan import EVICTION, Step
 from tensile.reconcile.pods.references import PUBLISHED_BELOW
 from tensile.reconcile.world import Problem
 
+NOT_EMPTY: ProblemReason = "NamespaceNotEmpty"
+"""A lower namespace of the engine is not needed any more, but has objects of others, or cannot be read whole.
+Remedy: delete what is left in it, or leave it."""
 _FIRST = (POD.plural, CONFIG_MAP.plural, SECRET.plural)
 """Kinds that are listed first: a used namespace mostly contains one of them."""
 _COUNTED_ELSEWHERE = frozenset({"metrics.k8s.io"})
@@ -219,4 +222,4 @@ def _rank(kind: Kind) -> tuple[int, str, str]:
 
 def _denied(space: Ref, why: str) -> Denied:
     message = f"Namespace {space.name} in {space.cluster} is ours and nobody needs it, but {why}: it is left alone"
-    return Denied(message, cluster=space.cluster, doing=f"delete Namespace {space.name}", reason="NamespaceNotEmpty")
+    return Denied(message, cluster=space.cluster, doing=f"delete Namespace {space.name}", reason=NOT_EMPTY)

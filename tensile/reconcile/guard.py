@@ -13,15 +13,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tensile.names import DELETIONS_BLOCKED, STORE_RESTORED
+from tensile.names import DELETIONS_BLOCKED, STORE_RESTORED, ProblemReason
 from tensile.objects import NAMESPACE, POD, UPPER, Manifest, Ref
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.world import LowerWorld, World
 from tensile.topology import Guard
 
-NOT_SYNCED = "CachesNotSynced"
-HOLDS = "DeletionLimitExceeded"
+NOT_SYNCED: ProblemReason = "CachesNotSynced"
+"""Deletions that no user requested wait until the engine has seen all objects of both clusters. Remedy: wait; if it
+stays, look for rights that are missing: `tensile doctor`."""
+HOLDS: ProblemReason = "DeletionLimitExceeded"
+"""More deletions that no user requested are due than `guard` allows, so they wait. Remedy: see [held
+deletions](../howto/held-deletions.md)."""
 _FORCE = "if they are right, run: tensile apply --force"
 
 _NAMED = 3

@@ -15,7 +15,7 @@ from weakref import WeakSet
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
 from tensile.kube.cluster import Cluster
 from tensile.kube.store import Cache, Delta, changed_facts
-from tensile.names import REPLACES, UPPER_UID
+from tensile.names import REPLACES, UPPER_UID, ProblemReason
 from tensile.objects import EVENT, UPPER, Manifest, annotations
 from tensile.reconcile.adoption import claim, conflict
 from tensile.reconcile.apply import carry_out, is_there, reread, taken
@@ -37,6 +37,12 @@ from tensile.reconcile.token_requests import granted
 from tensile.reconcile.workqueue import Work, WorkQueue
 from tensile.reconcile.world import Key, Problem, World
 
+DENIED: ProblemReason = "Denied"
+"""A cluster refuses a request without a reason of its own; the message has its words. Remedy: change what the
+cluster objects to."""
+NOT_FOUND: ProblemReason = "NotFound"
+"""A cluster does not have what a request names, such as a subresource. Remedy: see the message; an apiserver that is
+too old lacks it ([versions](../versions.md))."""
 _GATHER = 0.05
 """Seconds in which several caches that become synced cause one reconciliation of all keys."""
 
@@ -351,7 +357,7 @@ class Loop:
                 # invalid field.
                 return await self._look_afresh(key, step, error, cluster)
             case Denied() | NotFound():
-                return self._refused(key, step, Problem(error.reason or "Denied", error.message))
+                return self._refused(key, step, Problem(error.reason or DENIED, error.message))
             case _ if is_answer(error):
                 return self._put_off(key, step, error)
             case _:
@@ -374,7 +380,7 @@ class Loop:
         cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower, key.rule)
         await reread(step, cluster, cache)
         if isinstance(error, NotFound) and step.independent and is_there(step, cache):
-            return self._refused(key, step, Problem("NotFound", f"{step.subresource}: {error.message}"))
+            return self._refused(key, step, Problem(NOT_FOUND, f"{step.subresource}: {error.message}"))
         return self._rest(key, step)
 
     def _put_off(self, key: Key, step: Step, error: ClusterError) -> float:

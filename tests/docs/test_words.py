@@ -8,13 +8,13 @@ from pathlib import Path
 from types import ModuleType
 
 import commandspage
+import conditionspage
 import pytest
 import topologypage
 import yaml
 from commandspage import EXITS, commands, options
 from fences import DIRECTIVES, OF_SH, ROOT, Fence, anchors, calls, fences, inline, is_object, is_topology, links, pages
 
-from tensile.engine.metrics import FAMILIES, MetricFamily
 from tensile.names import PREFIX
 from tensile.sandbox import apiserver
 from tensile.topology import TopologyErrors, parse
@@ -54,22 +54,6 @@ def test_modules_that_are_named_are_there(page: str) -> None:
     named = re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py|(?:[a-z]+/)+)`", read(page))
     places = [ROOT, ROOT / "tensile", ROOT / "tests" / "docs"]
     assert [name for name in named if not any((at / name).exists() for at in places)] == []
-
-
-def test_every_metric_of_the_engine_is_told() -> None:
-    """With its labels and meaning, as they are; and none that there is no more."""
-    told = [
-        line
-        for line in read("docs/metrics.md").splitlines()
-        if line.startswith(("| `tensile_", "| `workqueue_", "| `leader_"))
-    ]
-    assert sorted(told) == sorted(map(metric_row, FAMILIES))
-
-
-def metric_row(family: MetricFamily) -> str:
-    """Write what the table says of one."""
-    labels = ", ".join(f"`{label}`" for label in family.labels)
-    return f"| `{family.name}` | {labels}{' ' if labels else ''}| {family.meaning} |"
 
 
 def test_the_architecture_names_every_folder() -> None:
@@ -172,9 +156,9 @@ def test_fields_of_the_topology_that_are_named_exist() -> None:
     assert {one for one in words if one.partition(".")[0] in sections and one not in known} == set()
 
 
-@pytest.mark.parametrize("module", [topologypage, commandspage], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [topologypage, commandspage, conditionspage], ids=lambda module: module.__name__)
 def test_references_are_as_they_would_be_made_now(module: ModuleType) -> None:
-    """They are made from the models and from the program's help, so a change of those is a change there."""
+    """They are made from the models, the program's help and the code, so a change of those is a change there."""
     text = module.DOCUMENT.read_text()
     assert module.rewritten(text) == text
 

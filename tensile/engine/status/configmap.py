@@ -20,12 +20,20 @@ from tensile.engine.status.report import ACCEPTED, LOWERS, REJECTED, TOPOLOGY, E
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, TensileError
 from tensile.kube.cluster import Cluster, Patch
 from tensile.kube.store import Cache
-from tensile.names import STATUS_SUFFIX, UPPER_UID, Owner, owner_of
+from tensile.names import STATUS_SUFFIX, UPPER_UID, EventReason, Owner, owner_of
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_read, moment_of
 from tensile.reconcile.desired import EmitEvent
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.plan import event
 
+TOPOLOGY_ACCEPTED: EventReason = "TopologyAccepted"
+"""On the topology's ConfigMap: its text is in force. Remedy: nothing."""
+TOPOLOGY_REJECTED: EventReason = "TopologyRejected"
+"""On the topology's ConfigMap: its text has errors, and the last good one stays in force. Remedy: correct the errors
+in the message."""
+STATUS_NAME_CONFLICT: EventReason = "StatusNameConflict"
+"""On the topology's ConfigMap: the ConfigMap for its status exists and is not the engine's. Remedy: rename or delete
+that ConfigMap."""
 SELDOM = 5.0
 """Seconds between two checks of the lowers."""
 OFTEN = 1.0
@@ -206,7 +214,7 @@ class StatusWriter:
             return False
         except NameTaken as error:
             if self._complain(what, error):
-                self._say(EmitEvent(_ref(self._place), self._uid, "StatusNameConflict", str(error)))
+                self._say(EmitEvent(_ref(self._place), self._uid, STATUS_NAME_CONFLICT, str(error)))
         else:
             self._troubles.pop(what, None)
         return True
@@ -283,7 +291,7 @@ def _told(reading: TopologyUpdate, place: ConfigMapKey, meanwhile: str) -> EmitE
     about, text = _ref(place), reading.text
     if reading.error is not None:
         return EmitEvent(
-            about, text.uid, "TopologyRejected", f"{meanwhile} (resourceVersion {text.version}): {reading.error}"
+            about, text.uid, TOPOLOGY_REJECTED, f"{meanwhile} (resourceVersion {text.version}): {reading.error}"
         )
     words = f"in force: resourceVersion {text.version}, sha256 {text.sha256}"
-    return EmitEvent(about, text.uid, "TopologyAccepted", words, warning=False)
+    return EmitEvent(about, text.uid, TOPOLOGY_ACCEPTED, words, warning=False)

@@ -13,7 +13,16 @@ from typing import Any
 from tensile.kubelet.node.capacity import NodeOffer, capacity, declared_features
 from tensile.kubelet.pods.conditions import replacing
 from tensile.kubelet.pods.orphans import PodOrphanRule
-from tensile.names import DELETIONS_BLOCKED, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, NOWHERE, STORE_RESTORED
+from tensile.names import (
+    DELETIONS_BLOCKED,
+    IN_TOPOLOGY,
+    LOWER_REACHABLE,
+    LOWER_SCHEDULABLE,
+    NOWHERE,
+    STORE_RESTORED,
+    ConditionReason,
+    ConditionType,
+)
 from tensile.objects import Manifest, moment_of, timestamp
 from tensile.reconcile import watches
 from tensile.reconcile.desired import Absent, Patched, Rule, VerifyAbsent
@@ -28,9 +37,52 @@ _SHOWN_FROM = 0.05
 """A plan shows a change of advertised capacity from this share on."""
 _NAMED = 3
 """Maximum number of different kernels or runtimes that the virtual node lists, so that a person can read the line."""
-WRONG_CLUSTER = "WrongCluster"
-DUPLICATE_CLUSTER = "DuplicateCluster"
-RESPONSE_TOO_LARGE = "ResponseTooLarge"
+NODE_READY: ConditionType = "Ready"
+"""On a node: True while the engine runs, whatever the state of the lower cluster; Unknown once no engine renews the
+node's Lease. Remedy: while it is not True, start the engine."""
+MEMORY_PRESSURE: ConditionType = "MemoryPressure"
+"""On a node: always False, since a virtual node does not track it. Remedy: nothing."""
+DISK_PRESSURE: ConditionType = "DiskPressure"
+"""On a node: always False, since a virtual node does not track it. Remedy: nothing."""
+PID_PRESSURE: ConditionType = "PIDPressure"
+"""On a node: always False, since a virtual node does not track it. Remedy: nothing."""
+KUBELET_READY: ConditionReason = "KubeletReady"
+"""`Ready`: the engine runs. Remedy: nothing."""
+SUFFICIENT_MEMORY: ConditionReason = "KubeletHasSufficientMemory"
+"""`MemoryPressure`: not tracked. Remedy: look at the nodes of the lower cluster."""
+NO_DISK_PRESSURE: ConditionReason = "KubeletHasNoDiskPressure"
+"""`DiskPressure`: not tracked. Remedy: look at the nodes of the lower cluster."""
+SUFFICIENT_PID: ConditionReason = "KubeletHasSufficientPID"
+"""`PIDPressure`: not tracked. Remedy: look at the nodes of the lower cluster."""
+CLUSTER_REACHABLE: ConditionReason = "ClusterReachable"
+"""`LowerReachable`: the lower cluster answers. Remedy: nothing."""
+CLUSTER_UNREACHABLE: ConditionReason = "ClusterUnreachable"
+"""`LowerReachable`: the lower cluster does not answer, or refuses the credential. Remedy: run `tensile doctor`, and
+see the message."""
+WRONG_CLUSTER: ConditionReason = "WrongCluster"
+"""`LowerReachable`: another cluster than before answers at the address, so the engine leaves it alone. Remedy:
+correct the kubeconfig."""
+DUPLICATE_CLUSTER: ConditionReason = "DuplicateCluster"
+"""`LowerReachable`: the cluster is the upper cluster or that of another lower. Remedy: correct the kubeconfig, or
+remove one of the two."""
+RESPONSE_TOO_LARGE: ConditionReason = "ResponseTooLarge"
+"""`LowerReachable`: the lower cluster sends a larger response than the engine accepts. Remedy: find in the message
+what is too large, and delete it or split it."""
+NODES_READY: ConditionReason = "NodesReady"
+"""`LowerSchedulable`: the lower cluster has a ready node. Remedy: nothing."""
+NO_READY_NODES: ConditionReason = "NoReadyNodes"
+"""`LowerSchedulable`: no node of the lower cluster is ready and schedulable, so the node takes no new pods. Remedy:
+repair or uncordon a node there."""
+FORBIDDEN: ConditionReason = "Forbidden"
+"""`LowerSchedulable`: the lower cluster denies the engine a right that it needs; the message names it. Remedy: grant
+the right ([rights](../doctor.md))."""
+DECLARED: ConditionReason = "Declared"
+"""`InTopology`: the topology has the lower cluster. Remedy: nothing."""
+REMOVED: ConditionReason = "Removed"
+"""`InTopology`: the lower cluster was removed while pods are bound to its node, so they run on and none is added.
+Remedy: delete the pods, or put it back with `maintenance: drain`."""
+NO_DELETIONS_BLOCKED: ConditionReason = "NoDeletionsBlocked"
+"""`DeletionsBlocked`: the guard blocks nothing. Remedy: nothing."""
 _COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", "declaredFeatures")
 
 RULES: tuple[Rule, ...] = (PodOrphanRule(), *orphans.RULES)
@@ -173,32 +225,32 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
     held = held_back(seen, lower, world)
     what = f"lower cluster {lower.name}"
     return [
-        ("Ready", True, "KubeletReady", "the engine runs"),
+        (NODE_READY, True, KUBELET_READY, "the engine runs"),
         (
-            "MemoryPressure",
+            MEMORY_PRESSURE,
             False,
-            "KubeletHasSufficientMemory",
+            SUFFICIENT_MEMORY,
             "not tracked on virtual nodes; see the lower cluster's nodes",
         ),
         (
-            "DiskPressure",
+            DISK_PRESSURE,
             False,
-            "KubeletHasNoDiskPressure",
+            NO_DISK_PRESSURE,
             "not tracked on virtual nodes; see the lower cluster's nodes",
         ),
         (
-            "PIDPressure",
+            PID_PRESSURE,
             False,
-            "KubeletHasSufficientPID",
+            SUFFICIENT_PID,
             "not tracked on virtual nodes; see the lower cluster's nodes",
         ),
         (LOWER_REACHABLE, reachable, _reach(lower, reachable=reachable), _trouble(lower) or what),
         (LOWER_SCHEDULABLE, schedulable, *_room(lower, schedulable=schedulable)),
-        (IN_TOPOLOGY, lower.in_topology, "Declared" if lower.in_topology else "Removed", _why(lower)),
+        (IN_TOPOLOGY, lower.in_topology, DECLARED if lower.in_topology else REMOVED, _why(lower)),
         (
             DELETIONS_BLOCKED,
             held is not None,
-            held.reason if held else "NoDeletionsBlocked",
+            held.reason if held else NO_DELETIONS_BLOCKED,
             held.message if held else "",
         ),
     ]
@@ -207,8 +259,8 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
 def _room(lower: LowerWorld, *, schedulable: bool) -> tuple[str, str]:
     """Return the reason and the message for why pods can or cannot start in the lower cluster."""
     if lower.is_withheld:
-        return "Forbidden", lower.denied
-    return "NodesReady" if schedulable else "NoReadyNodes", f"lower cluster {lower.name}"
+        return FORBIDDEN, lower.denied
+    return NODES_READY if schedulable else NO_READY_NODES, f"lower cluster {lower.name}"
 
 
 def _reach(lower: LowerWorld, *, reachable: bool) -> str:
@@ -217,7 +269,7 @@ def _reach(lower: LowerWorld, *, reachable: bool) -> str:
         return DUPLICATE_CLUSTER if lower.is_shared else WRONG_CLUSTER
     if lower.is_excessive:
         return RESPONSE_TOO_LARGE
-    return "ClusterReachable" if reachable else "ClusterUnreachable"
+    return CLUSTER_REACHABLE if reachable else CLUSTER_UNREACHABLE
 
 
 def _said_by_type(seen: Manifest) -> dict[str, Any]:

@@ -13,27 +13,54 @@ beside a new one and be refused.
 from collections.abc import Container, Mapping
 from typing import Any
 
-from tensile.names import LOWER_SCHEDULED, MIRRORED
+from tensile.names import LOWER_SCHEDULED, MIRRORED, ConditionReason, ConditionType
 from tensile.objects import Manifest, deleted_at, timestamp
 from tensile.reconcile.pods.index import TERMINAL, PodView, view_of
 
-READY = "Ready"
-CONTAINERS_READY = "ContainersReady"
-SCHEDULED = "PodScheduled"
-READY_TO_START = "PodReadyToStartContainers"
-DISRUPTION = "DisruptionTarget"
-POD_DELETED = "LowerPodDeleted"
+READY: ConditionType = "Ready"
+"""On a pod: whether it is ready in the lower cluster, the lower cluster answers, and the readiness gates of the
+upper pod are true. Remedy: while it is False, look up the reason, and debug the pod as any other."""
+CONTAINERS_READY: ConditionType = "ContainersReady"
+"""On a pod: as in the lower cluster; False while that does not answer. Remedy: as for `Ready`."""
+SCHEDULED: ConditionType = "PodScheduled"
+"""On a pod: as the upper scheduler wrote it; the engine writes True on a pod that was created with a node. Remedy:
+while it is False, see [a pod that is Pending](../howto/pending-pod.md)."""
+READY_TO_START: ConditionType = "PodReadyToStartContainers"
+"""On a pod: as in the lower cluster; False while there is no lower pod. Remedy: nothing."""
+DISRUPTION: ConditionType = "DisruptionTarget"
+"""On a pod: as in the lower cluster; also True when the lower pod was deleted there, or the engine evicts or
+preempts the pod. Remedy: look up the reason."""
+INITIALIZED: ConditionType = "Initialized"
+"""On a pod: as in the lower cluster. Remedy: nothing."""
+RESIZE_PENDING: ConditionType = "PodResizePending"
+"""On a pod: as in the lower cluster. Remedy: see its message: the node there has no room for the new resources now,
+or ever."""
+RESIZE_IN_PROGRESS: ConditionType = "PodResizeInProgress"
+"""On a pod: as in the lower cluster. Remedy: nothing."""
+ALL_RESTARTING: ConditionType = "AllContainersRestarting"
+"""On a pod: as in the lower cluster. Remedy: nothing."""
+POD_DELETED: ConditionReason = "LowerPodDeleted"
+"""`Ready`, `DisruptionTarget`: somebody else than the engine deletes the lower pod. Remedy: find out who did it from
+the audit log of the lower cluster; a controller replaces the pod."""
+POD_COMPLETED: ConditionReason = "PodCompleted"
+"""`Ready`, `ContainersReady`: the pod has succeeded. Remedy: nothing."""
+POD_FAILED: ConditionReason = "PodFailed"
+"""`Ready`, `ContainersReady`: the pod has failed or was deleted. Remedy: as with any pod: `kubectl logs`, `kubectl
+describe pod`."""
+GATES_NOT_READY: ConditionReason = "ReadinessGatesNotReady"
+"""`Ready`: a readiness gate of the upper pod is not True. Remedy: see the controller that sets the condition in the
+message."""
 _KUBELETS = (
     READY_TO_START,
-    "Initialized",
+    INITIALIZED,
     READY,
     CONTAINERS_READY,
-    "PodResizePending",
-    "PodResizeInProgress",
-    "AllContainersRestarting",
+    RESIZE_PENDING,
+    RESIZE_IN_PROGRESS,
+    ALL_RESTARTING,
 )
 """The types that a kubelet writes, in its order, in which people read them."""
-_TERMINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
+_TERMINAL_REASONS = {"Succeeded": POD_COMPLETED, "Failed": POD_FAILED}
 _DELETED_BELOW = "the pod's counterpart in the lower cluster is being deleted there"
 
 _MERGED_LISTS = frozenset({"podIPs", "hostIPs", "addresses"})
@@ -57,7 +84,7 @@ def conditions_of(pod: Manifest) -> Conditions:
 
 def unplaced(pod: Manifest, reasons: Container[str]) -> Manifest | None:
     """Return the condition by which a scheduler found no node for a pod, for one of these reasons; else None."""
-    said = conditions_of(pod).get("PodScheduled") or {}
+    said = conditions_of(pod).get(SCHEDULED) or {}
     return said if said.get("status") == "False" and said.get("reason") in reasons else None
 
 
@@ -206,7 +233,7 @@ def _gated(upper: PodView, base: Manifest) -> Manifest:
     if not closed:
         return base | _since(above, "True", latest)
     message = ", ".join(f'readiness gate "{kind}" is not "True"' for kind in closed)
-    made = {"type": READY, "status": "False", "reason": "ReadinessGatesNotReady", "message": message}
+    made = {"type": READY, "status": "False", "reason": GATES_NOT_READY, "message": message}
     numbered = {"observedGeneration": base["observedGeneration"]} if "observedGeneration" in base else {}
     return made | numbered | _since(above, "False", latest)
 

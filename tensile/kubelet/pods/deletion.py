@@ -16,14 +16,16 @@ import orjson
 
 from tensile.kube.store import Entry
 from tensile.kubelet.pods.status import ending, evicted, status_write, upper_status
-from tensile.names import UNREACHABLE_TAINT
+from tensile.names import UNREACHABLE_TAINT, EventReason
 from tensile.objects import Manifest, Ref, controller_of, metadata, moment_of, timestamp, tolerates
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Wanted
 from tensile.reconcile.ownership import upper_uid_of
 from tensile.reconcile.pods.index import PodView, view_of
 from tensile.reconcile.world import LowerWorld, World
 
-EVICTED = "EvictedFromUnreachable"
+EVICTED: EventReason = "EvictedFromUnreachable"
+"""On a pod: it is deleted because its lower cluster has not answered for longer than `unreachable.evictAfter`.
+Remedy: bring the cluster back; a controller replaces the pod."""
 TAINT = {"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}
 """The taint of a node whose lower cluster is unreachable: a pod that tolerates it would come back to that node."""
 _SOONEST = 1.0

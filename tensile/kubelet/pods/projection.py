@@ -28,6 +28,7 @@ from tensile.names import (
     VIRTUAL_POD,
     WRITTEN_IMAGES,
     WRITTEN_KEYS,
+    EventReason,
 )
 from tensile.objects import Manifest, annotations, controller_of, labels, uid
 from tensile.reconcile.pods.cluster_selector import cluster_selector_flaw
@@ -52,6 +53,14 @@ _UPPER_ANNOTATIONS = frozenset(
 )
 _CONFIG_SOURCES = "kubernetes.io/config."
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+PRIORITY_DROPPED: EventReason = "PriorityClassDropped"
+"""On a pod: the lower cluster does not have its priority class, so it runs there with the default priority. Remedy:
+create the PriorityClass there."""
+INVALID_SELECTOR: EventReason = "InvalidClusterSelector"
+"""On a pod: annotation `clusterSelector` is not what the webhook writes, so the pod's own selectors are used.
+Remedy: remove the annotation, and have the webhook write it."""
+RESOURCE_CLAIMS: EventReason = "ResourceClaimsNotMirrored"
+"""On a pod: it uses ResourceClaims, which are not mirrored. Remedy: create them in the lower cluster."""
 _PRIORITY_DROPPED = (
     "priority class {name!r} has no counterpart in the lower cluster: the pod runs there with the default priority"
 )
@@ -131,11 +140,11 @@ def notes(upper_pod: Manifest, place: LowerContext) -> list[PodNote]:
     found = []
     name = spec.get("priorityClassName")
     if name and name not in place.priority_classes:
-        found.append(PodNote("PriorityClassDropped", _PRIORITY_DROPPED.format(name=name)))
+        found.append(PodNote(PRIORITY_DROPPED, _PRIORITY_DROPPED.format(name=name)))
     if flaw := cluster_selector_flaw(upper_pod):
-        found.append(PodNote("InvalidClusterSelector", _SELECTOR_INVALID.format(flaw=flaw)))
+        found.append(PodNote(INVALID_SELECTOR, _SELECTOR_INVALID.format(flaw=flaw)))
     if spec.get("resourceClaims"):
-        found.append(PodNote("ResourceClaimsNotMirrored", _CLAIMS_NOT_MIRRORED))
+        found.append(PodNote(RESOURCE_CLAIMS, _CLAIMS_NOT_MIRRORED))
     return found
 
 

@@ -16,7 +16,7 @@ from tensile.kubelet.pods.deletion import delete_lower, has_run, last_known_stat
 from tensile.kubelet.pods.orphans import is_doubtful
 from tensile.kubelet.pods.status import forgotten, status_write
 from tensile.kubelet.pods.sync import create, out_of_reach, report_blocked, sync
-from tensile.names import MIRRORED, STORE_RESTORED, VIRTUAL_POD
+from tensile.names import LOWER_UNREACHABLE, MIRRORED, NAMESPACE_EXCLUDED, STORE_RESTORED, VIRTUAL_POD, ProblemReason
 from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, metadata, timestamp
 from tensile.reconcile import copies
 from tensile.reconcile.adoption import REASON as NOT_OURS
@@ -43,6 +43,18 @@ UNREACHABLE_AFTER = 40.0
 """Seconds without an answer after which pods are no longer reported ready, as Kubernetes does for a node."""
 _SOON = 1.5
 """Seconds until the next check whether all lowers have listed their pods: more than what `plan` waits for."""
+DAEMON_SET_NOT_MIRRORED: ProblemReason = "DaemonSetNotMirrored"
+"""The pod is of a DaemonSet, which is not mirrored unless its author asks for it. Remedy: nothing, or label the pods
+`virtual-pod: "true"`."""
+NOT_IN_TOPOLOGY: ProblemReason = "NotInTopology"
+"""The lower cluster was removed from the topology, and takes no new pods. Remedy: put it back, or delete the pod."""
+PREDECESSOR_TERMINATING: ProblemReason = "PredecessorTerminating"
+"""An older pod of that name is still terminating in the lower cluster. Remedy: wait; if it stays, look at its
+finalizers there."""
+PREDECESSOR_UNREACHABLE: ProblemReason = "PredecessorUnreachable"
+"""An older pod of that name may still run in a lower cluster that does not answer. Remedy: bring that cluster back."""
+PREDECESSOR_RUNNING: ProblemReason = "PredecessorRunning"
+"""An older pod of that name still runs in another lower cluster. Remedy: wait; if it stays, delete it there."""
 _RENAMING = frozenset({"ReplicaSet", "ReplicationController", "Job", "DaemonSet"})
 """Controllers that give each pod a random name: no other pod of that name exists anywhere."""
 _BRIEFLY = 5.0
@@ -114,10 +126,10 @@ def excluded(upper_pod: Manifest, namespaces: Collection[str]) -> Problem | None
     """
     namespace = metadata(upper_pod)["namespace"]
     if namespace in namespaces:
-        return Problem("NamespaceExcluded", f"pods of namespace {namespace} are not mirrored (excludeNamespaces)")
+        return Problem(NAMESPACE_EXCLUDED, f"pods of namespace {namespace} are not mirrored (excludeNamespaces)")
     if is_daemon(upper_pod):
         return Problem(
-            "DaemonSetNotMirrored", f'pods of DaemonSets are mirrored only with the label {VIRTUAL_POD}: "true"'
+            DAEMON_SET_NOT_MIRRORED, f'pods of DaemonSets are mirrored only with the label {VIRTUAL_POD}: "true"'
         )
     return None
 
@@ -228,9 +240,9 @@ def _objection(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
         return objection
     if not lower.in_topology:
         gone = f"lower cluster {lower.name} was removed from the topology: it takes no new pods"
-        return Problem("NotInTopology", gone)
+        return Problem(NOT_IN_TOPOLOGY, gone)
     if lower.unreachable_seconds > UNREACHABLE_AFTER:
-        return Problem("LowerUnreachable", f"lower cluster {lower.name} does not answer")
+        return Problem(LOWER_UNREACHABLE, f"lower cluster {lower.name} does not answer")
     return None
 
 
@@ -261,7 +273,7 @@ def _place_taken(key: Key, below: Entry, bound: BoundPod, world: World) -> Decis
     if upper.facts.terminal or any(isinstance(one, VerifyAbsent) for one in ends):
         return Decision(ends)
     words = f"{where} of an earlier pod of this name has to end first"
-    waits = Problem("PredecessorTerminating", f"{words}; if it does not, look at its finalizers there")
+    waits = Problem(PREDECESSOR_TERMINATING, f"{words}; if it does not, look at its finalizers there")
     problem = _objection(upper, lower, world) or waits
     return Decision(ends + report_blocked(view_of(upper.manifest()), problem, world.now).wanted, problem=problem)
 
@@ -319,13 +331,13 @@ def _unfinished(key: Key, upper: Entry, other: LowerWorld, world: World) -> Prob
     """Return the problem that an earlier pod of that name runs, or may run, in another lower cluster."""
     if other.unreachable_seconds > UNREACHABLE_AFTER:
         unknown = f"an older pod of this name may still run in lower cluster {other.name}, which does not answer"
-        return Problem("PredecessorUnreachable", unknown)
+        return Problem(PREDECESSOR_UNREACHABLE, unknown)
     where = f"pod {other.namespace(key.namespace)}/{key.name} in lower cluster {other.name}"
     earlier = copies.existing_copy(upper, other)
     if earlier is not None and is_doubtful(earlier, upper, other, world):
         return _held(where)
     advice = f"if it does not, delete it there, or remove {other.name} from the topology"
-    return Problem("PredecessorRunning", f"{where} of an earlier pod of this name has to end first; {advice}")
+    return Problem(PREDECESSOR_RUNNING, f"{where} of an earlier pod of this name has to end first; {advice}")
 
 
 def _forgotten(upper: Entry, ref: Ref, lower: LowerWorld, world: World) -> Decision:

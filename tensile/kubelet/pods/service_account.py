@@ -19,7 +19,7 @@ from tensile.reconcile import ownership
 from tensile.reconcile.ownership import marks_of
 from tensile.reconcile.pods.references import Reference, is_token_volume
 from tensile.reconcile.rules import claim_rule, config, namespaces, service_accounts
-from tensile.reconcile.rules.claims import foreign_source
+from tensile.reconcile.rules.claims import CLAIM_NOT_MIRRORED, foreign_source
 from tensile.reconcile.world import Key, LowerWorld, Problem, UpperServer, World
 
 PUBLISHED_CA = "kube-root-ca.crt"
@@ -298,5 +298,5 @@ def refused(upper_pod: Manifest) -> Problem | None:
         template = (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}
         source = foreign_source(template.get("spec") or {})
         if source:
-            return Problem("ClaimNotMirrored", f"volume {volume['name']} is to be filled from {source}")
+            return Problem(CLAIM_NOT_MIRRORED, f"volume {volume['name']} is to be filled from {source}")
     return None

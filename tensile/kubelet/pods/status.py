@@ -15,6 +15,7 @@ from tensile.kube.cluster import Patch
 from tensile.kubelet.pods.conditions import (
     CONTAINERS_READY,
     DISRUPTION,
+    POD_FAILED,
     READY,
     READY_TO_START,
     SCHEDULED,
@@ -25,7 +26,7 @@ from tensile.kubelet.pods.conditions import (
     status_patch,
 )
 from tensile.kubelet.pods.fields import STATUS, FieldVerdict, with_verdict
-from tensile.names import LOWER_SCHEDULED, MIRRORED, STORE_RESTORED, SYNCED
+from tensile.names import LOWER_SCHEDULED, LOWER_UNREACHABLE, MIRRORED, STORE_RESTORED, SYNCED, ConditionReason
 from tensile.objects import Manifest
 from tensile.reconcile.desired import Patched
 from tensile.reconcile.pods.index import TERMINAL, PodView
@@ -44,8 +45,12 @@ _KILLED = 137
 _RESTART_ALL = "RestartAllContainers"
 _COPIED = with_verdict(STATUS, FieldVerdict.KEEP)
 _NOT_SEEN_ENDING = "the pod ended in the lower cluster before this container's end was reported"
-LOWER_POD_LOST = "LowerPodLost"
-LOWER_UNREACHABLE = "LowerUnreachable"
+LOWER_POD_LOST: ConditionReason = "LowerPodLost"
+"""The pod is Failed and has `DisruptionTarget`: somebody else than the engine deleted the lower pod, and it is gone.
+Remedy: find out who did it from the audit log of the lower cluster; a controller replaces the pod."""
+STATUS_UNKNOWN: ConditionReason = "ContainerStatusUnknown"
+"""Of a terminated container: the pod ended before the end of this container was reported; the exit code is 137.
+Remedy: nothing."""
 _READINESS = (READY, CONTAINERS_READY)
 _LOST = "the pod's counterpart in the lower cluster was deleted there"
 _UNREACHABLE = "the lower cluster that runs the pod does not answer"
@@ -106,7 +111,7 @@ def _unready(upper: PodView, conditions: WantedConditions, kind: str, now: str) 
     for one in (conditions.get(kind), upper.conditions.get(kind)):
         if one is not None and one["status"] == "False":
             return one
-    return condition(upper, kind, "False", reason="PodFailed", message="", now=now)
+    return condition(upper, kind, "False", reason=POD_FAILED, message="", now=now)
 
 
 def _fields(upper: PodView, lower: PodView) -> dict[str, Any]:
@@ -235,7 +240,7 @@ def _ended(field: str, status: Manifest, message: str) -> Manifest:
     if "terminated" in state or (field != "containerStatuses" and "running" not in state):
         return status
     running = state.get("running") or {}
-    end = {"exitCode": _KILLED, "reason": "ContainerStatusUnknown", "message": message}
+    end = {"exitCode": _KILLED, "reason": STATUS_UNKNOWN, "message": message}
     times = {"startedAt": running.get("startedAt"), "containerID": status.get("containerID")}
     terminated = end | {name: value for name, value in times.items() if value}
     return {**status, "ready": False, "started": False, "state": {"terminated": terminated}}
@@ -262,7 +267,7 @@ def lost(upper: PodView, now: str) -> Manifest | None:
     """
     if upper.phase in TERMINAL or upper.meta.get("deletionTimestamp"):
         return None
-    conditions = {kind: condition(upper, kind, "False", reason="PodFailed", message="", now=now) for kind in _READINESS}
+    conditions = {kind: condition(upper, kind, "False", reason=POD_FAILED, message="", now=now) for kind in _READINESS}
     if not _is_true(upper, DISRUPTION):
         conditions[DISRUPTION] = condition(upper, DISRUPTION, "True", reason=LOWER_POD_LOST, message=_LOST, now=now)
     fields = {"phase": "Failed", "reason": LOWER_POD_LOST, "message": _LOST, "podIP": "", "podIPs": []}

@@ -21,7 +21,7 @@ from tensile.kubelet.pods.service_account import (
     secret_name,
     uses_tokens,
 )
-from tensile.names import TOKEN_POD, UPPER_UID, Owner
+from tensile.names import TOKEN_POD, UPPER_UID, Owner, ProblemReason
 from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, TokenRequest, TokenSecret, Wanted, Watch
 from tensile.reconcile.ownership import has_node, is_of, is_ours, others_wrote
@@ -34,6 +34,9 @@ RENEWED_AT = 0.8
 """The part of a token's lifetime after which it is renewed."""
 _SHORTEST = timedelta(minutes=1)
 """Minimum time between renewals, however short the lifetime that an apiserver grants."""
+UPPER_CA_NOT_FOUND: ProblemReason = "UpperCANotFound"
+"""With `serviceAccounts.identity: upper`: the namespace has no ConfigMap `kube-root-ca.crt` with the CA of the upper
+cluster. Remedy: wait for kube-controller-manager, which creates it in each namespace."""
 _API = "authentication.k8s.io/v1"
 
 
@@ -149,7 +152,7 @@ def _issued(pod: Manifest, held: _Held, lower: LowerWorld, world: World) -> Deci
         missing_one = (
             f"ConfigMap {meta['namespace']}/{PUBLISHED_CA} of the upper cluster, with its authority, is missing"
         )
-        return Decision(problem=Problem("UpperCANotFound", missing_one))
+        return Decision(problem=Problem(UPPER_CA_NOT_FOUND, missing_one))
     wanted, name = projected_tokens(pod["spec"]), secret_name(meta["uid"])
     ref = Ref(lower.name, SECRET, held.namespace, name)
     secret = next((one.manifest() for one in held.secrets if (one.namespace, one.name) == (ref.namespace, name)), None)

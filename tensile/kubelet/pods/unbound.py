@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry, Transformed, decoded
 from tensile.kubelet.pods.conditions import unplaced
+from tensile.names import EventReason
 from tensile.objects import POD, UPPER, Manifest, Ref, as_read, labels, metadata
 from tensile.reconcile.desired import Decision, EmitEvent, Patched, Wanted, Watch
 from tensile.reconcile.pods.cluster_selector import cluster_selector
@@ -28,7 +29,10 @@ from tensile.reconcile.pods.scheduling import (
 )
 from tensile.reconcile.world import WAITING, Key, World
 
-MISSED = "WebhookBypassed"
+MISSED: EventReason = "WebhookBypassed"
+"""On a Pending pod: it selects labels of lower nodes, and the webhook did not move the selector to an annotation.
+Remedy: enable the [webhook](../webhook.md) and create the pod again, or give the labels to the virtual nodes
+(`node.labels`)."""
 _NOTHING = Decision()
 _UNSCHEDULABLE = "Unschedulable"
 _MARK = f'"{_UNSCHEDULABLE}"'.encode()

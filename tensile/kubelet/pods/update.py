@@ -18,7 +18,7 @@ from tensile.kubelet.pods.fields import LISTS, digits, note_of_images, noted_ima
 from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.scheduling import lower_tolerations
 from tensile.kubelet.pods.service_account import debug_containers
-from tensile.names import SYNCED, WRITTEN_IMAGES
+from tensile.names import SYNCED, WRITTEN_IMAGES, EventReason, ProblemReason
 from tensile.objects import Manifest, Ref, metadata, timestamp
 from tensile.reconcile.desired import Patched
 from tensile.reconcile.ownership import others_wrote
@@ -28,10 +28,12 @@ from tensile.reconcile.world import Problem
 from tensile.resources import parse
 
 _AMOUNTS = ("requests", "limits")
-CHANGE_NOT_APPLIED = "ChangeNotApplied"
-"""The reason of the event about a change that is not applied."""
-MODIFIED_IN_LOWER = "ModifiedInLower"
-"""The reason of the condition and the event about changes that cannot be reverted."""
+CHANGE_NOT_APPLIED: EventReason = "ChangeNotApplied"
+"""On a pod: the lower cluster refuses a change of the pod; condition `tensile-kube.io/Synced` has the reason.
+Remedy: undo the change, or remove the cause that the message names."""
+MODIFIED_IN_LOWER: ProblemReason = "ModifiedInLower"
+"""Somebody else than the engine changed the lower pod in a way that Kubernetes does not let anybody revert. Remedy:
+delete the pod to have it created again as the upper cluster has it."""
 _RESIZE = "resize"
 _DEBUG = "ephemeralcontainers"
 _LONGEST = 1024

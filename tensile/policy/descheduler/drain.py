@@ -9,6 +9,7 @@ descheduler has found room for it, backed it up, and recorded that it leaves.
 from collections.abc import Iterator
 
 from tensile.kube.store import Delta, Entry
+from tensile.names import ProblemReason
 from tensile.objects import POD, UPPER, Ref, controller_of
 from tensile.policy.descheduler.records import told_lately
 from tensile.policy.descheduler.replacement import is_backed_up, successor_now
@@ -16,6 +17,9 @@ from tensile.reconcile.desired import Absent, Decision, Watch
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
+MANAGED_BY_DAEMON_SET: ProblemReason = "ManagedByDaemonSet"
+"""The drain waits for a pod of a DaemonSet that tolerates the node, and would come back to it. Remedy: change the
+node selection of the DaemonSet."""
 NAME = "drain"
 _NOTHING = Decision()
 
@@ -90,7 +94,7 @@ def kept(pod: Entry) -> Problem | None:
     """Return why a pod with a controller stays, None for one that goes."""
     if controller_of(pod.manifest()).get("kind") == "DaemonSet":
         return Problem(
-            "ManagedByDaemonSet",
+            MANAGED_BY_DAEMON_SET,
             "managed by a DaemonSet that tolerates this node; change the DaemonSet's node selection first",
         )
     return None

@@ -9,6 +9,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from tensile.kube.store import Entry
+from tensile.names import ProblemReason
 from tensile.objects import controller_of, metadata, moment_of
 from tensile.policy.descheduler.drain import is_bare, is_drained, is_emptied
 from tensile.policy.descheduler.in_progress import in_flight, left_by, settle
@@ -26,7 +27,9 @@ from tensile.policy.descheduler.replacement import (
 from tensile.policy.descheduler.targets import StuckPod, Targets, is_open, said_of, stuck_in
 from tensile.reconcile.world import LowerWorld, World
 
-DEADLOCK = "NoFeasibleCluster"
+DEADLOCK: ProblemReason = "NoFeasibleCluster"
+"""The descheduler does not move the pod, since it fits in no other lower cluster. Remedy: add nodes, or ask for
+less; `tensile simulate` shows what would help."""
 _NAMED = 5
 
 

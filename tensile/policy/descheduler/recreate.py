@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry
-from tensile.names import WITHDRAWN
+from tensile.names import WITHDRAWN, ProblemReason
 from tensile.objects import POD, UPPER, Ref, as_read, metadata, timestamp
 from tensile.policy.descheduler.drain import is_drained, is_emptied
 from tensile.policy.descheduler.plan import candidates
@@ -22,7 +22,9 @@ from tensile.reconcile.copies import BoundPod, bound
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Patched, Present, Watch
 from tensile.reconcile.world import REMAKING, Key, Problem, World
 
-REFUSED = "RecreateFailed"
+REFUSED: ProblemReason = "RecreateFailed"
+"""On a Secret: the pod in it, which left its node, cannot be created again yet. Remedy: see the message; delete the
+Secret to give the pod up."""
 _LOOK = 30.0
 """Seconds between checks of a pod that has not left yet, or has a problem."""
 _SOON = 2.0

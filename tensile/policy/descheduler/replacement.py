@@ -25,10 +25,12 @@ from tensile.names import (
     DESCHEDULED,
     KEPT_OFF,
     KEPT_POD,
+    NAMESPACE_EXCLUDED,
     REPLACES,
     UNSCHEDULABLE_NODE,
     WITHDRAWN,
     Owner,
+    ProblemReason,
 )
 from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, labels, metadata, moment_of, uid
 from tensile.policy.webhook.admission import pinned
@@ -40,10 +42,21 @@ from tensile.reconcile.world import Problem, World
 
 BACKUP = "tensile-pod-"
 """The prefix of a backup's name, before the UID of its pod."""
-CLAIMED = Problem("UsesPersistentVolumeClaims", "not moved: its claims are bound to volumes of its lower cluster")
-_EXCLUDED = Problem("NamespaceExcluded", "not moved: pods of its namespace are not mirrored; delete it yourself")
-_STATIC = Problem("StaticPod", "not moved: static pod, cannot be recreated elsewhere; remove its file from the node")
-_NOT_ENABLED = Problem("NoController", "not moved: it has no controller; set descheduler.recreateBarePods to move it")
+USES_CLAIMS: ProblemReason = "UsesPersistentVolumeClaims"
+"""The descheduler does not move the pod, since its volumes are in its lower cluster. Remedy: make room in that
+cluster, or delete the pod and its claims."""
+STATIC_POD: ProblemReason = "StaticPod"
+"""The descheduler does not move a static pod. Remedy: remove its file from the node."""
+NO_CONTROLLER: ProblemReason = "NoController"
+"""The descheduler does not move the pod, since no controller would create it again. Remedy: set
+`descheduler.recreateBarePods`, or delete the pod yourself."""
+BACKUP_PENDING: ProblemReason = "BackupPending"
+"""The pod is not moved yet, since a Secret still holds the pod that it replaces. Remedy: wait; if it stays, see the
+Events of the Secret."""
+CLAIMED = Problem(USES_CLAIMS, "not moved: its claims are bound to volumes of its lower cluster")
+_EXCLUDED = Problem(NAMESPACE_EXCLUDED, "not moved: pods of its namespace are not mirrored; delete it yourself")
+_STATIC = Problem(STATIC_POD, "not moved: static pod, cannot be recreated elsewhere; remove its file from the node")
+_NOT_ENABLED = Problem(NO_CONTROLLER, "not moved: it has no controller; set descheduler.recreateBarePods to move it")
 _CONTENT = "pod.json"
 _MIRROR = "kubernetes.io/config.mirror"
 _KEPT_METADATA = ("name", "namespace", "finalizers", "ownerReferences")
@@ -255,7 +268,7 @@ def obstacle(pod: Entry, world: World) -> Problem | None:
         return _NOT_ENABLED
     before = annotations(manifest).get(REPLACES, "")
     if before and world.upper.secrets.get(pod.namespace, BACKUP + before) is not None:
-        return Problem("BackupPending", f"not moved yet: Secret {BACKUP}{before} still holds the pod that it replaces")
+        return Problem(BACKUP_PENDING, f"not moved yet: Secret {BACKUP}{before} still holds the pod that it replaces")
     return None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry
-from tensile.names import TRIED
+from tensile.names import TRIED, EventReason, ProblemReason
 from tensile.objects import POD, UPPER, Manifest, Ref, as_read
 from tensile.policy.descheduler.drain import is_drained
 from tensile.policy.descheduler.plan import (
@@ -42,6 +42,11 @@ from tensile.reconcile.desired import Absent, Decision, EmitEvent, Patched, PodM
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.topology.fields import write_duration
 
+RESCHEDULED: EventReason = "Rescheduled"
+"""On a pod: it is evicted, to be created again on another node. Remedy: nothing."""
+DRY_RUN: ProblemReason = "DryRun"
+"""The descheduler would evict the pods in the message, if `descheduler.dryRun` were false. Remedy: set it to false
+once you agree."""
 NAME = "descheduler"
 _SHORTEST = 2.0
 """Minimum seconds between two passes, however short the interval, and between checks for missing data."""
@@ -178,7 +183,7 @@ def _left(lower: LowerWorld, world: World) -> Iterator[EmitEvent]:
                 kept = kept if note.owner else f"the pod that is created in its place is {off}"
                 why = f"{lower.name} is drained" if is_drained(lower) else f"no node of {lower.name} takes it"
                 words = f"{why}: {kept}"
-                yield EmitEvent(_ref_of(upper.namespace, upper.name), upper.uid, "Rescheduled", words, warning=False)
+                yield EmitEvent(_ref_of(upper.namespace, upper.name), upper.uid, RESCHEDULED, words, warning=False)
 
 
 def _deadlocked(stays: list[Skip], lower: LowerWorld) -> Iterator[EmitEvent]:
@@ -201,7 +206,7 @@ def _kept(stays: list[Skip], lower: LowerWorld) -> Problem | None:
 def _rehearsed(moves: list[Move]) -> Problem | None:
     """Return the problem that lists the pods that would be evicted."""
     told = [f"{_name(move)}: from {move.source} to node {_where(move)}" for move in moves]
-    return Problem("DryRun", f"would be evicted: {listed(told)}") if told else None
+    return Problem(DRY_RUN, f"would be evicted: {listed(told)}") if told else None
 
 
 def _where(move: Move) -> str:

@@ -21,7 +21,8 @@ import structlog
 from tensile.errors import ClusterError, Conflict, NotFound
 from tensile.kube.cluster import Cluster, Patch, Selection
 from tensile.kube.limits import LogThrottle
-from tensile.names import COMPONENT
+from tensile.kubelet.pods.conditions import DISRUPTION
+from tensile.names import COMPONENT, ConditionReason, EventReason
 from tensile.objects import DISRUPTION_BUDGET, POD, UPPER, Manifest, Ref, as_read, metadata, timestamp, uid
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, UnschedulablePod, seeking
 from tensile.policy.extender.reservations import Nominee
@@ -42,6 +43,11 @@ from tensile.policy.placement.snapshot import Pod
 from tensile.reconcile.desired import EmitEvent
 from tensile.reconcile.plan import event
 
+PREEMPTED: EventReason = "Preempted"
+"""On a pod: it is deleted to make room for a pod of a higher priority, as kube-scheduler does. Remedy: nothing."""
+BY_SCHEDULER: ConditionReason = "PreemptionByScheduler"
+"""`DisruptionTarget`: the pod is deleted to make room for a pod of a higher priority, as kube-scheduler does.
+Remedy: nothing."""
 _FIELD = "NodeNameToMetaVictims"
 PATIENCE = 0.5
 """Seconds within which a scheduler that has found victims by itself calls the extender."""
@@ -270,7 +276,7 @@ class PreemptionController:
         except (NotFound, Conflict):
             return
         words = f"Preempted by pod {uid(pod)} on node {best.name}"
-        step = event(EmitEvent(ref, victim.pod.uid, "Preempted", words, warning=False), self._now())
+        step = event(EmitEvent(ref, victim.pod.uid, PREEMPTED, words, warning=False), self._now())
         try:
             await self._upper.create(step.ref, step.body or {})
         except ClusterError as error:
@@ -284,9 +290,9 @@ class PreemptionController:
 def _disrupted(victim: Resident, now: str) -> dict[str, Any]:
     """Return the patch that sets a victim's DisruptionTarget condition, with kube-scheduler's reason and message."""
     condition = {
-        "type": "DisruptionTarget",
+        "type": DISRUPTION,
         "status": "True",
-        "reason": "PreemptionByScheduler",
+        "reason": BY_SCHEDULER,
         "message": f"{COMPONENT}: preempting to accommodate a higher priority pod",
         "lastTransitionTime": now,
     }

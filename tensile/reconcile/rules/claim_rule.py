@@ -8,7 +8,7 @@ reclaim policy (`volumes.py` decides), or before it ever had a volume.
 from collections.abc import Iterable, Iterator
 
 from tensile.kube.store import Delta, Entry
-from tensile.names import LOWER, UPPER_UID, Owner
+from tensile.names import LOWER, LOWER_UNREACHABLE, NAMESPACE_EXCLUDED, UPPER_UID, Owner, ProblemReason
 from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations
 from tensile.reconcile.adoption import adopts, conflict
 from tensile.reconcile.adoption import claim as claim_to
@@ -30,17 +30,29 @@ _SPEC = (
     "volumeAttributesClassName",
     "volumeMode",
 )
+CLAIM_NOT_FOUND: ProblemReason = "PersistentVolumeClaimNotFound"
+"""A pod uses a claim that the upper cluster does not have. Remedy: create the claim."""
+CLAIM_IN_OTHER_CLUSTER: ProblemReason = "ClaimInOtherCluster"
+"""The volume of the claim is, or will be, in another lower cluster than the pod. Remedy: see
+[storage](../howto/storage.md#notes)."""
+CLAIM_RETAINED: ProblemReason = "ClaimRetained"
+"""A lower claim of that name holds the data of an earlier claim. Remedy: delete it there, or choose another name."""
+LOWER_CLAIM_LOST: ProblemReason = "LowerClaimLost"
+"""The lower claim is gone though the upper one was not deleted, and its data with it. Remedy: restore it, or delete
+the upper claim to begin with an empty volume."""
+LOWER_VOLUME_LOST: ProblemReason = "LowerVolumeLost"
+"""The lower claim has lost its volume, and the data. Remedy: restore the volume there, or delete the upper claim."""
 _DECIDED = frozenset(
     {
-        f"{CLAIM.name}NotFound",
-        "ClaimInOtherCluster",
-        "ClaimNotBound",
-        "ClaimNotMirrored",
-        "ClaimRetained",
-        "LowerClaimLost",
-        "LowerUnreachable",
-        "LowerVolumeLost",
-        "NamespaceExcluded",
+        CLAIM_NOT_FOUND,
+        CLAIM_IN_OTHER_CLUSTER,
+        claims.CLAIM_NOT_BOUND,
+        claims.CLAIM_NOT_MIRRORED,
+        CLAIM_RETAINED,
+        LOWER_CLAIM_LOST,
+        LOWER_UNREACHABLE,
+        LOWER_VOLUME_LOST,
+        NAMESPACE_EXCLUDED,
     }
 )
 """Problems that are found in each decision; any other is a cluster's answer to the last write."""
@@ -195,13 +207,13 @@ def _after(key: Key, claim: Entry, other: LowerWorld) -> Decision:
     where = f"claim {claim.namespace}/{claim.name} has to go in lower cluster {other.name} first"
     waits = (key_of(other.name, key.namespace, key.name),)
     if other.unreachable_seconds:
-        return Decision(depends_on=waits, problem=Problem("LowerUnreachable", f"{where}, which does not answer"))
+        return Decision(depends_on=waits, problem=Problem(LOWER_UNREACHABLE, f"{where}, which does not answer"))
     if claims.is_enabled(other):
         return Decision(depends_on=waits)
     ref = Ref(other.name, CLAIM, other.namespace(key.namespace), key.name)
     if other.more[CLAIM].get(ref.namespace, ref.name) is None:
         return Decision((VerifyAbsent(ref, claim.uid, "it was to be made there"),))
-    return Decision(problem=Problem("ClaimInOtherCluster", f"{where}, where PV is not among the controllers any more"))
+    return Decision(problem=Problem(CLAIM_IN_OTHER_CLUSTER, f"{where}, where PV is not among the controllers any more"))
 
 
 def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
@@ -218,11 +230,11 @@ def _unfilled(key: Key, claim: Manifest, lower: LowerWorld, world: World) -> Pro
     """Return why the copy cannot be filled from the claim's data source, None where it can or there is none."""
     where, foreign = f"claim {key.namespace}/{key.name}", claims.foreign_source(claim["spec"])
     if foreign:
-        return Problem("ClaimNotMirrored", f"{where} is to be filled from {foreign}")
+        return Problem(claims.CLAIM_NOT_MIRRORED, f"{where} is to be filled from {foreign}")
     for name in sorted(claims.source_claims(claim["spec"])):
         if not _is_there(world, lower, key.namespace, name):
             words = f"{where} is to be filled from claim {name}, which is not in lower cluster {lower.name}"
-            return Problem("ClaimNotMirrored", words)
+            return Problem(claims.CLAIM_NOT_MIRRORED, words)
     return None
 
 
@@ -231,7 +243,7 @@ def _not_mirrored(key: Key, lower: LowerWorld) -> Problem | None:
     if not lower.upper_pods.select("reference", (CLAIM.name, key.namespace, key.name)):
         return None
     words = f"claim {key.namespace}/{key.name}: lower cluster {lower.name} has no controller PV"
-    return Problem("ClaimNotMirrored", f"{words}: add it to controllers")
+    return Problem(claims.CLAIM_NOT_MIRRORED, f"{words}: add it to controllers")
 
 
 def _lost(copy: Entry | None, lower: LowerWorld) -> Problem | None:
@@ -239,7 +251,7 @@ def _lost(copy: Entry | None, lower: LowerWorld) -> Problem | None:
     if copy is None or not copy.facts.lost:
         return None
     words = f"claim {copy.namespace}/{copy.name} in lower cluster {lower.name} has lost its volume, and the data"
-    return Problem("LowerVolumeLost", words)
+    return Problem(LOWER_VOLUME_LOST, words)
 
 
 def _wanted(claim: Manifest, lower: LowerWorld, owner: Owner, *, grows: bool) -> Present:
@@ -277,7 +289,7 @@ def _vanished(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decisi
     lost = (
         f"claim {ref.namespace}/{ref.name} with the data is gone in lower cluster {lower.name}, or not marked as ours"
     )
-    problem = Problem("LowerClaimLost", f"{lost}; to begin anew with an empty volume, delete the claim above")
+    problem = Problem(LOWER_CLAIM_LOST, f"{lost}; to begin anew with an empty volume, delete the claim above")
     return _blocked(claim, problem, lower, world)
 
 
@@ -316,9 +328,9 @@ def _far(claim: Entry, lower: str) -> Problem | None:
     """Return the problem that a claim's volume is in another cluster; the chosen node may be none of ours."""
     where = f"claim {claim.namespace}/{claim.name}"
     if lower:
-        return Problem("ClaimInOtherCluster", f"{where} has its volume in lower cluster {lower}, not here")
+        return Problem(CLAIM_IN_OTHER_CLUSTER, f"{where} has its volume in lower cluster {lower}, not here")
     if claim.facts.selected:
-        return Problem("ClaimInOtherCluster", f"{where} gets its volume on node {claim.facts.selected}, not here")
+        return Problem(CLAIM_IN_OTHER_CLUSTER, f"{where} gets its volume on node {claim.facts.selected}, not here")
     return None
 
 
@@ -356,7 +368,7 @@ def _in_the_way(key: Key, claim: Entry, volume: str, world: World) -> Decision:
         return _told_here(key, claim, world)
     name = f"claim {lower.namespace(key.namespace)}/{key.name} in lower cluster {lower.name}"
     kept = f" for volume {volume}" if volume else ""
-    problem = Problem("ClaimRetained", f"{name} holds the data of an earlier claim{kept}; remove it there, or rename")
+    problem = Problem(CLAIM_RETAINED, f"{name} holds the data of an earlier claim{kept}; remove it there, or rename")
     return _blocked(claim, problem, lower, world)
 
 
@@ -364,7 +376,7 @@ def _needed(key: Key, world: World) -> Problem | None:
     """Return the problem that a claim does not exist, if a pod needs it."""
     pods = world.lowers[key.lower].upper_pods.select("reference", (CLAIM.name, key.namespace, key.name))
     words = f"{CLAIM.name} {key.namespace}/{key.name}: it does not exist"
-    return Problem(f"{CLAIM.name}NotFound", words) if pods else None
+    return Problem(CLAIM_NOT_FOUND, words) if pods else None
 
 
 def _is_there(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:

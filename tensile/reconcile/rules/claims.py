@@ -16,7 +16,16 @@ import orjson
 
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Entry, Transformed
-from tensile.names import LOWER, MIRRORED, PROVISIONER
+from tensile.names import (
+    LOWER,
+    LOWER_UNREACHABLE,
+    MIRRORED,
+    NAMESPACE_EXCLUDED,
+    PROVISIONER,
+    ConditionType,
+    EventReason,
+    ProblemReason,
+)
 from tensile.objects import (
     CLAIM,
     UPPER,
@@ -41,11 +50,25 @@ _PROVISIONERS = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubern
 _BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 _OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
 _FIELDS = ("dataSource", "dataSourceRef")
-PROVISIONING_FAILED = "ProvisioningFailed"
-"""The event reason that Kubernetes' provisioners use."""
+PROVISIONING_FAILED: EventReason = "ProvisioningFailed"
+"""On a claim: no volume can be created in the lower cluster of the chosen node, so the scheduler chooses again;
+Kubernetes' provisioners use the same reason. Remedy: see the message."""
+CLAIM_NOT_MIRRORED: ProblemReason = "ClaimNotMirrored"
+"""The claim cannot be copied: its class, data source or volume is not one that a lower cluster has, or PV is not
+among `controllers`. Remedy: see the message and [storage](../howto/storage.md)."""
+CLAIM_NOT_BOUND: ProblemReason = "ClaimNotBound"
+"""The claim asks for a volume that is not bound to it. Remedy: wait for the binding, or correct `spec.volumeName`."""
 _COPIED = ("capacity", "allocatedResources", "allocatedResourceStatuses")
 _FENCE = ("uid", "resourceVersion")
-_RESIZING = ("Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError")
+RESIZING: ConditionType = "Resizing"
+"""On a claim: as in the lower cluster. Remedy: nothing."""
+FILE_SYSTEM_RESIZE_PENDING: ConditionType = "FileSystemResizePending"
+"""On a claim: as in the lower cluster. Remedy: nothing."""
+CONTROLLER_RESIZE_ERROR: ConditionType = "ControllerResizeError"
+"""On a claim: as in the lower cluster. Remedy: see its message, and the storage driver there."""
+NODE_RESIZE_ERROR: ConditionType = "NodeResizeError"
+"""On a claim: as in the lower cluster. Remedy: see its message, and the storage driver there."""
+_RESIZING = (RESIZING, FILE_SYSTEM_RESIZE_PENDING, CONTROLLER_RESIZE_ERROR, NODE_RESIZE_ERROR)
 
 
 class ClaimFacts(msgspec.Struct, frozen=True, gc=False):
@@ -200,7 +223,7 @@ def home(claim: Entry, world: World) -> ClaimHome:
         return _of_volume(claim, world)
     if claim.namespace in world.topology.exclude_namespaces:
         words = f"claims of namespace {claim.namespace} are not mirrored (excludeNamespaces)"
-        return ClaimHome(problem=Problem("NamespaceExcluded", words))
+        return ClaimHome(problem=Problem(NAMESPACE_EXCLUDED, words))
     if held := _holder(claim, world):
         return ClaimHome(held)
     if is_selected(claim):
@@ -245,10 +268,10 @@ def _of_volume(claim: Entry, world: World) -> ClaimHome:
     where = f"claim {claim.namespace}/{claim.name}"
     if volume is None or volume.facts.owner != world.owner.mark:
         return ClaimHome(
-            problem=Problem("ClaimNotMirrored", f"{where} has volume {name}, which is in no lower cluster")
+            problem=Problem(CLAIM_NOT_MIRRORED, f"{where} has volume {name}, which is in no lower cluster")
         )
     if volume.facts.claim_uid != claim.uid:
-        return ClaimHome(problem=Problem("ClaimNotBound", f"{where} asks for volume {name}, which is not bound to it"))
+        return ClaimHome(problem=Problem(CLAIM_NOT_BOUND, f"{where} asks for volume {name}, which is not bound to it"))
     return ClaimHome(volume.facts.lower)
 
 
@@ -274,7 +297,7 @@ def _of_user(claim: Entry, world: World) -> ClaimHome:
 def _unknown(claim: Entry, lower: LowerWorld) -> Problem:
     """Return the problem that a claim may be in a lower that has not answered since the engine started."""
     where = f"claim {claim.namespace}/{claim.name}"
-    return Problem("LowerUnreachable", f"{where} may have its volume in lower cluster {lower.name}, which is silent")
+    return Problem(LOWER_UNREACHABLE, f"{where} may have its volume in lower cluster {lower.name}, which is silent")
 
 
 def _first(claim: Entry, lower: LowerWorld) -> ClaimHome:
@@ -284,7 +307,7 @@ def _first(claim: Entry, lower: LowerWorld) -> ClaimHome:
         return ClaimHome(lower.name) if is_enabled(lower) else ClaimHome()
     waits = f"claim {claim.namespace}/{claim.name} waits for a volume of {facts.provisioner}, which is in no lower"
     advice = f"list its class {facts.storage_class} in storageClasses to have it made in {lower.name}"
-    return ClaimHome(problem=Problem("ClaimNotMirrored", f"{waits} cluster; {advice}"))
+    return ClaimHome(problem=Problem(CLAIM_NOT_MIRRORED, f"{waits} cluster; {advice}"))
 
 
 def _age(pod: Entry) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from tensile.kube.store import Delta, Entry
-from tensile.names import NO_ORIGINAL
+from tensile.names import NO_ORIGINAL, ProblemReason
 from tensile.objects import CONFIG_MAP, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Manifest, Ref
 from tensile.reconcile.adoption import REASON
 from tensile.reconcile.copies import keeps, mirror_of
@@ -24,6 +24,17 @@ from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "dependency"
 KINDS = {CONFIG_MAP.name: CONFIG_MAP, SECRET.name: SECRET}
+CONFIG_MAP_NOT_FOUND: ProblemReason = "ConfigMapNotFound"
+"""A pod needs a ConfigMap that the upper cluster does not have. Remedy: create it in the namespace of the pod."""
+SECRET_NOT_FOUND: ProblemReason = "SecretNotFound"  # noqa: S105 - a reason
+"""A pod needs a Secret that the upper cluster does not have. Remedy: create it in the namespace of the pod."""
+SECRET_NOT_MIRRORED: ProblemReason = "SecretNotMirrored"  # noqa: S105 - a reason
+"""A pod needs a Secret that must not leave the upper cluster, such as a token of a service account. Remedy: see the
+message, and [identities](../identity.md)."""
+TOO_MANY_RESERVED: ProblemReason = "TooManyReservedNames"
+"""Pods of the namespace refer to too many optional ConfigMaps or Secrets that the upper cluster does not have.
+Remedy: create them, or remove the references."""
+_NOT_FOUND = {CONFIG_MAP.name: CONFIG_MAP_NOT_FOUND, SECRET.name: SECRET_NOT_FOUND}
 _SECTIONS = ("metadata.labels", "metadata.annotations", "data", "binaryData", "immutable")
 
 LIMIT = 1_000
@@ -104,7 +115,7 @@ def _present(pair: Pair, original: Entry) -> Decision:
     """Return the copy, unless the object must not leave the upper cluster."""
     refused = never_copied(original.manifest())
     if refused:
-        return _hold(pair, Decision(problem=_needed(pair, "SecretNotMirrored", refused)))
+        return _hold(pair, Decision(problem=_needed(pair, SECRET_NOT_MIRRORED, refused)))
     obstacle = pair.obstacle(_askers(pair))
     if obstacle is not None:
         return obstacle
@@ -131,7 +142,7 @@ def _missing(pair: Pair, need: Need) -> Decision:
     decision = follow_deletion(pair)
     if need is not Need.ASKED:
         return decision
-    problem = _needed(pair, f"{pair.ref.kind.name}NotFound", "it does not exist")
+    problem = _needed(pair, _NOT_FOUND[pair.ref.kind.name], "it does not exist")
     return _hold(pair, decision._replace(problem=problem))
 
 
@@ -170,9 +181,7 @@ def _hold(pair: Pair, decision: Decision) -> Decision:
         words = f"pods of it refer to more than {LIMIT} {ref.kind.name}s that the upper cluster does not have"
         advice = "make those, or take the optional references out"
         where = f"namespace {ref.namespace} of lower cluster {lower.name}"
-        return Decision(
-            problem=Problem("TooManyReservedNames", f"{where}: {words}: {advice}"), requeue_after=LOOK_AGAIN
-        )
+        return Decision(problem=Problem(TOO_MANY_RESERVED, f"{where}: {words}: {advice}"), requeue_after=LOOK_AGAIN)
     manifest: Manifest = {
         "apiVersion": ref.kind.api,
         "kind": ref.kind.name,

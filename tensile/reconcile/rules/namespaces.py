@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from tensile.kube.store import Delta, Entry, Transformed, decoded
-from tensile.names import OWNER, UPPER_NAMESPACE, UPPER_UID, owner_of
+from tensile.names import NAMESPACE_EXCLUDED, OWNER, UPPER_NAMESPACE, UPPER_UID, ProblemReason, owner_of
 from tensile.objects import NAMESPACE, Manifest, Ref, annotations, labels, metadata
 from tensile.reconcile.adoption import REASON, adopts, claim, conflict
 from tensile.reconcile.desired import Decision, Present, Watch
@@ -20,6 +20,9 @@ from tensile.reconcile.rules.claims import selected_in
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "namespace"
+TERMINATING: ProblemReason = "NamespaceTerminating"
+"""The lower namespace is being deleted, so nothing can be created in it. Remedy: wait; if it stays, look there for
+objects with finalizers."""
 _POD_SECURITY = "pod-security.kubernetes.io/"
 _NAME_LABEL = "kubernetes.io/metadata.name"
 """The apiserver sets this label on every namespace and credits its creator with it, so it is ours to keep."""
@@ -104,9 +107,7 @@ class NamespaceRule:
         if lower.is_own(key.name):
             return Decision(problem=_own(key, lower))
         if below is not None and below.facts.ending:
-            return Decision(
-                problem=Problem("NamespaceTerminating", f"namespace {name} is being deleted in {lower.name}")
-            )
+            return Decision(problem=Problem(TERMINATING, f"namespace {name} is being deleted in {lower.name}"))
         if below is not None and _is_only_used(below, above, lower, world):
             return Decision()
         obstacle = _obstacle(below, above, lower, world) if below is not None and lower.naming is not None else None
@@ -150,7 +151,7 @@ def _own(key: Key, lower: LowerWorld) -> Problem:
     name = lower.namespace(key.name)
     where = f"{name} of {lower.name}" if name == lower.account else f"{key.name} of the upper cluster"
     return Problem(
-        "NamespaceExcluded", f"the engine's own account is in namespace {where}: nothing of {key.name} is mirrored"
+        NAMESPACE_EXCLUDED, f"the engine's own account is in namespace {where}: nothing of {key.name} is mirrored"
     )
 
 

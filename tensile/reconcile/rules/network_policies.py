@@ -7,13 +7,16 @@ run in a lower cluster.
 from collections.abc import Iterator
 
 from tensile.kube.store import Delta
+from tensile.names import EventReason
 from tensile.objects import NETWORK_POLICY, UPPER, Ref
 from tensile.reconcile.copies import entered, is_inhabited
 from tensile.reconcile.desired import Decision, EmitEvent, Watch
 from tensile.reconcile.world import Key, World
 
 NAME = "networkpolicy"
-REASON = "NetworkPolicyNotMirrored"
+REASON: EventReason = "NetworkPolicyNotMirrored"
+"""On a NetworkPolicy: pods of its namespace run in a lower cluster, where it does not apply. Remedy: create an
+equivalent policy there."""
 _TOLD = (
     "pods of namespace {namespace} run in lower cluster {lower}; NetworkPolicies are not mirrored, so this one does "
     "not apply to them: create an equivalent policy there"

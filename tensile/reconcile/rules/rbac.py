@@ -13,6 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from tensile.kube.store import Delta, Entry, Transformed, decoded
+from tensile.names import ProblemReason
 from tensile.objects import CLUSTER_ROLE, POD, ROLE, ROLE_BINDING, SERVICE_ACCOUNT, UPPER, Kind, Manifest, Ref
 from tensile.reconcile.copies import is_merely_missing
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Watch
@@ -22,6 +23,9 @@ from tensile.reconcile.rules.mirror import MirroredKind, MirrorRule, Need, Pair,
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "rights"
+CLUSTER_ROLE_NOT_FOUND: ProblemReason = "ClusterRoleNotFound"
+"""A RoleBinding refers to a ClusterRole that the lower cluster does not have; ClusterRoles are not mirrored. Remedy:
+create the ClusterRole there, or use a Role."""
 _UNNEEDED = "no mirrored account has rights by it any more"
 _TOLD_AT_MOST = 5
 """Maximum pods of one account that get an event about a refusal: one is enough to find the reason."""
@@ -167,7 +171,7 @@ def _obstacle(pair: Pair, binding: Entry) -> Decision | None:
         return None
     where = f"RoleBinding {binding.namespace}/{binding.name}"
     missing = f"{where}: lower cluster {lower.name} has no ClusterRole {facts.role}: make it there, or use a Role"
-    return Decision(problem=Problem("ClusterRoleNotFound", missing))
+    return Decision(problem=Problem(CLUSTER_ROLE_NOT_FOUND, missing))
 
 
 def _grants(seen: Manifest, facts: BindingFacts) -> bool:

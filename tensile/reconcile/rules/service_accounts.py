@@ -9,6 +9,7 @@ that runs as one only keeps it from deletion, as it is (`copies.py`).
 from collections.abc import Iterable, Iterator
 
 from tensile.kube.store import Entry, Transformed, decoded
+from tensile.names import ProblemReason
 from tensile.objects import SERVICE_ACCOUNT, Kind, Manifest
 from tensile.reconcile.copies import asking, is_merely_missing, keeps
 from tensile.reconcile.desired import Decision
@@ -17,6 +18,9 @@ from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules.mirror import MirroredKind, MirrorRule, Need, Pair, follow_deletion, pods_referring
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
+ACCOUNT_NOT_FOUND: ProblemReason = "ServiceAccountNotFound"
+"""A pod runs as a service account that the upper cluster does not have. Remedy: create it in the namespace of the
+pod."""
 NAME = "account"
 DEFAULT = "default"
 """The account that every cluster creates in every namespace."""
@@ -142,7 +146,7 @@ def _pulls(account: Manifest) -> list[Manifest]:
 def _missing(pair: Pair, _: Need) -> Decision:
     """Follow a deletion that was seen, and report the problem: pods that run as the account need it."""
     words = f"ServiceAccount {pair.key.namespace}/{pair.ref.name}: it does not exist"
-    return follow_deletion(pair)._replace(problem=Problem("ServiceAccountNotFound", words))
+    return follow_deletion(pair)._replace(problem=Problem(ACCOUNT_NOT_FOUND, words))
 
 
 def _concerns(_: World, lower: LowerWorld, kind: Kind, original: Entry) -> bool:
