@@ -2,7 +2,9 @@
 
 aiohttp creates two TLS contexts when it is imported and loads all CAs of the system into both, which takes a sixth of
 the engine's start-up time. Neither is used here: each connection has the TLS context of its kubeconfig. `kubernetes`
-looks for the user's home directory when it is imported, and fails for a user that has none, as in many containers.
+looks for the user's home directory when it is imported, and fails for a user that has none, as in many containers. It
+also imports its synchronous client with everything that belongs to it, 10 MiB of memory. Only `kubernetes.aio.client`
+is used here, so empty modules take the place of the others meanwhile.
 
 aiohttp limits buffered content and each header, but not the bytes around content: informational responses, chunk
 extensions, chunks of one byte. So this module counts them.
@@ -10,15 +12,22 @@ extensions, chunks of one byte. So this module counts them.
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any, cast
 
 from tensile.kube.limits import HEAD, mebibytes
 
 _PLACES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """The environment variables that tell OpenSSL where CA certificates are."""
+_UNUSED: Mapping[str, tuple[str, ...]] = {
+    "kubernetes": ("client", "config", "dynamic", "informer", "leaderelection", "stream", "utils", "watch"),
+    "kubernetes.aio": ("dynamic", "leaderelection", "stream", "watch"),
+}
+"""The modules that these packages import with themselves and that nothing here uses."""
 
 
 def without_authorities() -> AbstractContextManager[None]:
@@ -40,7 +49,29 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-with without_authorities(), _environment({"HOME": os.environ.get("HOME") or os.sep}):
+@contextmanager
+def _without_unused_modules() -> Iterator[None]:
+    """Import empty modules for the unused ones of `kubernetes` in the block. Afterwards each can be imported as usual.
+
+    Those that are imported already stay.
+    """
+    empty = [
+        (package, module)
+        for package, modules in _UNUSED.items()
+        for module in modules
+        if f"{package}.{module}" not in sys.modules
+    ]
+    sys.modules.update({f"{package}.{module}": ModuleType(f"{package}.{module}") for package, module in empty})
+    try:
+        yield
+    finally:
+        for package, module in empty:
+            del sys.modules[f"{package}.{module}"]
+            if package in sys.modules:
+                vars(sys.modules[package]).pop(module, None)
+
+
+with without_authorities(), _without_unused_modules(), _environment({"HOME": os.environ.get("HOME") or os.sep}):
     import aiohttp
     from aiohttp.client_proto import ResponseHandler
     from aiohttp.http_exceptions import LineTooLong

@@ -30,6 +30,23 @@ def test_the_engine_starts_as_a_user_without_a_home() -> None:
     assert done.stdout.split() == ["0", "True"]
 
 
+_MODULES = """
+import sys
+import tensile.engine.engine
+print(sorted({"requests", "oauthlib", "websocket", "kubernetes.client", "kubernetes.aio.stream"} & sys.modules.keys()))
+from kubernetes.client import CoreV1Api
+from kubernetes import config, watch
+from kubernetes.aio import stream
+print(CoreV1Api.__name__, config.load_kube_config.__name__, watch.Watch.__name__, stream.WsApiClient.__name__)
+"""
+
+
+def test_the_engine_does_not_load_the_synchronous_client() -> None:
+    """It would cost 10 MiB; programs that use it beside the engine's modules still import it as usual."""
+    done = subprocess.run([sys.executable, "-c", _MODULES], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "CoreV1Api load_kube_config Watch WsApiClient"]
+
+
 @pytest.mark.parametrize("known", ["", "/somewhere"], ids=["nothing", "a file"])
 def test_what_the_environment_says_of_authorities_is_put_back(known: str) -> None:
     """Programs that give credentials inherit it, and later contexts read it."""
