@@ -42,7 +42,7 @@ from tensile.reconcile.pods.index import INDEXES_ABOVE, INDEXES_BELOW, digest_ab
 from tensile.reconcile.rules import namespaces
 from tensile.reconcile.rules.claim_rule import ClaimRule
 from tensile.reconcile.rules.namespaces import NamespaceRule
-from tensile.reconcile.rules.network_policies import NetworkPolicyRule
+from tensile.reconcile.rules.network_policy_warning import NetworkPolicyRule
 from tensile.reconcile.rules.rbac import existence
 from tensile.reconcile.rules.volumes import VolumeRule
 from tensile.reconcile.schemas import checked

@@ -6,7 +6,7 @@ from worldkit import A, B, decided, drop, filled, only, put, thing, upper_pod, w
 from tensile.kube.store import Delta
 from tensile.objects import NETWORK_POLICY
 from tensile.reconcile.desired import Decision, EmitEvent
-from tensile.reconcile.rules.network_policies import REASON, NetworkPolicyRule, key_of
+from tensile.reconcile.rules.network_policy_warning import REASON, NetworkPolicyRule, key_of
 from tensile.reconcile.world import Key, World
 
 RULE = NetworkPolicyRule()
