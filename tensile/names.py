@@ -102,7 +102,7 @@ IN_TOPOLOGY: ConditionType = "InTopology"
 node, or put the lower cluster back with `maintenance: drain`."""
 DELETIONS_BLOCKED: ConditionType = "DeletionsBlocked"
 """On a node: whether the guard blocks deletions in the lower cluster that no user requested. Remedy: while it is
-True, see [held deletions](../howto/held-deletions.md)."""
+True, see [blocked deletions](../howto/held-deletions.md)."""
 NAMESPACE_EXCLUDED: ProblemReason = "NamespaceExcluded"
 """The namespace is in `excludeNamespaces` or is the engine's own, so nothing in it is mirrored or moved. Remedy: use
 another namespace, or change `excludeNamespaces`."""
@@ -114,7 +114,7 @@ NOWHERE = 1
 the kubelet of the engine's own machine may respond."""
 STORE_RESTORED: ProblemReason = "StoreRestored"
 """A cluster was restored from a backup, so a missing object may only be forgotten: even few deletions wait. Remedy:
-see [held deletions](../howto/held-deletions.md)."""
+see [blocked deletions](../howto/held-deletions.md)."""
 UNREACHABLE_TAINT = PREFIX + "lower-unreachable"
 
 FIELD_MANAGER = "tensile-kube"

@@ -24,7 +24,7 @@ NOT_SYNCED: ProblemReason = "CachesNotSynced"
 """Deletions that no user requested wait until the engine has seen all objects of both clusters. Remedy: wait; if it
 stays, look for rights that are missing: `tensile doctor`."""
 HOLDS: ProblemReason = "DeletionLimitExceeded"
-"""More deletions that no user requested are due than `guard` allows, so they wait. Remedy: see [held
+"""More deletions that no user requested are due than `guard` allows, so they wait. Remedy: see [blocked
 deletions](../howto/held-deletions.md)."""
 _FORCE = "if they are right, run: tensile apply --force"
 
