@@ -26,14 +26,17 @@ async def used(ground: Ground, name: str, word: str = "goes") -> Manifest:
 
 
 async def planned(ground: Ground) -> set[tuple[str, str, str, str]]:
-    """Return what `tensile plan` says: cluster, action, kind and name."""
+    """Return what `tensile plan` says: cluster, action, kind and name.
+
+    Without Nodes: their room follows the pods of tests that run beside.
+    """
     classes = {mark(ground, word): mark(ground, "disk") for word in ("goes", "stays")}
     topology = ground.topology(*(edit_lower(name, storageClasses=classes) for name in ground.nodes))
     text, _, _ = await asyncio.to_thread(
         plan.plan, topology, ground.directory, "json", colour=False, allow_exec_plugins=False
     )
     changes = orjson.loads(text)["changes"]
-    return {(one["cluster"], one["action"], one["kind"], one["name"]) for one in changes}
+    return {(one["cluster"], one["action"], one["kind"], one["name"]) for one in changes if one["kind"] != "Node"}
 
 
 async def test_a_lower_class_that_waits_for_no_pod(ground: Ground, store: Store) -> None:
