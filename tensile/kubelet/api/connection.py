@@ -235,7 +235,7 @@ class TLSConnection:
         return ahead or await self._next()
 
     def put_back(self, data: bytes) -> None:
-        """Have data that was received and not used returned by the next `read`."""
+        """Put received data back, so that the next `read` returns it first."""
         self._ahead = data + self._ahead
 
     async def write(self, data: bytes) -> None:

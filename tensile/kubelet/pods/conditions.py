@@ -40,7 +40,7 @@ RESIZE_IN_PROGRESS: ConditionType = "PodResizeInProgress"
 ALL_RESTARTING: ConditionType = "AllContainersRestarting"
 """On a pod: as in the lower cluster. Remedy: nothing."""
 POD_DELETED: ConditionReason = "LowerPodDeleted"
-"""`Ready`, `DisruptionTarget`: somebody else than the engine deletes the lower pod. Remedy: find out who did it from
+"""`Ready`, `DisruptionTarget`: another client deletes the lower pod. Remedy: find out who did it from
 the audit log of the lower cluster; a controller replaces the pod."""
 POD_COMPLETED: ConditionReason = "PodCompleted"
 """`Ready`, `ContainersReady`: the pod has succeeded. Remedy: nothing."""

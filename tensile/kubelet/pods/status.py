@@ -46,7 +46,7 @@ _RESTART_ALL = "RestartAllContainers"
 _COPIED = with_verdict(STATUS, FieldVerdict.KEEP)
 _NOT_SEEN_ENDING = "the pod ended in the lower cluster before this container's end was reported"
 LOWER_POD_LOST: ConditionReason = "LowerPodLost"
-"""The pod is Failed and has `DisruptionTarget`: somebody else than the engine deleted the lower pod, and it is gone.
+"""The pod is Failed and has `DisruptionTarget`: another client deleted the lower pod, and it is gone.
 Remedy: find out who did it from the audit log of the lower cluster; a controller replaces the pod."""
 STATUS_UNKNOWN: ConditionReason = "ContainerStatusUnknown"
 """Of a terminated container: the pod ended before the end of this container was reported; the exit code is 137.

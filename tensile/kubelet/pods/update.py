@@ -32,7 +32,7 @@ CHANGE_NOT_APPLIED: EventReason = "ChangeNotApplied"
 """On a pod: the lower cluster refuses a change of the pod; condition `tensile-kube.io/Synced` has the reason.
 Remedy: undo the change, or remove the cause that the message names."""
 MODIFIED_IN_LOWER: ProblemReason = "ModifiedInLower"
-"""Somebody else than the engine changed the lower pod in a way that Kubernetes does not let anybody revert. Remedy:
+"""Another client changed the lower pod, and Kubernetes does not allow the change to be reverted. Remedy:
 delete the pod to have it created again as the upper cluster has it."""
 _RESIZE = "resize"
 _DEBUG = "ephemeralcontainers"

@@ -149,7 +149,8 @@ def _not_its(key: Key, found: Entry, claim: Entry, world: World) -> Decision:
     if claims.home(claim, world).lower != lower.name:
         return _told_here(key, claim, world)
     ref = Ref(lower.name, CLAIM, found.namespace, found.name)
-    why = claims.misfit(found, claim, lower) or f"volume {claim.facts.volume or 'of it'} names another lower claim"
+    volume = f"volume {claim.facts.volume}" if claim.facts.volume else "its volume"
+    why = claims.misfit(found, claim, lower) or f"{volume} names another lower claim"
     return _blocked(claim, conflict(ref, why), lower, world)
 
 
