@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from enginekit import UPPER, A, B, Done, Edit, Ground, advertised, edit_lower, ran, standing, with_fields
+from plankit import apart_from_room
 from sitekit import Manifest, is_ready
 
 from tensile.names import OWNER, TOKEN_TERM
@@ -222,15 +223,11 @@ async def test_a_plan_shows_the_secret_without_a_token_and_no_renewal(ground: Gr
     path = ground.path("secrets", secret_of(pod))
     await ground.sites[B].patch(path, {"metadata": {"annotations": {TOKEN_TERM: LONG_AGO}}})
     done = await planned(ground)
-    assert [(one["action"], one["kind"], one["name"]) for one in apart_from_room(done)] == []
+    changes = apart_from_room(json.loads(done.out)["changes"])
+    assert [(one["action"], one["kind"], one["name"]) for one in changes] == []
     await ground.start(*edits(ground.sandbox))
     await ground.sites[B].until(path, lambda found: found["metadata"]["annotations"][TOKEN_TERM] != LONG_AGO)
     await ground.end_pods("planned")
-
-
-def apart_from_room(done: Done) -> list[Manifest]:
-    """Return the changes of a plan but for the room on nodes, which follows the pods of tests that run beside."""
-    return [one for one in json.loads(done.out)["changes"] if one["kind"] != "Node"]
 
 
 async def planned(ground: Ground) -> Done:

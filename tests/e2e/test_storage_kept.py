@@ -5,6 +5,7 @@ import asyncio
 import orjson
 import pytest
 from enginekit import A, Ground, edit_lower
+from plankit import apart_from_room
 from provisionkit import CLASSES, VOLUMES, serving
 from sitekit import Manifest, condition_of, is_ready
 from storekit import Store, claim, claims, is_bound, mark, scheduled, shipped, using, volume_of
@@ -28,15 +29,15 @@ async def used(ground: Ground, name: str, word: str = "goes") -> Manifest:
 async def planned(ground: Ground) -> set[tuple[str, str, str, str]]:
     """Return what `tensile plan` says: cluster, action, kind and name.
 
-    Without Nodes: their room follows the pods of tests that run beside.
+    Without the capacity of nodes, which follows the nodes that other tests add.
     """
     classes = {mark(ground, word): mark(ground, "disk") for word in ("goes", "stays")}
     topology = ground.topology(*(edit_lower(name, storageClasses=classes) for name in ground.nodes))
     text, _, _ = await asyncio.to_thread(
         plan.plan, topology, ground.directory, "json", colour=False, allow_exec_plugins=False
     )
-    changes = orjson.loads(text)["changes"]
-    return {(one["cluster"], one["action"], one["kind"], one["name"]) for one in changes if one["kind"] != "Node"}
+    changes = apart_from_room(orjson.loads(text)["changes"])
+    return {(one["cluster"], one["action"], one["kind"], one["name"]) for one in changes}
 
 
 async def test_a_lower_class_that_waits_for_no_pod(ground: Ground, store: Store) -> None:

@@ -36,11 +36,12 @@ class PlannedChange(NamedTuple):
     name: str
 
 
-async def planned(ground: Ground, *edits: Edit) -> Manifest:
+async def planned(ground: Ground, *edits: Edit, room_of: str = "") -> Manifest:
     """Return what `tensile plan -o json` says of a topology, which must say too whether there is anything to do.
 
     In a thread of this process, which saves starting Python each time. It must write nothing; the engine beside it
-    may tell that it lives, and carry up an event that has waited for its turn.
+    may tell that it lives, and carry up an event that has waited for its turn. `room_of` names the node whose capacity
+    counts: that of the others follows the nodes that other tests add to the same clusters.
     """
     await ground.note()
     topology = ground.topology(*edits)
@@ -51,7 +52,18 @@ async def planned(ground: Ground, *edits: Edit) -> Manifest:
     assert [one for one, _ in tried if one[2:] != _heartbeat(one)] == []
     found: Manifest = orjson.loads(text)
     assert (changed, unreached) == (bool(found["changes"]), "")
-    return found
+    return {**found, "changes": apart_from_room(found["changes"], room_of)}
+
+
+def apart_from_room(changes: list[Manifest], room_of: str = "") -> list[Manifest]:
+    """Return the changes of a plan without those of the capacity of nodes, but for one of that name."""
+    return [one for one in changes if one["name"] == room_of or not _is_of_room(one)]
+
+
+def _is_of_room(change: Manifest) -> bool:
+    """Report whether a change touches only the status of a Node."""
+    status = (operation["path"].startswith("/status/") for operation in change["operations"])
+    return (change["kind"], change["action"]) == ("Node", "update") and all(status)
 
 
 def _heartbeat(write: Write) -> tuple[str, ...]:
