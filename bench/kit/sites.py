@@ -73,7 +73,7 @@ class Site:
         self.session = aiohttp.ClientSession(
             cluster.server,
             connector=aiohttp.TCPConnector(ssl=tls, limit=at_once, enable_cleanup_closed=NEEDS_CLEANUP_CLOSED),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=30),
             headers={"User-Agent": "bench"},
             read_bufsize=1 << 20,
         )

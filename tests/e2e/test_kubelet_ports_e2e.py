@@ -11,8 +11,9 @@ import pytest
 import pytest_asyncio
 from enginekit import A, B, Edit, polled
 from programkit import STAMP, Program, served, streaming
-from sitekit import Manifest, is_ready
+from sitekit import LIMIT, Manifest, is_ready
 
+from bench.kit.sites import until
 from tensile.sandbox.processes import choose
 from tensile.sandbox.sandbox import Sandbox
 
@@ -80,10 +81,20 @@ class Row(Program):
         return log.read_text().replace(STAMP, "")
 
     async def answers(self, *lowers: str) -> None:
-        """See the pod of each of these lowers answer for itself: its log, and a command in it."""
+        """See the pod of each of these lowers answer for itself: its log, and a command in it.
+
+        A port may be open before an engine that starts has read its pods; it then refuses, and never answers wrongly.
+        """
         for lower in lowers:
             below = self.log_below(lower)
-            assert await self.kubectl("logs", POD[lower]) == (0, below, "")
+
+            async def has_log(lower: str = lower, below: str = below) -> bool:
+                """Ask for the log once."""
+                found = await self.kubectl("logs", POD[lower])
+                assert found.code != 0 or found.out == below
+                return found.code == 0
+
+            await until(has_log, f"the log of {POD[lower]}", LIMIT)
             assert await self.kubectl("exec", POD[lower], "--", "echo", lower) == (0, f"{lower}\n", "")
 
 

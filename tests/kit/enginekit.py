@@ -56,7 +56,7 @@ TOLERATION = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
 _WORKLOADS = ("apps/v1/%s/deployments", "apps/v1/%s/daemonsets", "apps/v1/%s/replicasets", "batch/v1/%s/jobs")
 _SOON = 1.0
 _AGAIN = 0.05
-_SEEING = 10.0
+_SEEING = 20.0
 """Seconds after which an engine counts as one that sees no more: what its cache cannot read, it never does."""
 WITHOUT, USES = "TENSILE_WITHOUT", "TENSILE_USES"
 """Variables: the one thing that engines may not do, for a trial; and the file that is told what they did."""
