@@ -142,11 +142,13 @@ def _scopes(topology: Topology, changed: frozenset[str]) -> Iterator[tuple[str, 
 
 
 def _data(section: Section) -> dict[str, Any]:
-    """Return a section as in the file, with taints as in kubectl and unordered lists as sets."""
+    """Return a section as in the file, with taints as in kubectl, windows as text, and unordered lists as sets."""
     found = section.model_dump(mode="json", by_alias=True, exclude=set(_BY_LOWER))
     taints = found.get("node", {}).get("taints", ())
     if taints:
         found["node"]["taints"] = [f"{taint['key']}={taint['value']}:{taint['effect']}" for taint in taints]
+    if windows := found.get("windows"):
+        found["windows"] = [f"{one['schedule']} {one['timeZone']} for {one['duration']}" for one in windows]
     return {key: _unordered(value) for key, value in found.items()}
 
 

@@ -12,10 +12,12 @@ import ipaddress
 import json
 import re
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
 
+from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from tensile import resources
@@ -36,6 +38,9 @@ _DAYS_LONGEST = 36500
 _SECONDS = {"h": 3600, "m": 60, "s": 1, "ms": 0.001}
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_SCHEDULE_LONGEST, _SCHEDULE_FIELDS = 200, 5
+_ZONE = re.compile(r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,2}")
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _NODE_RESOURCES = frozenset(("cpu", "memory", "ephemeral-storage", "pods"))
 _NODE_RESOURCE_PREFIXES = ("hugepages-", "attachable-volumes-")
 _PORTS = range(1, 65536)
@@ -231,6 +236,30 @@ def duration(value: Any) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+def schedule(text: str) -> str:
+    """Check a cron schedule of five fields, of which some date is the start."""
+    try:
+        is_valid = len(text) <= _SCHEDULE_LONGEST and len(text.split()) == _SCHEDULE_FIELDS
+        is_valid = is_valid and next(CronSim(text, _EPOCH), None) is not None
+    except CronSimError:
+        is_valid = False
+    if not is_valid:
+        right = 'must be a cron schedule, minute hour day-of-month month day-of-week, such as "0 2 * * 1-5"'
+        raise ValueError(f"is {show(text)}; {right}")
+    return text
+
+
+def time_zone(text: str) -> str:
+    """Check the name of a time zone of the IANA database."""
+    try:
+        is_known = _ZONE.fullmatch(text) is not None and bool(ZoneInfo(text))
+    except (KeyError, ValueError, OSError):
+        is_known = False
+    if not is_known:
+        raise ValueError(f"is {show(text)}; must be a time zone such as UTC or Europe/Berlin")
+    return text
+
+
 def write_duration(value: timedelta) -> str:
     """Format a duration as in a topology file."""
     seconds = value.total_seconds()
@@ -311,6 +340,16 @@ Quantity = Annotated[
     WithJsonSchema({"type": "string", "examples": ["2", "500m", "1.5Gi"]}),
 ]
 FilePath = Annotated[str, AfterValidator(path), WithJsonSchema({"type": "string", "minLength": 1})]
+Schedule = Annotated[
+    str,
+    AfterValidator(schedule),
+    WithJsonSchema({"type": "string", "examples": ["0 2 * * *", "30 22 * * 1-5"]}),
+]
+TimeZone = Annotated[
+    str,
+    AfterValidator(time_zone),
+    WithJsonSchema({"type": "string", "examples": ["UTC", "Europe/Berlin"]}),
+]
 Word = Annotated[str, AfterValidator(word), WithJsonSchema({"type": "string", "minLength": 1})]
 Address = Annotated[
     str,

@@ -301,6 +301,19 @@ class Descheduler(Section):
     stay where they are."""
 
 
+class Window(Section):
+    """A time in which pods may be moved."""
+
+    schedule: fields.Schedule
+    """When the window opens: a cron schedule of five fields (minute, hour, day of month, month, day of week), as in a
+    CronJob."""
+    duration: fields.Duration
+    """How long it stays open. Where the clock changes, this is the time that passes."""
+    time_zone: fields.TimeZone = "UTC"
+    """Time zone of the schedule, by its IANA name. A start in the hour that a clock change skips is at its end; in an
+    hour that occurs twice, it is in the first one."""
+
+
 class Telemetry(Section):
     """Metrics, health and the state of the lower clusters: /metrics, /healthz, /readyz, /status."""
 
@@ -361,6 +374,9 @@ class TopologyFile(Section):
     """The scheduler extender."""
     descheduler: Descheduler = Descheduler.model_construct()
     """Moves pods that cannot be scheduled in their lower cluster."""
+    windows: tuple[Window, ...] = ()
+    """When pods may be moved, by the descheduler and by drains; by default always. `unreachable.evictAfter` does not
+    wait for a window."""
     telemetry: Telemetry = Telemetry.model_construct()
     """Metrics, health and the state of the lower clusters."""
     guard: Guard = Guard.model_construct()

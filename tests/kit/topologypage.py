@@ -33,6 +33,8 @@ WORDS: tuple[tuple[Any, str], ...] = (
     (fields.Url, "URL, https"),
     (fields.ServerUrl, "`https://HOST:PORT`"),
     (fields.Duration, "duration"),
+    (fields.Schedule, "cron schedule"),
+    (fields.TimeZone, "time zone"),
     (fields.Port, "port, 1-65535"),
     (fields.Count, "whole number"),
     (fields.Percent, "percent, 0-100"),

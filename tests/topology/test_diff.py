@@ -101,6 +101,16 @@ def test_a_change_in_a_lower_is_said_in_the_words_of_the_file(old: str, new: str
     assert words(start, end) == (f"lowers[a].{said}",)
 
 
+def test_windows_are_written_on_one_line() -> None:
+    """Schedule, time zone and duration; their order in the file makes no difference."""
+    night = "{schedule: 0 2 * * *, duration: 4h}"
+    weekend = "{schedule: 0 0 * * 6, duration: 48h, timeZone: Asia/Tokyo}"
+    both = topology("a", more=f"windows: [{night}, {weekend}]")
+    assert words(both, topology("a", more=f"windows: [{weekend}, {night}]")) == ()
+    assert words(both, topology("a", more=f"windows: [{night}]")) == ("windows: 0 0 * * 6 Asia/Tokyo for 48h removed",)
+    assert concerns_all(both, topology("a", more=f"windows: [{night}]"))
+
+
 def test_taints_are_written_as_kubectl_does() -> None:
     """They are a set: another order is no change, another effect is another taint."""
     first, second = "{key: k, value: v, effect: NoSchedule}", "{key: k, effect: NoExecute}"

@@ -23,6 +23,7 @@ from tensile.names import (
     KEPT_OFF,
     OWNER_NAME,
     REPLACES,
+    SAFE_TO_EVICT,
     TRIPPED_LABELS,
     UPPER_UID,
     VIRTUAL_POD,
@@ -52,7 +53,6 @@ _UPPER_ANNOTATIONS = frozenset(
     }
 )
 _CONFIG_SOURCES = "kubernetes.io/config."
-SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 PRIORITY_DROPPED: EventReason = "PriorityClassDropped"
 """On a pod: the lower cluster does not have its priority class, so it runs there with the default priority. Remedy:
 create the PriorityClass there."""

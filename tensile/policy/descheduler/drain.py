@@ -9,10 +9,11 @@ descheduler has found room for it, backed it up, and recorded that it leaves.
 from collections.abc import Iterator
 
 from tensile.kube.store import Delta, Entry
-from tensile.names import ProblemReason
-from tensile.objects import POD, UPPER, Ref, controller_of
+from tensile.names import DO_NOT_DISRUPT, SAFE_TO_EVICT, ProblemReason
+from tensile.objects import POD, UPPER, Ref, annotations, controller_of
 from tensile.policy.descheduler.records import told_lately
 from tensile.policy.descheduler.replacement import is_backed_up, successor_now
+from tensile.policy.descheduler.windows import next_opening, seconds_until
 from tensile.reconcile.desired import Absent, Decision, Watch
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
@@ -20,6 +21,9 @@ from tensile.reconcile.world import Key, LowerWorld, Problem, World
 MANAGED_BY_DAEMON_SET: ProblemReason = "ManagedByDaemonSet"
 """The drain waits for a pod of a DaemonSet that tolerates the node, and would come back to it. Remedy: change the
 node selection of the DaemonSet."""
+EVICTION_FORBIDDEN: ProblemReason = "EvictionForbidden"
+"""The pod stays where it is, because an annotation of it forbids its eviction. Remedy: remove the annotation, or delete
+the pod."""
 NAME = "drain"
 _NOTHING = Decision()
 
@@ -37,7 +41,7 @@ class DrainRule:
     def watches(self) -> tuple[Watch, ...]:
         """Watch the pods, and the node, which must be cordoned first and has the records of those that leave."""
         return (
-            Watch("upper_pods", _pod, facts=("terminal", "terminating", "daemon", "ran", "bare")),
+            Watch("upper_pods", _pod, facts=("terminal", "terminating", "daemon", "ran", "bare", "pinned")),
             Watch("upper.nodes", _every),
         )
 
@@ -55,7 +59,12 @@ class DrainRule:
         if pod is None or not is_emptied(lower, world) or not _can_leave(pod, lower, world):
             return _NOTHING
         problem = kept(pod)
-        return Decision(problem=problem) if problem else Decision((_evicted(pod, lower),))
+        if problem is not None:
+            return Decision(problem=problem)
+        opening = next_opening(world.topology.windows, world.now)
+        if opening is not None:  # the rule of the descheduler reports that the drain waits
+            return Decision(requeue_after=seconds_until(opening, world.now))
+        return Decision((_evicted(pod, lower),))
 
 
 def is_drained(lower: LowerWorld) -> bool:
@@ -97,7 +106,17 @@ def kept(pod: Entry) -> Problem | None:
             MANAGED_BY_DAEMON_SET,
             "managed by a DaemonSet that tolerates this node; change the DaemonSet's node selection first",
         )
-    return None
+    return forbidden(pod)
+
+
+def forbidden(pod: Entry) -> Problem | None:
+    """Return the problem of a pod whose annotations forbid its eviction, None for any other pod."""
+    if not pod.facts.pinned:
+        return None
+    found = annotations(pod.manifest())
+    name, text = (SAFE_TO_EVICT, "false") if found.get(SAFE_TO_EVICT) == "false" else (DO_NOT_DISRUPT, "true")
+    words = f'annotation {name}: "{text}" forbids its eviction; remove the annotation, or delete the pod'
+    return Problem(EVICTION_FORBIDDEN, words)
 
 
 def _evicted(pod: Entry, lower: LowerWorld) -> Absent:

@@ -10,6 +10,7 @@ no more pods leave than the topology allows. A pod that fits in no other lower c
 """
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry
@@ -38,6 +39,7 @@ from tensile.policy.descheduler.records import (
     written,
 )
 from tensile.policy.descheduler.replacement import BACKUP, backup, backup_of, successor_now
+from tensile.policy.descheduler.windows import next_opening, seconds_until
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Patched, PodMove, Wanted, Watch
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.topology.fields import write_duration
@@ -47,6 +49,8 @@ RESCHEDULED: EventReason = "Rescheduled"
 DRY_RUN: ProblemReason = "DryRun"
 """The descheduler would evict the pods in the message, if `descheduler.dryRun` were false. Remedy: set it to false
 once you agree."""
+OUTSIDE_WINDOW: ProblemReason = "OutsideWindow"
+"""Pods wait until a window of `windows` opens, to be moved or drained. Remedy: wait, or change `windows`."""
 NAME = "descheduler"
 _SHORTEST = 2.0
 """Minimum seconds between two passes, however short the interval, and between checks for missing data."""
@@ -85,6 +89,10 @@ class DeschedulerRule:
         if not is_source(lower, world):
             return Decision(requeue_after=_SHORTEST)  # the informers of placement may have started with this rule
         told = tuple(_left(lower, world))
+        opening = next_opening(world.topology.windows, world.now)
+        if opening is not None and not policy.dry_run:
+            problem = _waiting(lower, opening, world)
+            return Decision(told, problem=problem, requeue_after=min(again, seconds_until(opening, world.now)))
         if next(candidates(lower, world), None) is None:
             return Decision(told, requeue_after=again)
         rest = 0.0 if policy.dry_run else _rest(lower, world)
@@ -106,6 +114,19 @@ class DeschedulerRule:
 def _is_asked(lower: str, world: World) -> bool:
     """Report whether the topology has pods leave a lower."""
     return world.topology.descheduler.enabled or is_drained(world.lowers[lower])
+
+
+def _waiting(lower: LowerWorld, opening: datetime, world: World) -> Problem | None:
+    """Return the problem of the pods that have to leave a lower cluster and wait for a window, None if none has to."""
+    if is_drained(lower):
+        pods = (pod for pod in lower.upper_pods if not (pod.facts.terminating or pod.facts.stays_out))
+    else:
+        pods = (one.upper for one in candidates(lower, world))
+    count = sum(not pod.facts.pinned for pod in pods)
+    what = "the drain" if is_drained(lower) else "the descheduler"
+    when = opening.isoformat(timespec="minutes")
+    words = f"{what} waits for the maintenance window that opens at {when}; pods to move: {count}"
+    return Problem(OUTSIDE_WINDOW, words) if count else None
 
 
 def _has_new_backup(lower: LowerWorld, world: World) -> bool:

@@ -14,7 +14,7 @@ import orjson
 
 from tensile.kube.store import Entry, Transformed, packed
 from tensile.kube.tombstones import Tombstone
-from tensile.names import FIELD_MANAGER, OWNER, VIRTUAL_POD, Owner
+from tensile.names import DO_NOT_DISRUPT, FIELD_MANAGER, OWNER, SAFE_TO_EVICT, VIRTUAL_POD, Owner
 from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, labels
 from tensile.reconcile.ownership import upper_uid_of
 from tensile.reconcile.pods.references import Reference, references
@@ -32,7 +32,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     deleted it because of its node. `ran`: containers of it have been seen. `daemon`: it belongs to a DaemonSet that did
     not request mirroring. `shown` is a hash of the status fields that are equal on both sides once they are synced.
     `bare`: no controller would recreate it. `scheduled`: it has a node. `disrupted`: Kubernetes or a client ends it,
-    for example by an eviction.
+    for example by an eviction. `pinned`: an annotation forbids its eviction.
     """
 
     owner: str
@@ -47,6 +47,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     bare: bool = False
     scheduled: bool = False
     disrupted: bool = False
+    pinned: bool = False
 
     @property
     def stays_out(self) -> bool:
@@ -114,6 +115,7 @@ def facts_of(pod: Manifest) -> PodFacts:
     """Return the facts of a decoded pod."""
     meta: Manifest = pod["metadata"]
     marks: dict[str, str] = meta.get("labels") or {}
+    notes: dict[str, str] = meta.get("annotations") or {}
     status: Manifest = pod.get("status") or {}
     phase = status.get("phase", "Pending")
     upper_uid = upper_uid_of(pod)
@@ -131,6 +133,7 @@ def facts_of(pod: Manifest) -> PodFacts:
         bare=not controller,
         scheduled=bool(pod["spec"].get("nodeName")),
         disrupted=disruption is not None,
+        pinned=notes.get(SAFE_TO_EVICT) == "false" or notes.get(DO_NOT_DISRUPT) == "true",
     )
 
 

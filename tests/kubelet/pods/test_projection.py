@@ -10,9 +10,9 @@ from podkit import OWNER, place, pod
 from worldkit import token_volume
 
 from tensile.kubelet.pods.fields import digits
-from tensile.kubelet.pods.projection import SAFE_TO_EVICT, lower_pod, mutable_metadata, notes
+from tensile.kubelet.pods.projection import lower_pod, mutable_metadata, notes
 from tensile.names import OWNER as OWNER_LABEL
-from tensile.names import OWNER_NAME, UPPER_UID, WRITTEN_IMAGES, WRITTEN_KEYS
+from tensile.names import OWNER_NAME, SAFE_TO_EVICT, UPPER_UID, WRITTEN_IMAGES, WRITTEN_KEYS
 
 
 def test_the_lower_pod_has_the_upper_name_in_the_lower_namespace() -> None:
