@@ -5,12 +5,14 @@ Each command imports what it needs when it runs, so that `--version` and `valida
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tensile.cli.options import (
+    STANDARD_INPUT,
     AskExtender,
     ConfigMapOption,
     ContextOption,
@@ -362,6 +364,37 @@ def doctor(
         text, is_well = commands.examine_map(*found, output, colour=takes_colour(sys.stdout))
     typer.echo(text)
     raise typer.Exit(0 if is_well else 1)
+
+
+@app.command()
+def bundle(
+    file: FileOption = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="The archive to create. Default: tensile-bundle-TIME.tar.gz."),
+    ] = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Collect what a bug report needs, without secrets. Read-only.
+
+    The archive has the topology file, the output of doctor, plan and status, the metrics of the engine, and a snapshot
+    of what placement depends on. Names of objects, nodes and images are in it: look through it before you share it.
+    """
+    from tensile.cli import bundle as bundling  # noqa: PLC0415 - see the module's docstring
+
+    _configure_logs(log_level or "error", log_format)
+    name, data = read(file)
+    directory = Path.cwd() if name == STANDARD_INPUT else Path(name).absolute().parent
+    target = archive or Path(f"tensile-bundle-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar.gz")
+    parts = bundling.collect(name, data, directory, allow_exec_plugins=allow_exec_plugins)
+    bundling.write(parts, target)
+    for line in parts[bundling.ERRORS].decode().splitlines():
+        typer.echo(harmless(f"not collected: {line}"), err=True)
+    typer.echo(f"{target}: {len(parts)} files; look through them before you share it")
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import tarfile
 from base64 import b64encode
 from collections.abc import AsyncIterator
 
@@ -75,6 +76,18 @@ class Stage:
             assert done.code == 2, done
             self.said[f"plan {moment} {form}"] = done.out + done.err
 
+    async def bundle(self) -> None:
+        """Keep what a bundle has."""
+        archive = self.program.directory / "bundle.tar.gz"
+        path = self.program.directory / "by-secret.yaml"
+        done = await ran([sys.executable, "-m", "tensile", "bundle", "-f", str(path), "-o", str(archive)])
+        assert done.code == 0, done
+        with tarfile.open(archive) as parts:
+            for part in parts.getmembers():
+                content = parts.extractfile(part)
+                assert content is not None
+                self.said[part.name] = content.read().decode()
+
     async def listen(self, moment: str) -> None:
         """Keep what the engine says of itself, and what is written about the namespace in all clusters."""
         program, port = self.program, self.program.file()["telemetry"]["port"]
@@ -133,6 +146,8 @@ async def test_no_value_of_a_secret_is_said_and_all_are_gone_with_their_pods(sta
     await program.upper.until(program.pod_path("all"), is_ready)
     await debugged(stage)
     await stage.listen("running")
+    await stage.bundle()
+    assert stage.said["tensile-bundle/errors.txt"] == ""
     await changed(stage)
     await refused(stage)
     await stage.listen("refused")

@@ -65,6 +65,11 @@ async def _ask_engine(data: bytes, file: str) -> StatusAnswer:
     return await _answer_at(topology.telemetry, topology.name)
 
 
+def ask_metrics(telemetry: Telemetry) -> str:
+    """Return the metrics of the engine that serves telemetry there; raises TensileError if none responds."""
+    return asyncio.run(_fetched(_url(telemetry, "/metrics"))).decode(errors="replace")
+
+
 async def engine_at(telemetry: Telemetry) -> str:
     """Return the topology name of the engine that serves telemetry there, "" if none responds."""
     try:
@@ -75,16 +80,10 @@ async def engine_at(telemetry: Telemetry) -> str:
 
 async def _answer_at(telemetry: Telemetry, topology: str) -> StatusAnswer:
     """Return the status from a telemetry server; `topology` is the expected topology name, "" for any."""
-    url = _url(telemetry)
+    url = _url(telemetry, "/status")
+    text = await _fetched(url)
     try:
-        timeout = aiohttp.ClientTimeout(total=_PATIENCE)
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, allow_redirects=False) as reply:
-            found = orjson.loads(await reply.read())
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise TensileError(
-            f"no engine answers at {url} ({type(error).__name__}): start `tensile run` on this machine (again, if "
-            "telemetry was edited since), or correct telemetry in the topology file"
-        ) from None
+        found = orjson.loads(text)
     except orjson.JSONDecodeError:
         found = None
     if not isinstance(found, dict) or "formatVersion" not in found:
@@ -97,10 +96,23 @@ async def _answer_at(telemetry: Telemetry, topology: str) -> StatusAnswer:
     return StatusAnswer(found)
 
 
-def _url(telemetry: Telemetry) -> str:
+async def _fetched(url: str) -> bytes:
+    """Return what a telemetry server responds; raises TensileError if there is none."""
+    try:
+        timeout = aiohttp.ClientTimeout(total=_PATIENCE)
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, allow_redirects=False) as reply:
+            return await reply.read()
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise TensileError(
+            f"no engine answers at {url} ({type(error).__name__}): start `tensile run` on this machine (again, if "
+            "telemetry was edited since), or correct telemetry in the topology file"
+        ) from None
+
+
+def _url(telemetry: Telemetry, path: str) -> str:
     bind = str(telemetry.bind)
     host = _ANYWHERE.get(bind, bind)
-    return f"http://{f'[{host}]' if ':' in host else host}:{telemetry.port}/status"
+    return f"http://{f'[{host}]' if ':' in host else host}:{telemetry.port}{path}"
 
 
 async def _ask_map(place: ConfigMapKey, ways: ClusterAccess) -> StatusAnswer:
