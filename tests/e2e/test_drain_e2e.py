@@ -1,7 +1,9 @@
 """A lower cluster that is drained while pods run there: they move, as far as their disruption budgets allow."""
 
+from datetime import UTC, datetime
+
 import pytest
-from enginekit import LOWERS, A, B, Ground, edit_lower
+from enginekit import LOWERS, A, B, Ground, edit_lower, polled, with_fields
 from sitekit import Manifest, is_ready
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -26,8 +28,16 @@ def on(ground: Ground, pods: dict[str, Manifest], lower: str) -> list[Manifest]:
     return [pod for pod in pods.values() if pod["spec"].get("nodeName") == ground.nodes[lower]]
 
 
+def in_half_a_year() -> Manifest:
+    """Make a maintenance window that opens on the first day of the month after half a year."""
+    return {"schedule": f"0 0 1 {(datetime.now(UTC).month + 5) % 12 + 1} *", "duration": "1h"}
+
+
 async def test_a_drained_lower_is_empty_in_the_end_and_takes_pods_again_after(ground: Ground) -> None:
-    """All run in the other lower, none is left below; one without a controller stays, and the drain says so."""
+    """All run in the other lower, none is left below; one without a controller stays, and the drain says so.
+
+    While no maintenance window is open, all stay.
+    """
     closed = edit_lower(B, maintenance="cordon")
     await ground.reload(closed)
     await ground.upper.until(f"/api/v1/nodes/{ground.nodes[B]}", lambda one: one["spec"].get("unschedulable"))
@@ -41,6 +51,10 @@ async def test_a_drained_lower_is_empty_in_the_end_and_takes_pods_again_after(gr
         ground.path("poddisruptionbudgets", "moving", api=POLICY), lambda one: one["status"]["disruptionsAllowed"] == 1
     )
     await ground.note()
+    await ground.reload(edit_lower(A, maintenance="drain"), with_fields(windows=[in_half_a_year()]))
+    await polled(lambda: any(problem.reason == "OutsideWindow" for _, problem in ground.heard.problems))
+    await ground.calm()
+    assert [write for write, _ in await ground.attempts() if write.subresource == "eviction"] == []
     await ground.reload(edit_lower(A, maintenance="drain"))
     await ground.upper.until_all(query, lambda pods: len(on(ground, pods, B)) == len(pods) == REPLICAS)
     await ground.upper.until_all(query, lambda pods: all(map(is_ready, pods.values())))
