@@ -24,10 +24,20 @@ _ROUTINE = (AlreadyExists, Conflict, Denied, NotFound, Throttled)
 
 
 class LoggingObserver:
-    """Logs and counts what the loop does; `clock` returns monotonic seconds, `log` is the logger."""
+    """Logs and counts what the loop does; `clock` returns monotonic seconds, `log` is the logger.
 
-    def __init__(self, metrics: Metrics, clock: Callable[[], float], log: Any = None) -> None:
+    `changed` is called with each step that succeeded and that a person decides about.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        log: Any = None,
+        changed: Callable[[Step], object] = lambda _: None,
+    ) -> None:
         self._metrics = metrics
+        self._changed = changed
         self._log = log or structlog.get_logger("tensile.reconcile").bind()
         self._seldom = LogThrottle(clock)
 
@@ -51,6 +61,7 @@ class LoggingObserver:
         what = f"{step.ref.kind.name} {_PAST[step.verb]}"
         if step.in_plan and step.verb != "confirm":
             self._log.info(what, **_place(step.ref), because=step.reason, **_more(step))
+            self._changed(step)
         else:
             self._log.debug(what, **_place(step.ref), because=step.reason)
 

@@ -37,6 +37,7 @@ from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics, lowers, missing, readings
 from tensile.engine.observer import LoggingObserver
 from tensile.engine.sources import ConfigMapSource, FileSource, TopologySource
+from tensile.engine.status.page import PageView, RecentChanges
 from tensile.engine.status.query import engine_at
 from tensile.engine.status.report import EngineStatus
 from tensile.errors import PortTaken, TensileError
@@ -139,17 +140,17 @@ def _waits(standing: EngineStatus) -> str:
 
 
 async def _run_engine(topology: Topology, around: _RunContext) -> None:
-    metrics = Metrics()
+    metrics, changes = Metrics(), RecentChanges(utc_now)
     engine = Engine(
         topology,
         around.ways,
-        LoggingObserver(metrics, time.monotonic),
+        LoggingObserver(metrics, time.monotonic, changed=changes.add),
         Fleet(chance=random.random, observe=metrics.observe, watcher=around.watcher),
     )
     metrics.readings = readings(engine)
     around.standing.lowers, around.standing.waits = lowers(engine), partial(missing, engine)
     around.standing.pending = lambda: engine.pending
-    telemetry = await _telemetry(topology, metrics, engine, around.standing)
+    telemetry = await _telemetry(topology, metrics, engine, around.standing, changes)
     async with AsyncExitStack() as ending:
         ending.push_async_callback(telemetry.close)
         election = await _candidate(engine, around, ending) if around.elects else None
@@ -164,14 +165,21 @@ async def _run_engine(topology: Topology, around: _RunContext) -> None:
             await _unless(around.stop, _side_by_side(_lead(engine, around, election, mark), following))
 
 
-async def _telemetry(topology: Topology, metrics: Metrics, engine: Engine, standing: EngineStatus) -> TelemetryServer:
+async def _telemetry(
+    topology: Topology, metrics: Metrics, engine: Engine, standing: EngineStatus, changes: RecentChanges
+) -> TelemetryServer:
     """Serve telemetry; raises TensileError, which names the engine that has the port, if one has."""
 
     def status() -> bytes:
         return orjson.dumps(standing.report().document())
 
+    def view() -> PageView:
+        """Return what the status page shows."""
+        problems = engine.clusters.world.problems.items() if engine.is_running else ()
+        return PageView(standing.report(), engine.is_leader, tuple(problems), tuple(changes))
+
     where = topology.telemetry
-    telemetry = TelemetryServer(where.bind, where.port, metrics, partial(missing, engine), status)
+    telemetry = TelemetryServer(where.bind, where.port, metrics, partial(missing, engine), status, view=view)
     try:
         await telemetry.start()
     except PortTaken as error:

@@ -3,12 +3,14 @@
 import ast
 import re
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 from conditionspage import DOCUMENT, trees, words
 
 from tensile import objects
 from tensile.engine.metrics import Metrics
+from tensile.engine.status.report import LowerState
 
 REASON_AT = {"Problem": 0, "PodNote": 0, "EmitEvent": 2, "Skip": 2, "condition": None, "Denied": None}
 """What a reason is passed to, and its place among the arguments where it is not only passed by name."""
@@ -22,6 +24,8 @@ DECIDING = (
 """Where statuses, problems and Events are made."""
 REHEARSING = "tensile.reconcile.dryrun"
 """What stands in for an apiserver, whose reasons it uses."""
+SHOWING = "tensile.engine.status.page"
+"""What only shows the reasons that others give."""
 OF_KUBERNETES = {
     "Always", "Bound", "Cluster", "ClusterIP", "DaemonSet", "Delete", "DeletionByPodGC",
     "DeletionByTaintManager", "DoesNotExist", "Equal", "Exists", "ExternalName", "Failed", "False", "Gt",
@@ -32,13 +36,13 @@ OF_KUBERNETES = {
     "StatefulSet", "Status", "Succeeded", "Time", "TokenRequest", "True", "Unknown", "Unschedulable", "Warning",
 }  # fmt: skip
 """Capitalized words of its API that the code reads, or copies into an object, and that are no reasons of ours."""
-OF_OURSELVES = {"Accepted", "Rejected", "Amount", "Item", "Problems"}
+OF_OURSELVES = {"Accepted", "Rejected", "Amount", "Item", "Problems", *get_args(LowerState)}
 """Others: words of the topology's status, of a heading, and names of types."""
 
 
 def is_decided_in(module: str) -> bool:
     """Report whether a module makes statuses, problems or Events."""
-    return module.startswith(DECIDING) and not module.startswith(REHEARSING)
+    return module.startswith(DECIDING) and not module.startswith((REHEARSING, SHOWING))
 
 
 def literals(tree: ast.Module) -> Iterator[ast.Constant]:

@@ -14,6 +14,8 @@ import pytest
 from bench.kit.spareports import spare_port
 from tensile.engine.health import ProbeServer, TelemetryServer
 from tensile.engine.metrics import Metrics
+from tensile.engine.status.page import PageView
+from tensile.engine.status.report import StatusReport, TopologyStatus
 from tensile.errors import TensileError
 from tensile.kube.net import listening, place
 from tensile.kube.tls import self_signed
@@ -74,10 +76,15 @@ async def webhook(bind: str, port: int) -> AsyncIterator[int]:
     await served.close()
 
 
+def nothing() -> PageView:
+    """Return what the status page of an engine without a topology shows."""
+    return PageView(StatusReport("", TopologyStatus()), leads=False)
+
+
 @asynccontextmanager
 async def telemetry(bind: str, port: int) -> AsyncIterator[int]:
     """Listen for Prometheus."""
-    served = TelemetryServer(bind, port, Metrics(), str, bytes)
+    served = TelemetryServer(bind, port, Metrics(), str, bytes, view=nothing)
     await served.start()
     yield served.port
     await served.close()

@@ -7,19 +7,19 @@ changes at once, so the row of a responding cluster is up to date.
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
 from tensile.engine.file_source import TopologyText, TopologyUpdate
 from tensile.errors import TensileError
 from tensile.kubelet.node.capacity import capacity
-from tensile.kubelet.node.status import SILENT_AFTER, is_reachable
+from tensile.kubelet.node.status import SILENT_AFTER, has_ready_node, is_reachable
 from tensile.objects import Manifest, timestamp
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import LowerWorld, World
 
-FORMAT = "1.0"
+FORMAT = "1.1"
 """Version of the JSON format; the first number changes when a field is removed or changes its meaning."""
 AMOUNTS = ("cpu", "memory", "pods")
 """The reported resources; Kubernetes has more, but users ask for these."""
@@ -103,6 +103,13 @@ def _shortened(words: str) -> str:
     return words if len(words) <= _LONGEST else words[: _LONGEST - 4] + "\n..."
 
 
+LowerState = Literal[
+    "Ready", "Cordoned", "Draining", "Drained", "Starting", "NotReady", "NoAnswer", "Forbidden", "Error", "Leaving"
+]
+"""The state of a lower cluster in one word, the most severe one. Starting: its objects are not all listed yet.
+NotReady: none of its nodes is Ready and schedulable. Leaving: it left the topology, and its node is kept."""
+
+
 class LowerRow(NamedTuple):
     """One lower cluster.
 
@@ -118,6 +125,7 @@ class LowerRow(NamedTuple):
     lag: int
     advertised: Amounts
     real: Amounts
+    state: LowerState = "Ready"
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -157,7 +165,34 @@ def _row(lower: LowerWorld, world: World, trouble: str) -> LowerRow:
         lag=int(lower.unreachable_seconds),
         advertised=amounts(seen),
         real=_real(lower),
+        state=_state(lower, seen, reachable=reachable),
     )
+
+
+def _state(lower: LowerWorld, node: Manifest, *, reachable: bool) -> LowerState:
+    """Return the state of a lower; `node` is its virtual node, {} if there is none."""
+    if not lower.connected or not lower.in_topology:
+        return "Leaving"
+    if not reachable:
+        return _unreachable(lower)
+    if lower.denied:
+        return "Forbidden"
+    if lower.spec.maintenance == "drain":
+        return "Draining" if any(not pod.facts.stays_out for pod in lower.upper_pods) else "Drained"
+    if node.get("spec", {}).get("unschedulable"):
+        return "Cordoned"
+    if not node or not lower.settled:
+        return "Starting"
+    return "Ready" if has_ready_node(node, lower) else "NotReady"
+
+
+def _unreachable(lower: LowerWorld) -> LowerState:
+    """Return why a lower is not reachable."""
+    if lower.refusal:
+        return "Error"
+    if lower.unreachable_seconds > SILENT_AFTER:
+        return "NoAnswer"
+    return "Error" if lower.version else "Starting"
 
 
 def amounts(node: Manifest) -> Amounts:

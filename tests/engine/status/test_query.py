@@ -61,7 +61,7 @@ async def asked(body: bytes, name: str = "demo", status: int = 200, more: str = 
 )
 def test_it_is_asked_where_the_topology_says(bind: str, url: str) -> None:
     """One that listens everywhere listens on this machine too."""
-    assert _url(Telemetry.model_validate({"bind": bind})) == url
+    assert _url(Telemetry.model_validate({"bind": bind}), "/status") == url
 
 
 async def test_an_engine_tells_its_report() -> None:

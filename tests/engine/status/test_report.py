@@ -17,7 +17,7 @@ def test_the_json_has_all_of_it() -> None:
     """With the version of its form."""
     found = report(row()).document()
     assert list(found) == ["formatVersion", "topology", "waits", "state", "accepted", "lowers"]
-    assert (found["formatVersion"], found["topology"], found["waits"]) == ("1.0", "demo", "")
+    assert (found["formatVersion"], found["topology"], found["waits"]) == ("1.1", "demo", "")
     assert found["lowers"] == [
         {
             "name": "lower-a",
@@ -28,6 +28,7 @@ def test_the_json_has_all_of_it() -> None:
             "lag": 0,
             "advertised": {"cpu": "90", "memory": "768Gi", "pods": "1500"},
             "real": {"cpu": "96", "memory": "768Gi", "pods": "1500"},
+            "state": "Ready",
         }
     ]
 

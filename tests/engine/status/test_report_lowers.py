@@ -1,8 +1,10 @@
 """One row for each lower cluster, out of the world."""
 
+from collections.abc import Callable
+
 import pytest
 from statuskit import row
-from worldkit import A, B, put, raised, thing, upper_pod, world
+from worldkit import A, B, drop, put, raised, reload, thing, upper_pod, world
 
 from tensile.engine.status.report import LowerRow, amounts, are_known, coarse, rows
 from tensile.objects import Manifest
@@ -124,3 +126,64 @@ def test_only_what_people_ask_for_is_told_of_a_node() -> None:
     """And nothing of one that offers nothing."""
     assert amounts(node("n1")) == {"cpu": "32", "memory": "64Gi", "pods": "110"}
     assert amounts({}) == {}
+
+
+Change = Callable[[World], object]
+
+
+def having(**fields: object) -> Change:
+    """Return what sets fields of the first lower."""
+    return lambda here: [setattr(here.lowers[A], name, value) for name, value in fields.items()]
+
+
+def drained(here: World) -> None:
+    """Have the topology drain the first lower."""
+    reload(here, f"name: {A}, maintenance: drain", f"name: {B}")
+
+
+def emptied(here: World) -> None:
+    """Let the last pods of a drained lower go."""
+    drained(here)
+    for name in ("one", "two"):
+        drop(here.lowers[A].upper_pods, name)
+
+
+def cordoned(here: World) -> None:
+    """Let somebody cordon the virtual node."""
+    found = here.upper.nodes.get("", A)
+    assert found is not None
+    put(here.upper.nodes, {**found.manifest(), "spec": {"unschedulable": True}})
+
+
+def without_ready_nodes(here: World) -> None:
+    """Let the nodes of the lower be not Ready."""
+    put(here.lowers[A].nodes, *(node(name, ready=False) for name in ("n1", "n2")))
+
+
+STATES: dict[str, tuple[Change, str]] = {
+    "well": (having(), "Ready"),
+    "left the topology": (having(in_topology=False), "Leaving"),
+    "left while the engine was down": (having(connected=False), "Leaving"),
+    "without credentials": (having(refusal="no such file", version=""), "Error"),
+    "silent": (having(unreachable_seconds=11.0), "NoAnswer"),
+    "never heard of": (having(version=""), "Starting"),
+    "without a permission": (having(denied="list Secret: denied"), "Forbidden"),
+    "not listed yet": (lambda here: here.lowers[A].pods.mark_stale(), "Starting"),
+    "without ready nodes": (without_ready_nodes, "NotReady"),
+    "cordoned": (cordoned, "Cordoned"),
+    "drained with pods": (drained, "Draining"),
+    "drained without pods": (emptied, "Drained"),
+}
+
+
+@pytest.mark.parametrize(("change", "state"), STATES.values(), ids=STATES)
+def test_the_state_is_one_word(change: Change, state: str) -> None:
+    """The most severe one of what is known."""
+    here = standing()
+    change(here)
+    assert first(here).state == state
+
+
+def test_a_lower_without_its_node_is_starting() -> None:
+    """The engine has not created it yet."""
+    assert rows(standing(), {})[1].state == "Starting"
