@@ -8,7 +8,7 @@ import orjson
 from tensile.resources import is_quantity, parse
 from tensile.text import aligned, joined
 
-_HEAD = ("LOWER", "NODE", "REACHABLE", "PODS", "CPU", "MEMORY", "MAX PODS", "LAG")
+_HEAD = ("LOWER", "NODE", "STATE", "PODS", "CPU", "MEMORY", "MAX PODS", "LAG")
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 _UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 _MILLI = 1000
@@ -37,7 +37,12 @@ def _block(lines: Sequence[str]) -> list[str]:
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     amounts = (_pair(row, name) for name in ("cpu", "memory", "pods"))
-    return (row["name"], row["node"], str(row["reachable"]), str(row["pods"]), *amounts, _seconds(row["lag"]))
+    return (row["name"], row["node"], _state(row), str(row["pods"]), *amounts, _seconds(row["lag"]))
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    """Return the state in one word; an engine of an earlier version does not tell it."""
+    return str(row.get("state") or ("Ready" if row["reachable"] else "NoAnswer"))
 
 
 def _pair(row: Mapping[str, Any], name: str) -> str:

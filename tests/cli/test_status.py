@@ -19,11 +19,11 @@ def shown(report: StatusReport, *, colour: bool = False) -> str:
 
 def test_lowers_are_laid_out_as_kubectl_does() -> None:
     """With what is wrong below, and what became of the topology at the end."""
-    away = row("lower-bb", reachable=False, lag=3725, message=AWAY, advertised={}, real={}, pods=12)
+    away = row("lower-bb", reachable=False, lag=3725, message=AWAY, advertised={}, real={}, pods=12, state="NoAnswer")
     assert shown(StatusReport("demo", accepted(), (row(), away))) == (
-        "LOWER      NODE            REACHABLE   PODS   CPU     MEMORY        MAX PODS    LAG\n"
-        "lower-a    node-lower-a    True        3      90/96   768Gi/768Gi   1500/1500   0s\n"
-        "lower-bb   node-lower-bb   False       12     -/-     -/-           -/-         62m\n"
+        "LOWER      NODE            STATE      PODS   CPU     MEMORY        MAX PODS    LAG\n"
+        "lower-a    node-lower-a    Ready      3      90/96   768Gi/768Gi   1500/1500   0s\n"
+        "lower-bb   node-lower-bb   NoAnswer   12     -/-     -/-           -/-         62m\n"
         "\n"
         "CPU, MEMORY and MAX PODS: advertised/real.\n"
         "\n"
@@ -31,6 +31,15 @@ def test_lowers_are_laid_out_as_kubectl_does() -> None:
         "\n"
         "Topology demo: in force since 2026-03-01T12:00:00Z (sha256 aa..., resourceVersion 7)"
     )
+
+
+def test_an_engine_that_does_not_tell_the_state_is_read_too() -> None:
+    """One of an earlier version writes its status without it."""
+    document = StatusReport("demo", accepted(), (row(), row("lower-b", reachable=False))).document()
+    for one in document["lowers"]:
+        del one["state"]
+    lines = as_text(document, colour=False).splitlines()
+    assert [line.split()[2] for line in lines[1:3]] == ["Ready", "NoAnswer"]
 
 
 def test_without_lowers_that_is_said() -> None:

@@ -129,8 +129,8 @@ async def test_the_status_command_tells_the_same_by_either_way(program: MapProgr
     by_file = await tensile([sys.executable, "-m", "tensile", "status", "-f", str(program.directory / "map.yaml")])
     assert by_map == by_file
     rows = {line.split()[0]: line.split() for line in by_map.splitlines()[:3]}
-    assert rows["LOWER"][:4] == ["LOWER", "NODE", "REACHABLE", "PODS"]
-    assert rows[A][1:] == [program.nodes[A], "True", "1", "96/96", "768Gi/768Gi", "1500/1500", "0s"]
+    assert rows["LOWER"][:4] == ["LOWER", "NODE", "STATE", "PODS"]
+    assert rows[A][1:] == [program.nodes[A], "Ready", "1", "96/96", "768Gi/768Gi", "1500/1500", "0s"]
     assert f"Topology {program.namespace}: in force since " in by_map
 
 
