@@ -366,6 +366,34 @@ def doctor(
     raise typer.Exit(0 if is_well else 1)
 
 
+@app.command("list")
+def list_objects(
+    lowers: Annotated[
+        list[str] | None, typer.Argument(metavar="[LOWER]...", help="Only these lower clusters.", show_default=False)
+    ] = None,
+    file: FileOption = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """List the objects that the topology owns, in every cluster. Read-only.
+
+    Exits with 1 if a cluster or a kind cannot be listed.
+    """
+    from tensile.diagnostics import inventory  # noqa: PLC0415 - see the module's docstring
+    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
+
+    _configure_logs(log_level or "error", log_format)
+    topology, directory = topology_of(file)
+    found = inventory.inventory(topology, ClusterAccess(directory, allow_exec_plugins), lowers or ())
+    typer.echo(inventory.as_json(found) if output == "json" else inventory.as_text(found))
+    if found.unread:
+        raise TensileError("\n".join(f"not listed: {words}" for words in found.unread))
+
+
 @app.command()
 def bundle(
     file: FileOption = None,

@@ -1,0 +1,203 @@
+"""`tensile list`: every object that this topology owns, cluster by cluster.
+
+The mark says whose an object is and proves nothing: everybody who may write objects can write the label. So the list is
+for people who look for what a topology left somewhere, or what stands in the way of its removal. Nothing is decided
+from it.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from tensile.engine.lower import ClusterAccess
+from tensile.errors import ClusterError, NotFound, TensileError
+from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Cluster, Selection
+from tensile.kube.credentials import keep_secret
+from tensile.kube.store import Cache
+from tensile.names import OWNER, UPPER_NAMESPACE, owner_of
+from tensile.objects import (
+    CLAIM,
+    CONFIG_MAP,
+    ENDPOINT_SLICE,
+    NAMESPACE,
+    NODE,
+    POD,
+    ROLE,
+    ROLE_BINDING,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    UPPER,
+    VOLUME,
+    Kind,
+    Manifest,
+    Ref,
+    annotations,
+    labels,
+    metadata,
+)
+from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
+from tensile.policy.webhook.registration import ref_of
+from tensile.text import aligned
+from tensile.topology import Lower, Topology
+
+FORMAT = "1.0"
+PATIENCE = 20.0
+"""The timeout in seconds for listing one cluster."""
+_ABOVE = (NODE, VOLUME, CONFIG_MAP, SECRET)
+_BELOW = (
+    NAMESPACE,
+    POD,
+    CONFIG_MAP,
+    SECRET,
+    CLAIM,
+    SERVICE,
+    ENDPOINT_SLICE,
+    SERVICE_ACCOUNT,
+    ROLE,
+    ROLE_BINDING,
+)
+_HEAD = ("CLUSTER", "KIND", "NAMESPACE", "NAME", "UPPER NAMESPACE", "CREATED")
+
+
+class Item(NamedTuple):
+    """One object. `upper_namespace` is the namespace that a lower namespace mirrors, "" for other objects."""
+
+    cluster: str
+    kind: str
+    namespace: str
+    name: str
+    upper_namespace: str
+    created: str
+
+
+class Inventory(NamedTuple):
+    """The objects of each cluster, and the clusters and kinds that could not be listed, with the reasons."""
+
+    items: tuple[Item, ...]
+    unread: tuple[str, ...]
+
+
+def inventory(topology: Topology, ways: ClusterAccess, only: Sequence[str] = ()) -> Inventory:
+    """Return what a topology owns, in the upper cluster and its lowers; `only` limits it to these lowers.
+
+    Raises TensileError if the upper cluster is unreachable, or for a lower that is not in the topology.
+    """
+    names = [spec.name for spec in topology.lowers]
+    unknown = next((name for name in only if name not in names), None)
+    if unknown is not None:
+        raise TensileError(f"list {unknown}: no lower cluster of that name; there are {', '.join(names) or 'none'}")
+    return asyncio.run(_inventory(topology, ways, only))
+
+
+async def _inventory(topology: Topology, ways: ClusterAccess, only: Sequence[str]) -> Inventory:
+    """List the upper cluster first, since its Secrets may hold the kubeconfigs of lower clusters."""
+    upper = HttpCluster(UPPER, await ways.upper_access(topology.upper))
+    lowers = [spec for spec in topology.lowers if not only or spec.name in only]
+    try:
+        async with asyncio.timeout(PATIENCE):
+            owner = owner_of(await upper.identify(), topology.name)
+        secrets = Cache()
+        for ref in (spec.kubeconfig_secret for spec in lowers):
+            if ref is not None:
+                await keep_secret(upper, ref, secrets)
+        named = (ref_of(topology), policy_ref(topology.name), binding_ref(topology.name))
+        above = [] if only else [_owned(upper, _ABOVE, owner.mark), _registered(upper, named, owner.mark)]
+        found = await asyncio.gather(*above, *(_lower(spec, ways, secrets, owner.mark) for spec in lowers))
+    except TimeoutError:
+        raise TensileError(f"upper: no answer in {PATIENCE:g} s: check that its apiserver runs") from None
+    finally:
+        await upper.close()
+    items = (item for part in found for item in part.items)
+    return Inventory(tuple(items), tuple(words for part in found for words in part.unread))
+
+
+async def _lower(spec: Lower, ways: ClusterAccess, secrets: Cache, mark: str) -> Inventory:
+    try:
+        cluster = HttpCluster(spec.name, await ways.lower_access(spec, secrets))
+    except TensileError as error:
+        return Inventory((), (str(error),))
+    try:
+        return await _owned(cluster, _BELOW, mark)
+    finally:
+        await cluster.close()
+
+
+async def _registered(upper: Cluster, refs: Iterable[Ref], mark: str) -> Inventory:
+    """Read objects whose name follows from the topology's: the engine is permitted to read these alone."""
+    items: list[Item] = []
+    unread: list[str] = []
+    for ref in refs:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                found = orjson.loads(await upper.read(ref))
+        except NotFound:
+            continue
+        except ClusterError as error:
+            unread.append(f"upper: {ref.kind.plural} {ref.name}: {error.message}")
+            continue
+        if labels(found).get(OWNER) == mark:
+            items.append(_item(upper.name, ref.kind, found))
+    return Inventory(tuple(items), tuple(unread))
+
+
+async def _owned(cluster: Cluster, kinds: Iterable[Kind], mark: str) -> Inventory:
+    """List the objects with the mark; a kind that cannot be listed hides no other."""
+    results = await asyncio.gather(*(_listed(cluster, kind, mark) for kind in kinds), return_exceptions=True)
+    items: list[Item] = []
+    unread: list[str] = []
+    for kind, result in zip(kinds, results, strict=True):
+        match result:
+            case list():
+                items += result
+            case NotFound():
+                pass  # the cluster does not have this kind
+            case ClusterError():
+                unread.append(f"{cluster.name or 'upper'}: {kind.plural}: {result.message}")
+            case TimeoutError():
+                unread.append(f"{cluster.name or 'upper'}: {kind.plural}: no answer in {PATIENCE:g} s")
+            case BaseException():
+                raise result
+    return Inventory(tuple(items), tuple(unread))
+
+
+async def _listed(cluster: Cluster, kind: Kind, mark: str) -> list[Item]:
+    async with asyncio.timeout(PATIENCE):
+        selection = Selection(labels=f"{OWNER}={mark}")
+        found = await cluster.list(kind, selection, lambda raw: _item(cluster.name, kind, orjson.loads(raw)))
+    return sorted(found.items)
+
+
+def _item(cluster: str, kind: Kind, manifest: Manifest) -> Item:
+    """Return an object as an item; nothing else of it is kept."""
+    meta = metadata(manifest)
+    space = annotations(manifest).get(UPPER_NAMESPACE, "") if kind == NAMESPACE else ""
+    where, created = cluster or "upper", meta.get("creationTimestamp", "")
+    return Item(where, kind.name, meta.get("namespace", ""), meta["name"], space, created)
+
+
+def as_json(found: Inventory) -> str:
+    """Return the list as JSON: `formatVersion`, `items`, and `unread` for what could not be listed."""
+    document: dict[str, Any] = {
+        "formatVersion": FORMAT,
+        "items": [one._asdict() for one in found.items],
+        "unread": found.unread,
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+
+def as_text(found: Inventory) -> str:
+    """Return the list as a table, followed by the number of objects of each cluster."""
+    rows = [_HEAD, *(tuple(cell or "-" for cell in one) for one in found.items)]
+    return "\n".join([*(aligned(rows) if found.items else ()), *([""] if found.items else ()), *_sums(found)])
+
+
+def _sums(found: Inventory) -> Iterator[str]:
+    counts = Counter(one.cluster for one in found.items)
+    yield from (f"{cluster}: {count} object{'' if count == 1 else 's'}" for cluster, count in counts.items())
+    if not counts:
+        yield "No objects."
