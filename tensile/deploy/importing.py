@@ -65,6 +65,11 @@ _ORDER = (
     "descheduler",
 )
 _OF_PLUGIN = frozenset(("apiVersion", "kind", "metadata", "plugins", "pluginConfig", "profiles"))
+_OF_CLUSTER = {
+    "name": "not needed: the clusterID names the cluster",
+    "kubemaster": "no equivalent: the server is that of the kubeconfig",
+}
+_UNKNOWN = "not known; it was left out"
 _CONTROLLERS = {"PVControllers": "PV", "ServiceControllers": "Service"}
 _UPPER_RATES = (("kube-api-qps", "qps"), ("kube-api-burst", "burst"))
 _PORT_OF_WEBHOOK = 8080
@@ -224,6 +229,10 @@ def _configured(found: _Import, document: Document, program: Program | None) -> 
             path = document.text((*place, spelled.get("kubeconfig", "kube_config")))
             file = program.file(path) if program else None
             yield _Cluster(name, path, file, about, show_path((key, name)))
+            for other in sorted(spelled.keys() - {"kubeconfig"}):
+                found.note(
+                    about, f"{shown(show_path((key, name, spelled[other])))}: {_OF_CLUSTER.get(other, _UNKNOWN)}"
+                )
 
 
 def _lowers(found: _Import, nodes: list[Program], clusters: list[_Cluster]) -> list[dict[str, Any]]:
@@ -478,26 +487,35 @@ def _ignored(program: Program) -> list[str]:
 
 def _upper(found: _Import) -> None:
     """Set the upper cluster: that of the virtual nodes, else that of the other programs."""
-    upper: dict[str, Any] = {}
-    first = next(iter((*found.of(VIRTUAL_NODE), *found.programs)), None)
-    given = _kubeconfig(first)[1] if first is not None else None
-    if first is not None and not first.is_in_pod:
-        upper["kubeconfig"] = file_path(given) or "kubeconfigs/upper"
-        if file_path(given) is None:
-            words = "placeholder: the input does not have the path of this kubeconfig; the default was ~/.kube/config"
-            found.comment(("upper", "kubeconfig"), words)
-        elif upper["kubeconfig"].startswith("~"):
-            found.comment(("upper", "kubeconfig"), "decide: write out the home directory")
-    elif given:
-        found.comment(("upper",), "decide: left out, as an engine in the upper cluster uses its ServiceAccount")
-    rates = {target: _most(found, flag, target) for flag, target in _UPPER_RATES}
-    upper |= {target: amount for target, amount in rates.items() if amount is not None}
+    upper = _reach_of_upper(found, next(iter((*found.of(VIRTUAL_NODE), *found.programs)), None))
+    for flag, target in _UPPER_RATES:
+        most = _most(found, flag, target)
+        upper |= {} if most is None else {target: most}
     if upper:
         found.data["upper"] = upper
     for program in found.programs:
         key, value = _kubeconfig(program)
         if key and key not in program.verdicts:
             program.tell(key, _verdict_of_upper(program, value, upper.get("kubeconfig")))
+
+
+def _reach_of_upper(found: _Import, program: Program | None) -> dict[str, Any]:
+    """Return `kubeconfig` of the upper cluster, as a program has it; {} for an engine in that cluster."""
+    if program is None:
+        found.comment(("upper",), "decide: an engine outside of the upper cluster needs upper.kubeconfig")
+        return {}
+    given = _kubeconfig(program)[1]
+    if program.is_in_pod:
+        if given:
+            found.comment(("upper",), "decide: left out, as an engine in the upper cluster uses its ServiceAccount")
+        return {}
+    path = file_path(given)
+    if path is None:
+        words = "placeholder: the input does not have the path of this kubeconfig; the default was ~/.kube/config"
+        found.comment(("upper", "kubeconfig"), words)
+    elif path.startswith("~"):
+        found.comment(("upper", "kubeconfig"), "decide: write out the home directory")
+    return {"kubeconfig": path or "kubeconfigs/upper"}
 
 
 def _kubeconfig(program: Program) -> tuple[str, str | None]:
