@@ -33,6 +33,7 @@ from tensile.cli.options import (
     one_of,
     pod_in,
     read,
+    sources,
     topology_of,
 )
 from tensile.errors import TensileError
@@ -467,6 +468,53 @@ def manifests(
     else:
         lines += write.written(setup, Path(directory), name)
     for line in lines:
+        typer.echo(harmless(line), err=True)
+
+
+@app.command("import")
+def import_installation(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- COMMAND LINE]",
+            help="A command line of tensile-kube, such as `-- virtual-node --nodename a`.",
+            show_default=False,
+        ),
+    ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-f",
+            "--file",
+            help="Manifests, or a script with command lines; - for standard input; can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("-o", "--output", help="Write the topology to this file. Default: standard output."),
+    ] = None,
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    name: Annotated[
+        str | None, typer.Option(help="The name of the topology. Default: a placeholder.", show_default=False)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file of -o if it exists.")] = False,
+    _version: Version = False,
+) -> None:
+    """Convert an installation of tensile-kube to a topology file, and explain what became of every setting.
+
+    The explanation is written to stderr. Works offline.
+    """
+    from tensile.deploy import importing, write  # noqa: PLC0415 - see the module's docstring
+
+    found = importing.imported(sources(file or []), command or [], name)
+    if output in (None, "-"):
+        typer.echo(found.text, nl=False)
+    else:
+        write.write_topology(Path(output), found.text, force=force)
+    for line in found.lines():
         typer.echo(harmless(line), err=True)
 
 

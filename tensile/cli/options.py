@@ -16,6 +16,7 @@ import tensile
 from tensile.errors import TensileError
 
 if TYPE_CHECKING:
+    from tensile.deploy.tensile_kube_input import Source
     from tensile.engine.configmap_source import ConfigMapKey
     from tensile.engine.lower import ClusterAccess
     from tensile.topology import Topology
@@ -137,6 +138,17 @@ def pod_in(file: str, topology: str | None) -> tuple[str, bytes]:
     if file == file_name(topology, "--topology") == "-":
         raise TensileError("-f and --topology: only one of them can be standard input")
     return contents(file, "pod", "name another with -f")
+
+
+def sources(files: list[str]) -> "list[Source]":
+    """Return the files to import, each with its display name. Raises TensileError if one cannot be read."""
+    from tensile.deploy.tensile_kube_input import Source  # noqa: PLC0415 - see the module's docstring
+
+    if "" in files:
+        raise TensileError("-f: empty: name a file")
+    if files.count("-") > 1:
+        raise TensileError("-f: only one of them can be standard input")
+    return [Source(*contents(file, "manifest or script", "name another with -f")) for file in files]
 
 
 def contents(name: str, what: str, advice: str) -> tuple[str, bytes]:

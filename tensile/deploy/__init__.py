@@ -1,1 +1,1 @@
-"""The manifests that install the engine, rendered from a topology as plain data for an administrator to apply."""
+"""The manifests that install the engine, rendered from a topology; and topologies imported from tensile-kube."""

@@ -3,15 +3,15 @@
 People read the text, keep it in Git and apply it: it looks like `kubectl get -o yaml`, with reasons as comments.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from textwrap import wrap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensile
 from tensile.deploy.rbac import ACCOUNT, CONFIGMAP
 from tensile.objects import Manifest
 from tensile.topology import Topology
-from tensile.yaml_document import document
+from tensile.yaml_document import Path, document, flow
 
 NAME = ACCOUNT
 """The name of the engine's objects, or their prefix."""
@@ -22,6 +22,7 @@ METRICS, EXTENDER = f"{NAME}-metrics", f"{NAME}-extender"
 _LAST = 65535
 _FIRST_PROBED = 8081
 _WIDTH = 120
+_LONGEST_FLOW = 90
 
 
 class Setup(NamedTuple):
@@ -97,3 +98,42 @@ def comment(words: str) -> str:
 
 def _wrapped(line: str) -> list[str]:
     return [line] if line.startswith(" ") else wrap(line, _WIDTH - 2) or [""]
+
+
+def commented(data: Mapping[str, Any], comments: Mapping[Path, str], order: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a topology: its keys in an order, and comments on the lines of their paths.
+
+    A comment on a key that the topology does not have is a line of its own.
+    """
+    for key in order:
+        if key in data:
+            yield from ("",) if isinstance(data[key], dict | list) else ()
+            yield from _entry(key, data[key], (key,), comments)
+        elif (key,) in comments:
+            yield from ("", f"# {key}: {comments[(key,)]}")
+
+
+def _entry(key: str, value: Any, path: Path, comments: Mapping[Path, str]) -> Iterator[str]:
+    """Yield the lines of one key: one line for a short value without comments inside, else a block."""
+    ending = f"  # {comments[path]}" if path in comments else ""
+    line = f"{key}: {flow(value)}"
+    if _is_one_line(value, line, path, comments):
+        yield line + ending
+        return
+    yield f"{key}:{ending}"
+    if isinstance(value, dict):
+        for inner, content in value.items():
+            yield from (f"  {text}" for text in _entry(inner, content, (*path, inner), comments))
+        return
+    for place, item in enumerate(value):
+        inside = (text for inner in item for text in _entry(inner, item[inner], (*path, place, inner), comments))
+        yield from (f"{'  ' if number else '- '}{text}" for number, text in enumerate(inside))
+
+
+def _is_one_line(value: Any, line: str, path: Path, comments: Mapping[Path, str]) -> bool:
+    """Report whether a value is written on the line of its key. Sections of the topology are blocks."""
+    is_plain = not isinstance(value, dict | list) or not value
+    if is_plain or (isinstance(value, list) and not any(isinstance(item, dict) for item in value)):
+        return True
+    has_inner = any(other[: len(path)] == path and other != path for other in comments)
+    return len(path) > 1 and not has_inner and len(line) <= _LONGEST_FLOW

@@ -122,6 +122,15 @@ def write(directory: Path, files: Mapping[str, str]) -> list[str]:
     return [*said, *(f"{path}: removed" for path in left)]
 
 
+def write_topology(path: Path, text: str, *, force: bool) -> None:
+    """Write a topology file. Raises TensileError if it exists, unless `force` is set, or if it cannot be written."""
+    if not force and (path.exists() or path.is_symlink()):
+        raise TensileError(f"{path}: exists, and was not changed: give another -o, or replace it with --force")
+    if path.is_dir():
+        raise TensileError(f"{path}: a directory: name a file with -o")
+    _write(path, text.encode())
+
+
 def _in_the_way(path: Path, directory: Path, known: bytes | None) -> Iterator[str]:
     """Yield what prevents a file from being written; `known` is its present content."""
     for folder in _folders(path, directory):

@@ -73,7 +73,7 @@ def test_commands_and_options_exist(page: str) -> None:
 def unknown(call: str) -> bool:
     """Report whether the program would not know what it is called with."""
     known = commands()
-    words = call.partition("#")[0].split()
+    words = call.partition("#")[0].partition(" -- ")[0].split()  # after it, the words are another program's
     if not words or words[0].isupper() or words[0] == "…":
         return False
     if words[0].startswith("-"):

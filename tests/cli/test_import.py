@@ -1,0 +1,62 @@
+"""`tensile import` as a program: what is written where, what is refused, and exit codes."""
+
+from pathlib import Path
+
+from clikit import refused, tensile
+
+LINE = "virtual-node --nodename vk-1 --client-kubeconfig /etc/lower.conf --kubeconfig /etc/upper.conf"
+POLICY = "kind: DeschedulerPolicy\nstrategies: {PodLifeTime: {enabled: true, params: {maxPodLifeTimeSeconds: 300}}}\n"
+
+
+def test_the_topology_goes_to_stdout_and_the_notes_beside_it(tmp_path: Path) -> None:
+    """From a command line, a file and standard input alike; the topology is one that `validate` takes."""
+    told = tensile("import", "--", *LINE.split(), cwd=tmp_path)
+    assert told.code == 0
+    assert "- name: vk-1  # decide: " in told.out
+    assert told.err.startswith("virtual-node of command line:\n  --nodename=vk-1 -> lowers[0].node.name: vk-1\n")
+    checked = tensile("validate", "-f", "-", stdin=told.out.encode(), cwd=tmp_path)
+    assert checked.out == "standard input: valid: topology tensile-kube with 1 lower clusters\n"
+    (tmp_path / "start.sh").write_text(LINE)
+    assert tensile("import", "-f", "start.sh", cwd=tmp_path).out == told.out
+    assert tensile("import", "-f", "-", stdin=LINE.encode(), cwd=tmp_path).out == told.out
+
+
+def test_several_inputs_become_one_topology(tmp_path: Path) -> None:
+    """Files, standard input and a command line."""
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    other = LINE.replace("vk-1", "vk-2").replace("lower", "other").split()
+    told = tensile("import", "-f", "policy.yaml", "-f", "-", "--", *other, stdin=LINE.encode(), cwd=tmp_path)
+    assert told.code == 0
+    assert told.out.index("- name: vk-1") < told.out.index("- name: vk-2")
+    assert "pendingLongerThan: 5m" in told.out
+    assert "DeschedulerPolicy (policy.yaml, document 1):" in told.err
+
+
+def test_a_file_is_replaced_only_with_force(tmp_path: Path) -> None:
+    """It may have been edited since; without -o nothing is written at all."""
+    file = tmp_path / "topology.yaml"
+    command = ("import", "-o", "topology.yaml", "--name", "prod")
+    told = tensile(*command, "--", *LINE.split(), cwd=tmp_path)
+    assert (told.code, told.out) == (0, "")
+    assert "name: prod\n" in file.read_text()
+    file.write_text("mine")
+    assert refused(*command, "--", *LINE.split(), cwd=tmp_path) == (
+        "topology.yaml: exists, and was not changed: give another -o, or replace it with --force\n"
+    )
+    assert file.read_text() == "mine"
+    assert tensile(*command, "--force", "--", *LINE.split(), cwd=tmp_path).code == 0
+    assert "name: prod\n" in file.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["topology.yaml"]
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    """Exit code 1, with the input and what to do."""
+    assert refused("import", cwd=tmp_path).startswith("no input: nothing of tensile-kube: give workloads")
+    assert refused("import", "-f", "absent", cwd=tmp_path).startswith("absent: no such file")
+    assert refused("import", "-f", "", cwd=tmp_path).startswith("-f: empty")
+    assert refused("import", "-f", "-", "-f", "-", cwd=tmp_path).startswith("-f: only one of them")
+    assert refused("import", "--name", "A", "--", *LINE.split(), cwd=tmp_path).startswith("--name A: must be")
+    assert refused("import", "--", "kubelet", "--v=1", cwd=tmp_path).startswith("command line: runs none of")
+    binary = refused("import", "-f", "-", stdin=b"\xff\xfe\x00", cwd=tmp_path)
+    assert binary.startswith("standard input:1: a byte that is not UTF-8")
+    assert refused("import", "-o", ".", "--force", "--", *LINE.split(), cwd=tmp_path).startswith(".: a directory")
