@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from tensile import text
+from tensile.cli import usage
 from tensile.cli.commands import app
 from tensile.errors import INTERRUPTED, TensileError
 from tensile.text import joined
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     text.prepare()
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments, prog_name="tensile", standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except TensileError as error:
@@ -50,8 +51,7 @@ def _refused(error: OSError) -> str:
 def _words(error: Exception) -> str:
     """Return the message of a usage error; for any other exception, a message that reports a bug in tensile."""
     if hasattr(error, "format_message"):
-        said = str(error.format_message())
-        return said if said.startswith("Usage:") else f"{said} (see: tensile --help)"
+        return str(error.format_message()) if usage.is_help(error) else usage.explained(error)
     from tensile.errors import described  # noqa: PLC0415 - only what goes wrong needs it
 
     return f"unexpected error, a defect of tensile: please report this line: {described(error)}"
