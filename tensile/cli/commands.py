@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 import tensile
+from tensile.cli import completion as completing
 from tensile.cli.help import INSPECT, PLAN, RUN, SET_UP, TRY, TensileCommand, TensileGroup
 from tensile.cli.options import (
     AskExtender,
@@ -35,6 +36,7 @@ from tensile.cli.options import (
     YamlOrJson,
     file_name,
     map_of,
+    one_of,
     pod_in,
     read,
     topology_of,
@@ -712,6 +714,36 @@ def schema(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _versi
     from tensile.topology import schema as schema_of  # noqa: PLC0415
 
     typer.echo(orjson.dumps(schema_of(), option=orjson.OPT_INDENT_2).decode())
+
+
+@_command(SET_UP)
+def completion(
+    context: typer.Context,
+    shell: Annotated[
+        str,
+        typer.Argument(
+            metavar="SHELL", callback=one_of(*completing.SHELLS), help="bash, zsh or fish.", show_default=False
+        ),
+    ],
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    _version: Version = False,
+) -> None:
+    """Print a shell completion script.
+
+    The script completes commands and options of `tensile`.
+
+    Examples:
+        # For this session
+        source <(tensile completion bash)
+
+        # For every session
+        tensile completion bash > ~/.local/share/bash-completion/completions/tensile
+        tensile completion zsh > "${fpath[1]}/_tensile"
+        tensile completion fish > ~/.config/fish/completions/tensile.fish
+    """
+    raise typer.Exit(completing.print_script(context.find_root().command, shell))
 
 
 @_command(SET_UP)

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from tensile import text
-from tensile.cli import usage
+from tensile.cli import completion, usage
 from tensile.cli.commands import app
 from tensile.errors import INTERRUPTED, TensileError
 from tensile.text import joined
@@ -21,7 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     text.prepare()
     try:
-        code = app(arguments, prog_name="tensile", standalone_mode=False)
+        completion.prepare()
+        code = app(arguments, prog_name="tensile", complete_var=completion.VARIABLE, standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except TensileError as error:

@@ -29,6 +29,7 @@ from clikit import Capture, within
         ("plan -o xml", "--output: 'xml' is not one of text, json, markdown (see: tensile plan --help)"),
         ("run --log-format xml", "--log-format: 'xml' is not one of text, json (see: tensile run --help)"),
         ("--log-level x schema", "--log-level: 'x' is not one of debug, info, warn, error (see: tensile --help)"),
+        ("completion tcsh", "SHELL: 'tcsh' is not one of bash, zsh, fish (see: tensile completion --help)"),
         ("sandbox up --lowers many", "--lowers: 'many' is not a whole number (see: tensile sandbox up --help)"),
         ("simulate --replicas 0", "--replicas: 0 is too small: 1 is the least (see: tensile simulate --help)"),
         ("run --probes 70000", "--probes: 70000 is too large: 65535 is the most (see: tensile run --help)"),
