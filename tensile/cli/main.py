@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text.prepare()
     try:
         completion.prepare()
-        code = app(arguments, prog_name="tensile", complete_var=completion.VARIABLE, standalone_mode=False)
+        code = app(arguments, prog_name=_program(), complete_var=completion.VARIABLE, standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except TensileError as error:
@@ -34,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if code == INTERRUPTED:  # typer returns this code for Ctrl-C, too
         typer.echo("interrupted", err=True)
     sys.exit(code or 0)
+
+
+def _program() -> str:
+    """Return the words that call the program: kubectl runs `kubectl tensile` as a program of another name."""
+    return "kubectl tensile" if Path(sys.argv[0]).stem == "kubectl-tensile" else "tensile"
 
 
 def _refused(error: OSError) -> str:

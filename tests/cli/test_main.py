@@ -47,3 +47,14 @@ def test_a_defect_is_told_in_a_line(tmp_path: Path) -> None:
         "unexpected error, a defect of tensile: please report this line: RuntimeError: broken on purpose at uvloop.py:1"
     )
     assert said == f"{words}\n"
+
+
+def test_kubectl_runs_it_as_a_plugin(tmp_path: Path) -> None:
+    """By that name it speaks of itself as kubectl's users call it."""
+    plugin = tmp_path / "kubectl-tensile"
+    plugin.symlink_to(PROGRAM)
+    done = subprocess.run([plugin, "plan", "--help"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("Usage: kubectl tensile plan [OPTIONS]\n")
+    assert "\n  kubectl tensile plan -f topology.yaml\n" in done.stdout
+    wrong = subprocess.run([plugin, "plan", "-x"], capture_output=True, text=True, timeout=60, check=False)
+    assert (wrong.returncode, wrong.stderr) == (1, "unknown option -x (see: kubectl tensile plan --help)\n")
