@@ -58,7 +58,6 @@ app.add_typer(explain, name="explain", rich_help_panel=INSPECT)
 sandbox = typer.Typer(cls=TensileGroup, no_args_is_help=True)
 app.add_typer(sandbox, name="sandbox", rich_help_panel=TRY)
 _SANDBOX = Path(".tensile-sandbox")
-_DRAIN_PLAN = "Required: this command only previews a drain. To drain, set `maintenance: drain` in the topology."
 
 
 Command = Callable[..., None]
@@ -174,6 +173,24 @@ def plan(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
+    lower: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lower",
+            metavar="NAME",
+            help="Show only what changes for this lower cluster. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    drain: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drain",
+            metavar="NAME",
+            help="Plan as if the topology drained this lower cluster, and show where its pods fit. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -188,8 +205,8 @@ def plan(
         # A comment for a pull request
         tensile plan -o markdown > comment.md
 
-        # The names of the Nodes that would change
-        tensile plan -o json | jq -r '.changes[] | select(.kind == "Node") | .name'
+        # Where would the pods of lower-b go, if it were drained?
+        tensile plan --drain lower-b
     """
     from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
 
@@ -199,6 +216,7 @@ def plan(
         topology,
         directory,
         output,
+        planning.PlanOptions(tuple(drain or ()), tuple(lower or ())),
         colour=takes_colour(sys.stdout),
         allow_exec_plugins=allow_exec_plugins,
         progress=_tell if sys.stderr.isatty() else None,
@@ -211,39 +229,6 @@ def plan(
 
 def _tell(line: str) -> None:
     typer.echo(line, err=True)
-
-
-@_command(PLAN)
-def drain(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The lower cluster, as the topology names it.", show_default=False)
-    ],
-    file: FileOption = None,
-    output: TextOrJson = "text",
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
-    *,
-    plan: Annotated[bool, typer.Option("--plan", help=_DRAIN_PLAN)] = False,
-    allow_exec_plugins: ExecPlugins = False,
-    _version: Version = False,
-) -> None:
-    """Show where evicted pods would go.
-
-    Lists the pods that a drain would evict, and the lower clusters with room for them. Exits with 2 if any pod would
-    leave. To drain a lower cluster, set `maintenance: drain` for it in the topology file.
-
-    Examples:
-        tensile drain lower-b --plan
-    """
-    from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
-
-    if not plan:
-        raise TensileError(f"drain {name}: set maintenance: drain for it in the topology file; --plan says what comes")
-    _configure_logs(log_level or "warn", log_format)
-    topology, directory = topology_of(file)
-    text, leaves = planning.drain_plan(topology, directory, name, output, allow_exec_plugins=allow_exec_plugins)
-    typer.echo(text)
-    raise typer.Exit(2 if leaves else 0)
 
 
 @_command(RUN)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from clikit import Capture, within
+from clikit import Capture, Files, within
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,16 @@ def test_help_is_shown_for_a_command_line_that_is_otherwise_wrong(capsys: Captur
 def test_an_empty_name_of_a_file_is_refused(capsys: Capture) -> None:
     """A script with an empty variable in it does not read another file than it was meant to."""
     assert within(capsys, "validate", "-f", "").err == "-f: empty: name a topology file, or leave the option away\n"
+
+
+@pytest.mark.parametrize("option", ["--drain", "--lower"])
+def test_a_lower_that_the_topology_lacks_is_told_before_any_cluster_is_asked(
+    option: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """With the names that there are."""
+    path = str(Files(tmp_path).save())
+    assert within(capsys, "plan", "-f", path, option, "lower-x") == (
+        1,
+        "",
+        f"{option} lower-x: no lower cluster of the topology; there are: below\n",
+    )
