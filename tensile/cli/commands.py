@@ -263,7 +263,11 @@ def mutate(
     file: Annotated[
         str,
         typer.Option(
-            "-f", "--file", metavar="FILE", help="The file of a Pod; - for standard input.", show_default=False
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="A file with Pods, or objects with a pod template; - for standard input.",
+            show_default=False,
         ),
     ],
     topology: Annotated[
@@ -288,18 +292,19 @@ def mutate(
     Examples:
         tensile mutate -f pod.yaml
 
+        # Every workload of a chart
+        helm template shop | tensile mutate -f -
+
         # With the settings of a topology, as JSON
         tensile mutate -f pod.yaml --topology topology.yaml -o json
-
-        kubectl get pod web -o yaml | tensile mutate -f -
     """
     from tensile.cli import mutate as mutation  # noqa: PLC0415 - see the module's docstring
 
     given = topology is not None or os.environ.get("TENSILE_TOPOLOGY") or Path("topology.yaml").exists()
     name, data = pod_in(file, topology)
     terms = topology_of(topology, "--topology")[0] if given else mutation.default_topology()
-    found = mutation.mutation(mutation.read_pod(data, name), terms)
-    for line in found.told:
+    found = [mutation.mutation(pod, terms) for pod in mutation.read_pods(data, name)]
+    for line in mutation.told(found):
         typer.echo(harmless(line), err=True)
     typer.echo(mutation.written(found, output))
 
@@ -316,13 +321,24 @@ def _explain(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _ver
 @explain.command("pod", cls=TensileCommand)
 def explain_pod(
     name: Annotated[
-        str, typer.Argument(metavar="NAMESPACE/NAME", help="The pod in the upper cluster.", show_default=False)
+        str,
+        typer.Argument(metavar="[NAMESPACE/]NAME", help="The pod in the upper cluster.", show_default=False),
     ],
     file: FileOption = None,
     output: TextOrJson = "text",
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--namespace",
+            metavar="NAMESPACE",
+            help="The namespace of the pod. Default: that of the upper kubeconfig's context.",
+            show_default=False,
+        ),
+    ] = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -331,8 +347,8 @@ def explain_pod(
     Shows the result of every check on every node: taints, selectors, resources, volumes and quotas.
 
     Examples:
-        tensile explain pod shop/web-0
-
+        tensile explain pod web-0
+        tensile explain pod web-0 -n shop
         tensile explain pod shop/web-0 -f topology.yaml -o json
     """
     from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
@@ -340,7 +356,7 @@ def explain_pod(
 
     _configure_logs(log_level or "error", log_format)
     topology, directory = topology_of(file)
-    typer.echo(commands.explain(topology, ClusterAccess(directory, allow_exec_plugins), name, output))
+    typer.echo(commands.explain(topology, ClusterAccess(directory, allow_exec_plugins), name, namespace, output))
 
 
 @_command(PLAN)
@@ -351,7 +367,7 @@ def simulate(
             "-f",
             "--file",
             metavar="FILE",
-            help="A file with a Pod or a workload with a pod template; - for standard input.",
+            help="A file with Pods, or objects with a pod template; - for standard input.",
         ),
     ] = None,
     topology_file: Annotated[
@@ -410,7 +426,7 @@ def simulate(
         raise TensileError("simulate: give a pod or a workload with -f, or a lower cluster that is lost with --without")
     case = commands.case_of(replicas, without or (), add_nodes or ())
     name, data = ("", b"") if pod is None else pod_in(pod, topology_file)
-    wanted = None if pod is None else podfile.template(data, name)
+    wanted = [] if pod is None else podfile.templates(data, name)
     topology, directory = topology_of(topology_file, "--topology")
     picture = commands.pictured(topology, ClusterAccess(directory, allow_exec_plugins), snapshot)
     if save is not None:

@@ -22,7 +22,7 @@ from clikit import Capture, Files, within
         ("plan -f a b.yaml", "unexpected 'b.yaml': the command takes no such argument (see: tensile plan --help)"),
         ("run -", "unexpected '-': did you mean -f -? (see: tensile run --help)"),
         ("mutate", "-f FILE is missing (see: tensile mutate --help)"),
-        ("explain pod", "NAMESPACE/NAME is missing (see: tensile explain pod --help)"),
+        ("explain pod", "[NAMESPACE/]NAME is missing (see: tensile explain pod --help)"),
         ("validate -f", "-f: give a value: -f FILE (see: tensile validate --help)"),
         ("--log-level", "--log-level: give a value: --log-level LEVEL (see: tensile --help)"),
         ("apply --force=1", "--force takes no value (see: tensile apply --help)"),
