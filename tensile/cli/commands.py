@@ -487,6 +487,7 @@ def doctor(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
+    every: Annotated[bool, typer.Option("--all", help="Show every check, also those that are ok.")] = False,
     configmap: ConfigMapOption = None,
     key: KeyOption = None,
     kubeconfig: KubeconfigOption = None,
@@ -496,11 +497,14 @@ def doctor(
 ) -> None:
     """Check every cluster and suggest fixes.
 
-    Checks connections, credentials, permissions, versions, certificates and networks. Changes nothing. Exits with 1 if
-    a check fails.
+    Checks connections, credentials, permissions, versions, certificates and networks, and prints failures first.
+    Changes nothing. Exits with 1 if a check fails.
 
     Examples:
         tensile doctor -f topology.yaml
+
+        # Also what is ok, such as the dates on which credentials expire
+        tensile doctor --all
 
         # The worst result, for a script
         tensile doctor -o json | jq -r .level
@@ -513,9 +517,9 @@ def doctor(
     if found is None:
         topology, directory = topology_of(file)
         ways = ClusterAccess(directory, allow_exec_plugins)
-        text, is_well = commands.examine(topology, ways, output, colour=takes_colour(sys.stdout))
+        text, is_well = commands.examine(topology, ways, output, colour=takes_colour(sys.stdout), every=every)
     else:
-        text, is_well = commands.examine_map(*found, output, colour=takes_colour(sys.stdout))
+        text, is_well = commands.examine_map(*found, output, colour=takes_colour(sys.stdout), every=every)
     typer.echo(text)
     raise typer.Exit(0 if is_well else 1)
 

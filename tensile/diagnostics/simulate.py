@@ -218,7 +218,7 @@ def simulation_text(document: Row, *, is_first: bool = True) -> str:
     lines = []
     if document["pod"]:
         lines += [*aligned([_HEAD, *map(_cells, document["lowers"])]), ""]
-    lines += [f"{one['name']}: not looked at: {what}" for one in document["lowers"] for what in one["unread"]]
+    lines += [f"{one['name']}: cannot be read: {what}" for one in document["lowers"] for what in one["unread"]]
     lines += _moved(document["moved"], [one["name"] for one in document["lowers"] if one["lost"]]) if is_first else ()
     return joined([*lines, _sum(document)] if document["pod"] else lines or ["Nothing was asked."]).rstrip("\n")
 

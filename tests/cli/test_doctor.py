@@ -30,7 +30,9 @@ def test_clusters_at_which_nobody_listens(tmp_path: Path) -> None:
     files = Files(tmp_path)
     told = tensile("doctor", "-f", files.save())
     assert (told.code, told.err) == (1, "")
-    assert told.out.splitlines()[:3] == ["CLUSTER   REACH", "upper     FAIL", "below     FAIL"]
+    first, *_, upper, below, empty, _ = told.out.splitlines()
+    assert first.startswith("FAIL upper: reach: ")
+    assert (upper.split(), below.split(), empty) == (["upper", "1", "failed"], ["below", "1", "failed"], "")
     assert told.out.count("cannot be connected to (Connection refused)") == 2
     assert told.out.endswith("2 failed, 0 warnings\n")
 
@@ -85,7 +87,7 @@ def test_a_bad_file_is_refused_as_everywhere(tmp_path: Path) -> None:
     """With line and column, and nothing is asked."""
     (tmp_path / "bad.yaml").write_text("kind: Topology\n")
     assert "bad.yaml:1:1" in refused("doctor", "-f", tmp_path / "bad.yaml")
-    assert "take one of text, json" in refused("doctor", "-o", "markdown")
+    assert "'markdown' is not one of text, json" in refused("doctor", "-o", "markdown")
 
 
 @pytest.mark.real
@@ -106,3 +108,6 @@ def test_a_sandbox_is_well(sandbox: Sandbox) -> None:
     text = tensile("doctor", "-f", sandbox.directory / "topology.yaml")
     assert text.code == 0
     assert "0 failed" in text.out.splitlines()[-1]
+    assert "FAIL" not in text.out
+    every = tensile("doctor", "--all", "-f", sandbox.directory / "topology.yaml")
+    assert "\n  ok   certificates: " in every.out

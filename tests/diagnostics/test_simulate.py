@@ -250,7 +250,7 @@ def test_the_text() -> None:
         "lower-a   2      lower-a-1 1, lower-a-2 1   0/2 nodes are available: 2 Insufficient cpu.\n"
         "lower-b   2      lower-b-1 1, lower-b-2 1   0/2 nodes are available: 2 Insufficient cpu.\n"
         "\n"
-        "lower-b: not looked at: volumeattachments: forbidden\n"
+        "lower-b: cannot be read: volumeattachments: forbidden\n"
         "All 4 of default/web fit."
     )
 
