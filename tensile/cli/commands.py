@@ -7,7 +7,8 @@ when it runs, so that `--version` and `validate` answer in a fraction of a secon
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -57,6 +58,9 @@ explain = typer.Typer(cls=TensileGroup, no_args_is_help=True)
 app.add_typer(explain, name="explain", rich_help_panel=INSPECT)
 sandbox = typer.Typer(cls=TensileGroup, no_args_is_help=True)
 app.add_typer(sandbox, name="sandbox", rich_help_panel=TRY)
+_LONG = 1.0
+"""Seconds after which a user on a terminal is told what a command waits for."""
+_READING = "reading the clusters of the topology, 20 s at most"
 _SANDBOX = Path(".tensile-sandbox")
 
 
@@ -219,16 +223,12 @@ def plan(
         planning.PlanOptions(tuple(drain or ()), tuple(lower or ())),
         colour=takes_colour(sys.stdout),
         allow_exec_plugins=allow_exec_plugins,
-        progress=_tell if sys.stderr.isatty() else None,
+        progress=_progress(),
     )
     typer.echo(found.text)
     if found.unreached:
         raise TensileError(found.unreached)
     raise typer.Exit(2 if found.changes else 0)
-
-
-def _tell(line: str) -> None:
-    typer.echo(line, err=True)
 
 
 @_command(RUN)
@@ -255,7 +255,9 @@ def apply(
 
     _configure_logs(log_level or "info", log_format)
     topology, directory = topology_of(file)
-    typer.echo(planning.apply(topology, directory, forced=force, allow_exec_plugins=allow_exec_plugins))
+    typer.echo(
+        planning.apply(topology, directory, forced=force, allow_exec_plugins=allow_exec_plugins, progress=_progress())
+    )
 
 
 @_command(PLAN)
@@ -356,7 +358,9 @@ def explain_pod(
 
     _configure_logs(log_level or "error", log_format)
     topology, directory = topology_of(file)
-    typer.echo(commands.explain(topology, ClusterAccess(directory, allow_exec_plugins), name, namespace, output))
+    with _waiting(_READING):
+        text = commands.explain(topology, ClusterAccess(directory, allow_exec_plugins), name, namespace, output)
+    typer.echo(text)
 
 
 @_command(PLAN)
@@ -428,7 +432,8 @@ def simulate(
     name, data = ("", b"") if pod is None else pod_in(pod, topology_file)
     wanted = [] if pod is None else podfile.templates(data, name)
     topology, directory = topology_of(topology_file, "--topology")
-    picture = commands.pictured(topology, ClusterAccess(directory, allow_exec_plugins), snapshot)
+    with _waiting(_READING):
+        picture = commands.pictured(topology, ClusterAccess(directory, allow_exec_plugins), snapshot)
     if save is not None:
         save.write_bytes(picture.to_bytes())
     text, enough = commands.simulate(picture, wanted, case, output)
@@ -514,12 +519,13 @@ def doctor(
 
     _configure_logs(log_level or "error", log_format)
     found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
-    if found is None:
-        topology, directory = topology_of(file)
-        ways = ClusterAccess(directory, allow_exec_plugins)
-        text, is_well = commands.examine(topology, ways, output, colour=takes_colour(sys.stdout), every=every)
-    else:
-        text, is_well = commands.examine_map(*found, output, colour=takes_colour(sys.stdout), every=every)
+    with _waiting("checking the clusters, 12 s at most"):
+        if found is None:
+            topology, directory = topology_of(file)
+            ways = ClusterAccess(directory, allow_exec_plugins)
+            text, is_well = commands.examine(topology, ways, output, colour=takes_colour(sys.stdout), every=every)
+        else:
+            text, is_well = commands.examine_map(*found, output, colour=takes_colour(sys.stdout), every=every)
     typer.echo(text)
     raise typer.Exit(0 if is_well else 1)
 
@@ -788,6 +794,30 @@ def show_help(
     """
     root = context.find_root()
     root.command.main([*(words or ()), "--help"], prog_name=root.info_name, standalone_mode=False)
+
+
+def _tell(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _progress() -> Callable[[str], None] | None:
+    """Return what shows a line of progress, None without a terminal."""
+    return _tell if sys.stderr.isatty() else None
+
+
+@contextmanager
+def _waiting(line: str) -> Iterator[None]:
+    """Show a line of progress if the block takes more than a second."""
+    from threading import Timer  # noqa: PLC0415 - see the module's docstring
+
+    show = _progress()
+    timer = Timer(_LONG, show or _tell, [line])
+    if show:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _configure_logs(level: str, form: str | None) -> None:

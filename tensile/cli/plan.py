@@ -101,12 +101,15 @@ def plan(
     return PlanText(text, bool(found.changes), away)
 
 
-def apply(topology: Topology, directory: Path, *, forced: bool, allow_exec_plugins: bool) -> str:
+def apply(
+    topology: Topology, directory: Path, *, forced: bool, allow_exec_plugins: bool, progress: Progress | None = None
+) -> str:
     """Apply the topology once and return the closing line.
 
     Raises TensileError when an object is blocked or a lower cluster is unreachable.
     """
-    return asyncio.run(_apply(topology, ClusterAccess(directory, allow_exec_plugins), forced=forced))
+    ways = ClusterAccess(directory, allow_exec_plugins)
+    return asyncio.run(_apply(topology, ways, forced=forced, progress=progress))
 
 
 def _check(topology: Topology, options: PlanOptions) -> None:
@@ -155,10 +158,10 @@ def _with_room(topology: Topology) -> Topology:
     return topology.model_copy(update={"descheduler": watching})
 
 
-async def _apply(topology: Topology, ways: ClusterAccess, *, forced: bool) -> str:
+async def _apply(topology: Topology, ways: ClusterAccess, *, forced: bool, progress: Progress | None) -> str:
     recorder = _Applying(LoggingObserver(Metrics(), time.monotonic))
     work = partial(converge, observer=recorder, forced=forced)
-    done = await _recorded(topology, ways, recorder, work)
+    done = await _recorded(topology, ways, recorder, work, progress=progress)
     if done.problems or done.unreached:
         body, _, last = as_text(done, colour=False).rpartition("Plan: ")
         raise TensileError(f"{body}Applied in part: {last}")

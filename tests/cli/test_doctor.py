@@ -1,12 +1,16 @@
 """`tensile doctor` as a program: exit codes, both forms, and that nobody waits for a cluster that does not answer."""
 
+import os
+import pty
+import socket
+import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from clikit import Completed, Files, listening, port_of, refused, tensile, timed
+from clikit import PROGRAM, Completed, Files, environment, listening, port_of, refused, tensile, timed
 
 from tensile.diagnostics.doctor.collect import LIMIT
 from tensile.sandbox.sandbox import Sandbox
@@ -81,6 +85,20 @@ def test_clusters_that_never_answer_cost_their_own_time_only(tmp_path: Path) -> 
     assert [(name, check) for name, check, _ in findings(told, "fail")] == [(None, "reach"), ("below", "reach")]
     assert all("no answer in 3 s" in what for _, _, what in findings(told, "fail"))
     assert seconds < LIMIT + STARTING + 2 * starting
+
+
+def test_a_person_is_told_what_is_waited_for(tmp_path: Path, silent: socket.socket) -> None:
+    """After a second, on standard error, if that is a terminal; the answer itself is as ever."""
+    files = Files(tmp_path)
+    files.ports[0] = port_of(silent)
+    terminal, stderr = pty.openpty()
+    command = [PROGRAM, "doctor", "-o", "json", "-f", str(files.save())]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, env=environment(), timeout=120, check=False)
+    os.close(stderr)
+    told = os.read(terminal, 1000).decode()
+    os.close(terminal)
+    assert told == "checking the clusters, 12 s at most\r\n"
+    assert orjson.loads(done.stdout)["level"] == "fail"
 
 
 def test_a_bad_file_is_refused_as_everywhere(tmp_path: Path) -> None:
