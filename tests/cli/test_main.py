@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,31 @@ def test_the_schema_is_a_json_document() -> None:
     schema = json.loads(told.out)
     assert {"apiVersion", "kind", "name", "lowers"} <= set(schema["properties"])
     assert all(field.get("description") for field in schema["properties"].values())
+
+
+START = """
+import sys, tensile.__main__ as program
+try:
+    program.main()
+except SystemExit:
+    print(*(name for name, module in sys.modules.items() if module), file=sys.stderr)
+"""
+HEAVY = {"aiohttp", "asyncio", "cryptography", "deepdiff", "kubernetes", "rich", "ssl", "structlog", "tensile.engine"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [(("--version",), set()), (("--help",), set()), (("validate", "-f", "topology.yaml"), {"pydantic", "yaml"})],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_start_imports_what_the_command_needs(arguments: tuple[str, ...], needed: set[str], tmp_path: Path) -> None:
+    """A help text or a check in an editor is there at once."""
+    Files(tmp_path).save()
+    command = [sys.executable, "-c", START, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=60, check=True)
+    modules = set(done.stderr.decode().split())
+    assert "tensile.cli.commands" in modules
+    assert modules & (HEAVY | {"pydantic", "yaml"}) == needed
 
 
 def test_a_log_level_before_the_command_holds_for_it(tmp_path: Path) -> None:
