@@ -111,7 +111,8 @@ def validate(
     topology = parse(text, name=name)
     for caution in cautions(text, topology):
         typer.echo(f"warning: {caution.line(name)}", err=True)
-    typer.echo(f"{name}: valid: topology {topology.name} with {len(topology.lowers)} lower clusters")
+    count = len(topology.lowers)
+    typer.echo(f"{name}: valid: topology {topology.name} with {count} lower {'cluster' if count == 1 else 'clusters'}")
 
 
 @_command(RUN)
@@ -166,7 +167,7 @@ def run(
         return
     name = file_name(file)
     if name == "-":
-        raise TensileError("run follows a file: standard input cannot be followed; give its name with -f")
+        raise TensileError("run watches a file and cannot read standard input: name a file with -f")
     running.run(Path(name).absolute(), allow_exec_plugins=allow_exec_plugins, manner=manner)
 
 
@@ -324,7 +325,9 @@ def _explain(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _ver
 def explain_pod(
     name: Annotated[
         str,
-        typer.Argument(metavar="[NAMESPACE/]NAME", help="The pod in the upper cluster.", show_default=False),
+        typer.Argument(
+            metavar="NAME", help="A pod in the upper cluster, as NAME or NAMESPACE/NAME.", show_default=False
+        ),
     ],
     file: FileOption = None,
     output: TextOrJson = "text",
@@ -346,7 +349,7 @@ def explain_pod(
 ) -> None:
     """Explain where a pod runs, and why.
 
-    Shows the result of every check on every node: taints, selectors, resources, volumes and quotas.
+    Shows the first obstacle, the result of every check on every node, and what to do.
 
     Examples:
         tensile explain pod web-0
@@ -427,7 +430,7 @@ def simulate(
 
     _configure_logs(log_level or "error", log_format)
     if pod is None and not without and save is None:
-        raise TensileError("simulate: give a pod or a workload with -f, or a lower cluster that is lost with --without")
+        raise TensileError("simulate: name a file with a pod with -f, or a lost lower cluster with --without")
     case = commands.case_of(replicas, without or (), add_nodes or ())
     name, data = ("", b"") if pod is None else pod_in(pod, topology_file)
     wanted = [] if pod is None else podfile.templates(data, name)
@@ -580,9 +583,9 @@ def manifests(
     from tensile.deploy import write  # noqa: PLC0415 - see the module's docstring
 
     if lower is not None and directory is not None:
-        raise TensileError("--lower and --dir: give one of them: a directory holds all lower clusters")
+        raise TensileError("--lower and --dir exclude each other: a directory has all lower clusters")
     if directory == "":
-        raise TensileError("--dir: empty: name a directory, or leave the option away")
+        raise TensileError("--dir is empty: name a directory, or omit the option")
     name, data = read(file)
     wishes = write.RenderOptions(namespace, image)
     setup = write.rendering(data, name, wishes, for_lower=lower is not None)
@@ -733,7 +736,11 @@ def completion(
     shell: Annotated[
         str,
         typer.Argument(
-            metavar="SHELL", callback=one_of(*completing.SHELLS), help="bash, zsh or fish.", show_default=False
+            metavar="SHELL",
+            callback=one_of(*completing.SHELLS),
+            autocompletion=lambda: completing.SHELLS,
+            help="bash, zsh or fish.",
+            show_default=False,
         ),
     ],
     _log_level: LogLevel = None,

@@ -76,7 +76,7 @@ def _mutated(pod: Manifest, topology: Topology) -> tuple[Manifest, tuple[str, ..
         demand_small({field: orjson.dumps(spec[field]) if field in spec else b"" for field in FIELDS})
         return prepared(pod, terms_of(topology)), ()
     except CannotMutate as error:
-        return pod, (f"not prepared for virtual nodes: {error}",)
+        return pod, (f"the webhook does not change it: {error}",)
 
 
 def read_pods(data: bytes, name: str) -> list[Manifest]:
@@ -140,7 +140,7 @@ def _lower_of(pod: Manifest, topology: Topology) -> tuple[Lower, tuple[str, ...]
         if lower.node.name == bound or (not bound and meets(pod["spec"], lower.node.name, own_labels(lower))):
             return lower, ()
     first = topology.lowers[0]
-    why = f"{bound} is no virtual node" if bound else "no virtual node has what the pod asks for"
+    why = f"{bound} is not a virtual node" if bound else "no virtual node matches the pod's selector"
     return first, (f"{why}: the lower pod is shown as it would be in {first.name}",)
 
 

@@ -161,7 +161,7 @@ YamlOrJson = Annotated[str, output_option("yaml", "json")]
 def file_name(file: str | None, option: str = "-f") -> str:
     """Return the file name that an option stands for; raises TensileError for an empty one."""
     if file == "":
-        raise TensileError(f"{option}: empty: name a topology file, or leave the option away")
+        raise TensileError(f"{option} is empty: name a topology file, or omit the option")
     return file or os.environ.get("TENSILE_TOPOLOGY") or "topology.yaml"
 
 
@@ -176,9 +176,9 @@ def pod_in(file: str, topology: str | None) -> tuple[str, bytes]:
     Raises TensileError if the pod and the topology would both be read from standard input.
     """
     if not file:
-        raise TensileError("-f: empty: name the file of a pod")
+        raise TensileError("-f is empty: name a file with a pod")
     if file == file_name(topology, "--topology") == "-":
-        raise TensileError("-f and --topology: only one of them can be standard input")
+        raise TensileError("-f and --topology cannot both read standard input")
     return contents(file, "pod", "name another with -f")
 
 
@@ -192,11 +192,11 @@ def contents(name: str, what: str, advice: str) -> tuple[str, bytes]:
             return STANDARD_INPUT, _bytes_of(_standard_input())
         return name, _bytes_of(name)
     except FileNotFoundError:
-        why = f"no such file: put it there, or {advice}"
+        why = f"no such file: create it, or {advice}"
     except IsADirectoryError:
         why = f"not a file: name a {what} file"
     except OSError as error:
-        why = f"cannot be read: {error.strerror}: mend that, or {advice}"
+        why = f"cannot be read: {error.strerror}: fix that, or {advice}"
     raise TensileError(f"{STANDARD_INPUT if name == '-' else name}: {why}")
 
 
@@ -242,17 +242,17 @@ def map_of(
     if configmap is None:
         lonely = next((name for name, value in given.items() if value is not None), None)
         if lonely:
-            raise TensileError(f"{lonely}: goes with --configmap: a topology file names its clusters itself")
+            raise TensileError(f"{lonely} needs --configmap: a topology file names its own clusters")
         return None
     if empty := next((name for name, value in given.items() if value == ""), None):
-        raise TensileError(f"{empty}: empty: give a value, or leave the option away")
+        raise TensileError(f"{empty} is empty: give a value, or omit the option")
     if file is not None:
-        raise TensileError("--configmap and -f: give one of them")
+        raise TensileError("--configmap and -f exclude each other")
     namespace, _, name = configmap.partition("/")
     if not namespace or not name or "/" in name:
         raise TensileError(f"--configmap {configmap!r}: write NAMESPACE/NAME")
     if context is not None and kubeconfig is None:
-        raise TensileError("--context: goes with --kubeconfig")
+        raise TensileError("--context needs --kubeconfig")
     ways = ClusterAccess(
         Path.cwd(), allow_exec_plugins, kubeconfig, context, instead="name a kubeconfig with --kubeconfig"
     )

@@ -220,7 +220,7 @@ def simulation_text(document: Row, *, is_first: bool = True) -> str:
         lines += [*aligned([_HEAD, *map(_cells, document["lowers"])]), ""]
     lines += [f"{one['name']}: cannot be read: {what}" for one in document["lowers"] for what in one["unread"]]
     lines += _moved(document["moved"], [one["name"] for one in document["lowers"] if one["lost"]]) if is_first else ()
-    return joined([*lines, _sum(document)] if document["pod"] else lines or ["Nothing was asked."]).rstrip("\n")
+    return joined([*lines, _sum(document)] if document["pod"] else lines or ["No pods to place."]).rstrip("\n")
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -238,12 +238,12 @@ def _moved(moved: list[Row], lost: list[str]) -> Iterator[str]:
         return
     left = [one for one in moved if not one["lower"]]
     if moved:
-        yield f"{len(moved) - len(left)} of {len(moved)} pods of what is lost find another place."
+        yield f"{len(moved) - len(left)} of {len(moved)} pods of the lost clusters fit elsewhere."
     else:
-        yield f"No pod has to leave {', '.join(lost)}."
-    yield from (f"  {one['namespace']}/{one['name']} finds none: {one['why']}" for one in left[:_LISTED])
+        yield f"No pods run in {', '.join(lost)}."
+    yield from (f"  {one['namespace']}/{one['name']} fits nowhere: {one['why']}" for one in left[:_LISTED])
     if len(left) > _LISTED:
-        yield f"  and {len(left) - _LISTED} more find none."
+        yield f"  and {len(left) - _LISTED} more fit nowhere."
     yield ""
 
 
@@ -251,10 +251,7 @@ def _sum(document: Row) -> str:
     name = f"{document['pod']['namespace']}/{document['pod']['name']}"
     more = " or more" if any(one["more"] for one in document["lowers"]) else ""
     if document["asked"] is None:
-        return f"{document['fits']}{more} of {name} fit."
-    short = document["asked"] - document["fits"]
-    return (
-        f"All {document['asked']} of {name} fit."
-        if short <= 0
-        else f"{document['fits']} of {document['asked']} of {name} fit: {short} do not."
-    )
+        return f"{document['fits']}{more} pods of {name} fit."
+    whole = document["fits"] >= document["asked"]
+    count = f"All {document['asked']}" if whole else f"{document['fits']} of {document['asked']}"
+    return f"{count} pods of {name} fit."

@@ -37,6 +37,7 @@ def test_bash_completes_commands_options_and_formats() -> None:
     assert in_bash("tensile", "sandbox", "") == ["up", "status", "down"]
     assert {"--file", "--output", "--help"} <= set(in_bash("tensile", "plan", "--"))
     assert in_bash("tensile", "plan", "-o", "") == ["text", "json", "markdown"]
+    assert in_bash("tensile", "completion", "") == ["bash", "zsh", "fish"]
     assert in_bash("tensile", "plan", "-f", "") == []
 
 

@@ -64,7 +64,7 @@ def test_what_fits_is_told_and_is_enough(tmp_path: Path) -> None:
         "LOWER     FITS   NODES        WHY NOT MORE\n"
         "lower-a   2      n1 1, n2 1   0/2 nodes are available: 2 Insufficient cpu.\n"
         "\n"
-        "All 2 of default/web fit.\n"
+        "All 2 pods of default/web fit.\n"
     )
 
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_simulated(tmp_path: Path, arguments: tuple[str, ...], wh
 def test_a_question_without_a_pod_or_a_lost_cluster_is_none(tmp_path: Path) -> None:
     """Nothing would be told, as if all were well."""
     told = tensile("simulate", "--topology", topology(tmp_path), "--snapshot", snapshot(tmp_path))
-    words = "simulate: give a pod or a workload with -f, or a lower cluster that is lost with --without\n"
+    words = "simulate: name a file with a pod with -f, or a lost lower cluster with --without\n"
     assert (told.code, told.out, told.err) == (1, "", words)
 
 

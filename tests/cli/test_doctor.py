@@ -71,8 +71,8 @@ def test_a_lower_whose_kubeconfig_is_in_a_cluster_that_is_away(tmp_path: Path) -
         topology["lowers"][0]["kubeconfigSecret"] = {"namespace": "ops", "name": "below"}
 
     told = tensile("doctor", "-f", Files(tmp_path).save(edit))
-    assert "Secret ops/below of the upper cluster, which cannot be asked" in told.out
-    assert "-> put that right first" in told.out
+    assert "Secret ops/below of the upper cluster, which does not answer" in told.out
+    assert "-> fix the upper cluster first" in told.out
 
 
 def test_clusters_that_never_answer_cost_their_own_time_only(tmp_path: Path) -> None:

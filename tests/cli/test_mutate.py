@@ -84,7 +84,7 @@ def test_a_pod_that_the_webhook_leaves_as_it_is_is_shown_as_it_is() -> None:
     ):
         found = mutation(given, default_topology())
         assert found.mutated is given
-        assert found.told[0].startswith("not prepared for virtual nodes: ")
+        assert found.told[0].startswith("the webhook does not change it: ")
         assert found.told[0].endswith(words)
 
 

@@ -117,7 +117,7 @@ def test_findings_for_programs() -> None:
 
 
 def test_the_worst_of_some() -> None:
-    """What was not looked at is no fault, and yet not well."""
+    """What was not checked is no fault, and yet not well."""
     assert worst([]) == Level.SKIP
     assert worst(FOUND) == Level.FAIL
     assert worst(FOUND[:4]) == Level.WARN
