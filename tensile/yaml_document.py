@@ -34,6 +34,9 @@ MAX_ENTRIES = 1_000
 MAX_ALIASES = 100
 """The most uses of anchors in a document."""
 
+MAX_DOCUMENTS = 100
+"""The most documents of a text, where it may have several."""
+
 _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -48,6 +51,9 @@ _MOST_DIGITS = 40
 _BARE_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _LONGEST_KEY = 63
 
+_START = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
+_CONTENT = re.compile(r"^(?!---\s*$|\.\.\.\s*$|\s*$|\s*#|%)", re.MULTILINE)
+"""Where a line begins that is neither blank nor a comment, a directive or a marker."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|[\ud800-\udfff]|\u2028|\u2029|\ufeff|\ufffe|\uffff")
 
@@ -505,6 +511,18 @@ def compose(text: str, *, what: str = "topology", loader: Any = _LOADER) -> YAML
         last = Flaw(stop.position, composer.path(stop.position), stop.text)
         return YAMLDocument(None, (*composer.flaws, last))
     return YAMLDocument(composer.root or YAMLNode(_TOP, None), tuple(composer.flaws))
+
+
+def documents(text: str) -> list[str]:
+    """Split a text into its documents, at most one more than MAX_DOCUMENTS, and at least one.
+
+    Each has blank lines for what comes before it, so that its positions are those of the text. Documents without
+    content are left out.
+    """
+    starts = [match.start() for match in _START.finditer(text) if _CONTENT.search(text, 0, match.start())]
+    spans = [span for span in zip([0, *starts], [*starts, len(text)], strict=True) if _CONTENT.search(text, *span)]
+    parts = ["\n" * text.count("\n", 0, begin) + text[begin:end] for begin, end in spans[: MAX_DOCUMENTS + 1]]
+    return parts if parts and len(text) <= MAX_BYTES else [text]
 
 
 class FullDumper(yaml.SafeDumper):

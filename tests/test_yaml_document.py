@@ -11,12 +11,14 @@ from properties import examples
 from tensile.yaml_document import (
     MAX_ALIASES,
     MAX_DEPTH,
+    MAX_DOCUMENTS,
     MAX_ENTRIES,
     MAX_NODES,
     Position,
     YAMLNode,
     advise,
     compose,
+    documents,
     find,
     locate,
     plain,
@@ -321,3 +323,40 @@ def test_a_character_that_json_writes_as_two_is_one(text: str, wanted: object) -
 def test_half_a_character_is_refused() -> None:
     """There is none that it could be."""
     assert compose(r'{"a": "\ud83d"}').flaws
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a: 1", [{"a": 1}]),
+        ("# first\n---\na: 1\n---\nb: 2\n", [{"a": 1}, {"b": 2}]),
+        ("%YAML 1.2\n---\na: 1\n...\n---\n# none\n---\n\n", [{"a": 1}]),
+        ("--- {a: 1}\n--- [2]\n", [{"a": 1}, (2,)]),
+        ("a: |\n  x\n  ---\n  y\n---\nb: '---'\r\n---\r\nc: 3", [{"a": "x\n---\ny\n"}, {"b": "---"}, {"c": 3}]),
+        ("", [None]),
+        ("---\n---\n", [None]),
+    ],
+)
+def test_a_text_is_split_into_its_documents(text: str, values: list[object]) -> None:
+    """Only a marker at the start of a line begins one; those without content are left out."""
+    parts = [compose(part) for part in documents(text)]
+    if values != [None]:
+        assert [part.flaws for part in parts] == [()] * len(parts)
+    assert [plain(part.root) for part in parts if part.root] == (values if values != [None] else [None] * (text == ""))
+
+
+def test_a_document_of_several_has_the_positions_of_the_text() -> None:
+    """Lines before it count."""
+    _, second = documents("a: 1\n---\nb:\n  c: 2\n")
+    root = compose(second).root
+    assert root is not None
+    assert locate(root, ("b", "c")) == (4, 6)
+
+
+def test_documents_are_split_within_limits() -> None:
+    """However many there are, and however large the text."""
+    assert len(documents("---\na: 1\n" * 5 * MAX_DOCUMENTS)) == MAX_DOCUMENTS + 1
+    text = "a: 1\n" + "---\n" * 200_000
+    assert documents(text) == ["a: 1\n"]
+    large = "---\na: 1\n" * 200_000
+    assert documents(large) == [large]

@@ -1,16 +1,23 @@
 """The commands: their arguments, the calls they make, and their exit codes.
 
-Each command imports what it needs when it runs, so that `--version` and `validate` answer in a fraction of a second.
+A command's docstring is what `--help` prints: `tensile.cli.help` gives its form. Each command imports what it needs
+when it runs, so that `--version` and `validate` answer in a fraction of a second.
 """
 
+import json
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import tensile
+from tensile.cli import completion as completing
+from tensile.cli.help import INSPECT, PLAN, RUN, SET_UP, TRY, TensileCommand, TensileGroup
 from tensile.cli.options import (
     STANDARD_INPUT,
     AskExtender,
@@ -26,8 +33,10 @@ from tensile.cli.options import (
     LogLevel,
     Output,
     RealNode,
+    ShownVersion,
     TextOrJson,
     Version,
+    YamlOrJson,
     file_name,
     map_of,
     one_of,
@@ -36,28 +45,68 @@ from tensile.cli.options import (
     sources,
     topology_of,
 )
+from tensile.cli.usage import whole
 from tensile.errors import TensileError
 from tensile.text import harmless, takes_colour
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-sandbox = typer.Typer(no_args_is_help=True)
-app.add_typer(sandbox, name="sandbox")
-explain = typer.Typer(no_args_is_help=True)
-app.add_typer(explain, name="explain")
+app = typer.Typer(
+    cls=TensileGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+explain = typer.Typer(cls=TensileGroup, no_args_is_help=True)
+app.add_typer(explain, name="explain", rich_help_panel=INSPECT)
+sandbox = typer.Typer(cls=TensileGroup, no_args_is_help=True)
+app.add_typer(sandbox, name="sandbox", rich_help_panel=TRY)
+_LONG = 1.0
+"""Seconds after which a user on a terminal is told what a command waits for."""
+_READING = "reading the clusters of the topology, 20 s at most"
 _SANDBOX = Path(".tensile-sandbox")
-_DRAIN_PLAN = "Required: this command only previews a drain. To drain, set `maintenance: drain` in the topology."
+
+
+Command = Callable[..., None]
+
+
+def _command(panel: str, name: str | None = None) -> Callable[[Command], Command]:
+    """Return the decorator of a command; `panel` is the title of its group in the help."""
+    return app.command(name, cls=TensileCommand, rich_help_panel=panel)
 
 
 @app.callback()
-def _root(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
-    """One upper Kubernetes cluster sees several lower clusters as nodes, declared by one topology file."""
+def _root(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: ShownVersion = False) -> None:
+    """Make lower Kubernetes clusters appear as nodes of one upper cluster.
+
+    One topology file declares the clusters.
+
+    Examples:
+        # Try it: clusters on this machine, and a tour with kubectl
+        tensile demo
+
+        # Check a topology, see what it would change, and run the engine
+        tensile validate -f topology.yaml
+        tensile plan -f topology.yaml
+        tensile run -f topology.yaml
+    """
 
 
-@app.command()
+@_command(PLAN)
 def validate(
     file: FileOption = None, _log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False
 ) -> None:
-    """Check a topology file. Opens no other file and contacts no cluster."""
+    """Check a topology file.
+
+    Reports every error with its line. Opens no other file and contacts no cluster.
+
+    Examples:
+        tensile validate
+        tensile validate -f topology.yaml
+
+        # The version that is committed
+        git show HEAD:topology.yaml | tensile validate -f -
+    """
     from tensile.topology import cautions, decode, parse  # noqa: PLC0415 - see the module's docstring
 
     name, data = read(file)
@@ -65,10 +114,11 @@ def validate(
     topology = parse(text, name=name)
     for caution in cautions(text, topology):
         typer.echo(f"warning: {caution.line(name)}", err=True)
-    typer.echo(f"{name}: valid: topology {topology.name} with {len(topology.lowers)} lower clusters")
+    count = len(topology.lowers)
+    typer.echo(f"{name}: valid: topology {topology.name} with {count} lower {'cluster' if count == 1 else 'clusters'}")
 
 
-@app.command()
+@_command(RUN)
 def run(
     file: FollowedFile = None,
     log_level: LogLevel = None,
@@ -90,8 +140,7 @@ def run(
         int | None,
         typer.Option(
             "--probes",
-            min=1,
-            max=65535,
+            parser=whole(1, 65535),
             metavar="PORT",
             help="Serve /healthz and /readyz on this port from process start.",
             show_default=False,
@@ -100,7 +149,17 @@ def run(
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Run the engine. It reloads the topology file, or ConfigMap, when it changes."""
+    """Run the engine.
+
+    It mirrors pods to the lower clusters until SIGTERM or Ctrl-C. A change of the topology file, or ConfigMap, takes
+    effect without a restart.
+
+    Examples:
+        tensile run -f topology.yaml
+
+        # With the topology in a ConfigMap of the upper cluster
+        tensile run --configmap tensile/topology --kubeconfig upper.kubeconfig
+    """
     from tensile.engine import run as running  # noqa: PLC0415 - see the module's docstring
 
     _configure_logs(log_level or "info", log_format)
@@ -111,21 +170,52 @@ def run(
         return
     name = file_name(file)
     if name == "-":
-        raise TensileError("run follows a file: standard input cannot be followed; give its name with -f")
+        raise TensileError("run watches a file and cannot read standard input: name a file with -f")
     running.run(Path(name).absolute(), allow_exec_plugins=allow_exec_plugins, manner=manner)
 
 
-@app.command()
+@_command(PLAN)
 def plan(
     file: FileOption = None,
     output: Output = "text",
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
+    lower: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lower",
+            metavar="NAME",
+            help="Show only what changes for this lower cluster. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    drain: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drain",
+            metavar="NAME",
+            help="Plan as if the topology drained this lower cluster, and show where its pods fit. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Show what the engine would change in every cluster, and why. Read-only. Exits with 2 if anything would change."""
+    """Show what would change, and why.
+
+    Lists the changes that the engine would make in each cluster, with the reason of each. Changes nothing itself.
+    Exits with 2 if anything would change.
+
+    Examples:
+        tensile plan -f topology.yaml
+
+        # A comment for a pull request
+        tensile plan -o markdown > comment.md
+
+        # Where would the pods of lower-b go, if it were drained?
+        tensile plan --drain lower-b
+    """
     from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
 
     _configure_logs(log_level or "error", log_format)
@@ -134,9 +224,10 @@ def plan(
         topology,
         directory,
         output,
+        planning.PlanOptions(tuple(drain or ()), tuple(lower or ())),
         colour=takes_colour(sys.stdout),
         allow_exec_plugins=allow_exec_plugins,
-        progress=_tell if sys.stderr.isatty() else None,
+        progress=_progress(),
     )
     typer.echo(found.text)
     if found.unreached:
@@ -144,40 +235,7 @@ def plan(
     raise typer.Exit(2 if found.changes else 0)
 
 
-def _tell(line: str) -> None:
-    typer.echo(line, err=True)
-
-
-@app.command()
-def drain(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The lower cluster, as the topology names it.", show_default=False)
-    ],
-    file: FileOption = None,
-    output: TextOrJson = "text",
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
-    *,
-    plan: Annotated[bool, typer.Option("--plan", help=_DRAIN_PLAN)] = False,
-    allow_exec_plugins: ExecPlugins = False,
-    _version: Version = False,
-) -> None:
-    """Preview a drain: list the pods that would be evicted, and where they would go. Exits with 2 if any pod would go.
-
-    To drain a lower cluster, set `maintenance: drain` for it in the topology file.
-    """
-    from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
-
-    if not plan:
-        raise TensileError(f"drain {name}: set maintenance: drain for it in the topology file; --plan says what comes")
-    _configure_logs(log_level or "warn", log_format)
-    topology, directory = topology_of(file)
-    text, leaves = planning.drain_plan(topology, directory, name, output, allow_exec_plugins=allow_exec_plugins)
-    typer.echo(text)
-    raise typer.Exit(2 if leaves else 0)
-
-
-@app.command()
+@_command(RUN)
 def apply(
     file: FileOption = None,
     log_level: LogLevel = None,
@@ -187,112 +245,201 @@ def apply(
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Apply the topology once and exit. May run beside the engine."""
+    """Apply the topology once.
+
+    Makes the changes that `plan` shows, and ends. May run beside the engine.
+
+    Examples:
+        tensile apply -f topology.yaml
+
+        # Also make deletions that the guard holds back
+        tensile apply -f topology.yaml --force
+    """
     from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
 
     _configure_logs(log_level or "info", log_format)
     topology, directory = topology_of(file)
-    typer.echo(planning.apply(topology, directory, forced=force, allow_exec_plugins=allow_exec_plugins))
+    typer.echo(
+        planning.apply(topology, directory, forced=force, allow_exec_plugins=allow_exec_plugins, progress=_progress())
+    )
 
 
-@app.command()
+@_command(PLAN)
 def mutate(
     file: Annotated[
-        str, typer.Option("-f", "--file", help="The file of a Pod; - for standard input.", show_default=False)
+        str,
+        typer.Option(
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="A file with Pods, or objects with a pod template; - for standard input.",
+            show_default=False,
+        ),
     ],
     topology: Annotated[
         str | None,
         typer.Option(
             "--topology",
+            metavar="FILE",
             help="The topology file. Default: $TENSILE_TOPOLOGY, else ./topology.yaml, else one lower cluster.",
             show_default=False,
         ),
     ] = None,
-    output: Annotated[str, typer.Option("-o", "--output", help="yaml or json.", callback=one_of("yaml", "json"))] = (
-        "yaml"
-    ),
+    output: YamlOrJson = "yaml",
     _log_level: LogLevel = None,
     _log_format: LogFormat = None,
     *,
     _version: Version = False,
 ) -> None:
-    """Show how the webhook would mutate a pod, and the resulting pod in the lower cluster. Works offline."""
+    """Show what the webhook would change.
+
+    Prints the pod as given, as the webhook changes it, and as it would be created in a lower cluster. Works offline.
+
+    Examples:
+        tensile mutate -f pod.yaml
+
+        # Every workload of a chart
+        helm template shop | tensile mutate -f -
+
+        # With the settings of a topology, as JSON
+        tensile mutate -f pod.yaml --topology topology.yaml -o json
+    """
     from tensile.cli import mutate as mutation  # noqa: PLC0415 - see the module's docstring
 
     given = topology is not None or os.environ.get("TENSILE_TOPOLOGY") or Path("topology.yaml").exists()
     name, data = pod_in(file, topology)
     terms = topology_of(topology, "--topology")[0] if given else mutation.default_topology()
-    found = mutation.mutation(mutation.read_pod(data, name), terms)
-    for line in found.told:
+    found = [mutation.mutation(pod, terms) for pod in mutation.read_pods(data, name)]
+    for line in mutation.told(found):
         typer.echo(harmless(line), err=True)
     typer.echo(mutation.written(found, output))
 
 
 @explain.callback()
 def _explain(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
-    """Explain why a resource is in its current state."""
+    """Explain the state of a resource.
+
+    Examples:
+        tensile explain pod shop/web-0
+    """
 
 
-@explain.command("pod")
+@explain.command("pod", cls=TensileCommand)
 def explain_pod(
-    name: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="A pod of the upper cluster.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A pod in the upper cluster, as NAME or NAMESPACE/NAME.", show_default=False
+        ),
+    ],
     file: FileOption = None,
     output: TextOrJson = "text",
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--namespace",
+            metavar="NAMESPACE",
+            help="The namespace of the pod. Default: that of the upper kubeconfig's context.",
+            show_default=False,
+        ),
+    ] = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Explain where a pod runs and why, or why it is pending, with the result of every check on every node."""
+    """Explain where a pod runs, and why.
+
+    Shows the first obstacle, the result of every check on every node, and what to do.
+
+    Examples:
+        tensile explain pod web-0
+        tensile explain pod web-0 -n shop
+        tensile explain pod shop/web-0 -f topology.yaml -o json
+    """
     from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
     from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
     topology, directory = topology_of(file)
-    typer.echo(commands.explain(topology, ClusterAccess(directory, allow_exec_plugins), name, output))
+    with _waiting(_READING):
+        text = commands.explain(topology, ClusterAccess(directory, allow_exec_plugins), name, namespace, output)
+    typer.echo(text)
 
 
-@app.command()
+@_command(PLAN)
 def simulate(
     pod: Annotated[
         str | None,
-        typer.Option("-f", "--file", help="A file with a Pod or a workload with a pod template; - for standard input."),
+        typer.Option(
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="A file with Pods, or objects with a pod template; - for standard input.",
+        ),
     ] = None,
     topology_file: Annotated[
         str | None,
-        typer.Option("--topology", help="The topology file. Default: $TENSILE_TOPOLOGY, else ./topology.yaml."),
+        typer.Option(
+            "--topology", metavar="FILE", help="The topology file. Default: $TENSILE_TOPOLOGY, else ./topology.yaml."
+        ),
     ] = None,
     output: TextOrJson = "text",
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
     replicas: Annotated[
-        int | None, typer.Option(min=1, help="Number of pods. Default: the replicas in the file.")
+        int | None,
+        typer.Option(metavar="N", parser=whole(1), help="The number of pods. Default: the replicas in the file."),
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option(help="Assume that this lower cluster is lost; can be repeated.")
+        list[str] | None, typer.Option(metavar="LOWER", help="Assume that this lower cluster is lost. Repeatable.")
     ] = None,
     add_nodes: Annotated[
-        list[str] | None, typer.Option(help="LOWER=COUNT, or LOWER/NODE=COUNT for nodes like NODE; can be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="LOWER=N", help="Add N nodes to a lower cluster; LOWER/NODE=N: nodes like NODE. Repeatable."
+        ),
     ] = None,
-    snapshot: Annotated[Path | None, typer.Option(help="Use a saved snapshot instead of the clusters.")] = None,
-    save: Annotated[Path | None, typer.Option(help="Save a snapshot of the clusters for later use.")] = None,
+    snapshot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Use a saved snapshot instead of the clusters.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Save a snapshot of the clusters for later use.")
+    ] = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Show how many pods of a template fit, and where. Exits with 2 when fewer fit than are requested."""
+    """Show how many pods fit, and where.
+
+    Counts the pods of a template that have room in each lower cluster, or places the pods of a cluster that is lost.
+    Exits with 2 if fewer pods fit than are asked for.
+
+    Examples:
+        # Do 20 pods of this Deployment fit?
+        tensile simulate -f deployment.yaml --replicas 20
+
+        # Do the pods of lower-a fit elsewhere, if lower-b gets 2 nodes?
+        tensile simulate --without lower-a --add-nodes lower-b=2
+
+        # Save the state of the clusters, and ask later without them
+        tensile simulate --save state.json
+        tensile simulate --snapshot state.json -f deployment.yaml
+    """
     from tensile.diagnostics import commands, podfile  # noqa: PLC0415 - see the module's docstring
     from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
     if pod is None and not without and save is None:
-        raise TensileError("simulate: give a pod or a workload with -f, or a lower cluster that is lost with --without")
+        raise TensileError("simulate: name a file with a pod with -f, or a lost lower cluster with --without")
     case = commands.case_of(replicas, without or (), add_nodes or ())
     name, data = ("", b"") if pod is None else pod_in(pod, topology_file)
-    wanted = None if pod is None else podfile.template(data, name)
+    wanted = [] if pod is None else podfile.templates(data, name)
     topology, directory = topology_of(topology_file, "--topology")
-    picture = commands.pictured(topology, ClusterAccess(directory, allow_exec_plugins), snapshot)
+    with _waiting(_READING):
+        picture = commands.pictured(topology, ClusterAccess(directory, allow_exec_plugins), snapshot)
     if save is not None:
         save.write_bytes(picture.to_bytes())
     text, enough = commands.simulate(picture, wanted, case, output)
@@ -300,7 +447,7 @@ def simulate(
     raise typer.Exit(0 if enough else 2)
 
 
-@app.command("status")
+@_command(INSPECT, "status")
 def show_status(
     file: FileOption = None,
     output: TextOrJson = "text",
@@ -314,7 +461,17 @@ def show_status(
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Show the state of each lower cluster, and whether the latest topology was applied."""
+    """Show the state of each lower cluster.
+
+    Also shows whether the engine uses the latest topology. Asks the engine that runs on this machine, or reads the
+    status ConfigMap with --configmap.
+
+    Examples:
+        tensile status
+
+        # Of an engine that runs in the upper cluster
+        tensile status --configmap tensile/topology --kubeconfig upper.kubeconfig
+    """
     from tensile.cli import status  # noqa: PLC0415 - see the module's docstring
     from tensile.engine.status import query  # noqa: PLC0415
 
@@ -334,13 +491,14 @@ def show_status(
         raise TensileError(answer.trouble)
 
 
-@app.command()
+@_command(INSPECT)
 def doctor(
     file: FileOption = None,
     output: TextOrJson = "text",
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
+    every: Annotated[bool, typer.Option("--all", help="Show every check, also those that are ok.")] = False,
     configmap: ConfigMapOption = None,
     key: KeyOption = None,
     kubeconfig: KubeconfigOption = None,
@@ -348,26 +506,37 @@ def doctor(
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Check connectivity, credentials, permissions and configuration of every cluster, and suggest fixes. Read-only.
+    """Check every cluster and suggest fixes.
 
-    Exits with 1 if a check fails.
+    Checks connections, credentials, permissions, versions, certificates and networks, and prints failures first.
+    Changes nothing. Exits with 1 if a check fails.
+
+    Examples:
+        tensile doctor -f topology.yaml
+
+        # Also what is ok, such as the dates on which credentials expire
+        tensile doctor --all
+
+        # The worst result, for a script
+        tensile doctor -o json | jq -r .level
     """
     from tensile.diagnostics.doctor import run as commands  # noqa: PLC0415 - see the module's docstring
     from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
     found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
-    if found is None:
-        topology, directory = topology_of(file)
-        ways = ClusterAccess(directory, allow_exec_plugins)
-        text, is_well = commands.examine(topology, ways, output, colour=takes_colour(sys.stdout))
-    else:
-        text, is_well = commands.examine_map(*found, output, colour=takes_colour(sys.stdout))
+    with _waiting("checking the clusters, 12 s at most"):
+        if found is None:
+            topology, directory = topology_of(file)
+            ways = ClusterAccess(directory, allow_exec_plugins)
+            text, is_well = commands.examine(topology, ways, output, colour=takes_colour(sys.stdout), every=every)
+        else:
+            text, is_well = commands.examine_map(*found, output, colour=takes_colour(sys.stdout), every=every)
     typer.echo(text)
     raise typer.Exit(0 if is_well else 1)
 
 
-@app.command("list")
+@_command(INSPECT, "list")
 def list_objects(
     lowers: Annotated[
         list[str] | None, typer.Argument(metavar="[LOWER]...", help="Only these lower clusters.", show_default=False)
@@ -380,9 +549,16 @@ def list_objects(
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """List the objects that the topology owns, in every cluster. Read-only.
+    """List what the topology owns.
 
+    Lists every object with the mark of the topology, in the upper cluster and in all lower clusters. Changes nothing.
     Exits with 1 if a cluster or a kind cannot be listed.
+
+    Examples:
+        tensile list
+
+        # One lower cluster
+        tensile list lower-a -f topology.yaml
     """
     from tensile.diagnostics import inventory  # noqa: PLC0415 - see the module's docstring
     from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
@@ -395,7 +571,7 @@ def list_objects(
         raise TensileError("\n".join(f"not listed: {words}" for words in found.unread))
 
 
-@app.command()
+@_command(INSPECT)
 def bundle(
     file: FileOption = None,
     archive: Annotated[
@@ -408,10 +584,15 @@ def bundle(
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Collect what a bug report needs, without secrets. Read-only.
+    """Collect what a bug report needs.
 
-    The archive has the topology file, the output of doctor, plan and status, the metrics of the engine, and a snapshot
-    of what placement depends on. Names of objects, nodes and images are in it: look through it before you share it.
+    Changes nothing, and leaves values of Secrets and credentials out. The archive has the topology file, the output of
+    doctor, plan and status, the metrics of the engine, and a snapshot of what placement depends on. Names of objects,
+    nodes and images are in it: look through it before you share it.
+
+    Examples:
+        tensile bundle
+        tensile bundle -f topology.yaml -o report.tar.gz
     """
     from tensile.cli import bundle as bundling  # noqa: PLC0415 - see the module's docstring
 
@@ -426,39 +607,59 @@ def bundle(
     typer.echo(f"{target}: {len(parts)} files; look through them before you share it")
 
 
-@app.command()
+@_command(SET_UP)
 def manifests(
     file: FileOption = None,
     _log_level: LogLevel = None,
     _log_format: LogFormat = None,
     *,
     image: Annotated[
-        str | None, typer.Option(help="The engine's image. Default: tensile-kube of this version.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="IMAGE", help="The engine's image. Default: tensile-kube of this version.", show_default=False
+        ),
     ] = None,
     namespace: Annotated[
-        str, typer.Option(help="The namespace of the engine, and of its account in lower clusters.")
+        str,
+        typer.Option(metavar="NAMESPACE", help="The namespace of the engine, and of its account in lower clusters."),
     ] = "tensile",
     lower: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Render the manifests of this lower cluster instead of the upper.", show_default=False
+            metavar="NAME", help="Print the manifests of this lower cluster instead of the upper.", show_default=False
         ),
     ] = None,
     directory: Annotated[
         str | None,
         typer.Option(
-            "--dir", help="Write kustomizations into this directory, for `kubectl apply -k`.", show_default=False
+            "--dir",
+            metavar="DIR",
+            help="Write kustomizations into this directory, for `kubectl apply -k`.",
+            show_default=False,
         ),
     ] = None,
     _version: Version = False,
 ) -> None:
-    """Render the manifests that install the engine in the upper cluster, or that grant it access to a lower cluster."""
+    """Print manifests that install the engine.
+
+    Prints what to apply in the upper cluster, or with --lower what grants the engine access to a lower cluster.
+
+    Examples:
+        tensile manifests -f topology.yaml | kubectl apply -f -
+
+        # The engine's account and permissions in lower-a
+        tensile manifests --lower lower-a | kubectl --context lower-a apply -f -
+
+        # Files to keep in Git
+        tensile manifests --dir deploy/
+        kubectl apply -k deploy/
+    """
     from tensile.deploy import write  # noqa: PLC0415 - see the module's docstring
 
     if lower is not None and directory is not None:
-        raise TensileError("--lower and --dir: give one of them: a directory holds all lower clusters")
+        raise TensileError("--lower and --dir exclude each other: a directory has all lower clusters")
     if directory == "":
-        raise TensileError("--dir: empty: name a directory, or leave the option away")
+        raise TensileError("--dir is empty: name a directory, or omit the option")
     name, data = read(file)
     wishes = write.RenderOptions(namespace, image)
     setup = write.rendering(data, name, wishes, for_lower=lower is not None)
@@ -471,7 +672,7 @@ def manifests(
         typer.echo(harmless(line), err=True)
 
 
-@app.command("import")
+@_command(SET_UP, "import")
 def import_installation(
     command: Annotated[
         list[str] | None,
@@ -503,9 +704,18 @@ def import_installation(
     force: Annotated[bool, typer.Option("--force", help="Replace the file of -o if it exists.")] = False,
     _version: Version = False,
 ) -> None:
-    """Convert an installation of tensile-kube to a topology file, and explain what became of every setting.
+    """Convert an installation of tensile-kube.
 
-    The explanation is written to stderr. Works offline.
+    Prints a topology file, and explains on stderr what became of every setting. Contacts no cluster.
+
+    Examples:
+        tensile import -f manifests.yaml -o topology.yaml
+
+        # What runs in a cluster
+        kubectl -n kube-system get deployments,configmaps -o yaml | tensile import -f -
+
+        # One command line
+        tensile import -- virtual-node --nodename lower-a --client-kubeconfig /etc/lower-a
     """
     from tensile.deploy import importing, write  # noqa: PLC0415 - see the module's docstring
 
@@ -520,13 +730,22 @@ def import_installation(
 
 @sandbox.callback()
 def _sandbox(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
-    """Run real control planes on loopback, to try things out."""
+    """Run real control planes on this machine.
+
+    Examples:
+        tensile sandbox up --lowers 2
+        tensile sandbox down
+    """
 
 
-@sandbox.command("up")
+@sandbox.command("up", cls=TensileCommand)
 def sandbox_up(
-    lowers: Annotated[int | None, typer.Option(help="How many lower clusters. Default: 2.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="How many nodes in each. Default: 3.")] = None,
+    lowers: Annotated[
+        int | None, typer.Option(metavar="N", parser=whole(0, 26), help="The number of lower clusters. Default: 2.")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(metavar="N", parser=whole(0), help="The number of nodes in each. Default: 3.")
+    ] = None,
     directory: DirectoryOption = _SANDBOX,
     _log_level: LogLevel = None,
     _log_format: LogFormat = None,
@@ -535,13 +754,20 @@ def sandbox_up(
     extender: AskExtender = False,
     _version: Version = False,
 ) -> None:
-    """Start the clusters. They run until `down`."""
+    """Start the clusters.
+
+    Starts an upper cluster and lower clusters on 127.0.0.1. They run until `tensile sandbox down`.
+
+    Examples:
+        tensile sandbox up
+        tensile sandbox up --lowers 3 --nodes 10 --dir /tmp/sandbox
+    """
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
 
     raise typer.Exit(commands.up(lowers, nodes, directory, real_node=real_node, extender=extender))
 
 
-@sandbox.command("status")
+@sandbox.command("status", cls=TensileCommand)
 def sandbox_status(
     directory: DirectoryOption = _SANDBOX,
     _log_level: LogLevel = None,
@@ -549,13 +775,19 @@ def sandbox_status(
     *,
     _version: Version = False,
 ) -> None:
-    """Show which clusters and processes run."""
+    """Show the processes of the clusters.
+
+    Exits with 1 if one of them does not run.
+
+    Examples:
+        tensile sandbox status
+    """
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
 
     raise typer.Exit(commands.status(directory))
 
 
-@sandbox.command("down")
+@sandbox.command("down", cls=TensileCommand)
 def sandbox_down(
     directory: DirectoryOption = _SANDBOX,
     _log_level: LogLevel = None,
@@ -563,13 +795,20 @@ def sandbox_down(
     *,
     _version: Version = False,
 ) -> None:
-    """Stop the clusters and delete their files."""
+    """Stop and delete the clusters.
+
+    Deletes only the files that the sandbox made.
+
+    Examples:
+        tensile sandbox down
+        tensile sandbox down --dir /tmp/sandbox
+    """
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
 
     raise typer.Exit(commands.down(directory))
 
 
-@sandbox.command("prepare", hidden=True)
+@sandbox.command("prepare", cls=TensileCommand, hidden=True)
 def sandbox_prepare() -> None:
     """Find the binaries of the control planes, or build them."""
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
@@ -577,7 +816,7 @@ def sandbox_prepare() -> None:
     raise typer.Exit(commands.prepare())
 
 
-@app.command()
+@_command(TRY)
 def demo(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
@@ -585,7 +824,17 @@ def demo(
     engine_log: Annotated[bool, typer.Option("--engine-log", help="Show the engine's log at the end.")] = False,
     _version: Version = False,
 ) -> None:
-    """Start a sandbox, the engine and a workload, and show them at work. Leaves nothing behind."""
+    """Take a guided tour.
+
+    Starts a sandbox, the engine and a workload, and shows them at work with kubectl. On a terminal it then stays until
+    Ctrl-C. It leaves nothing behind.
+
+    Examples:
+        tensile demo
+
+        # With the engine's log at the end
+        tensile demo --engine-log
+    """
     from tensile.sandbox.demo.guide import DemoOptions  # noqa: PLC0415 - see the module's docstring
     from tensile.sandbox.demo.guide import demo as shown  # noqa: PLC0415
 
@@ -595,14 +844,117 @@ def demo(
     )
 
 
-@app.command()
+@_command(SET_UP)
 def schema(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
-    """Print the JSON schema of the topology file."""
+    """Print the topology's JSON schema.
+
+    Editors use it to check and complete a topology file.
+
+    Examples:
+        tensile schema > topology.schema.json
+    """
     import orjson  # noqa: PLC0415 - see the module's docstring
 
     from tensile.topology import schema as schema_of  # noqa: PLC0415
 
     typer.echo(orjson.dumps(schema_of(), option=orjson.OPT_INDENT_2).decode())
+
+
+@_command(SET_UP)
+def completion(
+    context: typer.Context,
+    shell: Annotated[
+        str,
+        typer.Argument(
+            metavar="SHELL",
+            callback=one_of(*completing.SHELLS),
+            autocompletion=lambda: completing.SHELLS,
+            help="bash, zsh or fish.",
+            show_default=False,
+        ),
+    ],
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    _version: Version = False,
+) -> None:
+    """Print a shell completion script.
+
+    The script completes commands and options of `tensile`.
+
+    Examples:
+        # For this session
+        source <(tensile completion bash)
+
+        # For every session
+        tensile completion bash > ~/.local/share/bash-completion/completions/tensile
+        tensile completion zsh > "${fpath[1]}/_tensile"
+        tensile completion fish > ~/.config/fish/completions/tensile.fish
+    """
+    raise typer.Exit(completing.print_script(context.find_root().command, shell))
+
+
+@_command(SET_UP)
+def version(
+    output: TextOrJson = "text",
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    _version: Version = False,
+) -> None:
+    """Print the version of tensile.
+
+    Examples:
+        tensile version
+        tensile version -o json
+    """
+    found = tensile.__version__
+    typer.echo(json.dumps({"version": found}) if output == "json" else f"tensile {found}")
+
+
+@_command(SET_UP, "help")
+def show_help(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="The command.", show_default=False)
+    ] = None,
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    _version: Version = False,
+) -> None:
+    """Show help for a command.
+
+    Examples:
+        tensile help plan
+        tensile help sandbox up
+    """
+    root = context.find_root()
+    root.command.main([*(words or ()), "--help"], prog_name=root.info_name, standalone_mode=False)
+
+
+def _tell(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _progress() -> Callable[[str], None] | None:
+    """Return what shows a line of progress, None without a terminal."""
+    return _tell if sys.stderr.isatty() else None
+
+
+@contextmanager
+def _waiting(line: str) -> Iterator[None]:
+    """Show a line of progress if the block takes more than a second."""
+    from threading import Timer  # noqa: PLC0415 - see the module's docstring
+
+    show = _progress()
+    timer = Timer(_LONG, show or _tell, [line])
+    if show:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _configure_logs(level: str, form: str | None) -> None:

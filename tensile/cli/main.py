@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from tensile import text
+from tensile.cli import completion, usage
 from tensile.cli.commands import app
 from tensile.errors import INTERRUPTED, TensileError
 from tensile.text import joined
@@ -20,7 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     text.prepare()
     try:
-        code = app(arguments, standalone_mode=False)
+        completion.prepare()
+        code = app(arguments, prog_name=_program(), complete_var=completion.VARIABLE, standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except TensileError as error:
@@ -32,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if code == INTERRUPTED:  # typer returns this code for Ctrl-C, too
         typer.echo("interrupted", err=True)
     sys.exit(code or 0)
+
+
+def _program() -> str:
+    """Return the words that call the program: kubectl runs `kubectl tensile` as a program of another name."""
+    return "kubectl tensile" if Path(sys.argv[0]).stem == "kubectl-tensile" else "tensile"
 
 
 def _refused(error: OSError) -> str:
@@ -50,8 +57,7 @@ def _refused(error: OSError) -> str:
 def _words(error: Exception) -> str:
     """Return the message of a usage error; for any other exception, a message that reports a bug in tensile."""
     if hasattr(error, "format_message"):
-        said = str(error.format_message())
-        return said if said.startswith("Usage:") else f"{said} (see: tensile --help)"
+        return str(error.format_message()) if usage.is_help(error) else usage.explained(error)
     from tensile.errors import described  # noqa: PLC0415 - only what goes wrong needs it
 
     return f"unexpected error, a defect of tensile: please report this line: {described(error)}"

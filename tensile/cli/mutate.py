@@ -4,12 +4,13 @@ It calls the functions that the webhook and the engine call. A value that only a
 is printed as a placeholder. The labels of the real lower nodes are unknown here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import orjson
 
 from tensile import yaml_document
+from tensile.diagnostics.podfile import sources, template_pod
 from tensile.errors import TensileError
 from tensile.kubelet.node.rule import own_labels
 from tensile.kubelet.pods.placement_context import LowerContext, same_name
@@ -18,7 +19,7 @@ from tensile.kubelet.pods.rule import excluded
 from tensile.names import Owner, prefixed
 from tensile.objects import POD, Manifest, metadata
 from tensile.policy.webhook.admission import FIELDS, CannotMutate, demand_small, prepared, terms_of
-from tensile.reconcile.pods.pod_schema import Found, composed, demand, flaws, stored
+from tensile.reconcile.pods.pod_schema import Found, demand, flaws, stored
 from tensile.reconcile.pods.scheduling import meets, taints_of
 from tensile.reconcile.rules.services import server_of
 from tensile.topology import Lower, Topology, parse
@@ -75,30 +76,43 @@ def _mutated(pod: Manifest, topology: Topology) -> tuple[Manifest, tuple[str, ..
         demand_small({field: orjson.dumps(spec[field]) if field in spec else b"" for field in FIELDS})
         return prepared(pod, terms_of(topology)), ()
     except CannotMutate as error:
-        return pod, (f"not prepared for virtual nodes: {error}",)
+        return pod, (f"the webhook does not change it: {error}",)
 
 
-def read_pod(data: bytes, name: str) -> Manifest:
-    """Read a pod from YAML or JSON.
+def read_pods(data: bytes, name: str) -> list[Manifest]:
+    """Read the Pods of YAML or JSON, and the pods that controllers would create from other objects; at least one.
 
-    Raises TensileError, with the position in the file `name`, if it is not one valid Pod.
+    Raises TensileError, with the position in the file `name`, for an object without a valid pod.
     """
-    root = composed(data, name)
-    found = stored(root)
-    said: Manifest = found if isinstance(found, dict) else {}
-    if (said.get("apiVersion"), said.get("kind")) != (POD.api, POD.name):
-        what = " ".join(str(said[field]) for field in ("apiVersion", "kind") if field in said)
-        raise TensileError(f"{name}: {what or 'no object'}: give one Pod (apiVersion: v1, kind: Pod)")
+    return [template_pod(one, name) if one.body else _read_pod(one.root, name) for one in sources(data, name)]
+
+
+def _read_pod(root: YAMLNode, name: str) -> Manifest:
+    found: Manifest = stored(root)
+    if found.get("apiVersion") != POD.api:
+        raise TensileError(f"{name}: {found.get('apiVersion', 'no apiVersion')}: a Pod has apiVersion: {POD.api}")
     demand(root, [*flaws(root, "Pod"), *_nameless(root)], name)
-    return said
+    return found
 
 
-def written(found: Mutation, output: str) -> str:
-    """Render a mutation as "yaml" or "json": an object with `pod`, `mutated` and `lower`."""
-    document = {"pod": found.pod, "mutated": found.mutated, "lower": found.lower}
+def told(found: Sequence[Mutation]) -> Iterator[str]:
+    """Yield the warnings and notes of mutations, with the pod's name if there are several."""
+    for one in found:
+        meta = metadata(one.pod)
+        whose = f"{meta.get('name') or meta.get('generateName')}: " if len(found) > 1 else ""
+        yield from (whose + line for line in one.told)
+
+
+def written(found: Sequence[Mutation], output: str) -> str:
+    """Render mutations as "yaml" or "json": each an object with `pod`, `mutated` and `lower`.
+
+    Several are YAML documents, or the `items` of one JSON object.
+    """
+    shown = [{"pod": one.pod, "mutated": one.mutated, "lower": one.lower} for one in found]
     if output == "json":
-        return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
-    return yaml_document.document(document).rstrip("\n")
+        whole = shown[0] if len(shown) == 1 else {"items": shown}
+        return orjson.dumps(whole, option=orjson.OPT_INDENT_2).decode()
+    return "---\n".join(map(yaml_document.document, shown)).rstrip("\n")
 
 
 def _nameless(root: YAMLNode) -> Iterator[Found]:
@@ -126,7 +140,7 @@ def _lower_of(pod: Manifest, topology: Topology) -> tuple[Lower, tuple[str, ...]
         if lower.node.name == bound or (not bound and meets(pod["spec"], lower.node.name, own_labels(lower))):
             return lower, ()
     first = topology.lowers[0]
-    why = f"{bound} is no virtual node" if bound else "no virtual node has what the pod asks for"
+    why = f"{bound} is not a virtual node" if bound else "no virtual node matches the pod's selector"
     return first, (f"{why}: the lower pod is shown as it would be in {first.name}",)
 
 

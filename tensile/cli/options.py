@@ -8,11 +8,12 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import tensile
+from tensile.cli.help import GLOBAL
 from tensile.errors import TensileError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 STANDARD_INPUT = "standard input"
 _LEVELS = ("debug", "info", "warn", "error")
 _FORMS = ("text", "json")
-_OUTPUTS = ("text", "json", "markdown")
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - the form that typer calls
@@ -42,7 +42,7 @@ def one_of(*words: str) -> Callable[[typer.Context, typer.CallbackParam, str | N
     def checked(context: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
         """Return the option's value, None if it was not given."""
         if value is not None and value not in words:
-            raise typer.BadParameter(f"{value!r}: take one of {', '.join(words)}")
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(words)}")
         given: dict[str, str] = context.meta.setdefault("tensile", {})
         name = str(param.name).removeprefix("_")
         return given.get(name) if value is None else given.setdefault(name, value)
@@ -55,6 +55,7 @@ FileOption = Annotated[
     typer.Option(
         "-f",
         "--file",
+        metavar="FILE",
         help="The topology file; - for standard input. Default: $TENSILE_TOPOLOGY, else ./topology.yaml.",
         show_default=False,
     ),
@@ -64,26 +65,48 @@ FollowedFile = Annotated[
     typer.Option(
         "-f",
         "--file",
+        metavar="FILE",
         help="The topology file, which is watched for changes. Default: $TENSILE_TOPOLOGY, else ./topology.yaml.",
         show_default=False,
     ),
 ]
 LogLevel = Annotated[
     str | None,
-    typer.Option("--log-level", help="debug, info, warn or error.", callback=one_of(*_LEVELS), show_default=False),
+    typer.Option(
+        "--log-level",
+        metavar="LEVEL",
+        help="debug, info, warn or error.",
+        callback=one_of(*_LEVELS),
+        autocompletion=lambda: _LEVELS,
+        show_default=False,
+        rich_help_panel=GLOBAL,
+    ),
 ]
 LogFormat = Annotated[
     str | None,
     typer.Option(
         "--log-format",
+        metavar="FORMAT",
         help="text or json. Default: text on a terminal, else json.",
         callback=one_of(*_FORMS),
+        autocompletion=lambda: _FORMS,
         show_default=False,
+        rich_help_panel=GLOBAL,
     ),
 ]
-Output = Annotated[str, typer.Option("-o", "--output", help="text, json or markdown.", callback=one_of(*_OUTPUTS))]
 Version = Annotated[
-    bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, hidden=True, rich_help_panel=GLOBAL)
+]
+"""Every command takes it, and only the help of the program shows it."""
+ShownVersion = Annotated[
+    bool,
+    typer.Option(
+        "--version",
+        help="Print the version and exit.",
+        callback=_print_version,
+        is_eager=True,
+        rich_help_panel=GLOBAL,
+    ),
 ]
 ExecPlugins = Annotated[
     bool, typer.Option("--allow-exec-plugins", help="Let kubeconfigs run programs for credentials, by absolute path.")
@@ -92,34 +115,54 @@ ConfigMapOption = Annotated[
     str | None,
     typer.Option(
         "--configmap",
-        help="NAMESPACE/NAME of the ConfigMap of the upper cluster that holds the topology, in place of a file.",
+        metavar="NAMESPACE/NAME",
+        help="Read the topology from this ConfigMap of the upper cluster instead of a file.",
         show_default=False,
     ),
 ]
-KeyOption = Annotated[str | None, typer.Option("--key", help="Its key. Default: topology.yaml.", show_default=False)]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", help="The key in the ConfigMap. Default: topology.yaml.", show_default=False),
+]
 KubeconfigOption = Annotated[
     str | None,
     typer.Option(
         "--kubeconfig",
+        metavar="FILE",
         help="Kubeconfig of the upper cluster, with --configmap. Default: the in-cluster credentials.",
         show_default=False,
     ),
 ]
-ContextOption = Annotated[str | None, typer.Option("--context", help="Context of that kubeconfig.", show_default=False)]
-DirectoryOption = Annotated[Path, typer.Option("--dir", help="Where the sandbox keeps its files.")]
+ContextOption = Annotated[
+    str | None,
+    typer.Option("--context", metavar="NAME", help="The context in that kubeconfig.", show_default=False),
+]
+DirectoryOption = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The directory of the sandbox's files.")]
 RealNode = Annotated[
     bool, typer.Option("--real-node", help="Replace lower-a's nodes by one that runs containers. Requires root.")
 ]
 AskExtender = Annotated[
     bool, typer.Option("--extender", help="Configure the upper scheduler to use tensile's scheduler extender.")
 ]
-TextOrJson = Annotated[str, typer.Option("-o", "--output", help="text or json.", callback=one_of("text", "json"))]
+
+
+def output_option(*forms: str) -> Any:
+    """Return the option -o, which takes one of some formats; the text lists them."""
+    words = f"{', '.join(forms[:-1])} or {forms[-1]}."
+    return typer.Option(
+        "-o", "--output", metavar="FORMAT", help=words, callback=one_of(*forms), autocompletion=lambda: forms
+    )
+
+
+Output = Annotated[str, output_option("text", "json", "markdown")]
+TextOrJson = Annotated[str, output_option("text", "json")]
+YamlOrJson = Annotated[str, output_option("yaml", "json")]
 
 
 def file_name(file: str | None, option: str = "-f") -> str:
     """Return the file name that an option stands for; raises TensileError for an empty one."""
     if file == "":
-        raise TensileError(f"{option}: empty: name a topology file, or leave the option away")
+        raise TensileError(f"{option} is empty: name a topology file, or omit the option")
     return file or os.environ.get("TENSILE_TOPOLOGY") or "topology.yaml"
 
 
@@ -134,9 +177,9 @@ def pod_in(file: str, topology: str | None) -> tuple[str, bytes]:
     Raises TensileError if the pod and the topology would both be read from standard input.
     """
     if not file:
-        raise TensileError("-f: empty: name the file of a pod")
+        raise TensileError("-f is empty: name a file with a pod")
     if file == file_name(topology, "--topology") == "-":
-        raise TensileError("-f and --topology: only one of them can be standard input")
+        raise TensileError("-f and --topology cannot both read standard input")
     return contents(file, "pod", "name another with -f")
 
 
@@ -161,11 +204,11 @@ def contents(name: str, what: str, advice: str) -> tuple[str, bytes]:
             return STANDARD_INPUT, _bytes_of(_standard_input())
         return name, _bytes_of(name)
     except FileNotFoundError:
-        why = f"no such file: put it there, or {advice}"
+        why = f"no such file: create it, or {advice}"
     except IsADirectoryError:
         why = f"not a file: name a {what} file"
     except OSError as error:
-        why = f"cannot be read: {error.strerror}: mend that, or {advice}"
+        why = f"cannot be read: {error.strerror}: fix that, or {advice}"
     raise TensileError(f"{STANDARD_INPUT if name == '-' else name}: {why}")
 
 
@@ -211,17 +254,17 @@ def map_of(
     if configmap is None:
         lonely = next((name for name, value in given.items() if value is not None), None)
         if lonely:
-            raise TensileError(f"{lonely}: goes with --configmap: a topology file names its clusters itself")
+            raise TensileError(f"{lonely} needs --configmap: a topology file names its own clusters")
         return None
     if empty := next((name for name, value in given.items() if value == ""), None):
-        raise TensileError(f"{empty}: empty: give a value, or leave the option away")
+        raise TensileError(f"{empty} is empty: give a value, or omit the option")
     if file is not None:
-        raise TensileError("--configmap and -f: give one of them")
+        raise TensileError("--configmap and -f exclude each other")
     namespace, _, name = configmap.partition("/")
     if not namespace or not name or "/" in name:
         raise TensileError(f"--configmap {configmap!r}: write NAMESPACE/NAME")
     if context is not None and kubeconfig is None:
-        raise TensileError("--context: goes with --kubeconfig")
+        raise TensileError("--context needs --kubeconfig")
     ways = ClusterAccess(
         Path.cwd(), allow_exec_plugins, kubeconfig, context, instead="name a kubeconfig with --kubeconfig"
     )

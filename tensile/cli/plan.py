@@ -1,8 +1,8 @@
-"""`tensile plan`, `tensile apply` and `tensile drain --plan`: run them once and return their output."""
+"""`tensile plan` and `tensile apply`: run them once and return their output."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -11,11 +11,11 @@ from tensile.engine.clusters import Clusters
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics
 from tensile.engine.observer import LoggingObserver
-from tensile.engine.oneshot import ClusterTimeout, Problems, Progress, converge, opened, rehearse
+from tensile.engine.oneshot import Problems, Progress, converge, opened, rehearse
 from tensile.errors import ClusterError, TensileError
 from tensile.policy.descheduler.drain_report import Eviction, evictions
-from tensile.policy.descheduler.drain_report import as_json as as_departures_json
-from tensile.policy.descheduler.drain_report import as_text as as_departures_text
+from tensile.policy.descheduler.drain_report import as_document as as_drain_document
+from tensile.policy.descheduler.drain_report import as_text as as_drain_text
 from tensile.reconcile.plan import Step
 from tensile.reconcile.report import (
     Preview,
@@ -60,74 +60,108 @@ class PlanText(NamedTuple):
     unreached: str
 
 
+class PlanOptions(NamedTuple):
+    """What a plan is about: lowers to `drain`, as if the topology did, and the lowers to show, () for all."""
+
+    drain: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+
+
+_WHOLE = PlanOptions()
+
+
 def plan(
     topology: Topology,
     directory: Path,
     output: str,
+    options: PlanOptions = _WHOLE,
     *,
     colour: bool,
     allow_exec_plugins: bool,
     progress: Progress | None = None,
 ) -> PlanText:
-    """Return what would change, as "text", "json" or "markdown".
+    """Return what would change, as "text", "json" or "markdown", and for a drain where each pod would go.
 
-    Raises TensileError when the upper cluster is unreachable, for another output format, and for a bug in a rule.
+    Raises TensileError when the upper cluster is unreachable, for another output format, for a lower that is not in the
+    topology, and for a bug in a rule.
     """
     if output not in ("text", "json", "markdown"):
         raise TensileError(f"output {output!r}: take one of text, json, markdown")
-    found = asyncio.run(_plan(topology, ClusterAccess(directory, allow_exec_plugins), progress))
-    forms = {"json": lambda: as_json(found).decode(), "markdown": lambda: as_markdown(found)}
-    text = forms.get(output, lambda: as_text(found, colour=colour))()
-    away = _unreached(found.unreached)
-    if found.unreached and output != "json":
-        away = f"not planned: {', '.join(found.unreached)}: the plan says why"
+    _check(topology, options)
+    found, drains = asyncio.run(_plan(topology, ClusterAccess(directory, allow_exec_plugins), options, progress))
+    if output == "json":
+        documents = [as_drain_document(*drain) for drain in drains.items()]
+        return PlanText(as_json(found, drains=documents).decode(), bool(found.changes), _unreached(found.unreached))
+    more = [*(as_drain_text(*drain) for drain in drains.items())]
+    more += [
+        f"Drain of {name}: where its pods fit is unknown, see above" for name in options.drain if name not in drains
+    ]
+    text = as_markdown(found, more) if output == "markdown" else as_text(found, colour=colour, more=more)
+    away = f"not planned: {', '.join(found.unreached)}: the plan says why" if found.unreached else ""
     return PlanText(text, bool(found.changes), away)
 
 
-def apply(topology: Topology, directory: Path, *, forced: bool, allow_exec_plugins: bool) -> str:
+def apply(
+    topology: Topology, directory: Path, *, forced: bool, allow_exec_plugins: bool, progress: Progress | None = None
+) -> str:
     """Apply the topology once and return the closing line.
 
     Raises TensileError when an object is blocked or a lower cluster is unreachable.
     """
-    return asyncio.run(_apply(topology, ClusterAccess(directory, allow_exec_plugins), forced=forced))
+    ways = ClusterAccess(directory, allow_exec_plugins)
+    return asyncio.run(_apply(topology, ways, forced=forced, progress=progress))
 
 
-def drain_plan(
-    topology: Topology, directory: Path, lower: str, output: str, *, allow_exec_plugins: bool
-) -> tuple[str, bool]:
-    """Return the preview of a drain of a lower cluster, as "text" or "json", and whether any pod would be evicted.
-
-    Raises TensileError for a lower that is not in the topology, and when a cluster is unreachable.
-    """
+def _check(topology: Topology, options: PlanOptions) -> None:
+    """Raise TensileError for a lower that is not in the topology."""
     names = [spec.name for spec in topology.lowers]
-    if lower not in names:
-        raise TensileError(f"drain {lower}: no lower cluster of that name; there are {', '.join(names) or 'none'}")
-    found = asyncio.run(_departures(topology, ClusterAccess(directory, allow_exec_plugins), lower))
-    text = as_departures_json(lower, found) if output == "json" else as_departures_text(lower, found)
-    return text, any(one.leaves for one in found)
+    for option, given in (("--drain", options.drain), ("--lower", options.only)):
+        for name in given:
+            if name not in names:
+                known = ", ".join(names) or "none"
+                raise TensileError(f"{option} {name}: no lower cluster of the topology; there are: {known}")
 
 
-async def _departures(topology: Topology, ways: ClusterAccess, lower: str) -> list[Eviction]:
-    """Return every pod on the node of a lower cluster, and where it would go in a drain.
+async def _plan(
+    topology: Topology, ways: ClusterAccess, options: PlanOptions, progress: Progress | None
+) -> tuple[Preview, dict[str, list[Eviction]]]:
+    """Return the plan, and for each drained lower where its pods would go.
 
-    The descheduler is enabled for this, so that its informers run: they supply the free capacity of every cluster.
+    Without all clusters it is unknown where pods would fit, so that nothing is returned for the drains then.
     """
+    recorder, drains = Recorder(), dict[str, list[Eviction]]()
+    drained = _drained(topology, options.drain)
+
+    async def rehearsed(clusters: Clusters) -> Problems:
+        """Look where the pods of the drained lowers fit, and rehearse."""
+        if all(spec.name in clusters.world.lowers for spec in topology.lowers):
+            drains.update((name, evictions(clusters.world, name)) for name in options.drain)
+        clusters.world.topology = drained
+        return await rehearse(clusters, recorder)
+
+    watched = _with_room(drained) if options.drain else drained
+    found = await _recorded(watched, ways, recorder, rehearsed, progress=progress, only=options.only)
+    return found, drains
+
+
+def _drained(topology: Topology, names: Collection[str]) -> Topology:
+    """Return the topology with `maintenance: drain` for some lowers."""
+    lowers = [
+        spec.model_copy(update={"maintenance": "drain"}) if spec.name in names else spec for spec in topology.lowers
+    ]
+    return topology.model_copy(update={"lowers": tuple(lowers)})
+
+
+def _with_room(topology: Topology) -> Topology:
+    """Return the topology with the descheduler, whose informers show where pods fit."""
     watching = topology.descheduler.model_copy(update={"enabled": True})
-    async with opened(topology.model_copy(update={"descheduler": watching}), ways) as (clusters, unreached):
-        if unreached:  # without all clusters it is unknown where pods would fit
-            raise ClusterTimeout(_unreached(unreached))
-        return evictions(clusters.world, lower)
+    return topology.model_copy(update={"descheduler": watching})
 
 
-async def _plan(topology: Topology, ways: ClusterAccess, progress: Progress | None) -> Preview:
-    recorder = Recorder()
-    return await _recorded(topology, ways, recorder, lambda clusters: rehearse(clusters, recorder), progress)
-
-
-async def _apply(topology: Topology, ways: ClusterAccess, *, forced: bool) -> str:
+async def _apply(topology: Topology, ways: ClusterAccess, *, forced: bool, progress: Progress | None) -> str:
     recorder = _Applying(LoggingObserver(Metrics(), time.monotonic))
     work = partial(converge, observer=recorder, forced=forced)
-    done = await _recorded(topology, ways, recorder, work)
+    done = await _recorded(topology, ways, recorder, work, progress=progress)
     if done.problems or done.unreached:
         body, _, last = as_text(done, colour=False).rpartition("Plan: ")
         raise TensileError(f"{body}Applied in part: {last}")
@@ -139,7 +173,9 @@ async def _recorded(
     ways: ClusterAccess,
     recorder: Recorder,
     work: Callable[[Clusters], Awaitable[Problems]],
+    *,
     progress: Progress | None = None,
+    only: Sequence[str] = (),
 ) -> Preview:
     """Run one-shot work on the clusters of a topology and return a preview of what `recorder` recorded."""
     async with opened(topology, ways, progress) as (clusters, unreached):
@@ -149,7 +185,9 @@ async def _recorded(
     if found:
         raise TensileError(found)
     lowers = [spec.name for spec in topology.lowers]
-    return preview(recorder.recorded, problems, before, topology=topology.name, lowers=lowers, unreached=unreached)
+    return preview(
+        recorder.recorded, problems, before, topology=topology.name, lowers=lowers, unreached=unreached, only=only
+    )
 
 
 def _unreached(found: Mapping[str, str]) -> str:

@@ -283,15 +283,15 @@ def picture_of(data: bytes, topology: Topology, now: datetime, name: str) -> Fle
         raise TensileError(f"{name}: a snapshot of another release (format {found.formatVersion}): save a new one")
     if found.topology != topology.name:
         raise TensileError(
-            f"{name}: a snapshot of topology {found.topology}, not {topology.name}: give that one's file"
+            f"{name}: a snapshot of topology {found.topology}, not {topology.name}: use the file of that topology"
         )
     if flaw := next((flaw for sight in (found.upper, *found.lowers) for flaw in _flaws(sight)), ""):
-        raise TensileError(f"{name}: not as `tensile simulate --save` writes it: {flaw}: save a new one")
+        raise TensileError(f"{name}: not a valid snapshot: {flaw}: save a new one")
     return FleetSnapshot(topology, found.upperUID, found.upper, found.lowers, now)
 
 
 def _unseen(name: str) -> ClusterSnapshot:
-    return ClusterSnapshot(name, trouble="nothing is known of it")
+    return ClusterSnapshot(name, trouble="the snapshot does not have this cluster")
 
 
 def _flaws(sight: ClusterSnapshot) -> Iterator[str]:

@@ -9,22 +9,28 @@ from tensile.diagnostics.cluster_snapshot import FleetSnapshot, picture_of
 from tensile.diagnostics.collect import looked, looked_at
 from tensile.diagnostics.explain import explained, explanation_text
 from tensile.diagnostics.podfile import Template
-from tensile.diagnostics.simulate import Addition, Case, simulated, simulation_text
-from tensile.engine.clusters import utc_now
+from tensile.diagnostics.simulate import Addition, Case, Document, simulated, simulation_text
+from tensile.engine.clusters import own_namespace, utc_now
 from tensile.engine.lower import ClusterAccess
 from tensile.errors import TensileError
 from tensile.topology import Topology
 
 
-def explain(topology: Topology, ways: ClusterAccess, pod: str, output: str) -> str:
+def explain(topology: Topology, ways: ClusterAccess, pod: str, namespace: str | None, output: str) -> str:
     """Return why a pod is in its current state, as "text" or "json".
 
-    Raises TensileError if the pod does not exist or the upper cluster is unreachable.
+    `pod` is its name, or NAMESPACE/NAME. Without a namespace it is in that of the upper kubeconfig's context, as for
+    kubectl. Raises TensileError if the pod does not exist or the upper cluster is unreachable.
     """
-    namespace, _, name = pod.partition("/")
-    if not namespace or not name or "/" in name:
-        raise TensileError(f"explain pod {pod!r}: write NAMESPACE/NAME")
-    document = explained(*looked_at(topology, ways, utc_now, namespace, name))
+    given, slash, name = pod.rpartition("/")
+    if not name or "/" in given or bool(slash) != bool(given):
+        raise TensileError(f"explain pod {pod!r}: write NAME or NAMESPACE/NAME")
+    if given and namespace not in (None, given):
+        raise TensileError(
+            f"explain pod {pod}: its namespace is {given}, and -n says {namespace}: leave one of them away"
+        )
+    where = given or namespace or ways.upper_namespace(topology.upper) or own_namespace(ways.account) or "default"
+    document = explained(*looked_at(topology, ways, utc_now, where, name))
     return as_json(document) if output == "json" else explanation_text(document)
 
 
@@ -35,14 +41,25 @@ def pictured(topology: Topology, ways: ClusterAccess, snapshot: Path | None) -> 
     return picture_of(snapshot.read_bytes(), topology, utc_now(), str(snapshot))
 
 
-def simulate(picture: FleetSnapshot, template: Template | None, case: Case, output: str) -> tuple[str, bool]:
-    """Return a simulation as "text" or "json", and whether all pods fit: those requested and those of lost lowers."""
-    document = simulated(picture, template, case)
-    text = as_json(document) if output == "json" else simulation_text(document)
-    asked = document["asked"] or 0
-    return text, (document["fits"] is None or document["fits"] >= asked) and all(
-        one["lower"] for one in document["moved"]
-    )
+def simulate(picture: FleetSnapshot, templates: Sequence[Template], case: Case, output: str) -> tuple[str, bool]:
+    """Return a simulation as "text" or "json", and whether all pods fit: those requested and those of lost lowers.
+
+    Templates take their room in turn. Several are sections of the text, or the `items` of one JSON object.
+    """
+    if case.replicas is not None and len(templates) > 1:
+        raise TensileError(f"--replicas: the file has {len(templates)} pods or templates; give it one")
+    found = [simulated(picture, one, case, templates[:place]) for place, one in enumerate(templates)]
+    found = found or [simulated(picture, None, case)]
+    whole = found[0] if len(found) == 1 else {"items": found}
+    texts = (simulation_text(one, is_first=one is found[0]) for one in found)
+    text = as_json(whole) if output == "json" else "\n\n".join(texts)
+    return text, all(map(_fits, found))
+
+
+def _fits(document: Document) -> bool:
+    """Report whether a simulation finds room for all that it was asked for."""
+    is_room = document["fits"] is None or document["fits"] >= (document["asked"] or 0)
+    return is_room and all(one["lower"] for one in document["moved"])
 
 
 def case_of(replicas: int | None, lost: Sequence[str], added: Sequence[str]) -> Case:

@@ -7,6 +7,7 @@ and the lower containers in one sentence, and lists for reference what every nod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tensile.diagnostics.advice import advice
 from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperPod
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.kubelet.pods.rule import excluded
@@ -32,7 +33,10 @@ Cells = tuple[str, ...]
 
 
 def explained(picture: FleetSnapshot, asked: UpperPod) -> Document:
-    """Return the document: `formatVersion`, `pod`, `why`, `lowers` (each with `above`, `below`, `quota`), `events`."""
+    """Return the document: `formatVersion`, `pod`, `why`, `advice`, `lowers` and `events`.
+
+    Each lower has `above`, `below` and `quota`.
+    """
     pod = asked.pod
     above = examine(pod_of(pod), picture.upper.snapshot(uid(pod)))
     lowers = [_lower(spec, picture, pod, above) for spec in picture.topology.lowers]
@@ -48,7 +52,8 @@ def explained(picture: FleetSnapshot, asked: UpperPod) -> Document:
         "lowers": lowers,
         "events": [_event(one) for one in _latest(asked.events)],
     }
-    return document | {"why": verdict(pod, lowers, picture.topology.exclude_namespaces)}
+    why = verdict(pod, lowers, picture.topology.exclude_namespaces)
+    return document | {"why": why, "advice": advice(pod, lowers)}
 
 
 def _lower(spec: Lower, picture: FleetSnapshot, pod: Manifest, above: Placement) -> Document:
@@ -145,45 +150,45 @@ def verdict(pod: Manifest, lowers: Sequence[Row], exclude_namespaces: Collection
     if metadata(pod).get("deletionTimestamp"):
         return _ending(pod, lowers)
     if status.get("phase") in ("Succeeded", "Failed"):
-        return " ".join(one for one in ("it has ended:", status["phase"], _said(status)) if one)
+        return f"it has ended ({_said(status)})" if _said(status) else "it has ended"
     if not pod["spec"].get("nodeName"):
         return _unbound(pod, lowers)
     row = next((one for one in lowers if one["here"]), None)
     if row is None:
-        return f"it is on node {pod['spec']['nodeName']}, which is none of this topology's"
+        return f"its node {pod['spec']['nodeName']} is not a virtual node of this topology"
     return _bound(pod, row, exclude_namespaces)
 
 
 def _ending(pod: Manifest, lowers: Sequence[Row]) -> str:
     """Return what a pod that is being deleted waits for."""
-    since = f"it has been asked to go since {metadata(pod)['deletionTimestamp']}"
+    since = f"its deletion was requested at {metadata(pod)['deletionTimestamp']}"
     there = next((one for one in lowers if one["pod"]), None)
     silent = next((one for one in lowers if one["here"] and one["trouble"]), None)
     if there:
-        return f"{since} and is still in {there['name']}: it is gone when that cluster says so"
+        return f"{since}, and it still exists in {there['name']}"
     if silent:
-        return f"{since}; whether it is gone in {silent['name']} nobody knows: {silent['trouble']}"
+        return f"{since}; whether it still runs in {silent['name']} is unknown: {silent['trouble']}"
     holders = metadata(pod).get("finalizers")
-    return f"{since}; finalizers hold it: {', '.join(holders)}" if holders else since
+    return f"{since}; it waits for its finalizers: {', '.join(holders)}" if holders else since
 
 
 def _unbound(pod: Manifest, lowers: Sequence[Row]) -> str:
     """Return why the upper scheduler has bound a pod to no node."""
     gates = [one["name"] for one in pod["spec"].get("schedulingGates") or ()]
     if gates:
-        return f"scheduling gates hold it: {', '.join(gates)}"
+        return f"it has scheduling gates: {', '.join(gates)}"
     said = (conditions_of(pod).get("PodScheduled") or {}).get("message", "")
     open_above = [one for one in lowers if one["above"]["fits"]]
     if open_above:
         names = ", ".join(one["node"] for one in open_above)
-        told = f"; its scheduler said: {said}" if said else "; its scheduler has said nothing yet"
-        return f"the upper cluster has bound it to no node, though it may go to {names}{told}"
+        told = f"it reports: {said}" if said else "it has reported no reason"
+        return f"the upper scheduler has not bound it, although it fits on {names}; {told}"
     if not lowers:
         return "the topology has no lower clusters"
     common = _common(lowers)
     if common:
-        return f"no virtual node does: {common}"
-    return "no virtual node does: " + "; ".join(f"{one['node']}: {refusal(one['above'])}" for one in lowers)
+        return f"no virtual node accepts it: {common}"
+    return "no virtual node accepts it: " + "; ".join(f"{one['node']}: {refusal(one['above'])}" for one in lowers)
 
 
 def _common(lowers: Sequence[Row]) -> str:
@@ -205,27 +210,25 @@ def _bound(pod: Manifest, row: Row, exclude_namespaces: Collection[str]) -> str:
         return f"it is not mirrored: {kept_out.message}"
     name = row["name"]
     if row["trouble"]:
-        return f"{name} does not tell how it is: {row['trouble']}"
+        return f"its state in {name} is unknown: {row['trouble']}"
     if row["pod"] is None:
         return _unmirrored(pod, row)
     if not row["pod"]["node"]:
         return f"in {name} it waits for a node: {_nodes(row)}"
     where = f"in {name} it is on node {row['pod']['node']}"
     waiting = _waiting(pod)
-    if waiting:
-        return f"{where}, and waits: {waiting}"
-    return f"{where}, {row['pod']['phase']}"
+    return f"{where}, and waits: {waiting}" if waiting else where
 
 
 def _unmirrored(pod: Manifest, row: Row) -> str:
     """Return why a pod does not exist in its lower cluster yet."""
     said = conditions_of(pod).get(MIRRORED) or {}
     if said.get("status") == "False":
-        return f"it is not in {row['name']}: {said.get('reason', '')}: {said.get('message', '')}"
+        return f"it is not created in {row['name']}: {said.get('reason', '')}: {said.get('message', '')}"
     if row["quota"]:
         first = row["quota"][0]
-        return f"it is not in {row['name']}: quota {first['name']} there leaves too little: {first['message']}"
-    return f"it is not in {row['name']}, and nothing is said of it: does the engine run?"
+        return f"it is not created in {row['name']}: quota {first['name']} is too small: {first['message']}"
+    return f"it is not created in {row['name']}, and the engine has not reported why: does it run?"
 
 
 def _nodes(row: Row) -> str:
@@ -233,7 +236,9 @@ def _nodes(row: Row) -> str:
     below = row["below"]
     if below["fits"]:
         fitting = [one["name"] for one in below["nodes"] if one["fits"]]
-        return f"{below['fits']} of its nodes would do ({', '.join(fitting[:3])}), its scheduler has not chosen one yet"
+        return (
+            f"it fits on {below['fits']} of them ({', '.join(fitting[:3])}), but the scheduler has not chosen one yet"
+        )
     return str(below["message"])
 
 
@@ -286,19 +291,21 @@ def _words(name: str, asked: int, hard: int, used: int) -> str:
 
 
 def explanation_text(document: Row) -> str:
-    """Return an explanation as text, without a trailing newline: one sentence, one table, the latest events."""
+    """Return an explanation as text, without a trailing newline: a sentence, a table, the latest events, what to do."""
     pod = document["pod"]
-    where = f"on {pod['node']}" if pod["node"] else "on no node"
-    lines = [f"Pod {pod['namespace']}/{pod['name']}, {pod['phase']}, {where}: {document['why'].rstrip('.')}."]
+    where = f" on virtual node {pod['node']}" if any(one["here"] for one in document["lowers"]) else ""
+    lines = [f"Pod {pod['namespace']}/{pod['name']} is {pod['phase']}{where}: {document['why'].rstrip('.')}."]
     rows = [cells for one in document["lowers"] for cells in _lower_cells(one)]
     if rows:
         lines += ["", *aligned([_HEAD, *rows])]
-    unread = [f"{one['name']}: not looked at: {what}" for one in document["lowers"] for what in one["unread"]]
+    unread = [f"{one['name']}: cannot be read: {what}" for one in document["lowers"] for what in one["unread"]]
     lines += ["", *unread] if unread else []
     events = [
         " ".join(("", one["time"], one["type"], f"{one['reason']}:", one["message"])) for one in document["events"]
     ]
-    return joined([*lines, *(["", "Last events:", *events] if events else [])])
+    lines += ["", "Last events:", *events] if events else []
+    steps = [f"-> {line}" for line in document["advice"]]
+    return joined([*lines, *(["", *steps] if steps else [])])
 
 
 def _lower_cells(row: Row) -> Iterator[Cells]:
@@ -317,7 +324,7 @@ def _lower_cells(row: Row) -> Iterator[Cells]:
     nodes = below["nodes"]
     yield from ((name, *cells) for cells in (_one_by_one(nodes) if len(nodes) <= _ONE_BY_ONE else _grouped(nodes)))
     if not nodes:
-        yield (name, "-", "no", "node", "it has no nodes")
+        yield (name, "-", "no", "node", "the cluster has no nodes")
 
 
 def _one_by_one(nodes: Iterable[Row]) -> Iterator[Cells]:

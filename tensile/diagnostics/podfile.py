@@ -1,6 +1,8 @@
-"""Reads the pod to simulate from a file: a Pod, or an object with a pod template.
+"""Reads pods from a file: Pods, and the pod templates of other objects, in one or several YAML documents.
 
-Defaults that the apiserver would set before a scheduler sees the pod are set here too, as far as placement reads them.
+A rendered chart has Services and ConfigMaps between its workloads, so documents without a pod are skipped, as long as
+one of the file has a pod. For `simulate`, defaults that the apiserver would set before a scheduler sees the pod are set
+here too, as far as placement reads them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,8 +18,23 @@ _WORKLOAD: tuple[Path, Path] = (("spec",), ("spec", "template"))
 """The path of the spec with the number of replicas, and that of the pod template."""
 _PLACES: dict[str, tuple[Path, Path]] = {
     "Pod": ((), ()),
+    "PodTemplate": ((), ("template",)),
     "CronJob": (("spec", "jobTemplate", "spec"), ("spec", "jobTemplate", "spec", "template")),
+    **dict.fromkeys(
+        ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController"), _WORKLOAD
+    ),
 }
+
+
+class PodSource(NamedTuple):
+    """An object with a pod: its tree, the path of the part with the number of replicas, and that of the pod.
+
+    The path of the pod is empty for a Pod itself.
+    """
+
+    root: YAMLNode
+    owner: Path
+    body: Path
 
 
 class Template(NamedTuple):
@@ -27,11 +44,66 @@ class Template(NamedTuple):
     replicas: int | None
 
 
-def template(data: bytes, name: str) -> Template:
-    """Return the template in a file; raises TensileError with the position of each error in the file `name`."""
-    root = composed(data, name)
+def sources(data: bytes, name: str) -> list[PodSource]:
+    """Return the objects with a pod in a file, at least one.
+
+    If no object has a pod, the result is the first one, so that the caller reports what it lacks. Raises TensileError,
+    with the position in the file `name`, for invalid YAML.
+    """
+    found = [_source(root) for root in composed(data, name)]
+    return [one for one in found if _has_pod(one)] or found[:1]
+
+
+def _source(root: YAMLNode) -> PodSource:
+    return PodSource(root, *_PLACES.get(_kind(root), _WORKLOAD))
+
+
+def _kind(root: YAMLNode) -> str:
     kind = find(root, ("kind",))
-    owner, body = _PLACES.get(kind.value if kind and isinstance(kind.value, str) else "", _WORKLOAD)
+    return kind.value if kind and isinstance(kind.value, str) else ""
+
+
+def _has_pod(source: PodSource) -> bool:
+    """Report whether an object is meant to have a pod: by its kind, or by a template with containers."""
+    return _kind(source.root) in _PLACES or find(source.root, (*source.body, "spec", "containers")) is not None
+
+
+def templates(data: bytes, name: str) -> list[Template]:
+    """Return the templates in a file; raises TensileError with the position of each error in the file `name`."""
+    return [_template(source, name) for source in sources(data, name)]
+
+
+def _template(source: PodSource, name: str) -> Template:
+    demand_valid(source, name)
+    found = stored(source.root)
+    return _read(found, _at(found, source.owner) if source.body else {}, _at(found, source.body))
+
+
+def template_pod(source: PodSource, name: str) -> Manifest:
+    """Return the pod that a controller would create from an object with a pod template.
+
+    Only a DaemonSet is its owner: whether a pod is mirrored depends on that. Raises TensileError with the position of
+    each error in the file `name`.
+    """
+    demand_valid(source, name)
+    found = stored(source.root)
+    meta, body = metadata(found), _at(found, source.body)
+    own: Manifest = {"generateName": f"{_name(meta)}-"}
+    own |= {field: meta[field] for field in ("namespace",) if field in meta}
+    own |= {field: metadata(body)[field] for field in ("labels", "annotations") if field in metadata(body)}
+    owner = {"apiVersion": found.get("apiVersion", ""), "kind": "DaemonSet", "name": _name(meta), "controller": True}
+    if found.get("kind") == "DaemonSet":
+        own["ownerReferences"] = [owner]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": body["spec"]}
+
+
+def _name(meta: Manifest) -> str:
+    return str(meta.get("name") or meta.get("generateName") or "pod").rstrip("-")
+
+
+def demand_valid(source: PodSource, name: str) -> None:
+    """Raise TensileError, with positions in the file `name`, for an object without a valid pod."""
+    root, owner, body = source
     spec = find(root, (*body, "spec", "containers"))
     if spec is None or not spec.value:
         where = locate(root, body)
@@ -40,8 +112,6 @@ def template(data: bytes, name: str) -> Template:
             "a template of one"
         )
     demand(root, _flaws(root, owner, body), name)
-    found = stored(root)
-    return _read(found, _at(found, owner) if body else {}, _at(found, body))
 
 
 def _flaws(root: YAMLNode, owner: Path, body: Path) -> Iterator[Found]:

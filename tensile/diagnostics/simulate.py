@@ -7,7 +7,7 @@ The pod that is placed is the one that would be created, not the one in the file
 label `virtual-pod`; without a webhook the engine adds the tolerations that such a pod lacks.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -54,15 +54,19 @@ class Case(NamedTuple):
     added: tuple[Addition, ...] = ()
 
 
-def simulated(picture: FleetSnapshot, template: Template | None, case: Case) -> Document:
+def simulated(
+    picture: FleetSnapshot, template: Template | None, case: Case, before: Sequence[Template] = ()
+) -> Document:
     """Return the result: the total `fits`, a row for each lower, and where the pods of lost lowers go.
 
+    The replicas of the templates `before` take their room first: at most MOST of each, and one if it does not say.
     Raises TensileError for a lower or a node that does not exist.
     """
     _check(picture, case)
     pod = admitted(template.pod, picture.topology) if template else None
     displaced = _displaced(picture, case.lost)
-    seekers = [*displaced, *([pod] if pod else [])]
+    earlier = [replica for one in before for replica in _replicas(one, picture.topology)]
+    seekers = [*displaced, *earlier, *([pod] if pod else [])]
     grounds = {
         name: _grown(picture.snapshot(name, seekers), case.added, name)
         for name, sight in picture.lowers.items()
@@ -70,6 +74,8 @@ def simulated(picture: FleetSnapshot, template: Template | None, case: Case) -> 
     }
     upper = _upper(picture, grounds, case)
     moved = [_move(one, picture, upper, grounds) for one in displaced]
+    for one in earlier:
+        _move(one, picture, upper, grounds)
     wanted = case.replicas if case.replicas is not None or template is None else template.replicas
     rows = [_row(name, picture, case) for name in picture.lowers]
     if pod:
@@ -82,6 +88,16 @@ def simulated(picture: FleetSnapshot, template: Template | None, case: Case) -> 
     fits = sum(row["fits"] for row in rows) if pod else None
     shown = {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"]} if pod else None
     return {"formatVersion": FORMAT, "pod": shown, "asked": wanted, "fits": fits, "lowers": rows, "moved": moved}
+
+
+def _replicas(template: Template, topology: Topology) -> list[Manifest]:
+    """Return the pods of a template, each with a name of its own."""
+    pod = admitted(template.pod, topology)
+    count = 1 if template.replicas is None else min(template.replicas, MOST)
+    return [
+        {**pod, "metadata": {**pod["metadata"], "name": f"{pod['metadata']['name']}-{number}"}}
+        for number in range(count)
+    ]
 
 
 def _check(picture: FleetSnapshot, case: Case) -> None:
@@ -194,14 +210,17 @@ def admitted(pod: Manifest, topology: Topology) -> Manifest:
     return {**pod, "spec": {**spec, "tolerations": tolerations_for_upper(pod, terms.taints)}}
 
 
-def simulation_text(document: Row) -> str:
-    """Return a simulation as text, without a trailing newline: a table of lowers, the lost pods, and a summary."""
+def simulation_text(document: Row, *, is_first: bool = True) -> str:
+    """Return a simulation as text, without a trailing newline: a table of lowers, the lost pods, and a summary.
+
+    Of several simulations of one case, only the first tells the lost pods.
+    """
     lines = []
     if document["pod"]:
         lines += [*aligned([_HEAD, *map(_cells, document["lowers"])]), ""]
-    lines += [f"{one['name']}: not looked at: {what}" for one in document["lowers"] for what in one["unread"]]
-    lines += _moved(document["moved"], [one["name"] for one in document["lowers"] if one["lost"]])
-    return joined([*lines, _sum(document)] if document["pod"] else lines or ["Nothing was asked."]).rstrip("\n")
+    lines += [f"{one['name']}: cannot be read: {what}" for one in document["lowers"] for what in one["unread"]]
+    lines += _moved(document["moved"], [one["name"] for one in document["lowers"] if one["lost"]]) if is_first else ()
+    return joined([*lines, _sum(document)] if document["pod"] else lines or ["No pods to place."]).rstrip("\n")
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -219,12 +238,12 @@ def _moved(moved: list[Row], lost: list[str]) -> Iterator[str]:
         return
     left = [one for one in moved if not one["lower"]]
     if moved:
-        yield f"{len(moved) - len(left)} of {len(moved)} pods of what is lost find another place."
+        yield f"{len(moved) - len(left)} of {len(moved)} pods of the lost clusters fit elsewhere."
     else:
-        yield f"No pod has to leave {', '.join(lost)}."
-    yield from (f"  {one['namespace']}/{one['name']} finds none: {one['why']}" for one in left[:_LISTED])
+        yield f"No pods run in {', '.join(lost)}."
+    yield from (f"  {one['namespace']}/{one['name']} fits nowhere: {one['why']}" for one in left[:_LISTED])
     if len(left) > _LISTED:
-        yield f"  and {len(left) - _LISTED} more find none."
+        yield f"  and {len(left) - _LISTED} more fit nowhere."
     yield ""
 
 
@@ -232,10 +251,7 @@ def _sum(document: Row) -> str:
     name = f"{document['pod']['namespace']}/{document['pod']['name']}"
     more = " or more" if any(one["more"] for one in document["lowers"]) else ""
     if document["asked"] is None:
-        return f"{document['fits']}{more} of {name} fit."
-    short = document["asked"] - document["fits"]
-    return (
-        f"All {document['asked']} of {name} fit."
-        if short <= 0
-        else f"{document['fits']} of {document['asked']} of {name} fit: {short} do not."
-    )
+        return f"{document['fits']}{more} pods of {name} fit."
+    whole = document["fits"] >= document["asked"]
+    count = f"All {document['asked']}" if whole else f"{document['fits']} of {document['asked']}"
+    return f"{count} pods of {name} fit."

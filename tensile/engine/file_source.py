@@ -180,9 +180,9 @@ def _look(path: Path) -> _Look:
         with path.open("rb") as file:
             return _Look(file.read(MAX_BYTES + 1), "")
     except FileNotFoundError:
-        return _Look(b"", "no such file: put it there, or name another with -f")
+        return _Look(b"", "no such file: create it, or name another with -f")
     except OSError as error:
-        return _Look(b"", f"cannot be read: {error.strerror}: mend that, or name another with -f")
+        return _Look(b"", f"cannot be read: {error.strerror}: fix that, or name another with -f")
 
 
 def _parse(path: Path, found: _Look) -> Topology:

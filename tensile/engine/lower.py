@@ -27,6 +27,7 @@ from tensile.kube.credentials import (
     CredentialsUnavailable,
     SecretKubeconfig,
     account_namespace,
+    context_namespace,
     from_kubeconfig,
     in_cluster,
 )
@@ -68,15 +69,27 @@ class ClusterAccess(NamedTuple):
 
     async def upper_access(self, upper: Upper) -> Access:
         """Return the access to the upper cluster, in-cluster without a kubeconfig; raises AccessError."""
-        path, context = upper.kubeconfig, upper.context
-        if self.upper_kubeconfig is not None:
-            path, context = self.upper_kubeconfig, self.upper_context
+        path, context = self._upper_kubeconfig(upper)
         try:
             if path is None:
                 return await in_cluster(directory=self.account, instead=self.instead)
             return await self.access(path, context)
         except AccessError as error:
             raise AccessError(f"upper: {error.what}", error.advice) from None
+
+    def upper_namespace(self, upper: Upper) -> str:
+        """Return the namespace of the upper kubeconfig's context, "" for none and in-cluster; raises AccessError."""
+        path, context = self._upper_kubeconfig(upper)
+        try:
+            return "" if path is None else context_namespace(self.directory / path, context)
+        except AccessError as error:
+            raise AccessError(f"upper: {error.what}", error.advice) from None
+
+    def _upper_kubeconfig(self, upper: Upper) -> tuple[str | None, str | None]:
+        """Return the kubeconfig of the upper cluster and its context."""
+        if self.upper_kubeconfig is not None:
+            return self.upper_kubeconfig, self.upper_context
+        return upper.kubeconfig, upper.context
 
     def is_inside(self, upper: Upper) -> bool:
         """Report whether this process accesses the upper cluster in-cluster."""

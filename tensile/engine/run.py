@@ -57,6 +57,8 @@ _LARGE = 1 << 19
 This is twice what a TLS connection allocates for each read: mapping each of those separately would cost three system
 calls and a page fault, thousands of times a second.
 """
+_LOOK = 0.5
+"""Seconds between two looks whether the engine is ready."""
 _SETTLING = 5.0
 """Seconds after the first sync of everything, in which events are mirrored."""
 _PROBING = 3.0
@@ -220,13 +222,31 @@ async def _until_lost(election: Election, mark: LeaderLabel) -> None:
 
 
 async def _drive(engine: Engine, around: _RunContext, mark: LeaderLabel) -> None:
-    """Lead, and log that; return when the memory has been settled."""
+    """Lead, and log that; return when the engine is ready and the memory has been settled."""
     if not engine.is_leader:
         await engine.lead()
     mark.lead()
     topology = engine.topology
     _log.info("started", topology=topology.name, lowers=len(topology.lowers), file=around.followed.name)
     around.followed.lead()
+    await _side_by_side(_settled(engine), _announce(engine, around.followed.name))
+
+
+async def _announce(engine: Engine, watching: str) -> None:
+    """Log once that the engine is ready, as /readyz reports it."""
+    while missing(engine):  # noqa: ASYNC110 - it depends on many caches, and on the webhook
+        await asyncio.sleep(_LOOK)
+    _log.info("ready", **ready(engine.topology, watching))
+
+
+def ready(topology: Topology, watching: str) -> dict[str, str]:
+    """Return the fields of the log line for a ready engine: where it serves what, and the file that it watches."""
+    url = f"http://{net.place(topology.telemetry.bind, topology.telemetry.port)}"
+    served = {path: f"{url}/{path}" for path in ("metrics", "healthz", "status")}
+    return {"topology": topology.name, "watching": watching, **served}
+
+
+async def _settled(engine: Engine) -> None:
     await supervised("settling", partial(_settle, engine))
 
 

@@ -127,6 +127,15 @@ async def from_kubeconfig(
     return replace(await _open(entry, origin, renew, clock, before), flags=_flags(str(path), context))
 
 
+def context_namespace(path: Path, context: str | None = None) -> str:
+    """Return the namespace of a kubeconfig's `context` (None: the current-context), "" for none.
+
+    Raises AccessError.
+    """
+    origin = shown(path, 200)
+    return parse(decode(read_small(path, MAX_BYTES), origin), context, origin).namespace
+
+
 async def from_text(
     text: str | bytes, origin: str, context: str | None = None, *, clock: Clock = time.monotonic
 ) -> Access:

@@ -47,6 +47,7 @@ class KubeconfigEntry:
     token: str = field(default="", repr=False)
     token_file: str = ""
     plugin: ExecPlugin | None = field(default=None, repr=False)
+    namespace: str = ""
 
     def files(self) -> list[str]:
         """Return the files that the entry names, including those overridden by inline data."""
@@ -94,10 +95,11 @@ _IMPERSONATION = _refused("impersonation is not supported: give the credential o
 
 
 class _Context(KubeconfigSection, extra="ignore"):
-    """The cluster and user of a context."""
+    """The cluster and user of a context, and the default namespace, which no request of the engine depends on."""
 
     cluster: Name
     user: Name
+    namespace: Any = ""
 
 
 class _Cluster(KubeconfigSection, alias_generator=_key):
@@ -190,6 +192,7 @@ def parse(text: str, context: str | None, origin: str, *, no_plugins: str = "") 
         token="" if user.token_file else user.token,
         token_file=user.token_file,
         plugin=user.exec,
+        namespace=chosen.namespace if isinstance(chosen.namespace, str) else "",
     )
 
 

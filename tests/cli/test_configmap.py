@@ -16,11 +16,11 @@ from sandbox_waiting import until
         (["--configmap", "topo"], "--configmap 'topo': write NAMESPACE/NAME"),
         (["--configmap", "a/b/c"], "--configmap 'a/b/c': write NAMESPACE/NAME"),
         (["--configmap", "/b"], "--configmap '/b': write NAMESPACE/NAME"),
-        (["--configmap", "a/b", "-f", "t.yaml"], "--configmap and -f: give one of them"),
-        (["--configmap", "a/b", "--context", "c"], "--context: goes with --kubeconfig"),
-        (["--key", "a"], "--key: goes with --configmap"),
-        (["--kubeconfig", "a"], "--kubeconfig: goes with --configmap"),
-        (["--context", "a"], "--context: goes with --configmap"),
+        (["--configmap", "a/b", "-f", "t.yaml"], "--configmap and -f exclude each other"),
+        (["--configmap", "a/b", "--context", "c"], "--context needs --kubeconfig"),
+        (["--key", "a"], "--key needs --configmap"),
+        (["--kubeconfig", "a"], "--kubeconfig needs --configmap"),
+        (["--context", "a"], "--context needs --configmap"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: list[str], words: str) -> None:
@@ -107,4 +107,4 @@ def test_status_of_a_cluster_that_hangs_ends(files: Files, silent: socket.socket
 
 def test_status_takes_two_forms() -> None:
     """And names them."""
-    assert "take one of text, json" in refused("status", "-o", "yaml")
+    assert "'yaml' is not one of text, json" in refused("status", "-o", "yaml")

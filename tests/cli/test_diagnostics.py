@@ -64,7 +64,7 @@ def test_what_fits_is_told_and_is_enough(tmp_path: Path) -> None:
         "LOWER     FITS   NODES        WHY NOT MORE\n"
         "lower-a   2      n1 1, n2 1   0/2 nodes are available: 2 Insufficient cpu.\n"
         "\n"
-        "All 2 of default/web fit.\n"
+        "All 2 pods of default/web fit.\n"
     )
 
 
@@ -89,8 +89,8 @@ def test_what_was_seen_is_saved(tmp_path: Path) -> None:
     [
         (("--add-nodes", "lower-a"), "write LOWER=COUNT"),
         (("--without", "lower-x"), "no lower cluster of the topology; there are: lower-a"),
-        (("--replicas", "0"), "greater than or equal to 1"),
-        (("-o", "markdown"), "take one of text, json"),
+        (("--replicas", "0"), "0 is too small: 1 is the least"),
+        (("-o", "markdown"), "'markdown' is not one of text, json"),
     ],
 )
 def test_what_cannot_be_simulated(tmp_path: Path, arguments: tuple[str, ...], why: str) -> None:
@@ -103,7 +103,7 @@ def test_what_cannot_be_simulated(tmp_path: Path, arguments: tuple[str, ...], wh
 def test_a_question_without_a_pod_or_a_lost_cluster_is_none(tmp_path: Path) -> None:
     """Nothing would be told, as if all were well."""
     told = tensile("simulate", "--topology", topology(tmp_path), "--snapshot", snapshot(tmp_path))
-    words = "simulate: give a pod or a workload with -f, or a lower cluster that is lost with --without\n"
+    words = "simulate: name a file with a pod with -f, or a lost lower cluster with --without\n"
     assert (told.code, told.out, told.err) == (1, "", words)
 
 
@@ -120,11 +120,18 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     assert "gone.json: No such file or directory" in missing.err
 
 
-@pytest.mark.parametrize("name", ["web", "/web", "default/", "a/b/c"])
+@pytest.mark.parametrize("name", ["", "/web", "default/", "a/b/c"])
 def test_a_pod_that_is_not_named_whole(tmp_path: Path, name: str) -> None:
     """Nothing is asked before it is."""
     told = tensile("explain", "pod", name, "-f", topology(tmp_path))
-    assert (told.code, told.err) == (1, f"explain pod {name!r}: write NAMESPACE/NAME\n")
+    assert (told.code, told.err) == (1, f"explain pod {name!r}: write NAME or NAMESPACE/NAME\n")
+
+
+def test_a_pod_with_two_namespaces(tmp_path: Path) -> None:
+    """One of them is a mistake."""
+    told = tensile("explain", "pod", "shop/web", "-n", "other", "-f", topology(tmp_path))
+    assert told.code == 1
+    assert told.err == "explain pod shop/web: its namespace is shop, and -n says other: leave one of them away\n"
 
 
 def test_an_upper_cluster_that_cannot_be_reached(tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """`tensile doctor` as a program: exit codes, both forms, and that nobody waits for a cluster that does not answer."""
 
+import os
+import pty
+import socket
+import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from clikit import Completed, Files, listening, port_of, refused, tensile, timed
+from clikit import PROGRAM, Completed, Files, environment, listening, port_of, refused, tensile, timed
 
 from tensile.diagnostics.doctor.collect import LIMIT
 from tensile.sandbox.sandbox import Sandbox
@@ -30,7 +34,9 @@ def test_clusters_at_which_nobody_listens(tmp_path: Path) -> None:
     files = Files(tmp_path)
     told = tensile("doctor", "-f", files.save())
     assert (told.code, told.err) == (1, "")
-    assert told.out.splitlines()[:3] == ["CLUSTER   REACH", "upper     FAIL", "below     FAIL"]
+    first, *_, upper, below, empty, _ = told.out.splitlines()
+    assert first.startswith("FAIL upper: reach: ")
+    assert (upper.split(), below.split(), empty) == (["upper", "1", "failed"], ["below", "1", "failed"], "")
     assert told.out.count("cannot be connected to (Connection refused)") == 2
     assert told.out.endswith("2 failed, 0 warnings\n")
 
@@ -65,8 +71,8 @@ def test_a_lower_whose_kubeconfig_is_in_a_cluster_that_is_away(tmp_path: Path) -
         topology["lowers"][0]["kubeconfigSecret"] = {"namespace": "ops", "name": "below"}
 
     told = tensile("doctor", "-f", Files(tmp_path).save(edit))
-    assert "Secret ops/below of the upper cluster, which cannot be asked" in told.out
-    assert "-> put that right first" in told.out
+    assert "Secret ops/below of the upper cluster, which does not answer" in told.out
+    assert "-> fix the upper cluster first" in told.out
 
 
 def test_clusters_that_never_answer_cost_their_own_time_only(tmp_path: Path) -> None:
@@ -81,11 +87,25 @@ def test_clusters_that_never_answer_cost_their_own_time_only(tmp_path: Path) -> 
     assert seconds < LIMIT + STARTING + 2 * starting
 
 
+def test_a_person_is_told_what_is_waited_for(tmp_path: Path, silent: socket.socket) -> None:
+    """After a second, on standard error, if that is a terminal; the answer itself is as ever."""
+    files = Files(tmp_path)
+    files.ports[0] = port_of(silent)
+    terminal, stderr = pty.openpty()
+    command = [PROGRAM, "doctor", "-o", "json", "-f", str(files.save())]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, env=environment(), timeout=120, check=False)
+    os.close(stderr)
+    told = os.read(terminal, 1000).decode()
+    os.close(terminal)
+    assert told == "checking the clusters, 12 s at most\r\n"
+    assert orjson.loads(done.stdout)["level"] == "fail"
+
+
 def test_a_bad_file_is_refused_as_everywhere(tmp_path: Path) -> None:
     """With line and column, and nothing is asked."""
     (tmp_path / "bad.yaml").write_text("kind: Topology\n")
     assert "bad.yaml:1:1" in refused("doctor", "-f", tmp_path / "bad.yaml")
-    assert "take one of text, json" in refused("doctor", "-o", "markdown")
+    assert "'markdown' is not one of text, json" in refused("doctor", "-o", "markdown")
 
 
 @pytest.mark.real
@@ -106,3 +126,6 @@ def test_a_sandbox_is_well(sandbox: Sandbox) -> None:
     text = tensile("doctor", "-f", sandbox.directory / "topology.yaml")
     assert text.code == 0
     assert "0 failed" in text.out.splitlines()[-1]
+    assert "FAIL" not in text.out
+    every = tensile("doctor", "--all", "-f", sandbox.directory / "topology.yaml")
+    assert "\n  ok   certificates: " in every.out

@@ -75,7 +75,7 @@ def test_words_of_a_file_do_nothing_to_a_terminal(tmp_path: Path) -> None:
     told = refused("validate", "-f", "gone\x1b[2J\nvalid", cwd=tmp_path)
     assert told.splitlines() == [
         "gone\\u001b[2J",
-        "valid: no such file: put it there, or name another with -f or $TENSILE_TOPOLOGY",
+        "valid: no such file: create it, or name another with -f or $TENSILE_TOPOLOGY",
     ]
 
 
@@ -83,11 +83,11 @@ def test_words_of_a_file_do_nothing_to_a_terminal(tmp_path: Path) -> None:
 def test_pods_and_topologies_that_are_not_named_are_asked_for(tmp_path: Path, command: str) -> None:
     """An empty name is a variable that was not set: nothing else is taken in its place."""
     (tmp_path / "pod.yaml").write_text(POD)
-    assert refused(command, "-f", "", cwd=tmp_path).startswith("-f: empty: name the file of a pod")
+    assert refused(command, "-f", "", cwd=tmp_path).startswith("-f is empty: name a file with a pod")
     told = refused(command, "-f", "pod.yaml", "--topology", "", cwd=tmp_path)
-    assert told == "--topology: empty: name a topology file, or leave the option away\n"
-    assert "only one of them" in refused(command, "-f", "-", "--topology", "-", cwd=tmp_path)
-    assert "only one of them" in refused(command, "-f", "-", cwd=tmp_path, TENSILE_TOPOLOGY="-")
+    assert told == "--topology is empty: name a topology file, or omit the option\n"
+    assert "-f and --topology cannot both read" in refused(command, "-f", "-", "--topology", "-", cwd=tmp_path)
+    assert "-f and --topology cannot both read" in refused(command, "-f", "-", cwd=tmp_path, TENSILE_TOPOLOGY="-")
 
 
 @pytest.mark.parametrize("command", ["mutate", "simulate"])
@@ -115,8 +115,7 @@ def test_json_may_have_a_character_in_two_halves(tmp_path: Path, command: str) -
 def test_options_of_a_configmap_that_are_empty_are_asked_for(option: str) -> None:
     """The working directory is no kubeconfig."""
     assert (
-        refused("doctor", "--configmap", "a/b", option, "")
-        == f"{option}: empty: give a value, or leave the option away\n"
+        refused("doctor", "--configmap", "a/b", option, "") == f"{option} is empty: give a value, or omit the option\n"
     )
 
 
@@ -133,4 +132,4 @@ def test_what_is_told_of_a_pod_does_nothing_to_a_terminal(tmp_path: Path) -> Non
     pod = POD.replace("spec:\n", 'spec:\n  nodeName: "x\\e[2J"\n')
     told = tensile("mutate", "-f", "-", "-o", "json", stdin=pod.encode(), cwd=tmp_path)
     assert told.code == 0
-    assert told.err.startswith("x\\u001b[2J is no virtual node: ")
+    assert told.err.startswith("x\\u001b[2J is not a virtual node: ")

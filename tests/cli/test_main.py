@@ -2,101 +2,17 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from clikit import PROGRAM, Completed, Files, environment, refused, tensile
-
-import tensile as package
-from tensile.cli.main import main
-
-COMMANDS = (
-    ("validate",),
-    ("run",),
-    ("plan",),
-    ("apply",),
-    ("drain",),
-    ("schema",),
-    ("demo",),
-    ("explain",),
-    ("explain", "pod"),
-    ("simulate",),
-    ("sandbox",),
-    ("sandbox", "up"),
-    ("sandbox", "status"),
-    ("sandbox", "down"),
-)
-
-
-Capture = pytest.CaptureFixture[str]
-
-
-def within(capsys: Capture, *arguments: str) -> Completed:
-    """Run the program inside the tests' own process: starting one costs far more than reading a command line."""
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    return Completed(int(str(ended.value.code)), *capsys.readouterr())
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_command_knows_what_stands_everywhere(command: tuple[str, ...], capsys: Capture) -> None:
-    """Its help shows the options that stand everywhere, and asking for the version does nothing else."""
-    told = within(capsys, *command, "--help")
-    assert (told.code, told.err) == (0, "")
-    assert told.out.startswith("Usage: ")
-    assert f" {' '.join(command)} [OPTIONS]" in told.out
-    assert [word for word in ("--log-level", "--log-format", "--version", "--help") if word not in told.out] == []
-    assert within(capsys, *command, "--version") == (0, f"tensile {package.__version__}\n", "")
-
-
-def test_the_program_tells_its_version_and_its_commands() -> None:
-    """On stdout, with 0; there is a line for each command."""
-    assert tensile("--version") == (0, f"tensile {package.__version__}\n", "")
-    told = tensile("--help")
-    assert (told.code, told.err) == (0, "")
-    assert told.out.startswith("Usage: tensile ")
-    assert [command for command, *more in COMMANDS if f"\n  {command} " not in told.out and not more] == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--nope",), "--nope"),
-        (("nope",), "'nope'"),
-        (("sandbox", "nope"), "'nope'"),
-        (("validate", "--nope"), "--nope"),
-        (("validate", "more", "words"), "more words"),
-        (("validate", "-f"), "'-f' requires an argument"),
-        (("validate", "-f", ""), "-f: empty: name a topology file"),
-        (("plan", "-o", "xml"), "'xml': take one of text, json, markdown"),
-        (("plan", "--log-level", "loud"), "'--log-level': 'loud': take one of debug, info, warn, error"),
-        (("run", "--log-format", "xml"), "'--log-format': 'xml': take one of text, json"),
-        (("--log-level", "loud", "schema"), "'--log-level': 'loud': take one of debug, info, warn, error"),
-        (("sandbox", "up", "--lowers", "many"), "--lowers"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_a_wrong_command_line_is_a_line_and_exit_code_1(
-    arguments: tuple[str, ...], words: str, capsys: Capture
-) -> None:
-    """The line names what is wrong with it; where it was not understood it says where to read on."""
-    code, out, said = within(capsys, *arguments)
-    assert (code, out) == (1, "")
-    assert words in said
-    assert said.count("\n") == 1
-    assert said.endswith(" (see: tensile --help)\n") or said.startswith("-f: ")
+from clikit import PROGRAM, Files, environment, refused, tensile
 
 
 @pytest.mark.parametrize("arguments", [("nope",), ("plan", "-o", "xml")])
 def test_a_process_ends_with_1_after_a_wrong_command_line(arguments: tuple[str, ...]) -> None:
     """Its words are on stderr and nothing is on stdout."""
     assert arguments[-1] in refused(*arguments)
-
-
-@pytest.mark.parametrize("command", [(), ("sandbox",)], ids=" ".join)
-def test_no_command_at_all_shows_the_help(command: tuple[str, ...], capsys: Capture) -> None:
-    """On stderr and with 1, so that a script with an empty variable in it does not go on."""
-    assert within(capsys, *command) == (1, "", within(capsys, *command, "--help").out)
 
 
 def test_the_schema_is_a_json_document() -> None:
@@ -106,6 +22,31 @@ def test_the_schema_is_a_json_document() -> None:
     schema = json.loads(told.out)
     assert {"apiVersion", "kind", "name", "lowers"} <= set(schema["properties"])
     assert all(field.get("description") for field in schema["properties"].values())
+
+
+START = """
+import sys, tensile.__main__ as program
+try:
+    program.main()
+except SystemExit:
+    print(*(name for name, module in sys.modules.items() if module), file=sys.stderr)
+"""
+HEAVY = {"aiohttp", "asyncio", "cryptography", "deepdiff", "kubernetes", "rich", "ssl", "structlog", "tensile.engine"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [(("--version",), set()), (("--help",), set()), (("validate", "-f", "topology.yaml"), {"pydantic", "yaml"})],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_start_imports_what_the_command_needs(arguments: tuple[str, ...], needed: set[str], tmp_path: Path) -> None:
+    """A help text or a check in an editor is there at once."""
+    Files(tmp_path).save()
+    command = [sys.executable, "-c", START, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=60, check=True)
+    modules = set(done.stderr.decode().split())
+    assert "tensile.cli.commands" in modules
+    assert modules & (HEAVY | {"pydantic", "yaml"}) == needed
 
 
 def test_a_log_level_before_the_command_holds_for_it(tmp_path: Path) -> None:
@@ -132,3 +73,14 @@ def test_a_defect_is_told_in_a_line(tmp_path: Path) -> None:
         "unexpected error, a defect of tensile: please report this line: RuntimeError: broken on purpose at uvloop.py:1"
     )
     assert said == f"{words}\n"
+
+
+def test_kubectl_runs_it_as_a_plugin(tmp_path: Path) -> None:
+    """By that name it speaks of itself as kubectl's users call it."""
+    plugin = tmp_path / "kubectl-tensile"
+    plugin.symlink_to(PROGRAM)
+    done = subprocess.run([plugin, "plan", "--help"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("Usage: kubectl tensile plan [OPTIONS]\n")
+    assert "\n  kubectl tensile plan -f topology.yaml\n" in done.stdout
+    wrong = subprocess.run([plugin, "plan", "-x"], capture_output=True, text=True, timeout=60, check=False)
+    assert (wrong.returncode, wrong.stderr) == (1, "unknown option -x (see: kubectl tensile plan --help)\n")

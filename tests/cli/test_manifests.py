@@ -89,8 +89,8 @@ def test_the_topology_of_a_machine_is_refused_and_joins_a_lower_cluster_all_the_
 def test_what_cannot_be_is_refused(place: Path) -> None:
     """Exit code 1, all of it on stderr."""
     both = ("manifests", "--lower", "a", "--dir", "out")
-    assert refused(*both, cwd=place).startswith("--lower and --dir: give one of them")
-    assert refused("manifests", "--dir", "", cwd=place).startswith("--dir: empty: name a directory")
+    assert refused(*both, cwd=place).startswith("--lower and --dir exclude each other")
+    assert refused("manifests", "--dir", "", cwd=place).startswith("--dir is empty: name a directory")
     assert [path.name for path in place.iterdir()] == ["topology.yaml"]
     assert refused("manifests", "--lower", "b", cwd=place).startswith("--lower b: no lower cluster")
     assert refused("manifests", "--namespace", "default", cwd=place).startswith("--namespace default: ")

@@ -6,7 +6,7 @@ import orjson
 import pytest
 import yaml
 
-from tensile.cli.mutate import default_topology, mutation, read_pod, written
+from tensile.cli.mutate import default_topology, mutation, read_pods, told, written
 from tensile.errors import TensileError
 from tensile.topology import parse
 
@@ -84,7 +84,7 @@ def test_a_pod_that_the_webhook_leaves_as_it_is_is_shown_as_it_is() -> None:
     ):
         found = mutation(given, default_topology())
         assert found.mutated is given
-        assert found.told[0].startswith("not prepared for virtual nodes: ")
+        assert found.told[0].startswith("the webhook does not change it: ")
         assert found.told[0].endswith(words)
 
 
@@ -111,27 +111,46 @@ def test_a_pod_without_a_name_gets_one_as_if_it_were_made() -> None:
 def test_both_outputs_say_the_same(output: str) -> None:
     """One object with the three pods; strings stay strings for every reader of YAML."""
     found = mutation(pod(annotations={"switch": "no", "when": "2026-01-01"}), TWO)
-    text = written(found, output)
+    text = written([found], output)
     document = orjson.loads(text) if output == "json" else yaml.safe_load(text)
     assert document == {"pod": found.pod, "mutated": found.mutated, "lower": found.lower}
     assert "&id" not in text
 
 
+def test_several_pods_are_documents_or_items() -> None:
+    """Notes name the pod that they are about."""
+    daemons = {
+        "kind": "DaemonSet",
+        "apiVersion": "apps/v1",
+        "metadata": {"name": "agent"},
+        "spec": {"template": {"spec": pod()["spec"]}},
+    }
+    pods = read_pods(yaml.safe_dump_all([pod(), daemons]).encode(), "p")
+    found = [mutation(one, TWO) for one in pods]
+    documents = list(yaml.safe_load_all(written(found, "yaml")))
+    assert documents == orjson.loads(written(found, "json"))["items"]
+    assert [one["pod"] for one in documents] == pods
+    assert documents[0]["lower"] is not None
+    assert documents[1]["lower"] is None
+    assert any(line.startswith("agent-: no lower pod: ") for line in told(found))
+
+
 def test_yaml_and_json_are_read() -> None:
     """A pod is a pod in either."""
-    assert read_pod(orjson.dumps(pod()), "p") == read_pod(yaml.safe_dump(pod()).encode(), "p") == pod()
+    assert read_pods(orjson.dumps(pod()), "p") == read_pods(yaml.safe_dump(pod()).encode(), "p") == [pod()]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "p: no object: give one Pod"),
-        ("- a", "p: no object: give one Pod"),
-        ("kind: Pod", "p: Pod: give one Pod (apiVersion: v1, kind: Pod)"),
-        ("{apiVersion: apps/v1, kind: Deployment}", "p: apps/v1 Deployment: give one Pod"),
+        ("", "p:1:1: spec.template: no pod: write a Pod with containers, or what has a template of one"),
+        ("- a", "p:1:1: spec.template: no pod"),
+        ("kind: Pod", "p: no apiVersion: a Pod has apiVersion: v1"),
+        ("{apiVersion: v2, kind: Pod}", "p: v2: a Pod has apiVersion: v1"),
+        ("{apiVersion: apps/v1, kind: Deployment}", "p:1:1: spec.template: no pod"),
         ("a: [", "p:1:4: a: "),
         ("a: 1\na: 2\n", "p:2:1: a: "),
-        ("--- {}\n--- {}\n", "p:2:1: "),
+        ("--- {}\n--- {}\n", "p:1:5: spec.template: no pod"),
         ("{apiVersion: v1, kind: Pod, metadata: {name: a}}", "p:1:1: (file): spec is missing; add it"),
         (
             "{apiVersion: v1, kind: Pod, metadata: {}, spec: {containers: []}}",
@@ -158,11 +177,11 @@ def test_yaml_and_json_are_read() -> None:
 def test_what_is_no_pod_is_refused_with_its_place(text: str, words: str) -> None:
     """The file, what is wrong, and what would be right."""
     with pytest.raises(TensileError) as caught:
-        read_pod(text.encode(), "p")
+        read_pods(text.encode(), "p")
     assert words in str(caught.value)
 
 
 def test_what_is_no_text_is_refused() -> None:
     """Bytes of another encoding."""
     with pytest.raises(TensileError, match="p: a byte that is not UTF-8"):
-        read_pod(b"a: \xff", "p")
+        read_pods(b"a: \xff", "p")

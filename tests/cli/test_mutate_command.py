@@ -61,9 +61,9 @@ def test_what_was_read_wrongly_is_refused(place: Path) -> None:
     assert "no-such.yaml: no such file" in refused("mutate", "-f", "no-such.yaml", cwd=place)
     assert "no-such.yaml: no such file" in refused("mutate", "-f", "pod.yaml", "--topology", "no-such.yaml", cwd=place)
     assert "not a file: name a pod file" in refused("mutate", "-f", ".", cwd=place)
-    assert "standard input: " in refused("mutate", "-f", "-", stdin=b"kind: Deployment", cwd=place)
-    assert "only one of them" in refused("mutate", "-f", "-", "--topology", "-", stdin=b"", cwd=place)
-    assert "'text': take one of yaml, json" in refused("mutate", "-f", "pod.yaml", "-o", "text", cwd=place)
+    assert "standard input:1:1: " in refused("mutate", "-f", "-", stdin=b"kind: Deployment", cwd=place)
+    assert "-f and --topology cannot both read" in refused("mutate", "-f", "-", "--topology", "-", stdin=b"", cwd=place)
+    assert "'text' is not one of yaml, json" in refused("mutate", "-f", "pod.yaml", "-o", "text", cwd=place)
     assert "-f" in refused("mutate", cwd=place)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from clikit import Files, refused, tensile
 
-ADVICE = "put it there, or name another with -f"
+ADVICE = "create it, or name another with -f"
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def test_the_file_is_the_option_else_the_variable_else_the_one_at_hand(files: Fi
     files.save(lambda topology: topology.update(lowers=[]), name="other.yaml")
     variable = {"TENSILE_TOPOLOGY": "other.yaml"}
     cwd = files.directory
-    assert tensile("validate", cwd=cwd).out == "topology.yaml: valid: topology files with 1 lower clusters\n"
+    assert tensile("validate", cwd=cwd).out == "topology.yaml: valid: topology files with 1 lower cluster\n"
     assert tensile("validate", cwd=cwd, **variable).out == "other.yaml: valid: topology files with 0 lower clusters\n"
     assert tensile("validate", "-f", named, cwd=cwd, **variable).out.startswith(f"{named}: valid: ")
     assert tensile("validate", cwd=cwd, TENSILE_TOPOLOGY="").out.startswith("topology.yaml: valid: ")
@@ -43,7 +43,7 @@ def test_standard_input_is_read_where_nothing_runs_on(files: Files, command: str
 def test_a_valid_topology_on_standard_input(files: Files) -> None:
     """It is as good as a file."""
     told = tensile("validate", "-f", "-", stdin=files.save().read_bytes())
-    assert (told.code, told.out) == (0, "standard input: valid: topology files with 1 lower clusters\n")
+    assert (told.code, told.out) == (0, "standard input: valid: topology files with 1 lower cluster\n")
 
 
 def test_paths_are_relative_to_the_file(files: Files, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_paths_are_relative_to_the_file(files: Files, tmp_path: Path) -> None:
 def test_run_does_not_take_standard_input(files: Files) -> None:
     """It could not follow it, and says so and what to do."""
     said = refused("run", "-f", "-", stdin=files.save().read_bytes())
-    assert said == "run follows a file: standard input cannot be followed; give its name with -f\n"
+    assert said == "run watches a file and cannot read standard input: name a file with -f\n"
 
 
 def _missing(path: Path) -> None:
@@ -90,7 +90,7 @@ def _loop(path: Path) -> None:
         ("validate", _directory, "not a file: name a topology file"),
         ("validate", _binary, "a byte that is not UTF-8; save the file as UTF-8"),
         ("validate", _large, "larger than 1048576 bytes; no topology is"),
-        ("validate", _loop, "cannot be read: Too many levels of symbolic links: mend that, or name another with -f"),
+        ("validate", _loop, "cannot be read: Too many levels of symbolic links: fix that, or name another with -f"),
         ("run", _missing, f"no such file: {ADVICE}"),
         ("run", _directory, "not a file: name a topology file"),
         ("run", _large, "larger than 1048576 bytes; no topology is"),
@@ -112,7 +112,7 @@ def test_a_file_that_may_not_be_read(files: Files) -> None:
     """The reason is the system's, the advice ours."""
     path = files.save()
     path.chmod(0)
-    assert refused("validate", "-f", path).startswith(f"{path}: cannot be read: Permission denied: mend that")
+    assert refused("validate", "-f", path).startswith(f"{path}: cannot be read: Permission denied: fix that")
 
 
 def test_a_file_without_an_end_is_not_read_to_it() -> None:
@@ -138,7 +138,7 @@ def test_a_feature_that_is_switched_on_is_in_effect(files: Files) -> None:
     """Nothing is said of it beside the result."""
     told = tensile("validate", "-f", files.save(lambda topology: topology.update(extender={"enabled": True})))
     assert told.code == 0
-    assert told.out.endswith(": valid: topology files with 1 lower clusters\n")
+    assert told.out.endswith(": valid: topology files with 1 lower cluster\n")
     assert told.err == ""
 
 

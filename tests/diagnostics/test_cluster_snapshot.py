@@ -98,7 +98,7 @@ def test_a_picture_comes_back_from_a_file() -> None:
 def test_a_lower_of_the_topology_that_was_not_seen() -> None:
     """Nothing is known of it, which is said; one that left the topology is passed over by nobody's decision."""
     found = picture([], two_nodes("lower-a"))
-    assert found.lowers["lower-b"].trouble == "nothing is known of it"
+    assert found.lowers["lower-b"].trouble == "the snapshot does not have this cluster"
 
 
 @pytest.mark.parametrize(

@@ -38,14 +38,16 @@ def unmirrored(reason: str, message: str) -> Manifest:
 def test_a_pod_that_does_not_tolerate_virtual_nodes() -> None:
     """Every virtual node says the same, which is said once."""
     found = why(above(spec={"tolerations": []}))
-    assert found == (f"no virtual node does: node(s) had untolerated taint(s) (taint {TAINT['key']}=k8s:NoSchedule)")
+    assert found == (
+        f"no virtual node accepts it: node(s) had untolerated taint(s) (taint {TAINT['key']}=k8s:NoSchedule)"
+    )
 
 
 def test_virtual_nodes_that_say_different_things() -> None:
     """Each is named."""
     cordoned = (NODE, virtual("lower-b", unschedulable=True))
     assert why(above(spec={"nodeSelector": {"clusterID": "x"}}), upper=[cordoned]) == (
-        "no virtual node does: lower-a: node(s) didn't match Pod's node affinity/selector (no clusterID=x); "
+        "no virtual node accepts it: lower-a: node(s) didn't match Pod's node affinity/selector (no clusterID=x); "
         "lower-b: node(s) were unschedulable"
     )
 
@@ -53,17 +55,14 @@ def test_virtual_nodes_that_say_different_things() -> None:
 def test_a_pod_that_the_upper_scheduler_has_not_looked_at() -> None:
     """It may go somewhere, and nobody has sent it."""
     assert why(above()) == (
-        "the upper cluster has bound it to no node, though it may go to lower-a, lower-b; its scheduler has said "
-        "nothing yet"
+        "the upper scheduler has not bound it, although it fits on lower-a, lower-b; it has reported no reason"
     )
-    assert why(above(status=unscheduled("busy"))).endswith("; its scheduler said: busy")
+    assert why(above(status=unscheduled("busy"))).endswith("; it reports: busy")
 
 
 def test_a_pod_behind_gates() -> None:
     """They come first."""
-    assert (
-        why(above(spec={"schedulingGates": [{"name": "quota.io/wait"}]})) == "scheduling gates hold it: quota.io/wait"
-    )
+    assert why(above(spec={"schedulingGates": [{"name": "quota.io/wait"}]})) == "it has scheduling gates: quota.io/wait"
 
 
 def test_a_topology_without_lowers() -> None:
@@ -96,7 +95,7 @@ def test_a_pod_whose_scheduler_below_has_not_chosen() -> None:
     pod = above(spec=on())
     lower = two_nodes("lower-a", (POD, below(pod, phase="Pending")))
     assert why(pod, lower) == (
-        "in lower-a it waits for a node: 2 of its nodes would do (lower-a-1, lower-a-2), its scheduler has not chosen "
+        "in lower-a it waits for a node: it fits on 2 of them (lower-a-1, lower-a-2), but the scheduler has not chosen "
         "one yet"
     )
 
@@ -106,7 +105,7 @@ def test_a_pod_that_runs() -> None:
     pod = above(spec=on() | asking(cpu="3"))
     lower = two_nodes("lower-a", (POD, below(pod, "lower-a-1")))
     found = explained(picture([], lower, LOWERS[1]), UpperPod(pod, []))
-    assert found["why"] == "in lower-a it is on node lower-a-1, Running"
+    assert found["why"] == "in lower-a it is on node lower-a-1"
     assert [one["fits"] for one in found["lowers"][0]["below"]["nodes"]] == [True, True]
     assert found["lowers"][0]["pod"] == {"namespace": "default", "name": "web", "node": "lower-a-1", "phase": "Running"}
 
@@ -121,7 +120,7 @@ def test_a_container_that_waits() -> None:
     )
     making = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}
     pod["status"]["containerStatuses"] = [making]
-    assert why(pod, lower) == "in lower-a it is on node lower-a-1, Pending"
+    assert why(pod, lower) == "in lower-a it is on node lower-a-1"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,7 @@ def test_a_container_that_waits() -> None:
 def test_a_pod_that_is_denied_below(reason: str, message: str) -> None:
     """As the engine says it."""
     found = why(above(spec=on(), status=unmirrored(reason, message)))
-    assert found == f"it is not in lower-a: {reason}: {message}"
+    assert found == f"it is not created in lower-a: {reason}: {message}"
 
 
 def quota(hard: str, used: str, **spec: Any) -> Manifest:
@@ -144,7 +143,7 @@ def test_a_quota_below() -> None:
     """What it leaves is told where the pod is not below yet."""
     pod = above(spec=on() | asking(cpu="2"))
     found = explained(picture([], two_nodes("lower-a", (QUOTA, quota("4", "3")))), UpperPod(pod, []))
-    assert found["why"] == ("it is not in lower-a: quota q there leaves too little: requests.cpu: 2 asked, 1 of 4 left")
+    assert found["why"] == ("it is not created in lower-a: quota q is too small: requests.cpu: 2 asked, 1 of 4 left")
     assert found["lowers"][0]["quota"] == [{"name": "q", "message": "requests.cpu: 2 asked, 1 of 4 left"}]
     assert "lower-a   -           no     quota   q: requests.cpu: 2 asked, 1 of 4 left" in explanation_text(found)
 
@@ -160,14 +159,14 @@ def test_quotas_for_some_pods_only_say_nothing(spec: Manifest) -> None:
 
 def test_nothing_is_said_of_it() -> None:
     """The engine may not run."""
-    assert why(above(spec=on())) == "it is not in lower-a, and nothing is said of it: does the engine run?"
+    assert why(above(spec=on())) == "it is not created in lower-a, and the engine has not reported why: does it run?"
 
 
 def test_a_lower_out_of_reach() -> None:
     """Half a picture is told as such."""
     trouble = "lower-a: no answer in 20 s"
     found = explained(picture([], sight("lower-a", trouble=trouble), LOWERS[1]), UpperPod(above(spec=on()), []))
-    assert found["why"] == f"lower-a does not tell how it is: {trouble}"
+    assert found["why"] == f"its state in lower-a is unknown: {trouble}"
     assert found["lowers"][0]["below"] is None
     assert found["lowers"][1]["below"]["fits"] == 2
     assert f"lower-a   -           ?      reach   {trouble}" in explanation_text(found)
@@ -184,26 +183,23 @@ def test_a_namespace_that_is_not_mirrored() -> None:
 
 def test_a_node_that_is_nobodys() -> None:
     """A node of the upper cluster itself."""
-    assert why(above(spec=on("worker"))) == "it is on node worker, which is none of this topology's"
+    assert why(above(spec=on("worker"))) == "its node worker is not a virtual node of this topology"
 
 
 def test_a_pod_that_has_ended() -> None:
     """With what was said of it."""
-    assert (
-        why(above(spec=on(), status={"phase": "Failed", "reason": "LowerPodLost"}))
-        == "it has ended: Failed LowerPodLost"
-    )
+    assert why(above(spec=on(), status={"phase": "Failed", "reason": "LowerPodLost"})) == "it has ended (LowerPodLost)"
 
 
 def test_a_pod_that_is_being_deleted() -> None:
     """It waits for the lower cluster, for one that does not answer, or for finalizers."""
     ending = above(spec=on(), deletionTimestamp="2026-03-01T11:00:00Z", finalizers=["x/y"])
-    since = "it has been asked to go since 2026-03-01T11:00:00Z"
+    since = "its deletion was requested at 2026-03-01T11:00:00Z"
     there = two_nodes("lower-a", (POD, below(ending, "lower-a-1")))
-    assert why(ending, there) == f"{since} and is still in lower-a: it is gone when that cluster says so"
+    assert why(ending, there) == f"{since}, and it still exists in lower-a"
     away = sight("lower-a", trouble="no answer")
-    assert why(ending, away) == f"{since}; whether it is gone in lower-a nobody knows: no answer"
-    assert why(ending) == f"{since}; finalizers hold it: x/y"
+    assert why(ending, away) == f"{since}; whether it still runs in lower-a is unknown: no answer"
+    assert why(ending) == f"{since}; it waits for its finalizers: x/y"
     del ending["metadata"]["finalizers"]
     assert why(ending) == since
 
@@ -242,7 +238,7 @@ def test_a_virtual_node_that_is_missing() -> None:
     """Above there is nobody to send pods to."""
     lowers = [{"name": "lower-x", "kubeconfig": "x"}]
     found = explained(picture([], two_nodes("lower-x"), lowers=lowers), UpperPod(above(), []))
-    assert found["why"] == "no virtual node does: there is no node lower-x (does the engine run?)"
+    assert found["why"] == "no virtual node accepts it: there is no node lower-x (does the engine run?)"
 
 
 def test_a_prefixed_namespace() -> None:
@@ -258,6 +254,65 @@ def test_a_prefixed_namespace() -> None:
 def event(reason: str, time: str, **fields: Any) -> Manifest:
     """Make an event."""
     return {"reason": reason, "type": "Warning", "message": f"about {reason}", "lastTimestamp": time, **fields}
+
+
+def advised(pod: Manifest, *lowers: Any, upper: Any = (), **fields: Any) -> list[str]:
+    """Return what is advised."""
+    found = explained(picture(list(upper), *(lowers or LOWERS), **fields), UpperPod(pod, []))
+    steps = [line.removeprefix("-> ") for line in explanation_text(found).splitlines() if line.startswith("-> ")]
+    assert steps == found["advice"]
+    return steps
+
+
+OPTED_IN = {"virtual-pod": "true"}
+NOWHERE = {"nodeSelector": {"disk": "ssd"}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "words"),
+    [
+        (above(spec={"tolerations": []}), 'add a toleration of the taint to the pod, or label it virtual-pod: "true"'),
+        (above(spec={"tolerations": []}, labels=OPTED_IN), "add a toleration of the taint to the pod"),
+        (above(spec=NOWHERE), "give a virtual node these labels (`node.labels` in the topology); for labels of lower"),
+        (above(spec=NOWHERE, labels=OPTED_IN), "give a virtual node these labels (`node.labels` in the topology), or"),
+        (above(spec=asking(cpu="50")), "reduce the requests of the pod, or free capacity or add nodes there"),
+        (above(spec={"schedulingGates": [{"name": "x"}]}), "wait until the owner of the gates removes them"),
+        (above(spec=on()), "start the engine"),
+        (above(spec=on(), status=unmirrored("NameConflict", "")), "move the object of that name in the lower cluster"),
+        (above(spec=on(), status=unmirrored("Odd", "")), "see the reason Odd in docs/reference/conditions.md"),
+    ],
+)
+def test_the_last_line_says_what_to_do(pod: Manifest, words: str) -> None:
+    """About the obstacle that the first line names."""
+    (line,) = advised(pod)
+    assert line.startswith(words)
+
+
+def test_advice_depends_on_the_lower_of_the_pod() -> None:
+    """It is restored, has too little room, a small quota, or a pod that waits for an image."""
+    large = above(spec=on() | asking(cpu="5"))
+    waiting = two_nodes("lower-a", (POD, below(large, phase="Pending")))
+    assert advised(above(spec=on()), sight("lower-a", trouble="no answer"), LOWERS[1]) == [
+        "restore the connection to lower-a; `tensile doctor` shows what is wrong"
+    ]
+    assert advised(large, waiting)[0].startswith("free capacity or add nodes in lower-a; ")
+    assert advised(above(spec=on() | asking(cpu="2")), two_nodes("lower-a", (QUOTA, quota("4", "3")))) == [
+        "raise the quota in lower-a, or reduce the requests of the pod"
+    ]
+    pulling = above(spec=on())
+    assert advised(pulling, two_nodes("lower-a", (POD, below(pulling, "lower-a-1", "Pending")))) == [
+        "see its containers and events: `kubectl describe pod web -n default`"
+    ]
+
+
+def test_a_pod_that_runs_or_has_ended_or_only_needs_time_gets_no_advice() -> None:
+    """There is nothing to do about it."""
+    pod = above(spec=on())
+    assert advised(pod, two_nodes("lower-a", (POD, below(pod, "lower-a-1")))) == []
+    assert advised(pod, two_nodes("lower-a", (POD, below(pod, phase="Pending")))) == []
+    assert advised(above(spec=on(), status={"phase": "Failed"})) == []
+    assert advised(above()) == []
+    assert advised(above(spec=on(), deletionTimestamp="2026-03-01T11:00:00Z")) == []
 
 
 def test_the_last_events_are_told() -> None:
@@ -288,7 +343,7 @@ def test_what_could_not_be_read_is_told() -> None:
     lower = two_nodes("lower-a")
     lower.unread.append("persistentvolumes: forbidden")
     found = explained(picture([], lower, LOWERS[1]), UpperPod(above(), []))
-    assert "lower-a: not looked at: persistentvolumes: forbidden" in explanation_text(found)
+    assert "lower-a: cannot be read: persistentvolumes: forbidden" in explanation_text(found)
 
 
 def test_the_table() -> None:
@@ -299,8 +354,8 @@ def test_the_table() -> None:
         explained(picture([], LOWERS[0], tight), UpperPod(pod, [event("FailedScheduling", "2026-03-01T11:00:00Z")]))
     )
     assert text == (
-        "Pod default/web, Pending, on no node: the upper cluster has bound it to no node, though it may go to lower-a, "
-        "lower-b; its scheduler said: later.\n"
+        "Pod default/web is Pending: the upper scheduler has not bound it, although it fits on lower-a, lower-b; it "
+        "reports: later.\n"
         "\n"
         "CLUSTER   NODE        FITS   CHECK           WHY\n"
         "upper     lower-a     yes\n"
@@ -336,7 +391,7 @@ def test_a_lower_without_nodes_and_a_reason_that_is_no_nodes() -> None:
     assert 'lower-a   any       no     volumes   persistentvolumeclaim "gone" not found' in text
     assert "lower-b   any       no     volumes" in text
     plain = explanation_text(explained(picture([], LOWERS[0], empty), UpperPod(above(), [])))
-    assert "lower-b   -           no     node    it has no nodes" in plain
+    assert "lower-b   -           no     node    the cluster has no nodes" in plain
 
 
 def test_words_of_others_do_nothing_to_a_terminal() -> None:

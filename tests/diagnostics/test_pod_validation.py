@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from tensile.cli.mutate import default_topology, mutation, read_pod, written
-from tensile.diagnostics.podfile import template
+from tensile.cli.mutate import default_topology, mutation, read_pods, written
+from tensile.diagnostics.podfile import templates
 from tensile.errors import TensileError
 from tensile.policy.placement.reader import pod_of
 from tensile.reconcile.pods.pod_schema import forms
@@ -126,9 +126,9 @@ def worked(pod: dict[str, Any]) -> str:
     """Check a pod as the commands do, and return why it was refused, "" if it was not."""
     text = json.dumps(pod).encode()
     try:
-        found = mutation(read_pod(text, "pod"), default_topology())
-        assert written(found, "yaml")
-        assert pod_of(template(text, "pod").pod).name
+        found = mutation(read_pods(text, "pod")[0], default_topology())
+        assert written([found], "yaml")
+        assert pod_of(templates(text, "pod")[0].pod).name
     except TensileError as error:
         return str(error)
     return ""
@@ -174,7 +174,7 @@ def test_every_mistake_is_told_at_once() -> None:
     """In the order of the file."""
     text = b"apiVersion: v1\nkind: Pod\nmetadata: {labels: {a: 1}}\nspec:\n  containers: {}\n  nodeName: 5\n"
     with pytest.raises(TensileError) as caught:
-        read_pod(text, "pod.yaml")
+        read_pods(text, "pod.yaml")
     assert str(caught.value).splitlines() == [
         "pod.yaml:3:11: metadata: name is missing; add it",
         "pod.yaml:3:24: metadata.labels.a: the number 1 is no text; put it in quotes",
@@ -186,13 +186,13 @@ def test_every_mistake_is_told_at_once() -> None:
 def test_numbers_that_no_object_holds() -> None:
     """JSON has no infinity, whatever field it is in."""
     with pytest.raises(TensileError, match=r"^p:1:6: new: no number that an object can hold; write a finite one"):
-        read_pod(b"new: .inf", "p")
+        read_pods(b"new: .inf", "p")
 
 
 def test_fields_that_are_not_known_yet_pass() -> None:
     """A newer apiserver may know them."""
     pod = changed(("spec", "invention"), {"a": [1]})
-    assert read_pod(orjson.dumps(pod), "p") == pod
+    assert read_pods(orjson.dumps(pod), "p") == [pod]
 
 
 def test_every_kind_is_known() -> None:

@@ -7,7 +7,7 @@ import orjson
 import pytest
 import yaml
 
-from tensile.diagnostics.podfile import filled, template
+from tensile.diagnostics.podfile import filled, sources, template_pod, templates
 from tensile.errors import TensileError
 
 SPEC = {"containers": [{"name": "m", "image": "a"}]}
@@ -15,7 +15,8 @@ SPEC = {"containers": [{"name": "m", "image": "a"}]}
 
 def read(**fields: Any) -> Any:
     """Read an object."""
-    return template(yaml.safe_dump({"apiVersion": "v1", **fields}).encode(), "pod.yaml")
+    (found,) = templates(yaml.safe_dump({"apiVersion": "v1", **fields}).encode(), "pod.yaml")
+    return found
 
 
 def test_a_pod() -> None:
@@ -64,7 +65,71 @@ def test_a_cron_job() -> None:
 
 def test_json_is_read_too() -> None:
     """It is YAML."""
-    assert template(orjson.dumps({"kind": "Pod", "spec": SPEC}), "pod.json").pod["metadata"]["name"] == "pod"
+    (found,) = templates(orjson.dumps({"kind": "Pod", "spec": SPEC}), "pod.json")
+    assert found.pod["metadata"]["name"] == "pod"
+
+
+CHART = """\
+# Source: shop/templates/service.yaml
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+---
+# nothing here
+---
+kind: Deployment
+metadata: {name: web}
+spec: {replicas: 3, template: {spec: {containers: [{name: m}]}}}
+---
+kind: Rollout
+metadata: {name: canary}
+spec: {template: {spec: {containers: [{name: m}]}}}
+"""
+
+
+def test_several_documents() -> None:
+    """What has no pod is skipped; an unknown kind counts if it has a pod template."""
+    found = templates(CHART.encode(), "chart.yaml")
+    assert [(one.pod["metadata"]["name"], one.replicas) for one in found] == [("web", 3), ("canary", None)]
+
+
+def test_an_error_in_a_later_document_has_the_line_of_the_file() -> None:
+    """A workload without containers is not skipped."""
+    with pytest.raises(TensileError, match=r"^chart.yaml:11:52: spec.template.spec.containers.0.: "):
+        templates(CHART.replace("[{name: m}]", "[m]", 1).encode(), "chart.yaml")
+    with pytest.raises(TensileError, match=r"^chart.yaml:11:\d+: spec.template: no pod"):
+        templates(CHART.replace("[{name: m}]", "[]", 1).encode(), "chart.yaml")
+
+
+def test_too_many_documents_are_refused() -> None:
+    """Before they are read."""
+    with pytest.raises(TensileError, match=r"^many.yaml: more than 100 documents; put fewer into one file$"):
+        templates(b"---\na: 1\n" * 101, "many.yaml")
+
+
+@pytest.mark.parametrize(
+    "kind", ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob", "PodTemplate"]
+)
+def test_the_pod_that_a_controller_would_create(kind: str) -> None:
+    """Its labels are the template's; the pod of a DaemonSet has its owner, on which mirroring depends."""
+    body: dict[str, Any] = {"metadata": {"labels": {"app": "web"}}, "spec": SPEC}
+    parts = {"PodTemplate": {"template": body}, "CronJob": {"spec": {"jobTemplate": {"spec": {"template": body}}}}}
+    document = {
+        "kind": kind,
+        "metadata": {"name": "web", "namespace": "shop"},
+        **parts.get(kind, {"spec": {"template": body}}),
+    }
+    (source,) = sources(orjson.dumps(document), "web.json")
+    pod = template_pod(source, "web.json")
+    owners = pod["metadata"].pop("ownerReferences", [])
+    assert [(one["kind"], one["controller"]) for one in owners] == ([(kind, True)] if kind == "DaemonSet" else [])
+    assert pod == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "web-", "namespace": "shop", "labels": {"app": "web"}},
+        "spec": SPEC,
+    }
 
 
 def test_a_limit_is_a_request_where_none_is_given() -> None:
@@ -103,7 +168,7 @@ def test_ports_of_a_pod_on_its_nodes_network() -> None:
 def test_what_is_no_pod(text: str, why: str) -> None:
     """It is refused with its place, and never with a traceback."""
     with pytest.raises(TensileError, match="^" + re.escape(f"pod.yaml:{why}")):
-        template(text.encode(), "pod.yaml")
+        templates(text.encode(), "pod.yaml")
 
 
 MISTYPED = """\
@@ -152,7 +217,7 @@ def test_a_workload_that_is_mistyped(field: str, written: str, why: str) -> None
     for name, right in {**RIGHT, field: written}.items():
         text = text.replace("{" + name + "}", right)
     with pytest.raises(TensileError) as caught:
-        template(text.encode(), "pod.yaml")
+        templates(text.encode(), "pod.yaml")
     assert str(caught.value).startswith("pod.yaml:")
     assert why in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1

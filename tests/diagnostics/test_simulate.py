@@ -30,7 +30,8 @@ def fits(document: Manifest) -> dict[str, int]:
 
 def told(*arguments: Any) -> str:
     """Return the text."""
-    return simulate(*arguments, "text")[0]
+    seen, wanted, case = arguments
+    return simulate(seen, [wanted], case, "text")[0]
 
 
 PAIR = (two_nodes("lower-a"), two_nodes("lower-b"))
@@ -100,10 +101,10 @@ def test_as_many_as_are_asked_for() -> None:
     enough, short = Case(8), Case(9)
     seen = picture([], *PAIR)
     assert simulated(seen, template(3, cpu="2"), Case())["asked"] == 3
-    assert simulate(picture([], *PAIR), template(cpu="2"), enough, "text")[1]
-    text, found = simulate(picture([], *PAIR), template(3, cpu="2"), short, "text")
+    assert simulate(picture([], *PAIR), [template(cpu="2")], enough, "text")[1]
+    text, found = simulate(picture([], *PAIR), [template(3, cpu="2")], short, "text")
     assert not found
-    assert text.endswith("8 of 9 of default/web fit: 1 do not.")
+    assert text.endswith("8 of 9 pods of default/web fit.")
 
 
 def test_a_lower_that_is_lost() -> None:
@@ -134,10 +135,10 @@ def test_pods_of_a_lost_lower_that_find_no_place() -> None:
     ]
     assert found["moved"][2]["why"] == "lower-b: 0/2 nodes are available: 2 Insufficient cpu."
     assert found["fits"] is None
-    text, enough = simulate(seen, None, Case(lost=frozenset({"lower-a"})), "text")
+    text, enough = simulate(seen, [], Case(lost=frozenset({"lower-a"})), "text")
     assert not enough
     assert text.startswith(
-        "2 of 4 pods of what is lost find another place.\n  default/m finds none: lower-b: 0/2 nodes"
+        "2 of 4 pods of the lost clusters fit elsewhere.\n  default/m fits nowhere: lower-b: 0/2 nodes"
     )
 
 
@@ -237,7 +238,7 @@ def test_more_than_can_be_placed_one_by_one() -> None:
     seen = picture([(NODE, wide)], big, sight("lower-b"))
     text = told(seen, Template(pod(spec=spec | TOLERANT), None), Case())
     assert "lower-a   1000 or more" in text
-    assert text.endswith("1000 or more of default/web fit.")
+    assert text.endswith("1000 or more pods of default/web fit.")
 
 
 def test_the_text() -> None:
@@ -249,14 +250,31 @@ def test_the_text() -> None:
         "lower-a   2      lower-a-1 1, lower-a-2 1   0/2 nodes are available: 2 Insufficient cpu.\n"
         "lower-b   2      lower-b-1 1, lower-b-2 1   0/2 nodes are available: 2 Insufficient cpu.\n"
         "\n"
-        "lower-b: not looked at: volumeattachments: forbidden\n"
-        "All 4 of default/web fit."
+        "lower-b: cannot be read: volumeattachments: forbidden\n"
+        "All 4 pods of default/web fit."
     )
+
+
+def test_several_templates_take_their_room_in_turn() -> None:
+    """All four nodes have 4 cpu: what the first takes, the second has not; each is a section, or one of the items."""
+    seen = picture([], *PAIR)
+    both = [template(3, cpu="4"), template(2, cpu="4")]
+    text, enough = simulate(seen, both, Case(), "text")
+    assert not enough
+    assert [line for line in text.splitlines() if line.endswith("fit.")] == [
+        "All 3 pods of default/web fit.",
+        "1 of 2 pods of default/web fit.",
+    ]
+    items = orjson.loads(simulate(seen, both, Case(), "json")[0])["items"]
+    assert [one["fits"] for one in items] == [4, 1]
+    assert simulate(seen, both[1:], Case(), "text")[1]
+    with pytest.raises(TensileError, match="--replicas: the file has 2 pods or templates; give it one"):
+        simulate(seen, both, Case(3), "text")
 
 
 def test_the_json() -> None:
     """It has a version of its form."""
-    text, enough = simulate(picture([], *PAIR), template(cpu="4"), Case(), "json")
+    text, enough = simulate(picture([], *PAIR), [template(cpu="4")], Case(), "json")
     assert enough
     assert orjson.loads(text)["formatVersion"] == 1
 
@@ -294,8 +312,8 @@ def test_words_of_others_do_nothing_to_a_terminal() -> None:
 def test_a_lost_lower_that_no_pod_is_on_is_said_to_have_none() -> None:
     """It was asked, though there is nothing to move."""
     lost = Case(lost=frozenset({"lower-a"}))
-    assert simulate(picture([], *PAIR), None, lost, "text") == ("No pod has to leave lower-a.", True)
-    assert simulate(picture([], *PAIR), None, Case(), "text") == ("Nothing was asked.", True)
+    assert simulate(picture([], *PAIR), [], lost, "text") == ("No pods run in lower-a.", True)
+    assert simulate(picture([], *PAIR), [], Case(), "text") == ("No pods to place.", True)
 
 
 def test_a_snapshot_may_know_lowers_that_the_topology_has_no_more(tmp_path: Path) -> None:
@@ -328,5 +346,5 @@ def test_a_snapshot_that_was_edited_is_refused_by_its_place(tmp_path: Path, old:
     path.write_bytes(kept.replace(old, new, 1))
     with pytest.raises(TensileError) as caught:
         pictured(before.topology, ClusterAccess(tmp_path), path)
-    assert str(caught.value).startswith(f"{path}: not as `tensile simulate --save` writes it: ")
+    assert str(caught.value).startswith(f"{path}: not a valid snapshot: ")
     assert words in str(caught.value)

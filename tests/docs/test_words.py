@@ -88,7 +88,7 @@ def unknown(call: str) -> bool:
 def test_what_a_call_is_checked_for() -> None:
     """Commands, commands of two words, and options with and without a value."""
     assert not any(map(unknown, ("run -f topology.yaml", "run", "sandbox", "sandbox up --lowers=3", "--version")))
-    assert all(map(unknown, ("walk", "sandbox sideways", "run --fast", "drain x --plans", "--verbose")))
+    assert all(map(unknown, ("walk", "sandbox sideways", "run --fast", "plan --drains x", "--verbose")))
 
 
 def test_fences_are_of_known_languages() -> None:

@@ -109,19 +109,21 @@ async def test_a_pod_in_fragments_is_freed_within_its_time(ground: Hooked) -> No
 
 @pytest.mark.usefixtures("roomy")
 async def test_what_fits_nowhere_stays_and_the_plan_of_a_drain_says_so(ground: Hooked) -> None:
-    """The one node that would take it is taken; `drain --plan` knows of the same room."""
+    """The one node that would take it is taken; `plan --drain` knows of the same room."""
     await ground.reload(ground.hooked(), ON, CLOSED_B)
     await closed(ground, B)
     query = await deployed(ground, "second")
     stuck = await bound(ground, query, A)
     await ground.reload(ground.hooked(), ON)
     assert "fits in no other lower cluster" in await ground.told(stuck, "NoFeasibleCluster")
-    told = await ran([sys.executable, "-m", "tensile", "drain", A, "--plan", "-f", str(ground.save())])
+    told = await ran([sys.executable, "-m", "tensile", "plan", "--drain", A, "-f", str(ground.save())])
     assert told.code == 2, told.err
-    (line,) = [one for one in told.out.splitlines() if "/second-" in one]
+    (line,) = [one for one in told.out.splitlines() if "/second-" in one and "nowhere" in one]
     assert line.split()[1] == "nowhere"
     assert "Insufficient cpu" in line
-    assert told.out.splitlines()[-1] == (f"Drain of {A}: 1 to leave, 1 of them without a place elsewhere, 0 to stay.")
+    *_, said, empty, last = told.out.splitlines()
+    assert said == f"Drain of {A}: 1 to leave, 1 of them without a place elsewhere, 0 to stay."
+    assert (empty, last.partition(" ")[0]) == ("", "Plan:")
     left = await ground.upper.until_all(query, bool)
     assert [pod["metadata"]["uid"] for pod in left.values()] == [stuck["metadata"]["uid"]]
 

@@ -161,6 +161,7 @@ async def test_a_config_map_that_is_not_there_yet_is_waited_for(program: MapProg
             program.path("configmaps", "late-status"), lambda one: one and read(one)["state"] == "Accepted"
         )
         await polled(lambda: '"event": "started"' in log.read_text())
+        await polled(lambda: '"event": "ready"' in log.read_text())
         process.terminate()
         assert await process.wait() == 0
     told = await ran(program.command("status", "late"))

@@ -114,4 +114,6 @@ def test_both_documents_are_read() -> None:
     assert of_plan({"changes": [change, {"name": "web-2"}, {**change, "name": "strange"}]}, OWNERS) == SAID
     pod = {"name": "web-1", "leaves": True, "target": "", "others": [C], "full": [B]}
     drain = {"lower": A, "pods": [pod, {**pod, "name": "web-2", "leaves": False}]}
-    assert of_drain(drain, OWNERS) == {"web-1": PredictedMove(WEB, A, frozenset({NOWHERE, B, C}), is_placed=False)}
+    assert of_drain({"drains": [drain]}, OWNERS) == {
+        "web-1": PredictedMove(WEB, A, frozenset({NOWHERE, B, C}), is_placed=False)
+    }

@@ -206,13 +206,13 @@ async def test_who_waits_is_told_why(ground: Wide) -> None:
     """The constraint that keeps it, in the upper scheduler's words, and the cluster that is too full."""
     await deployed(ground, Case(near("podAntiAffinity"), (1, 1, 1), replicas=4))
     (why,) = await explained(ground)
-    assert why.startswith("no virtual node does: node(s) didn't match pod anti-affinity rules"), why
+    assert why.startswith("no virtual node accepts it: node(s) didn't match pod anti-affinity rules"), why
     await removed(ground, "web")
     await deployed(ground, Case(even(minDomains=4), (1, 1, 1), replicas=4))
     (why,) = await explained(ground)
     skewed = "node(s) didn't match pod topology spread constraints"
     told = (f"{ground.nodes[name]}: {skewed} (clusterID={name} has 1, 0 are the most)" for name in ground.lowers)
-    assert why == f"no virtual node does: {'; '.join(told)}"
+    assert why == f"no virtual node accepts it: {'; '.join(told)}"
     await removed(ground, "web")
 
 

@@ -219,7 +219,7 @@ async def test_a_folder_that_goes_and_comes_back_is_followed(path: Path) -> None
         async with following(path, notices.watcher) as found, looking(found) as told:
             await notices.watched(path.parent)
             shutil.rmtree(path.parent)
-            assert await told.get() == f"{path}: no such file: put it there, or name another with -f"
+            assert await told.get() == f"{path}: no such file: create it, or name another with -f"
             folder_again(path, text("a"))
             assert await told.get() == "a"
             in_place(path, text("b"))
@@ -429,10 +429,10 @@ async def test_a_path_without_a_file_is_refused_with_what_to_do(tmp_path: Path) 
     (tmp_path / "loop").symlink_to("loop")
     os.mkfifo(tmp_path / "pipe")
     expected = {
-        "nothing": "no such file: put it there, or name another with -f",
+        "nothing": "no such file: create it, or name another with -f",
         "pipe": "not a file: name a topology file",
         ".": "not a file: name a topology file",
-        "loop": "cannot be read: Too many levels of symbolic links: mend that, or name another with -f",
+        "loop": "cannot be read: Too many levels of symbolic links: fix that, or name another with -f",
     }
     for name, words in expected.items():
         with pytest.raises(TensileError) as refusal:

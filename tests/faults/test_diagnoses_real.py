@@ -101,7 +101,7 @@ async def test_an_engine_that_is_well(sandbox: Sandbox, tmp_path: Path) -> None:
     assert (found.code, found.findings("fail")) == (0, [])
     assert well["upper", "webhook"] == f"it answers at {url}, called from here"
     for lower in LOWERS:
-        assert well[lower, "node"] == f"Node {stage.nodes[lower]} is there, and an engine renews its lease"
+        assert well[lower, "node"] == f"Node {stage.nodes[lower]} exists, and an engine renews its lease"
         assert well[lower, "kubelet"].startswith(f"the upper's apiserver reaches Node {stage.nodes[lower]} at ")
 
 
@@ -125,7 +125,7 @@ async def test_a_webhook_behind_a_service_that_answers(sandbox: Sandbox, tmp_pat
     (well,) = (one for one in found.findings("ok") if one[1] == "webhook")
     assert (found.code, well[2]) == (0, f"the upper's apiserver reaches Service default/{stage.user}")
     (skipped,) = (one for one in limited.findings("skipped") if one[1] == "webhook")
-    assert "whether the upper's apiserver reaches them was not tried" in skipped[2]
+    assert "the call from the upper apiserver was not tested" in skipped[2]
     assert "kubectl -n NAMESPACE run probe" in skipped[3]
 
 
@@ -137,7 +137,7 @@ async def test_a_request_that_the_engine_may_not_see(sandbox: Sandbox, tmp_path:
         await allowed(stage, UPPER, without=("patch", "pods/status"))
         found = await stage.diagnosed()
     (skipped,) = (one for one in found.findings("skipped") if one[1] == "certificates")
-    assert "requests for serving certificates are not told" in skipped[2]
+    assert "requests for serving certificates cannot be read" in skipped[2]
     assert skipped[3].endswith("kubectl get csr")
 
 

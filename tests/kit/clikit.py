@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
+import pytest
 import yaml
 from forkserver import ForkServer
 
 from bench.kit.spareports import spare_ports
+from tensile.cli.main import main
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+Capture = pytest.CaptureFixture[str]
 PROGRAM = str(Path(sys.executable).with_name("tensile"))
 LIMIT = 180.0
 FORKS = ForkServer()
@@ -47,6 +50,13 @@ class Wait(NamedTuple):
     result: "Future[tuple[Completed, float]]"
     address: str
     directory: Path
+
+
+def within(capsys: Capture, *arguments: str) -> Completed:
+    """Run the program inside the tests' own process: starting one costs far more than reading a command line."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return Completed(int(str(ended.value.code)), *capsys.readouterr())
 
 
 def environment(**more: str) -> dict[str, str]:

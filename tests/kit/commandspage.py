@@ -11,17 +11,18 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from tensile.cli import commands as cli
+from tensile.cli.help import help_text
+from tensile.cli.usage import placeholder
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 BEGIN, END = "<!-- commands -->", "<!-- end of commands -->"
-EVERYWHERE = ("--log-level", "--log-format", "--version", "--help")
+EVERYWHERE = ("--log-level", "--log-format", "--version", "-h", "--help")
 """Options that each command has; the page says them once."""
 EXITS = {
     "plan": {
         1: "a lower cluster is out of reach, or another error; the other clusters are planned all the same",
         2: "something would change",
     },
-    "drain": {2: "pods would leave"},
     "simulate": {2: "fewer fit than are asked for, or pods of a lost cluster find no place"},
     "doctor": {1: "something fails; warnings do not count"},
     "status": {1: "no engine answers"},
@@ -74,11 +75,12 @@ def rewritten(text: str) -> str:
 
 def _command(name: str, command: TyperCommand) -> Iterator[str]:
     own = [one for one in parameters(command) if not set(one.opts) & set(EVERYWHERE)]
-    yield f"## tensile {name}\n\n{_one_line(command.help)}\n"
+    yield f"## tensile {name}\n\n{_one_line(help_text(command).description)}\n"
     if own:
         yield "| | meaning | default |\n|---|---|---|"
         yield from (f"| {_spelling(one)} | {_meaning(one)} | {_default(one)} |" for one in own)
         yield ""
+    yield f"```\n{help_text(command).examples}\n```\n"
     if name in EXITS:
         yield f"Exit code {'; '.join(f'{code}: {words}' for code, words in EXITS[name].items())}.\n"
 
@@ -89,13 +91,9 @@ def _one_line(text: str | None) -> str:
 
 def _spelling(one: Parameter) -> str:
     if isinstance(one, TyperArgument):
-        return f"`{_placeholder(one)}`"
-    value = "" if one.is_flag else " …"
+        return f"`{placeholder(one)}`"
+    value = "" if one.is_flag else f" {placeholder(one)}"
     return ", ".join(f"`{word}{value}`" for word in (*one.opts, *one.secondary_opts))
-
-
-def _placeholder(one: TyperArgument) -> str:
-    return one.metavar or str(one.name).upper()
 
 
 def _meaning(one: Parameter) -> str:

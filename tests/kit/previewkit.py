@@ -1,7 +1,7 @@
 """Short ways to say what a loop did, and to see what a plan prints of it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -92,11 +92,14 @@ def previewed(
     seen: Mapping[Ref, Manifest] | None = None,
     problems: Mapping[Key, Problem] | None = None,
     unreached: Mapping[str, str] | None = None,
+    only: Sequence[str] = (),
 ) -> Preview:
-    """Preview steps in topology "demo" with two lowers."""
-    recorded = [RecordedStep(KEY, step) for step in steps]
+    """Preview steps in topology "demo" with two lowers; a step in a lower is of a key of that lower."""
+    recorded = [
+        RecordedStep(KEY if step.ref.cluster == UPPER else KEY._replace(lower=step.ref.cluster), step) for step in steps
+    ]
     before, away = dict(seen or {}).get, unreached or {}
-    return preview(recorded, problems or {}, before, topology="demo", lowers=(A, B), unreached=away)
+    return preview(recorded, problems or {}, before, topology="demo", lowers=(A, B), unreached=away, only=only)
 
 
 def only(*steps: Step, seen: Mapping[Ref, Manifest] | None = None) -> Change:

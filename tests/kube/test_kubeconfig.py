@@ -58,6 +58,14 @@ def test_the_named_context_is_taken_instead_of_the_current_one() -> None:
     assert parse(text, None, "f").server == "https://here"
 
 
+@pytest.mark.parametrize(("given", "namespace"), [("shop", "shop"), (None, ""), (7, "")])
+def test_the_namespace_of_the_context_is_kept(given: object, namespace: str) -> None:
+    """A strange one is none: the engine does not need it."""
+    contexts = [{"name": "here", "context": {"cluster": "here", "user": "me", "namespace": given}}]
+    text = kubeconfig(TOKEN, contexts=contexts, clusters=[{"name": "here", "cluster": {"server": "https://here"}}])
+    assert parse(text, None, "f").namespace == namespace
+
+
 def test_tls_server_name_is_kept() -> None:
     """Clusters behind tunnels are checked against the name that the file gives."""
     assert parse(kubeconfig(TOKEN, {"tls-server-name": "inner"}), None, "f").server_name == "inner"

@@ -25,7 +25,7 @@ async def wrong_CA(stage: Stage) -> None:  # noqa: N802 - it is called so
     stage.edit(A, certificate_authority_data=stage.authority(B))
 
 
-@setup(A, "login", cause="ended on", remedy="kubeadm kubeconfig user --client-name=doctor-")
+@setup(A, "login", cause="expired on", remedy="kubeadm kubeconfig user --client-name=doctor-")
 async def expired_client_certificate(stage: Stage) -> None:
     """The certificate ended a year ago."""
     stage.expire(A)
@@ -39,13 +39,13 @@ async def client_certificate_of_another_cluster(stage: Stage) -> None:
     stage.edit(UPPER, user={"client-certificate": certificate, "client-key": key})
 
 
-@setup(A, "login", cause="the token is not, or no longer, one of this cluster", remedy="create token")
+@setup(A, "login", cause="the token does not belong to this cluster, or is revoked", remedy="create token")
 async def wrong_token(stage: Stage) -> None:
     """A token that nobody gave."""
     stage.edit(A, user={"token": "a-token-that-nobody-gave"})
 
 
-@setup(B, "login", cause="the token is not, or no longer", remedy="kubectl -n default create token doctor-")
+@setup(B, "login", cause="the token does not belong to this cluster", remedy="kubectl -n default create token doctor-")
 async def token_of_an_account_that_is_gone(stage: Stage) -> None:
     """It was good as long as the account was there."""
     site = stage.sites[B]
@@ -69,7 +69,7 @@ async def unknown_name(stage: Stage) -> None:
     stage.edit(UPPER, server="https://nowhere.invalid:6443")
 
 
-@setup(A, "reach", cause="speaks no TLS", remedy="look whether an apiserver listens there")
+@setup(A, "reach", cause="the TLS handshake fails", remedy="check that an apiserver listens there")
 async def something_else_listens(stage: Stage) -> None:
     """It greets whoever comes, in no TLS."""
 
@@ -85,7 +85,7 @@ async def something_else_listens(stage: Stage) -> None:
     stage.edit(A, server=f"https://{LOOPBACK}:{server.sockets[0].getsockname()[1]}")
 
 
-@setup(A, "reach", cause="speaks no TLS with us (no answer in 3 s)", remedy="look whether an apiserver listens there")
+@setup(A, "reach", cause="the TLS handshake fails (no answer in 3 s)", remedy="check that an apiserver listens there")
 async def silent_server(stage: Stage) -> None:
     """It takes connections, and never says a word."""
     listening = stage.open.enter_context(socket.create_server((LOOPBACK, 0)))

@@ -137,7 +137,7 @@ async def certificate_that_nobody_approved(stage: Stage) -> None:
 # Which cluster, and which node.
 
 
-@setup(B, "identity", cause="it is the same cluster as lower-a", remedy="take one of the two out")
+@setup(B, "identity", cause="it is the same cluster as lower-a", remedy="remove one of the two")
 async def two_lowers_that_are_one(stage: Stage) -> None:
     """Both kubeconfigs lead to the same cluster."""
     stage.lower(B)["kubeconfig"] = stage.lower(A)["kubeconfig"]
@@ -149,13 +149,18 @@ async def lower_that_is_the_upper(stage: Stage) -> None:
     stage.lower(A)["kubeconfig"] = stage.topology["upper"]["kubeconfig"]
 
 
-@setup(B, "node", cause="is not of tensile's making, and is left alone", remedy="kubectl delete node doctor-")
+@setup(
+    B,
+    "node",
+    cause="is not created by tensile, and the engine does not change it",
+    remedy="kubectl delete node doctor-",
+)
 async def taken_name_of_a_node(stage: Stage) -> None:
     """A Node of that name is another's."""
     await stage.make(UPPER, NODES, {"metadata": {"name": stage.nodes[B]}})
 
 
-@setup(A, "kubelet", cause="does not get through to Node", remedy="let the upper's apiserver through to port")
+@setup(A, "kubelet", cause="does not reach Node", remedy="let the upper's apiserver through to port")
 async def kubelet_port_out_of_reach(stage: Stage) -> None:
     """The engine listens at another address than the nodes publish."""
     address = own_address()
@@ -233,7 +238,7 @@ async def metrics_API_without_a_server(stage: Stage) -> None:  # noqa: N802 - it
     await stage.make(B, SERVICES_OF_APIS, {"metadata": {"name": "v1beta1.metrics.k8s.io"}, "spec": spec})
 
 
-@setup(B, "network", cause="are also those of pods of lower-a", remedy="--cluster-cidr", level="warn")
+@setup(B, "network", cause="overlap with those of pods of lower-a", remedy="--cluster-cidr", level="warn")
 async def overlapping_networks(stage: Stage) -> None:
     """Pods of two clusters have the same addresses."""
     for lower, cidr in zip(LOWERS, ("10.244.0.0/24", "10.244.0.0/23"), strict=True):
@@ -241,7 +246,7 @@ async def overlapping_networks(stage: Stage) -> None:
         await stage.make(lower, NODES, body)
 
 
-@setup(UPPER, "storage", cause="binds at once", remedy="WaitForFirstConsumer")
+@setup(UPPER, "storage", cause="binds before a node is chosen", remedy="WaitForFirstConsumer")
 async def storage_class_that_binds_at_once(stage: Stage) -> None:
     """The upper scheduler never binds a pod with a claim of it."""
     body = {"metadata": {"name": stage.user}, "provisioner": "tensile-kube.io/lower", "volumeBindingMode": "Immediate"}
@@ -321,7 +326,7 @@ async def behind_a_service(stage: Stage, port: int) -> None:
     await until(lambda: stage.upper.items(slices), "the endpoints are known", _LIMIT)
 
 
-@setup(UPPER, "webhook", cause="does not get through to Service default/doctor-", remedy="the firewall between")
+@setup(UPPER, "webhook", cause="does not reach Service default/doctor-", remedy="the firewall between")
 async def webhook_that_the_apiserver_does_not_reach(stage: Stage) -> None:
     """Its pod is ready, and nobody listens at its port."""
     with socket.create_server((own_address(), 0)) as free:
@@ -330,7 +335,7 @@ async def webhook_that_the_apiserver_does_not_reach(stage: Stage) -> None:
 
 
 @setup(
-    UPPER, "network", cause="pods below are led to the upper apiserver at", remedy="upper.advertiseURL", level="warn"
+    UPPER, "network", cause="lower pods get the upper apiserver's address", remedy="upper.advertiseURL", level="warn"
 )
 async def upper_that_pods_do_not_reach(stage: Stage) -> None:
     """Pods with tokens of the upper cluster are given an address that its certificate does not name."""
@@ -360,14 +365,14 @@ async def lower_that_is_shared(stage: Stage) -> None:
     await _inhabited(stage)
 
 
-@setup(A, "tenants", cause="tokens of the upper cluster lie where", remedy="identity: lower", level="warn")
+@setup(A, "tenants", cause="tokens of the upper cluster are where", remedy="identity: lower", level="warn")
 async def tokens_in_a_lower_that_is_shared(stage: Stage) -> None:
     """Who may read Secrets there may call the upper cluster."""
     stage.lower(A)["serviceAccounts"] = {"identity": "upper"}
     await _inhabited(stage)
 
 
-@setup(A, "tenants", cause="accounts are given rights where others", remedy="leave RBAC out", level="warn")
+@setup(A, "tenants", cause="accounts have permissions where others", remedy="leave RBAC out", level="warn")
 async def rights_in_a_lower_that_is_shared(stage: Stage) -> None:
     """Who may create pods there may run them as those accounts."""
     stage.lower(A)["controllers"] = ["ServiceAccount", "RBAC"]

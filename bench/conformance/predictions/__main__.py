@@ -1,4 +1,4 @@
-"""What `tensile plan` and `tensile drain NAME --plan` say of pods that will move, against what then happens.
+"""What `tensile plan` and `tensile plan --drain NAME` say of pods that will move, against what then happens.
 
     .venv/bin/python -m bench.conformance.predictions [--only fragments choice]
 

@@ -50,15 +50,16 @@ def deadlocks(document: Manifest, namespace: str) -> set[str]:
 
 
 def of_drain(document: Manifest, owners: Mapping[str, ObservedPod]) -> dict[str, PredictedMove]:
-    """Read who leaves out of `tensile drain NAME --plan -o json`, by the pods' names."""
+    """Read who leaves out of the one drain of `tensile plan --drain NAME -o json`, by the pods' names."""
+    (drain,) = document["drains"]
     return {
         one["name"]: PredictedMove(
             owners[one["name"]].owner,
-            document["lower"],
+            drain["lower"],
             frozenset({one["target"] or NOWHERE, *one["others"], *one["full"]}),
             is_placed=bool(one["target"]),
         )
-        for one in document["pods"]
+        for one in drain["pods"]
         if one["leaves"] and one["name"] in owners
     }
 

@@ -38,7 +38,7 @@ async def _compared(stage: Stage, case: Case) -> dict[str, Any]:
     owners = {name.partition("/")[0]: one for name, one in before.items()}
     stuck: set[str] = set()
     if case.drained:
-        said = of_drain(await stage.told("drain", case.drained, "--plan", "-f", str(stage.write())), owners)
+        said = of_drain(await stage.told("plan", "--drain", case.drained, "-f", str(stage.write())), owners)
         await stage.maintain(case.drained, "drain")
     else:
         document = await stage.told("plan", "-f", str(stage.write("plan.yaml", enabled=True)))

@@ -63,7 +63,7 @@ def _contact(cluster: str, contact: ContactResult, now: datetime) -> Iterator[Fi
         if until >= now or not is_told:
             yield _dated(cluster, whose, until, now, f"renew it, and put it into {way.origin}")
     if way.token.until is not None and (way.token.until >= now or not is_told):
-        advice = f"{renew_token(way)}; unless something renews it there"
+        advice = f"{renew_token(way)}; skip this if something renews it there"
         yield _dated(cluster, f"token of {way.token.subject or 'unknown'}", way.token.until, now, advice)
     bundle = certificates_in(way.authority)
     if bundle:
@@ -84,8 +84,8 @@ def _trusted(cluster: str, bundle: list[x509.Certificate], contact: ContactResul
     if not ended or latest in ended:
         return told
     first = f"{ended[0].subject.rfc4514_string()} on {date_of(ended[0].not_valid_after_utc)}"
-    what = f"{told.what}; {len(ended)} of them ended, such as {first}"
-    return told._replace(level=Level.WARN, what=what, advice=told.advice or f"take what has ended out of {origin}")
+    what = f"{told.what}; {len(ended)} of them expired, such as {first}"
+    return told._replace(level=Level.WARN, what=what, advice=told.advice or f"remove the expired ones from {origin}")
 
 
 def _signers(bundle: list[x509.Certificate], contact: ContactResult, now: datetime) -> list[x509.Certificate]:
@@ -98,8 +98,8 @@ def _signers(bundle: list[x509.Certificate], contact: ContactResult, now: dateti
 def _dated(cluster: str, whose: str, until: datetime, now: datetime, advice: str) -> Finding:
     """Return a finding on the expiry of a certificate or token."""
     if until < now:
-        return Finding(cluster, CHECK, Level.FAIL, f"{whose} ended on {date_of(until)}", advice)
-    words = f"{whose} holds until {date_of(until)}"
+        return Finding(cluster, CHECK, Level.FAIL, f"{whose} expired on {date_of(until)}", advice)
+    words = f"{whose} is valid until {date_of(until)}"
     return Finding(cluster, CHECK, Level.WARN if until - now < SOON else Level.OK, words, advice * (until - now < SOON))
 
 
@@ -123,7 +123,7 @@ def _webhook(facts: Facts) -> Iterator[Finding]:
     if not _is_for(wanted, names_of(certificate)):
         named = ", ".join(names_of(certificate)) or "nothing"
         what = f"it names {named}, and the upper's apiserver calls the webhook at {wanted}"
-        found.append(CertificateProblem(which, what, f"have it made with {wanted} among its subjectAltNames"))
+        found.append(CertificateProblem(which, what, f"reissue it with {wanted} among its subjectAltNames"))
     yield from _judged(which, certificate, found, facts.now)
 
 
@@ -154,7 +154,7 @@ def _judged(
     yield from wrong
     if not wrong:
         soon = certificate.not_valid_after_utc - now < SOON
-        advice = "renew it: the file is read again by itself" if soon else ""
+        advice = "renew it: the engine rereads the file" if soon else ""
         yield Finding(UPPER, CHECK, Level.WARN if soon else Level.OK, f"{which}: {described(certificate)}", advice)
 
 
@@ -172,12 +172,12 @@ def _authority(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         content = ((upper.value(AUTHORITY) or {}).get("data") or {}).get(CALLERS_KEY, "").encode()
         fault = None if content else _unpublished(upper.answers[AUTHORITY])
     if fault is not None:
-        yield _fault(fault._replace(what=f"{fault.what}, so every call of the kubelet API is refused"))
+        yield _fault(fault._replace(what=f"{fault.what}, so every kubelet API request is refused"))
         return
     certificates = certificates_in(content)
     wrong = [_fault(each, Level.WARN) for each in authority_warnings(which, certificates, facts.now)]
     until = min((each.not_valid_after_utc for each in certificates), default=facts.now)
-    yield from wrong or [Finding(UPPER, CHECK, Level.OK, f"{which}: holds until {date_of(until)}")]
+    yield from wrong or [Finding(UPPER, CHECK, Level.OK, f"{which}: valid until {date_of(until)}")]
 
 
 def _unpublished(answer: QueryAnswer) -> CertificateProblem:
@@ -194,7 +194,7 @@ def _requests(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """
     error = upper.answers.get(REQUESTS, QueryAnswer()).error
     if error:
-        what = f"requests for serving certificates are not told ({error}): one may wait for approval, and nobody see it"
+        what = f"requests for serving certificates cannot be read ({error}): a request may wait for approval unnoticed"
         yield Finding(UPPER, CHECK, Level.SKIP, what, "as an administrator of the upper cluster: kubectl get csr")
     for lower in facts.topology.lowers:
         node = node_named(upper, lower.node.name)

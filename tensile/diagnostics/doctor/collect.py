@@ -135,8 +135,8 @@ class _Gathering:
                 error = task.exception()
                 if error is not None:
                     side = self._side(tasks[task])
-                    side.trouble = f"it was not asked to the end ({described(error)})"
-                    side.remedy = "report this, with what the other lines say"
+                    side.trouble = f"the check did not complete ({described(error)})"
+                    side.remedy = "report this, with the other lines of the output"
 
     def _side(self, name: str) -> ClusterFacts:
         return self.upper if name == UPPER else self.lowers[name]
@@ -258,8 +258,8 @@ class _Gathering:
         above = await asyncio.shield(self._above)
         if above is None:
             raise AccessError(
-                f"its kubeconfig is in Secret {ref.namespace}/{ref.name} of the upper cluster, which cannot be asked",
-                "put that right first",
+                f"its kubeconfig is in Secret {ref.namespace}/{ref.name} of the upper cluster, which does not answer",
+                "fix the upper cluster first",
             )
         await keep_secret(above.cluster, ref, found)
         return found

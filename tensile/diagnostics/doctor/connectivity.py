@@ -31,7 +31,7 @@ def reached(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     if side.trouble:
         yield Finding(side.name, "reach", Level.FAIL, side.trouble, side.remedy or "put that right")
     elif contact is None:
-        advice = "look whether its apiserver runs, and what is slow on the way to it"
+        advice = "check that its apiserver runs, and the network path to it"
         yield Finding(side.name, "reach", Level.FAIL, "it did not answer in time", advice)
     elif contact.stage < Stage.LOGIN:
         yield Finding(side.name, "reach", Level.FAIL, *_failed(contact, facts))
@@ -50,8 +50,8 @@ def _logged_in(side: ClusterFacts, contact: ContactResult, facts: Facts) -> Iter
         yield _clock(side, contact.ahead)
     if side.unanswered:
         missing = ", ".join(sorted(side.unanswered))
-        advice = "look whether its apiserver is overloaded, and ask again"
-        yield Finding(side.name, "reach", Level.WARN, f"it did not answer in time about: {missing}", advice)
+        advice = "check whether its apiserver is overloaded, and try again"
+        yield Finding(side.name, "reach", Level.WARN, f"it did not answer these queries in time: {missing}", advice)
 
 
 def _failed(contact: ContactResult, facts: Facts) -> tuple[str, str]:
@@ -66,24 +66,24 @@ def _failed(contact: ContactResult, facts: Facts) -> tuple[str, str]:
         case Stage.TLS if contact.shown:
             return _untrusted(contact, x509.load_der_x509_certificate(contact.shown), facts)
         case Stage.TLS:
-            advice = f"look whether an apiserver listens there, and correct `server` in {way.origin} if not"
-            return f"{way.where} takes connections, but speaks no TLS with us ({error})", advice
+            advice = f"check that an apiserver listens there; otherwise correct `server` in {way.origin}"
+            return f"{way.where} accepts connections, but the TLS handshake fails ({error})", advice
     where = f" (FILE: what is in {way.origin})" if " FILE" in way.flags else ""
     command = " ".join(filter(None, ("kubectl", way.flags, "get --raw /version")))
-    advice = f"look whether that is an apiserver, and what stands before it: {command}{where}"
-    return f"{way.where} does not answer as an apiserver does ({error})", advice
+    advice = f"check that this is an apiserver, and any proxy in front of it: {command}{where}"
+    return f"{way.where} does not answer like an apiserver ({error})", advice
 
 
 def _unconnected(way: ServerEndpoint, error: str) -> str:
     if "refused" in error:
         return f"nothing listens there: start the apiserver, or correct `server` in {way.origin}"
-    return f"look for a firewall, a route or a stopped machine on the way, or correct `server` in {way.origin}"
+    return f"check firewalls, routes and the machine, or correct `server` in {way.origin}"
 
 
 def _untrusted(contact: ContactResult, shown: x509.Certificate, facts: Facts) -> tuple[str, str]:
     """Return why a certificate is not trusted, and what to do."""
     way = contact.way
-    what = f"{way.where} shows a certificate that is not trusted ({contact.error}): {described(shown)}"
+    what = f"{way.where} presents an untrusted certificate ({contact.error}): {described(shown)}"
     if shown.not_valid_after_utc < facts.now:
         return what, "renew the apiserver's certificate; with kubeadm: kubeadm certs renew apiserver"
     if shown.not_valid_before_utc > facts.now:
@@ -104,21 +104,21 @@ def _shut_out(way: ServerEndpoint, facts: Facts) -> tuple[str, str]:
     """Return the likely reason why the credentials are not accepted, and what to do."""
     refused = f"the credential in {way.origin} is not accepted"
     if way.token.until is not None and way.token.until < facts.now:
-        return f"{refused}: its token ended on {date_of(way.token.until)}", renew_token(way)
+        return f"{refused}: its token expired on {date_of(way.token.until)}", renew_token(way)
     for certificate in certificates_in(way.certificate)[:1]:
         who = certificate.subject.rfc4514_string()
         advice = (
             f"have the cluster's CA sign a new one, and put it into {way.origin}; with kubeadm: {_signed(certificate)}"
         )
         if certificate.not_valid_after_utc < facts.now:
-            return f"{refused}: the client certificate of {who} ended on {_end(certificate)}", advice
+            return f"{refused}: the client certificate of {who} expired on {_end(certificate)}", advice
         authorities = [each.subject for each in certificates_in(way.authority)]
         signer = certificate.issuer.rfc4514_string()
         advice = f"have the CA that the apiserver's --client-ca-file holds sign one, and put it into {way.origin}"
         if authorities and certificate.issuer not in authorities:
             return f"{refused}: its client certificate is by {signer}, and the cluster's CA is another", advice
         return f"{refused}: the apiserver does not know the client certificate of {who} by {signer}", advice
-    return f"{refused}: the token is not, or no longer, one of this cluster", renew_token(way)
+    return f"{refused}: the token does not belong to this cluster, or is revoked", renew_token(way)
 
 
 def _signed(certificate: x509.Certificate) -> str:
@@ -136,7 +136,7 @@ def renew_token(way: ServerEndpoint) -> str:
         command = f"kubectl -n {quote(namespace)} create token {quote(name)} --duration=8760h"
     else:
         command = "kubectl -n NAMESPACE create token SERVICEACCOUNT --duration=8760h"
-    return f"put another token into {way.origin}; as an administrator of that cluster: {command}"
+    return f"replace the token in {way.origin}; as an administrator of that cluster: {command}"
 
 
 def _version(side: ClusterFacts, contact: ContactResult, facts: Facts) -> Finding:
@@ -148,8 +148,8 @@ def _version(side: ClusterFacts, contact: ContactResult, facts: Facts) -> Findin
         advice = f"upgrade the cluster: {_dotted(OLDEST)} is the oldest that has every API the engine uses"
         return Finding(side.name, "version", Level.FAIL, f"{told} is too old", advice)
     if side.name == UPPER and found < _TOLD_APART and facts.topology.descheduler.recreate_bare_pods:
-        what = f"{told} is too old for descheduler.recreateBarePods: an evicted pod would be lost"
-        advice = f"upgrade the cluster to {_dotted(_TOLD_APART)} or newer, or do without descheduler.recreateBarePods"
+        what = f"{told} is too old for descheduler.recreateBarePods: evicted pods would be lost"
+        advice = f"upgrade the cluster to {_dotted(_TOLD_APART)} or newer, or set descheduler.recreateBarePods: false"
         return Finding(side.name, "version", Level.FAIL, what, advice)
     if side.name != UPPER and above is not None and not above[1] - _MOST_MINORS <= found[1] <= above[1]:
         what = f"{told} below, and {_upper_version(facts)} above"
@@ -160,20 +160,20 @@ def _version(side: ClusterFacts, contact: ContactResult, facts: Facts) -> Findin
         return Finding(side.name, "version", Level.WARN, what, advice)
     if side.name == UPPER and found < _SLEEPS and facts.in_map:
         what = (
-            f"{told} has not been tried with this release, and refuses `preStop.sleep`, which the Deployment of "
+            f"{told} is not tested with this release, and rejects `preStop.sleep`, which the Deployment of "
             "`tensile manifests` has"
         )
         advice = f'write exec: {{command: [sleep, "5"]}} in its place, or upgrade the cluster to {_dotted(_SLEEPS)}'
         return Finding(side.name, "version", Level.WARN, what, advice)
     if found != TRIED:
-        advice = f"nothing to do if all works; what is tried is Kubernetes {_dotted(TRIED)}"
-        return Finding(side.name, "version", Level.WARN, f"{told} has not been tried with this release", advice)
+        advice = f"no action needed if everything works; tested is Kubernetes {_dotted(TRIED)}"
+        return Finding(side.name, "version", Level.WARN, f"{told} is not tested with this release", advice)
     return Finding(side.name, "version", Level.OK, told)
 
 
 def _clock(side: ClusterFacts, ahead: float) -> Finding:
     if abs(ahead) <= MOST_SECONDS:
-        return Finding(side.name, "clock", Level.OK, "the same as here, to some seconds")
+        return Finding(side.name, "clock", Level.OK, "within seconds of this machine's")
     sense = "ahead of" if ahead > 0 else "behind"
     advice = (
         "set both by NTP (chronyc tracking, timedatectl): leases of nodes, tokens and certificates are good at certain "

@@ -36,9 +36,9 @@ def measured(side: ClusterFacts, _facts: Facts) -> Iterator[Finding]:
         what = "it has no metrics API (metrics.k8s.io): kubectl top and autoscaling do not work for its pods"
         yield Finding(side.name, "metrics", Level.WARN, what, f"install metrics-server there: {_INSTALL}")
     elif answer.status == HTTPStatus.FORBIDDEN:
-        yield Finding(side.name, "metrics", Level.SKIP, "not looked at: there is no right to list its node metrics")
+        yield Finding(side.name, "metrics", Level.SKIP, "not checked: listing node metrics is not permitted")
     else:
-        advice = "look at it there: kubectl get apiservice v1beta1.metrics.k8s.io -o yaml"
+        advice = "inspect it: kubectl get apiservice v1beta1.metrics.k8s.io -o yaml"
         yield Finding(side.name, "metrics", Level.WARN, f"the metrics API fails ({answer.error})", advice)
 
 
@@ -48,7 +48,7 @@ def stored(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         return
     if side.value(CLASSES) is None:
         error = side.answers[CLASSES].error if CLASSES in side.answers else "no answer in time"
-        yield Finding(side.name, "storage", Level.SKIP, f"not looked at: storage classes are not told ({error})")
+        yield Finding(side.name, "storage", Level.SKIP, f"not checked: storage classes cannot be read ({error})")
     elif side.name == UPPER:
         yield from _above(side)
     elif "PV" in facts.spec(side.name).controllers:
@@ -65,8 +65,8 @@ def _above(upper: ClusterFacts) -> Iterator[Finding]:
     for one in classes:
         if one.get("volumeBindingMode") != "WaitForFirstConsumer":
             name = metadata(one)["name"]
-            what = f"StorageClass {name} binds at once, before a node is chosen: pods with claims of it never start"
-            advice = f"make it anew with volumeBindingMode WaitForFirstConsumer: kubectl delete storageclass {name}"
+            what = f"StorageClass {name} binds before a node is chosen: pods with its claims never start"
+            advice = f"recreate it with volumeBindingMode WaitForFirstConsumer: kubectl delete storageclass {name}"
             yield Finding(UPPER, "storage", Level.FAIL, what, advice)
     yield from _unbound(upper)
     default = next((one for one in upper.items(CLASSES) if annotations(one).get(_DEFAULT_CLASS) == "true"), None)
@@ -76,12 +76,12 @@ def _above(upper: ClusterFacts) -> Iterator[Finding]:
             f"the default StorageClass {name} is not tensile's: claims that name none cannot be used on virtual nodes"
         )
         advice = (
-            "have pods for virtual nodes name a class whose provisioner is tensile-kube.io/lower, or make it default"
+            "use a class whose provisioner is tensile-kube.io/lower in claims for virtual nodes, or make it the default"
         )
         yield Finding(UPPER, "storage", Level.WARN, what, advice)
     if classes:
         names = ", ".join(metadata(one)["name"] for one in classes)
-        yield Finding(UPPER, "storage", Level.OK, f"volumes are made in lower clusters for: {names}")
+        yield Finding(UPPER, "storage", Level.OK, f"these classes create volumes in lower clusters: {names}")
     else:
         yield Finding(UPPER, "storage", Level.SKIP, *_none())
 
@@ -94,17 +94,17 @@ def _unbound(upper: ClusterFacts) -> Iterator[Finding]:
     kept = [one["name"] for one in upper.items(WAITING) if _IMMEDIATE in one["message"]]
     if kept:
         more = f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else ""
-        what = f"the scheduler waits for claims that bind before a node is chosen, with pods {', '.join(kept[:_NAMED])}"
-        advice = f"on virtual nodes, have them claim a StorageClass of {PROVISIONER}; to make one: {_MAKE}"
+        what = f"the scheduler waits for claims that bind before a node is chosen, of {', '.join(kept[:_NAMED])}"
+        advice = f"for virtual nodes, use a StorageClass of {PROVISIONER}; to make one: {_MAKE}"
         yield Finding(UPPER, "storage", Level.WARN, what + more, advice)
 
 
 def _none() -> tuple[str, str]:
     what = (
-        "no StorageClass has volumes made in lower clusters: a scheduler with VolumeBinding, as the stock one has it, "
+        "no StorageClass creates volumes in lower clusters: a scheduler with VolumeBinding, such as the stock one, "
         "leaves pods with unbound claims of other classes Pending"
     )
-    return what, f"if pods with claims are to run on virtual nodes: {_MAKE}"
+    return what, f"for pods with claims on virtual nodes: {_MAKE}"
 
 
 def _below(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
@@ -115,9 +115,9 @@ def _below(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     wanted = {**{metadata(one)["name"]: metadata(one)["name"] for one in ours}, **mapped}
     missing = {above: below for above, below in wanted.items() if below not in there}
     for above, below in missing.items():
-        what = f"StorageClass {above} above is {below} here, which does not exist: its claims stay Pending"
+        what = f"upper StorageClass {above} is {below} here, which does not exist: its claims stay Pending"
         has = ", ".join(sorted(there)) or "none"
         advice = f"create it, or set storageClasses: {{{above}: NAME}} for {side.name} (there are: {has})"
         yield Finding(side.name, "storage", Level.WARN, what, advice)
     if wanted and not missing:
-        yield Finding(side.name, "storage", Level.OK, "every storage class has its own here")
+        yield Finding(side.name, "storage", Level.OK, "every class of the upper cluster has one here")

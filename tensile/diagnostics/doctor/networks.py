@@ -78,10 +78,10 @@ def networked(facts: Facts) -> Iterator[Finding]:
 def _clashing(clash: Clash) -> Finding:
     own, other = clash
     what = (
-        f"addresses of {own.sort} here ({own.network}) are also those of {other.sort} of {shown(other.cluster)} "
+        f"addresses of {own.sort} here ({own.network}) overlap with those of {other.sort} of {shown(other.cluster)} "
         f"({other.network}): Services do not work between the two"
     )
-    advice = "give one of the clusters other addresses: --cluster-cidr or --service-cluster-ip-range, made anew"
+    advice = "recreate one of the clusters with other addresses: --cluster-cidr or --service-cluster-ip-range"
     return Finding(own.cluster, "network", Level.WARN, what, advice)
 
 
@@ -92,11 +92,11 @@ def _clear(cluster: str, known: _Known, others: Sequence[_Known]) -> Finding:
     sorts = {one.sort for one in known.ranges}
     is_compared = not others or any(_matter(own, one.sort) for other in others for one in other.ranges for own in sorts)
     if not is_compared:
-        way = "compared with nothing, as others tell too little"
+        way = "not compared: other clusters do not publish their ranges"
     elif any(other.missing for other in others):
-        way = "in the way of nothing that other clusters tell"
+        way = "no overlap with the ranges that other clusters publish"
     else:
-        way = "in no other cluster's way"
+        way = "no overlap with other clusters"
     parts, advice = [f"{told}: {way}"] if told else [], ""
     if known.missing:
         what, advice = _untold(known.missing)
@@ -108,8 +108,8 @@ def _clear(cluster: str, known: _Known, others: Sequence[_Known]) -> Finding:
 def _untold(missing: Sequence[str]) -> tuple[str, str]:
     """Return which addresses of a cluster are unknown, and what to compare manually."""
     by_hand = ", and ".join(_BY_HAND[sort] for sort in missing)
-    what = f"not looked at: the addresses of {' and '.join(missing)}, which the cluster does not tell"
-    return what, f"compare them with the other clusters' by hand: {by_hand}"
+    what = f"not checked: the addresses of {' and '.join(missing)}, which the cluster does not publish"
+    return what, f"compare them by hand with those of the other clusters: {by_hand}"
 
 
 def _known(side: ClusterFacts) -> _Known:
@@ -191,9 +191,10 @@ def _advertised(upper: ClusterFacts) -> Iterator[Finding]:
     contact: ContactResult | None = upper.value(ADVERTISED)
     if contact is None or contact.stage == Stage.DONE:
         return
-    what = f"pods below are led to the upper apiserver at {contact.way.where}, which fails from here ({contact.error})"
+    where = f"{contact.way.where}, which does not work from here ({contact.error})"
+    what = f"lower pods get the upper apiserver's address {where}"
     advice = (
-        f"set upper.advertiseURL to an address that pods below reach, and have the apiserver's certificate name "
+        f"set upper.advertiseURL to an address that lower pods reach, and include in the apiserver's certificate "
         f"{contact.way.host} (--apiserver-cert-extra-sans with kubeadm)"
     )
     yield Finding(UPPER, "network", Level.WARN, what, advice)
@@ -208,18 +209,22 @@ def bound(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     if side.name != UPPER or not side.is_in or facts.in_map:
         return
     topology = facts.topology
-    wide = [_finding("telemetry", "whoever reaches this machine reads names, health and capacity of all lowers")]
+    wide = [
+        _finding(
+            "telemetry", "anybody who reaches this machine can read names, health and capacity of all lower clusters"
+        )
+    ]
     found = wide if _is_any(topology.telemetry.bind) else []
     near = side.contact is not None and is_loopback(side.contact.way.host)
     enabled = {"kubelet": True, "webhook": topology.webhook.enabled, "extender": topology.extender.enabled}
     for section, caller in _CALLERS.items() if near else ():
         if enabled[section] and _is_any(getattr(topology, section).bind):
-            found.append(_finding(section, f"{caller}, which calls it, is on this machine"))
+            found.append(_finding(section, f"{caller}, its only caller, is on this machine"))
     if (shortage := net.missing(len(topology.lowers), facts.descriptors)) is not None:
         found.append(Finding(UPPER, "ports", Level.WARN, shortage.what, shortage.advice))
     yield from found
     if not found:
-        yield Finding(UPPER, "ports", Level.OK, "no port is open to more than its callers, as far as that can be told")
+        yield Finding(UPPER, "ports", Level.OK, "no known port is open to others than its callers")
 
 
 def _finding(section: str, why: str) -> Finding:

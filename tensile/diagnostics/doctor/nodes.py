@@ -39,13 +39,13 @@ def identified(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     if twin is not None:
         origin = side.contact.way.origin if side.contact else ""
         what = f"it is the same cluster as {shown(twin.name)} (kube-system {side.identity})"
-        advice = f"put another cluster into {origin}, or take one of the two out of the topology"
+        advice = f"put another cluster into {origin}, or remove one of the two from the topology"
         yield Finding(side.name, "identity", Level.FAIL, what, advice)
         return
     known = _noted(side, facts)
     if known not in ("", side.identity):
-        what = f"another cluster answers than the one its Node was made for (kube-system {side.identity}, not {known})"
-        advice = "put the address right, or give the new cluster a lower with a name of its own in the topology"
+        what = f"another cluster answers than that of its Node (kube-system {side.identity}, not {known})"
+        advice = "correct the address, or add the new cluster to the topology under another name"
         yield Finding(side.name, "identity", Level.FAIL, what, advice)
         return
     yield Finding(side.name, "identity", Level.OK, f"kube-system {side.identity}")
@@ -70,13 +70,13 @@ def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     name = facts.spec(side.name).node.name
     node = node_named(upper, name)
     if node is None:
-        yield Finding(side.name, "node", Level.SKIP, f"there is no Node {name} yet: the engine makes it")
+        yield Finding(side.name, "node", Level.SKIP, f"there is no Node {name} yet: the engine creates it")
     elif not is_ours(node, owner(upper, facts.topology)):
         yield Finding(side.name, "node", Level.FAIL, *_foreign(name, node))
     elif is_renewed(upper, name, facts.now):
-        yield Finding(side.name, "node", Level.OK, f"Node {name} is there, and an engine renews its lease")
+        yield Finding(side.name, "node", Level.OK, f"Node {name} exists, and an engine renews its lease")
     else:
-        yield Finding(side.name, "node", Level.SKIP, f"Node {name} is there, and no engine renews its lease")
+        yield Finding(side.name, "node", Level.SKIP, f"Node {name} exists, but no engine renews its lease")
 
 
 def _foreign(name: str, node: Manifest) -> tuple[str, str]:
@@ -84,12 +84,12 @@ def _foreign(name: str, node: Manifest) -> tuple[str, str]:
     if labels(node).get(OWNER):
         whose = f"topology {annotations(node).get(OWNER_NAME, 'unknown')}'s ({OWNER}={labels(node)[OWNER]})"
     else:
-        whose = "not of tensile's making"
+        whose = "not created by tensile"
     advice = (
         "give the lower another node.name in the topology, or, if nobody needs that Node: "
         f"kubectl delete node {quote(name)}"
     )
-    return f"the name is taken: Node {name} is {whose}, and is left alone", advice
+    return f"the name is taken: Node {name} is {whose}, and the engine does not change it", advice
 
 
 def _others(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
@@ -97,10 +97,10 @@ def _others(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     name = facts.topology.name
     for node in strays(upper, facts.topology):
         if is_renewed(upper, node, facts.now):
-            what = f"an engine keeps Node {node} for topology {name}, which has no such lower here"
-            advice = "look whether a second engine runs a topology of that name, and give one of them another name"
+            what = f"an engine keeps Node {node} for topology {name}, which has no such lower cluster here"
+            advice = "check whether a second engine runs a topology of that name; if so, rename one of them"
         else:
-            what = f"Node {node} is of topology {name}, which has no such lower any more"
+            what = f"Node {node} is of topology {name}, which no longer has such a lower cluster"
             advice = "run the engine, which deletes it when no pod is bound to it"
         yield Finding(UPPER, "node", Level.WARN, what, advice)
 
@@ -116,14 +116,14 @@ def called(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     if local:
         yield Finding(side.name, "kubelet", Level.FAIL, *local)
     elif node is None or not is_renewed(upper, name, facts.now):
-        what = "not looked at: no engine runs that serves it" if lease_of(name) in upper.answers else "not looked at"
+        what = "not checked: no engine serves it" if lease_of(name) in upper.answers else "not checked"
         yield Finding(side.name, "kubelet", Level.SKIP, what)
     elif endpoint_of(node)[1] in (0, NOWHERE):
-        what = f"Node {name} says no kubelet port: the engine cannot serve it, and nobody has its logs"
-        yield Finding(side.name, "kubelet", Level.FAIL, what, "look into the engine's log for what has its port")
+        what = f"Node {name} has no kubelet port: the engine cannot serve it, so logs and exec fail"
+        yield Finding(side.name, "kubelet", Level.FAIL, what, "see the engine's log for what uses its port")
     elif answer is None:
         what = (
-            "not looked at: that takes the right to get nodes/proxy, which the engine neither has nor needs; as an "
+            "not checked: this needs the permission to get nodes/proxy, which the engine does not need; as an "
             f"administrator: kubectl get --raw /api/v1/nodes/{name}/proxy/healthz"
         )
         yield Finding(side.name, "kubelet", Level.SKIP, what)
@@ -136,7 +136,7 @@ def _loopback(facts: Facts) -> tuple[str, str] | None:
     contact = facts.upper.contact
     if contact is None or not is_loopback(facts.address) or is_loopback(contact.way.host):
         return None
-    what = f"nodes publish {facts.address}, at which the upper's apiserver finds itself and not the engine"
+    what = f"nodes publish {facts.address}, which is the upper apiserver itself and not the engine"
     return what, "set kubelet.nodeAddress to an IP address of this machine that the apiserver reaches"
 
 
@@ -145,11 +145,13 @@ def _answered(lower: str, name: str, node: Manifest, answer: QueryAnswer) -> Fin
     where = f"Node {name} at {f'[{address}]' if ':' in address else address}:{port}"
     if isinstance(answer.value, ContactResult):
         if answer.value.stage == Stage.DONE:
-            return Finding(lower, "kubelet", Level.OK, f"{where} is reached from here")
-        return Finding(lower, "kubelet", Level.FAIL, f"{where} is not reached ({answer.value.error})", _unreached(port))
+            return Finding(lower, "kubelet", Level.OK, f"{where} is reachable from here")
+        return Finding(
+            lower, "kubelet", Level.FAIL, f"{where} is not reachable ({answer.value.error})", _unreached(port)
+        )
     if answer.value:
         return Finding(lower, "kubelet", Level.OK, f"the upper's apiserver reaches {where}")
-    what = f"the upper's apiserver does not get through to {where} (HTTP {answer.status or '-'}: {answer.error})"
+    what = f"the upper's apiserver does not reach {where} (HTTP {answer.status or '-'}: {answer.error})"
     return Finding(lower, "kubelet", Level.FAIL, what, _remedy(answer, port))
 
 
@@ -158,7 +160,7 @@ def _remedy(answer: QueryAnswer, port: int) -> str:
     words = answer.error.lower()
     if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return (
-            "let the apiserver's kubelet client in: kubectl create clusterrolebinding kubelet-api-admin "
+            "permit the apiserver's kubelet client: kubectl create clusterrolebinding kubelet-api-admin "
             "--clusterrole=system:kubelet-api-admin --user=kube-apiserver-kubelet-client (or whom its "
             "--kubelet-client-certificate names), and see that kubelet.clientCAFile is the CA that signed that"
         )

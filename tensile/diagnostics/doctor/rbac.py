@@ -22,7 +22,7 @@ def permitted(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     if side.missing is None:
         error = side.answers["rights"].error if "rights" in side.answers else "no answer in time"
         advice = "let the user create selfsubjectaccessreviews, as ClusterRole system:basic-user does for everybody"
-        yield Finding(side.name, CHECK, Level.WARN, f"it cannot be asked which rights there are ({error})", advice)
+        yield Finding(side.name, CHECK, Level.WARN, f"its permissions cannot be read ({error})", advice)
         return
     needed = [right for right in side.missing if not right.lost]
     extra = [right for right in side.missing if right.lost]
@@ -33,7 +33,7 @@ def permitted(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         what = f"missing: {_listed(lacking)}: without it there is none of this: {lost}"
         yield Finding(side.name, CHECK, Level.WARN, what, _granted(side, lacking, facts))
     if not side.missing:
-        yield Finding(side.name, CHECK, Level.OK, "all that the engine needs with this topology")
+        yield Finding(side.name, CHECK, Level.OK, "all permissions that this topology needs")
 
 
 def _listed(rights: Iterable[Permission]) -> str:

@@ -1,6 +1,6 @@
 """`tensile doctor`: collects the facts, runs every check on every cluster, and prints the findings.
 
-The text is a table of clusters and checks, followed by the details and advice for what is not ok.
+The text begins with what needs attention: failures, then warnings, each with advice. What is ok is only counted.
 """
 
 import asyncio
@@ -30,8 +30,13 @@ _COLOURS = {Level.OK: "\x1b[32m", Level.WARN: "\x1b[33m", Level.FAIL: "\x1b[31m"
 _PLAIN = "\x1b[0m"
 _WORDS = {Level.OK: "ok", Level.SKIP: "skipped", Level.WARN: "warn", Level.FAIL: "fail"}
 """The levels in the JSON output."""
-_TOLD = ("certificates", "network")
-"""Checks whose findings the text shows even when they are ok: expiry dates of certificates, and address ranges."""
+_COUNTED = (
+    (Level.OK, "ok", "ok"),
+    (Level.FAIL, "failed", "failed"),
+    (Level.WARN, "warning", "warnings"),
+    (Level.SKIP, "skipped", "skipped"),
+)
+"""The levels in the counts of a cluster, with the words for one and for several."""
 Check = Callable[[ClusterFacts, Facts], Iterator[Finding]]
 _CHECKS: tuple[Check, ...] = (
     reached,
@@ -50,24 +55,32 @@ _CHECKS: tuple[Check, ...] = (
 
 
 def examine(
-    topology: Topology, ways: ClusterAccess, output: str, place: ConfigMapKey | None = None, *, colour: bool
+    topology: Topology,
+    ways: ClusterAccess,
+    output: str,
+    place: ConfigMapKey | None = None,
+    *,
+    colour: bool,
+    every: bool = False,
 ) -> tuple[str, bool]:
     """Return the findings as "text" or "json", and whether no check fails.
 
-    `place` is the topology's ConfigMap in the upper cluster, None for a file.
+    `place` is the topology's ConfigMap in the upper cluster, None for a file. With `every`, the text has each finding.
     """
     facts = asyncio.run(gathered(topology, ways, utc_now, place))
     findings = diagnosed(facts)
     if output == "json":
         text = orjson.dumps(as_document(facts, findings), option=orjson.OPT_INDENT_2).decode()
     else:
-        text = as_text(facts, findings, colour=colour)
+        text = as_text(facts, findings, colour=colour, every=every)
     return text, worst(findings) != Level.FAIL
 
 
-def examine_map(place: ConfigMapKey, ways: ClusterAccess, output: str, *, colour: bool) -> tuple[str, bool]:
+def examine_map(
+    place: ConfigMapKey, ways: ClusterAccess, output: str, *, colour: bool, every: bool = False
+) -> tuple[str, bool]:
     """Return the same as `examine` for the topology in a ConfigMap; raises TensileError if that cannot be read."""
-    return examine(asyncio.run(topology_at(place, ways)), ways, output, place, colour=colour)
+    return examine(asyncio.run(topology_at(place, ways)), ways, output, place, colour=colour, every=every)
 
 
 def diagnosed(facts: Facts) -> list[Finding]:
@@ -113,54 +126,55 @@ def as_document(facts: Facts, findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def as_text(facts: Facts, findings: Sequence[Finding], *, colour: bool) -> str:
-    """Return the findings as text, without a trailing newline."""
-    lines = _table(facts, findings, colour=colour)
-    for side in facts.sides():
-        of_side = [one for one in findings if one.cluster == side.name]
-        lines += ["", f"{shown(side.name)}{_who(of_side)}"]
-        worth = (one for one in of_side if one.level != Level.OK or one.check in _TOLD)
-        lines += [line for one in worth for line in _told(one, colour=colour)]
-    return "\n".join([*lines, "", _sum(findings)])
+def as_text(facts: Facts, findings: Sequence[Finding], *, colour: bool, every: bool = False) -> str:
+    """Return the findings as text, without a trailing newline: failures, warnings, and a line for each cluster.
+
+    With `every`, each cluster has a line for each of its findings instead.
+    """
+    worst_first = [one for level in (Level.FAIL, Level.WARN) for one in findings if one.level == level]
+    lines = [line for one in worst_first for line in [*_problem(one, colour=colour), ""]]
+    by_cluster = {side.name: [one for one in findings if one.cluster == side.name] for side in facts.sides()}
+    if every:
+        lines += [line for name, found in by_cluster.items() for line in [*_all(name, found, colour=colour), ""]]
+    else:
+        rows = [(shown(name), _counted(found), _who(found)) for name, found in by_cluster.items()]
+        lines += [*aligned(rows), ""]
+    return "\n".join([*lines, _sum(findings)])
 
 
-def _table(facts: Facts, findings: Sequence[Finding], *, colour: bool) -> list[str]:
-    """Return the table: a line for each cluster, with the worst level of each check."""
-    checks = [check for check in CHECKS if any(one.check == check for one in findings)]
-    rows = [[shown(side.name), *(_mark(findings, side.name, check) for check in checks)] for side in facts.sides()]
-    head, *lines = aligned([["CLUSTER", *(check.upper() for check in checks)], *rows])
-    return [head, *(_coloured(line) if colour else line for line in lines)]
+def _problem(finding: Finding, *, colour: bool) -> Iterator[str]:
+    """Yield the lines of a failure or a warning: what is wrong in which cluster, and what to do."""
+    yield f"{_mark(finding.level, colour=colour)} {shown(finding.cluster)}: {finding.check}: {harmless(finding.what)}"
+    for number, line in enumerate(finding.advice.splitlines()):
+        yield f"     {'->' if number == 0 else '  '} {harmless(line)}"
 
 
-def _mark(findings: Sequence[Finding], cluster: str, check: str) -> str:
-    found = [one for one in findings if (one.cluster, one.check) == (cluster, check)]
-    return str(worst(found)) if found else ""
+def _all(name: str, findings: Sequence[Finding], *, colour: bool) -> Iterator[str]:
+    """Yield a line for each finding of a cluster, below its name."""
+    who = _who(findings)
+    yield f"{shown(name)}: {who}" if who else shown(name)
+    yield from (f"  {_mark(one.level, colour=colour)} {one.check}: {harmless(one.what)}" for one in findings)
 
 
-def _coloured(line: str) -> str:
-    """Return a line of the table with coloured levels; they are separate words after the cluster's name."""
-    for level, code in _COLOURS.items():
-        line = f"{line} ".replace(f" {level} ", f" {code}{level}{_PLAIN} ").rstrip(" ")
-    return line
+def _mark(level: Level, *, colour: bool) -> str:
+    """Return a level as a word of four characters."""
+    word = f"{level:4}"
+    return f"{_COLOURS[level]}{word}{_PLAIN}" if colour and level in _COLOURS else word
+
+
+def _counted(findings: Sequence[Finding]) -> str:
+    """Return how many findings a cluster has of each level."""
+    counts = ((sum(one.level == level for one in findings), one, several) for level, one, several in _COUNTED)
+    return ", ".join(f"{count} {one if count == 1 else several}" for count, one, several in counts if count)
 
 
 def _who(findings: Sequence[Finding]) -> str:
     """Return a summary of a reachable cluster: version, address and user."""
-    known = ", ".join(words for check in ("version", "reach", "login") if (words := _first(findings, check)))
-    return f": {harmless(known)}" if known else ""
+    return harmless(", ".join(words for check in ("version", "reach", "login") if (words := _first(findings, check))))
 
 
 def _first(findings: Sequence[Finding], check: str) -> str:
     return next((one.what for one in findings if one.check == check and one.level == Level.OK), "")
-
-
-def _told(finding: Finding, *, colour: bool) -> Iterator[str]:
-    """Yield the lines of one finding."""
-    mark = str(finding.level)
-    painted = f"{_COLOURS[finding.level]}{mark}{_PLAIN}" if colour and finding.level in _COLOURS else mark
-    yield f"  {painted}{' ' * (5 - len(mark))}{finding.check}: {harmless(finding.what)}"
-    for number, line in enumerate(finding.advice.splitlines()):
-        yield f"         {'->' if number == 0 else '  '} {harmless(line)}"
 
 
 def _sum(findings: Sequence[Finding]) -> str:

@@ -50,7 +50,7 @@ def tenanted(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         why = next(
             (one.error for one in (*asked, side.answers.get(STRANGERS, QueryAnswer())) if one.error), "not in time"
         )
-        yield Finding(side.name, "tenants", Level.SKIP, f"not looked at: namespaces and pods are not told ({why})")
+        yield Finding(side.name, "tenants", Level.SKIP, f"not checked: namespaces and pods cannot be read ({why})")
         return
     where = places(spec, facts.topology, upper.items(SPACES), side.items(SPACES))
     mark = owner(upper, facts.topology).mark
@@ -89,14 +89,14 @@ def _shared(spec: Lower, names: str) -> Iterator[Finding]:
         )
     else:
         what = f"others run pods in namespaces that were made for pods from the upper cluster: {names}"
-        advice = "take the right to create pods there from whoever made them"
+        advice = "revoke the permission to create pods there from their creators"
     yield Finding(spec.name, "tenants", Level.WARN, what, advice)
     if spec.service_accounts.identity == "upper":
-        what = f"tokens of the upper cluster lie where others may read them (serviceAccounts.identity: upper): {names}"
+        what = f"tokens of the upper cluster are where others can read them (serviceAccounts.identity: upper): {names}"
         advice = f"give {spec.name} serviceAccounts: {{identity: lower}} unless its pods call the upper cluster"
         yield Finding(spec.name, "tenants", Level.WARN, what, advice)
     if "RBAC" in spec.controllers:
-        what = f"accounts are given rights where others may run pods as them (controllers: RBAC): {names}"
+        what = f"accounts have permissions where others can run pods as them (controllers: RBAC): {names}"
         advice = f"leave RBAC out of controllers of {spec.name} unless its pods call the lower cluster"
         yield Finding(spec.name, "tenants", Level.WARN, what, advice)
 

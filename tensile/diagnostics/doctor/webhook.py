@@ -35,13 +35,15 @@ def hooked(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     if side.name != UPPER or not webhook.enabled or not side.is_in:
         return
     if not webhook.is_reachable:
-        what = "the webhook is enabled, and how the upper's apiserver reaches it is not said: it is never registered"
+        what = "the webhook is enabled, but has no address for the upper apiserver: it is never registered"
         yield Finding(UPPER, "webhook", Level.FAIL, what, "set webhook.service or webhook.url in the topology")
         return
     yield from _service(side, facts) if webhook.service else _url(side, facts)
     if side.answers.get(HOOK, QueryAnswer()).status == HTTPStatus.NOT_FOUND:
-        what = "it is not registered yet: the engine does that after a call to itself at that address came through"
-        yield Finding(UPPER, "webhook", Level.WARN, what, "start the engine, and see what its log says of the webhook")
+        what = "it is not registered yet: the engine first calls itself at that address"
+        yield Finding(
+            UPPER, "webhook", Level.WARN, what, "start the engine, and see what its log reports about the webhook"
+        )
 
 
 def _url(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
@@ -52,13 +54,13 @@ def _url(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         "lead there"
     )
     if contact is None or contact.stage != Stage.DONE:
-        why = contact.error if contact else "not looked at in time"
+        why = contact.error if contact else "not checked in time"
         yield Finding(UPPER, "webhook", Level.FAIL, f"nothing answers at {where} ({why})", advice)
         return
     call = upper.answers.get(HOOK_CALL)
     if call is not None and call.error:
-        advice = "look whether another program listens there, and at the engine's log"
-        yield Finding(UPPER, "webhook", Level.FAIL, f"a call as the apiserver's fails: {call.error}", advice)
+        advice = "check whether another program listens there, and the engine's log"
+        yield Finding(UPPER, "webhook", Level.FAIL, f"a call like the apiserver's fails: {call.error}", advice)
     elif call is not None:
         yield Finding(UPPER, "webhook", Level.OK, f"it answers at {where}, called from here")
 
@@ -72,9 +74,7 @@ def _service(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         advice = "create it, with port 443 leading to webhook.port of the engine, or correct webhook.service"
         yield Finding(UPPER, "webhook", Level.FAIL, f"{name} does not exist", advice)
     elif not (answer.error or slices.error or _ready(slices.value)):
-        advice = (
-            f"look whether the engine's pods are Ready, and at the selector: kubectl -n {service.namespace} get pods"
-        )
+        advice = f"check that the engine's pods are Ready, and the selector: kubectl -n {service.namespace} get pods"
         yield Finding(UPPER, "webhook", Level.FAIL, f"{name} has no ready endpoint", advice)
     else:
         yield _called(name, _seen(name, answer, slices), upper.answers.get(HOOK_CALL), facts.topology)
@@ -83,10 +83,10 @@ def _service(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
 def _seen(name: str, answer: QueryAnswer, slices: QueryAnswer) -> str:
     """Return what is known of a Service that could not be called."""
     if answer.error:
-        return f"not looked at: {name} is not told ({answer.error})"
+        return f"not checked: {name} cannot be read ({answer.error})"
     if slices.error:
-        return f"not looked at: the endpoints of {name} are not told ({slices.error})"
-    return f"{name} has ready endpoints, and whether the upper's apiserver reaches them was not tried"
+        return f"not checked: the endpoints of {name} cannot be read ({slices.error})"
+    return f"{name} has ready endpoints, but the call from the upper apiserver was not tested"
 
 
 def _called(name: str, seen: str, call: QueryAnswer | None, topology: Topology) -> Finding:
@@ -96,22 +96,24 @@ def _called(name: str, seen: str, call: QueryAnswer | None, topology: Topology) 
     error.
     """
     if call is None:
-        what = f"{seen}: that takes the right to get services/proxy, which the engine neither has nor needs"
+        what = f"{seen}: this needs the permission to get services/proxy, which the engine does not need"
         return Finding(UPPER, "webhook", Level.SKIP, what, tried(topology))
     if call.value and call.error == _ALIVE:
         return Finding(UPPER, "webhook", Level.OK, f"the upper's apiserver reaches {name}")
     said = f"HTTP {call.status or '-'}: {call.error}"
     if call.value:
-        advice = "look where port 443 of the Service leads, which has to be webhook.port of the engine"
+        advice = "check that port 443 of the Service leads to webhook.port of the engine"
         return Finding(UPPER, "webhook", Level.WARN, f"something else answers at {name} ({said})", advice)
     if call.status == 0 or _UNREACHED in call.error:
         advice = (
             f"let the upper's apiserver through to port {topology.webhook.port} of the engine's pods (the firewall "
-            "between control plane and nodes, NetworkPolicy): until then pods go unprepared, and nothing says so"
+            "between control plane and nodes, NetworkPolicy): until then pods are not mutated, without any error"
         )
-        what = f"the upper's apiserver does not get through to {name} ({said})"
+        what = f"the upper's apiserver does not reach {name} ({said})"
         return Finding(UPPER, "webhook", Level.FAIL, what, advice)
-    return Finding(UPPER, "webhook", Level.SKIP, f"{seen}: the apiserver passes no call on ({said})", tried(topology))
+    return Finding(
+        UPPER, "webhook", Level.SKIP, f"{seen}: the apiserver does not forward the call ({said})", tried(topology)
+    )
 
 
 def tried(topology: Topology) -> str:

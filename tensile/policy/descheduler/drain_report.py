@@ -6,9 +6,7 @@ leave only for the room that is left.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
-
-import orjson
+from typing import Any, NamedTuple
 
 from tensile.kube.store import Entry
 from tensile.policy.descheduler.drain import forbidden, is_bare, kept
@@ -18,7 +16,6 @@ from tensile.policy.descheduler.targets import Targets, said_of
 from tensile.reconcile.world import LowerWorld, World
 from tensile.text import aligned
 
-FORMAT = 1
 _HEAD = ("POD", "GOES TO", "REAL NODE", "WHY")
 _NOBODY: frozenset[str] = frozenset()
 
@@ -102,11 +99,9 @@ def _departure(
     return Eviction(*whose, leaves=True, target=target, node=node, others=others, full=full)
 
 
-def as_json(name: str, found: list[Eviction]) -> str:
-    """Return the preview as JSON: `formatVersion`, `lower`, and `pods` with the fields of a `Eviction`."""
-    pods = [one._asdict() for one in found]
-    document = {"formatVersion": FORMAT, "lower": name, "pods": pods}
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+def as_document(name: str, found: list[Eviction]) -> dict[str, Any]:
+    """Return the preview as plain data: `lower`, and `pods` with the fields of an `Eviction`."""
+    return {"lower": name, "pods": [one._asdict() for one in found]}
 
 
 def as_text(name: str, found: list[Eviction]) -> str:

@@ -17,7 +17,7 @@ from tensile.errors import TensileError
 from tensile.resources import SYNTAX, is_quantity
 from tensile.topology.fields import show
 from tensile.topology.messages import TopologyProblem
-from tensile.yaml_document import Path, YAMLNode, compose, locate
+from tensile.yaml_document import MAX_DOCUMENTS, Path, YAMLNode, compose, documents, locate
 
 _LIST, _MAP, _REQUIRED = "[]", "map[string]", "!"
 _INTEGERS = range(-(2**63), 2**63)
@@ -51,12 +51,22 @@ def forms() -> Mapping[str, Mapping[str, str]]:
     return {**found, "Pod": _POD}
 
 
-def composed(data: bytes, name: str) -> YAMLNode:
-    """Parse a pod's file to a tree. Raises TensileError, with positions in the file `name`, for invalid YAML."""
+def composed(data: bytes, name: str) -> list[YAMLNode]:
+    """Parse the documents of a file to trees, at least one.
+
+    Raises TensileError, with positions in the file `name`, for invalid YAML and for too many documents.
+    """
     try:
         text = data.decode()
     except UnicodeDecodeError:
         raise TensileError(f"{name}: a byte that is not UTF-8; save the file as UTF-8") from None
+    parts = documents(text)
+    if len(parts) > MAX_DOCUMENTS:
+        raise TensileError(f"{name}: more than {MAX_DOCUMENTS} documents; put fewer into one file")
+    return [_composed(part, name) for part in parts]
+
+
+def _composed(text: str, name: str) -> YAMLNode:
     root, found = compose(text, what="pod")
     if root is None or found:
         raise TensileError("\n".join(TopologyProblem(*flaw).line(name) for flaw in found))

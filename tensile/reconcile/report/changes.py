@@ -66,13 +66,14 @@ class Preview:
     """All changes, by cluster, with the upper one (`objects.UPPER`) first.
 
     Every cluster is included, even without changes. `problems` are what blocks further changes. `unreached` holds by
-    name why a lower cannot be reached: nothing is planned for it.
+    name why a lower cannot be reached: nothing is planned for it. `only` names the lowers that are shown, () for all.
     """
 
     topology: str
     clusters: Mapping[str, tuple[Change, ...]]
     problems: tuple[tuple[Key, Problem], ...] = ()
     unreached: Mapping[str, str] = field(default_factory=dict)
+    only: tuple[str, ...] = ()
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -245,13 +246,20 @@ def preview(
     topology: str,
     lowers: Sequence[str],
     unreached: Mapping[str, str],
+    only: Sequence[str] = (),
 ) -> Preview:
     """Fold recorded steps into one change for each object.
 
     `before` returns an object as observed before the first step, None for none. `topology` is the topology's name,
     `lowers` the names of its lowers in the file's order. Lowers that left the file follow them. `unreached` holds why
-    some of them could not be read.
+    some of them could not be read. `only` names the lowers to show, none for all: with their keys' changes in the upper
+    cluster, such as that of their Node.
     """
+    if only:
+        recorded = [one for one in recorded if one.key.lower in only]
+        problems = {key: problem for key, problem in problems.items() if key.lower in only}
+        unreached = {name: why for name, why in unreached.items() if name in only}
+        lowers = [name for name in lowers if name in only]
     steps: dict[Ref, list[Step]] = {}
     for one in recorded:
         steps.setdefault(one.step.ref, []).append(one.step)
@@ -262,7 +270,7 @@ def preview(
     clusters = {cluster: _of(cluster, found) for cluster in (UPPER, *looked_at, *left)}
     places = {cluster: place for place, cluster in enumerate(clusters)}
     stuck = sorted(problems.items(), key=lambda item: (places.get(item[0].lower, len(places)), _key_order(item[0])))
-    return Preview(topology, clusters, tuple(stuck), unreached)
+    return Preview(topology, clusters, tuple(stuck), unreached, tuple(only))
 
 
 def observed(world: World) -> ReadBefore:

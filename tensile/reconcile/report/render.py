@@ -20,7 +20,7 @@ from tensile.reconcile.report.values import listed, shown_values, summary
 from tensile.reconcile.world import Key, Problem
 from tensile.text import harmless
 
-FORMAT = "1.2"
+FORMAT = "1.3"
 
 _MARKS: dict[Action, str] = {"create": "+", "update": "~", "delete": "-", "replace": "-/+"}
 _COLOURS = {"+": "32", "~": "33", "-": "31", "-/+": "35", "!": "1;31", "": "1"}
@@ -38,9 +38,10 @@ class _Line(NamedTuple):
     text: str
 
 
-def as_text(found: Preview, *, colour: bool) -> str:
+def as_text(found: Preview, *, colour: bool, more: Iterable[str] = ()) -> str:
     """Format a preview as lines, without a newline at the end. `colour` adds terminal colours.
 
+    `more` are further sections, for people, which come before the last line.
     The last line is always `Plan: 3 to add, 1 to change, 0 to delete (...)`.
     """
     sections = [_cluster(name, changes) for name, changes in found.clusters.items() if changes]
@@ -51,24 +52,26 @@ def as_text(found: Preview, *, colour: bool) -> str:
     if found.unreached:
         away = (_Line("!", f"{name}: {harmless(why)}") for name, why in found.unreached.items())
         sections.append([_Line("", "Not planned"), *away])
+    sections += [[_Line(" ", section)] for section in more]
     sections.append([_Line(" ", summary_line(found))])
     return "\n\n".join("\n".join(_written(line, colour=colour) for line in section) for section in sections)
 
 
-def as_markdown(found: Preview) -> str:
+def as_markdown(found: Preview, more: Iterable[str] = ()) -> str:
     """Format a preview as a diff block, which code forges colour, followed by the summary."""
-    body, _, last = as_text(found, colour=False).rpartition("\n\n")
+    body, _, last = as_text(found, colour=False, more=more).rpartition("\n\n")
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", body)), default=0))
     return f"{fence}diff\n{body}\n{fence}\n\n{last}"
 
 
 def summary_line(found: Preview) -> str:
-    """Return the last line: all counts, those of each cluster with changes, and the lowers that cannot be reached."""
+    """Return the last line: all counts, those of each cluster with changes, and which lowers are left out."""
     whole = count(found.changes)
     parts = [f"{title(name)}: {_counted(count(changes))}" for name, changes in found.clusters.items() if changes]
     counts = f"{whole.add} to add, {whole.change} to change, {whole.delete} to delete"
     away = f"; not planned: {', '.join(found.unreached)}" if found.unreached else ""
-    return f"Plan: {counts} ({'; '.join(parts) or 'no changes'}{away})"
+    filtered = f"; only {', '.join(found.only)} shown" if found.only else ""
+    return f"Plan: {counts} ({'; '.join(parts) or 'no changes'}{away}{filtered})"
 
 
 def title(cluster: str) -> str:
@@ -82,6 +85,8 @@ def _counted(counts: Counts) -> str:
 
 
 def _nothing(found: Preview) -> str:
+    if found.only:
+        return f"No changes for {', '.join(found.only)}. Other lower clusters are not shown."
     if found.problems:
         return "No changes. Not everything is as the topology says: see the problems."
     if found.unreached:
@@ -167,15 +172,20 @@ def _problems(problems: Iterable[tuple[Key, Problem]]) -> Iterator[_Line]:
             yield from (_Line("!", f"{harmless(subject(key))} {why}") for key in keys)
 
 
-def as_json(found: Preview) -> bytes:
-    """Format a preview as JSON (UTF-8, indented by two spaces, in the order of the text), without a final newline."""
+def as_json(found: Preview, **more: Any) -> bytes:
+    """Format a preview as JSON (UTF-8, indented by two spaces, in the order of the text), without a final newline.
+
+    `more` are further fields of the document.
+    """
     document = {
         "formatVersion": FORMAT,
         "topology": found.topology,
         "changes": [_change(change) for change in found.changes],
         "problems": [_problem(key, problem) for key, problem in found.problems],
         "unreached": [{"lower": name, "message": why} for name, why in found.unreached.items()],
+        "only": found.only,
         "summary": {**count(found.changes)._asdict(), "clusters": _clusters(found)},
+        **more,
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2)
 

@@ -41,9 +41,9 @@ def below(**fields: Any) -> list[Finding]:
 def test_until_when_papers_hold() -> None:
     """The client's, the CA, the server's: a year from when they were made."""
     assert [one.what for one in below()] == [
-        "client certificate of CN=engine,O=masters holds until 2027-06-01 12:00 UTC",
-        "CA CN=cluster-ca holds until 2027-06-01 12:00 UTC",
-        "the apiserver's certificate holds until 2027-06-01 12:00 UTC",
+        "client certificate of CN=engine,O=masters is valid until 2027-06-01 12:00 UTC",
+        "CA CN=cluster-ca is valid until 2027-06-01 12:00 UTC",
+        "the apiserver's certificate is valid until 2027-06-01 12:00 UTC",
     ]
     assert {one.level for one in below()} == {Level.OK}
     assert not any(one.advice for one in below())
@@ -52,7 +52,7 @@ def test_until_when_papers_hold() -> None:
 def test_a_client_certificate_that_ends_soon() -> None:
     """A fortnight before its end it is worth a word."""
     finding = only(at(below(way=way(certificate=signed_by(ago=YEAR - timedelta(days=13)))), Level.WARN))
-    assert finding.what == "client certificate of CN=engine,O=masters holds until 2026-06-14 12:00 UTC"
+    assert finding.what == "client certificate of CN=engine,O=masters is valid until 2026-06-14 12:00 UTC"
     assert finding.advice == "renew it, and put it into kubeconfigs/it"
     assert not at(below(way=way(certificate=signed_by(ago=YEAR - timedelta(days=15)))), Level.WARN)
 
@@ -85,7 +85,7 @@ def test_a_bundle_is_one_thing() -> None:
     finding = bundle(*others, CA.pair.certificate)
     assert (finding.level, finding.what) == (
         Level.OK,
-        "CA CN=cluster-ca, of 5 in the bundle, holds until 2027-06-01 12:00 UTC",
+        "CA CN=cluster-ca, of 5 in the bundle, is valid until 2027-06-01 12:00 UTC",
     )
     assert "CN=root-3," in bundle(*others).what
 
@@ -95,9 +95,9 @@ def test_what_has_ended_in_a_bundle_is_a_warning_beside_a_good_one() -> None:
     for stage in (Stage.DONE, Stage.CONNECTION):
         finding = bundle(ca("old", 20 * YEAR), CA.pair.certificate, ca("cluster-ca", 20 * YEAR), stage=stage)
         assert finding.level == Level.WARN
-        assert finding.what.startswith("CA CN=cluster-ca, of 3 in the bundle, holds until 2027-06-01 12:00 UTC")
-        assert "; 2 of them ended, such as CN=old on 20" in finding.what
-        assert finding.advice == "take what has ended out of kubeconfigs/it"
+        assert finding.what.startswith("CA CN=cluster-ca, of 3 in the bundle, is valid until 2027-06-01 12:00 UTC")
+        assert "; 2 of them expired, such as CN=old on 20" in finding.what
+        assert finding.advice == "remove the expired ones from kubeconfigs/it"
 
 
 def test_a_bundle_that_ends_soon_says_both() -> None:
@@ -105,7 +105,7 @@ def test_a_bundle_that_ends_soon_says_both() -> None:
     soon = ca("cluster-ca", YEAR - timedelta(days=2))
     finding = bundle(ca("old", 20 * YEAR), soon)
     assert finding.level == Level.WARN
-    assert "holds until 2026-06-03 12:00 UTC; 1 of them ended" in finding.what
+    assert "is valid until 2026-06-03 12:00 UTC; 1 of them expired" in finding.what
     assert "put the cluster's new CA into kubeconfigs/it" in finding.advice
 
 
@@ -113,16 +113,16 @@ def test_a_bundle_of_which_everything_ended() -> None:
     """Nothing is trusted by it."""
     finding = bundle(ca("old", 21 * YEAR), ca("older", 22 * YEAR), stage=Stage.TLS)
     assert finding.level == Level.FAIL
-    assert finding.what.startswith("CA CN=old, of 2 in the bundle, ended on ")
+    assert finding.what.startswith("CA CN=old, of 2 in the bundle, expired on ")
 
 
 def test_what_has_ended_fails() -> None:
     """A client certificate, and a token."""
     finding = only(at(below(way=way(certificate=signed_by(ago=2 * YEAR))), Level.FAIL))
-    assert "ended on" in finding.what
+    assert "expired on" in finding.what
     token = TokenInfo("system:serviceaccount:ops:engine", NOW - timedelta(minutes=1))
     finding = only(at(below(way=way(certificate=b"", token=token)), Level.FAIL))
-    assert finding.what == "token of system:serviceaccount:ops:engine ended on 2026-06-01 11:59 UTC"
+    assert finding.what == "token of system:serviceaccount:ops:engine expired on 2026-06-01 11:59 UTC"
 
 
 def test_what_has_ended_and_is_refused_is_told_once() -> None:
@@ -140,8 +140,8 @@ def test_what_has_ended_and_is_refused_is_told_once() -> None:
 def test_a_token_that_ends_soon() -> None:
     """Something may renew it in its file, which cannot be seen."""
     finding = only(at(below(way=way(token=TokenInfo("", NOW + timedelta(hours=1)))), Level.WARN))
-    assert finding.what == "token of unknown holds until 2026-06-01 13:00 UTC"
-    assert "unless something renews it" in finding.advice
+    assert finding.what == "token of unknown is valid until 2026-06-01 13:00 UTC"
+    assert "if something renews it" in finding.advice
 
 
 def test_a_cluster_without_a_way() -> None:
@@ -251,7 +251,7 @@ def published(answer: QueryAnswer) -> list[Finding]:
 def test_an_authority_that_is_published() -> None:
     """Until when it holds."""
     finding = only(published(QueryAnswer({"data": {"client-ca-file": CA.pair.certificate.decode()}})))
-    assert (finding.level, "holds until 2027-06-01" in finding.what) == (Level.OK, True)
+    assert (finding.level, "valid until 2027-06-01" in finding.what) == (Level.OK, True)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_an_authority_that_is_not_published(answer: QueryAnswer, words: str) -> 
     finding = only(published(answer))
     assert finding.level == Level.FAIL
     assert words in finding.what
-    assert finding.what.endswith("so every call of the kubelet API is refused")
+    assert finding.what.endswith("so every kubelet API request is refused")
     assert "--client-ca-file" in finding.advice
 
 
@@ -291,7 +291,7 @@ def test_an_upper_cluster_that_was_not_asked() -> None:
     """Nothing is said of what it publishes."""
     upper = side(UPPER)
     upper.answers.clear()
-    assert not any("every call" in one.what for one in told(facts(upper)))
+    assert not any("every kubelet API request" in one.what for one in told(facts(upper)))
 
 
 # Requests for serving certificates.
@@ -354,6 +354,6 @@ def test_requests_that_may_not_be_listed() -> None:
     """As with the engine's own role: whether one waits is not known then, and an administrator sees it."""
     upper = side(UPPER, answers={REQUESTS: QueryAnswer(error="forbidden", status=403)})
     finding = only(at(told(facts(upper)), Level.SKIP))
-    assert (finding.cluster, "not told (forbidden)" in finding.what) == (UPPER, True)
+    assert (finding.cluster, "cannot be read (forbidden)" in finding.what) == (UPPER, True)
     assert finding.advice == "as an administrator of the upper cluster: kubectl get csr"
     assert not at(told(facts(side(UPPER, answers={REQUESTS: QueryAnswer([])}))), Level.SKIP)

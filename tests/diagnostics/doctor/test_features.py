@@ -41,7 +41,7 @@ from tensile.objects import UPPER, Manifest
             Level.WARN,
             "the metrics API fails (service unavailable)",
         ),
-        (QueryAnswer(error="forbidden", status=403), Level.SKIP, "not looked at"),
+        (QueryAnswer(error="forbidden", status=403), Level.SKIP, "not checked"),
     ],
 )
 def test_metrics_of_a_lower(answer: QueryAnswer, level: Level, words: str) -> None:
@@ -80,7 +80,7 @@ def above(*found: Manifest) -> list[Finding]:
 
 def test_a_class_whose_volumes_are_made_below() -> None:
     """It is named."""
-    assert only(above(storage_class("tensile"))).what == "volumes are made in lower clusters for: tensile"
+    assert only(above(storage_class("tensile"))).what == "these classes create volumes in lower clusters: tensile"
 
 
 def test_a_class_that_binds_at_once() -> None:
@@ -106,7 +106,7 @@ def test_pods_that_the_scheduler_keeps_for_their_claims() -> None:
     upper = classes(UPPER, storage_class("tensile"))
     upper.answers[WAITING] = QueryAnswer(pods)
     finding = only(at(list(stored(upper, facts(upper))), Level.WARN))
-    assert finding.what.endswith("with pods shop/db-0, shop/db-1, shop/db-2 and 2 more")
+    assert finding.what.endswith("of shop/db-0, shop/db-1, shop/db-2 and 2 more")
     upper.answers[WAITING] = QueryAnswer(pods[-1:])
     assert not at(list(stored(upper, facts(upper))), Level.WARN)
 
@@ -126,8 +126,8 @@ def test_classes_that_are_missing_below() -> None:
     known = facts(classes(UPPER, storage_class("tensile"), storage_class("fast")), lower, topology=mapped)
     told = at(list(stored(lower, known)), Level.WARN)
     assert [one.what.partition(",")[0] for one in told] == [
-        "StorageClass tensile above is tensile here",
-        "StorageClass slow above is tape here",
+        "upper StorageClass tensile is tensile here",
+        "upper StorageClass slow is tape here",
     ]
     assert told[0].advice == "create it, or set storageClasses: {tensile: NAME} for lower-a (there are: nvme)"
 
@@ -210,7 +210,7 @@ def test_many_nodes_with_many_overlaps_are_told_once() -> None:
     assert len(clash(network("a", *many), network("b", *many))) == 1
     told = only(clash(network("a"), network("b", *many))).what
     assert told.startswith(
-        "pods 10.0.0.0/19, pods 10.0.32.0/20, pods 10.0.48.0/23, Services 192.168.0.0/16: in the way"
+        "pods 10.0.0.0/19, pods 10.0.32.0/20, pods 10.0.48.0/23, Services 192.168.0.0/16: no overlap"
     )
     apart = only(clash(network("a"), network("b", *many[::2]))).what
     assert (apart.count("10.0."), " and more" in apart) == (4, True)
@@ -259,11 +259,17 @@ def test_virtual_nodes_have_no_addresses_for_pods() -> None:
 @pytest.mark.parametrize(
     ("second", "words"),
     [
-        (network("b", "", services=""), "not looked at: the addresses of pods and Services, which"),
-        (network("b", services=""), "not looked at: the addresses of pods and Services, which"),
-        (network("b", "10.2.0.0/24", services=""), "pods 10.2.0.0/24: in no other cluster's way; not looked at: the"),
-        (network("b", ""), "Services 192.168.0.0/16: in no other cluster's way; not looked at: the addresses of pods,"),
-        (network("b", "10.2.0.0/24", ""), "not looked at: the addresses of pods, which"),
+        (network("b", "", services=""), "not checked: the addresses of pods and Services, which"),
+        (network("b", services=""), "not checked: the addresses of pods and Services, which"),
+        (
+            network("b", "10.2.0.0/24", services=""),
+            "pods 10.2.0.0/24: no overlap with other clusters; not checked: the",
+        ),
+        (
+            network("b", ""),
+            "Services 192.168.0.0/16: no overlap with other clusters; not checked: the addresses of pods,",
+        ),
+        (network("b", "10.2.0.0/24", ""), "not checked: the addresses of pods, which"),
     ],
 )
 def test_clusters_that_do_not_tell_all_addresses(second: ClusterFacts, words: str) -> None:
@@ -271,7 +277,7 @@ def test_clusters_that_do_not_tell_all_addresses(second: ClusterFacts, words: st
     whole = facts(network(UPPER, "10.1.0.0/24"), second)
     finding = only(one for one in networked(whole) if one.cluster == "b")
     assert (finding.level, words in finding.what) == (Level.SKIP, True), finding
-    assert finding.advice.startswith("compare them with the other clusters' by hand: of ")
+    assert finding.advice.startswith("compare them by hand with those of the other clusters: of ")
     assert ("pools" in finding.advice) == ("of pods" in words)
     assert ("servicecidrs" in finding.advice) == ("Services, which" in finding.what)
 
@@ -279,7 +285,7 @@ def test_clusters_that_do_not_tell_all_addresses(second: ClusterFacts, words: st
 def test_services_alone_are_compared_with_nothing() -> None:
     """Those of two clusters may be the same, so that nothing is known where both tell nothing else."""
     first, second = (only(clash(*pair)) for pair in ((network(UPPER, ""), network("b", "")),) * 2)
-    assert (first.level, "compared with nothing" in first.what) == (Level.SKIP, True)
+    assert (first.level, "not compared" in first.what) == (Level.SKIP, True)
     assert first == second
 
 
@@ -287,9 +293,12 @@ def test_what_others_do_not_tell_is_not_vouched_for() -> None:
     """A cluster that tells everything was compared with a part of the others."""
     first, second = network(UPPER, "10.1.0.0/24"), network("b", "")
     upper = only(one for one in networked(facts(first, second)) if one.cluster == UPPER)
-    assert (upper.level, upper.what.endswith("in the way of nothing that other clusters tell")) == (Level.OK, True)
+    assert (upper.level, upper.what.endswith("no overlap with the ranges that other clusters publish")) == (
+        Level.OK,
+        True,
+    )
     alone = only(one for one in networked(facts(first, network("b", "", services=""))) if one.cluster == UPPER)
-    assert (alone.level, "compared with nothing" in alone.what) == (Level.SKIP, True)
+    assert (alone.level, "not compared" in alone.what) == (Level.SKIP, True)
 
 
 def test_an_overlap_hides_nothing_that_is_not_known() -> None:

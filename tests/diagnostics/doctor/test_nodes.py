@@ -103,7 +103,7 @@ def test_a_node_that_is_not_there_yet() -> None:
 def test_a_name_that_somebody_has_taken() -> None:
     """The name of whoever is said where it can be seen."""
     finding = noded_lower(node_of(LOWER, ours=False))
-    assert (finding.level, "is not of tensile's making" in finding.what) == (Level.FAIL, True)
+    assert (finding.level, "is not created by tensile" in finding.what) == (Level.FAIL, True)
     assert "kubectl delete node lower-a" in finding.advice
     foreign = node_of(LOWER, ours=False)
     foreign["metadata"] |= {"labels": {OWNER: "0123456789abcdef"}, "annotations": {OWNER_NAME: "staging"}}
@@ -116,7 +116,7 @@ def test_a_node_that_another_engine_keeps_for_this_topology() -> None:
     finding = only(noded(known.upper, known))
     assert (finding.level, "an engine keeps Node elsewhere for topology demo" in finding.what) == (Level.WARN, True)
     known = facts(above(node_of("elsewhere"), ago=3600.0))
-    assert "has no such lower any more" in only(noded(known.upper, known)).what
+    assert "no longer has such a lower cluster" in only(noded(known.upper, known)).what
 
 
 def test_nodes_of_others_are_not_looked_at() -> None:
@@ -192,13 +192,13 @@ def test_a_node_that_no_engine_serves() -> None:
     """It is said that nothing was looked at."""
     known = facts(above(node_of(LOWER), ago=100.0))
     finding = only(called(known.lowers[LOWER], known))
-    assert (finding.level, finding.what) == (Level.SKIP, "not looked at: no engine runs that serves it")
+    assert (finding.level, finding.what) == (Level.SKIP, "not checked: no engine serves it")
 
 
 def test_a_node_that_the_engine_cannot_serve() -> None:
     """Its Node says port 0, at which nobody could be called."""
     finding = reached(None, node_of(LOWER, port=0))
-    assert (finding.level, "says no kubelet port" in finding.what) == (Level.FAIL, True)
+    assert (finding.level, "has no kubelet port" in finding.what) == (Level.FAIL, True)
     assert "engine's log" in finding.advice
 
 

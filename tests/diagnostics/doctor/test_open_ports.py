@@ -34,7 +34,7 @@ def test_telemetry_for_everybody_is_told(bind: str) -> None:
     """It asks nobody who they are; one address is somebody's choice."""
     finding = only(looked(telemetry={"bind": bind}))
     assert (finding.level, finding.check) == (Level.WARN, "ports")
-    assert "names, health and capacity of all lowers" in finding.what
+    assert "names, health and capacity of all lower clusters" in finding.what
     assert finding.advice.startswith("set telemetry.bind: 127.0.0.1, or ")
     assert only(looked(telemetry={"bind": "192.0.2.9"})).level == Level.OK
 

@@ -1,4 +1,4 @@
-"""What doctor prints: a table by cluster, what is not well with its remedy, and the same for programs."""
+"""What doctor prints: what is not well with its remedy, a line for each cluster, and the same for programs."""
 
 import re
 
@@ -19,37 +19,52 @@ FOUND = [
     Finding(LOWER, "node", Level.SKIP, "there is no Node"),
 ]
 TEXT = """\
-CLUSTER   REACH   VERSION   CERTIFICATES   RIGHTS   NODE
-upper     ok      ok        warn
-lower-a   ok                               FAIL     -
+FAIL lower-a: rights: missing: create pods
+     -> as an administrator:
+        kubectl create this
+        and that
 
+warn upper: certificates: token ends
+     -> renew it
+
+upper     3 ok, 1 warning             v1.36.3, https://192.0.2.1:6443 answers
+lower-a   1 ok, 1 failed, 1 skipped   https://192.0.2.2:6443 answers
+
+1 failed, 1 warning"""
+ALL = """\
 upper: v1.36.3, https://192.0.2.1:6443 answers
+  ok   reach: https://192.0.2.1:6443 answers
+  ok   version: v1.36.3
   ok   certificates: CA holds
   warn certificates: token ends
-         -> renew it
 
 lower-a: https://192.0.2.2:6443 answers
+  ok   reach: https://192.0.2.2:6443 answers
   FAIL rights: missing: create pods
-         -> as an administrator:
-            kubectl create this
-            and that
   -    node: there is no Node
 
 1 failed, 1 warning"""
 
 
 def test_findings_as_text() -> None:
-    """The worst of each check in the table; below it what is not well, and until when papers hold."""
+    """What fails comes first, then what warns, each with what to do; what is well is a number for each cluster."""
     assert as_text(facts(), FOUND, colour=False) == TEXT
+
+
+def test_every_finding_as_text() -> None:
+    """Below what fails and warns, in place of the numbers."""
+    problems, _, _ = TEXT.partition("upper     ")
+    assert as_text(facts(), FOUND, colour=False, every=True) == problems + ALL
 
 
 def test_colours_are_marks_only() -> None:
     """Without them it is the same text, and commands can be copied as they are."""
-    coloured = as_text(facts(), FOUND, colour=True)
-    assert re.sub(r"\x1b\[\d+m", "", coloured) == TEXT
-    assert "\x1b[31mFAIL\x1b[0m" in coloured
-    assert "\x1b[33mwarn\x1b[0m" in coloured
-    assert "\x1b" not in next(line for line in coloured.splitlines() if "kubectl" in line)
+    for every, plain in ((False, TEXT), (True, TEXT.partition("upper     ")[0] + ALL)):
+        coloured = as_text(facts(), FOUND, colour=True, every=every)
+        assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
+        assert "\x1b[31mFAIL\x1b[0m" in coloured
+        assert "\x1b[33mwarn\x1b[0m" in coloured
+        assert "\x1b" not in next(line for line in coloured.splitlines() if "kubectl" in line)
 
 
 def test_words_of_a_server_do_nothing_to_a_terminal() -> None:
@@ -64,10 +79,12 @@ def test_a_version_says_nothing_in_doctors_name() -> None:
     """It stands on the line of its cluster, where each server's own words stand: they stay on it."""
     odd = contact(version="v1.36.3\u001b[2J\x1b[H\nupper: all is well")
     known = facts(None, side(contact=odd))
-    text = as_text(known, diagnosed(known), colour=False)
-    assert "\x1b" not in text
-    assert "upper: all is well" not in text.splitlines()
-    assert "lower-a: v1.36.3\\u001b[2J\\u001b[H\\nupper: all is well, https://" in text
+    for every, begin in ((False, "lower-a +\\d.*"), (True, "lower-a: ")):
+        text = as_text(known, diagnosed(known), colour=False, every=every)
+        assert "\x1b" not in text
+        assert "upper: all is well" not in text.splitlines()
+        words = re.escape("v1.36.3\\u001b[2J\\u001b[H\\nupper: all is well, https://")
+        assert re.search(f"^{begin}{words}", text, re.MULTILINE)
 
 
 def last(*levels: Level) -> str:
@@ -100,7 +117,7 @@ def test_findings_for_programs() -> None:
 
 
 def test_the_worst_of_some() -> None:
-    """What was not looked at is no fault, and yet not well."""
+    """What was not checked is no fault, and yet not well."""
     assert worst([]) == Level.SKIP
     assert worst(FOUND) == Level.FAIL
     assert worst(FOUND[:4]) == Level.WARN

@@ -53,12 +53,12 @@ def test_pods_of_others_in_a_prefixed_namespace_are_told() -> None:
     [
         (
             {"serviceAccounts": {"identity": "upper"}},
-            "tokens of the upper cluster lie where others may read them (serviceAccounts.identity: upper): shop (1)",
+            "tokens of the upper cluster are where others can read them (serviceAccounts.identity: upper): shop (1)",
             "give lower-a serviceAccounts: {identity: lower}",
         ),
         (
             {"controllers": ["RBAC", "ServiceAccount"]},
-            "accounts are given rights where others may run pods as them (controllers: RBAC): shop (1)",
+            "accounts have permissions where others can run pods as them (controllers: RBAC): shop (1)",
             "leave RBAC out of controllers of lower-a",
         ),
     ],

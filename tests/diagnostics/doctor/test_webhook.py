@@ -61,7 +61,7 @@ DENIED = QueryAnswer(error="forbidden", status=403)
     ("address", "slices", "level", "words"),
     [
         (QueryAnswer(error="not found", status=404), [], Level.FAIL, "Service ops/hooks does not exist"),
-        (DENIED, [], Level.SKIP, "Service ops/hooks is not told (forbidden)"),
+        (DENIED, [], Level.SKIP, "Service ops/hooks cannot be read (forbidden)"),
         (QueryAnswer({}), [], Level.FAIL, "has no ready endpoint"),
         (QueryAnswer({}), [{"endpoints": None}], Level.FAIL, "has no ready endpoint"),
         (QueryAnswer({}), [{"endpoints": [{"conditions": {"ready": False}}]}], Level.FAIL, "has no ready endpoint"),
@@ -69,7 +69,7 @@ DENIED = QueryAnswer(error="forbidden", status=403)
             QueryAnswer({}),
             [{"endpoints": [{"conditions": {}}]}],
             Level.SKIP,
-            "has ready endpoints, and whether the upper's",
+            "has ready endpoints, but the call from the upper",
         ),
     ],
 )
@@ -91,20 +91,24 @@ def test_a_webhook_behind_a_service(address: QueryAnswer, slices: list[Manifest]
         (
             QueryAnswer(False, "error trying to reach service: dial tcp 10.1.0.4:8443: connect: refused", 503),
             Level.FAIL,
-            "does not get through to Service ops/hooks (HTTP 503: error trying to reach service: dial",
+            "does not reach Service ops/hooks (HTTP 503: error trying to reach service: dial",
         ),
         (
             QueryAnswer(error="no answer in 3 s"),
             Level.FAIL,
-            "does not get through to Service ops/hooks (HTTP -: no answer",
+            "does not reach Service ops/hooks (HTTP -: no answer",
         ),
         (
             QueryAnswer(False, 'no endpoints available for service "https:hooks:443"', 503),
             Level.SKIP,
-            "passes no call on",
+            "does not forward the call",
         ),
-        (QueryAnswer(False, 'services "hooks" not found', 404), Level.SKIP, "passes no call on (HTTP 404: services"),
-        (QueryAnswer(False, "forbidden", 403), Level.SKIP, "passes no call on (HTTP 403: forbidden)"),
+        (
+            QueryAnswer(False, 'services "hooks" not found', 404),
+            Level.SKIP,
+            "does not forward the call (HTTP 404: services",
+        ),
+        (QueryAnswer(False, "forbidden", 403), Level.SKIP, "does not forward the call (HTTP 403: forbidden)"),
     ],
 )
 def test_a_service_that_the_apiserver_calls(call: QueryAnswer, level: Level, words: str) -> None:
@@ -143,7 +147,7 @@ def test_endpoints_that_may_not_be_listed() -> None:
     """Whether there are ready ones is not known then, nor where the answer did not come in time."""
     finding = only(hook(SERVICE, address=QueryAnswer({}), slices=DENIED))
     assert finding.level == Level.SKIP
-    assert finding.what.startswith("not looked at: the endpoints of Service ops/hooks are not told (forbidden): that")
+    assert finding.what.startswith("not checked: the endpoints of Service ops/hooks cannot be read (forbidden): this")
     assert "(no answer in time)" in only(hook(SERVICE, address=QueryAnswer({}))).what
     assert only(hook(SERVICE)).level == Level.SKIP
 

@@ -22,7 +22,7 @@ from tensile.reconcile.world import Key, Problem
 
 RECORDED = """\
 {
-  "formatVersion": "1.2",
+  "formatVersion": "1.3",
   "topology": "demo",
   "changes": [
     {
@@ -77,6 +77,7 @@ RECORDED = """\
       "message": "out of reach: no answer"
     }
   ],
+  "only": [],
   "summary": {
     "add": 0,
     "change": 1,

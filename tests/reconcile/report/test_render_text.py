@@ -153,6 +153,28 @@ def test_lowers_that_are_out_of_reach_are_named_and_nothing_is_said_of_them() ->
     ]
 
 
+def test_a_filtered_plan_shows_one_lower_and_says_so() -> None:
+    """What its keys change in the upper cluster stays, such as its Node; other lowers are left out."""
+    steps = create(node()), create(pod()), create(config("other", cluster=B))
+    problems = {Key("pod", lower, "shop", "web"): Problem("QuotaExceeded", "pods=10") for lower in (A, B)}
+    text = as_text(previewed(*steps, problems=problems, unreached={B: "away"}, only=(A,)), colour=False)
+    assert re.findall(r"^[+!] (\S+ \S+)", text, re.MULTILINE) == ["Node lower-a:", "Pod shop/web:", "pod shop/web"]
+    assert "away" not in text
+    assert last(text) == (
+        "Plan: 2 to add, 0 to change, 0 to delete (upper: 1 to add; lower-a: 1 to add; only lower-a shown)"
+    )
+    assert as_text(previewed(*steps[2:], only=(A,)), colour=False).splitlines()[0] == (
+        "No changes for lower-a. Other lower clusters are not shown."
+    )
+
+
+def test_further_sections_come_before_the_last_line() -> None:
+    """Which keeps its place for scripts."""
+    text = as_text(previewed(), colour=False, more=["One\nsection", "Two"])
+    assert text.split("\n\n")[1:] == ["One\nsection", "Two", "Plan: 0 to add, 0 to change, 0 to delete (no changes)"]
+    assert as_markdown(previewed(), ["Two"]).split("\n")[-5:-2] == ["", "Two", "```"]
+
+
 def test_the_last_line_counts_by_cluster_and_leaves_zeros_out() -> None:
     """One that is replaced counts as one to add and one to delete."""
     steps = [

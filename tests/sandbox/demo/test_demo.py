@@ -141,5 +141,5 @@ def test_a_wrong_log_level_is_refused_before_anything_starts(place: Place) -> No
         [*COMMAND, "--log-level", "loud"], env=place.variables, capture_output=True, text=True, check=False
     )
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert "'loud': take one of debug" in ended.stderr
+    assert "'loud' is not one of debug" in ended.stderr
     place.assert_clean()

@@ -1,0 +1,68 @@
+"""Usage errors: one line that names what was typed, what was meant, and the help of the command."""
+
+from pathlib import Path
+
+import pytest
+from clikit import Capture, Files, tensile, within
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--nope", "unknown option --nope (see: tensile --help)"),
+        ("pln", "unknown command 'pln': did you mean plan? (see: tensile --help)"),
+        ("sandbox dwn", "unknown command 'dwn': did you mean down? (see: tensile sandbox --help)"),
+        ("help xyz", "unknown command 'xyz' (see: tensile --help)"),
+        ("explain deployment", "unknown command 'deployment' (see: tensile explain --help)"),
+        ("plan --ouput json", "unknown option --ouput: did you mean --output? (see: tensile plan --help)"),
+        ("validate -x", "unknown option -x (see: tensile validate --help)"),
+        ("schema topology", "unexpected 'topology': the command takes no such argument (see: tensile schema --help)"),
+        ("plan topology.yml", "unexpected 'topology.yml': did you mean -f topology.yml? (see: tensile plan --help)"),
+        ("mutate pod.json", "unexpected 'pod.json': did you mean -f pod.json? (see: tensile mutate --help)"),
+        ("plan -f a b.yaml", "unexpected 'b.yaml': the command takes no such argument (see: tensile plan --help)"),
+        ("run -", "unexpected '-': did you mean -f -? (see: tensile run --help)"),
+        ("mutate", "-f FILE is missing (see: tensile mutate --help)"),
+        ("explain pod", "NAME is missing (see: tensile explain pod --help)"),
+        ("validate -f", "-f: give a value: -f FILE (see: tensile validate --help)"),
+        ("--log-level", "--log-level: give a value: --log-level LEVEL (see: tensile --help)"),
+        ("apply --force=1", "--force takes no value (see: tensile apply --help)"),
+        ("plan -o xml", "--output: 'xml' is not one of text, json, markdown (see: tensile plan --help)"),
+        ("run --log-format xml", "--log-format: 'xml' is not one of text, json (see: tensile run --help)"),
+        ("--log-level x schema", "--log-level: 'x' is not one of debug, info, warn, error (see: tensile --help)"),
+        ("completion tcsh", "SHELL: 'tcsh' is not one of bash, zsh, fish (see: tensile completion --help)"),
+        ("sandbox up --lowers many", "--lowers: 'many' is not a whole number (see: tensile sandbox up --help)"),
+        ("simulate --replicas 0", "--replicas: 0 is too small: 1 is the least (see: tensile simulate --help)"),
+        ("run --probes 70000", "--probes: 70000 is too large: 65535 is the most (see: tensile run --help)"),
+    ],
+    ids=lambda value: value.partition(" (")[0],
+)
+def test_a_wrong_command_line_is_a_line_and_exit_code_1(line: str, said: str, capsys: Capture) -> None:
+    """On stderr; nothing is on stdout."""
+    assert within(capsys, *line.split()) == (1, "", f"{said}\n")
+
+
+def test_a_word_that_is_a_file_is_taken_for_the_topology(tmp_path: Path, capsys: Capture) -> None:
+    """Whatever its name."""
+    path = tmp_path / "topology"
+    path.touch()
+    assert f"did you mean -f {path}?" in within(capsys, "plan", str(path)).err
+
+
+def test_help_is_shown_for_a_command_line_that_is_otherwise_wrong(capsys: Capture) -> None:
+    """Somebody who asks for help has perhaps just seen the error."""
+    assert within(capsys, "plan", "topology.yaml", "--help") == within(capsys, "plan", "--help")
+
+
+def test_an_empty_name_of_a_file_is_refused(capsys: Capture) -> None:
+    """A script with an empty variable in it does not read another file than it was meant to."""
+    assert within(capsys, "validate", "-f", "").err == "-f is empty: name a topology file, or omit the option\n"
+
+
+@pytest.mark.parametrize("option", ["--drain", "--lower"])
+def test_a_lower_that_the_topology_lacks_is_told_before_any_cluster_is_asked(option: str, tmp_path: Path) -> None:
+    """With the names that there are."""
+    assert tensile("plan", "-f", Files(tmp_path).save(), option, "lower-x") == (
+        1,
+        "",
+        f"{option} lower-x: no lower cluster of the topology; there are: below\n",
+    )
