@@ -576,7 +576,9 @@ def bundle(
     file: FileOption = None,
     archive: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="The archive to create. Default: tensile-bundle-TIME.tar.gz."),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="The archive to create. Default: tensile-bundle-TIME.tar.gz."
+        ),
     ] = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
@@ -693,7 +695,9 @@ def import_installation(
     ] = None,
     output: Annotated[
         str | None,
-        typer.Option("-o", "--output", help="Write the topology to this file. Default: standard output."),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write the topology to this file. Default: standard output."
+        ),
     ] = None,
     _log_level: LogLevel = None,
     _log_format: LogFormat = None,
@@ -712,10 +716,10 @@ def import_installation(
         tensile import -f manifests.yaml -o topology.yaml
 
         # What runs in a cluster
-        kubectl -n kube-system get deployments,configmaps -o yaml | tensile import -f -
+        kubectl -n vk get deploy,configmap -o yaml | tensile import -f -
 
         # One command line
-        tensile import -- virtual-node --nodename lower-a --client-kubeconfig /etc/lower-a
+        tensile import -- virtual-node --nodename lower-a
     """
     from tensile.deploy import importing, write  # noqa: PLC0415 - see the module's docstring
 

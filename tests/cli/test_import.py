@@ -15,7 +15,7 @@ def test_the_topology_goes_to_stdout_and_the_notes_beside_it(tmp_path: Path) -> 
     assert "- name: vk-1  # decide: " in told.out
     assert told.err.startswith("virtual-node of command line:\n  --nodename=vk-1 -> lowers[0].node.name: vk-1\n")
     checked = tensile("validate", "-f", "-", stdin=told.out.encode(), cwd=tmp_path)
-    assert checked.out == "standard input: valid: topology tensile-kube with 1 lower clusters\n"
+    assert checked.out == "standard input: valid: topology tensile-kube with 1 lower cluster\n"
     (tmp_path / "start.sh").write_text(LINE)
     assert tensile("import", "-f", "start.sh", cwd=tmp_path).out == told.out
     assert tensile("import", "-f", "-", stdin=LINE.encode(), cwd=tmp_path).out == told.out
