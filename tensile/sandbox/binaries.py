@@ -23,8 +23,8 @@ from pathlib import Path
 
 from tensile.sandbox import container_runtime, go_build
 from tensile.sandbox.container_runtime import Runtime
-from tensile.sandbox.go_build import Progress
 from tensile.sandbox.layout import SandboxError
+from tensile.sandbox.progress import Progress
 from tensile.sandbox.state import Binaries, NodePrograms
 
 SOURCES = Path(__file__).parent / "controlplane"
