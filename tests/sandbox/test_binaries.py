@@ -391,3 +391,10 @@ def test_every_set_is_pinned(name: str) -> None:
     folder = binaries.SOURCES / name
     assert (folder / "go.mod").read_text().startswith(f"module tensile-kube/controlplane/{name}\n")
     assert len((folder / "go.sum").read_text().splitlines()) > 50
+
+
+@pytest.mark.parametrize("wanted", [binaries.ENDPOINT, binaries.NODE])
+def test_the_programs_of_this_package_are_built_without_kubernetes(wanted: ProgramSet) -> None:
+    """They are built even where all others are downloaded, which should take seconds and not minutes."""
+    assert wanted.released is None
+    assert "k8s.io/kubernetes " not in (binaries.SOURCES / wanted.name / "go.mod").read_text()
