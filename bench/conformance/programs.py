@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from tensile.sandbox import container_runtime
 from tensile.sandbox.binaries import VERSION_FLAGS, Finder, ProgramSet, cache_directory
-from tensile.sandbox.go_build import Progress
 from tensile.sandbox.layout import SandboxError
+from tensile.sandbox.progress import Progress
 
 VERSION = "v1.36.3"
 SOURCES = Path(__file__).parent / "sources"

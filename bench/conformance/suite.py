@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.conformance.programs import Programs
-from tensile.sandbox.go_build import Progress
 from tensile.sandbox.processes import MARK
+from tensile.sandbox.progress import Progress
 
 SIGS = ("sig-apps", "sig-cli", "sig-node", "sig-storage")
 REPORT = "report.json"

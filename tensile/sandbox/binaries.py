@@ -1,9 +1,10 @@
-"""Finds the binaries of a sandbox, or builds them once.
+"""Finds the binaries of a sandbox, or downloads or builds them once.
 
 They come in sets: the control plane, kwok, and the kubelet endpoint; for a real node also the kubelet and the program
 that runs it. A location counts only if it has a whole set. The first hit wins: $KUBEBUILDER_ASSETS, $PATH, the user's
-cache directory. Folder names in the cache contain a hash of the sources, so that a new version of this package never
-runs the binaries of an old one.
+cache directory. What is nowhere is downloaded into the cache as its project released it. If that fails, and for the
+programs of this package, it is built there. Folder names in the cache contain a hash of the sources or addresses, so
+that a new version of this package never runs the binaries of an old one.
 
 The sources pin one release of Kubernetes. $TENSILE_KUBERNETES_VERSION names another one, which is always taken from the
 cache: what version the programs of another location have is not known.
@@ -16,15 +17,18 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tensile.sandbox import container_runtime, go_build
+from tensile.sandbox import container_runtime, go_build, releases
 from tensile.sandbox.container_runtime import Runtime
-from tensile.sandbox.go_build import Progress
+from tensile.sandbox.download import DownloadError, download, release_hosts
 from tensile.sandbox.layout import SandboxError
+from tensile.sandbox.progress import Progress, Updates
+from tensile.sandbox.releases import ReleasedFile
 from tensile.sandbox.state import Binaries, NodePrograms
 
 SOURCES = Path(__file__).parent / "controlplane"
@@ -47,15 +51,16 @@ VERSION_FLAGS = version_flags(KUBERNETES)
 
 @dataclass(frozen=True)
 class ProgramSet:
-    """Binaries that are built together.
+    """Binaries that are downloaded or built together.
 
     Attributes:
         name: the folder of the sources.
         version: the version that is built.
-        programs: the file names; if there are several, one binary serves under all of them.
+        programs: the file names; if there are several, one built binary serves under all of them.
         package: the package for `go build`.
         flags: the linker flags.
         effort: how long the build takes, for people.
+        released: returns the released files of a version for an architecture; None if the set is not released.
     """
 
     name: str
@@ -64,6 +69,7 @@ class ProgramSet:
     package: str
     flags: str
     effort: str
+    released: Callable[[str, str], tuple[ReleasedFile, ...]] | None = None
 
 
 CONTROL_PLANE = ProgramSet(
@@ -73,9 +79,10 @@ CONTROL_PLANE = ProgramSet(
     ".",
     VERSION_FLAGS,
     "about 5 minutes on 2 cores",
+    releases.control_plane,
 )
-KWOK = ProgramSet("kwok", "v0.8.0", ("kwok",), "sigs.k8s.io/kwok/cmd/kwok", "-s -w", "about a minute")
-KUBELET = ProgramSet("kubelet", KUBERNETES, ("kubelet",), ".", VERSION_FLAGS, "about a minute")
+KWOK = ProgramSet("kwok", "v0.8.0", ("kwok",), "sigs.k8s.io/kwok/cmd/kwok", "-s -w", "about a minute", releases.kwok)
+KUBELET = ProgramSet("kubelet", KUBERNETES, ("kubelet",), ".", VERSION_FLAGS, "about a minute", releases.kubelet)
 METRICS = ProgramSet(
     "metrics-server",
     "v0.9.0",
@@ -85,9 +92,9 @@ METRICS = ProgramSet(
     "about 2 minutes on 2 cores",
 )
 NODE = ProgramSet("node", "v1", ("tensile-node",), ".", "-s -w", "a few seconds")
-ENDPOINT = ProgramSet("endpoint", "v1", ("tensile-endpoint",), ".", "-s -w", "a few seconds")
+ENDPOINT = ProgramSet("endpoint", "v1", ("tensile-endpoint",), ".", "-s -w", "up to a minute on 2 cores")
 OF_KUBERNETES = (CONTROL_PLANE.name, KUBELET.name)
-"""The sets that can be built from another release of Kubernetes."""
+"""The sets that exist in other releases of Kubernetes."""
 PROGRAM_OF = {
     "apiserver": "kube-apiserver",
     "controller_manager": "kube-controller-manager",
@@ -113,7 +120,7 @@ class Finder:
     sources: Path = SOURCES
 
     def find(self, wanted: ProgramSet) -> Path:
-        """Return the folder that contains a set, and build the set if none does.
+        """Return the folder that contains a set; downloads or builds the set if none does.
 
         Raises:
             SandboxError: it could not be built.
@@ -142,39 +149,54 @@ class Finder:
                 go_build.clear(cache)
 
     def _cached(self, wanted: ProgramSet) -> Path:
-        """Return a set's folder in the cache, and build it if it is missing.
+        """Return a set's folder in the cache; downloads or builds the set if it is missing.
 
-        Concurrent callers wait for the one that builds it.
+        Concurrent callers wait for the one that does it.
         """
         cache = cache_directory(self.environ)
-        folder = cache / cache_name(wanted, self.sources)
-        if folder.is_dir():
-            return folder
+        built, downloaded = (cache / name for name in cache_names(wanted, self.sources))
         try:
+            if found := _first_folder(built, downloaded):
+                return found
             cache.mkdir(parents=True, exist_ok=True)
             with _locked(cache / "lock"):
-                if not folder.is_dir():
-                    self._build(wanted, cache, folder)
+                return _first_folder(built, downloaded) or self._made(wanted, built, downloaded)
         except OSError as error:
             where = error.filename or cache
             raise SandboxError(f"{where}: {error.strerror}; $XDG_CACHE_HOME chooses another cache") from error
+
+    def _made(self, wanted: ProgramSet, built: Path, downloaded: Path) -> Path:
+        """Download a set, or build it if that fails, and return its folder."""
+        begun = time.monotonic()
+        folder = downloaded if self._download(wanted, downloaded) else self._build(wanted, built)
+        self.progress(f"done in {time.monotonic() - begun:.0f} s")
         return folder
 
-    def _build(self, wanted: ProgramSet, cache: Path, folder: Path) -> None:
-        """Build in a temporary folder and rename it, so that an existing folder is always complete."""
-        self.progress(f"building {wanted.name} {wanted.version} (once, {wanted.effort}) into {folder}")
-        new = cache / "new"
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir()
+    def _download(self, wanted: ProgramSet, folder: Path) -> bool:
+        """Download a set, and return whether all of it came and runs on this machine."""
+        files = released_files(wanted)
+        hosts = release_hosts(self.environ)
+        if not files or hosts is None:
+            return False
+        self.progress(f"downloading {wanted.name} {wanted.version} (once) into {folder}")
         try:
-            self._compile(wanted, cache, new / wanted.programs[0])
-        except BaseException:
-            shutil.rmtree(new, ignore_errors=True)
-            raise
+            with _new_folder(folder) as new, Updates(self.progress) as updates:
+                download(files, new, hosts, updates)
+                _check(new, wanted)
+        except DownloadError as error:
+            self.progress(f"{error}: {wanted.name} is built instead")
+            return False
+        return True
+
+    def _build(self, wanted: ProgramSet, folder: Path) -> Path:
+        """Build a set, and return its folder."""
+        self.progress(f"building {wanted.name} {wanted.version} (once, {wanted.effort}) into {folder}")
         program, *links = wanted.programs
-        for link in links:
-            (new / link).symlink_to(program)
-        new.rename(folder)
+        with _new_folder(folder) as new:
+            self._compile(wanted, folder.parent, new / program)
+            for link in links:
+                (new / link).symlink_to(program)
+        return folder
 
     def _compile(self, wanted: ProgramSet, cache: Path, program: Path) -> None:
         go = go_build.find_go(cache, self.progress, self.environ.get("PATH", ""), self.extra)
@@ -188,7 +210,7 @@ class Finder:
 
 
 def find_or_build(progress: Progress, extra: Mapping[str, str] | None = None, version: str = "") -> Binaries:
-    """Return all binaries; builds missing ones, and reports that to `progress`.
+    """Return all binaries; downloads or builds missing ones, and reports that to `progress`.
 
     Args:
         progress: called with lines for a person.
@@ -208,7 +230,7 @@ def find_or_build(progress: Progress, extra: Mapping[str, str] | None = None, ve
 
 
 def find_or_build_node(progress: Progress, extra: Mapping[str, str] | None = None, version: str = "") -> NodePrograms:
-    """Return the binaries of a real node; builds or fetches missing ones, and reports that to `progress`.
+    """Return the binaries of a real node; downloads or builds missing ones, and reports that to `progress`.
 
     `version` is as in `find_or_build`.
 
@@ -243,8 +265,8 @@ def of_version(wanted: ProgramSet, environ: Mapping[str, str]) -> ProgramSet:
 
 
 def is_cached(wanted: ProgramSet, environ: Mapping[str, str]) -> bool:
-    """Report whether a set was built before, into the cache."""
-    return (cache_directory(environ) / cache_name(wanted)).is_dir()
+    """Report whether a set is in the cache."""
+    return any((cache_directory(environ) / name).is_dir() for name in cache_names(wanted))
 
 
 def existing(wanted: ProgramSet, environ: Mapping[str, str]) -> Path | None:
@@ -257,7 +279,7 @@ def existing(wanted: ProgramSet, environ: Mapping[str, str]) -> Path | None:
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
-    """Return the directory of built binaries: tensile-kube in $XDG_CACHE_HOME, else in ~/.cache."""
+    """Return the directory of downloaded and built binaries: tensile-kube in $XDG_CACHE_HOME, else in ~/.cache."""
     base = Path(environ.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else _home() / ".cache") / "tensile-kube"
 
@@ -270,8 +292,20 @@ def _home() -> Path:
         raise SandboxError("this user has no home: set $XDG_CACHE_HOME to where built programs are kept") from None
 
 
+def cache_names(wanted: ProgramSet, sources: Path = SOURCES) -> tuple[str, str]:
+    """Return the names of a set's folders: if it is built, and if it is downloaded."""
+    digest = hashlib.sha256(repr(released_files(wanted)).encode()).hexdigest()
+    return cache_name(wanted, sources), f"{wanted.name}-{wanted.version}-released-{digest[:HASH_LENGTH]}"
+
+
+def released_files(wanted: ProgramSet) -> tuple[ReleasedFile, ...]:
+    """Return the released files of a set for this machine, nothing if there are none."""
+    architecture = releases.ARCHITECTURES.get(platform.machine())
+    return wanted.released(wanted.version, architecture) if wanted.released and architecture else ()
+
+
 def cache_name(wanted: ProgramSet, sources: Path = SOURCES) -> str:
-    """Return the name of a set's folder; it depends on every byte of the sources and on the machine's architecture."""
+    """Return the name of a built set's folder; it depends on each byte of the sources and on the architecture."""
     recipe = (wanted.programs, wanted.package, wanted.flags, platform.machine())
     digest = hashlib.sha256(repr(recipe).encode())
     for path in sorted((sources / wanted.name).iterdir()):
@@ -289,6 +323,32 @@ def runs(program: Path) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
+
+
+def _check(folder: Path, wanted: ProgramSet) -> None:
+    """Raise DownloadError if a program of a downloaded set does not run: not every machine has its C library."""
+    for program in wanted.programs:
+        if not runs(folder / program):
+            raise DownloadError(f"the released {program} {wanted.version} does not run on this machine")
+
+
+def _first_folder(*folders: Path) -> Path | None:
+    """Return the first of the folders that exists."""
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder, which gets its name at the end, so that an existing folder is always complete."""
+    new = folder.with_name("new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    try:
+        yield new
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    new.rename(folder)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from tensile.errors import INTERRUPTED
 from tensile.sandbox import binaries, start, stop
 from tensile.sandbox.layout import SandboxError, cluster_names
 from tensile.sandbox.processes import running
+from tensile.sandbox.progress import progress_to
 from tensile.sandbox.real_node import IMAGE
 from tensile.sandbox.state import Options, State, load
 
@@ -27,9 +28,9 @@ DEFAULT_DIRECTORY = Path(".tensile-sandbox")
 
 
 def prepare() -> int:
-    """Find or build the binaries, and start nothing, and return 0, or 1 if they cannot be built."""
+    """Find, download or build the binaries, start nothing, and return 0, or 1 if they cannot be built."""
     try:
-        found = binaries.find_or_build(_say)
+        found = binaries.find_or_build(progress_to(sys.stderr))
     except (SandboxError, OSError) as error:
         return _failed(error)
     _tell("\n".join(sorted(msgspec.structs.asdict(found).values())))
@@ -71,7 +72,7 @@ def up(
     begun = time.monotonic()
     try:
         with _interruptible():
-            started = start.bring_up(directory, msgspec.structs.replace(Options(), **asked), _say)
+            started = start.bring_up(directory, msgspec.structs.replace(Options(), **asked), progress_to(sys.stderr))
     except (SandboxError, OSError) as error:
         return _failed(error)
     except KeyboardInterrupt:

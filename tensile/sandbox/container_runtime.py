@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from tensile.sandbox.go_build import Progress
 from tensile.sandbox.layout import SandboxError
+from tensile.sandbox.progress import Progress
 
 PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "runc", "busybox")
 PLUGINS = ("bridge", "host-local", "loopback")

@@ -19,11 +19,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from tensile.sandbox.layout import SandboxError
+from tensile.sandbox.progress import Progress, Updates
 
 LONGEST = 200
 """The maximum length in characters of the line that explains a failure."""
@@ -33,10 +35,9 @@ WORK = "go-work"
 """The folder of the cache in which the installed Go keeps modules and compiled packages during builds."""
 _KUBERNETES = "k8s.io/kubernetes"
 OLDEST = (1, 21)
-SAY_EVERY = 20.0
 LAST_LINES = 15
+NEWLINE = b"\n"
 NOTHING: Mapping[str, str] = MappingProxyType({})
-Progress = Callable[[str], None]
 
 
 class _Obstacle(NamedTuple):
@@ -111,7 +112,9 @@ def build(
     progress: Progress,
     extra: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Run `go build` in the source folder; reports progress every 20 s.
+    """Run `go build` in the source folder, and report how many packages are done.
+
+    The packages are listed first, which also fetches their modules: it takes seconds, and gives the reports a total.
 
     Args:
         go: the path of `go`, and the arguments of its `build`.
@@ -124,17 +127,50 @@ def build(
         SandboxError: the build failed; the message has the reason, or the last lines of output.
     """
     program, *arguments = go
-    command = [program, "build", "-v", "-trimpath", "-o", str(output), *arguments]
     variables = {**os.environ, **extra, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-mod=readonly -buildvcs=false"}
-    log = output.with_suffix(".log")
-    with log.open("wb") as sink:
-        process = subprocess.Popen(command, cwd=source, env=variables, stdout=sink, stderr=sink)
-        code = _watched(process, log, progress)
-    if code != 0:
-        why = of_go(log.read_text(errors="replace"))
-        failed = f"{' '.join(command)} failed in {source}:\n{tail(log)}"
-        raise SandboxError(f"{source.name} cannot be built: {why}" if why else failed)
-    log.unlink()
+    listing = output.with_suffix(".packages")
+    with Updates(progress) as updates:
+        run = _GoRun(source, variables, output.with_suffix(".log"), updates)
+        run.run([program, "list", "-deps", *arguments], lambda done: f"{done} modules fetched", listing)
+        total = f"{listing.read_bytes().count(NEWLINE):,}"
+        listing.unlink()
+        command = [program, "build", "-v", "-trimpath", "-o", str(output), *arguments]
+        run.run(command, lambda done: f"{done:,} of at most {total} packages compiled")
+
+
+@dataclass(frozen=True)
+class _GoRun:
+    """Runs `go` in a source folder, with a log of its error output, and reports the number of lines of the log."""
+
+    source: Path
+    variables: Mapping[str, str]
+    log: Path
+    updates: Updates
+
+    def run(self, command: Sequence[str], report: Callable[[int], str], output: Path | None = None) -> None:
+        """Run a command; raises SandboxError with the reason, or the last lines of the log, if it fails."""
+        with self.log.open("wb") as sink, (output or self.log).open("ab") as results:
+            process = subprocess.Popen(command, cwd=self.source, env=self.variables, stdout=results, stderr=sink)
+            code = self._watched(process, report)
+        if code != 0:
+            why = of_go(self.log.read_text(errors="replace"))
+            failed = f"{' '.join(command)} failed in {self.source}:\n{tail(self.log)}"
+            raise SandboxError(f"{self.source.name} cannot be built: {why}" if why else failed)
+        self.log.unlink()
+
+    def _watched(self, process: subprocess.Popen[bytes], report: Callable[[int], str]) -> int:
+        """Wait for the end of a process, report how far it is, and return the exit code."""
+        begun = time.monotonic()
+        try:
+            while True:
+                try:
+                    return process.wait(timeout=self.updates.interval)
+                except subprocess.TimeoutExpired:
+                    done = self.log.read_bytes().count(NEWLINE)
+                    self.updates.show(f"building {self.source.name}  {report(done)}, {time.monotonic() - begun:.0f} s")
+        finally:
+            process.kill()
+            process.wait()
 
 
 @contextmanager
@@ -154,19 +190,21 @@ def ported(go: str, source: Path, version: str, extra: Mapping[str, str] = NOTHI
         SandboxError: that release cannot be fetched.
     """
     command = [go, "mod", "download", "-json", f"{_KUBERNETES}@{version}"]
-    with tempfile.TemporaryDirectory(prefix="tensile-go-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tensile-go-") as scratch:
         variables = {**os.environ, **extra, "GOWORK": "off", "GOFLAGS": ""}
-        done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=scratch, env=variables, capture_output=True, text=True, check=False)
         found = json.loads(done.stdout) if done.stdout.startswith("{") else {}
         if "Dir" not in found:
             said = str(found.get("Error") or done.stderr)
             raise SandboxError(f"Kubernetes {version} cannot be fetched: {of_go(said) or said.strip()[:LONGEST]}")
+        folder = Path(scratch) / source.name  # the name is in the messages of the build
+        folder.mkdir()
         for path in source.glob("*.go"):
-            shutil.copyfile(path, Path(folder) / path.name)
+            shutil.copyfile(path, folder / path.name)
         name = re.findall(r"^module (\S+)$", (source / "go.mod").read_text(), re.MULTILINE)[0]
-        (Path(folder) / "go.mod").write_text(requiring(Path(found["GoMod"]).read_text(), name, version))
-        shutil.copyfile(Path(found["Dir"]) / "go.sum", Path(folder) / "go.sum")
-        yield Path(folder)
+        (folder / "go.mod").write_text(requiring(Path(found["GoMod"]).read_text(), name, version))
+        shutil.copyfile(Path(found["Dir"]) / "go.sum", folder / "go.sum")
+        yield folder
 
 
 def requiring(text: str, name: str, version: str) -> str:
@@ -200,21 +238,6 @@ def clear(cache: Path) -> None:
 def tail(log: Path) -> str:
     """Return the last lines of a file."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
-
-
-def _watched(process: subprocess.Popen[bytes], log: Path, progress: Progress) -> int:
-    """Wait for the end of a build, report progress, and return the exit code."""
-    begun = time.monotonic()
-    try:
-        while True:
-            try:
-                return process.wait(timeout=SAY_EVERY)
-            except subprocess.TimeoutExpired:
-                lines = log.read_bytes().count(b"\n")
-                progress(f"  {lines} packages fetched or compiled, {time.monotonic() - begun:.0f} s")
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _installed_go(cache: Path, progress: Progress, extra: Mapping[str, str]) -> str:

@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 
 from tensile.sandbox import container_runtime, stop
 from tensile.sandbox.layout import LOOPBACK, Layout, SandboxError
+from tensile.sandbox.releases import ARCHITECTURES
 from tensile.sandbox.state import NodePrograms
 
 IMAGE = "busybox:latest"
 PAUSE = "tensile-pause:1"
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 IMAGES: dict[str, dict[str, Any]] = {
     IMAGE: {"Cmd": ["sh"]},
     PAUSE: {"Entrypoint": ["/bin/busybox", "tail", "-f", "/dev/null"]},

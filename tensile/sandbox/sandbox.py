@@ -17,8 +17,8 @@ from typing import Self
 import msgspec
 
 from tensile.sandbox import apiserver, processes, state
-from tensile.sandbox.go_build import Progress
 from tensile.sandbox.layout import UPPER, Ports, SandboxError
+from tensile.sandbox.progress import Progress
 from tensile.sandbox.start import bring_up, start_process
 from tensile.sandbox.state import Options, Process, SandboxCluster, State
 from tensile.sandbox.stop import CleanupGuard

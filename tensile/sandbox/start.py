@@ -15,8 +15,8 @@ import tenacity
 
 from tensile.sandbox import apiserver, binaries, credentials, flags, processes, real_node
 from tensile.sandbox.apiserver import Api
-from tensile.sandbox.go_build import Progress
 from tensile.sandbox.layout import LOOPBACK, MAX_LOWERS, Layout, Ports, PortTakenError, SandboxError, cluster_names
+from tensile.sandbox.progress import Progress
 from tensile.sandbox.state import FILE, DirectoryLock, Options, SandboxCluster, State, claimed, load, save
 from tensile.sandbox.stop import CleanupGuard, begin, end_processes, remove_entries, tear_down, unless_done
 

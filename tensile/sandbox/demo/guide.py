@@ -29,6 +29,7 @@ from tensile.sandbox.demo.script import (
     WORKLOAD_FILE,
     edited,
 )
+from tensile.sandbox.progress import Progress, progress_to
 from tensile.sandbox.sandbox import Sandbox
 from tensile.text import takes_colour
 
@@ -88,7 +89,7 @@ def _visit(screen: DemoScreen, directory: Path, wishes: DemoOptions) -> None:
     """Start everything, run the tour, and end everything in order."""
     with ExitStack() as ending:
         screen.words("Starting an upper cluster and two lowers: real control planes, as processes of this machine.")
-        sandbox = Sandbox.start(directory, progress=_progress)
+        sandbox = Sandbox.start(directory, progress=_progress())
         ending.callback(sandbox.stop)
         _write_files(sandbox)
         variables = _variables(sandbox)
@@ -167,7 +168,7 @@ def _stay(screen: DemoScreen, sandbox: Sandbox, engine: DemoEngine) -> None:
 def _end_in_peace() -> None:
     """Ignore further interrupts, and print that the demo ends."""
     ignore()
-    _progress("ending the engine and the clusters")
+    _progress()("ending the engine and the clusters")
 
 
 def _show_log(screen: DemoScreen, engine: DemoEngine) -> None:
@@ -175,7 +176,6 @@ def _show_log(screen: DemoScreen, engine: DemoEngine) -> None:
     screen.words(engine.log.read_text(errors="replace").rstrip())
 
 
-def _progress(line: str) -> None:
-    """Print progress, on a terminal only."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"{line}\n")
+def _progress() -> Progress:
+    """Return the progress that prints on a terminal only."""
+    return progress_to(sys.stderr) if sys.stderr.isatty() else lambda _line: None

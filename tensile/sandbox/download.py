@@ -1,0 +1,337 @@
+"""Downloads released programs, and verifies each by its SHA-256 before it gets its name.
+
+Whether the hosts answer is tried first, for at most 3 s, so that a machine without network begins to build at once.
+Then all checksums are fetched, so that a missing file is noticed before hundreds of megabytes are transferred.
+
+Every failure is a DownloadError, on which the caller builds the program. An error while writing to the disk is not:
+a build would fail too. Messages have only the address of the release, since hosts redirect to addresses with tokens.
+"""
+
+import hashlib
+import http.client
+import os
+import shutil
+import socket
+import ssl
+import tarfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, BinaryIO, NoReturn
+from urllib.parse import urljoin, urlsplit
+
+from tensile.sandbox.layout import SandboxError
+from tensile.sandbox.progress import Updates
+from tensile.sandbox.releases import ReleasedFile, mirror, mirrored, published_digest
+
+CHUNK = 1 << 18
+MEGABYTE = 1_000_000
+CHECKSUMS_SIZE = 1 << 16
+"""The maximum size in bytes of a file of checksums."""
+PARTIAL = ".part"
+"""The end of the name of a file that is not verified yet."""
+AGENT = "tensile-sandbox"
+
+
+class DownloadError(SandboxError):
+    """A released file cannot be downloaded; the message names it and the reason."""
+
+
+@dataclass(frozen=True)
+class DownloadLimits:
+    """Limits of downloads, in seconds and bytes.
+
+    Attributes:
+        answer: until every host, or the proxy, must have accepted a connection.
+        idle: how long a transfer may stand still.
+        whole: how long all files of a set may take; a build is faster then.
+        size: the size of a file, also of one in an archive.
+    """
+
+    answer: float = 3.0
+    idle: float = 15.0
+    whole: float = 600.0
+    size: int = 512 * MEGABYTE
+
+
+@dataclass(frozen=True)
+class ReleaseHosts:
+    """Where released files are, and how they are fetched.
+
+    Attributes:
+        address: the mirror, "" for the projects' own hosts.
+        proxy: the proxy for https, "" for none.
+        limits: the limits.
+        trust: the certificate authorities, None for the machine's.
+        clock: the time in seconds.
+    """
+
+    address: str = ""
+    proxy: str = ""
+    limits: DownloadLimits = field(default_factory=DownloadLimits)
+    trust: ssl.SSLContext | None = None
+    clock: Callable[[], float] = time.monotonic
+
+
+def release_hosts(environ: Mapping[str, str]) -> ReleaseHosts | None:
+    """Return where the environment says that released files are, None if nothing may be downloaded.
+
+    Raises:
+        SandboxError: it says something else.
+    """
+    address = mirror(environ)
+    if address is None:
+        return None
+    return ReleaseHosts(address, environ.get("https_proxy") or environ.get("HTTPS_PROXY", ""))
+
+
+def download(files: Sequence[ReleasedFile], folder: Path, hosts: ReleaseHosts, updates: Updates) -> None:
+    """Download programs into a folder. Each file there is verified and executable, except after an error.
+
+    Args:
+        files: the files of the programs.
+        folder: an existing folder.
+        hosts: where the files are.
+        updates: gets reports.
+
+    Raises:
+        DownloadError: a file cannot be downloaded, or has another checksum; no partial file of it is left.
+        OSError: it cannot be written.
+    """
+    _await_answers({mirrored(file.url, hosts.address) for file in files}, hosts)
+    transfer = _Transfer(hosts, hosts.clock() + hosts.limits.whole)
+    wanted = [(file, transfer.digest(file)) for file in files]
+    for file, digest in wanted:
+        with _partial(folder / file.name) as partial:
+            transfer.save(file, digest, partial, updates)
+            if not file.member:
+                _publish(partial, folder / file.program)
+                continue
+            with _partial(folder / file.program) as unpacked:
+                _unpack(partial, file, unpacked, hosts.limits.size)
+                _publish(unpacked, folder / file.program)
+
+
+class _Transfer:
+    """The requests for one set of programs, which end together at a deadline."""
+
+    def __init__(self, hosts: ReleaseHosts, deadline: float) -> None:
+        self._hosts = hosts
+        self._deadline = deadline
+        self._opener = _opener(hosts)
+
+    def digest(self, file: ReleasedFile) -> str:
+        """Return the SHA-256 that a file must have."""
+        if file.digest:
+            return file.digest
+        url = mirrored(file.checksums, self._hosts.address)
+        text = b"".join(chunk for chunk, _ in self._chunks(url, CHECKSUMS_SIZE))
+        digest = published_digest(text.decode(errors="replace"), file.name)
+        if not digest:
+            raise DownloadError(f"{url}: it has no sha256 of {file.name}")
+        return digest
+
+    def save(self, file: ReleasedFile, digest: str, path: Path, updates: Updates) -> None:
+        """Write a file to a path; raises DownloadError if it does not have that SHA-256."""
+        url = mirrored(file.url, self._hosts.address)
+        hashed = hashlib.sha256()
+        size, begun = 0, self._hosts.clock()
+        with path.open("xb") as sink:
+            for chunk, total in self._chunks(url, self._hosts.limits.size):
+                sink.write(chunk)
+                hashed.update(chunk)
+                size += len(chunk)
+                how_far = amount(size, total, self._hosts.clock() - begun)
+                updates.show(f"downloading {file.program} {file.version}  {how_far}")
+            _sync(sink)
+        if (found := hashed.hexdigest()) != digest:
+            origin = mirrored(file.checksums, self._hosts.address) if file.checksums else "tensile"
+            raise DownloadError(
+                f"{url}: wrong checksum, the file was deleted: expected sha256 {digest} (by {origin}), got {found}"
+            )
+
+    def _chunks(self, url: str, most: int) -> Iterator[tuple[bytes, int]]:
+        """Yield the parts of a file, each with the size of the whole file, 0 if that is not known."""
+        limits = self._hosts.limits
+        size = 0
+        with _explained(url, limits.idle), self._opener.open(_request(url), timeout=limits.idle) as response:
+            total = int(response.headers.get("Content-Length") or 0)
+            if total > most:
+                raise DownloadError(f"{url}: {total} bytes, more than the {most} bytes that are allowed")
+            while chunk := response.read1(CHUNK):
+                size += len(chunk)
+                if size > most:
+                    raise DownloadError(f"{url}: more than the {most} bytes that are allowed")
+                if self._hosts.clock() > self._deadline:
+                    raise DownloadError(f"{url}: too slow, not all files arrived within {limits.whole:g} s")
+                yield chunk, total
+        if size < total:
+            raise DownloadError(f"{url}: the connection ended after {size} of {total} bytes")
+
+
+def amount(size: int, total: int, seconds: float) -> str:
+    """Return how much of a file has arrived after some seconds, and how long the rest takes at that rate.
+
+    Args:
+        size: the bytes that have arrived.
+        total: the bytes of the whole file, 0 if not known.
+        seconds: the time since the first byte was asked for.
+    """
+    if total <= 0:
+        return f"{size / MEGABYTE:.0f} MB"
+    text = f"{size / MEGABYTE:.0f} of {total / MEGABYTE:.0f} MB"
+    if size <= 0 or seconds <= 0:
+        return text
+    return f"{text}, {(total - size) / (size / seconds):.0f} s left"
+
+
+class _OnlySecure(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to https only."""
+
+    def http_error_302(  # the library's signature
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage
+    ) -> Any:
+        """Return the response of the next address; raises DownloadError if that is not https."""
+        target = urlsplit(urljoin(req.full_url, headers.get("Location", "")))
+        if target.scheme != "https" or "@" in target.netloc:
+            fp.close()
+            url = req.full_url.partition("?")[0]
+            raise DownloadError(f"{url}: refused a redirect to {target.scheme}, not https")
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
+def _opener(hosts: ReleaseHosts) -> urllib.request.OpenerDirector:
+    """Return what sends requests; it knows http and https only, and neither cookies nor passwords of hosts."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler({"https": hosts.proxy} if hosts.proxy else {}),
+        urllib.request.UnknownHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(context=hosts.trust or ssl.create_default_context()),
+        urllib.request.HTTPDefaultErrorHandler(),
+        _OnlySecure(),
+        urllib.request.HTTPErrorProcessor(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _request(url: str) -> urllib.request.Request:
+    return urllib.request.Request(url, headers={"User-Agent": AGENT})  # noqa: S310  # releases.mirror checks the scheme
+
+
+@contextmanager
+def _explained(url: str, idle: float) -> Iterator[None]:
+    """Turn the errors of a request for a file into a DownloadError."""
+    try:
+        yield
+    except DownloadError:
+        raise
+    except urllib.error.HTTPError as error:
+        error.close()
+        _give_up(url, f"{error.code} {error.reason}", error)
+    except (TimeoutError, urllib.error.URLError) as error:
+        reason = getattr(error, "reason", error)
+        slow = isinstance(reason, TimeoutError)
+        _give_up(url, f"no data for {idle:g} s" if slow else _words(reason), error)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        _give_up(url, _words(error) or type(error).__name__, error)
+
+
+def _give_up(url: str, why: str, error: Exception) -> NoReturn:
+    raise DownloadError(f"{url}: {' '.join(why.split())}") from error
+
+
+def _words(error: object) -> str:
+    """Return the words of an error, for one of the system without its number."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def _await_answers(urls: Iterable[str], hosts: ReleaseHosts) -> None:
+    """Raise DownloadError if a host, or the proxy, does not accept a connection in time.
+
+    The threads are left behind if they are late: nothing else ends the resolution of a name early.
+    """
+    outcomes: dict[tuple[str, int], str] = {}
+    limit = hosts.limits.answer
+
+    def call(peer: tuple[str, int]) -> None:
+        try:
+            socket.create_connection(peer, timeout=limit).close()
+        except (OSError, ValueError) as error:
+            outcomes[peer] = f"no answer within {limit:g} s" if isinstance(error, TimeoutError) else _words(error)
+        else:
+            outcomes[peer] = ""
+
+    peers = sorted({_peer(url, hosts.proxy) for url in urls})
+    calls = [threading.Thread(target=call, args=(peer,), daemon=True) for peer in peers]
+    for one in calls:
+        one.start()
+    end = time.monotonic() + limit
+    for one in calls:
+        one.join(max(0.0, end - time.monotonic()))
+    for peer in peers:
+        why = outcomes.get(peer, f"no answer within {limit:g} s")
+        if why:
+            raise DownloadError(f"{peer[0]}: {why}")
+
+
+def _peer(url: str, proxy: str) -> tuple[str, int]:
+    """Return the host and port that a request for a file connects to.
+
+    Raises:
+        DownloadError: the proxy is no address.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    default = 443 if parts.scheme == "https" else 80
+    if not proxy or parts.scheme != "https" or urllib.request.proxy_bypass(host):
+        return host, parts.port or default
+    through = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    try:
+        port = through.port or default
+    except ValueError:
+        raise DownloadError("$HTTPS_PROXY is no address") from None  # the words of the error may be a password's
+    return through.hostname or "", port
+
+
+@contextmanager
+def _partial(path: Path) -> Iterator[Path]:
+    """Yield the temporary name of a file, and delete the file at the end if it still has it."""
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _publish(partial: Path, program: Path) -> None:
+    """Make a verified file executable, and give it its name."""
+    partial.chmod(0o755)
+    partial.rename(program)
+
+
+def _unpack(archive: Path, file: ReleasedFile, target: Path, most: int) -> None:
+    """Write the program in a verified archive to a file."""
+    try:
+        with tarfile.open(archive, "r:gz") as packed, target.open("xb") as sink:
+            entry = packed.getmember(file.member)
+            content = packed.extractfile(entry)
+            if content is None or entry.size > most:
+                raise DownloadError(f"{file.name}: {file.member} is no file of at most {most} bytes")
+            shutil.copyfileobj(content, sink)
+            _sync(sink)
+    except (tarfile.TarError, KeyError, EOFError) as error:
+        raise DownloadError(f"{file.name}: it does not contain {file.member}") from error
+
+
+def _sync(sink: BinaryIO) -> None:
+    sink.flush()
+    os.fsync(sink.fileno())

@@ -1,0 +1,146 @@
+"""A server on loopback that plays the hosts of releases, for tests of downloads."""
+
+import hashlib
+import io
+import socket
+import ssl
+import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tensile.sandbox.releases import ReleasedFile
+
+PROGRAM = b"#!/bin/sh\nexit 0\n"
+SHORTER = 10
+"""How many bytes a cut answer lacks."""
+
+
+class ReleaseServer:
+    """What the server has and how it behaves.
+
+    Attributes:
+        bodies: the files by path.
+        redirects: where a path is instead.
+        cut: paths whose answer ends early.
+        silent: paths whose answer stands still after the first bytes.
+        unsized: paths whose answer does not say its size.
+        asked: the paths that were asked for, in order; of a proxy's CONNECT the target.
+        headers: the names and values of headers of all requests, in lower case.
+    """
+
+    def __init__(self) -> None:
+        self.bodies: dict[str, bytes] = {}
+        self.redirects: dict[str, str] = {}
+        self.cut: set[str] = set()
+        self.silent: set[str] = set()
+        self.unsized: set[str] = set()
+        self.asked: list[str] = []
+        self.headers: list[tuple[str, str]] = []
+        self.address = ""
+        self.port = 0
+        self.ended = threading.Event()
+
+    def add(self, url: str, body: bytes) -> None:
+        """Put a file where a mirror has it."""
+        self.bodies["/" + url.removeprefix("https://")] = body
+
+    def publish(self, file: ReleasedFile, body: bytes = PROGRAM, said: str = "") -> None:
+        """Put a file and its checksums; `said` is a digest to say instead of the right one."""
+        self.add(file.url, body)
+        digest = said or hashlib.sha256(body).hexdigest()
+        name = file.checksums.rpartition("/")[2]
+        if file.checksums:
+            self.add(file.checksums, (digest if name.endswith(".sha256") else f"{digest}  {file.name}\n").encode())
+
+
+@contextmanager
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[ReleaseServer]:
+    """Yield a server that runs until the end of the block."""
+    releases = ReleaseServer()
+    server = _Server(("127.0.0.1", 0), _Handler)
+    server.releases = releases
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    releases.port = server.server_address[1]
+    releases.address = f"{'https' if tls else 'http'}://127.0.0.1:{releases.port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield releases
+    finally:
+        releases.ended.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def free_port() -> int:
+    """Return a port on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def archive(member: str, body: bytes = PROGRAM) -> bytes:
+    """Return a tar.gz with one file."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w:gz") as tar:
+        entry = tarfile.TarInfo(member)
+        entry.size = len(body)
+        tar.addfile(entry, io.BytesIO(body))
+    return sink.getvalue()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers as its server's releases say."""
+
+    server: "_Server"
+
+    def do_GET(self) -> None:
+        """Answer with a file, a redirect, or that there is none."""
+        releases = self._noted()
+        if target := releases.redirects.get(self.path):
+            self.send_response(302)
+            self.send_header("Location", target)
+            self.end_headers()
+        elif self.path in releases.bodies:
+            self._answer(releases, releases.bodies[self.path])
+        else:
+            self.send_error(404)
+
+    def do_CONNECT(self) -> None:
+        """Refuse to be a proxy."""
+        self._noted()
+        self.send_error(403)
+
+    def _noted(self) -> ReleaseServer:
+        releases = self.server.releases
+        releases.asked.append(self.path)
+        releases.headers += [(name.lower(), value) for name, value in self.headers.items()]
+        return releases
+
+    def _answer(self, releases: ReleaseServer, body: bytes) -> None:
+        self.send_response(200)
+        if self.path not in releases.unsized:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.path in releases.silent:
+            self.wfile.write(body[:SHORTER])
+            self.wfile.flush()
+            releases.ended.wait(60)
+        else:
+            self.wfile.write(body[:-SHORTER] if self.path in releases.cut else body)
+
+    def log_message(self, *_: object) -> None:
+        """Write no log."""
+
+
+class _Server(ThreadingHTTPServer):
+    """A server with its releases; connections that a client ends early are no news."""
+
+    releases: ReleaseServer
+
+    def handle_error(self, *_: object) -> None:
+        """Print nothing."""

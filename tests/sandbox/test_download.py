@@ -1,0 +1,400 @@
+"""Released programs come whole and verified, or not at all."""
+
+import hashlib
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+from papers import Papers
+from releasekit import PROGRAM, ReleaseServer, archive, free_port, serving
+
+from tensile.sandbox import binaries, download, releases
+from tensile.sandbox.binaries import Finder, ProgramSet
+from tensile.sandbox.download import DownloadError, DownloadLimits, ReleaseHosts
+from tensile.sandbox.layout import SandboxError
+from tensile.sandbox.progress import Updates
+from tensile.sandbox.releases import ReleasedFile
+
+ONE = ReleasedFile("one", "v1", "https://host.example/v1/one", "https://host.example/v1/one.sha256")
+PACKED = ReleasedFile(
+    "two", "v2", "https://other.example/v2/two.tar.gz", "https://other.example/v2/SHA256SUMS", member="two-v2/two"
+)
+PATH = "/host.example/v1/one"
+OTHER = "0" * 64
+
+
+@pytest.fixture
+def server() -> Iterator[ReleaseServer]:
+    """A server that has both files."""
+    with serving() as one:
+        one.publish(ONE)
+        one.publish(PACKED, archive(PACKED.member))
+        yield one
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An empty folder for programs."""
+    (tmp_path / "programs").mkdir()
+    return tmp_path / "programs"
+
+
+def fetch(server: ReleaseServer, folder: Path, *files: ReleasedFile, **limits: float) -> None:
+    """Download files from a server, one by default."""
+    hosts = ReleaseHosts(server.address, limits=replace(DownloadLimits(), **limits))
+    download.download(files or (ONE,), folder, hosts, Updates(print))
+
+
+def refused(server: ReleaseServer, folder: Path, *files: ReleasedFile, **limits: float) -> str:
+    """Return why a download failed; nothing of it is left."""
+    with pytest.raises(DownloadError) as error:
+        fetch(server, folder, *files, **limits)
+    assert list(folder.iterdir()) == []
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_program_comes_executable_under_its_name(server: ReleaseServer, folder: Path) -> None:
+    """Nothing else is left in the folder, and the checksum was asked for first."""
+    fetch(server, folder)
+    (path,) = folder.iterdir()
+    assert path.name == "one"
+    assert path.read_bytes() == PROGRAM
+    assert os.access(path, os.X_OK)
+    assert server.asked == [f"{PATH}.sha256", PATH]
+
+
+def test_a_program_comes_out_of_its_archive(server: ReleaseServer, folder: Path) -> None:
+    """The archive is verified by the line of its name among others, and does not stay."""
+    sums = "/other.example/v2/SHA256SUMS"
+    server.bodies[sums] = f"{OTHER}  two-windows.zip\n".encode() + server.bodies[sums]
+    fetch(server, folder, ONE, PACKED)
+    assert sorted(path.name for path in folder.iterdir()) == ["one", "two"]
+    assert (folder / "two").read_bytes() == PROGRAM
+    assert os.access(folder / "two", os.X_OK)
+
+
+def test_a_wrong_checksum_names_the_file_and_both_digests(server: ReleaseServer, folder: Path) -> None:
+    """The file is never used."""
+    server.publish(ONE, said=OTHER)
+    found = hashlib.sha256(PROGRAM).hexdigest()
+    said = refused(server, folder)
+    assert said.startswith(f"{server.address}{PATH}: wrong checksum, the file was deleted: ")
+    assert f"expected sha256 {OTHER} (by {server.address}{PATH}.sha256), got {found}" in said
+
+
+def test_a_known_checksum_is_not_asked_for(server: ReleaseServer, folder: Path) -> None:
+    """A file whose checksum this package has is compared with that one."""
+    known = replace(ONE, checksums="", digest=OTHER)
+    assert f"expected sha256 {OTHER} (by tensile)" in refused(server, folder, known)
+    assert server.asked == [PATH]
+
+
+@pytest.mark.parametrize("text", ["", "<html>sign in</html>", "abc", f"{OTHER}  another"])
+def test_checksums_without_the_file_are_refused(server: ReleaseServer, folder: Path, text: str) -> None:
+    """A page of a proxy is no checksum; the file itself is not asked for."""
+    server.bodies[f"{PATH}.sha256"] = text.encode()
+    assert refused(server, folder) == f"{server.address}{PATH}.sha256: it has no sha256 of one"
+    assert PATH not in server.asked
+
+
+def test_a_cut_file_is_refused(server: ReleaseServer, folder: Path) -> None:
+    """The message says how much came."""
+    server.cut.add(PATH)
+    size = len(PROGRAM)
+    assert refused(server, folder) == f"{server.address}{PATH}: the connection ended after {size - 10} of {size} bytes"
+
+
+def test_a_cut_file_without_a_size_is_refused(server: ReleaseServer, folder: Path) -> None:
+    """Its checksum is wrong then."""
+    server.cut.add(PATH)
+    server.unsized.add(PATH)
+    assert "wrong checksum" in refused(server, folder)
+
+
+def test_a_transfer_that_stands_still_ends(server: ReleaseServer, folder: Path) -> None:
+    """After the idle time, and what came before it is not kept."""
+    server.silent.add(PATH)
+    known = replace(ONE, checksums="", digest=OTHER)  # one request only, so that a slow machine gives the same answer
+    assert refused(server, folder, known, idle=0.2) == f"{server.address}{PATH}: no data for 0.2 s"
+
+
+def test_a_transfer_that_takes_too_long_ends(server: ReleaseServer, folder: Path) -> None:
+    """All files of a set have one deadline, by the clock."""
+    ticks = count(0, 400)
+    hosts = ReleaseHosts(server.address, clock=lambda: float(next(ticks)))
+    with pytest.raises(DownloadError, match="too slow, not all files arrived within 600 s"):
+        download.download((ONE,), folder, hosts, Updates(print))
+    assert list(folder.iterdir()) == []
+
+
+def test_a_missing_file_is_told(server: ReleaseServer, folder: Path) -> None:
+    """With its address, before anything is transferred if it is the checksum that is missing."""
+    del server.bodies["/other.example/v2/SHA256SUMS"]
+    assert refused(server, folder, ONE, PACKED).startswith(f"{server.address}/other.example/v2/SHA256SUMS: 404 ")
+    assert PATH not in server.asked
+    del server.bodies[PATH]
+    assert refused(server, folder).startswith(f"{server.address}{PATH}: 404 ")
+
+
+def test_a_host_that_refuses_is_told(folder: Path) -> None:
+    """Nothing listens there."""
+    hosts = ReleaseHosts(f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(DownloadError, match=r"^127\.0\.0\.1: Connection refused$"):
+        download.download((ONE,), folder, hosts, Updates(print))
+
+
+def test_a_host_that_never_answers_is_given_up(folder: Path) -> None:
+    """A full backlog drops connections, as a firewall does."""
+    with socket.socket() as listener, socket.socket() as first:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        first.connect(listener.getsockname())
+        hosts = ReleaseHosts(
+            f"http://127.0.0.1:{listener.getsockname()[1]}", limits=replace(DownloadLimits(), answer=0.2)
+        )
+        with pytest.raises(DownloadError, match=r"^127\.0\.0\.1: no answer within 0\.2 s$"):
+            download.download((ONE,), folder, hosts, Updates(print))
+
+
+@pytest.mark.parametrize("target", ["http://127.0.0.1:1/one?token=secret", "file:///etc/passwd", "ftp://host/one"])
+def test_a_redirect_to_anything_but_https_is_refused(server: ReleaseServer, folder: Path, target: str) -> None:
+    """Also from loopback; the target, which may have a token in it, is not shown."""
+    server.redirects[PATH] = target
+    said = refused(server, folder)
+    assert said == f"{server.address}{PATH}: refused a redirect to {target.partition(':')[0]}, not https"
+
+
+def test_a_redirect_to_https_is_followed(server: ReleaseServer, folder: Path, tmp_path: Path) -> None:
+    """As the projects' hosts redirect to their stores; its certificate is verified."""
+    papers = Papers(tmp_path)
+    with serving(papers.server_context()) as store:
+        store.bodies["/one"] = PROGRAM
+        server.redirects[PATH] = f"{store.address}/one"
+        assert "CERTIFICATE_VERIFY_FAILED" in refused(server, folder)
+        trust = ssl.create_default_context(cadata=papers.authority.pem.decode())
+        hosts = ReleaseHosts(server.address, trust=trust)
+        download.download((ONE,), folder, hosts, Updates(print))
+    assert (folder / "one").read_bytes() == PROGRAM
+
+
+def test_redirects_in_a_circle_are_refused(folder: Path, tmp_path: Path) -> None:
+    """In one line, like every other reason."""
+    papers = Papers(tmp_path)
+    known = replace(ONE, checksums="", digest=OTHER)
+    with serving(papers.server_context()) as server:
+        server.redirects[PATH] = f"{server.address}{PATH}"
+        trust = ssl.create_default_context(cadata=papers.authority.pem.decode())
+        with pytest.raises(DownloadError, match=rf"^{server.address}{PATH}: 302 .* infinite loop") as error:
+            download.download((known,), folder, ReleaseHosts(server.address, trust=trust), Updates(print))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("unsized", [True, False])
+def test_a_file_that_is_too_large_is_refused(server: ReleaseServer, folder: Path, *, unsized: bool) -> None:
+    """By the size that it says, or when it passes the limit."""
+    server.publish(ONE, b"x" * 1001)
+    if unsized:
+        server.unsized.add(PATH)
+    size = "" if unsized else "1001 bytes, "
+    said = refused(server, folder, size=1000)
+    assert said == f"{server.address}{PATH}: {size}more than the 1000 bytes that are allowed"
+
+
+def test_a_program_that_is_too_large_in_its_archive_is_refused(server: ReleaseServer, folder: Path) -> None:
+    """An archive of a kilobyte may unpack to a full disk."""
+    server.publish(PACKED, archive(PACKED.member, bytes(100_000)))
+    assert "two-v2/two is no file of at most 1000 bytes" in refused(server, folder, PACKED, size=1000)
+
+
+@pytest.mark.parametrize("body", [archive("another"), b"no archive"])
+def test_an_archive_without_the_program_is_refused(server: ReleaseServer, folder: Path, body: bytes) -> None:
+    """Although its checksum is right."""
+    server.publish(PACKED, body)
+    assert refused(server, folder, PACKED) == "two.tar.gz: it does not contain two-v2/two"
+
+
+def test_no_credentials_are_sent(server: ReleaseServer, folder: Path) -> None:
+    """Requests have no header but these."""
+    fetch(server, folder)
+    assert {name for name, _ in server.headers} == {"host", "user-agent", "accept-encoding", "connection"}
+
+
+def test_https_goes_through_the_proxy(server: ReleaseServer, folder: Path) -> None:
+    """The proxy resolves the names, and its refusal is told; it gets its own password only."""
+    hosts = ReleaseHosts("https://mirror.example", proxy=f"http://me:pass@127.0.0.1:{server.port}")
+    with pytest.raises(DownloadError, match=r"^https://mirror\.example/.*: Tunnel connection failed: 403") as error:
+        download.download((ONE,), folder, hosts, Updates(print))
+    assert server.asked == ["mirror.example:443"]
+    assert "pass" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy"])
+def test_the_proxy_is_the_users(name: str) -> None:
+    """By the variables that other programs read too."""
+    hosts = download.release_hosts({name: "http://proxy.example:3128"})
+    assert hosts is not None
+    assert hosts.proxy == "http://proxy.example:3128"
+
+
+def test_a_proxy_that_is_no_address_is_told_without_its_password(folder: Path) -> None:
+    """A password with a slash makes an address of another kind."""
+    hosts = ReleaseHosts(proxy="http://me:se/cret@proxy.example")
+    with pytest.raises(DownloadError, match=r"^\$HTTPS_PROXY is no address$"):
+        download.download((ONE,), folder, hosts, Updates(print))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://mirror.example",
+        "ftp://mirror.example",
+        "mirror.example",
+        "https://",
+        "https://me:secret@mirror.example",
+        "https://mirror.example/?key=secret",
+        "https://mirror.example:port",
+        "file:///srv",
+    ],
+)
+def test_a_mirror_that_is_not_secure_is_refused(address: str) -> None:
+    """What to give instead is said, and what was given is not."""
+    with pytest.raises(SandboxError, match=r"^\$TENSILE_RELEASES: give the https address of a mirror") as error:
+        releases.mirror({releases.VARIABLE: address})
+    assert "secret" not in str(error.value)
+
+
+def test_a_mirror_has_a_folder_for_each_host() -> None:
+    """As `wget --mirror` stores files; without a mirror it is the host itself, and `off` is nothing."""
+    address = releases.mirror({releases.VARIABLE: "https://mirror.example/k8s/"})
+    assert address == "https://mirror.example/k8s"
+    assert releases.mirrored(ONE.url, address) == "https://mirror.example/k8s/host.example/v1/one"
+    assert releases.mirror({}) == ""
+    assert releases.mirrored(ONE.url, "") == ONE.url
+    assert releases.mirror({releases.VARIABLE: "off"}) is None
+
+
+@pytest.mark.parametrize("architecture", releases.ARCHITECTURES.values())
+def test_every_released_set_is_whole(architecture: str) -> None:
+    """The files are exactly the programs of the set, each with a checksum, from the versions that would be built."""
+    for one in (binaries.CONTROL_PLANE, binaries.KWOK, binaries.KUBELET):
+        assert one.released is not None
+        files = one.released(one.version, architecture)
+        assert sorted(file.program for file in files) == sorted(one.programs)
+        assert all(bool(file.checksums) != bool(file.digest) for file in files)
+        assert all(architecture in file.url and file.version in file.url for file in files)
+    required = (binaries.SOURCES / "kubernetes" / "go.mod").read_text()
+    assert f"go.etcd.io/etcd/server/v3 {releases.ETCD}\n" in required
+
+
+def test_the_addresses_are_the_projects() -> None:
+    """A file of each kind, as its project documents it."""
+    servers = releases.control_plane("v1.36.3", "amd64")
+    by_program = {file.program: file for file in servers}
+    kubectl, etcd = by_program["kubectl"], by_program["etcd"]
+    assert kubectl.url == "https://dl.k8s.io/release/v1.36.3/bin/linux/amd64/kubectl"
+    assert kubectl.checksums == f"{kubectl.url}.sha256"
+    release = "https://github.com/etcd-io/etcd/releases/download/v3.6.8"
+    assert etcd.url == f"{release}/etcd-v3.6.8-linux-amd64.tar.gz"
+    assert etcd.checksums == f"{release}/SHA256SUMS"
+    assert etcd.member == "etcd-v3.6.8-linux-amd64/etcd"
+    (kwok,) = releases.kwok("v0.8.0", "arm64")
+    assert kwok.url == "https://github.com/kubernetes-sigs/kwok/releases/download/v0.8.0/kwok-linux-arm64"
+    assert releases.kwok("v0.9.0", "arm64") == ()
+
+
+@pytest.mark.parametrize(
+    ("size", "total", "seconds", "text"),
+    [
+        (43_000_000, 126_000_000, 6.0, "43 of 126 MB, 12 s left"),
+        (43_000_000, 0, 6.0, "43 MB"),
+        (0, 126_000_000, 6.0, "0 of 126 MB"),
+        (126_000_000, 126_000_000, 6.0, "126 of 126 MB, 0 s left"),
+        (43_000_000, 126_000_000, 0.0, "43 of 126 MB"),
+    ],
+)
+def test_how_far_a_download_is(size: int, total: int, seconds: float, text: str) -> None:
+    """What came, of how much, and how long the rest takes at this rate."""
+    assert download.amount(size, total, seconds) == text
+
+
+def pair(version: str, _architecture: str) -> tuple[ReleasedFile, ...]:
+    """Return the files of a set of two programs."""
+    return replace(ONE, version=version), PACKED
+
+
+SET = ProgramSet("pair", "v1", ("one", "two"), ".", "-s -w", "no time at all", pair)
+
+
+def finder(tmp_path: Path, address: str, said: list[str]) -> Finder:
+    """Return a finder with a mirror, an empty cache, and sources of a program."""
+    source = tmp_path / "sources" / "pair"
+    source.mkdir(parents=True, exist_ok=True)
+    (source / "go.mod").write_text("module pair\n\ngo 1.21\n")
+    (source / "main.go").write_text('package main\n\nfunc main() { println("built") }\n')
+    environ = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(tmp_path / "cache"), releases.VARIABLE: address}
+    return Finder(environ, said.append, sources=source.parent)
+
+
+def test_a_set_is_downloaded_once(server: ReleaseServer, tmp_path: Path) -> None:
+    """The second search finds it, and asks for nothing; nothing else is in the cache."""
+    said: list[str] = []
+    folder = finder(tmp_path, server.address, said).find(SET)
+    asked = len(server.asked)
+    assert finder(tmp_path, server.address, said).find(SET) == folder
+    assert len(server.asked) == asked
+    assert folder.name.startswith("pair-v1-released-")
+    assert said[0] == f"downloading pair v1 (once) into {folder}"
+    assert [line.partition(" in ")[0] for line in said[1:]] == ["done"]
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["lock", folder.name]
+
+
+@pytest.mark.parametrize("broken", ["wrong", "missing", "refused", "does not run"])
+def test_what_cannot_be_downloaded_is_built(server: ReleaseServer, tmp_path: Path, broken: str) -> None:
+    """A line says why, and nothing of the download stays."""
+    address = server.address
+    if broken == "wrong":
+        server.publish(ONE, said=OTHER)
+    elif broken == "missing":
+        del server.bodies[PATH]
+    elif broken == "refused":
+        address = f"http://127.0.0.1:{free_port()}"
+    else:
+        server.publish(ONE, b"\x7fELF but not for this machine")
+    said: list[str] = []
+    folder = finder(tmp_path, address, said).find(SET)
+    assert not folder.name.startswith("pair-v1-released-")
+    assert sorted(path.name for path in folder.iterdir()) == ["one", "two"]
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["lock", folder.name]
+    words = {
+        "wrong": "wrong checksum",
+        "missing": "404",
+        "refused": "Connection refused",
+        "does not run": "the released one v1 does not run on this machine",
+    }
+    assert words[broken] in said[1]
+    assert said[1].endswith(": pair is built instead")
+    assert said[2].startswith("building pair v1 (once, no time at all) into ")
+
+
+def test_downloads_can_be_turned_off(server: ReleaseServer, tmp_path: Path) -> None:
+    """Then a set is built, without a word of downloads."""
+    said: list[str] = []
+    folder = finder(tmp_path, "off", said).find(SET)
+    assert server.asked == []
+    assert said[0].startswith("building pair v1")
+    assert not folder.name.startswith("pair-v1-released-")
+
+
+def test_another_release_is_another_download() -> None:
+    """Its version is in the name of its folder and in the addresses."""
+    other = binaries.of_version(binaries.CONTROL_PLANE, {binaries.VERSION_VARIABLE: "v1.35.4"})
+    (_, pinned), (_, named) = (binaries.cache_names(one) for one in (binaries.CONTROL_PLANE, other))
+    assert named.startswith("kubernetes-v1.35.4-released-")
+    assert pinned.startswith("kubernetes-v1.36.3-released-")
+    assert {file.version for file in binaries.released_files(other)} == {"v1.35.4", releases.ETCD}

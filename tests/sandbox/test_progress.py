@@ -1,0 +1,71 @@
+"""How far something is, on a terminal and elsewhere."""
+
+import io
+
+from tensile.sandbox.progress import LINE_EVERY, REWRITE_EVERY, TerminalProgress, Updates, progress_to
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Report that it is one."""
+        return True
+
+
+def test_a_line_is_rewritten_and_removed() -> None:
+    """A shorter text leaves nothing of a longer one, and a line that stays begins at the margin."""
+    screen = Terminal()
+    progress = TerminalProgress(screen)
+    progress.rewrite("43 of 126 MB")
+    progress.rewrite("done")
+    progress("next")
+    assert screen.getvalue() == "\r43 of 126 MB\rdone        \r    \rnext\n"
+
+
+def test_a_text_is_cut_to_the_terminal() -> None:
+    """A wrapped line could not be rewritten."""
+    screen = Terminal()
+    TerminalProgress(screen).rewrite("x" * 5000)
+    assert 10 < len(screen.getvalue()) < 5000
+
+
+def test_reports_on_a_terminal_are_shown_twice_a_second() -> None:
+    """And the last one is removed at the end."""
+    screen, clock = Terminal(), Clock()
+    with Updates(TerminalProgress(screen), clock) as updates:
+        for step in range(4):
+            clock.now = step * REWRITE_EVERY / 2
+            updates.show(f"at {step}")
+    assert screen.getvalue() == "\rat 2\r    \r"
+
+
+def test_reports_elsewhere_are_a_line_each_20_seconds() -> None:
+    """Each stays."""
+    lines: list[str] = []
+    clock = Clock()
+    with Updates(lines.append, clock) as updates:
+        for second in range(0, 61, 5):
+            clock.now = float(second)
+            updates.show(f"after {second} s")
+    assert LINE_EVERY == 20
+    assert lines == ["after 20 s", "after 40 s", "after 60 s"]
+
+
+def test_the_stream_decides() -> None:
+    """Only a terminal gets lines that are rewritten."""
+    file, screen = io.StringIO(), Terminal()
+    progress_to(file)("to a file")
+    assert file.getvalue() == "to a file\n"
+    assert isinstance(progress_to(screen), TerminalProgress)
