@@ -91,8 +91,8 @@ def _loop(path: Path) -> None:
         ("validate", _binary, "a byte that is not UTF-8; save the file as UTF-8"),
         ("validate", _large, "larger than 1048576 bytes; no topology is"),
         ("validate", _loop, "cannot be read: Too many levels of symbolic links: mend that, or name another with -f"),
-        ("run", _missing, f"no such file: {ADVICE}"),
-        ("run", _directory, "not a file: name a topology file"),
+        ("run", _missing, "no such file: create it, or use -f with another path"),
+        ("run", _directory, "not a regular file: use the path of a topology file"),
         ("run", _large, "larger than 1048576 bytes; no topology is"),
     ],
 )
