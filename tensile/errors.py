@@ -86,7 +86,7 @@ class AlreadyExists(ClusterError):
 class Conflict(ClusterError):
     """The object changed since it was read, or another object has its name now: read it again and decide again."""
 
-    title = "changed meanwhile"
+    title = "conflict"
 
 
 class Denied(ClusterError):
@@ -98,13 +98,13 @@ class Denied(ClusterError):
 class Unauthorized(ClusterError):
     """The cluster did not accept the credential (401)."""
 
-    title = "credential not accepted"
+    title = "credential rejected"
 
 
 class Throttled(ClusterError):
     """The cluster asks to retry later (429, or 503 with Retry-After). `retry_after` is in seconds."""
 
-    title = "asked to wait"
+    title = "throttled"
 
 
 class Expired(ClusterError):

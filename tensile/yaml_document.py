@@ -330,7 +330,7 @@ class _Composer:
         """Process an alias: the anchored node itself, counted as if written out."""
         node = self.anchors.get(name)
         if node is None:
-            why = "stands inside its own anchor" if name in self.anchors else "has no anchor before it"
+            why = "is inside its own anchor" if name in self.anchors else "has no anchor before it"
             named = f"the alias *{name[:40]}" if self.what == "topology" else "an alias that"
             raise _Stop(start, f"{named} {why}; write the value out")
         self.aliases += 1
@@ -349,7 +349,7 @@ class _Composer:
         if not frame.is_mapping:
             frame.node.value.append(node)
         elif not frame.has_key:
-            self.flaw(start, "a key that is not text (a template must be rendered before)")
+            self.flaw(start, "a key that is not text (render templates first)")
             frame.has_key, frame.drop = True, True
             return
         elif not frame.drop and frame.key is not None:
@@ -358,7 +358,7 @@ class _Composer:
         frame.node.grow(node)
         frame.entries += 1
         if frame.entries > MAX_ENTRIES:
-            raise _Stop(start, f"more than {MAX_ENTRIES} entries; look whether it is the right file")
+            raise _Stop(start, f"more than {MAX_ENTRIES} entries; check that it is the right file")
         frame.key, frame.has_key, frame.drop = None, False, False
 
 
@@ -372,20 +372,20 @@ class Advice(NamedTuple):
     opened: bool = False
 
 
-_UNCLOSED = Advice("a bracket that is not closed, or a comma missing in it", opened=True)
-_QUOTES = Advice("quotes that are not closed", opened=True)
+_UNCLOSED = Advice("an unclosed bracket, or a missing comma in it", opened=True)
+_QUOTES = Advice("an unclosed quote", opened=True)
 _TABLE = (
     (
         "mapping values are not allowed",
         Advice(
-            'a ":" where no key can be; look for wrong indentation here or a missing ":" in the line '
+            'a ":" where no key is allowed; check the indentation here, or add a missing ":" in the line '
             "before, or quote the text"
         ),
     ),
     ("could not find expected ':'", Advice('a key without its ":"; write KEY: VALUE', opened=True)),
     (
         "did not find expected key",
-        Advice("indentation that fits no line above, or a bracket or quote too many"),
+        Advice("indentation that matches no previous line, or an extra bracket or quote"),
     ),
     (
         "did not find expected '-' indicator",
@@ -393,7 +393,7 @@ _TABLE = (
     ),
     (
         "block sequence entries are not allowed",
-        Advice('a "- " where no list can be; put it on a line of its own'),
+        Advice('a "- " where no list is allowed; put it on its own line'),
     ),
     ("did not find expected ',' or", _UNCLOSED),
     ("expected ',' or", _UNCLOSED),
@@ -401,7 +401,7 @@ _TABLE = (
     ("found unexpected document", _QUOTES),
     (
         "found unknown escape character",
-        Advice("an escape that double quotes do not have; use single quotes, or two backslashes"),
+        Advice("an unknown escape in double quotes; use single quotes, or two backslashes"),
     ),
     (
         "found character",
@@ -413,11 +413,11 @@ _TABLE = (
     ),
     (
         "did not find expected node content",
-        Advice("a value is missing here, or a bracket is closed that was not opened"),
+        Advice("a missing value, or a closing bracket without an opening one"),
     ),
     (
         "did not find expected <document start>",
-        Advice("something follows the document; look at the indentation of this line"),
+        Advice("content after the end of the document; check the indentation of this line"),
     ),
 )
 
@@ -439,11 +439,11 @@ def _syntax(text: str, error: Exception) -> _Stop:
     advice = advise(problem)
     noticed = _within(text, _at(getattr(error, "problem_mark", None)))
     if _text_at(text, noticed) == "\t":
-        return _Stop(noticed, "not valid YAML: a tab where indentation is meant; indent with spaces")
+        return _Stop(noticed, "not valid YAML: a tab in the indentation; indent with spaces")
     opened = getattr(error, "context_mark", None)
     if not advice.opened or opened is None:
         return _Stop(noticed, f"not valid YAML: {advice.words}")
-    return _Stop(_at(opened), f"not valid YAML: {advice.words} (noticed in line {noticed.line})")
+    return _Stop(_at(opened), f"not valid YAML: {advice.words} (detected in line {noticed.line})")
 
 
 def _within(text: str, position: Position) -> Position:
@@ -466,7 +466,7 @@ def _forbidden(text: str) -> tuple[Flaw, ...]:
     line = text.count("\n", 0, match.start())
     column = match.start() - text.rfind("\n", 0, match.start())
     words = (
-        f"the character U+{ord(match[0]):04X} cannot stand here; remove it, or write it as an escape in double quotes"
+        f"the character U+{ord(match[0]):04X} is not allowed here; remove it, or write it as an escape in double quotes"
     )
     return (Flaw(Position(line + 1, column), (), words),)
 

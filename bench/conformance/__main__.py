@@ -137,7 +137,7 @@ def main() -> int:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         why = real_node.obstacle((scratch, cache_directory(os.environ)), os.environ)
         if why:
-            print(f"{NAME}: no real node on this machine: {why}", file=sys.stderr)
+            print(f"{NAME}: this machine cannot run a real node: {why}", file=sys.stderr)
             return 1
         try:
             re.compile(wanted.focus)

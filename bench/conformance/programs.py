@@ -70,4 +70,4 @@ def _unpacked(folder: Path) -> Path:
     for part in ("bin", "usr/bin"):
         if (folder / part / SHELL).exists():
             return folder / part / SHELL
-    raise SandboxError(f"{folder} holds no {SHELL}; remove it, and it is fetched again")
+    raise SandboxError(f"{folder} holds no {SHELL}; remove it to fetch it again")

@@ -49,8 +49,8 @@ HOLD = 3.0
 GROUP = "swapped"
 FILES = "--files"
 LOAD = "bench/load"
-READ = "credential was read anew"
-AWAY_SAID, BACK_SAID = b'"cluster does not answer"', b'"cluster answers"'
+READ = "credential reloaded"
+AWAY_SAID, BACK_SAID = b'"cluster unreachable"', b'"cluster reachable"'
 VICTIM, STRANGER = "lower-a", "lower-b"
 
 
@@ -242,7 +242,7 @@ async def reason_of(trial: Trial, swap: Swap) -> list[str]:
         return not swap.reason or bool(found["reason"] == swap.reason)
 
     await until(is_told, f"the node says {swap.reason}", NOTICED_IN)
-    if swap.reason and (found["status"] != "False" or "put the address" not in found["message"]):
+    if swap.reason and (found["status"] != "False" or "correct the server" not in found["message"]):
         return [f"the node says {found}"]
     return []
 

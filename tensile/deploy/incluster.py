@@ -43,7 +43,7 @@ def _faults(topology: Topology, changes: list[_Change]) -> Iterator[TopologyFaul
     """Yield a fault for each change. A section in which nothing is left is left out too, since it cannot be empty."""
     removed = {change.path for change in changes if not change.instead}
     for change in changes:
-        instead = change.instead or f"leave {_emptied(topology, change.path, removed) or 'it'} out"
+        instead = change.instead or f"remove {_emptied(topology, change.path, removed) or 'it'}"
         yield TopologyFault(change.path, f"{change.wrong}; {instead}{change.reason}")
 
 
@@ -67,20 +67,20 @@ def _changes(topology: Topology, namespace: str) -> Iterator[_Change]:
 def _upper(topology: Topology) -> Iterator[_Change]:
     upper, identities = topology.upper, {lower.service_accounts.identity for lower in topology.lowers}
     if upper.kubeconfig is not None:
-        wrong = f"a pod has no file {upper.kubeconfig}, and uses its ServiceAccount"
+        wrong = f"a pod does not have the file {upper.kubeconfig} and uses its ServiceAccount"
         is_called = "Service" in topology.enabled or "upper" in identities
-        hint = ", or write advertiseURL there if pods in lower clusters call the upper apiserver"
+        hint = ", or set advertiseURL there if lower pods call the upper apiserver"
         yield _Change(("upper", "kubeconfig"), wrong, reason=hint if is_called and upper.advertise_url is None else "")
     if upper.context is not None:
-        yield _Change(("upper", "context"), "a pod uses its ServiceAccount, and no kubeconfig")
+        yield _Change(("upper", "context"), "a pod uses its ServiceAccount instead of a kubeconfig")
 
 
 def _kubeconfigs(topology: Topology, namespace: str) -> Iterator[_Change]:
     for place, lower in enumerate(topology.lowers):
         if lower.kubeconfig is not None:
             secret = secret_for(topology, lower, namespace)
-            reason = "" if secret.name == lower.name else f" ({lower.name} is the Secret of another lower)"
-            wrong = f"a pod has no file {lower.kubeconfig}"
+            reason = "" if secret.name == lower.name else f" (another lower uses Secret {lower.name})"
+            wrong = f"a pod does not have the file {lower.kubeconfig}"
             yield _Change(("lowers", place, "kubeconfig"), wrong, f"write {secret_field(secret)}", reason)
 
 
@@ -88,14 +88,14 @@ def _certificates(topology: Topology) -> Iterator[_Change]:
     kubelet, webhook = topology.kubelet, topology.webhook
     files = (
         (("kubelet", "tlsCertFile"), kubelet.tls_cert_file, "the upper cluster issues one for each node"),
-        (("kubelet", "tlsKeyFile"), kubelet.tls_key_file, "it goes with tlsCertFile"),
+        (("kubelet", "tlsKeyFile"), kubelet.tls_key_file, "tlsCertFile needs it"),
         (("kubelet", "clientCAFile"), kubelet.client_ca_file, "the upper cluster publishes one"),
         (("webhook", "tlsCertFile"), webhook.tls_cert_file, "the engine makes and renews one"),
-        (("webhook", "tlsKeyFile"), webhook.tls_key_file, "it goes with tlsCertFile"),
+        (("webhook", "tlsKeyFile"), webhook.tls_key_file, "tlsCertFile needs it"),
     )
     for path, file, reason in files:
         if file is not None:
-            yield _Change(path, f"a pod has no file {file}", reason=f": {reason}")
+            yield _Change(path, f"a pod does not have the file {file}", reason=f": {reason}")
 
 
 def _addresses(topology: Topology) -> Iterator[_Change]:
@@ -106,9 +106,9 @@ def _addresses(topology: Topology) -> Iterator[_Change]:
     for server, bind in servers:
         if not ip_address(bind).is_unspecified:
             instead = f"write {_everywhere(bind)}" if ":" in bind else ""
-            yield _Change((server, "bind"), f"a pod is not reached at {bind}", instead)
+            yield _Change((server, "bind"), f"other hosts cannot reach a pod at {bind}", instead)
     if topology.kubelet.node_address is not None:
-        yield _Change(("kubelet", "nodeAddress"), "the nodes have the address of the pod that leads")
+        yield _Change(("kubelet", "nodeAddress"), "the nodes have the address of the leader's pod")
     bind = topology.telemetry.bind
     if not (ip_address(bind).is_unspecified or ip_address(bind).is_loopback):
         yield _Change(("telemetry", "bind"), f"a pod does not have the address {bind}", f"write {_everywhere(bind)}")
@@ -127,8 +127,8 @@ def _webhook_service(topology: Topology, namespace: str) -> Iterator[_Change]:
         instead = f"write service: {flow({'namespace': namespace, 'name': WEBHOOK})}"
         yield _Change(("webhook", "service"), "missing, so the upper apiserver never calls the webhook", instead)
     if service is not None and service.namespace != namespace:
-        wrong = f"the Service is in {service.namespace}, and the engine would be in {namespace}"
-        instead = f"write namespace: {namespace}, or give --namespace {service.namespace}"
+        wrong = f"the Service is in {service.namespace}, but the engine runs in {namespace}"
+        instead = f"write namespace: {namespace}, or use --namespace {service.namespace}"
         yield _Change(("webhook", "service", "namespace"), wrong, instead)
     if service is not None and service.name in (METRICS, EXTENDER):
         instead = f"write name: {WEBHOOK}, or another name"
@@ -177,20 +177,20 @@ def _doubts(text: str, topology: Topology) -> Iterator[TopologyFault]:
     """Yield each setting that works in a pod, but perhaps not as intended."""
     bind = topology.telemetry.bind
     if ip_address(bind).is_loopback:
-        words = f"at {bind} nobody outside of the pod reaches the metrics; write {_everywhere(bind)} to serve them"
+        words = f"metrics at {bind} are reachable only inside the pod; write {_everywhere(bind)} to serve them"
         yield TopologyFault(("telemetry", "bind"), words)
     if topology.webhook.enabled and topology.webhook.url is not None:
-        words = f"has to lead to Service {WEBHOOK}; write service in place of it, and the upper cluster calls that"
+        words = f"must resolve to Service {WEBHOOK}; to make the upper apiserver call that Service, use webhook.service"
         yield TopologyFault(("webhook", "url"), words)
     root, _ = compose(text)
     for path in low(plain(root)) if root is not None else ():
-        anyway = ", its Service has 443 anyway" if path == ("webhook", "port") else ""
-        words = "a pod without rights listens below 1024 only where its runtime lets anybody; leave it out"
+        anyway = ": its Service listens on 443 in any case" if path == ("webhook", "port") else ""
+        words = "an unprivileged pod can listen below 1024 only if its container runtime allows it; remove it"
         yield TopologyFault(path, words + anyway)
     for place, lower in enumerate(topology.lowers):
         if others := sharing(topology, lower):
             words = (
-                f"that of {', '.join(others)} too, and the commands that make a kubeconfig replace the whole Secret; "
-                "put all of them there yourself, or write another Secret"
+                f"{', '.join(others)} uses the same Secret, and the rendered commands replace the whole Secret; "
+                "store all its kubeconfigs by hand, or use another Secret"
             )
             yield TopologyFault(("lowers", place, "kubeconfigSecret"), words)

@@ -23,8 +23,8 @@ TOKEN = f"{NAME}-token"
 MARK = "# Written by `tensile manifests`."
 """The first line of every rendered file; only a file that begins with it is overwritten."""
 _EDITS = (
-    f"{MARK[2:]} Edits are lost when it writes again: what a cluster needs beside it belongs into an overlay, a "
-    "kustomization.yaml elsewhere that has this directory among its resources."
+    f"{MARK[2:]} The next run overwrites edits: put additions into an overlay, a "
+    "kustomization.yaml in another directory that lists this one in its resources."
 )
 LOWERS = "lowers"
 TOPOLOGY = KEY
@@ -100,7 +100,9 @@ def _kustomization(resources: Iterable[str], **fields: object) -> str:
 def _lower(setup: Setup, name: str) -> Lower:
     lowers = {lower.name: lower for lower in setup.topology.lowers}
     if name not in lowers:
-        raise TensileError(f"--lower {name}: no lower cluster of the topology: there are {', '.join(lowers) or 'none'}")
+        raise TensileError(
+            f"--lower {name}: the topology has no such lower cluster (it has: {', '.join(lowers) or 'none'})"
+        )
     return lowers[name]
 
 
@@ -110,10 +112,12 @@ def of_lower(setup: Setup, lower: Lower) -> list[Piece]:
     token = setup.object("v1", "Secret", TOKEN, type="kubernetes.io/service-account-token")
     token["metadata"]["annotations"] = {"kubernetes.io/service-account.name": first["metadata"]["name"]}
     return [
-        namespace(setup.namespace, "Of the engine's account alone; no pod runs here."),
-        Piece(first, "The account as which the engine comes, and what it may do here: what it does, and nothing else."),
+        namespace(setup.namespace, "For the engine's ServiceAccount only; no pods run here."),
+        Piece(first, "The engine's ServiceAccount in this cluster, with only the permissions that it needs."),
         *(Piece(role) for role in roles),
-        Piece(token, "The cluster fills in a token for the account. It holds until this Secret is deleted."),
+        Piece(
+            token, "The cluster stores a token of the ServiceAccount here. It is valid until this Secret is deleted."
+        ),
     ]
 
 
@@ -125,14 +129,16 @@ def lower_head(setup: Setup, lower: Lower, apply: str) -> str:
     topology = setup.topology.name
     lines = [
         f"The engine's access to lower cluster {lower.name} of topology {topology}.",
-        "Apply it, and put a kubeconfig of it into a Secret of the upper; LOWER and UPPER are kubeconfigs of your own:",
+        "Apply it, and store its kubeconfig in a Secret of the upper cluster. LOWER and UPPER are your kubeconfigs:",
         *(f"  {command}" for command in _commands(setup, lower, apply)),
     ]
     if others := sharing(setup.topology, lower):
-        lines.insert(1, f"The Secret is that of {', '.join(others)} too: what is there goes when this is put there.")
+        lines.insert(
+            1, f"Lower cluster {', '.join(others)} uses the same Secret: these commands replace its whole content."
+        )
     if lower.kubeconfig is not None:
         lines[1:1] = [
-            "The topology names a file for it. For an engine that is to use the Secret, write in its place:",
+            "The topology names a kubeconfig file. For an engine in a pod, replace it by this Secret:",
             secret_field(secret_for(setup.topology, lower, setup.namespace)),
         ]
     return "\n".join(lines)
@@ -160,7 +166,7 @@ def _commands(setup: Setup, lower: Lower, apply: str) -> list[str]:
         f"name=$({view}='{{.clusters[0].cluster.tls-server-name}}')",
         f"authority=$({token} jsonpath='{{.data.ca\\.crt}}')",
         f"token=$({token} go-template='{{{{.data.token|base64decode}}}}')",
-        f': "${{server:?LOWER names none}}" "${{authority:?none in {TOKEN}}}" "${{token:?none in {TOKEN}}}"',
+        f': "${{server:?LOWER has no server}}" "${{authority:?not in {TOKEN}}}" "${{token:?not in {TOKEN}}}"',
         f"{made} <<END | {above} apply --server-side -f -",
         *_kubeconfig(lower).splitlines(),
         "END",

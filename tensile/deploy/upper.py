@@ -28,36 +28,38 @@ _HTTPS = 443
 _IP = "status.podIP"
 _HOST, _ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 _ENFORCED = "pod-security.kubernetes.io/enforce"
-_NAMESPACE = "Of the engine alone: who may make pods or read Secrets here, may all that the engine may."
-_ROLES = "The engine's account, and what it may do: what it does with this topology, and nothing else."
-_CONFIGMAP = "The topology: an edit is in force within seconds, and ConfigMap topology-status says what became of it."
-_DEPLOYMENT = (
-    "Two pods: by a Lease one of them drives, the other follows the upper cluster, serves the webhook, and takes over "
-    "within seconds. The image has to be where the nodes of the cluster find it."
+_NAMESPACE = "For the engine only: whoever can create pods or read Secrets here has all permissions of the engine."
+_ROLES = "The engine's ServiceAccount, with only the permissions that this topology needs."
+_CONFIGMAP = (
+    "The topology. The engine applies edits within seconds, and reports the result in ConfigMap topology-status."
 )
-_BUDGET = "Drains of nodes take one of the two at a time, and are not held up by one that does not run anyway."
-_QUOTA = "Some clusters let pods of this priority only into namespaces that have a quota for it."
-_METRICS = "Metrics of each pod by itself: leader_election_master_status says which one drives."
-_WEBHOOK = "The upper apiserver's way to the webhook, which both pods serve."
-_EXTENDER = "The upper scheduler's way to the extender: the pod that drives has the label, and no other."
+_DEPLOYMENT = (
+    "Two replicas with leader election: the leader reconciles, the other one serves the webhook, too, and takes over "
+    "within seconds. The nodes of the cluster must be able to pull the image."
+)
+_BUDGET = "A node drain evicts one replica at a time. A replica that is not ready does not block it."
+_QUOTA = "Some clusters admit pods of this priority class only in namespaces that have a quota for it."
+_METRICS = "Metrics of each replica: leader_election_master_status is 1 for the leader."
+_WEBHOOK = "The upper apiserver calls the webhook here. Both replicas serve it."
+_EXTENDER = "The upper scheduler calls the extender here. Only the leader's pod has the label."
 _POLICY = (
-    "Who may call: anybody, but at these ports only. Each asks callers who they are, but for metrics and probes. The "
-    "upper's apiserver and scheduler call from hosts, whose addresses are not known here. The ports of virtual nodes "
-    "have room for more lower clusters. What the pods call is left open: the lower clusters may be anywhere."
+    "Ingress from everywhere, but only to these ports. All except metrics and probes authenticate their callers. The "
+    "upper apiserver and scheduler call from hosts with unknown addresses. The port range of virtual nodes has room "
+    "for more lower clusters. Egress is not restricted, since the lower clusters may be anywhere."
 )
 _ADMISSION = (
-    "Not applied by this kustomization: the engine registers both itself and keeps them as the topology says. Apply "
-    "them to an upper cluster of Kubernetes 1.36 or later in which the engine must not do so, and write and apply them "
-    "again when names or taints of virtual nodes change, or the namespaces that are not mirrored."
+    "Not part of this kustomization: the engine registers both objects itself and keeps them up to date. Apply them "
+    "only if the engine must not do this, to an upper cluster of Kubernetes 1.36 or later. Render and apply them again "
+    "when names or taints of virtual nodes, or the excluded namespaces, change."
 )
 STORAGE_CLASS = """\
-# A storage class whose volumes are made in the lower cluster of the pod that uses them.
+# A StorageClass whose volumes are provisioned in the lower cluster of the pod that uses them.
 #
-# The upper scheduler chooses the virtual node first (WaitForFirstConsumer; with Immediate no pod would ever start),
-# then the engine has the claim made in the lower cluster behind it. By `storageClasses` of the topology each lower maps
-# the name of this class to one of its own; a lower that does not, needs a class of the same name.
+# The upper scheduler selects the virtual node first (WaitForFirstConsumer; with Immediate no pod would ever start).
+# Then the engine creates the claim in the lower cluster of this node. `storageClasses` of a lower in the topology maps
+# this class to a class of the lower cluster. Without it, the lower cluster needs a class with this name.
 #
-# With the policy Retain instead, the claim below and its data stay when the claim above is deleted.
+# With reclaimPolicy Retain, the claim in the lower cluster and its data stay when the upper claim is deleted.
 apiVersion: storage.k8s.io/v1
 kind: StorageClass
 metadata:
@@ -69,35 +71,35 @@ allowVolumeExpansion: true
 """
 
 _SCHEDULER = """\
-# Configuration of the upper cluster's kube-scheduler, so that it asks the engine where in the lower clusters a pod fits
-# (extender.enabled in the topology file). Not an object of the API: a file on the scheduler's host, for its flag
-# --config. Merge `extenders` into the one that you have. docs/extender.md says how, and what it costs.
+# Configuration of the upper cluster's kube-scheduler with the engine as an extender, which checks whether a pod fits
+# into the lower clusters (extender.enabled in the topology). Not an API object: a file on the scheduler's host for its
+# flag --config. Merge `extenders` into the existing file. docs/extender.md describes how, and the costs.
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 clientConnection:
-  kubeconfig: /etc/kubernetes/scheduler.conf  # with --config, the flag --kubeconfig counts no more
+  kubeconfig: /etc/kubernetes/scheduler.conf  # with --config, the flag --kubeconfig is ignored
 leaderElection:
   leaderElect: true
 extenders:
 # CLUSTER-IP: kubectl -n {namespace} get service {service} -o jsonpath={{.spec.clusterIP}}
-# As an address, since a scheduler on its host's network does not ask the cluster's DNS; one of IPv6 in brackets.
+# An IP address, since a scheduler on the host network does not use the cluster's DNS. Write IPv6 in brackets.
 - urlPrefix: https://CLUSTER-IP:{port}
   filterVerb: filter
   prioritizeVerb: prioritize
-  preemptVerb: preempt  # who has to go for a pod of higher priority, so that a real node has room
-  weight: 5  # 1 is as much as one of the scheduler's own scores; 5 outweighs how full virtual nodes look
+  preemptVerb: preempt  # selects the pods to preempt, so that a real node gets room
+  weight: 5  # a scheduler plugin has weight 1 by default; 5 outweighs its scores of how full virtual nodes are
   enableHTTPS: true
   tlsConfig:
-    insecure: true  # with kubelet.tlsCertFile in the topology: caFile, who signed it; it has to name the host above
-    certFile: /etc/kubernetes/pki/scheduler-extender.crt  # of the user system:kube-scheduler,
+    insecure: true  # with kubelet.tlsCertFile in the topology, use caFile instead: its CA. It must name the host above
+    certFile: /etc/kubernetes/pki/scheduler-extender.crt  # a client certificate of user system:kube-scheduler,
     keyFile: /etc/kubernetes/pki/scheduler-extender.key  # signed by the authority in kubelet.clientCAFile
-  httpTimeout: 2s  # an answer takes milliseconds, but for an engine busy with a burst; all scheduling waits for it
+  httpTimeout: 2s  # usually milliseconds, more for an engine in a burst; all scheduling waits for it
   nodeCacheCapable: true  # required: nodes are sent as names
-  ignorable: true  # without the engine pods are scheduled as if there were no extender
-  # No managedResources: every pod is asked about. No bindVerb: the scheduler binds by itself.
+  ignorable: true  # without the engine, pods are scheduled without the extender
+  # No managedResources: the extender gets every pod. No bindVerb: the scheduler binds pods itself.
 """
 
-_DISABLED = "# For later: this topology does not enable the extender, so nobody would answer.\n"
+_DISABLED = "# Do not use it yet: this topology does not enable the extender.\n"
 
 
 def of_engine(setup: Setup) -> dict[str, list[Piece]]:
@@ -144,15 +146,17 @@ def head(setup: Setup, command: str | None = None) -> str:
 
     `command` is the command that prints them; None: they are written as files, next to those for the lower clusters.
     """
-    lines = [f"The engine of topology {setup.topology.name}, in its upper cluster."]
+    lines = [f"The engine of topology {setup.topology.name} in its upper cluster."]
     if setup.topology.lowers:
-        lines.append("It needs the kubeconfigs of the lower clusters in Secrets, now or later, and waits for each:")
+        lines.append(
+            "It needs the kubeconfigs of the lower clusters in Secrets, and waits for those that do not exist yet:"
+        )
     for lower, place in secrets(setup):
         how = f"{command} --lower {lower.name}" if command else f"lowers/{lower.name}/access.yaml"
         lines.append(f"  Secret {place}: see {how}")
     if setup.topology.extender.enabled:
-        where = f"is written by `{command} --dir DIR`" if command else "is in scheduler-extender.yaml"
-        lines.append(f"The upper scheduler's configuration, no object to apply, {where}.")
+        where = f"`{command} --dir DIR` writes it" if command else "see scheduler-extender.yaml"
+        lines.append(f"The configuration of the upper scheduler is a file, not an object to apply: {where}.")
     return "\n".join(lines)
 
 
@@ -184,7 +188,7 @@ def workload(setup: Setup) -> list[Piece]:
 
 
 def _why(setup: Setup) -> str:
-    return f"{_DEPLOYMENT} Port {setup.probed} is that of the probes: nothing in the topology may have it."
+    return f"{_DEPLOYMENT} Port {setup.probed} is for the probes: do not use it in the topology."
 
 
 def _deployment(setup: Setup) -> Manifest:

@@ -54,13 +54,15 @@ def _check(wishes: RenderOptions) -> None:
     Pod Security of the engine's namespace would apply to the pods of others too.
     """
     if wishes.namespace in _TAKEN:
-        raise TensileError(f"--namespace {wishes.namespace}: not the engine's alone: name one that is, such as tensile")
+        raise TensileError(
+            f"--namespace {wishes.namespace}: other pods use it: use a namespace for the engine only, such as tensile"
+        )
     try:
         label_name(wishes.namespace)
     except ValueError as error:
         raise TensileError(f"--namespace: {error}") from None
     if wishes.image is not None and (not wishes.image or wishes.image.split() != [wishes.image]):
-        raise TensileError(f"--image {wishes.image!r}: no name of an image: write one such as {default_image()}")
+        raise TensileError(f"--image {wishes.image!r}: not an image name: write one such as {default_image()}")
 
 
 def printed(setup: Setup, lower: str | None, given: str | None, wishes: RenderOptions) -> str:
@@ -92,7 +94,7 @@ def written(setup: Setup, directory: Path, name: str) -> list[str]:
     """
     found = files(setup)
     if not _is_same(Path(name), directory / TOPOLOGY) and not setup.text.startswith(MARK):
-        found[TOPOLOGY] = comment(f"{MARK[2:]} It is made of {Path(name).name}: edit that one.") + setup.text
+        found[TOPOLOGY] = comment(f"{MARK[2:]} It is a copy of {Path(name).name}: edit that file.") + setup.text
     return write(directory, found)
 
 
@@ -135,12 +137,12 @@ def _in_the_way(path: Path, directory: Path, known: bytes | None) -> Iterator[st
     """Yield what prevents a file from being written; `known` is its present content."""
     for folder in _folders(path, directory):
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            yield f"{folder}: a link, or no directory: what is below it would be written elsewhere, or cannot be"
+            yield f"{folder}: a symbolic link, or not a directory: no file is written under it"
             return
     if path.is_symlink() or (known is None and path.exists()):
-        yield f"{path}: a link, or no file: it is not written through, and not replaced"
+        yield f"{path}: a symbolic link, or not a regular file: it is not replaced"
     elif known is not None and not _is_ours(known):
-        yield f"{path}: not written by `tensile manifests`, and not what it would write"
+        yield f"{path}: not written by `tensile manifests`, and its content differs"
 
 
 def _folders(path: Path, directory: Path) -> list[Path]:
@@ -154,7 +156,7 @@ def _is_ours(data: bytes) -> bool:
 
 def _refuse(lines: list[str]) -> None:
     if lines:
-        told = [*dict.fromkeys(lines), "nothing was written: move that away, or give another --dir"]
+        told = [*dict.fromkeys(lines), "nothing was written: move these away, or use another --dir"]
         raise TensileError("\n".join(told))
 
 
@@ -179,7 +181,7 @@ def _write(path: Path, data: bytes) -> None:
             stream.write(data)
         beside.replace(path)
     except OSError as error:
-        words = f"{path}: cannot be written: {error.strerror or error}; it is as it was. Mend that and write again"
+        words = f"{path}: cannot be written: {error.strerror or error}. The old content is kept: correct this and retry"
         raise TensileError(words) from None
     finally:
         with suppress(OSError):

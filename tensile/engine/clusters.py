@@ -169,8 +169,8 @@ class Clusters:
             node = entry.manifest()
             if annotations(node).get(LOWER_UID) != identity or not is_ours(node, world.owner):
                 continue
-            what = f"the cluster of node {entry.name}, which is in the topology no more and has pods there"
-            return AccessProblem(what, f"to go on with them, write node: {{name: {entry.name}}} for lower {name}")
+            what = f"the cluster of removed node {entry.name}, which still has pods"
+            return AccessProblem(what, f"to keep them, write node: {{name: {entry.name}}} for lower {name}")
         return None
 
     async def leave(self, name: str) -> None:

@@ -55,7 +55,7 @@ class ConfigMapText(NamedTuple):
 def document(manifest: Manifest | None, place: ConfigMapKey) -> ConfigMapText:
     """Return the topology's text in a ConfigMap (None: the ConfigMap does not exist)."""
     if manifest is None:
-        trouble = f"configmap/{place}: there is no such ConfigMap in the upper cluster: create it"
+        trouble = f"configmap/{place}: the ConfigMap does not exist in the upper cluster: create it"
         return ConfigMapText(TopologyText(), trouble=trouble)
     meta = metadata(manifest)
     known = TopologyText(version=str(meta["resourceVersion"]), uid=str(meta["uid"]))
@@ -104,6 +104,6 @@ def _no_key(manifest: Manifest, place: ConfigMapKey) -> str:
     keys = sorted({**(manifest.get("data") or {}), **(manifest.get("binaryData") or {})})
     known = ", ".join(keys[:_MOST_NAMED]) + (", ..." if len(keys) > _MOST_NAMED else "")
     return (
-        f"configmap/{place}: has no key {place.key} (there are: {known or 'none'}): "
-        "put the topology there, or name its key with --key"
+        f"configmap/{place}: has no key {place.key} (keys: {known or 'none'}): "
+        "store the topology under it, or use --key"
     )

@@ -177,7 +177,7 @@ class Engine:
                 await _follow(self.topology, self.hook, self.extender)
             self.admission.follow(self.topology)
             await self._bring_lowers()
-            jobs = (("lookout", self._keep_looking), ("admission policy", self.admission.run))
+            jobs = (("periodic check", self._keep_looking), ("admission policy", self.admission.run))
             self._tasks = [supervised(what, job) for what, job in jobs]
 
     async def stop(self) -> None:
@@ -392,7 +392,7 @@ def _say_without_alias(world: World) -> None:
     server = world.upper_server
     if "Service" in world.topology.enabled and (server is None or not form(server)):
         _log.info(
-            "no Service leads to the upper cluster: set upper.advertiseURL to where pods below reach it",
+            "lower clusters have no Service for the upper cluster: set upper.advertiseURL to an address pods reach",
             service=world.topology.services.upper_alias,
-            address=server.host if server else "inside its cluster",
+            address=server.host if server else "in-cluster",
         )

@@ -39,8 +39,8 @@ _AGAIN = 1.0
 """Seconds until what failed is tried again."""
 _WHO = "extender"
 _ADVICE = (
-    "the upper scheduler cannot verify it: set kubelet.tlsCertFile and kubelet.tlsKeyFile, and the certificate's "
-    "authority as tlsConfig.caFile of the extender in its configuration"
+    "the upper scheduler cannot verify this certificate: set kubelet.tlsCertFile and kubelet.tlsKeyFile, and set "
+    "tlsConfig.caFile of the extender in the scheduler's configuration to its CA"
 )
 _log = structlog.get_logger("tensile.extender")
 
@@ -142,7 +142,7 @@ class ExtenderServer:
         with suppress(TensileError):
             await self._serve()
         if self.pending and self.pending != self._told:
-            _log.error("the extender is not served as the topology says", why=self.pending[0])
+            _log.error("extender not served as configured", why=self.pending[0])
         self._told = self.pending
 
     async def close(self) -> None:

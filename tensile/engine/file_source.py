@@ -176,7 +176,7 @@ def _look(path: Path) -> _Look:
     """Read the path if it is a regular file; never more than the maximum size of a topology file."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            return _Look(b"", "not a file: name a topology file")
+            return _Look(b"", "not a regular file: use the path of a topology file")
         with path.open("rb") as file:
             return _Look(file.read(MAX_BYTES + 1), "")
     except FileNotFoundError:
@@ -196,5 +196,5 @@ def _cut_off(path: Path, data: bytes) -> TopologyErrors:
     """Return the error that names where the file was truncated."""
     line = data[data.rfind(b"\n") + 1 :].decode(errors="replace")
     place = Position(data.count(b"\n") + 1, len(line) + 1)
-    words = "ends in the middle of what was in force; write the file whole, with a newline at its end"
+    words = "is a truncated copy of the active topology; write the whole file, with a newline at its end"
     return TopologyErrors(str(path), (TopologyProblem(place, (), words),))

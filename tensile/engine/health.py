@@ -51,10 +51,10 @@ class ProbeServer:
     `ready` returns "" if the engine is ready, else a message with the reason.
     """
 
-    who = "the server of probes"
+    who = "the probe server"
     advice: Mapping[int, str] = {
-        errno.EADDRINUSE: "another program listens there: give --probes another port, or stop that program",
-        errno.EACCES: "only root may listen there: give --probes a port of 1024 or above",
+        errno.EADDRINUSE: "another program uses this port: stop it, or use another port for --probes",
+        errno.EACCES: "only root can listen on this port: use a port of 1024 or above for --probes",
     }
     """Advice by errno; 0 for all other errors."""
 
@@ -94,7 +94,7 @@ class ProbeServer:
 
     def _why(self, error: OSError) -> str:
         """Return what went wrong, with advice."""
-        other = f"{error.strerror or error}: {self.advice.get(0, 'give --probes another port')}"
+        other = f"{error.strerror or error}: {self.advice.get(0, 'use another port for --probes')}"
         return self.advice.get(error.errno or 0, other)
 
     def _readyz(self) -> web.Response:
@@ -110,11 +110,9 @@ class TelemetryServer(ProbeServer):
 
     who = "telemetry"
     advice: Mapping[int, str] = {
-        errno.EADDRINUSE: (
-            "another program listens there: set telemetry.port in the topology file, or stop that program"
-        ),
+        errno.EADDRINUSE: "another program uses this port: stop it, or set telemetry.port in the topology file",
         errno.EADDRNOTAVAIL: "this machine has no such address: set telemetry.bind in the topology file",
-        errno.EACCES: "only root may listen there: set telemetry.port in the topology file to 1024 or above",
+        errno.EACCES: "only root can listen on this port: set telemetry.port in the topology file to 1024 or above",
         0: "set telemetry.bind or telemetry.port",
     }
 
@@ -226,7 +224,7 @@ class _Listening(web.Server):
         if answer is None and stream is None:
             return web.Response(status=HTTPStatus.NOT_FOUND, text="not found\n")
         if request.method not in _READ:
-            return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED, text="it can only be read\n")
+            return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED, text="only GET and HEAD are allowed\n")
         if request.path in _FOR_BROWSERS and not _is_local(request):
             return web.Response(status=HTTPStatus.FORBIDDEN, text=_NOT_LOCAL)
         if stream is not None and request.method == "GET":
@@ -276,7 +274,7 @@ class _Sparing:
 
 
 def _failed(error: OSError) -> None:
-    _log.warning("cannot take a connection", why=str(error))
+    _log.warning("cannot accept a connection", why=str(error))
 
 
 def _healthz() -> web.Response:

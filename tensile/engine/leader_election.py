@@ -156,8 +156,8 @@ async def warn_of_leader(upper: Cluster, ref: Ref, now: datetime) -> None:
     except (ClusterError, TimeoutError):
         return
     if leader:
-        words = "another engine of this topology drives too, and they undo each other's work: end one, or run with "
-        _log.warning(f"{words}--leader-elect, to stand by", lease=str(ref), leader=leader)
+        words = "another engine leads this topology, and both undo each other's changes: stop one, or run both with "
+        _log.warning(f"{words}--leader-elect", lease=str(ref), leader=leader)
 
 
 class Election:
@@ -201,7 +201,7 @@ class Election:
             if self.leads:
                 break
             await asyncio.sleep(self._pace.look)
-        _log.info("this engine leads", lease=str(self._ref), identity=self._identity)
+        _log.info("became leader", lease=str(self._ref), identity=self._identity)
 
     async def lost(self) -> str:
         """Renew the lease as long as possible; return why it was lost. The engine must not write from then on."""
@@ -220,7 +220,7 @@ class Election:
         except NotFound:
             return
         except (ClusterError, TimeoutError) as error:
-            _log.warning("the lease could not be given back: it runs out", lease=str(self._ref), error=str(error))
+            _log.warning("lease not released, it will expire", lease=str(self._ref), error=str(error))
 
     async def _give_back(self) -> None:
         """Release the lease after reading it: a renewal that timed out may have changed it."""
@@ -236,7 +236,7 @@ class Election:
         except (Conflict, AlreadyExists):
             return False
         except TimeoutError:
-            self._say("the upper cluster does not answer", _log.warning)
+            self._say("the upper cluster does not respond", _log.warning)
         except ClusterError as error:
             self._say(str(error), _log.warning)
         return False
@@ -249,11 +249,11 @@ class Election:
             return await self._made()
         self._see(lease)
         if not is_ours(lease, self._owner()):
-            words = f"{self._ref} is not ours, and stays as it is: delete it, or give the topology another name"
+            words = f"{self._ref} belongs to another owner and is left unchanged: delete it, or rename the topology"
             self._say(words, _log.warning)
             return False
         if not self._is_mine(lease) and not is_free(lease, self._clock() - self._since, self._pace):
-            self._say(f"{holder(lease)} leads", _log.info)
+            self._say(f"{holder(lease)} is the leader", _log.info)
             return False
         self._asks = True
         self._see(await self._patched(taken(lease, self._identity, self._now(), self._pace)))
@@ -264,7 +264,7 @@ class Election:
         leader = holder(self._lease)
         self._gone = self._clock() if self._gone is None else self._gone
         if leader not in ("", self._identity) and self._clock() - self._gone < self._pace.holds:
-            self._say(f"{leader} led when the lease was deleted, and may not know yet", _log.warning)
+            self._say(f"the lease was deleted, but {leader} may still be the leader", _log.warning)
             return False
         body = new(self._ref, self._identity, self._owner(), self._now(), self._pace)
         self._asks = True
@@ -283,14 +283,14 @@ class Election:
                 async with asyncio.timeout(min(left, self._pace.answer)):
                     begun = self._clock()
                     if not await self._renewed():
-                        return f"{holder(self._lease) or 'nobody'} holds it"
+                        return f"{holder(self._lease) or 'no engine'} holds the lease"
                     self._fresh = begun
             except TimeoutError:
-                why = why or "the upper cluster does not answer"
+                why = why or "the upper cluster does not respond"
             except ClusterError as error:
                 why = str(error)
             await asyncio.sleep(max(0.0, min(self._pace.look, self._left())))
-        return f"it could not be renewed for {self._pace.gives_up:g} s: {why or 'this engine was stopped meanwhile'}"
+        return f"not renewed for {self._pace.gives_up:g} s: {why or 'this process did not run meanwhile'}"
 
     def _left(self) -> float:
         """Return the seconds until it is time to give up."""
@@ -325,7 +325,7 @@ class Election:
 
     def _say(self, why: str, tell: Callable[..., object]) -> None:
         if why != self._said:
-            tell("waiting to lead", lease=str(self._ref), why=why)
+            tell("waiting to become leader", lease=str(self._ref), why=why)
         self._said = why
 
     @staticmethod
@@ -372,7 +372,7 @@ class LeaderLabel:
     def open(self) -> None:
         """Start without the label."""
         if self._pod is not None:
-            self._task = supervised("the mark of the pod that leads", self._keep)
+            self._task = supervised("leader label", self._keep)
 
     def lead(self) -> None:
         """Add the label from now on."""
@@ -429,7 +429,7 @@ class LeaderLabel:
         except ClusterError as error:
             why, rest = str(error), _RETRY
         if why and why != self._said:
-            words = "the pod of this engine cannot be marked as the one that drives: no Service leads to it by that"
+            words = "cannot label the leader's pod: Services that select the leader do not reach it"
             _log.warning(words, pod=str(self._pod), error=why)
         self._said = why
         return rest

@@ -277,7 +277,9 @@ class LowerConnection:
             lower.spec, self._world
         ):
             in_force = mapping_note(lower.naming)
-            _log.warning("another mapping of namespaces stays in force", lower=lower.name, mapping=in_force)
+            _log.warning(
+                "namespace mapping cannot change yet, the previous one stays active", lower=lower.name, mapping=in_force
+            )
 
     def _known_identity(self) -> str:
         """Return the identity of the cluster as recorded on the Node, by this engine or an earlier one."""
@@ -294,7 +296,7 @@ class LowerConnection:
         while not opened.is_identified:
             is_empty = lower.upper_pods.synced and not lower.is_bound
             if health.wrong and not health.shared and is_empty:
-                _log.warning("another cluster takes the place of an empty one", lower=lower.name)
+                _log.warning("lower cluster without pods was replaced by another cluster", lower=lower.name)
                 opened.cluster.identity.accept_any()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK):
@@ -308,7 +310,7 @@ class LowerConnection:
             except TensileError as error:
                 if str(error) != self.lower.refusal:
                     self.lower.refusal = str(error)
-                    _log.error("lower cluster cannot be reached", lower=self.lower.name, error=str(error))
+                    _log.error("cannot connect to lower cluster", lower=self.lower.name, error=str(error))
                     self._wake(self.lower.name)
                 refused = error
             await self._worth_another_try(refused)
@@ -413,6 +415,6 @@ def _seen(lower: LowerWorld) -> tuple[object, ...]:
 
 def _beat_lost(node: str, error: ClusterError | None) -> None:
     if error is None:
-        _log.info("lease is renewed again", node=node)
+        _log.info("node lease renewed again", node=node)
     else:
-        _log.warning("lease could not be renewed", node=node, error=str(error))
+        _log.warning("node lease not renewed", node=node, error=str(error))

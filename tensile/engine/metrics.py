@@ -255,10 +255,10 @@ def missing(engine: Engine) -> str:
     alone. The log names such a permission.
     """
     if not engine.is_running:
-        return "the upper cluster has not answered yet"
+        return "the upper cluster has not responded yet"
     upper = engine.clusters.world.upper
     behind = [one.lower.name for one in engine.clusters.joined.values() if not one.lower.upper_pods.synced]
     if all(cache.synced for cache in upper.caches()) and not behind:
         return engine.hook.server.waits()
     denied = engine.clusters.fleet[UPPER].denied
-    return "the upper cluster's objects are not all listed yet" + (f": {denied}" if denied else "")
+    return "not all objects of the upper cluster are listed yet" + (f": {denied}" if denied else "")

@@ -75,7 +75,7 @@ class LoggingObserver:
         self._metrics.defect(key.rule)
         sort = key.rule, type(error), raised_at(error)
         said = {**_names(key), "exc_info": error}
-        self._seldom.tell(sort, lambda more: self._log.error("a rule failed: please report this", **said, **more))
+        self._seldom.tell(sort, lambda more: self._log.error("a rule failed (bug, please report)", **said, **more))
 
     def _warn(self, sort: Hashable, event: str, **said: Any) -> None:
         """Log a warning, rate-limited per sort; otherwise log it at level debug."""
@@ -98,8 +98,8 @@ def _names(key: Key) -> dict[str, str]:
 
 
 def _more(step: Step) -> dict[str, Any]:
-    """Return the names of the fields that a patch changes, not their values; `unasked` for an unrequested deletion."""
+    """Return the names of the fields that a patch changes, not their values; `unrequested` for such a deletion."""
     if step.verb == "patch":
         touched = fields(list(step.operations))
         return {"fields": touched[:_MOST_FIELDS] + (["..."] if len(touched) > _MOST_FIELDS else [])}
-    return {} if step.requested else {"unasked": True}
+    return {} if step.requested else {"unrequested": True}

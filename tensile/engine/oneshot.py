@@ -98,7 +98,9 @@ async def converge(clusters: Clusters, observer: Observer, *, forced: bool) -> P
             await _until_calm(loop)
         return dict(world.problems)
     except TimeoutError:
-        raise ClusterTimeout(f"the clusters did not come to rest in {_LONGEST:g} s: {loop.depth}") from None
+        raise ClusterTimeout(
+            f"the changes were not complete after {_LONGEST:g} s; keys that wait, by lower: {loop.depth}"
+        ) from None
     finally:
         await _close(loop, world)
 
@@ -167,7 +169,7 @@ def _told(progress: Progress, waiting: Callable[[], list[str]]) -> Iterator[None
     """Report, if this takes more than a second, which clusters are waited for and how long at most."""
 
     def tell() -> None:
-        progress(f"waiting for {', '.join(waiting())}, {PATIENCE:g} s at most")
+        progress(f"waiting up to {PATIENCE:g} s for {', '.join(waiting())}")
 
     timer = asyncio.get_running_loop().call_later(_LONG, tell)
     try:
@@ -219,7 +221,7 @@ def _known(clusters: Clusters, name: str) -> str:
 
 def _why(clusters: Clusters, name: str) -> str:
     """Return why a cluster was not read in time."""
-    return _known(clusters, name) or "out of reach: lists did not come in time"
+    return _known(clusters, name) or "out of reach: its lists were not complete in time"
 
 
 def _loop(world: World, clusters: Mapping[str, Cluster], observer: Observer, *, forced: bool = False) -> Loop:

@@ -45,9 +45,11 @@ ALL_KINDS = Kind("*/*", "everything", "*", namespaced=True)
 _STREAMED = ("get", "create")
 """For exec, attach and port-forward: a WebSocket is opened by a GET, and both verbs are checked."""
 _BARE = "descheduler.recreateBarePods"
-_AT_CREATION = "tolerations that pods get when they are created"
-_AT_CREATION_LOST = "the MutatingAdmissionPolicy: the engine patches the tolerations of each pod after it is bound"
-_PREEMPTED = "preemption for pods that only the real nodes behind a virtual node refuse"
+_AT_CREATION = "tolerations of pods, added at their creation"
+_AT_CREATION_LOST = (
+    "the MutatingAdmissionPolicy: instead, the engine patches the tolerations of each pod after it is bound"
+)
+_PREEMPTED = "preemption for pods that fit a virtual node, but none of its real nodes"
 _EVICTED = "evictions by descheduler and maintenance: drain"
 """Always granted: it is less than deleting pods, and a user who must drain a cluster has no time to change roles."""
 
@@ -84,9 +86,9 @@ _ABOVE = (
     Permission(LEASE, ("get", "create", "patch"), "heartbeats of virtual nodes", namespace=LEASE_NAMESPACE),
     Permission(POD, (*READ, "patch", "delete"), "pods that are bound to virtual nodes"),
     Permission(POD, ("patch",), "pods that are bound to virtual nodes", "status"),
-    Permission(NAMESPACE, READ, "namespaces of mirrored pods, and which cluster it is"),
-    Permission(CONFIG_MAP, READ, "what pods refer to, and the authority of callers of the kubelet API"),
-    Permission(SECRET, FOLLOWED, "what pods refer to"),
+    Permission(NAMESPACE, READ, "namespaces of mirrored pods, and the identity of the cluster"),
+    Permission(CONFIG_MAP, READ, "ConfigMaps that pods refer to, and the client CA of the kubelet API"),
+    Permission(SECRET, FOLLOWED, "Secrets that pods refer to"),
     Permission(EVENT, ("get", "create", "patch"), "events of pods"),
     Permission(
         NETWORK_POLICY,
@@ -94,8 +96,8 @@ _ABOVE = (
         "events on NetworkPolicies, which are not mirrored",
         lost="the events on NetworkPolicies that do not apply to mirrored pods",
     ),
-    Permission(TOKEN_REVIEW, ("create",), "who calls the kubelet API"),
-    Permission(ACCESS_REVIEW, ("create",), "who may call the kubelet API"),
+    Permission(TOKEN_REVIEW, ("create",), "authentication of callers of the kubelet API"),
+    Permission(ACCESS_REVIEW, ("create",), "authorization of callers of the kubelet API"),
 )
 _BELOW = (
     Permission(POD, (*READ, *WRITTEN), "mirrored pods"),
@@ -103,21 +105,21 @@ _BELOW = (
     Permission(POD, _STREAMED, "kubectl exec and cp", "exec"),
     Permission(POD, _STREAMED, "kubectl attach", "attach"),
     Permission(POD, _STREAMED, "kubectl port-forward", "portforward"),
-    Permission(POD, ("patch",), "changed resources of pods that run", "resize"),
+    Permission(POD, ("patch",), "in-place resize of pods", "resize"),
     Permission(POD, ("patch",), "kubectl debug", "ephemeralcontainers"),
-    Permission(NAMESPACE, (*READ, *WRITTEN), "namespaces of mirrored pods, and which cluster it is"),
-    Permission(CONFIG_MAP, (*READ, *WRITTEN), "what pods refer to"),
-    Permission(SECRET, (*READ, *WRITTEN), "what pods refer to"),
-    Permission(SERVICE_ACCOUNT, READ, "when pods can be made in a namespace"),
+    Permission(NAMESPACE, (*READ, *WRITTEN), "namespaces of mirrored pods, and the identity of the cluster"),
+    Permission(CONFIG_MAP, (*READ, *WRITTEN), "ConfigMaps that pods refer to"),
+    Permission(SECRET, (*READ, *WRITTEN), "Secrets that pods refer to"),
+    Permission(SERVICE_ACCOUNT, READ, "the default ServiceAccount of a namespace, which its pods need"),
     Permission(NODE, FOLLOWED, "capacity of the virtual node"),
     Permission(EVENT, FOLLOWED, "events of pods"),
-    Permission(NODE_METRICS, ("list",), "kubectl top", lost="kubectl top and autoscaling by use"),
-    Permission(POD_METRICS, ("list",), "kubectl top", lost="kubectl top and autoscaling by use"),
+    Permission(NODE_METRICS, ("list",), "kubectl top", lost="kubectl top, and autoscaling by resource usage"),
+    Permission(POD_METRICS, ("list",), "kubectl top", lost="kubectl top, and autoscaling by resource usage"),
     Permission(
         ALL_KINDS,
         ("list",),
-        "whether a namespace is empty before it is deleted",
-        lost="the deletion of namespaces that the engine made and nobody needs any more",
+        "check that a namespace is empty before its deletion",
+        lost="the deletion of unused namespaces that the engine created",
     ),
 )
 
@@ -138,16 +140,16 @@ def upper_rights(
         found.append(Permission(CLAIM, ("patch",), "controller PV", "status"))
     if any(lower.service_accounts.identity == "upper" for lower in topology.lowers):
         found.append(Permission(SERVICE_ACCOUNT, ("create",), "serviceAccounts.identity: upper", "token"))
-    lost = "" if topology.evicts else f"{_EVICTED}, once an edit asks for it"
+    lost = "" if topology.evicts else f"{_EVICTED}, when an edit enables them"
     found.append(Permission(POD, ("create",), _EVICTED, "eviction", lost=lost))
     if topology.descheduler.recreate_bare_pods:
         found += [Permission(POD, ("create",), _BARE), Permission(SECRET, ("get", *WRITTEN), _BARE)]
     found += _admission(topology, namespace)
     if place is not None:
         status = Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
-        found += _one(status, ("create", "patch"), "the topology's status beside its ConfigMap")
+        found += _one(status, ("create", "patch"), "the status ConfigMap of the topology")
     if takes_turns:
-        found += _one(lease_ref(topology.name), ("get", "create", "patch"), "replicas that take turns")
+        found += _one(lease_ref(topology.name), ("get", "create", "patch"), "leader election")
     return _joined(found)
 
 
@@ -168,7 +170,7 @@ def _admission(topology: Topology, namespace: str) -> Iterator[Permission]:
     webhook, secret = topology.webhook, secret_ref(topology, namespace)
     if webhook.enabled:
         yield from _one(ref_of(topology), ("get", *WRITTEN), "registration of the webhook")
-        yield Permission(CLAIM, FOLLOWED, "the webhook, which keeps pods with their volumes")
+        yield Permission(CLAIM, FOLLOWED, "the webhook, which sends pods to the clusters of their volumes")
         if secret is not None and webhook.tls_cert_file is None:
             yield from _one(secret, ("get", *WRITTEN), "CA and certificate of the webhook")
     else:
@@ -185,8 +187,8 @@ def _preempting(topology: Topology) -> Iterator[Permission]:
 
 def _taken_back(ref: Ref) -> Permission:
     """Return the permission to delete what there is from when the webhook was enabled; else it would remain."""
-    lost = "a registration or a Secret from when webhook.enabled was true; pods may wait for nobody's answer"
-    why = "webhook.enabled: false takes it back"
+    lost = "the deletion of a registration or Secret of a disabled webhook; pod creation may wait for the webhook"
+    why = "removal of the webhook after webhook.enabled was true"
     return Permission(ref.kind, ("get", "delete"), why, namespace=ref.namespace, name=ref.name, lost=lost)
 
 

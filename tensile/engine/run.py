@@ -138,7 +138,7 @@ async def _run(
 
 def _waits(standing: EngineStatus) -> str:
     """Return why the process is not ready, "" if it is."""
-    return standing.waits() if standing.topology else "there is no topology yet"
+    return standing.waits() if standing.topology else "no topology is loaded yet"
 
 
 async def _run_engine(topology: Topology, around: _RunContext) -> None:
@@ -188,7 +188,7 @@ async def _telemetry(
         other = await engine_at(where)
         if not other:
             raise
-        found = f"an engine of topology {other} runs on this machine and has telemetry's port"
+        found = f"an engine of topology {other} on this machine already uses telemetry port"
         advice = "stop it first" if other == topology.name else "set telemetry.port in one of the two topology files"
         raise PortTaken(f"{found} {where.port}: {advice}") from error
     return telemetry
@@ -247,7 +247,7 @@ def ready(topology: Topology, watching: str) -> dict[str, str]:
 
 
 async def _settled(engine: Engine) -> None:
-    await supervised("settling", partial(_settle, engine))
+    await supervised("memory optimization", partial(_settle, engine))
 
 
 async def _settle(engine: Engine) -> None:
@@ -305,7 +305,7 @@ async def _follow(around: _RunContext, engine: Engine, metrics: Metrics) -> None
 def _refused(reading: TopologyUpdate, metrics: Metrics) -> None:
     metrics.reload(accepted=False)
     for line in str(reading.error).splitlines():
-        _log.error("topology refused: the last good one stays in force", error=line)
+        _log.error("topology rejected: the last valid one stays active", error=line)
 
 
 async def _reload(topology: Topology, engine: Engine) -> None:
@@ -317,7 +317,7 @@ async def _reload(topology: Topology, engine: Engine) -> None:
 
 def _say(change: Edit) -> None:
     for words in change.refused:
-        _log.warning("not reloaded", change=words)
+        _log.warning("change needs a restart", change=words)
     for words in change.words:
         _log.info("topology changed", change=words)
 

@@ -142,7 +142,7 @@ class ConfigMapSource:
 
     def lead(self) -> None:
         """Begin to write the status; a standby leaves that to the leader."""
-        self._tasks.append(supervised("the topology's status", self._keeper.run))
+        self._tasks.append(supervised("topology status", self._keeper.run))
 
     async def close(self) -> None:
         """Stop following."""

@@ -56,7 +56,8 @@ def plan_transition(spec: Lower, topology: Topology, world: World) -> Transition
     known, holder = world.lowers.get(spec.name), _holder(spec.node.name, world)
     if known is not None:
         if holder is not None and holder is not known and not known.met and not _bar(spec, holder, wanted, world):
-            words = f"once node {known.node} is gone"  # nothing was written under this name: continue as the other
+            # nothing was written under this name: continue as the other
+            words = f"waits until node {known.node} is deleted"
             return Transition(Action.LEAVE, spec, known, (_told(spec, "node.name", known.node, spec.node.name, words),))
         return _changed(spec, known, world, _fixed(wanted, world).get(spec.name, ""))
     if holder is None:
@@ -64,7 +65,7 @@ def plan_transition(spec: Lower, topology: Topology, world: World) -> Transition
         return Transition(Action.JOIN, spec, stray)
     bar = _bar(spec, holder, wanted, world)
     if bar:
-        return Transition(Action.WAIT, spec, waits=(f"lowers[{spec.name}]: not joined: {_held(spec, holder)}{bar}",))
+        return Transition(Action.WAIT, spec, waits=(f"lowers[{spec.name}]: not connected: {_held(spec, holder)}{bar}",))
     return _changed(spec, holder, world)
 
 
@@ -78,7 +79,7 @@ def removed_lowers(topology: Topology, world: World) -> Iterator[LowerWorld]:
 def defer(found: Transition, objection: str) -> Transition:
     """Return a transition that keeps the open connection and the fields that need a new one; other fields apply."""
     before, spec = found.before, found.spec
-    assert before is not None, "there is a connection to keep"
+    assert before is not None, "only an open connection is kept"
     words = f"{objection}; the last good connection is kept"
     fields = [field for field in _OPENED_WITH if getattr(spec, field) != getattr(before.spec, field)]
     keys = ", ".join(Lower.model_fields[field].alias or field for field in fields) or "namespaces.mapping"
@@ -89,10 +90,10 @@ def defer(found: Transition, objection: str) -> Transition:
 def _bar(spec: Lower, holder: LowerWorld, wanted: LowersByName, world: World) -> str:
     """Return why a lower cannot continue as the one that has its node, "" if it can, as a mere rename."""
     if holder.name in wanted:
-        return " still"
+        return ", which still uses it"
     if spec.way != holder.spec.way:
-        return " until that is empty: a lower that is only renamed keeps its kubeconfig, context or kubeconfigSecret"
-    return ", whose name is on volumes: give it that name back" if _may_have_volumes(holder, world) else ""
+        return " until that one is empty: to only rename a lower, keep its kubeconfig, context or kubeconfigSecret"
+    return ", whose name is recorded in volumes: restore that name" if _may_have_volumes(holder, world) else ""
 
 
 def _changed(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> Transition:
@@ -105,7 +106,7 @@ def _changed(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> T
         waits.append(_told(spec, "namespaces.mapping", before, after, _taken(known)))
         is_mapped = True
     if spec.node.name != was.node.name:
-        why = fixed or f"once node {was.node.name} is gone"
+        why = fixed or f"waits until node {was.node.name} is deleted"
         waits.append(_told(spec, "node.name", was.node.name, spec.node.name, why))
         if not fixed:
             return Transition(Action.LEAVE, spec, known, tuple(waits))
@@ -164,8 +165,8 @@ def _is_mirrored(lower: LowerWorld) -> bool:
 def _taken(lower: LowerWorld) -> str:
     """Return why pods and claims cannot get other names."""
     if not lower.is_read:
-        return "not before it is known that no pods are mirrored"
-    return "not while pods are mirrored" if _is_mirrored(lower) else "not while claims have their volumes there"
+        return "waits until it is certain that no pods are mirrored"
+    return "waits until no pods are mirrored" if _is_mirrored(lower) else "waits until no claims have volumes there"
 
 
 def _may_have_volumes(lower: LowerWorld, world: World) -> bool:
@@ -176,7 +177,7 @@ def _may_have_volumes(lower: LowerWorld, world: World) -> bool:
 
 
 def _held(spec: Lower, holder: LowerWorld) -> str:
-    return f"node {spec.node.name} is that of lower {holder.name}"
+    return f"node {spec.node.name} belongs to lower {holder.name}"
 
 
 def _told(spec: Lower, field: str, before: str, after: str, why: str) -> str:

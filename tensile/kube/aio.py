@@ -96,7 +96,7 @@ __all__ = [
 ]
 
 
-NO_CONTENT = f"an answer with more than {mebibytes(HEAD)} that are no content"
+NO_CONTENT = f"a response with more than {mebibytes(HEAD)} outside of its body"
 
 
 class ResponseHeadTooLarge(aiohttp.ClientError):

@@ -339,9 +339,7 @@ class HttpCluster:
         """Return how to open a direct connection. Raises Unreachable while the cluster's identity is unproven."""
         access = self.access
         if self.identity.in_doubt:
-            message = (
-                self.credential_error or "it is being made sure which cluster answers there: try again in a moment"
-            )
+            message = self.credential_error or "the identity of the cluster is being verified: try again in a moment"
             raise Unreachable(message, cluster=self._name, doing="open a stream")
         return Endpoint(
             access.address, access.port, access.tls, access.server_name, access.prefix, dict(access.headers)
@@ -412,7 +410,7 @@ class HttpCluster:
     def _go_on(self) -> None:
         """Raise Paused while the cluster is paused because it sent too much."""
         if left := self._restraint.left(self._clock()):
-            raise ClusterPaused(f"{self._restraint.words}; it is asked again in {left:.0f} s", retry_after=left)
+            raise ClusterPaused(f"{self._restraint.words}; requests resume in {left:.0f} s", retry_after=left)
 
     async def _asked(self, request: HTTPCall, *, settled: bool) -> HTTPReply:
         """Send a request, and once more if the credential was rejected and a new one is available."""
@@ -482,11 +480,11 @@ class HttpCluster:
     def _exceeded(self, error: TooLarge) -> None:
         """Pause a cluster that sent too much, and abort its calls in progress."""
         now = self._clock()
-        words = f"{error.doing}: it sent {error.message}"
+        words = f"{error.doing}: received {error.message}"
         pause = self._restraint.note(now, words)
         self.health.exceed(now, words, self._restraint.trusted_from)
         self._transport.hang_up()
-        _log.warning("cluster sent too much and is left alone", cluster=self._name, error=words, seconds=round(pause))
+        _log.warning("response limit exceeded, requests paused", cluster=self._name, error=words, seconds=round(pause))
 
 
 def _refusal(doing: RequestInfo, reply: HTTPReply) -> ClusterError:

@@ -242,7 +242,8 @@ def _token(file: str) -> str:
     token = read_small(file, MAX_BYTES).decode("latin-1").strip()
     if not token or not is_token(token):
         raise AccessError(
-            f"{shown(file, 200)}: holds no token", f"it must be one line of at most {LONGEST_TOKEN} visible characters"
+            f"{shown(file, 200)}: contains no valid token",
+            f"it must be one line of at most {LONGEST_TOKEN} visible characters",
         )
     return token
 
@@ -337,18 +338,18 @@ def kubeconfig_in(secrets: Cache, ref: SecretRef) -> str:
     """Return the kubeconfig's text. Raises AccessError where there is none."""
     entry = secrets.get(ref.namespace, ref.name)
     if entry is None:
-        raise AccessError(f"{_origin(ref)}: there is no such Secret", "create it, or correct kubeconfigSecret")
+        raise AccessError(f"{_origin(ref)}: the Secret does not exist", "create it, or correct kubeconfigSecret")
     data = entry.manifest().get("data") or {}
     if not data.get(ref.key):
         keys = sorted(data)[:_MOST_NAMED]
         raise AccessError(
-            f"{_origin(ref)}: nothing stands under that key (there are: {', '.join(keys) or 'none'})",
-            "put the kubeconfig there, or name its key in kubeconfigSecret.key",
+            f"{_origin(ref)}: the key is missing or empty (keys: {', '.join(keys) or 'none'})",
+            "store the kubeconfig under it, or correct kubeconfigSecret.key",
         )
     try:
         return base64.b64decode(str(data[ref.key]), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
-        raise AccessError(f"{_origin(ref)}: not text in UTF-8", "put a kubeconfig there") from None
+        raise AccessError(f"{_origin(ref)}: not UTF-8 text", "store a kubeconfig under this key") from None
 
 
 def _origin(ref: SecretRef) -> str:

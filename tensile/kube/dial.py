@@ -69,7 +69,7 @@ class ServerAddress(NamedTuple):
 class NotAServerAddress(OSError):
     """A name resolves to an address that is refused. `reason` says so."""
 
-    reason = "its name leads to a link-local, multicast, unspecified or cloud metadata address"
+    reason = "its name resolves to a link-local, multicast, unspecified or cloud metadata address"
 
     def __init__(self) -> None:
         super().__init__(self.reason)
@@ -80,12 +80,12 @@ def read_server(server: str, where: str) -> ServerAddress:
     _check_form(server, where)
     found = _ADDRESS.fullmatch(server, len(_SCHEME))
     if found is None:
-        raise AccessError(f"{where}: server is no plain address", _FORM)
+        raise AccessError(f"{where}: server is not a valid address", _FORM)
     port = int(found["port"] or 443)
     if not 0 < port <= HIGHEST_PORT:
         raise AccessError(f"{where}: server has port {port}", f"give one from 1 to {HIGHEST_PORT}")
     if any(part in (".", "..") for part in found["path"].split("/")):
-        raise AccessError(f"{where}: server has a path with dots for a step", "write the path that they lead to")
+        raise AccessError(f"{where}: the path of server contains . or ..", "write the path without them")
     return ServerAddress(_host(found["six"] or "", found["name"] or "", where), port, found["path"])
 
 
@@ -93,7 +93,8 @@ def check_server_name(name: str, where: str) -> None:
     """Raise AccessError for a name that no certificate can have: neither a DNS name nor an IP address."""
     if name and not (_is_name(name) or _parsed(name)):
         raise AccessError(
-            f"{where}: tls-server-name is neither a DNS name nor an IP address", "give one of the server certificate's"
+            f"{where}: tls-server-name is neither a DNS name nor an IP address",
+            "use a name from the server's certificate",
         )
 
 
@@ -106,9 +107,9 @@ def _check_form(server: str, where: str) -> None:
     if not server.startswith(_SCHEME):
         raise AccessError(f"{where}: server is refused", f"it must begin with {_SCHEME}")
     if "@" in server:
-        raise AccessError(f"{where}: server is refused: it has a user name or password in it", _FORM)
+        raise AccessError(f"{where}: server is refused: it contains a user name or password", _FORM)
     if "%" in server:
-        raise AccessError(f"{where}: server is refused: it has an escape or an IPv6 zone (%) in it", _FORM)
+        raise AccessError(f"{where}: server is refused: it contains an escape or an IPv6 zone (%)", _FORM)
 
 
 def _host(six: str, name: str, where: str) -> str:
@@ -117,7 +118,7 @@ def _host(six: str, name: str, where: str) -> str:
     if address is not None:
         _check_reach(address, where)
     elif six or not _is_name(name):
-        raise AccessError(f"{where}: server has no host that is a DNS name or an IP address", _FORM)
+        raise AccessError(f"{where}: the host of server is neither a DNS name nor an IP address", _FORM)
     return six or name
 
 
@@ -139,8 +140,8 @@ def _check_reach(address: IPv4Address | IPv6Address, where: str) -> None:
     """Raise AccessError for cloud metadata addresses and addresses without a server."""
     if is_no_server(address):
         raise AccessError(
-            f"{where}: server is refused: a link-local, multicast, unspecified or cloud metadata address",
-            "give the address at which the cluster is reached",
+            f"{where}: server is refused: it is a link-local, multicast, unspecified or cloud metadata address",
+            "use the address of the apiserver",
         )
 
 

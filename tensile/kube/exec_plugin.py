@@ -52,11 +52,13 @@ def _moment(expiry: Any) -> float | None:
         return None
 
 
-_NO_PERSON = demanding(lambda mode: mode != "Always", "Always is refused: nobody is there to be asked", "take it out")
+_NO_PERSON = demanding(lambda mode: mode != "Always", "Always is refused: the plugin cannot prompt a user", "remove it")
 _LISTED = BeforeValidator(lambda value: () if value is None else value)
-_Path = Annotated[Text, AfterValidator(demanding(_is_absolute, "is refused", "give its absolute path"))]
-_Passed = Annotated[str, AfterValidator(demanding(lambda text: "\0" not in text, "has a zero byte", "remove it"))]
-_Called = Annotated[str, AfterValidator(demanding(_VARIABLE.fullmatch, "names no variable", "use letters, digits, _"))]
+_Path = Annotated[Text, AfterValidator(demanding(_is_absolute, "is not an absolute path", "write one"))]
+_Passed = Annotated[str, AfterValidator(demanding(lambda text: "\0" not in text, "contains a zero byte", "remove it"))]
+_Called = Annotated[
+    str, AfterValidator(demanding(_VARIABLE.fullmatch, "is not a variable name", "use letters, digits, _"))
+]
 
 _Version = Literal["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"]
 
@@ -108,7 +110,7 @@ class _Answer(KubeconfigSection, extra="ignore"):
     @model_validator(mode="after")
     def _is_asked_for(self, info: ValidationInfo) -> "_Answer":
         if self.api_version != info.context:
-            raise wrong("apiVersion is another", "run it by hand")
+            raise wrong("apiVersion is not the requested one", "run it by hand")
         return self
 
 
@@ -144,7 +146,7 @@ async def run_plugin(
         async with asyncio.timeout(seconds):
             return await _output(plugin, variables, subject)
     except TimeoutError:
-        raise AccessError(f"{subject} did not end in {seconds:g} s", "run it by hand") from None
+        raise AccessError(f"{subject} did not exit within {seconds:g} s", "run it by hand") from None
     except (OSError, ValueError) as error:
         raise AccessError(f"{subject} could not be started ({type(error).__name__})", "run it by hand") from None
 
@@ -152,7 +154,7 @@ async def run_plugin(
 def _demand_program(command: str, subject: str) -> None:
     """Raise AccessError if the program does not exist."""
     if not Path(command).is_file():
-        raise AccessError(f"{subject} is no file", "install it, or correct exec.command")
+        raise AccessError(f"{subject} is not a file", "install it, or correct exec.command")
 
 
 async def _output(plugin: ExecPlugin, variables: Mapping[str, str], subject: str) -> bytes:
@@ -188,7 +190,7 @@ async def _output(plugin: ExecPlugin, variables: Mapping[str, str], subject: str
     finally:
         pipe.close()
     if process.returncode:
-        raise AccessError(f"{subject} failed with code {process.returncode}", "run it by hand")
+        raise AccessError(f"{subject} exited with code {process.returncode}", "run it by hand")
     return output
 
 

@@ -155,7 +155,7 @@ class FileWatcher:
                 turn, tell = partial(self._turn, loop, ended), partial(self._tell, loop)
                 rounds = _Rounds(turn, tell, self._edited, self._how)
                 self._ended = ended
-                self._thread = threading.Thread(target=rounds.run, name="file notices", daemon=True)
+                self._thread = threading.Thread(target=rounds.run, name="file watch", daemon=True)
                 self._thread.start()
         self._edited.set()
 
@@ -301,7 +301,7 @@ class _Rounds:
             except (OSError, RuntimeError) as error:
                 self._look_on(watches, str(error))
             except Exception as error:  # noqa: BLE001 - after any error the engine still notices changes
-                self._look_on(watches, f"{type(error).__name__}: please report this")
+                self._look_on(watches, f"{type(error).__name__} (bug, please report)")
 
     def _round(self, watches: Sequence[FileWatch]) -> None:
         """Watch until the set of paths to watch changes. Raises OSError and RuntimeError where that is not possible."""
@@ -395,7 +395,7 @@ class _Rounds:
 
     def _go_blind(self, why: str) -> None:
         if why not in self._said:
-            _log.warning("no notice of changes, looking at the files instead", error=why)
+            _log.warning("cannot watch files for changes, polling them instead", error=why)
         self._said.add(why)
 
 

@@ -86,12 +86,12 @@ def read_regular(path: str | Path, most: int = LARGEST) -> bytes:
         _demand_regular(Path(path).stat())
         descriptor = os.open(path, _FLAGS)
     except ValueError:
-        raise UnreadableFile("no path has a zero byte", "correct it") from None
+        raise UnreadableFile("the path contains a zero byte", "correct it") from None
     with os.fdopen(descriptor, "rb") as file:
         _demand_regular(os.fstat(descriptor))
         found = file.read(most + 1) or b""
     if len(found) > most:
-        raise UnreadableFile(f"larger than {most} bytes", "look whether it is the right file")
+        raise UnreadableFile(f"larger than {most} bytes", "check that it is the right file")
     return found
 
 
@@ -181,14 +181,14 @@ def _why_dark(decisive: set[Path], heard: set[Path], mounts: Mounts) -> str:
     """Return why the system reports no changes in these directories, "" if it does."""
     for directory in sorted(decisive):
         if directory not in heard:
-            return f"{directory}: it may not be read, or its name is not UTF-8"
+            return f"{directory} cannot be read, or its name is not UTF-8"
         try:
             device = directory.stat().st_dev
         except OSError:
             continue
         kind = mounts.network.get(f"{os.major(device)}:{os.minor(device)}")
         if kind:
-            return f"{directory}: others write to a file system of type {kind}"
+            return f"{directory} is on a file system of type {kind}, which other hosts can write to"
     return ""
 
 

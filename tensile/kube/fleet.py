@@ -254,7 +254,7 @@ class OpenCluster:
             async with asyncio.timeout(patience):
                 uid = await self.cluster.identify()
         except TimeoutError:
-            return self._failed(self.cluster.identity.suspect(f"no answer in {patience:g} s"))
+            return self._failed(self.cluster.identity.suspect(f"no response within {patience:g} s"))
         except ClusterError as error:
             return self._failed(error)
         finally:
@@ -263,7 +263,7 @@ class OpenCluster:
         self._answered.set()
         self.denials.end(self, NAMESPACE)
         if self._trouble is not None:
-            _log.info("cluster answers", cluster=self.cluster.name or "upper", kube_system=uid)
+            _log.info("cluster reachable", cluster=self.cluster.name or "upper", kube_system=uid)
             self._trouble = None
             self._wake_informers()
         return None
@@ -276,7 +276,7 @@ class OpenCluster:
             for _, informer in self.informers:
                 informer.mark_stale()
         if type(error) is not type(self._trouble):
-            _log.warning("cluster does not answer", cluster=self.cluster.name or "upper", error=str(error))
+            _log.warning("cluster unreachable", cluster=self.cluster.name or "upper", error=str(error))
         self._trouble, before = error, self._trouble
         if before is None:
             self._wake_informers()
@@ -327,7 +327,7 @@ class _CredentialFiles:
         if problem:
             return
         cluster = self._cluster
-        _log.info("credential was read anew", cluster=cluster.name or "upper", file=cluster.access.origin)
+        _log.info("credential reloaded", cluster=cluster.name or "upper", file=cluster.access.origin)
         await self._changed()
 
     def _touch(self) -> None:
@@ -340,11 +340,9 @@ class _CredentialFiles:
         known, self._stale = self._stale, self._cluster.reread.stale
         name = self._cluster.name or "upper"
         if self._stale and self._stale != known:
-            _log.error(
-                "credential cannot be read anew: what was read before stays in use", cluster=name, error=self._stale
-            )
+            _log.error("credential cannot be reloaded, the previous one stays in use", cluster=name, error=self._stale)
         elif known and not self._stale:
-            _log.info("credential can be read again", cluster=name)
+            _log.info("credential can be loaded again", cluster=name)
 
     def _files(self) -> FileStates:
         """Return the files of the credential: those that were read, or those that could not be read."""
@@ -411,7 +409,7 @@ class Fleet(Mapping[str, OpenCluster]):
         and `pin` is its required identity, as in HttpCluster.
         """
         if name in self._open:
-            raise ValueError(f"cluster {name!r} is open already")
+            raise ValueError(f"cluster {name!r} is already open")
         cluster = HttpCluster(
             name,
             access,

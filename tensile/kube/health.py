@@ -27,7 +27,7 @@ from tensile.objects import Kind
 NOT_CONTACTED = "not contacted yet"
 """The error of a cluster that has not received a request yet."""
 
-ADVICE = "`tensile doctor` says which rights are missing, and how to grant them"
+ADVICE = "`tensile doctor` lists the missing permissions and how to grant them"
 REWORDED = 60.0
 """Seconds after which a new message for the same denial counts."""
 _log = structlog.get_logger("tensile.kube.health")
@@ -57,17 +57,17 @@ _IDENTIFYING = "read Namespace kube-system"
 
 def another_cluster(access: Access, uid: str, pin: str, *, is_upper: bool) -> str:
     """Return the message for a response from another cluster than the one with UID `pin`."""
-    meant = "restart" if is_upper else "take the lower out of the topology and give the new cluster a name of its own"
+    meant = "restart the engine" if is_upper else "add it as a new lower"
     return (
-        f"another cluster answers at {access.url} than before (kube-system {uid} instead of {pin}): "
-        f"nothing is done there; put the address in {access.origin} right, or, if it is meant, {meant}"
+        f"a different cluster responds at {access.url} (kube-system UID {uid}, expected {pin}): "
+        f"correct the server in {access.origin}, or, if intended, {meant}"
     )
 
 
 def same_cluster(access: Access, objection: AccessProblem) -> str:
     """Return the message for a cluster that is open already under another name."""
-    advice = objection.advice or f"put the address in {access.origin} right, or take the lower out of the topology"
-    return f"{access.url} leads to {objection.what}: nothing is done there under this name; {advice}"
+    advice = objection.advice or f"correct the server in {access.origin}, or remove the lower from the topology"
+    return f"{access.url} is {objection.what}: {advice}"
 
 
 class Health:
@@ -253,14 +253,14 @@ class Denials:
         if met is not None and met.doing == error.doing and self._clock() - self._since[who] < REWORDED:
             return
         if str(error) not in self._said() and self._may_log():
-            _log.warning("not allowed", cluster=self._cluster, kind=kind.name, error=str(error), advice=ADVICE)
+            _log.warning("permission denied", cluster=self._cluster, kind=kind.name, error=str(error), advice=ADVICE)
         self._met[who], self._since[who] = error, self._clock()
 
     def end(self, who: object, kind: Kind) -> None:
         """Record that an informer is allowed to watch a kind."""
         met = self._met.pop(who, None)
         if met is not None and str(met) not in self._said() and self._may_log():
-            _log.info("allowed again", cluster=self._cluster, kind=kind.name)
+            _log.info("permission granted again", cluster=self._cluster, kind=kind.name)
 
     def forget(self, who: object) -> None:
         """Remove an informer that has ended."""

@@ -35,7 +35,7 @@ _log = structlog.get_logger("tensile.kube.informer")
 class HistoryRewound(Expired):
     """The cluster's history went back behind what was seen: its store was restored."""
 
-    title = "history was rewound"
+    title = "resourceVersion went back"
 
 
 class Informer:
@@ -208,7 +208,7 @@ class Informer:
         """Leave an object out. Logged at a limited rate."""
         self.skipped += 1
         where = {"cluster": self._doing.cluster or "upper", "kind": self._kind.name}
-        self._seldom.tell("skipped", lambda more: _log.warning("object left out", **where, error=error.message, **more))
+        self._seldom.tell("skipped", lambda more: _log.warning("object skipped", **where, error=error.message, **more))
 
     def _have_listed(self) -> None:
         self.listed.set()
@@ -226,8 +226,13 @@ class Informer:
         """Record that the history went back to `version`, and return the error."""
         where = {"cluster": self._doing.cluster or "upper", "kind": self._kind.name}
         positions = {"now": version, "seen": self._position}
-        self._seldom.tell("rewound", lambda more: _log.warning("history was rewound", **where, **positions, **more))
-        message = f"resourceVersion {version} after {self._position}: the store was restored; everything is listed anew"
+        self._seldom.tell(
+            "rewound",
+            lambda more: _log.warning("resourceVersion went back, listing again", **where, **positions, **more),
+        )
+        message = (
+            f"it is {version} now and was {self._position}: etcd was restored from a backup; objects are listed again"
+        )
         self.rewinds += 1
         self._position = 0
         self._resumable = False
@@ -251,7 +256,9 @@ class Informer:
             if lived:
                 self._backoff.reset()
         if self._resumable and self._position == start and self._clock() - began < self._pace.settled:
-            raise Unreachable("watches end as soon as they begin", cluster=self._doing.cluster, doing=str(self._doing))
+            raise Unreachable(
+                "watches end immediately after they start", cluster=self._doing.cluster, doing=str(self._doing)
+            )
 
     def _until_audit(self) -> float | None:
         """Return the seconds until the next full comparison, across watches. None: never."""
@@ -306,7 +313,9 @@ class Informer:
             self._answered.set()
         if self._failing_since is None:
             self._failing_since = self._clock()
-        _log.debug("following failed", cluster=self._doing.cluster or "upper", kind=self._kind.name, error=str(error))
+        _log.debug(
+            "list or watch failed", cluster=self._doing.cluster or "upper", kind=self._kind.name, error=str(error)
+        )
 
     async def _rest(self, seconds: float) -> None:
         """Wait, or be woken."""
@@ -370,7 +379,7 @@ class EventWatch:
             except ClusterError as error:
                 if isinstance(error, Expired):
                     self._position = 0
-                _log.debug("hearing failed", cluster=self._doing.cluster or "upper", error=str(error))
+                _log.debug("event watch failed", cluster=self._doing.cluster or "upper", error=str(error))
                 answered = not isinstance(error, Unreachable)
                 if answered:
                     self.listening.set()
@@ -390,7 +399,9 @@ class EventWatch:
         began = self._clock()
         await self._take_all()
         if self._clock() - began < self._pace.settled:
-            raise Unreachable("watches end as soon as they begin", cluster=self._doing.cluster, doing=str(self._doing))
+            raise Unreachable(
+                "watches end immediately after they start", cluster=self._doing.cluster, doing=str(self._doing)
+            )
         self._backoff.reset()
 
     async def _take_all(self) -> None:

@@ -87,11 +87,11 @@ def _allowed(plugin: Any, info: ValidationInfo) -> Any:
 
 
 _Data = Annotated[bytes, BeforeValidator(_decoded)]
-_UNCHECKED = _refused("give certificate-authority-data instead: without it anybody can pose as the cluster")
+_UNCHECKED = _refused("give certificate-authority-data instead: without it any server can impersonate the cluster")
 _PROXY = _refused("proxies are not supported: give a server address that is reachable directly")
 _PROVIDER = _refused("Kubernetes removed auth providers in 1.26: use a token, tokenFile or client certificate")
 _BASIC = _refused("Kubernetes removed passwords in 1.19: use a token, tokenFile or client certificate")
-_IMPERSONATION = _refused("impersonation is not supported: give the credential of the account itself")
+_IMPERSONATION = _refused("impersonation is not supported: use the credential of that account")
 
 
 class _Context(KubeconfigSection, extra="ignore"):
@@ -159,7 +159,7 @@ class _Config(NamedTuple):
 def decode(data: bytes, origin: str) -> str:
     """Return a kubeconfig's bytes as text. Raises AccessError if it is too large or not UTF-8."""
     if len(data) > MAX_BYTES:
-        raise AccessError(f"{origin}: larger than 1 MiB, which no kubeconfig is", "look whether it is the right file")
+        raise AccessError(f"{origin}: larger than 1 MiB", "check that it is a kubeconfig")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -203,9 +203,9 @@ def _load(text: str, origin: str) -> _Config:
         raise AccessError(f"{origin}:{flaw.position.line}:{flaw.position.column}: {flaw.text}")
     loaded = plain(document.root) if document.root else None
     if not isinstance(loaded, dict):
-        raise AccessError(f"{origin}: no kubeconfig", "expected the keys clusters, users and contexts")
+        raise AccessError(f"{origin}: not a kubeconfig", "expected the keys clusters, users and contexts")
     if loaded.get("kind") not in (None, "Config") or loaded.get("apiVersion") not in (None, "v1"):
-        raise AccessError(f"{origin}: no kubeconfig", "expected kind Config and apiVersion v1")
+        raise AccessError(f"{origin}: not a kubeconfig", "expected kind Config and apiVersion v1")
     return _Config(origin, loaded)
 
 
@@ -221,10 +221,10 @@ def _named(
     found = [place for place, one in enumerate(entries) if isinstance(one, dict) and one.get("name") == name]
     if not found:
         raise AccessError(
-            f"{asker}: no {sort} of that name is defined (of {len(entries)})", "define it, or name another"
+            f"{asker}: no {sort} has this name ({len(entries)} are defined)", "define it, or use another name"
         )
     where = [f"{sort}s[{place}]" for place in found]
     if len(found) > 1:
-        raise AccessError(f"{config.origin}: {' and '.join(where[:2])} have one name", "remove one, or rename it")
+        raise AccessError(f"{config.origin}: {' and '.join(where[:2])} have the same name", "remove or rename one")
     place = f"{config.origin}: {where[0]}.{sort}"
     return read(section, entries[found[0]].get(sort), place, no_plugins), place

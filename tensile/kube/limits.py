@@ -196,13 +196,13 @@ class LogThrottle:
 class TooLarge(Unreachable):
     """A cluster sent more than allowed."""
 
-    title = "sent too much"
+    title = "response too large"
 
 
 class ClusterPaused(TooLarge):
     """The cluster is paused because it sent too much. `retry_after` is the rest of the pause."""
 
-    title = "is not asked for a while"
+    title = "requests are paused"
 
 
 class ResponseBudget:
@@ -219,7 +219,7 @@ class ResponseBudget:
         """
         self.held += size
         if self.held > self._most:
-            raise Unreachable(f"more than {self._most >> 20} MiB of answers are under way at one time")
+            raise Unreachable(f"more than {self._most >> 20} MiB of responses are in progress at once")
 
     def give_back(self, size: int) -> None:
         """Subtract bytes."""
@@ -271,9 +271,9 @@ class CacheLimit(NamedTuple):
         """Raise TooLarge if the tally exceeds the limits. `listing`: a list is being read."""
         more = 1 + listing / FRESH
         if tally.objects > self.objects * more:
-            raise TooLarge(f"more than {self.objects:,} objects in all")
+            raise TooLarge(f"more than {self.objects:,} objects in total")
         if tally.content > self.content * more:
-            raise TooLarge(f"objects that take more than {mebibytes(self.content)} in all")
+            raise TooLarge(f"objects of more than {mebibytes(self.content)} in total")
 
 
 def mebibytes(size: int) -> str:

@@ -240,7 +240,7 @@ def supervised(
     seldom = LogThrottle(asyncio.get_running_loop().time)
 
     def tell(error: Exception) -> None:
-        words = "a task failed and is started again: please report this"
+        words = "a task failed and was restarted (bug, please report)"
         said = {**where, "task": what, "error": described(error)}
         seldom.tell(type(error).__name__, lambda more: _log.error(words, **said, **more))
 

@@ -49,7 +49,9 @@ def path_of(doing: RequestInfo, ref: Ref, subresource: str = "") -> str:
     for part in (ref.namespace, ref.name):
         if part in (".", "..") or "/" in part or "%" in part:
             raise Denied(
-                f"{part!r} is no name in Kubernetes: correct what refers to it", cluster=doing.cluster, doing=str(doing)
+                f"{part!r} is not a valid name in Kubernetes: correct the reference to it",
+                cluster=doing.cluster,
+                doing=str(doing),
             )
     return quote(ref.path(subresource), safe="/:")
 
@@ -215,7 +217,7 @@ class Pager:
     def _check(self, page: Page, token: str) -> None:
         self._empty = 0 if page.items else self._empty + 1
         if page.more and (page.more == token or self._empty > EMPTY_PAGES):
-            raise self._too_large("pages that never end")
+            raise self._too_large("an endless list of pages")
         if len(self._items) + len(page.items) > self._allowance.objects:
             raise self._too_large(f"more than {self._allowance.objects:,} objects")
 

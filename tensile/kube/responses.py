@@ -154,17 +154,17 @@ class ObjectFilter:
         if seen.kind not in ("", self._kind.name):
             return f"a {seen.kind[:_FIELDS_SHOWN]} instead of a {self._kind.name}"
         if self._namespace not in ("", meta.namespace) or bool(meta.namespace) is not self._kind.namespaced:
-            return "in a namespace that was not asked for"
+            return "its namespace was not requested"
         if self._name not in ("", meta.name):
-            return "a name that was not asked for"
+            return "its name was not requested"
         if isinstance(meta, _Labelled) and not self._labels <= (meta.labels or {}).items():
-            return "without the labels that were asked for"
+            return "it lacks the requested labels"
         return ""
 
 
 def unwanted(raw: bytes) -> None:
     """Raise Malformed for any object of a list that must be empty."""
-    raise Malformed(f"an object where none can be, of {len(raw)} bytes")
+    raise Malformed(f"an object of {len(raw)} bytes in a list that must be empty")
 
 
 def _is_name(fields: str) -> bool:
@@ -202,7 +202,7 @@ def cut(text: bytes) -> bytes:
     Raises RecursionError for a text that would occupy the event loop for more than half a second.
     """
     if text.count(b'"') // 2 + text.count(b"{") + text.count(b"[") > _MOST_TOKENS:
-        raise RecursionError(f"more than {_MOST_TOKENS:,} parts, and nested without end")
+        raise RecursionError(f"more than {_MOST_TOKENS:,} tokens, nested too deep")
     return b"".join(_left(text))
 
 
@@ -394,7 +394,7 @@ def _words(code: int, status: _Status, body: bytes, media: str) -> str:
         cut = words if len(words) <= _LONGEST_WORDS else words[: _LONGEST_WORDS - 3] + "..."
         return cut or status.reason or f"HTTP status {code}"
     return (
-        f"HTTP status {code} with {len(body)} bytes of {media_shown(media)}, which are no Status of Kubernetes: check "
+        f"HTTP status {code} with {len(body)} bytes of {media_shown(media)} instead of a Kubernetes Status: check "
         "that the server address is that of an apiserver"
     )
 
@@ -418,7 +418,7 @@ def page_of(doing: RequestInfo, body: bytes, kind: str = "") -> Page:
     try:
         page = _page(body)
     except RecursionError as error:
-        raise TooLarge(f"a page that nests without end ({error})", cluster=doing.cluster, doing=str(doing)) from None
+        raise TooLarge(f"a page that is nested too deep ({error})", cluster=doing.cluster, doing=str(doing)) from None
     except _STRANGE as error:
         raise strange(doing, error) from None
     if kind and page.kind not in ("", f"{kind}List"):
@@ -463,7 +463,7 @@ def of_another(ref: Ref, body: bytes) -> str:
     if found.kind == "Status":
         return ""
     if found.kind not in ("", ref.kind.name) or found.metadata is None:
-        return f"a {found.kind[:_SHOWN] or 'thing without metadata'} instead of a {ref.kind.name}"
+        return f"a {found.kind[:_SHOWN] or 'body without metadata'} instead of a {ref.kind.name}"
     place = found.metadata.namespace, found.metadata.name
     if found.metadata.name and place != (ref.namespace, ref.name):
         return f"{ref.kind.name} {'/'.join(place)[:_SHOWN]} instead of {ref.namespace}/{ref.name}"
@@ -488,7 +488,7 @@ def release_of(doing: RequestInfo, body: bytes) -> str:
     except _STRANGE as error:
         raise strange(doing, error) from None
     if not _RELEASE(release):
-        raise strange(doing, f"a version like {release[:_SHOWN]!r}")
+        raise strange(doing, f"the version {release[:_SHOWN]!r}")
     return release
 
 
@@ -504,7 +504,7 @@ def apis_of(doing: RequestInfo, body: bytes) -> list[str]:
     found = [one.groupVersion for group in groups for one in (group.preferredVersion, *group.versions)]
     versions = list(dict.fromkeys(filter(None, found)))
     if not all(map(_GROUP_VERSION, versions)):
-        raise strange(doing, "a version of an API group that is none")
+        raise strange(doing, "an invalid version of an API group")
     if len(versions) > GROUPS:
         raise TooLarge(f"more than {GROUPS:,} versions of API groups", cluster=doing.cluster, doing=str(doing))
     return versions
@@ -560,7 +560,7 @@ class WatchDecoder:
         self._size += len(part)
         self._account.take(len(part))
         if self._size > self._longest:
-            raise TooLarge(f"a line of more than {mebibytes(self._longest)}")
+            raise TooLarge(f"a watch event of more than {mebibytes(self._longest)}")
         if len(self._held) > _MOST_PARTS:
             self._held = [b"".join(self._held)]
 
@@ -591,7 +591,7 @@ def _lines(whole: bytes) -> list[_Line]:
 def strange(doing: RequestInfo, what: Any) -> Unreachable:
     """Return the error for a response that no apiserver sends."""
     return Unreachable(
-        f"the answer is not Kubernetes' ({what}): check that the server address is that of an apiserver",
+        f"this is not a response of Kubernetes ({what}): check that the server address is that of an apiserver",
         cluster=doing.cluster,
         doing=str(doing),
     )

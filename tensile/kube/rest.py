@@ -199,7 +199,7 @@ class _Pool:
     def _under_way(self, access: Access, target: str) -> Iterator[ApiClient]:
         """Count a request to `target` while the block runs. Return the ApiClient that sends it."""
         if _BLANKS(target):
-            raise ValueError("a path with a blank")
+            raise ValueError("the path contains a space, a control character or a character outside of ASCII")
         lane = self._lane(access)
         lane.requests += 1
         try:

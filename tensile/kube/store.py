@@ -123,7 +123,7 @@ class Delta(NamedTuple):
     def entry(self) -> Entry:
         """The present object, or the last one before its deletion."""
         entry = self.after or self.before
-        assert entry is not None, "a delta tells of something"
+        assert entry is not None, "a delta has an object before or after"
         return entry
 
 
@@ -491,7 +491,7 @@ def version_in(meta: Meta) -> int:
     try:
         return int(meta.resourceVersion)
     except ValueError:
-        raise Malformed(f"resourceVersion {meta.resourceVersion!r} is no number") from None
+        raise Malformed(f"resourceVersion {meta.resourceVersion!r} is not a number") from None
 
 
 def _weight(kept: Transformed) -> int:

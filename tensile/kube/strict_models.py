@@ -27,10 +27,10 @@ _WORDS = {
     "tuple_type": ("must be a list", "write one line with - for each"),
     "model_type": ("must be a mapping", "write its keys below it"),
     "literal_error": ("must be {expected}", "correct it"),
-    "json_invalid": ("no JSON", "correct it"),
+    "json_invalid": ("is not JSON", "correct it"),
     "wrong": ("{what}", "{advice}"),
 }
-_OTHER = ("is not understood", "correct it")
+_OTHER = ("is not valid", "correct it")
 
 
 class KubeconfigSection(Strict):
@@ -65,7 +65,9 @@ def is_token(token: str) -> bool:
     return _TOKEN.fullmatch(token) is not None
 
 
-_IS_TOKEN = demanding(is_token, f"is not one line of at most {LONGEST_TOKEN} visible characters", "give it bare")
+_IS_TOKEN = demanding(
+    is_token, f"is not one line of at most {LONGEST_TOKEN} visible characters", "write only the token"
+)
 Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
 """A text. Null equals absent."""
 Name = Annotated[str, StringConstraints(min_length=1)]

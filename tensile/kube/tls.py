@@ -62,7 +62,9 @@ def context(papers: TLSMaterial, origin: str) -> ssl.SSLContext:
         try:
             made: ssl.SSLContext = RESTClientObject(configuration).ssl_context
         except ssl.SSLError:
-            raise AccessError(f"{origin}: client-certificate and client-key are no pair in PEM", "check both") from None
+            raise AccessError(
+                f"{origin}: client-certificate and client-key are not a matching pair in PEM", "check both"
+            ) from None
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     made.options |= ssl.OP_NO_RENEGOTIATION
     return made
@@ -71,12 +73,12 @@ def context(papers: TLSMaterial, origin: str) -> ssl.SSLContext:
 def _check(papers: TLSMaterial, origin: str) -> None:
     """Raise AccessError for input that ssl rejects unclearly. For an encrypted key, ssl would ask on the terminal."""
     if b"ENCRYPTED" in papers.key:
-        raise AccessError(f"{origin}: client-key is encrypted", "give it without a password")
+        raise AccessError(f"{origin}: client-key is encrypted", "use a key without a password")
     if papers.authority:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=_text(papers.authority) or "")
         except (ssl.SSLError, ValueError):
-            raise AccessError(f"{origin}: certificate-authority holds no certificate", "give PEM") from None
+            raise AccessError(f"{origin}: certificate-authority contains no certificate", "use PEM") from None
 
 
 def _text(pem: bytes) -> str | None:
@@ -113,7 +115,7 @@ def issued(
     )
     issuer = x509.load_pem_x509_certificate(authority.certificate).subject if authority else name
     signer = serialization.load_pem_private_key(authority.key, None) if authority else key
-    assert isinstance(signer, ec.EllipticCurvePrivateKey), "the caller demands it"
+    assert isinstance(signer, ec.EllipticCurvePrivateKey), "authorities have EC keys"
     known, own = signer.public_key(), key.public_key()
     certificate = (
         x509.CertificateBuilder(issuer, name, own, x509.random_serial_number())

@@ -180,7 +180,7 @@ class Transport:
             if self.access is not refused:
                 return ""
             if self._clock() < self._renew_from:
-                return self.reread.stale or "the credential was read anew just before"
+                return self.reread.stale or "the credential was reloaded a moment ago"
             self._renew_from = self._clock() + self._renewal_seconds
             self._renewal_seconds = min(2 * self._renewal_seconds, _RENEWAL_LONGEST)
             return await self._reread()
@@ -196,12 +196,12 @@ class Transport:
         self.reread.note()
         if self._anchored and fresh.url != known.url:
             return self.reread.note(
-                f"{fresh.origin} names another server by now ({fresh.url}): what was read before stays in use; "
-                "another upper cluster needs a restart"
+                f"{fresh.origin} names another server now ({fresh.url}): the previous one stays in use; "
+                "restart the engine to change the upper cluster"
             )
         if fresh.shows() == known.shows():
             self.access = replace(known, files=fresh.files, renew=fresh.renew, good_until=fresh.good_until)
-            return f"{fresh.origin} holds the same credential as before"
+            return f"{fresh.origin} contains the same credential as before"
         self.access = fresh.keeping(known)
         self._changed()
         return ""
@@ -257,28 +257,26 @@ def _failure(error: Exception, access: Access) -> Unreachable:
     """Return the error for a failed connection. Failures that users correct differently have different types."""
     where = f"{access.address}:{access.port}"
     if isinstance(error, UnverifiedServer):
-        return UnverifiedConnection(
-            f"it is being made sure which cluster answers at {where}: it is asked again in a moment"
-        )
+        return UnverifiedConnection(f"the identity of the cluster at {where} is being verified: the request is retried")
     if isinstance(error, aiohttp.ClientError) and is_overlong(error):
         return TooLarge(NO_CONTENT)
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
         return UntrustedServer(
-            f"{where} shows a certificate that is not trusted ({cause_of(error)}): check the CA in {access.origin}"
+            f"the certificate of {where} is not trusted ({cause_of(error)}): check the CA in {access.origin}"
         )
     if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
         return Unreachable(
-            f"{where}: TLS failed ({cause_of(error)}): check that it is an apiserver, and the certificate used"
+            f"{where}: TLS failed ({cause_of(error)}): check that it is an apiserver, and check the client certificate"
         )
     if isinstance(error, TimeoutError):
-        return Unreachable(f"{where} did not answer in time: check that the apiserver runs and is reachable from here")
+        return Unreachable(
+            f"{where} did not respond in time: check that the apiserver runs and is reachable from this host"
+        )
     if isinstance(error, aiohttp.ClientConnectorError) or _is_systems(error):
         return Unreachable(
-            f"{where} cannot be connected to ({cause_of(error)}): check the address and that the apiserver runs"
+            f"cannot connect to {where} ({cause_of(error)}): check the address and that the apiserver runs"
         )
-    return ConnectionDropped(
-        f"{where} broke the connection off ({type(error).__name__}): check that the apiserver runs"
-    )
+    return ConnectionDropped(f"{where} closed the connection ({type(error).__name__}): check that the apiserver runs")
 
 
 def _is_systems(error: Exception) -> bool:
@@ -296,6 +294,6 @@ def cause_of(error: Exception, otherwise: str = "") -> str:
         if words:
             return str(words)
     if isinstance(inner, socket.gaierror):
-        return str(inner.strerror or "not known")
+        return str(inner.strerror or "unknown host name")
     number = getattr(inner, "errno", None)
     return os.strerror(number) if number and number > 0 else otherwise or type(inner).__name__

@@ -189,7 +189,7 @@ class ConnectionRESTClient(RESTClientObject):  # type: ignore[misc]  # the packa
 def _written(method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
     """Return the bytes of a request. Raises ValueError for a header with a line break."""
     if any(_BREAKS(name) or _BREAKS(value) for name, value in headers.items()):
-        raise ValueError("a header with a line break")
+        raise ValueError("a header contains a line break")
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     content = body or b""
     length = f"Content-Length: {len(content)}\r\n" if content or method != "GET" else ""
@@ -289,7 +289,7 @@ class _Connection(asyncio.Protocol):
         self._received += len(data)
         self._account.take(len(data))
         if self._received > self._most and not self._is_error:
-            raise TooLarge(f"an answer of more than {mebibytes(self._most - HEAD)}")
+            raise TooLarge(f"a response of more than {mebibytes(self._most - HEAD)}")
         count = len(self._parts)
         self._parser.feed_data(data)
         if self._awaited is None or self._awaited.done():

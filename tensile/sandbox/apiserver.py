@@ -96,7 +96,7 @@ class Api:
         try:
             status, content = self._request(port, "POST", path, json.dumps(manifest))
         except NOT_ANSWERING as error:
-            raise SandboxError(f"{what}: no answer ({error}); see {self.layout.output}") from error
+            raise SandboxError(f"{what}: no response ({error}); see {self.layout.output}") from error
         if status not in (http.HTTPStatus.CREATED, http.HTTPStatus.CONFLICT):
             raise SandboxError(f"{what}: {status}: {content.decode(errors='replace')}")
 
@@ -169,9 +169,9 @@ def ended(what: str, process: Process) -> SandboxError:
     output = Path(process.output)
     words = tail(output)
     if PORT_TAKEN not in words and (why := go_build.of_program(output.read_text(errors="replace"))):
-        return SandboxError(f"{what} ended in {output.parent}: {why}")
+        return SandboxError(f"{what} exited in {output.parent}: {why}")
     kind = PortTakenError if PORT_TAKEN in words else SandboxError
-    return kind(f"{what} ended; the last lines of {process.output}:\n{words}")
+    return kind(f"{what} exited; the last lines of {process.output}:\n{words}")
 
 
 def component(name: str) -> Probe:

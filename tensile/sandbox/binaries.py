@@ -163,7 +163,7 @@ class Finder:
                 return _first_folder(built, downloaded) or self._made(wanted, built, downloaded)
         except OSError as error:
             where = error.filename or cache
-            raise SandboxError(f"{where}: {error.strerror}; $XDG_CACHE_HOME chooses another cache") from error
+            raise SandboxError(f"{where}: {error.strerror}; set $XDG_CACHE_HOME to use another cache") from error
 
     def _made(self, wanted: ProgramSet, built: Path, downloaded: Path) -> Path:
         """Download a set, or build it if that fails, and return its folder."""
@@ -259,7 +259,7 @@ def of_version(wanted: ProgramSet, environ: Mapping[str, str]) -> ProgramSet:
         return wanted
     if not _RELEASE.fullmatch(version):
         raise SandboxError(
-            f"${VERSION_VARIABLE}: {version!r} is no release of Kubernetes; give one such as {KUBERNETES}"
+            f"${VERSION_VARIABLE}: {version!r} is not a release of Kubernetes; use one such as {KUBERNETES}"
         )
     return replace(wanted, version=version, flags=version_flags(version))
 
@@ -289,7 +289,9 @@ def _home() -> Path:
     try:
         return Path.home()
     except RuntimeError:
-        raise SandboxError("this user has no home: set $XDG_CACHE_HOME to where built programs are kept") from None
+        raise SandboxError(
+            "this user has no home directory: set $XDG_CACHE_HOME to a directory for built programs"
+        ) from None
 
 
 def cache_names(wanted: ProgramSet, sources: Path = SOURCES) -> tuple[str, str]:

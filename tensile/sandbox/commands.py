@@ -76,7 +76,7 @@ def up(
     except (SandboxError, OSError) as error:
         return _failed(error)
     except KeyboardInterrupt:
-        _say("nothing is left of what was begun")
+        _say("interrupted: everything was removed")
         return INTERRUPTED
     if started.found:
         return _already(directory, started.state, asked)
@@ -98,7 +98,7 @@ def status(directory: Path = DEFAULT_DIRECTORY) -> int:
     _tell("\n".join(f"{name:10} {component:24} {what}" for name, component, what, _ in rows))
     whole = state.ready and all(runs for *_, runs in rows)
     again = _command("up", directory)
-    _tell(f"{directory}: {'all runs' if whole else f'not all runs: `{again}` starts it again'}")
+    _tell(f"{directory}: {'all processes run' if whole else f'some processes do not run: `{again}` restarts them'}")
     return 0 if whole else 1
 
 
@@ -112,24 +112,26 @@ def down(directory: Path = DEFAULT_DIRECTORY) -> int:
     if left is None:
         _tell(f"no sandbox in {directory}")
         return 0
-    _tell(f"ended and removed: {directory}")
+    _tell(f"stopped and removed: {directory}")
     if left:
-        _tell(f"kept, not made by the sandbox: {', '.join(left)}")
+        _tell(f"kept, not created by the sandbox: {', '.join(left)}")
     return 0
 
 
 def _already(directory: Path, state: State, asked: dict[str, int]) -> int:
     """Print the sandbox that already runs, and return 1 if its options differ from the requested ones."""
     has = state.options
-    real = ", the first with a real node" if has.real_node else ""
-    _tell(f"already running: {has.lowers} lowers of {has.nodes} nodes{real}\n\n{_guide(directory, state)}")
+    real = ", the first with one real node" if has.real_node else ""
+    _tell(
+        f"already running: {has.lowers} lower clusters with {has.nodes} nodes each{real}\n\n{_guide(directory, state)}"
+    )
     differing = [key.replace("_", "-") for key, value in asked.items() if getattr(has, key) != value]
     if not differing:
         return 0
     return _failed(
         SandboxError(
-            f"the sandbox in {directory} is not as asked (--{', --'.join(differing)}): "
-            f"run `{_command('down', directory)}` first, or give another --dir"
+            f"the sandbox in {directory} runs with other options (--{', --'.join(differing)}): "
+            f"run `{_command('down', directory)}` first, or use another --dir"
         )
     )
 

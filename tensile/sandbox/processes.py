@@ -188,7 +188,7 @@ def _run(size: int, held: ExitStack) -> range:
         if _hold(ports, held):
             return ports
     raise SandboxError(
-        f"no {size} neighbouring free ports of {LOOPBACK} found in {LOWEST}-{last}; stop what listens there"
+        f"no {size} consecutive free ports on {LOOPBACK} in {LOWEST}-{last}; stop programs that use them"
     )
 
 

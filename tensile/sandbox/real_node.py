@@ -98,7 +98,7 @@ def obstacle(used: Sequence[Path], environ: Mapping[str, str], user: int | None 
 def _kernel() -> str:
     """Return what the kernel, or the container around this process, does not provide, "" for nothing."""
     if not can_unshare(NAMESPACES):
-        return "this process may not make namespaces; a container needs to be privileged for that"
+        return "this process cannot create namespaces; in a container, make it privileged"
     if "overlay" not in FILE_SYSTEMS.read_text().split():
         return "the kernel has no overlay file system; load its module `overlay`"
     return cgroups(CGROUPS)
@@ -110,7 +110,7 @@ def cgroups(root: Path) -> str:
     if not folders:
         return f"no cgroups are mounted at {root}"
     closed = [str(path) for path in folders if not os.access(path, os.W_OK)]
-    return f"{closed[0]} cannot be written; a container needs to be privileged for that" if closed else ""
+    return f"{closed[0]} is not writable; in a container, make it privileged" if closed else ""
 
 
 def can_unshare(flags: int) -> bool:
@@ -124,7 +124,7 @@ def _folders(used: Sequence[Path]) -> str:
         for covered in COVERED:
             if path.resolve().is_relative_to(covered.resolve()):
                 return (
-                    f"{path} is in {covered}, which a node has for itself; choose another with --dir or $XDG_CACHE_HOME"
+                    f"{path} is in {covered}, which the node mounts over; use another one with --dir or $XDG_CACHE_HOME"
                 )
     return ""
 
@@ -142,7 +142,9 @@ def network(identity: str) -> str:
         chosen = f"198.{18 + number // 256 % 2}.{number % 256}"
         if not _is_here(f"{chosen}.1"):
             return chosen
-    raise SandboxError("no network for the real node: this machine has an address in each of 198.18.0.0/15")
+    raise SandboxError(
+        "no free network for the real node: this machine has an address in every network of 198.18.0.0/15"
+    )
 
 
 def write(layout: Layout, programs: NodePrograms) -> None:

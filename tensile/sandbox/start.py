@@ -63,7 +63,7 @@ def bring_up(directory: Path, options: Options, progress: Progress, *, bound: bo
             return Started(revived(directory, found), found=True)
         if found is None:
             return _guarded(directory, options, progress, claim, bound=bound)
-        progress("an unfinished sandbox is here: it is removed first")
+        progress("removing an incomplete sandbox first")
         tear_down(directory, found)
     return bring_up(directory, options, progress, bound=bound)
 
@@ -71,9 +71,9 @@ def bring_up(directory: Path, options: Options, progress: Progress, *, bound: bo
 def check(options: Options, directory: Path) -> None:
     """Raise SandboxError for options that cannot work, before anything is changed."""
     if not 0 <= options.lowers <= MAX_LOWERS:
-        raise SandboxError(f"--lowers {options.lowers}: give a number from 0 to {MAX_LOWERS}")
+        raise SandboxError(f"--lowers {options.lowers}: use a number from 0 to {MAX_LOWERS}")
     if options.nodes < 0:
-        raise SandboxError(f"--nodes {options.nodes}: give 0 or more")
+        raise SandboxError(f"--nodes {options.nodes}: use 0 or more")
     if not Path("/proc/self/environ").exists():
         raise SandboxError("the sandbox needs Linux: it finds its processes in /proc")
     if options.real_node:
@@ -83,10 +83,10 @@ def check(options: Options, directory: Path) -> None:
 def _check_real_node(options: Options, directory: Path) -> None:
     """Raise SandboxError if this machine cannot run a real node."""
     if not options.lowers:
-        raise SandboxError("--real-node: the node is one of a lower cluster; give --lowers 1 or more")
+        raise SandboxError("--real-node: the node belongs to a lower cluster; use --lowers 1 or more")
     why = real_node.obstacle((directory, binaries.cache_directory(os.environ)), os.environ)
     if why:
-        raise SandboxError(f"--real-node: no real node on this machine: {why}")
+        raise SandboxError(f"--real-node: this machine cannot run a real node: {why}")
 
 
 def nodes_of(place: int, options: Options) -> int:
@@ -150,7 +150,7 @@ def _refuse_foreign(directory: Path, names: Sequence[str]) -> None:
     taken = [name for name in (*names, FILE) if (directory / name).exists()]
     if taken:
         raise SandboxError(
-            f"{directory} holds {', '.join(taken)}, which the sandbox would overwrite; give another --dir"
+            f"{directory} contains {', '.join(taken)}, which the sandbox would overwrite; use another --dir"
         )
 
 
@@ -158,7 +158,7 @@ def _launch(directory: Path, state: State, progress: Progress) -> None:
     """Find the binaries and start everything; only then mark the sandbox as ready."""
 
     def again() -> None:
-        progress("another program took a port: trying others")
+        progress("another program uses a port: trying other ports")
         end_processes(state)
         remove_entries(directory, state.entries)
 

@@ -129,7 +129,7 @@ def load(directory: Path) -> State | None:
         return None
     except msgspec.DecodeError as error:
         raise SandboxError(
-            f"{path}: not a sandbox's state ({error}); give another --dir, or remove the file"
+            f"{path}: not the state of a sandbox ({error}); use another --dir, or remove the file"
         ) from error
 
 
@@ -150,7 +150,7 @@ def claimed(directory: Path) -> Iterator[DirectoryLock]:
     try:
         claim = _claim(directory)
     except OSError as error:
-        raise SandboxError(f"{error.filename}: {error.strerror}; give another directory with --dir") from error
+        raise SandboxError(f"{error.filename}: {error.strerror}; use another directory with --dir") from error
     try:
         yield claim
     finally:

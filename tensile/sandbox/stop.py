@@ -196,7 +196,7 @@ def clear(identity: str, cgroups: Path = CGROUPS, devices: Path = DEVICES, limit
             _remove(folder, end)
     while (devices / device(identity)).exists():
         if time.monotonic() > end:
-            raise SandboxError(f"network device {device(identity)} is still there; `ip link delete` removes it")
+            raise SandboxError(f"network device {device(identity)} still exists; remove it with `ip link delete`")
         time.sleep(PAUSE)
 
 

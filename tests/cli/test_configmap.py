@@ -52,7 +52,7 @@ def test_a_signal_ends_it_while_the_upper_cluster_is_away(files: Files) -> None:
         first = process.stderr.readline()
         told = ended(process, signal.SIGTERM)
     assert (told.code, told.out) == (0, "")
-    assert [one["event"] for one in lines(first.decode() + told.err)] == ["cluster does not answer", "stopped"]
+    assert [one["event"] for one in lines(first.decode() + told.err)] == ["cluster unreachable", "stopped"]
 
 
 def test_probes_are_answered_while_a_topology_is_waited_for(files: Files) -> None:
@@ -65,7 +65,7 @@ def test_probes_are_answered_while_a_topology_is_waited_for(files: Files) -> Non
         with pytest.raises(urllib.error.HTTPError) as told:
             urllib.request.urlopen(f"http://127.0.0.1:{probes}/readyz", timeout=30)
         with told.value as answer:
-            assert (answer.code, answer.read()) == (503, b"there is no topology yet\n")
+            assert (answer.code, answer.read()) == (503, b"no topology is loaded yet\n")
         assert ended(process, signal.SIGTERM).code == 0
 
 
@@ -76,13 +76,13 @@ def test_a_port_of_probes_that_is_taken_ends_it(files: Files) -> None:
         files.save()
         told = tensile("run", "--configmap", "a/b", *options)
     assert told.code == 1
-    assert "give --probes another port" in told.err
+    assert "use another port for --probes" in told.err
 
 
 def test_status_where_no_engine_runs_says_so(files: Files) -> None:
     """With where it was looked for; a bad file is told as ever."""
     told = refused("status", "-f", files.save())
-    assert told.startswith(f"no engine answers at http://127.0.0.1:{files.ports[3]}/status (ClientConnectorError): ")
+    assert told.startswith(f"no engine responds at http://127.0.0.1:{files.ports[3]}/status (ClientConnectorError): ")
     assert "start `tensile run` on this machine" in told
     assert "kind: " in refused("status", "-f", files.save(lambda topology: topology.update(kind="Topologie")))
 
@@ -94,7 +94,7 @@ def test_status_of_an_engine_that_waits_says_what_for(files: Files) -> None:
         until(lambda: tensile("status", "-f", path).code == 0, "the engine answers")
         told = tensile("status", "-f", path)
     assert told.out.startswith("No lower clusters.\n\nTopology files: in force since ")
-    assert told.out.endswith("\nThe engine is not ready: the upper cluster has not answered yet\n")
+    assert told.out.endswith("\nThe engine is not ready: the upper cluster has not responded yet\n")
 
 
 def test_status_of_a_cluster_that_hangs_ends(files: Files, silent: socket.socket) -> None:
@@ -102,7 +102,7 @@ def test_status_of_a_cluster_that_hangs_ends(files: Files, silent: socket.socket
     files.ports[0] = port_of(silent)
     files.save()
     told = refused("status", "--configmap", "a/b", "--kubeconfig", files.directory / "upper")
-    assert told.startswith("upper: no answer in 5 s")
+    assert told.startswith("upper: no response within 5 s")
 
 
 def test_status_takes_two_forms() -> None:

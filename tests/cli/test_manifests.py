@@ -35,7 +35,7 @@ def test_what_is_printed_can_be_piped_and_warnings_are_beside_it(place: Path) ->
     told = tensile("manifests", cwd=place)
     assert told.code == 0
     assert {"Namespace", "ConfigMap", "Deployment", "NetworkPolicy"} <= set(kinds(told.out))
-    assert told.err.startswith("warning: topology.yaml:2:1: telemetry.bind: at 127.0.0.1 nobody ")
+    assert told.err.startswith("warning: topology.yaml:2:1: telemetry.bind: metrics at 127.0.0.1 are ")
     assert len(told.err.splitlines()) == 1
     assert "# Mine." in told.out
     piped = tensile("manifests", "-f", "-", stdin=TOPOLOGY.encode())
@@ -75,8 +75,11 @@ def test_the_topology_of_a_machine_is_refused_and_joins_a_lower_cluster_all_the_
     for_pods = tensile("manifests", "--lower", "a", cwd=place)
     (place / "topology.yaml").write_text(MACHINE + "upper: {kubeconfig: u}\n")
     assert refused("manifests", cwd=place).splitlines() == [
-        f"topology.yaml:5:32: lowers[0].kubeconfig: a pod has no file k; write {SECRET}",
-        "topology.yaml:7:21: upper.kubeconfig: a pod has no file u, and uses its ServiceAccount; leave upper out",
+        f"topology.yaml:5:32: lowers[0].kubeconfig: a pod does not have the file k; write {SECRET}",
+        (
+            "topology.yaml:7:21: upper.kubeconfig: a pod does not have the file u and uses its ServiceAccount; "
+            "remove upper"
+        ),
     ]
     assert refused("manifests", "--dir", "out", cwd=place) == refused("manifests", cwd=place)
     assert not (place / "out").exists()
@@ -92,7 +95,9 @@ def test_what_cannot_be_is_refused(place: Path) -> None:
     assert refused(*both, cwd=place).startswith("--lower and --dir exclude each other")
     assert refused("manifests", "--dir", "", cwd=place).startswith("--dir is empty: name a directory")
     assert [path.name for path in place.iterdir()] == ["topology.yaml"]
-    assert refused("manifests", "--lower", "b", cwd=place).startswith("--lower b: no lower cluster")
+    assert refused("manifests", "--lower", "b", cwd=place).startswith(
+        "--lower b: the topology has no such lower cluster"
+    )
     assert refused("manifests", "--namespace", "default", cwd=place).startswith("--namespace default: ")
     assert refused("manifests", cwd=place.parent).startswith("topology.yaml: no such file")
     (place / "topology.yaml").write_text(TOPOLOGY + "kubelet: {tlsCertFile: c, tlsKeyFile: k}\n")

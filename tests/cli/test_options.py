@@ -92,7 +92,7 @@ def _loop(path: Path) -> None:
         ("validate", _large, "larger than 1048576 bytes; no topology is"),
         ("validate", _loop, "cannot be read: Too many levels of symbolic links: fix that, or name another with -f"),
         ("run", _missing, f"no such file: {ADVICE}"),
-        ("run", _directory, "not a file: name a topology file"),
+        ("run", _directory, "not a regular file: use the path of a topology file"),
         ("run", _large, "larger than 1048576 bytes; no topology is"),
     ],
 )

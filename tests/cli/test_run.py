@@ -34,7 +34,10 @@ def test_without_credentials_for_the_upper_cluster_it_ends(files: Files) -> None
     ("place", "words"),
     [
         (2, "kubelet API of node below: port {port} on 127.0.0.1: is taken: stop the program that listens there"),
-        (3, "telemetry cannot listen on 127.0.0.1:{port}: another program listens there: set telemetry.port in"),
+        (
+            3,
+            "telemetry cannot listen on 127.0.0.1:{port}: another program uses this port: stop it, or",
+        ),
     ],
     ids=["kubelet", "telemetry"],
 )
@@ -51,14 +54,14 @@ def test_a_signal_ends_it_while_the_upper_cluster_is_away(files: Files, number: 
     with started("run", "-f", files.save(), "--log-format", form) as process:
         assert process.stderr is not None
         first = b""
-        while b"does not answer" not in first:
+        while b"cluster unreachable" not in first:
             first += process.stderr.readline()
         told = ended(process, number)
     log = first.decode() + told.err
     assert (told.code, told.out) == (0, ""), log
     certificate, trouble, end = log.splitlines()
     assert "serving with a certificate of our own making" in certificate
-    assert f"127.0.0.1:{files.ports[0]} cannot be connected to" in trouble
+    assert f"cannot connect to 127.0.0.1:{files.ports[0]}" in trouble
     assert "stopped" in end
     if form == "json":
         assert [one["level"] for one in lines(log)] == ["warning", "warning", "info"]
@@ -85,7 +88,7 @@ def test_a_second_engine_is_told_that_one_runs(files: Files, silent: socket.sock
     path = files.save()
     with started("run", "-f", path):
         until(lambda: is_alive(files.ports[3]), "the telemetry server answers")
-        words = f"an engine of topology {{}} runs on this machine and has telemetry's port {files.ports[3]}: {{}}"
+        words = f"an engine of topology {{}} on this machine already uses telemetry port {files.ports[3]}: {{}}"
         assert refused("run", "-f", path).splitlines()[-1] == words.format("files", "stop it first")
         other = Files(tmp_path)
         other.ports = files.ports

@@ -9,7 +9,7 @@ from statuskit import accepted, bad, good, row
 from tensile.cli.status import as_json, as_text
 from tensile.engine.status.report import StatusReport, TopologyStatus
 
-AWAY = "10.0.0.2:6443 did not answer in time"
+AWAY = "10.0.0.2:6443 did not respond in time"
 
 
 def shown(report: StatusReport, *, colour: bool = False) -> str:
@@ -69,15 +69,15 @@ def test_what_needs_a_restart_is_told() -> None:
 
 def test_what_has_to_wait_is_told() -> None:
     """In the same place, in other words: it needs nobody."""
-    verdict = accepted().pending(("lowers[a].node.name: a -> b: not while pods are mirrored",))
+    verdict = accepted().pending(("lowers[a].node.name: a -> b: waits until no pods are mirrored",))
     text = shown(StatusReport("demo", verdict, ()))
-    assert text.endswith(")\n  topology change pending: lowers[a].node.name: a -> b: not while pods are mirrored")
+    assert text.endswith(")\n  topology change pending: lowers[a].node.name: a -> b: waits until no pods are mirrored")
 
 
 def test_what_the_engine_waits_for_is_told() -> None:
     """It answers, and is not ready."""
-    text = shown(StatusReport("demo", accepted(), None, "the upper cluster has not answered yet"))
-    assert text.endswith("\nThe engine is not ready: the upper cluster has not answered yet")
+    text = shown(StatusReport("demo", accepted(), None, "the upper cluster has not responded yet"))
+    assert text.endswith("\nThe engine is not ready: the upper cluster has not responded yet")
 
 
 def test_on_a_terminal_what_is_out_of_reach_is_red() -> None:

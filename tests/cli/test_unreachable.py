@@ -37,15 +37,15 @@ def test_lowers_that_cannot_be_read_are_named_with_what_to_do_and_the_others_are
     assert found["summary"]["clusters"].keys() == {"upper", "answering"}
     away = {one["lower"]: one["message"] for one in found["unreached"]}
     causes = {
-        "below": f"out of reach: {wait.address} cannot be connected to (Connection refused): ",
-        "hangs": "out of reach: no answer in 10 s",
+        "below": f"out of reach: cannot connect to {wait.address} (Connection refused): ",
+        "hangs": "out of reach: no response within 10 s",
         "forbidden": 'read Namespace kube-system: denied: namespaces "kube-system" is forbidden: User "nobody-known"',
         "unknown": "out of reach: ",
         "gone": f"{wait.directory / 'gone.kubeconfig'}: cannot be read (No such file or directory): ",
     }
     assert away.keys() == causes.keys()
     assert [name for name, cause in causes.items() if not away[name].startswith(cause)] == [], away
-    assert "`tensile doctor` says which rights are missing" in away["forbidden"]
+    assert "`tensile doctor` lists the missing permissions" in away["forbidden"]
     assert "Unauthorized" in away["unknown"]
     assert sorted(told.err.splitlines()) == sorted(f"{name}: {why}" for name, why in away.items()), "each once"
 
@@ -54,8 +54,8 @@ def test_an_upper_cluster_that_refuses_is_told_at_once_and_at_the_end(waits: dic
     """The log has it while the command still waits; the last line is the error."""
     wait = waits["refusing"]
     error = last_line(wait)
-    assert error.startswith(f"upper: out of reach: {wait.address} cannot be connected to (Connection refused): ")
-    assert "cluster does not answer" in wait.result.result()[0].err.splitlines()[0]
+    assert error.startswith(f"upper: out of reach: cannot connect to {wait.address} (Connection refused): ")
+    assert "cluster unreachable" in wait.result.result()[0].err.splitlines()[0]
 
 
 def test_an_upper_cluster_that_hangs_is_out_of_reach(waits: dict[str, Wait]) -> None:
@@ -72,6 +72,6 @@ async def test_whoever_waits_is_told_for_what(tmp_path: Path) -> None:
         topology = parse(files.save().read_text())
         async with asyncio.timeout(PATIENCE):
             opening = asyncio.create_task(opened(topology, ClusterAccess(tmp_path), lines.put_nowait).__aenter__())
-            assert await lines.get() == f"waiting for the upper cluster, {PATIENCE:g} s at most"
+            assert await lines.get() == f"waiting up to {PATIENCE:g} s for the upper cluster"
         opening.cancel()
         await asyncio.gather(opening, return_exceptions=True)

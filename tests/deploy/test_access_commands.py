@@ -127,7 +127,7 @@ def test_a_token_is_waited_for(tmp_path: Path) -> None:
     assert asked == [asked[0], "slept 1", asked[0]]
     empty = ran(tmp_path, TOKEN="")
     assert (empty.code, (empty.notes / "calls").read_text().count("slept 1")) == (2, 31)
-    assert "none in tensile-token" in empty.err
+    assert "not in tensile-token" in empty.err
 
 
 def test_the_token_is_no_argument_of_any_program(tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ def test_a_step_that_fails_is_the_last_one(tmp_path: Path, step: str) -> None:
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        ("config view", "server: LOWER names none"),
-        ("ca\\.crt", "authority: none in tensile-token"),
-        ("base64decode", "token: none in tensile-token"),
+        ("config view", "server: LOWER has no server"),
+        ("ca\\.crt", "authority: not in tensile-token"),
+        ("base64decode", "token: not in tensile-token"),
     ],
 )
 def test_what_is_empty_is_named_and_put_nowhere(tmp_path: Path, step: str, words: str) -> None:

@@ -39,7 +39,7 @@ extender: {{enabled: true, bind: 10.0.0.7}}
 telemetry: {{bind: 10.0.0.7}}
 """
 SECRET = "kubeconfigSecret: {namespace: tensile, name: "
-SERVER = "write advertiseURL there if pods in lower clusters call the upper apiserver"
+SERVER = "set advertiseURL there if lower pods call the upper apiserver"
 POD = f"""\
 # The topology of a pod.
 {HEAD}
@@ -80,26 +80,26 @@ def warned(file: str) -> list[str]:
 
 def test_all_that_has_to_be_written_is_said_at_once() -> None:
     """Each by its place in the file: what is wrong, and what a person copies."""
-    file = "a pod has no file"
+    file = "a pod does not have the file"
     assert [tuple(line.removeprefix("topology.yaml:").split("; ", 1)) for line in refused(MACHINE)] == [
         (
-            f"7:15: upper.kubeconfig: {file} kubeconfigs/upper, and uses its ServiceAccount",
-            f"leave it out, or {SERVER}",
+            f"7:15: upper.kubeconfig: {file} kubeconfigs/upper and uses its ServiceAccount",
+            f"remove it, or {SERVER}",
         ),
-        ("8:12: upper.context: a pod uses its ServiceAccount, and no kubeconfig", "leave it out"),
+        ("8:12: upper.context: a pod uses its ServiceAccount instead of a kubeconfig", "remove it"),
         (f"12:15: lowers[0].kubeconfig: {file} below/a", f"write {SECRET}lower-a}}"),
         (f"13:15: lowers[1].kubeconfig: {file} below/b", f"write {SECRET}lower-b}}"),
-        ("16:9: kubelet.bind: a pod is not reached at 127.0.0.1", "leave it out"),
-        ("18:16: kubelet.nodeAddress: the nodes have the address of the pod that leads", "leave it out"),
-        (f"19:16: kubelet.tlsCertFile: {file} kubelet.crt", "leave it out: the upper cluster issues one for each node"),
-        (f"20:15: kubelet.tlsKeyFile: {file} kubelet.key", "leave it out: it goes with tlsCertFile"),
-        (f"21:17: kubelet.clientCAFile: {file} ca.crt", "leave it out: the upper cluster publishes one"),
+        ("16:9: kubelet.bind: other hosts cannot reach a pod at 127.0.0.1", "remove it"),
+        ("18:16: kubelet.nodeAddress: the nodes have the address of the leader's pod", "remove it"),
+        (f"19:16: kubelet.tlsCertFile: {file} kubelet.crt", "remove it: the upper cluster issues one for each node"),
+        (f"20:15: kubelet.tlsKeyFile: {file} kubelet.key", "remove it: tlsCertFile needs it"),
+        (f"21:17: kubelet.clientCAFile: {file} ca.crt", "remove it: the upper cluster publishes one"),
         (
             "22:1: webhook.service: missing, so the upper apiserver never calls the webhook",
             "write service: {namespace: tensile, name: tensile-webhook}",
         ),
-        ("24:9: webhook.bind: a pod is not reached at fd00::5", "write bind: '::'"),
-        ("25:33: extender.bind: a pod is not reached at 10.0.0.7", "leave it out"),
+        ("24:9: webhook.bind: other hosts cannot reach a pod at fd00::5", "write bind: '::'"),
+        ("25:33: extender.bind: other hosts cannot reach a pod at 10.0.0.7", "remove it"),
         ("26:19: telemetry.bind: a pod does not have the address 10.0.0.7", "write bind: 0.0.0.0"),
     ]
 
@@ -121,13 +121,13 @@ def test_what_an_engine_in_a_pod_can_use_stays_as_it_is(fields: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("fields", "advice"),
     [
-        ("upper: {kubeconfig: k}\nlowers: []\n", ["leave upper out"]),
-        ("upper: {kubeconfig: k, context: c}\nlowers: []\n", ["leave upper out", "leave upper out"]),
-        ("upper: {kubeconfig: k, burst: 5000}\nlowers: []\n", ["leave it out"]),
-        ("upper: {kubeconfig: k, context: null}\nlowers: []\n", ["leave it out"]),
-        ("lowers: []\nkubelet: {nodeAddress: 10.0.0.1, bind: 10.0.0.1}\n", ["leave kubelet out", "leave kubelet out"]),
-        ("lowers: []\nkubelet: {nodeAddress: 10.0.0.1, bind: '::1'}\n", ["leave it out", "write bind: '::'"]),
-        ("lowers: []\nwebhook: {tlsCertFile: c, tlsKeyFile: k}\n", ["leave webhook out"] * 2),
+        ("upper: {kubeconfig: k}\nlowers: []\n", ["remove upper"]),
+        ("upper: {kubeconfig: k, context: c}\nlowers: []\n", ["remove upper", "remove upper"]),
+        ("upper: {kubeconfig: k, burst: 5000}\nlowers: []\n", ["remove it"]),
+        ("upper: {kubeconfig: k, context: null}\nlowers: []\n", ["remove it"]),
+        ("lowers: []\nkubelet: {nodeAddress: 10.0.0.1, bind: 10.0.0.1}\n", ["remove kubelet", "remove kubelet"]),
+        ("lowers: []\nkubelet: {nodeAddress: 10.0.0.1, bind: '::1'}\n", ["remove it", "write bind: '::'"]),
+        ("lowers: []\nwebhook: {tlsCertFile: c, tlsKeyFile: k}\n", ["remove webhook"] * 2),
     ],
 )
 def test_a_section_in_which_nothing_is_left_goes_as_a_whole(fields: str, advice: list[str]) -> None:
@@ -183,7 +183,7 @@ def test_how_pods_below_reach_the_upper_cluster_is_asked_where_they_may() -> Non
     identity = {"controllers": ["ServiceAccount"], "serviceAccounts": {"identity": "upper"}}
     for fields in ({"controllers": ["Service"]}, identity):
         (line,) = refused(text(upper={"kubeconfig": "k"}, **fields))
-        assert "or write advertiseURL there" in line
+        assert "or set advertiseURL there" in line
 
 
 def test_two_lower_clusters_are_never_told_to_use_one_secret() -> None:
@@ -193,9 +193,7 @@ def test_two_lower_clusters_are_never_told_to_use_one_secret() -> None:
     for lowers, line in ((f"- {mine}\n- {theirs}\n", 5), (f"- {theirs}\n- {mine}\n", 6)):
         (told,) = refused(HEAD + f"lowers:\n{lowers}")
         assert told.startswith(f"topology.yaml:{line}:")
-        assert told.endswith(
-            "write kubeconfigSecret: {namespace: tensile, name: a-2} (a is the Secret of another lower)"
-        )
+        assert told.endswith("write kubeconfigSecret: {namespace: tensile, name: a-2} (another lower uses Secret a)")
     (told,) = refused(HEAD + f"lowers:\n- {mine}\n- {theirs}\n- {{name: a-2, {theirs[10:]}\n")
     assert "{namespace: tensile, name: a-3}" in told
     (told,) = refused(HEAD + f"lowers:\n- {mine}\n- {theirs}\n", "ops")
@@ -212,7 +210,7 @@ def test_a_service_of_another_namespace_cannot_lead_to_the_engine() -> None:
     """Kubernetes' Services lead to pods of their own namespace only."""
     file = HEAD + "lowers: []\nwebhook: {enabled: true, service: {namespace: ops, name: hook}}\n"
     (told,) = refused(file)
-    assert told.endswith("would be in tensile; write namespace: tensile, or give --namespace ops")
+    assert told.endswith("runs in tensile; write namespace: tensile, or use --namespace ops")
     assert accepted(file, "ops").webhook.service == parse(file).webhook.service
 
 
@@ -229,11 +227,11 @@ def test_the_webhooks_service_has_a_name_of_its_own(name: str) -> None:
     [
         (
             "lowers: []\n",
-            "1:1: telemetry.bind: at 127.0.0.1 nobody outside of the pod reaches the metrics; write bind: 0",
+            "1:1: telemetry.bind: metrics at 127.0.0.1 are reachable only inside the pod; write bind: 0",
         ),
         (
             "lowers: []\ntelemetry: {bind: '::1'}\n",
-            "5:19: telemetry.bind: at ::1 nobody outside of the pod reaches the",
+            "5:19: telemetry.bind: metrics at ::1 are reachable only inside the",
         ),
     ],
 )
@@ -249,7 +247,7 @@ OPEN = "telemetry: {bind: 0.0.0.0}\n"
 def test_a_url_of_the_webhook_is_warned_of() -> None:
     """What it leads to outside of the clusters is not ours to say."""
     (line,) = warned(HEAD + "lowers: []\nwebhook: {enabled: true, url: 'https://hook.example.com/mutate'}\n" + OPEN)
-    assert line.startswith("topology.yaml:5:31: webhook.url: has to lead to Service tensile-webhook; write service")
+    assert line.startswith("topology.yaml:5:31: webhook.url: must resolve to Service tensile-webhook; to make")
 
 
 def test_a_secret_with_two_kubeconfigs_is_warned_of() -> None:
@@ -257,12 +255,12 @@ def test_a_secret_with_two_kubeconfigs_is_warned_of() -> None:
     lowers = [lower(name, context=name, kubeconfigSecret={"namespace": "ops", "name": "both"}) for name in "ab"]
     found = warned(text(lowers=lowers, telemetry={"bind": "0.0.0.0"}))
     assert [line.split(": ", 1)[1].partition(", and")[0] for line in found] == [
-        "lowers[0].kubeconfigSecret: that of b too",
-        "lowers[1].kubeconfigSecret: that of a too",
+        "lowers[0].kubeconfigSecret: b uses the same Secret",
+        "lowers[1].kubeconfigSecret: a uses the same Secret",
     ]
 
 
-LOW = "a pod without rights listens below 1024 only where its runtime lets anybody; leave it out"
+LOW = "an unprivileged pod can listen below 1024 only if its container runtime allows it; remove it"
 A, B = "{name: a, kubeconfigSecret: {namespace: n, name: a}}", "{name: b, kubeconfigSecret: {namespace: n, name: b}}"
 
 
@@ -283,7 +281,7 @@ def test_a_port_that_takes_rights_is_warned_of_where_something_listens(fields: s
     found = warned(HEAD + fields + OPEN)
     assert [line.split(": ")[1] for line in found] == told
     assert all(LOW in line for line in found)
-    assert all(", its Service has 443 anyway" in line for line in found if "webhook" in line)
+    assert all(": its Service listens on 443 in any case" in line for line in found if "webhook" in line)
 
 
 def test_a_port_for_metrics_that_takes_rights_is_warned_of() -> None:
@@ -310,7 +308,7 @@ def test_access_to_a_lower_cluster_is_the_same_for_a_machine() -> None:
     advice = "# kubeconfigSecret: {namespace: tensile, name: lower-a}\n"
     told, _, rest = below(**machine).partition(advice)
     assert told.splitlines()[1] == (
-        "# The topology names a file for it. For an engine that is to use the Secret, write in its place:"
+        "# The topology names a kubeconfig file. For an engine in a pod, replace it by this Secret:"
     )
     assert told.splitlines()[0] + "\n" + rest == pod
     assert "-n tensile create secret generic lower-a --from-file=kubeconfig=/dev/stdin" in rest

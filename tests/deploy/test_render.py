@@ -120,7 +120,7 @@ def test_the_extenders_service_leads_to_the_pod_that_drives() -> None:
     (extender,) = configuration["extenders"]
     assert extender["urlPrefix"].endswith(f":{service['spec']['ports'][0]['port']}")
     assert "get service tensile-extender" in files(found)["scheduler-extender.yaml"]
-    assert "one of IPv6 in brackets" in files(found)["scheduler-extender.yaml"]
+    assert "Write IPv6 in brackets" in files(found)["scheduler-extender.yaml"]
 
 
 def test_the_schedulers_configuration_is_there_before_the_extender_is_enabled() -> None:
@@ -147,7 +147,7 @@ def test_the_engine_says_which_port_no_topology_may_have() -> None:
     """The one of the probes stands in the Deployment, and the topology is edited without it."""
     for fields in TOPOLOGIES.values():
         found = setup(**fields)
-        words = f"Port {container(found)['args'][-1]} is that of the probes: nothing in the topology may have it."
+        words = f"Port {container(found)['args'][-1]} is for the probes: do not use it in the topology."
         assert words in files(found)["engine.yaml"].replace("\n# ", " ")
 
 
@@ -209,22 +209,22 @@ def test_the_head_says_which_secrets_have_to_be_there() -> None:
 def test_a_lower_that_is_not_there_is_refused() -> None:
     """With those that are."""
     with pytest.raises(
-        TensileError, match=r"^--lower c: no lower cluster of the topology: there are lower-a, lower-b$"
+        TensileError, match=r"^--lower c: the topology has no such lower cluster \(it has: lower-a, lower-b\)$"
     ):
         lower_stream(setup(), "c", "")
-    with pytest.raises(TensileError, match="there are none"):
+    with pytest.raises(TensileError, match="it has: none"):
         lower_stream(setup(lowers=[]), "c", "")
 
 
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
-        (RenderOptions("kube-system", None), "--namespace kube-system: not the engine's alone"),
-        (RenderOptions("default", None), "--namespace default: not the engine's alone"),
+        (RenderOptions("kube-system", None), "--namespace kube-system: other pods use it"),
+        (RenderOptions("default", None), "--namespace default: other pods use it"),
         (RenderOptions("Tensile", None), '--namespace: is "Tensile"; must be lower-case'),
         (RenderOptions("", None), '--namespace: is ""; must be'),
         (RenderOptions("tensile", ""), "--image ''"),
-        (RenderOptions("tensile", "a b"), "--image 'a b': no name of an image"),
+        (RenderOptions("tensile", "a b"), "--image 'a b': not an image name"),
     ],
 )
 def test_what_cannot_be_is_refused(wishes: RenderOptions, words: str) -> None:
@@ -240,8 +240,8 @@ def test_a_secret_that_two_lower_clusters_share_is_said_before_the_commands() ->
         {"name": name, "kubeconfigSecret": {"namespace": "ops", "name": "both", "key": f"{name}.yaml"}} for name in "ab"
     ]
     shared = lower_stream(setup(lowers=lowers), "a", "tensile manifests")
-    assert "# The Secret is that of b too: what is there goes when this is put there.\n" in shared
-    assert "is that of" not in lower_stream(setup(), "lower-a", "tensile manifests")
+    assert "# Lower cluster b uses the same Secret: these commands replace its whole content.\n" in shared
+    assert "the same Secret" not in lower_stream(setup(), "lower-a", "tensile manifests")
 
 
 def test_the_head_names_the_command_that_was_given() -> None:
@@ -250,7 +250,7 @@ def test_the_head_names_the_command_that_was_given() -> None:
     command = "tensile manifests -f my.yaml --namespace ops"
     text = upper_stream(found, command)
     assert f"#   Secret tensile/lower-a, key kubeconfig: see {command} --lower lower-a\n" in text
-    assert f"is written by `{command} --dir DIR`" in text.replace("\n#", "")
+    assert f"`{command} --dir DIR` writes it" in text.replace("\n#", "")
     assert f'#   {command} --lower lower-a | kubectl --kubeconfig "$LOWER" apply -f -\n' in lower_stream(
         found, "lower-a", command
     )

@@ -85,7 +85,7 @@ def test_a_copy_of_a_topology_says_what_it_is_made_of(tmp_path: Path) -> None:
     """By its name alone, so that the same comes out wherever it is; then the copy can be the source itself."""
     written(setup(), tmp_path, "/somewhere/else/mine.yaml")
     copy = tmp_path / "topology.yaml"
-    assert copy.read_text() == f"{MARK} It is made of mine.yaml: edit that one.\n{setup().text}"
+    assert copy.read_text() == f"{MARK} It is a copy of mine.yaml: edit that file.\n{setup().text}"
     assert written(setup()._replace(text=copy.read_text()), tmp_path, str(copy)) == []
 
 
@@ -123,10 +123,12 @@ def test_a_link_is_not_written_through(tmp_path: Path, name: str) -> None:
     here.mkdir()
     (here / name).symlink_to(target)
     before = target.read_text()
-    assert f"{here / name}: a link, or no file" in refused(setup(image="new:1", kubelet={"port": 9000}), here)
+    assert f"{here / name}: a symbolic link, or not a regular file" in refused(
+        setup(image="new:1", kubelet={"port": 9000}), here
+    )
     assert target.read_text() == before
     target.unlink()
-    assert f"{here / name}: a link" in refused(setup(), here)
+    assert f"{here / name}: a symbolic link" in refused(setup(), here)
     assert not target.exists()
 
 
@@ -138,7 +140,9 @@ def test_a_folder_that_leads_elsewhere_is_not_written_through(tmp_path: Path) ->
         (here / place).parent.mkdir(parents=True)
         (here / place).symlink_to(tmp_path / "other" / place)
         before = held(tmp_path / "other")
-        assert f"{here / place}: a link, or no directory" in refused(setup(image="a:1", controllers=["PV"]), here)
+        assert f"{here / place}: a symbolic link, or not a directory" in refused(
+            setup(image="a:1", controllers=["PV"]), here
+        )
         written(setup(lowers=[]), here, "topology.yaml")
         assert held(tmp_path / "other") == before
 
@@ -158,11 +162,11 @@ def test_what_is_no_file_is_in_the_way_or_in_nobodys(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "storageclass.yaml")
     (tmp_path / "extra.yaml").mkdir()
     written(setup(controllers=[]), tmp_path, "topology.yaml")
-    assert f"{tmp_path / 'storageclass.yaml'}: a link, or no file" in refused(setup(), tmp_path)
+    assert f"{tmp_path / 'storageclass.yaml'}: a symbolic link, or not a regular file" in refused(setup(), tmp_path)
     (tmp_path / "lowers" / "lower-c").write_text(MINE)
     lowers = [lower("lower-c")]
     told = refused(setup(lowers=lowers, controllers=[]), tmp_path)
-    assert told.count(f"{tmp_path / 'lowers' / 'lower-c'}: a link, or no directory") == 1
+    assert told.count(f"{tmp_path / 'lowers' / 'lower-c'}: a symbolic link, or not a directory") == 1
 
 
 def test_a_copy_under_another_name_stays(tmp_path: Path) -> None:
@@ -210,7 +214,7 @@ def test_a_file_that_cannot_be_written_is_as_it_was(tmp_path: Path) -> None:
     before = (tmp_path / "engine.yaml").read_text()
     with (
         full(1000),
-        pytest.raises(TensileError, match=r"engine.yaml: cannot be written: File too large; it is as it was"),
+        pytest.raises(TensileError, match=r"engine.yaml: cannot be written: File too large. The old content is kept"),
     ):
         written(setup(image="new:1"), tmp_path, "topology.yaml")
     assert (tmp_path / "engine.yaml").read_text() == before

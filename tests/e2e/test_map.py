@@ -96,7 +96,7 @@ async def test_a_config_map_that_is_deleted_changes_nothing(program: MapProgram)
     await program.put(text)
     await program.right(text)
     await program.upper.delete(program.path("configmaps", NAME))
-    found = await program.status(RIGHT, state="Rejected", error="there is no such ConfigMap")
+    found = await program.status(RIGHT, state="Rejected", error="the ConfigMap does not exist")
     assert found["accepted"]["sha256"] == digest(text)
     node = await program.upper.read(f"/api/v1/nodes/{program.nodes[B]}")
     assert node["metadata"]["labels"]["edit"] == "200"
@@ -111,7 +111,7 @@ async def test_what_has_to_wait_is_said_beside_what_is_in_force(program: MapProg
     path = program.path("configmaps", STATUS)
     await program.right(text)
     found = read(await program.upper.until(path, lambda one: "pending" in one["data"]["accepted"], RIGHT))
-    words = f"lowers[{A}].node.name: {program.nodes[A]} -> another: not while pods are mirrored"
+    words = f"lowers[{A}].node.name: {program.nodes[A]} -> another: waits until no pods are mirrored"
     assert found["accepted"]["pending"] == [words]
     assert f"  topology change pending: {words}\n" in await tensile(program.command("status"))
     node = await program.upper.read(f"/api/v1/nodes/{program.nodes[A]}")
@@ -155,7 +155,7 @@ async def test_a_config_map_that_is_not_there_yet_is_waited_for(program: MapProg
         f"telemetry: {{port: {port}}}\n"
     )
     async with program.running("late") as (process, log):
-        await polled(lambda: "there is no such ConfigMap" in log.read_text())
+        await polled(lambda: "the ConfigMap does not exist" in log.read_text())
         await program.lay("configmaps", "late", {"data": {KEY: text}})
         await program.upper.until(
             program.path("configmaps", "late-status"), lambda one: one and read(one)["state"] == "Accepted"

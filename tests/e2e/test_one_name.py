@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 HAND_OVER = 12.0
 """Seconds: less than a Lease that is not released keeps others waiting."""
-LEADS, WAITS, WARNS = "this engine leads", "waiting to lead", "another engine of this topology drives too"
+LEADS, WAITS, WARNS = "became leader", "waiting to become leader", "another engine leads this topology"
 
 
 class SetUp(MapProgram):
@@ -136,7 +136,7 @@ async def test_engines_of_one_name_take_turns_wherever_they_were_set_up(program:
         await program.run_pod(f"first-{way.__name__.replace('_', '-')}")
         said = other.log.read_text()
         assert LEADS not in said
-        assert f"{lease['spec']['holderIdentity']} leads" in said
+        assert f"{lease['spec']['holderIdentity']} is the leader" in said
         assert f"kube-system/{lease['metadata']['name']}" in said
         assert [one for one in await program.writes() if one.verb == "delete" or one.resource == "nodes"] == []
         await served_at(program, own)

@@ -100,7 +100,7 @@ async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Groun
     await ground.calm()
     assert ground.engine.clusters.joined[A].lower is lower
     assert lower.naming is not None, "the prefix stays in force"
-    words = "namespaces.mapping: prefix -> same: not while pods are mirrored"
+    words = "namespaces.mapping: prefix -> same: waits until no pods are mirrored"
     assert f"lowers[{A}].{words}" in ground.engine.pending
     await ground.run_pod("second")
     assert await ground.sites[A].read(ground.path("pods", "second", namespace=below(ground)))

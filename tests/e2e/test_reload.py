@@ -92,7 +92,7 @@ async def test_a_bad_file_changes_nothing(program: Program, content: str, said: 
         await program.note()
         since = program.log.stat().st_size
         (program.directory / "topology.yaml").write_text(content)
-        await program.logged("the last good one stays in force", since)
+        await program.logged("the last valid one stays active", since)
         assert said in program.log.read_text()[since:]
         await stream.carries("after the bad file")
         tried = [one for one, _ in await program.attempts(without=QUIET)]

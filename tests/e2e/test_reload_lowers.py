@@ -97,7 +97,7 @@ async def test_a_node_with_pods_is_not_given_to_another_cluster(ground: Ground) 
     assert lowers(ground) == ground.nodes
     await node(ground, lambda one: condition_of(one, "InTopology")["status"] == "False", IN_FORCE)
     assert pending(ground) == [
-        f"lowers[lower-z]: not joined: node {ground.nodes[A]} is that of lower {A} until that is empty"
+        f"lowers[lower-z]: not connected: node {ground.nodes[A]} belongs to lower {A} until that one is empty"
     ]
     assert await below(ground) == pod
     await at_rest(ground)
@@ -168,7 +168,7 @@ def renamed(ground: Ground) -> Edit:
 
 def way_out(ground: Ground) -> str:
     """Return what is to be written so that the pods stay."""
-    return f"to go on with them, write node: {{name: {ground.nodes[A]}}} for lower lower-x"
+    return f"to keep them, write node: {{name: {ground.nodes[A]}}} for lower lower-x"
 
 
 async def refused(ground: Ground) -> None:

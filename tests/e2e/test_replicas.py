@@ -29,7 +29,7 @@ FIRST, SECOND = "engine-1", "engine-2"
 ENGINE = {"app.kubernetes.io/name": "tensile"}
 ASIDE = {"schedulerName": "nobody", "containers": [{"name": "engine", "image": "tensile"}]}
 """A pod that only stands there."""
-LEADS, WAITS = "this engine leads", "waiting to lead"
+LEADS, WAITS = "became leader", "waiting to become leader"
 
 
 class Replicated(Program):
@@ -167,7 +167,7 @@ async def test_an_engine_whose_lease_another_holds_ends_and_says_why(program: Re
         await program.upper.patch(program.lease, {"spec": {"holderIdentity": "somebody-else"}})
         async with asyncio.timeout(HAND_OVER):
             assert await other.process.wait() == 1
-        assert "leader election lost (somebody-else holds it" in other.log.read_text()
+        assert "leader election lost (somebody-else holds the lease" in other.log.read_text()
         await program.upper.delete(program.lease)
     await program.start()
     await program.logged(LEADS)

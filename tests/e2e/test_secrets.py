@@ -83,8 +83,8 @@ async def test_a_changed_secret_is_taken_up(program: MapProgram) -> None:
     ("text", "words"),
     [
         (b"clusters: [", "not valid YAML"),
-        (b"\xff\xfe", "not text in UTF-8"),
-        (b"", "nothing stands under that key"),
+        (b"\xff\xfe", "not UTF-8 text"),
+        (b"", "the key is missing or empty"),
     ],
     ids=["half", "binary", "empty"],
 )
@@ -122,7 +122,7 @@ async def test_a_secret_that_is_deleted_leaves_the_connection(program: MapProgra
     """The node says so; put back, all is as before."""
     node = f"/api/v1/nodes/{program.nodes[A]}"
     await program.upper.delete(program.path("secrets", A))
-    await program.upper.until(node, says("there is no such Secret"), SOON)
+    await program.upper.until(node, says("the Secret does not exist"), SOON)
     await works(program, "orphaned")
     await program.put_secret(A, kubeconfig(program, A))
     await program.upper.until(node, says(f"lower cluster {A}"), SOON)
@@ -133,7 +133,7 @@ async def test_an_edit_that_names_a_secret_which_is_not_there_costs_nothing(prog
     node = f"/api/v1/nodes/{program.nodes[A]}"
     position = program.log.stat().st_size
     await program.reload(edit_lower(A, kubeconfigSecret={"name": "absent"}))
-    await program.upper.until(node, says("there is no such Secret"), SOON)
+    await program.upper.until(node, says("the Secret does not exist"), SOON)
     for name in ("one", "two", "three"):
         await works(program, name)
     assert says("/absent of the upper cluster")(await program.upper.read(node))
@@ -155,7 +155,7 @@ async def test_plan_and_apply_read_secrets_too(program: MapProgram) -> None:
     await program.upper.delete(program.path("secrets", B))
     done = await tried(program, "plan", path)
     assert (done.code, done.err) == (1, f"not planned: {B}: the plan says why\n")
-    assert f"{B}: Secret {program.namespace}/{B} of the upper cluster, key kubeconfig: there is no such" in done.out
+    assert f"{B}: Secret {program.namespace}/{B} of the upper cluster, key kubeconfig: the Secret does not" in done.out
     await program.put_secret(B, kubeconfig(program, B))
 
 

@@ -56,7 +56,7 @@ def _real_sandbox(directory: Path) -> Sandbox:
     """Start a sandbox whose first lower has a real node, or skip for the reason that there can be none."""
     why = real_node.obstacle((directory, cache_directory(os.environ)), os.environ)
     if why:
-        pytest.skip(f"no real node on this machine: {why}")
+        pytest.skip(f"this machine cannot run a real node: {why}")
     return Sandbox.start(directory, Options(nodes=1, real_node=True), progress=print)
 
 

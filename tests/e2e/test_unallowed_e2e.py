@@ -40,7 +40,7 @@ class Edited(MapProgram):
     def warnings(self) -> list[tuple[str, str]]:
         """Return cluster and kind of each denial that the log tells."""
         lines = (orjson.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))
-        return [(one["cluster"], one["kind"]) for one in lines if one["event"] == "not allowed"]
+        return [(one["cluster"], one["kind"]) for one in lines if one["event"] == "permission denied"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -73,7 +73,7 @@ async def test_a_plan_names_what_it_is_not_allowed_to_look_at(program: Edited) -
     done = await ran([sys.executable, "-m", "tensile", "plan", "-f", str(path)])
     assert (done.code, "out of reach" in done.err) == (1, False), done
     assert "upper: list Role: denied: " in done.err
-    assert "`tensile doctor` says which rights are missing" in done.err
+    assert "`tensile doctor` lists the missing permissions" in done.err
 
 
 async def test_it_is_ready_all_the_same(program: Edited) -> None:

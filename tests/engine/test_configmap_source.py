@@ -19,7 +19,7 @@ from tensile.topology import parse
 
 PLACE = ConfigMapKey("ops", "topo")
 HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers:"
-NONE = "configmap/ops/topo: there is no such ConfigMap in the upper cluster: create it"
+NONE = "configmap/ops/topo: the ConfigMap does not exist in the upper cluster: create it"
 
 
 def text(*lowers: str) -> str:
@@ -111,8 +111,8 @@ def test_what_kubectl_took_for_binary_is_looked_at() -> None:
     ("manifest", "words"),
     [
         (None, NONE),
-        (config_map(5, None), "has no key topology.yaml (there are: none)"),
-        (config_map(5, {"b": "", "a": ""}), "has no key topology.yaml (there are: a, b)"),
+        (config_map(5, None), "has no key topology.yaml (keys: none)"),
+        (config_map(5, {"b": "", "a": ""}), "has no key topology.yaml (keys: a, b)"),
         (config_map(5, {f"k{number:02}": "" for number in range(11)}), "k08, k09, ...)"),
     ],
     ids=["no map", "no data", "other keys", "many keys"],

@@ -348,7 +348,7 @@ async def test_without_notices_the_file_is_looked_at(path: Path, notify: Callabl
                 assert await found.next() == [lower]
     (warning,) = logs
     assert warning["log_level"] == "warning"
-    assert warning["event"] == "no notice of changes, looking at the files instead"
+    assert warning["event"] == "cannot watch files for changes, polling them instead"
     assert "limit reached" in warning["error"] or "Too many open files" in warning["error"]
 
 
@@ -389,7 +389,7 @@ async def test_closing_leaves_no_task_behind(path: Path) -> None:
         in_place(path, text("a"))
         assert await found.next() == ["a"]
     assert asyncio.all_tasks() == {asyncio.current_task()}
-    assert not any(thread.name == "file notices" for thread in threading.enumerate())
+    assert not any(thread.name == "file watch" for thread in threading.enumerate())
 
 
 async def test_a_file_is_read_once(path: Path) -> None:
@@ -430,8 +430,8 @@ async def test_a_path_without_a_file_is_refused_with_what_to_do(tmp_path: Path) 
     os.mkfifo(tmp_path / "pipe")
     expected = {
         "nothing": "no such file: create it, or name another with -f",
-        "pipe": "not a file: name a topology file",
-        ".": "not a file: name a topology file",
+        "pipe": "not a regular file: use the path of a topology file",
+        ".": "not a regular file: use the path of a topology file",
         "loop": "cannot be read: Too many levels of symbolic links: fix that, or name another with -f",
     }
     for name, words in expected.items():

@@ -1,4 +1,4 @@
-"""A file that is cut off, swapped or half-written: the last good topology stays in force, never a mixture of two."""
+"""A file that is cut off, swapped or half-written: the last valid topology stays active, never a mixture of two."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -136,8 +136,8 @@ async def test_every_cut_within_a_number_is_refused(path: Path) -> None:
             reading = await file.after(cut)
             line, column = whole.count(b"\n"), len(cut) - cut.rfind(b"\n")
             assert str(reading.error) == (
-                f"{path}:{line}:{column}: (file): ends in the middle of what was in force; "
-                "write the file whole, with a newline at its end"
+                f"{path}:{line}:{column}: (file): is a truncated copy of the active topology; "
+                "write the whole file, with a newline at its end"
             )
 
 
@@ -148,7 +148,7 @@ async def test_a_file_that_was_cut_off_while_the_engine_started_is_refused(path:
     rests = Rests()
     first = parse(whole.decode())
     async with aclosing(follow(path, first, Always(), whole=whole, sleep=rests.sleep)) as readings:
-        assert "ends in the middle of what was in force" in str((await anext(readings)).error)
+        assert "is a truncated copy of the active topology" in str((await anext(readings)).error)
     assert rests.seconds == [SHRUNK]
 
 

@@ -109,8 +109,8 @@ async def test_a_port_that_is_taken_is_an_error_that_says_what_to_change(
     with pytest.raises(TensileError) as refusal:
         await second.start()
     assert str(refusal.value) == (
-        f"telemetry cannot listen on 127.0.0.1:{server.port}: another program listens there: "
-        "set telemetry.port in the topology file, or stop that program"
+        f"telemetry cannot listen on 127.0.0.1:{server.port}: another program uses this port: "
+        "stop it, or set telemetry.port in the topology file"
     )
     await second.close()
     assert (await ask(server, "/healthz"))[0] == 200
@@ -158,15 +158,15 @@ async def test_probes_have_a_server_of_their_own_that_shows_nothing_else(engine:
     server = ProbeServer(None, spare_port(), engine.ready)  # with none named, each address has a port of its own
     await server.start()
     assert (await ask(server, "/healthz"))[::2] == (200, "ok\n")
-    engine.missing = "there is no topology yet"
-    assert (await ask(server, "/readyz"))[::2] == (503, "there is no topology yet\n")
+    engine.missing = "no topology is loaded yet"
+    assert (await ask(server, "/readyz"))[::2] == (503, "no topology is loaded yet\n")
     assert [(await ask(server, path))[0] for path in ("/metrics", "/status")] == [404, 404]
     second = ProbeServer(None, server.port, engine.ready)
     with pytest.raises(TensileError) as refusal:
         await second.start()
     assert str(refusal.value) == (
-        f"the server of probes cannot listen on *:{server.port}: another program listens there: "
-        "give --probes another port, or stop that program"
+        f"the probe server cannot listen on *:{server.port}: another program uses this port: "
+        "stop it, or use another port for --probes"
     )
     await server.close()
 

@@ -156,7 +156,7 @@ async def test_a_leader_that_cannot_renew_gives_up_before_anybody_else_may_lead(
         down = clock()
         why = await ended
         assert PACE.gives_up - PACE.look <= clock() - down <= PACE.gives_up
-    assert "could not be renewed for 10 s" in why
+    assert "not renewed for 10 s" in why
     assert "no answer" in why
 
 
@@ -247,7 +247,7 @@ async def test_a_leader_whose_lease_somebody_else_holds_leads_no_more() -> None:
     engine = ground.engine()
     async with leading(engine) as ended:
         await ground.write({"spec": {"holderIdentity": "another"}})
-        assert await ended == "another holds it"
+        assert await ended == "another holds the lease"
     assert not engine.leads
     assert clock() <= PACE.look
     await engine.release_lease()
@@ -272,7 +272,7 @@ async def test_a_lease_that_is_deleted_ends_the_lead() -> None:
     ground = Candidates()
     async with leading(ground.engine()) as ended:
         await ground.upper.delete(REF, uid=uid(ground.lease))
-        assert await ended == "nobody holds it"
+        assert await ended == "no engine holds the lease"
 
 
 FORGED = {
@@ -357,7 +357,7 @@ async def test_a_lease_that_is_not_ours_is_left_alone(capsys: pytest.CaptureFixt
             await ground.engine().acquired()
     assert not ground.upper.writes
     said = capsys.readouterr().out
-    assert said.count("is not ours, and stays as it is: delete it, or give the topology another name") == 1
+    assert said.count("belongs to another owner and is left unchanged: delete it, or rename the topology") == 1
 
 
 @in_virtual_time
@@ -368,7 +368,7 @@ async def test_who_may_not_have_a_lease_is_told(capsys: pytest.CaptureFixture[st
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(60):
             await ground.engine().acquired()
-    said = [line for line in capsys.readouterr().out.splitlines() if "waiting to lead" in line]
+    said = [line for line in capsys.readouterr().out.splitlines() if "waiting to become leader" in line]
     assert len(said) == 1
     assert "warning" in said[0]
     assert "leases is forbidden" in said[0]
@@ -439,13 +439,13 @@ async def test_an_engine_that_takes_no_turns_tells_of_one_that_leads(capsys: pyt
     engine = ground.engine()
     await engine.acquired()
     await warn_of_leader(ground.upper, REF, BEGIN + SKEW)
-    (said,) = [line for line in capsys.readouterr().out.splitlines() if "drives too" in line]
-    for words in ("warning", "engine-1", "kube-system/tensile-demo", "run with --leader-elect, to stand by"):
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if "leads this topology" in line]
+    for words in ("warning", "engine-1", "kube-system/tensile-demo", "run both with --leader-elect"):
         assert words in said
     await warn_of_leader(ground.upper, REF, BEGIN + SKEW + timedelta(seconds=PACE.holds))
     await engine.release_lease()
     await warn_of_leader(ground.upper, REF, BEGIN + SKEW)
-    assert "drives too" not in capsys.readouterr().out
+    assert "leads this topology" not in capsys.readouterr().out
 
 
 @in_virtual_time

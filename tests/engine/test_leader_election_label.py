@@ -197,7 +197,11 @@ async def test_who_may_not_is_told_so_and_asks_again(capsys: pytest.CaptureFixtu
         upper.denied.clear()
         await asyncio.sleep(LOOK)
         assert leaders(upper) == ["a"]
-    said = [line for line in capsys.readouterr().out.splitlines() if "no Service leads to it by that" in line]
+    said = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if "Services that select the leader do not reach it" in line
+    ]
     assert len(said) == 1
     assert "pods is forbidden" in said[0]
 

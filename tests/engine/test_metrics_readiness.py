@@ -27,7 +27,7 @@ def test_it_is_ready_when_what_every_lower_needs_is_listed() -> None:
     """And the webhook is trusted; before the upper cluster answers it is not."""
     assert said(world()) == ""
     assert said(world(), waits="its certificate is not trusted yet") == "its certificate is not trusted yet"
-    assert said(world(), is_running=False) == "the upper cluster has not answered yet"
+    assert said(world(), is_running=False) == "the upper cluster has not responded yet"
 
 
 @pytest.mark.parametrize("name", ["nodes", "namespaces", "config_maps", "secrets", "waiting", "remade"])
@@ -35,7 +35,7 @@ def test_a_list_that_every_lower_needs_is_waited_for(name: str) -> None:
     """What the cluster does not allow is told with it."""
     here = world()
     setattr(here.upper, name, Cache())
-    words = "the upper cluster's objects are not all listed yet"
+    words = "not all objects of the upper cluster are listed yet"
     assert said(here) == words
     assert said(here, denied="upper: list Node: denied: no") == f"{words}: upper: list Node: denied: no"
 

@@ -118,7 +118,7 @@ def test_a_deletion_that_nobody_asked_for_says_so(reader: Reader, *, asked: bool
     reader.narration.on_step(KEY, Step("delete", CREATE.ref, "has no upper pod", uid="u", requested=asked), None)
     ((level, words, fields),) = reader.read()
     assert (level, words) == ("info", "Pod deleted")
-    assert fields.get("unasked", False) is not asked
+    assert fields.get("unrequested", False) is not asked
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_defect_is_an_error_with_its_key(reader: Reader) -> None:
     error = defect()
     reader.narration.on_rule_error(NODE_KEY, error)
     ((level, words, fields),) = reader.read()
-    assert (level, words) == ("error", "a rule failed: please report this")
+    assert (level, words) == ("error", "a rule failed (bug, please report)")
     assert fields == {"lower": "lower-a", "rule": "node", "object": "lower-a", "exc_info": error}
 
 

@@ -13,7 +13,7 @@ from tensile.topology import Topology, parse
 FIRST, SECOND = f"name: {A}, kubeconfig: k/0", f"name: {B}, kubeconfig: k/1"
 RENAMED = f"name: lower-z, kubeconfig: k/0, node: {{name: {A}}}"
 """The first lower, called otherwise."""
-MIRRORED = "not while pods are mirrored"
+MIRRORED = "waits until no pods are mirrored"
 
 
 def edited(*lowers: str) -> Topology:
@@ -127,7 +127,9 @@ def test_a_lower_that_never_met_its_cluster_makes_way_for_the_name_that_it_shoul
     here.lowers["lower-z"].pods.mark_stale()
     assert deeds(here, RENAMED, SECOND) == [f"LEAVE {A}", f"KEEP {B}"]
     assert said(here, RENAMED, SECOND)[0].before is here.lowers["lower-z"]
-    assert waits(here, RENAMED, SECOND) == [f"lowers[lower-z].node.name: lower-z -> {A}: once node lower-z is gone"]
+    assert waits(here, RENAMED, SECOND) == [
+        f"lowers[lower-z].node.name: lower-z -> {A}: waits until node lower-z is deleted"
+    ]
     del here.lowers["lower-z"]
     assert deeds(here, RENAMED, SECOND) == [f"JOIN {A}", f"KEEP {B}"]
 
@@ -139,7 +141,7 @@ def test_where_no_cluster_was_met_no_pods_can_be_mirrored(*, met: bool) -> None:
     here.lowers[A].met = met
     here.lowers[A].pods.mark_stale()
     fields = f"{FIRST}, node: {{name: other}}"
-    words = "not before it is known that no pods are mirrored" if met else f"once node {A} is gone"
+    words = "waits until it is certain that no pods are mirrored" if met else f"waits until node {A} is deleted"
     assert waits(here, fields, SECOND) == [f"lowers[{A}].node.name: {A} -> other: {words}"]
 
 
@@ -153,7 +155,7 @@ def test_another_cluster_does_not_get_a_node_that_has_pods(way: str) -> None:
     assert deeds(here, *wanted) == [f"WAIT {A}", f"KEEP {B}"]
     assert leaving(here, *wanted) == [A]
     (words,) = waits(here, *wanted)
-    assert words.startswith(f"lowers[lower-z]: not joined: node {A} is that of lower {A} until that is empty")
+    assert words.startswith(f"lowers[lower-z]: not connected: node {A} belongs to lower {A} until that one is empty")
     del here.lowers[A]
     assert deeds(here, *wanted) == [f"JOIN {A}", f"KEEP {B}"]
 
@@ -166,7 +168,10 @@ def test_a_lower_whose_name_is_on_volumes_keeps_it() -> None:
     keep_volume(here, A)
     assert deeds(here, RENAMED, SECOND) == [f"WAIT {A}", f"KEEP {B}"]
     assert waits(here, RENAMED, SECOND) == [
-        f"lowers[lower-z]: not joined: node {A} is that of lower {A}, whose name is on volumes: give it that name back"
+        (
+            f"lowers[lower-z]: not connected: node {A} belongs to lower {A}, "
+            "whose name is recorded in volumes: restore that name"
+        )
     ]
 
 
@@ -212,7 +217,7 @@ def test_a_node_is_renamed_by_way_of_its_end() -> None:
     here = world()
     edit = (f"{FIRST}, node: {{name: north}}", SECOND)
     assert deeds(here, *edit) == ["LEAVE north", f"KEEP {B}"]
-    assert waits(here, *edit) == [f"lowers[{A}].node.name: {A} -> north: once node {A} is gone"]
+    assert waits(here, *edit) == [f"lowers[{A}].node.name: {A} -> north: waits until node {A} is deleted"]
     assert leaving(here, *edit) == []
 
 
@@ -246,7 +251,7 @@ def test_pods_may_be_where_nobody_has_looked(cache: str) -> None:
     edit = (f"{FIRST}, node: {{name: north}}, namespaces: {{mapping: prefix}}", SECOND)
     assert deeds(here, *edit)[0] == f"KEEP {A}"
     assert [words.rpartition(": ")[2] for words in waits(here, *edit)] == [
-        "not before it is known that no pods are mirrored"
+        "waits until it is certain that no pods are mirrored"
     ] * 2
 
 
@@ -274,7 +279,7 @@ def test_a_node_that_is_passed_on_waits_for_who_has_it() -> None:
     assert deeds(here, *edit) == [f"KEEP {A}", f"KEEP {B}"]
     assert waits(here, *edit) == [
         f"lowers[{A}].node.name: {A} -> north: {MIRRORED}",
-        f"lowers[{B}].node.name: {B} -> {A}: node {A} is that of lower {A}",
+        f"lowers[{B}].node.name: {B} -> {A}: node {A} belongs to lower {A}",
     ]
 
 
@@ -283,7 +288,7 @@ def test_a_new_lower_waits_for_a_node_that_is_passed_on() -> None:
     here = busy(world())
     edit = (f"{FIRST}, node: {{name: north}}", SECOND, f"name: new, kubeconfig: n, node: {{name: {A}}}")
     assert deeds(here, *edit)[2] == f"WAIT {A}"
-    assert waits(here, *edit)[1] == f"lowers[new]: not joined: node {A} is that of lower {A} still"
+    assert waits(here, *edit)[1] == f"lowers[new]: not connected: node {A} belongs to lower {A}, which still uses it"
 
 
 def test_two_empty_lowers_can_swap_their_nodes() -> None:

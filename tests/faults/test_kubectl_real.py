@@ -15,7 +15,7 @@ def test_kubectl_says_the_same_of_a_real_node_and_of_a_virtual_one(tmp_path: Pat
     """Every command that ends at a kubelet or shows its pods; docs/kubectl.md has what differs, and no more."""
     why = real_node.obstacle((tmp_path, cache_directory(os.environ)), os.environ)
     if why:
-        pytest.skip(f"no real node on this machine: {why}")
+        pytest.skip(f"this machine cannot run a real node: {why}")
     _, result = trial(tmp_path, short=True)
     assert result["broken"] == []
     assert result["unmet"] == []

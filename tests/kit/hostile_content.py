@@ -28,8 +28,8 @@ TEXTS = (
     Hostile("many entries", written(users=[{"name": "me", "user": {}} for _ in range(1001)]), "more than 1000 entries"),
     Hostile("a key twice", f"users: []\n{written()}", "the same key twice"),
     Hostile("several documents", f"{written()}---\n{written()}", "a second document; put one kubeconfig in one file"),
-    Hostile("control characters", f"\x1b[2J{written()}", "U+001B cannot stand here"),
-    Hostile("names without end", written(**{"current-context": "x" * 100_000}), "no context of that name"),
+    Hostile("control characters", f"\x1b[2J{written()}", "U+001B is not allowed here"),
+    Hostile("names without end", written(**{"current-context": "x" * 100_000}), "no context has this name"),
     Hostile("a token without end", written({"token": SECRET * 5000}), "at most 32768"),
     Hostile("a key with letters alone", written({f"client-key-data{'QUJD' * 99}": None}), "client-key-data... is not"),
     Hostile("too large", "a: " + "b" * (1 << 20), "larger than 1048576 bytes"),
@@ -40,13 +40,15 @@ TEXTS = (
 ENCODED = (
     Hostile("half a pair", written(_HALF), "belong together"),
     Hostile(
-        "no certificate in the pair", written({**_HALF, "client-key-data": data(SECRET.encode())}), "no pair in PEM"
+        "no certificate in the pair",
+        written({**_HALF, "client-key-data": data(SECRET.encode())}),
+        "not a matching pair in PEM",
     ),
     Hostile("bad base64 as key", written({**_HALF, "client-key-data": f"*{SECRET}"}), "client-key-data is not base64"),
-    Hostile("no PEM as CA", _with_ca(SECRET.encode()), "holds no certificate"),
-    Hostile("other letters as CA", _with_ca("\u0442".encode()), "holds no certificate"),
-    Hostile("a key as CA", _with_ca(_KEY.encode()), "holds no certificate"),
-    Hostile("garbage within PEM", _with_ca(_GARBAGE), "holds no certificate"),
+    Hostile("no PEM as CA", _with_ca(SECRET.encode()), "contains no certificate"),
+    Hostile("other letters as CA", _with_ca("\u0442".encode()), "contains no certificate"),
+    Hostile("a key as CA", _with_ca(_KEY.encode()), "contains no certificate"),
+    Hostile("garbage within PEM", _with_ca(_GARBAGE), "contains no certificate"),
     Hostile(
         "a Secret with a certificate file",
         written({"client-certificate": f"HOME/{CANARY}", "client-key-data": data(b"k")}),
@@ -67,21 +69,23 @@ ENCODED = (
 MATERIAL = (
     Hostile("a pipe as key", written({**_HALF, "client-key": "odd"}), "odd: not a file", BESIDE["pipe"]),
     Hostile("a huge token file", _ODD, "odd: larger than 1048576 bytes", _file(b"a" * (1 << 21)), ("odd",)),
-    Hostile("a token file of two lines", _ODD, "odd: holds no token", _file(f"a\n{SECRET}".encode()), ("odd",)),
-    Hostile("an empty token file", _ODD, "odd: holds no token", _file(b"\n"), ("odd",)),
-    Hostile("a binary token file", _ODD, "odd: holds no token", _file(bytes(range(256))), ("odd",)),
+    Hostile(
+        "a token file of two lines", _ODD, "odd: contains no valid token", _file(f"a\n{SECRET}".encode()), ("odd",)
+    ),
+    Hostile("an empty token file", _ODD, "odd: contains no valid token", _file(b"\n"), ("odd",)),
+    Hostile("a binary token file", _ODD, "odd: contains no valid token", _file(bytes(range(256))), ("odd",)),
     Hostile("a token file whose name has no end", written({"tokenFile": "x" * 5000}), "cannot be read"),
     Hostile(
         "a CA file without a certificate",
         written(TOKEN, {"certificate-authority": "odd"}),
-        "holds no certificate",
+        "contains no certificate",
         _file(SECRET.encode()),
         ("odd",),
     ),
     Hostile(
         "a certificate file without one",
         written({"client-certificate": "odd", "client-key": "odd"}),
-        "no pair in PEM",
+        "not a matching pair in PEM",
         _file(SECRET.encode()),
         ("odd",),
     ),

@@ -34,7 +34,7 @@ async def test_another_cluster_gets_nothing_at_all(apiserver: Apiserver, cluster
     """Once another cluster answered, no call of any sort reaches it; the right one is served again by itself."""
     await cluster.identify()
     apiserver.uid = "another"
-    with pytest.raises(WrongCluster, match="another cluster answers"):
+    with pytest.raises(WrongCluster, match="a different cluster responds"):
         await cluster.identify()
     before = len(apiserver.asked)
     calls = (

@@ -79,10 +79,10 @@ async def test_another_cluster_at_another_address_is_refused() -> None:
     async with two("another") as (one, other), client(way(one.port, "old")) as cluster:
         cluster.take(way(other.port, "new"))
         for call in (cluster.create(REF, pod("web", 1)), cluster.delete(REF, uid="u"), cluster.read(REF)):
-            with pytest.raises(WrongCluster, match="put the address in the test right"):
+            with pytest.raises(WrongCluster, match="correct the server in the test"):
                 await call
         assert {asked.sort for asked in other.asked} == {"identity"}
-        assert "another cluster answers" in cluster.credential_error
+        assert "a different cluster responds" in cluster.credential_error
         cluster.take(way(one.port, "old"))
         await cluster.create(REF, pod("web", 1))
         assert cluster.credential_error == ""
@@ -95,7 +95,7 @@ async def test_what_to_do_about_another_upper_cluster_is_something_else() -> Non
         cluster = HttpCluster(UPPER, way(one.port, "t"))
         await cluster.identify()
         cluster.take(way(other.port, "t"))
-        with pytest.raises(WrongCluster, match=r"right, or, if it is meant, restart$"):
+        with pytest.raises(WrongCluster, match=r", or, if intended, restart the engine$"):
             await cluster.identify()
         await cluster.close()
 
@@ -177,7 +177,7 @@ async def test_a_credential_that_is_not_accepted_is_silence(apiserver: Apiserver
     now = [0.0]
     async with client(way(apiserver.port, "old"), clock=lambda: now[0]) as cluster:
         apiserver.play("write", UNAUTHORIZED)
-        with pytest.raises(Unauthorized, match="holds the same credential as before"):
+        with pytest.raises(Unauthorized, match="contains the same credential as before"):
             await cluster.create(REF, pod("web", 1))
         now[0] = 7.0
         assert cluster.health.unreachable_for(now[0]) == 7.0
@@ -198,7 +198,7 @@ async def test_after_401_the_credential_is_read_anew_once(apiserver: Apiserver) 
     assert [shown(asked) for asked in apiserver.asked] == ["old", "new"]
     assert cluster.endpoint().headers == {"Authorization": "Bearer new"}
     apiserver.play("list", UNAUTHORIZED)
-    with pytest.raises(Unauthorized, match="read anew just before"):
+    with pytest.raises(Unauthorized, match="reloaded a moment ago"):
         await cluster.read(REF)
     await cluster.close()
     assert len(apiserver.of("list")) == 1
@@ -262,7 +262,7 @@ async def test_files_that_cannot_be_used_leave_the_way_as_it_is(apiserver: Apise
 async def test_a_refresh_without_news_costs_nothing(apiserver: Apiserver) -> None:
     """Files that were only touched lead to no question and no new connection."""
     async with client(way(apiserver.port, "old")) as cluster:
-        assert await cluster.refresh() == "the test holds the same credential as before"
+        assert await cluster.refresh() == "the test contains the same credential as before"
         await cluster.create(REF, pod("web", 1))
         assert [asked.sort for asked in apiserver.asked] == ["identity", "write"]
         assert apiserver.connections == 2  # one of them is for the question who answers
@@ -307,8 +307,8 @@ async def test_an_anchored_way_takes_other_credentials_for_its_server(apiserver:
         assert cluster.take(way(apiserver.port, "new")) == ""
         await cluster.create(REF, pod("web", 1))
         refused = cluster.take(way(1, "new"))
-        assert "names another server by now (http://127.0.0.1:1)" in refused
-        assert "needs a restart" in refused
+        assert "names another server now (http://127.0.0.1:1)" in refused
+        assert "restart the engine" in refused
         await cluster.create(REF, pod("web", 1))
         assert [shown(asked) for asked in apiserver.of("write")] == ["new", "new"]
         assert cluster.take(way(apiserver.port, "newer")) == ""

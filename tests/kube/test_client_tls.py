@@ -137,7 +137,7 @@ async def test_closing_does_not_wait_for_a_frozen_server(home: Path, papers: Pap
     server = Freezer(papers.server_context())
     server.start()
     cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}", patience=0.3)
-    with pytest.raises(Unreachable, match=f"127.0.0.1:{server.port} did not answer in time"):
+    with pytest.raises(Unreachable, match=f"127.0.0.1:{server.port} did not respond in time"):
         await cluster.version()
     await cluster.close()
     server.go_on.set()

@@ -60,7 +60,7 @@ def test_the_text_is_found(secrets: Secrets) -> None:
     """Under the key that is named."""
     secrets.put(kubeconfig())
     assert kubeconfig_in(secrets.cache, REF) == kubeconfig()
-    with pytest.raises(AccessError, match="key other: nothing stands under that key"):
+    with pytest.raises(AccessError, match="key other: the key is missing or empty"):
         kubeconfig_in(secrets.cache, REF.model_copy(update={"key": "other"}))
 
 
@@ -71,12 +71,12 @@ def none(_secrets: Secrets) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (none, "there is no such Secret: create it, or correct kubeconfigSecret"),
-        (lambda secrets: secrets.raw(None), "nothing stands under that key (there are: none)"),
-        (lambda secrets: secrets.put(""), "nothing stands under that key (there are: kubeconfig)"),
-        (lambda secrets: secrets.put(TOKEN, "b"), "nothing stands under that key (there are: b)"),
-        (lambda secrets: secrets.put(b"\xff\xfe"), "not text in UTF-8: put a kubeconfig there"),
-        (lambda secrets: secrets.raw({"kubeconfig": "?"}), "not text in UTF-8: put a kubeconfig there"),
+        (none, "the Secret does not exist: create it, or correct kubeconfigSecret"),
+        (lambda secrets: secrets.raw(None), "the key is missing or empty (keys: none)"),
+        (lambda secrets: secrets.put(""), "the key is missing or empty (keys: kubeconfig)"),
+        (lambda secrets: secrets.put(TOKEN, "b"), "the key is missing or empty (keys: b)"),
+        (lambda secrets: secrets.put(b"\xff\xfe"), "not UTF-8 text: store a kubeconfig under this key"),
+        (lambda secrets: secrets.raw({"kubeconfig": "?"}), "not UTF-8 text: store a kubeconfig under this key"),
     ],
     ids=["no secret", "no data", "empty", "another key", "binary", "not base64"],
 )
@@ -144,7 +144,7 @@ async def test_a_deleted_one_is_said_and_a_new_one_taken_up(secrets: Secrets) ->
     await kept.access()
     secrets.remove()
     assert await kept.look() is None
-    assert "there is no such Secret" in kept.trouble
+    assert "the Secret does not exist" in kept.trouble
     secrets.put(kubeconfig("https://10.0.0.3:6443"), uid="2")
     assert await kept.look() is not None
     assert kept.trouble == ""

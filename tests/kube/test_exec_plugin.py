@@ -107,19 +107,19 @@ async def test_a_plugin_may_give_a_certificate(home: Path, papers: Papers) -> No
     pair = {"clientCertificateData": papers.alice.decode(), "clientKeyData": papers.alice_key.decode()}
     assert (await allowed(exec_config(home, str(plugin(home, pair))))).headers == {}
     pair["clientKeyData"] = papers.server_key.decode()
-    with pytest.raises(AccessError, match="no pair"):
+    with pytest.raises(AccessError, match="not a matching pair"):
         await allowed(exec_config(home, str(plugin(home, pair))))
 
 
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("exit 3", "failed with code 3"),
-        (f"echo {SECRET}", "did not print an ExecCredential of client.authentication.k8s.io/v1 (no JSON)"),
-        (f"echo {SECRET} >&2; exit 1", "failed with code 1"),
+        ("exit 3", "exited with code 3"),
+        (f"echo {SECRET}", "did not print an ExecCredential of client.authentication.k8s.io/v1 (is not JSON)"),
+        (f"echo {SECRET} >&2; exit 1", "exited with code 1"),
         (f'echo \'{{"kind": "{SECRET}"}}\'', "did not print an ExecCredential"),
         (f"echo '[\"{SECRET}\"]'", "did not print an ExecCredential"),
-        ("kill -9 $$", "failed with code -9"),
+        ("kill -9 $$", "exited with code -9"),
     ],
 )
 async def test_a_plugin_that_fails_is_an_error_that_shows_nothing(home: Path, lines: str, words: str) -> None:
@@ -197,7 +197,7 @@ async def test_a_plugin_that_does_not_end_is_ended_with_all_it_started(home: Pat
     """After the time given to it neither the program nor its children run on."""
     pids = home / "pids"
     ran = script(home, f"sleep 1000 & echo $! > {pids}; echo $$ >> {pids}; wait")
-    with pytest.raises(AccessError, match=r"did not end in 2 s: run it by hand"):
+    with pytest.raises(AccessError, match=r"did not exit within 2 s: run it by hand"):
         await run_plugin(named(ran), "", "f", seconds=2.0)
     async with asyncio.timeout(60):
         while any(_runs(pid) for pid in pids.read_text().split()):  # noqa: ASYNC110 - the kernel tells nobody
@@ -221,7 +221,7 @@ async def test_a_plugin_that_cannot_be_started_is_told(home: Path) -> None:
     (home / "text").write_text("no program")
     with pytest.raises(AccessError, match=r"text could not be started \(PermissionError\)"):
         await run_plugin(named(home / "text"), "", "f")
-    with pytest.raises(AccessError, match="gone is no file: install it"):
+    with pytest.raises(AccessError, match="gone is not a file: install it"):
         await run_plugin(named(home / "gone"), "", "f")
 
 

@@ -67,7 +67,7 @@ async def ears(watcher: FileWatcher) -> AsyncIterator[Ears]:
 
 def threads() -> list[str]:
     """Return the threads that wait for notices."""
-    return [thread.name for thread in threading.enumerate() if thread.name == "file notices"]
+    return [thread.name for thread in threading.enumerate() if thread.name == "file watch"]
 
 
 def instances() -> int:
@@ -259,7 +259,7 @@ async def test_many_files_share_one_watcher_and_are_told_apart(file: Path) -> No
         assert await here.next() == "later"
         put(file, "once more")
         assert await here.next() == "later"
-        assert (threads(), here.heard.empty()) == (["file notices"], True)
+        assert (threads(), here.heard.empty()) == (["file watch"], True)
         assert instances() <= 2, "one, and for a moment the one before it"
 
 
@@ -370,9 +370,9 @@ class Failing(Silent):
     ("notify", "why"),
     [
         (no_watches, "OS file watch limit reached"),
-        (broken, "KeyError: please report this"),
+        (broken, "KeyError (bug, please report)"),
         (Failing, "error in underlying watcher"),
-        (Silent, "others write to a file system of type nfs4"),
+        (Silent, "is on a file system of type nfs4"),
     ],
 )
 async def test_without_notices_files_are_looked_at(
@@ -393,7 +393,7 @@ async def test_without_notices_files_are_looked_at(
             assert {await here.next(), await here.next()} == {"f", "beside"}
             assert here.heard.empty()
     (said,) = logs
-    assert (said["event"], said["log_level"]) == ("no notice of changes, looking at the files instead", "warning")
+    assert (said["event"], said["log_level"]) == ("cannot watch files for changes, polling them instead", "warning")
     assert why in said["error"]
 
 
@@ -475,7 +475,7 @@ def test_nothing_is_watched_for_a_loop_that_has_ended(file: Path) -> None:
         watcher.watch(watched([file]), lambda: None)
 
     asyncio.run(leave())
-    (thread,) = (one for one in threading.enumerate() if one.name == "file notices")
+    (thread,) = (one for one in threading.enumerate() if one.name == "file watch")
     file.write_text("other")
     thread.join(PATIENCE)
     assert threads() == []

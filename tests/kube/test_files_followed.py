@@ -89,4 +89,7 @@ def test_nothing_is_told_of_a_network_file_system(home: Path) -> None:
     (home / "f").write_text("")
     device = home.stat().st_dev
     mounts = Mounts({f"{os.major(device)}:{os.minor(device)}": "nfs4"}, frozenset())
-    assert resolve_path(home / "f", mounts).dark == f"{home}: others write to a file system of type nfs4"
+    assert (
+        resolve_path(home / "f", mounts).dark
+        == f"{home} is on a file system of type nfs4, which other hosts can write to"
+    )

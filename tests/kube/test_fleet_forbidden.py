@@ -102,7 +102,7 @@ async def test_a_denial_is_told_once_and_when_it_is_over() -> None:
         words = "upper: list Role: denied: words about Forbidden"
         assert told_of(logs) == [
             {
-                "event": "not allowed",
+                "event": "permission denied",
                 "log_level": "warning",
                 "cluster": "upper",
                 "kind": "Role",
@@ -116,7 +116,7 @@ async def test_a_denial_is_told_once_and_when_it_is_over() -> None:
         with capture_logs() as logs:
             await told(here.roles, lambda: len(here.roles))
             await told(here.others, lambda: len(here.others))
-        assert [(one["event"], one["kind"]) for one in told_of(logs)] == [("allowed again", "Role")]
+        assert [(one["event"], one["kind"]) for one in told_of(logs)] == [("permission granted again", "Role")]
         assert here.fleet[UPPER].denied == ""
 
 
@@ -172,4 +172,4 @@ async def synced(cache: Cache) -> None:
 
 def told_of(logs: list[dict[str, object]]) -> list[dict[str, object]]:
     """Return what was told of rights."""
-    return [one for one in logs if str(one["event"]).endswith(("allowed", "allowed again"))]
+    return [one for one in logs if str(one["event"]).endswith(("permission denied", "permission granted again"))]

@@ -140,7 +140,7 @@ async def test_a_frozen_apiserver_is_found_and_its_watch_goes_on(breakable: Sand
         breakable.suspend("upper", API)
         try:
             await setting.news.until(lambda: setting.fleet[UPPER].silent > 0, LIMIT)
-            assert setting.fleet[UPPER].health.error == "no answer in 1 s"
+            assert setting.fleet[UPPER].health.error == "no response within 1 s"
         finally:
             breakable.resume("upper", API)
         await setting.news.until(lambda: setting.fleet[UPPER].silent == 0.0, LIMIT)

@@ -102,7 +102,7 @@ async def test_a_rotated_kubeconfig_is_in_use_before_anything_is_refused(home: P
         here.write(here.one, "new")
         with capture_logs() as logs:
             await here.news.until(lambda: "new" in bearers(here.one))
-        assert [line["event"] for line in logs] == ["credential was read anew"]
+        assert [line["event"] for line in logs] == ["credential reloaded"]
         assert here.fleet["a"].cluster.access.tls is tls
         assert len(here.one.of("watch")) == 1
         assert here.cache.synced
@@ -149,7 +149,7 @@ async def test_a_kubeconfig_of_another_cluster_is_refused_until_it_is_put_right(
         here.one.play("list", listing(20, pod("a", 5)))
         await here.open()
         here.write(here.other)
-        await here.until_complaint("another cluster answers")
+        await here.until_complaint("a different cluster responds")
         await here.news.until(lambda: not here.cache.synced)
         with pytest.raises(WrongCluster):
             await here.fleet["a"].cluster.create(REF, pod("web", 1))
@@ -180,8 +180,8 @@ async def test_a_kubeconfig_that_is_bad_changes_nothing_and_is_told(
             await here.news.until(lambda: "mended" in bearers(here.one))
         assert here.fleet["a"].credential_error == ""
         said = [line["event"] for line in logs]
-        assert said.count("credential cannot be read anew: what was read before stays in use") == 1
-        assert said[-2:] == ["credential can be read again", "credential was read anew"]
+        assert said.count("credential cannot be reloaded, the previous one stays in use") == 1
+        assert said[-2:] == ["credential can be loaded again", "credential reloaded"]
         assert {line["cluster"] for line in logs} == {"a"}
 
 
@@ -243,7 +243,7 @@ async def test_the_upper_cluster_stays_at_its_server(home: Path, papers: Papers)
     async with ground(home, papers) as here:
         await here.open(UPPER, anchored=True)
         here.write(here.other)
-        await here.until_complaint("another upper cluster needs a restart", UPPER)
+        await here.until_complaint("restart the engine to change the upper cluster", UPPER)
         await here.fleet[UPPER].cluster.create(REF, pod("web", 1))
         assert here.other.asked == []
         assert len(here.one.of("write")) == 1

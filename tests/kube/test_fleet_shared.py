@@ -47,7 +47,7 @@ async def test_the_second_name_of_a_cluster_is_refused(apiserver: Apiserver) -> 
         client = fleet.open("b", access_to(apiserver.port), [pods("b", second)])
         words = await refused(fleet, news, "b")
         assert "the same cluster as lower a" in words
-        assert "take the lower out of the topology" in words
+        assert "remove the lower from the topology" in words
         await fleet.synced("a")
         assert (names(first), second.synced, len(apiserver.of("list"))) == (["web"], False, 1)
         assert (fleet["b"].identity, fleet["b"].is_identified, fleet["a"].silent) == ("", False, 0.0)
@@ -138,7 +138,7 @@ async def test_another_cluster_than_before_is_told_before_one_that_has_a_name() 
         fleet.open("a", access_to(other.port), pin="one")
         await news.until(lambda: fleet["a"].health.wrong)
         assert not fleet["a"].health.shared
-        with pytest.raises(WrongCluster, match="another cluster answers"):
+        with pytest.raises(WrongCluster, match="a different cluster responds"):
             await fleet["a"].cluster.identify()
         fleet["a"].cluster.identity.accept_any()
         assert "lower b" in await refused(fleet, news, "a")
@@ -163,7 +163,7 @@ async def test_the_first_name_for_a_server_is_tried_before_the_next() -> None:
     async with served(server), watched(patience=0.2) as (fleet, news):
         fleet.open("a", access_to(server.port))
         fleet.open("b", access_to(server.port))
-        await news.until(lambda: fleet["a"].health.error.startswith("no answer"))
+        await news.until(lambda: fleet["a"].health.error.startswith("no response"))
         assert len(server.of("identity")) == 1
         await fleet["b"].identified()
 

@@ -128,7 +128,7 @@ def test_another_cluster_makes_no_server_trusted() -> None:
     """Not even those that were: which of them is the right one has to be shown anew."""
     found, health = identity("u")
     found.verify("u", b"one", access_to(1), is_current=True)
-    with pytest.raises(WrongCluster, match="another cluster answers"):
+    with pytest.raises(WrongCluster, match="a different cluster responds"):
         found.verify("v", b"one", access_to(1), is_current=True)
     assert (found.pin, found.in_doubt, found.vouches(b"one"), health.wrong) == ("u", True, False, True)
 

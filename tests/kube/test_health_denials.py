@@ -38,7 +38,7 @@ def test_the_end_is_told_when_nobody_meets_it_any_more() -> None:
     with capture_logs() as logs:
         for who in ("one", "two", "two", "three"):
             denials.end(who, ROLE)
-    assert logs == [{"event": "allowed again", "log_level": "info", "cluster": "lower-a", "kind": "Role"}]
+    assert logs == [{"event": "permission granted again", "log_level": "info", "cluster": "lower-a", "kind": "Role"}]
     assert (denials.words, denials.of("one")) == ("", None)
     with capture_logs() as logs:
         denials.meet("one", ROLE, denied())

@@ -9,24 +9,24 @@ from bench.faults.hostile.ways import WAYS
 
 FOLLOWED = [way.name for way in WAYS.values() if way.sort in ("list", "watch", "identity")]
 TOO_LARGE = {
-    "list-endless-body": "an answer of more than 16 MiB",
-    "list-endless-declared": "an answer of more than 16 MiB",
-    "list-endless-untold": "an answer of more than 16 MiB",
-    "list-endless-headers": "that are no content",
-    "list-endless-header": "that are no content",
-    "list-endless-reason": "that are no content",
-    "list-endless-informational": "that are no content",
-    "list-endless-extension": "that are no content",
-    "list-endless-trailers": "that are no content",
-    "list-endless-trailer": "that are no content",
-    "list-tiny-chunks": "that are no content",
-    "list-endless-pages": "pages that never end",
-    "list-same-page": "pages that never end",
-    "watch-endless-line": "a line of more than 8 MiB",
-    "watch-endless-informational": "that are no content",
-    "watch-endless-extension": "that are no content",
-    "watch-empty-lines": "that are no content",
-    "identity-endless": "an answer of more than 1 MiB",
+    "list-endless-body": "a response of more than 16 MiB",
+    "list-endless-declared": "a response of more than 16 MiB",
+    "list-endless-untold": "a response of more than 16 MiB",
+    "list-endless-headers": "outside of its body",
+    "list-endless-header": "outside of its body",
+    "list-endless-reason": "outside of its body",
+    "list-endless-informational": "outside of its body",
+    "list-endless-extension": "outside of its body",
+    "list-endless-trailers": "outside of its body",
+    "list-endless-trailer": "outside of its body",
+    "list-tiny-chunks": "outside of its body",
+    "list-endless-pages": "an endless list of pages",
+    "list-same-page": "an endless list of pages",
+    "watch-endless-line": "a watch event of more than 8 MiB",
+    "watch-endless-informational": "outside of its body",
+    "watch-endless-extension": "outside of its body",
+    "watch-empty-lines": "outside of its body",
+    "identity-endless": "a response of more than 1 MiB",
 }
 """What is sent too much of, in which words; who does so is left alone for a while."""
 LEFT_OUT = (
@@ -70,7 +70,7 @@ async def test_who_sends_too_much_is_left_alone(way: str, words: str) -> None:
         await met.until(lambda: met.fleet[NAME].health.excessive)
         await met.until(lambda: met.cluster._account.held == 0)
         assert words in met.fleet[NAME].credential_error
-        told = [one for one in met.told("warning") if "left alone" in one["event"]]
+        told = [one for one in met.told("warning") if "requests paused" in one["event"]]
         assert len(told) == 1
         await met.wait_idle()
         assert met.fleet[NAME].silent > 0

@@ -133,7 +133,7 @@ async def test_a_key_of_another_certificate_is_refused(home: Path, papers: Paper
     """A pair has to be one, wherever the kubeconfig is from."""
     text = kubeconfig({"client-certificate-data": inline(papers.alice), "client-key-data": inline(papers.server_key)})
     (home / "f").write_text(text)
-    with pytest.raises(AccessError, match="no pair in PEM"):
+    with pytest.raises(AccessError, match="not a matching pair in PEM"):
         await (from_text(text, "Secret a/b") if secret else from_kubeconfig(home / "f"))
 
 

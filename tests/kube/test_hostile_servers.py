@@ -139,7 +139,7 @@ async def test_a_body_that_drips_is_given_up_in_time(status: bytes) -> None:
 
     async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
         cluster = HttpCluster("a", access_to(server.sockets[0].getsockname()[1]), timeout=0.5)
-        with pytest.raises(Unreachable, match="did not answer in time"):
+        with pytest.raises(Unreachable, match="did not respond in time"):
             await cluster.create(REF, pod("web", 1))
         await cluster.close()
         await ended.wait()

@@ -290,7 +290,7 @@ async def test_a_restarted_apiserver_is_found_again() -> None:
     async with running(server):
         pass
     async with following(server) as followed:
-        await followed.news.until(lambda: "cannot be connected" in followed.cluster.health.error)
+        await followed.news.until(lambda: "cannot connect" in followed.cluster.health.error)
         assert not followed.cache.synced
         async with running(server):
             await followed.has("a")

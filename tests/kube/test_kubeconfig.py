@@ -78,7 +78,7 @@ REFUSED = {
         {},
         {"contexts": [{"name": "here", "context": {"cluster": "there"}}]},
     ),
-    "current-context: no context of that name is defined (of 1): define it, or name another": (
+    "current-context: no context has this name (1 are defined): define it, or use another name": (
         TOKEN,
         {},
         {"current-context": "nowhere"},

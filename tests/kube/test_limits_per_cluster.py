@@ -86,7 +86,7 @@ def test_there_may_be_more_while_a_list_comes_in() -> None:
     with pytest.raises(TooLarge):
         allowance.check(tally, listing=True)
     tally.add(-100, 3 << 19)
-    with pytest.raises(TooLarge, match="take more than 1 MiB"):
+    with pytest.raises(TooLarge, match="of more than 1 MiB"):
         allowance.check(tally)
 
 

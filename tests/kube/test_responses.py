@@ -140,7 +140,7 @@ def test_of_what_is_no_apiservers_answer_no_word_is_told(kind: str, status: int)
     body, media, shown = FOREIGN[kind]
     error = error_of(DOING, status, body, media=media)
     assert error.message == (
-        f"HTTP status {status} with {len(body)} bytes of {shown}, which are no Status of Kubernetes: check that the "
+        f"HTTP status {status} with {len(body)} bytes of {shown} instead of a Kubernetes Status: check that the "
         "server address is that of an apiserver"
     )
     assert SECRET not in f"{error}{error.reason}{error.causes}"
@@ -272,4 +272,4 @@ def test_what_is_no_event_is_not_followed(line: bytes) -> None:
 
 def test_strange_answers_name_where_they_came_up() -> None:
     """The error has the cluster and what was done."""
-    assert str(strange(DOING, "a page")).startswith("lower-a: create Pod default/web: not reachable: the answer is not")
+    assert str(strange(DOING, "a page")).startswith("lower-a: create Pod default/web: not reachable: this is not")

@@ -81,7 +81,7 @@ def test_one_that_leaves_may_have_lost_the_labels() -> None:
 def test_a_version_that_is_no_number_is_malformed() -> None:
     """Versions are compared, so they have to be numbers."""
     meta = ObjectFilter(POD, Selection()).meta(raw(resourceVersion="new"))
-    with pytest.raises(Malformed, match="'new' is no number"):
+    with pytest.raises(Malformed, match="'new' is not a number"):
         version_in(meta)
 
 

@@ -232,7 +232,7 @@ async def test_no_header_begins_another(value: str) -> None:
 async def test_no_path_ends_the_request_line(target: str) -> None:
     """One with a blank, a line break, or anything beyond ASCII is refused."""
     async with wire(OK) as (made, access, calls):
-        with pytest.raises(ValueError, match="blank"):
+        with pytest.raises(ValueError, match="space"):
             await calls.call(access, "GET", target, {})
         assert made.heard in ([], [b""])
 
@@ -248,12 +248,12 @@ def head(*fields: str, status: str = "200 OK") -> bytes:
         (head("Content-Length: 3000") + b"x" * 3000, ""),
         (head("Content-Length: 9000000") + b"x" * 300_000, "more than 128 KiB"),
         (head("Transfer-Encoding: chunked") + b"ffffff\r\n" + b"x" * 300_000, "more than 128 KiB"),
-        (head("Transfer-Encoding: chunked") + b"2;" + b"x" * 100_000, "more than 64 KiB that are no content"),
-        (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 4_000, "more than 64 KiB that are no content"),
-        (head("Transfer-Encoding: chunked") + b"1\r\nx\r\n" * 30_000, "no content"),
+        (head("Transfer-Encoding: chunked") + b"2;" + b"x" * 100_000, "more than 64 KiB outside of its body"),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 4_000, "more than 64 KiB outside of its body"),
+        (head("Transfer-Encoding: chunked") + b"1\r\nx\r\n" * 30_000, "outside of its body"),
         (
             head("Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\nX: " + b"x" * 400_000,
-            "more than 64 KiB that are no content",
+            "more than 64 KiB outside of its body",
         ),
     ],
     ids=["within", "declared", "chunk", "extension", "hints", "pieces", "trailer"],
@@ -289,7 +289,7 @@ async def test_answers_at_one_time_have_a_bound_together() -> None:
         calls = RequestPool(account)
         first, second = (asyncio.create_task(calls.call(access, "GET", "/x", {})) for _ in range(2))
         done, left = await asyncio.wait({first, second}, return_when=asyncio.FIRST_EXCEPTION)
-        with pytest.raises(Unreachable, match="under way at one time"):
+        with pytest.raises(Unreachable, match="in progress at once"):
             done.pop().result()
         for task in left:
             task.cancel()

@@ -50,7 +50,7 @@ def test_the_cases_are_those_that_a_machine_may_be() -> None:
 
 
 MISSING = Case("x", ("no Go", "install"))
-WHOLE = "Ended after 20 s: nothing is left of the demo.\n"
+WHOLE = "Finished after 20 s. All processes and files of the demo were removed.\n"
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_a_refusal_is_told_in_the_servers_words(layout: Layout, script: type[Scr
 
 def test_no_answer_to_a_create_is_told(layout: Layout) -> None:
     """The error says where the servers' output is."""
-    with pytest.raises(SandboxError, match=r"lower-a: create Node n: no answer .*output"):
+    with pytest.raises(SandboxError, match=r"lower-a: create Node n: no response .*output"):
         Api(layout).create("/api/v1/nodes", OBJECT)
 
 
@@ -167,7 +167,7 @@ def test_waiting_has_an_end(sleeping: SandboxCluster) -> None:
 def test_a_process_that_ended_is_told_with_its_last_words(layout: Layout) -> None:
     """Nobody waits for what cannot come any more."""
     cluster = started(layout, ["/bin/sh", "-c", "echo the disk is full; exit 3"])
-    with pytest.raises(SandboxError, match=r"lower-a: etcd ended; .*etcd\.log:\nthe disk is full") as caught:
+    with pytest.raises(SandboxError, match=r"lower-a: etcd exited; .*etcd\.log:\nthe disk is full") as caught:
         apiserver.wait([cluster], lambda _cluster, _api: False, "it")
     assert not isinstance(caught.value, PortTakenError)
 
@@ -224,5 +224,5 @@ def test_a_process_that_ends_while_all_is_ready_is_not_missed(layout: Layout) ->
     """The check finds a process that ended by itself."""
     cluster = started(layout, ["/bin/true"])
     until(lambda: not processes.running(cluster.processes["etcd"]), "the end of the process")
-    with pytest.raises(SandboxError, match="lower-a: etcd ended"):
+    with pytest.raises(SandboxError, match="lower-a: etcd exited"):
         apiserver.check_running(cluster)

@@ -183,7 +183,7 @@ def test_two_searches_at_once_build_once(tmp_path: Path, sources: Path) -> None:
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, sources: Path) -> None:
     """The error says which path it is and how to choose another."""
     (tmp_path / "cache").write_text("a file in the way")
-    with pytest.raises(SandboxError, match=r"cache.*XDG_CACHE_HOME chooses another"):
+    with pytest.raises(SandboxError, match=r"cache.*set .XDG_CACHE_HOME to use another"):
         finder(tmp_path, sources, []).find(PAIR)
 
 
@@ -276,7 +276,7 @@ def test_a_broken_installation_of_go_is_named(tmp_path: Path) -> None:
     """The error names the folder to remove."""
     folder = tmp_path / go_build.GO_PACKAGE.replace("==", "-")
     folder.mkdir()
-    with pytest.raises(SandboxError, match=r"holds no go/bin/go; remove it, or install Go"):
+    with pytest.raises(SandboxError, match=r"does not contain go/bin/go; remove it, or install Go"):
         go_build.find_go(tmp_path, print, "")
 
 
@@ -365,7 +365,7 @@ def test_a_release_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None
 @pytest.mark.parametrize("version", ["1.35.2", "v1.35", "v2.0.0", "v1.35.2; rm -rf /", "latest"])
 def test_what_is_no_release_is_refused(version: str) -> None:
     """Before anything is asked for."""
-    with pytest.raises(SandboxError, match=r"TENSILE_KUBERNETES_VERSION: .* is no release of Kubernetes"):
+    with pytest.raises(SandboxError, match=r"TENSILE_KUBERNETES_VERSION: .* is not a release of Kubernetes"):
         binaries.of_version(RELEASE, {binaries.VERSION_VARIABLE: version})
 
 

@@ -40,7 +40,7 @@ def test_status_tells_what_does_not_run(dead: Path, capsys: pytest.CaptureFixtur
     assert commands.status(dead) == 1
     said = capsys.readouterr().out
     assert "etcd                     does not run; see /somewhere/etcd.log" in said
-    assert f"not all runs: `tensile sandbox up --dir {dead}` starts it again" in said
+    assert f"some processes do not run: `tensile sandbox up --dir {dead}` restarts them" in said
 
 
 def test_down_removes_what_a_dead_sandbox_left(dead: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,7 +49,7 @@ def test_down_removes_what_a_dead_sandbox_left(dead: Path, capsys: pytest.Captur
     (dead / "notes.txt").write_text("mine")
     assert commands.down(dead) == 0
     assert [path.name for path in dead.iterdir()] == ["notes.txt"]
-    assert "kept, not made by the sandbox: notes.txt" in capsys.readouterr().out
+    assert "kept, not created by the sandbox: notes.txt" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", [commands.status, commands.down])
@@ -69,7 +69,7 @@ def test_up_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str
     """A file that is not the sandbox's is named, and stays as it is."""
     (tmp_path / name).write_text("mine")
     assert commands.up(2, 1, tmp_path) == 1
-    assert f"holds {name}, which the sandbox would overwrite; give another --dir" in capsys.readouterr().err
+    assert f"contains {name}, which the sandbox would overwrite; use another --dir" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "mine"
 
@@ -77,9 +77,9 @@ def test_up_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("lowers", "nodes", "words"),
     [
-        (27, 3, "--lowers 27: give a number from 0 to 26"),
-        (-1, 3, "--lowers -1: give a number from 0 to 26"),
-        (2, -1, "--nodes -1: give 0 or more"),
+        (27, 3, "--lowers 27: use a number from 0 to 26"),
+        (-1, 3, "--lowers -1: use a number from 0 to 26"),
+        (2, -1, "--nodes -1: use 0 or more"),
     ],
 )
 def test_up_refuses_what_it_cannot_start(
@@ -106,7 +106,7 @@ def test_up_in_a_directory_that_cannot_be_made(tmp_path: Path, capsys: pytest.Ca
     """The error names the path and the flag to change it by."""
     (tmp_path / "file").write_text("")
     assert commands.up(0, 0, tmp_path / "file" / "s") == 1
-    assert "give another directory with --dir" in capsys.readouterr().err
+    assert "use another directory with --dir" in capsys.readouterr().err
 
 
 def test_the_default_directory_is_hidden_and_relative() -> None:
@@ -238,7 +238,7 @@ def test_status_of_an_unfinished_sandbox(dead: Path, capsys: pytest.CaptureFixtu
     unfinished.clusters.clear()
     state.save(dead, unfinished)
     assert commands.status(dead) == 1
-    assert "not all runs" in capsys.readouterr().out
+    assert "some processes do not run" in capsys.readouterr().out
 
 
 def test_kubectl_needs_programs_that_were_found(dead: Path) -> None:
@@ -277,7 +277,7 @@ def test_what_is_printed_to_be_pasted_is_quoted(
     one = State("feed", Options(0, 0), ["upper"], [], ready=True, binaries=binaries, clusters=clusters)
     state.save(place, one)
     assert commands.status(place) == 1
-    assert f"`tensile sandbox up --dir '{place}'` starts it again" in capsys.readouterr().out
+    assert f"`tensile sandbox up --dir '{place}'` restarts them" in capsys.readouterr().out
     guide = commands._guide(place, one).splitlines()
     assert f"  tensile run -f '{place}/topology.yaml'" in guide
     assert f"  export KUBECONFIG='{place}/upper.kubeconfig'" in guide

@@ -109,7 +109,7 @@ def test_what_cannot_be_fetched_is_said(tmp_path: Path) -> None:
 
 def test_half_a_runtime_in_the_cache_is_said(tmp_path: Path) -> None:
     """It is named, with what to do."""
-    with pytest.raises(SandboxError, match="remove it, and it is fetched again"):
+    with pytest.raises(SandboxError, match="remove it to fetch it again"):
         container_runtime.unpacked(tmp_path)
 
 

@@ -104,7 +104,7 @@ def test_a_restart_can_add_arguments(broken: Sandbox) -> None:
 
 def test_a_restart_that_fails_says_why(broken: Sandbox) -> None:
     """A component that does not start is told with its last words; the next restart is without what was wrong."""
-    with pytest.raises(SandboxError, match=r"(?s)upper: kube-scheduler ended; .*unknown flag: --no-such-flag"):
+    with pytest.raises(SandboxError, match=r"(?s)upper: kube-scheduler exited; .*unknown flag: --no-such-flag"):
         broken.restart("upper", "kube-scheduler", extra=["--no-such-flag=1"])
     broken.restart("upper", "kube-scheduler")
     arguments = broken.state().clusters["upper"].processes["kube-scheduler"].arguments

@@ -20,10 +20,10 @@ FULL = "go: downloading x\ncompile: writing output: write $WORK/b001/_pkg_.a: no
 @pytest.mark.parametrize(
     ("output", "line", "remedy"),
     [
-        (DIAL, "main.go:12:2: github.com/spf13/cobra@v1.10.2", "let Go reach a module proxy ($GOPROXY"),
-        (FULL, "compile: writing output", "make room for 5 GB there"),
-        (DIAL + FULL, "compile: writing output", "make room"),
-        ("k8s.io/api/core/v1: compile: signal: killed", "k8s.io/api/core/v1", "building takes 2 GB of memory"),
+        (DIAL, "main.go:12:2: github.com/spf13/cobra@v1.10.2", "give Go access to a module proxy ($GOPROXY"),
+        (FULL, "compile: writing output", "free 5 GB there"),
+        (DIAL + FULL, "compile: writing output", "free 5 GB"),
+        ("k8s.io/api/core/v1: compile: signal: killed", "k8s.io/api/core/v1", "a build needs 2 GB of memory"),
         ("go: creating work dir: stat /nonexistent: no such file", "go: creating work dir", "$TMPDIR"),
         ("mkdir /cache: read-only file system", "mkdir /cache", "$XDG_CACHE_HOME"),
         ("go: download go1.26 for linux/amd64: toolchain not available", "go: download", "$GOPROXY"),
@@ -47,7 +47,7 @@ def test_what_keeps_go_from_building_is_one_line(output: str, line: str, remedy:
             "install Go 1.21 or newer",
         ),
         ("/x/python: No module named pip\n", "/x/python: No module named pip", "install Go 1.21 or newer"),
-        ("ERROR: Could not install packages: [Errno 28] No space left on device", "Could not install", "make room"),
+        ("ERROR: Could not install packages: [Errno 28] No space left on device", "Could not install", "free 5 GB"),
     ],
     ids=["no index", "no pip", "full"],
 )
@@ -70,9 +70,9 @@ def test_what_no_person_could_change_stays_as_it_is(ask: object, output: str) ->
 @pytest.mark.parametrize(
     ("said", "found"),
     [
-        ('{"level":"fatal","error":"walpb: write: no space left on device"}', "no space left on device: make room"),
-        ("E0101 inotify_init: too many open files", "too many open files: end other programs that follow files"),
-        ("fatal error: runtime: out of memory", "out of memory: building takes 2 GB"),
+        ('{"level":"fatal","error":"walpb: write: no space left on device"}', "no space left on device: free 5 GB"),
+        ("E0101 inotify_init: too many open files", "too many open files: stop other programs that watch files"),
+        ("fatal error: runtime: out of memory", "out of memory: a build needs 2 GB"),
     ],
 )
 def test_of_a_programs_log_only_the_cause_is_told(said: str, found: str) -> None:
@@ -84,4 +84,4 @@ def test_a_long_line_is_cut() -> None:
     """What is said fits a terminal, and the remedy is whole."""
     found = go_build.of_go("x" * 5000 + " dial tcp\ndial tcp " + "y" * 5000)
     assert found.startswith("x" * go_build.LONGEST + ": ")
-    assert found.endswith("$KUBEBUILDER_ASSETS names a folder that has the programs already")
+    assert found.endswith("set $KUBEBUILDER_ASSETS to a directory with the built programs")

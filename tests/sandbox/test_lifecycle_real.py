@@ -103,14 +103,14 @@ def test_a_second_up_says_that_it_already_runs(directory: Path) -> None:
     """Nothing is started again, and nothing is ended."""
     before = loaded(directory)
     code, out, _ = up(directory)
-    assert (code, out.splitlines()[0]) == (0, "already running: 1 lowers of 1 nodes")
+    assert (code, out.splitlines()[0]) == (0, "already running: 1 lower clusters with 1 nodes each")
     assert loaded(directory) == before
 
 
 def test_a_second_up_that_asks_for_nothing_takes_what_is_there(directory: Path) -> None:
     """Without numbers any sandbox is as asked."""
     code, out, err = up(directory, "None, None")
-    assert (code, out.splitlines()[0], err) == (0, "already running: 1 lowers of 1 nodes", "")
+    assert (code, out.splitlines()[0], err) == (0, "already running: 1 lower clusters with 1 nodes each", "")
 
 
 def test_a_second_up_that_asks_for_more_fails(directory: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_second_up_that_asks_for_more_fails(directory: Path) -> None:
     before = loaded(directory)
     code, _, err = up(directory, "2, 3")
     assert code == 1
-    assert f"is not as asked (--lowers, --nodes): run `tensile sandbox down --dir {directory}` first" in err
+    assert f"runs with other options (--lowers, --nodes): run `tensile sandbox down --dir {directory}` first" in err
     assert loaded(directory) == before
     assert commands.status(directory) == 0
 
@@ -130,7 +130,7 @@ def test_status_lists_every_process(directory: Path, capsys: pytest.CaptureFixtu
     numbers = {process.pid for one in loaded(directory).clusters.values() for process in one.processes.values()}
     assert len(lines) == ALL_OF_ONE_LOWER
     assert all(any(f"pid {number}" in line for line in lines) for number in numbers)
-    assert last == f"{directory}: all runs"
+    assert last == f"{directory}: all processes run"
 
 
 def test_the_nodes_are_ready_when_up_returns(directory: Path) -> None:
@@ -180,7 +180,7 @@ def test_down_leaves_only_what_is_not_the_sandboxs(directory: Path, capsys: pyte
     assert commands.down(directory) == 0
     assert processes.marked(identity) == []
     assert [path.name for path in directory.iterdir()] == ["notes.txt"]
-    assert "kept, not made by the sandbox: notes.txt" in capsys.readouterr().out
+    assert "kept, not created by the sandbox: notes.txt" in capsys.readouterr().out
     assert commands.status(directory) == 1
 
 
@@ -248,11 +248,11 @@ def test_an_unfinished_sandbox_is_removed_by_the_next_up(tmp_path: Path, capsys:
     assert commands.status(place) == 1
     code, _, err = up(place, "0, 0")
     assert code == 0, err
-    assert "an unfinished sandbox is here: it is removed first" in err
+    assert "removing an incomplete sandbox first" in err
     assert processes.marked(identity) == []
     assert commands.status(place) == 0
     assert commands.down(place) == 0
-    assert "not all runs" in capsys.readouterr().out
+    assert "some processes do not run" in capsys.readouterr().out
 
 
 def test_programs_are_prepared_once(capsys: pytest.CaptureFixture[str]) -> None:

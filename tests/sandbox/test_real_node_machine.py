@@ -72,14 +72,14 @@ def test_a_refusal_comes_before_anything_is_made(tmp_path: Path, capsys: pytest.
     """Neither directory nor state is left when a real node is refused."""
     place = tmp_path / "new"
     assert commands.up(0, 0, place, real_node=True) == 1
-    assert "--real-node: the node is one of a lower cluster" in capsys.readouterr().err
+    assert "--real-node: the node belongs to a lower cluster" in capsys.readouterr().err
     assert not place.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to come so far")
 def test_the_reason_is_in_the_error() -> None:
     """What the machine lacks is in what the user reads."""
-    with pytest.raises(SandboxError, match="--real-node: no real node on this machine: "):
+    with pytest.raises(SandboxError, match="--real-node: this machine cannot run a real node: "):
         start.check(Options(real_node=True), Path("/run/sandbox"))
 
 

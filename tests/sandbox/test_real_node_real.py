@@ -40,7 +40,7 @@ def possible(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("real")
     why = real_node.obstacle((folder, cache_directory(os.environ)), os.environ)
     if why:
-        pytest.skip(f"no real node on this machine: {why}")
+        pytest.skip(f"this machine cannot run a real node: {why}")
     return folder
 
 
@@ -176,7 +176,7 @@ def test_a_killed_node_is_gone_and_comes_again(real: Sandbox, capsys: pytest.Cap
     until(lambda: not alive(family), "the end of all of the node's processes")
     assert commands.status(real.directory) == 1
     assert commands.up(1, None, real.directory, real_node=True) == 0
-    assert "the first with a real node" in capsys.readouterr().out
+    assert "the first with one real node" in capsys.readouterr().out
     count = "jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}"
     until(
         lambda: real.kubectl("get", "pod", "again", "-o", count, cluster=LOWER).stdout == "1 true", "the pod runs again"

@@ -76,7 +76,7 @@ def test_a_file_is_no_sandboxs_directory(tmp_path: Path) -> None:
 def test_a_foreign_file_is_named_with_what_to_do(tmp_path: Path, content: str) -> None:
     """A state.json that is not ours is an error that names it and the way out."""
     (tmp_path / state.FILE).write_text(content)
-    with pytest.raises(SandboxError, match=r"state\.json: not a sandbox's state .* another --dir"):
+    with pytest.raises(SandboxError, match=r"state\.json: not the state of a sandbox .* another --dir"):
         state.load(tmp_path)
 
 

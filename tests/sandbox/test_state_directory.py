@@ -127,7 +127,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     """The error says which path is in the way, and what to do."""
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(SandboxError, match=r"file.*Not a directory; give another directory"),
+        pytest.raises(SandboxError, match=r"file.*Not a directory; use another directory"),
         claimed(tmp_path / "file"),
     ):
         pass

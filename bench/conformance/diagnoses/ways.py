@@ -122,13 +122,13 @@ async def missing_kubeconfig(stage: Stage) -> None:
     stage.lower(A)["kubeconfig"] = "kubeconfigs/gone"
 
 
-@setup(B, "reach", cause="context 'production': no context of that name is defined", remedy="name another")
+@setup(B, "reach", cause="context 'production': no context has this name", remedy="use another name")
 async def wrong_context(stage: Stage) -> None:
     """The kubeconfig has no such context."""
     stage.lower(B)["context"] = "production"
 
 
-@setup(A, "reach", cause="there is no such Secret", remedy="create it, or correct kubeconfigSecret")
+@setup(A, "reach", cause="the Secret does not exist", remedy="create it, or correct kubeconfigSecret")
 async def missing_kubeconfig_secret(stage: Stage) -> None:
     """The kubeconfig is to be in a Secret that is not there."""
     entry = stage.lower(A)
@@ -136,7 +136,7 @@ async def missing_kubeconfig_secret(stage: Stage) -> None:
     entry["kubeconfigSecret"] = {"namespace": "default", "name": stage.user}
 
 
-@setup(A, "reach", cause="nothing stands under that key (there are: config)", remedy="name its key")
+@setup(A, "reach", cause="the key is missing or empty (keys: config)", remedy="correct kubeconfigSecret.key")
 async def wrong_key_of_the_kubeconfig_secret(stage: Stage) -> None:
     """The Secret is there, and has the kubeconfig under another key."""
     body = {"metadata": {"name": stage.user}, "stringData": {"config": "kind: Config"}}

@@ -115,7 +115,7 @@ def main() -> int:
         folder = Path(scratch)
         why = real_node.obstacle((folder, cache_directory(os.environ)), os.environ)
         if why:
-            print(f"{NAME}: no real node on this machine: {why}", file=sys.stderr)
+            print(f"{NAME}: this machine cannot run a real node: {why}", file=sys.stderr)
             return 1
         kubernetes, result = trial(folder, short=wanted.short)
     return verdict(NAME, result["broken"], keep(wanted.results, NAME, kubernetes, result))

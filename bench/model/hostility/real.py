@@ -107,7 +107,7 @@ async def _played_abreast(
     await asyncio.gather(*(work() for _ in range(min(ABREAST, len(waiting)))))
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
-    defects = [line for line in rig.log.read_text().splitlines() if "please report this" in line]
+    defects = [line for line in rig.log.read_text().splitlines() if "please report" in line]
     return {
         "sequences": len(seeds),
         "writes": len(rig.journal),

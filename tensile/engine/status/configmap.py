@@ -77,8 +77,8 @@ def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner
         return StatusWrite(create=_manifest({**_NOTHING_YET, **data}, ref, owner, uid))
     if not is_ours(seen, owner):
         raise NameTaken(
-            f"ConfigMap {ref.namespace}/{ref.name} is not ours and is left alone, so the status cannot be told there: "
-            "delete or rename it, or give the topology's ConfigMap another name"
+            f"ConfigMap {ref.namespace}/{ref.name} belongs to another owner, so the status cannot be written: "
+            "delete or rename it, or rename the topology's ConfigMap"
         )
     changes = _changes(seen.get("data") or {}, data)
     marks = {} if annotations(seen).get(UPPER_UID) == uid else {"annotations": {UPPER_UID: uid}}
@@ -257,9 +257,9 @@ class StatusWriter:
     def _meanwhile(self) -> str:
         """Return the text for what is active while a text is rejected."""
         if self._standing.verdict.accepted is not None:
-            return "the last good topology stays in force"
+            return "the last valid topology stays active"
         if self._elsewhere():
-            return "an engine that is started now ends; one that drives goes on with what is in force"
+            return "a running leader keeps its active topology; an engine that starts now exits"
         return "the engine does not start"
 
     def _elsewhere(self) -> str:
@@ -278,7 +278,7 @@ class StatusWriter:
         news = self._troubles.get(what) != str(error)
         if news:
             self._troubles[what] = str(error)
-            _log.warning("the topology's status cannot be told", error=str(error))
+            _log.warning("cannot report the topology's status", error=str(error))
         return news
 
 
@@ -293,5 +293,5 @@ def _told(reading: TopologyUpdate, place: ConfigMapKey, meanwhile: str) -> EmitE
         return EmitEvent(
             about, text.uid, TOPOLOGY_REJECTED, f"{meanwhile} (resourceVersion {text.version}): {reading.error}"
         )
-    words = f"in force: resourceVersion {text.version}, sha256 {text.sha256}"
+    words = f"topology active: resourceVersion {text.version}, sha256 {text.sha256}"
     return EmitEvent(about, text.uid, TOPOLOGY_ACCEPTED, words, warning=False)

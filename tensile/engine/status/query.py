@@ -87,11 +87,11 @@ async def _answer_at(telemetry: Telemetry, topology: str) -> StatusAnswer:
     except orjson.JSONDecodeError:
         found = None
     if not isinstance(found, dict) or "formatVersion" not in found:
-        raise TensileError(f"what answers at {url} is no engine: correct telemetry in the topology file")
+        raise TensileError(f"the server at {url} is not an engine: correct telemetry in the topology file")
     if topology and found["topology"] != topology:
         raise TensileError(
-            f"the engine at {url} runs topology {found['topology']}, not {topology}: give its file, "
-            "or another telemetry.port to one of them"
+            f"the engine at {url} runs topology {found['topology']}, not {topology}: use its file, "
+            "or set another telemetry.port for one of them"
         )
     return StatusAnswer(found)
 
@@ -104,8 +104,8 @@ async def _fetched(url: str) -> bytes:
             return await reply.read()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise TensileError(
-            f"no engine answers at {url} ({type(error).__name__}): start `tensile run` on this machine (again, if "
-            "telemetry was edited since), or correct telemetry in the topology file"
+            f"no engine responds at {url} ({type(error).__name__}): start or restart `tensile run` on this "
+            "machine, or correct telemetry in the topology file"
         ) from None
 
 
@@ -121,7 +121,7 @@ async def _ask_map(place: ConfigMapKey, ways: ClusterAccess) -> StatusAnswer:
         async with asyncio.timeout(_PATIENCE):
             return await _answer(cluster, place, await cluster.identify(), lambda: datetime.now(UTC))
     except TimeoutError:
-        raise TensileError(f"upper: no answer in {_PATIENCE:g} s: check that its apiserver runs") from None
+        raise TensileError(f"upper: no response within {_PATIENCE:g} s: check that its apiserver runs") from None
     finally:
         await cluster.close()
 
@@ -132,8 +132,8 @@ async def _answer(cluster: Cluster, place: ConfigMapKey, upper_uid: str, now: Ca
     where = f"ConfigMap {ref.namespace}/{ref.name}"
     told = await _read(cluster, ref.kind, ref.namespace, ref.name)
     if not told or not is_ours(told, status_owner(upper_uid, place)):
-        what = "is another's" if told else "does not exist"
-        raise TensileError(f"{where} {what}: no engine tells of it: start `tensile run --configmap {place}`")
+        what = "belongs to another owner" if told else "does not exist"
+        raise TensileError(f"{where} {what}: no engine reports a status: start `tensile run --configmap {place}`")
     document = read_data(told.get("data") or {}, where)
     renewed = []
     for row in document["lowers"]:
@@ -167,6 +167,5 @@ def _gone(renewed: datetime, now: datetime) -> str:
     if holds(renewed, now):
         return ""
     return (
-        "no engine answers: the leases of its nodes are not renewed any more, so this is how it was; "
-        "start `tensile run`, or look why it stopped"
+        "no engine renews the leases of its nodes, so this status is old: start `tensile run`, or check why it stopped"
     )

@@ -26,7 +26,7 @@ AMOUNTS = ("cpu", "memory", "pods")
 _STATE, LOWERS, TOPOLOGY = "state", "lowers", "topology"
 ACCEPTED, REJECTED = OPTIONAL = ("accepted", "rejected")
 _ADVERTISED = "advertised"
-_UNKNOWN = "the lower clusters have not all told yet how they are"
+_UNKNOWN = "the state of some lower clusters is not known yet"
 _LONGEST = 16 * 1024
 """Maximum characters of an error in the report: more than a person reads, and far less than a ConfigMap holds."""
 _STEPS = (10, 20, 30)
@@ -222,13 +222,13 @@ def _real(lower: LowerWorld) -> Amounts:
 def _message(lower: LowerWorld, trouble: str) -> str:
     """Return the most severe problem."""
     if not lower.connected:
-        return "left the topology while the engine was down; its node is kept"
+        return "removed from the topology while no engine ran; its node is kept"
     wrong = lower.refusal or trouble or lower.denied or lower.warning
     if wrong:
         return wrong
     if not lower.in_topology:
-        return "left the topology; pods are bound to it still"
-    return "" if lower.settled else "its objects are not all listed yet"
+        return "removed from the topology, but pods are still bound to its node"
+    return "" if lower.settled else "not all its objects are listed yet"
 
 
 class StatusReport(NamedTuple):
@@ -282,7 +282,7 @@ def read_data(data: Mapping[str, str], where: str) -> dict[str, Any]:
             LOWERS: lowers,
         }
     except (KeyError, TypeError, ValueError):
-        raise TensileError(f"{where}: not written by this version of tensile: look whether an engine runs") from None
+        raise TensileError(f"{where}: not written by this version of tensile: check that an engine runs") from None
 
 
 def _json(value: Any) -> str:

@@ -66,9 +66,11 @@ def demo(wishes: DemoOptions) -> int:
         with interruptible(), _place() as directory:
             _visit(screen, directory, wishes)
     except KeyboardInterrupt:
-        sys.stderr.write("nothing is left of the demo\n")
+        sys.stderr.write("interrupted: the demo was removed\n")
         return INTERRUPTED
-    screen.words(f"\nEnded after {time.monotonic() - begun:.0f} s: nothing is left of the demo.")
+    screen.words(
+        f"\nFinished after {time.monotonic() - begun:.0f} s. All processes and files of the demo were removed."
+    )
     return 0
 
 
@@ -88,7 +90,9 @@ def _place() -> Iterator[Path]:
 def _visit(screen: DemoScreen, directory: Path, wishes: DemoOptions) -> None:
     """Start everything, run the tour, and end everything in order."""
     with ExitStack() as ending:
-        screen.words("Starting an upper cluster and two lowers: real control planes, as processes of this machine.")
+        screen.words(
+            "Starting an upper cluster and two lower clusters: real control planes, as processes on this machine."
+        )
         sandbox = Sandbox.start(directory, progress=_progress())
         ending.callback(sandbox.stop)
         _write_files(sandbox)
@@ -144,23 +148,23 @@ def _show(screen: DemoScreen, sandbox: Sandbox, engine: DemoEngine, variables: d
         if screen.stream.isatty():
             _stay(screen, sandbox, engine)
     except TensileError as error:
-        told = f"{error}\nThe engine's last words:\n{engine.last_lines()}\n"
-        raise DemoError(f"{told}To see more: tensile demo --engine-log --log-level debug") from error
+        told = f"{error}\nThe last lines of the engine's log:\n{engine.last_lines()}\n"
+        raise DemoError(f"{told}For more details: tensile demo --engine-log --log-level debug") from error
 
 
 def _stay(screen: DemoScreen, sandbox: Sandbox, engine: DemoEngine) -> None:
     """Print what to try, and wait for Ctrl-C, which ends the demo without an error."""
     kubectl = "kubectl" if shutil.which("kubectl") else sandbox.kubectl_command()[0]
     with suppress(KeyboardInterrupt):
-        screen.title("Your turn")
+        screen.title("Try it yourself")
         screen.words(
-            "The clusters and the engine run on until Ctrl-C. In another terminal:\n"
+            "The clusters and the engine run until Ctrl-C. In another terminal:\n"
             f"  cd {sandbox.directory}\n"
             f"  export KUBECONFIG={sandbox.directory / 'upper.kubeconfig'}\n"
             f"  {kubectl} apply -f {WORKLOAD_FILE}\n"
             f"  {kubectl} -n shop get pods -o wide --watch\n"
             f"  tail -f {LOG_FILE}\n"
-            f"An edit of {TOPOLOGY_FILE} there is taken up at once."
+            f"Edit {TOPOLOGY_FILE} there: the engine reloads it at once."
         )
         engine.wait()
 
@@ -168,7 +172,7 @@ def _stay(screen: DemoScreen, sandbox: Sandbox, engine: DemoEngine) -> None:
 def _end_in_peace() -> None:
     """Ignore further interrupts, and print that the demo ends."""
     ignore()
-    _progress()("ending the engine and the clusters")
+    _progress()("stopping the engine and the clusters")
 
 
 def _show_log(screen: DemoScreen, engine: DemoEngine) -> None:

@@ -94,7 +94,7 @@ class DemoEngine:
         """Raise DemoError if the engine has ended."""
         code = self._process.poll()
         if code is not None:
-            raise DemoError(f"demo: the engine ended by itself, with {code}")
+            raise DemoError(f"demo: the engine exited unexpectedly with code {code}")
 
     def wait(self) -> None:
         """Wait until the engine ends, and raise DemoError then."""
@@ -146,7 +146,7 @@ class Shell:
         code = self._ended(command.line)
         if code not in command.codes:
             wanted = " or ".join(map(str, command.codes))
-            raise DemoError(f"demo: `{command.line}` ended with {code}, not with {wanted}; what it said is above")
+            raise DemoError(f"demo: `{command.line}` exited with code {code}, expected {wanted}; see its output")
 
     def _ended(self, line: str) -> int:
         """Run a command line to its end and return the exit code."""

@@ -43,7 +43,7 @@ def _commands(text: str) -> tuple[Command, ...]:
 
 NODES = Scene(
     "Two clusters, two nodes",
-    "The engine reads topology.yaml. In the upper cluster it makes a node for each lower cluster of it.",
+    "The engine reads topology.yaml, and creates a node in the upper cluster for each lower cluster.",
     _commands("""
 cat topology.yaml
 kubectl wait --for=create node/lower-a --timeout=60s
@@ -55,8 +55,8 @@ kubectl get nodes -L clusterID
 
 WORKLOAD_SCENE = Scene(
     "A workload, created in the upper cluster",
-    "A Deployment of six pods that use a ConfigMap and a Secret, and a Job. The upper scheduler binds them\n"
-    "to the two nodes, as it would to any.",
+    "A Deployment with six pods that use a ConfigMap and a Secret, and a Job. The upper scheduler binds the pods\n"
+    "to the two virtual nodes.",
     _commands("""
 kubectl apply -f workload.yaml
 kubectl -n shop rollout status deployment/web --timeout=60s
@@ -66,8 +66,8 @@ kubectl -n shop get pods -o wide
 )
 
 LOWERS = Scene(
-    "The same pods, where they run",
-    "Each lower cluster runs its share on nodes of its own, with the ConfigMap and the Secret that it needs.",
+    "The same pods in the lower clusters",
+    "Each lower cluster runs its share of the pods on its own nodes, with the ConfigMap and the Secret that they need.",
     _commands("""
 kubectl --kubeconfig lower-a.kubeconfig -n shop get pods -o wide
 kubectl --kubeconfig lower-b.kubeconfig -n shop get pods -o wide
@@ -77,7 +77,7 @@ kubectl --kubeconfig lower-b.kubeconfig -n shop get configmaps,secrets
 
 STREAMS = Scene(
     "Logs and exec, through the upper cluster",
-    "The sandbox has no containers: what is exec'd is a process of this machine, in a folder of its lower cluster.",
+    "The sandbox has no containers: exec starts a process on this machine, in a directory of the lower cluster.",
     _commands("""
 kubectl -n shop logs -l app=web --prefix
 kubectl -n shop exec deployment/web -- pwd
@@ -85,14 +85,14 @@ kubectl -n shop exec deployment/web -- pwd
 )
 
 EDIT = Scene(
-    "An edit, planned",
-    "edited.yaml is topology.yaml with a label and a cordon for lower-b. The plan says what it would change, and why.",
+    "Plan an edit",
+    "edited.yaml adds a node label and a cordon for lower-b. The plan shows what it would change, and why.",
     (Command("grep -A 4 'name: lower-b' edited.yaml"), Command("tensile plan -f edited.yaml", CHANGES)),
 )
 
 RELOAD = Scene(
-    "The edit, in force",
-    "The engine follows its file. Pods stay on the node that is cordoned now; new ones go to the other.",
+    "Activate the edit",
+    "The engine reloads its file. Running pods stay on the cordoned node; new pods go to the other node.",
     _commands("""
 cp edited.yaml topology.yaml
 kubectl wait --for=jsonpath='{.spec.unschedulable}'=true node/lower-b --timeout=60s
@@ -104,8 +104,8 @@ kubectl -n shop get pods -l app=web -o wide
 )
 
 DELETION = Scene(
-    "Gone again",
-    "What is deleted above goes below. The namespace stays there, with what Kubernetes puts into every namespace.",
+    "Delete the workload",
+    "Objects deleted in the upper cluster are deleted in the lower clusters. Their namespace stays there.",
     _commands("""
 kubectl delete -f workload.yaml --timeout=60s
 kubectl --kubeconfig lower-a.kubeconfig -n shop wait --for=delete configmap/settings secret/token --timeout=60s
@@ -154,9 +154,9 @@ spec:
       labels: {app: web}
     spec:
       terminationGracePeriodSeconds: 1
-      tolerations:                            # virtual nodes are tainted: what runs there says that it may
+      tolerations:                            # virtual nodes are tainted: their pods need a toleration
       - {key: virtual-kubelet.io/provider, operator: Exists}
-      topologySpreadConstraints:              # as many pods on one lower as on the other, as far as it goes
+      topologySpreadConstraints:              # spread the pods evenly over the lower clusters
       - topologyKey: clusterID
         maxSkew: 1
         whenUnsatisfiable: ScheduleAnyway
@@ -182,7 +182,7 @@ spec:
   template:
     metadata:
       annotations:
-        sandbox.tensile-kube.io/outcome: succeed   # the sandbox's way to say how a container ends
+        sandbox.tensile-kube.io/outcome: succeed   # tells the sandbox how the container ends
     spec:
       restartPolicy: Never
       terminationGracePeriodSeconds: 1

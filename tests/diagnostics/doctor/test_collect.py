@@ -243,9 +243,9 @@ async def test_a_topology_in_a_config_map_is_read_from_there(papers: Papers, tmp
     [
         (
             (404, {"kind": "Status", "apiVersion": "v1", "reason": "NotFound", "message": "gone"}),
-            "there is no such ConfigMap",
+            "the ConfigMap does not exist",
         ),
-        (config_map(other=TEXT), "has no key a.yaml (there are: other)"),
+        (config_map(other=TEXT), "has no key a.yaml (keys: other)"),
         (config_map(**{"a.yaml": "kind: Topology\n["}), "configmap/ops/topology/a.yaml:"),
         ((403, REFUSED[1]), "no reviews for you"),
     ],
@@ -264,10 +264,10 @@ def test_which_rights_are_asked_for_above() -> None:
     spec = topology()
     for place, maps in ((None, set()), (PLACE, {"ops"})):
         rights = needed_above(spec, place, "own")
-        assert {one.namespace for one in rights if one.purpose.startswith("replicas")} == {"kube-system"}
-        assert {one.namespace for one in rights if "beside its ConfigMap" in one.purpose} == maps
+        assert {one.namespace for one in rights if one.purpose.startswith("leader election")} == {"kube-system"}
+        assert {one.namespace for one in rights if "status ConfigMap" in one.purpose} == maps
         assert {one.namespace for one in rights if one.name.startswith("tensile-webhook")} == {"own"}
-    assert not [one for one in needed_above(spec, PLACE, "") if one.purpose.startswith("replicas")]
+    assert not [one for one in needed_above(spec, PLACE, "") if one.purpose.startswith("leader election")]
 
 
 async def test_a_kubeconfig_that_is_refused_is_told_with_its_own_advice(papers: Papers, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ async def test_a_kubeconfig_that_is_refused_is_told_with_its_own_advice(papers: 
         known = await gathered(spec, ClusterAccess(tmp_path), now)
     side = known.lowers[LOWER]
     assert side.trouble.endswith("insecure-skip-tls-verify is refused")
-    assert side.remedy == "give certificate-authority-data instead: without it anybody can pose as the cluster"
+    assert side.remedy == "give certificate-authority-data instead: without it any server can impersonate the cluster"
 
 
 async def test_a_secret_that_may_not_be_read_has_a_remedy_of_ours(papers: Papers, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tensile.objects import ENDPOINT_SLICE, LEASE, NAMESPACE, POD, SERVICE, UPPE
 PODS = Permission(POD, ("create", "delete"), "mirrored pods")
 LOGS = Permission(POD, ("get",), "kubectl logs", "log")
 LEASES = Permission(LEASE, ("patch",), "heartbeats", namespace=LEASE_NAMESPACE)
-EVERYTHING = Permission(ALL_KINDS, ("list",), "whether a namespace is empty", lost="tidiness")
+EVERYTHING = Permission(ALL_KINDS, ("list",), "check that a namespace is empty", lost="tidiness")
 
 
 def told(*missing: Permission, name: str = LOWER, **fields: Any) -> list[Finding]:

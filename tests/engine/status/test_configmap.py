@@ -149,7 +149,7 @@ def test_a_new_config_map_of_the_name_is_noted() -> None:
 )
 def test_anothers_is_left_alone(meta: dict[str, Any]) -> None:
     """Whatever is in it; who it may concern is told what to do."""
-    with pytest.raises(NameTaken, match="ConfigMap ops/topo-status is not ours and is left alone") as refusal:
+    with pytest.raises(NameTaken, match="ConfigMap ops/topo-status belongs to another owner") as refusal:
         write(seen(**meta), DATA, REF, OWNER, "map-1")
     assert "delete or rename it" in str(refusal.value)
 

@@ -199,7 +199,7 @@ async def test_a_text_that_is_gone_is_told_without_an_event() -> None:
         kept.tell(good())
         await asyncio.sleep(60)
         kept.take()
-        kept.tell(TopologyUpdate(TopologyText(), error=bad("there is no such ConfigMap").error))
+        kept.tell(TopologyUpdate(TopologyText(), error=bad("the ConfigMap does not exist").error))
         await asyncio.sleep(1)
     assert (kept.take(), kept.data["state"]) == ([("patch", "ConfigMap")], "Rejected")
 
@@ -228,7 +228,7 @@ async def test_anothers_config_map_is_left_alone() -> None:
             kept.cluster.vanish(REF)
             await asyncio.sleep(SELDOM)
             assert kept.data["state"] == "Accepted"
-    assert [entry["event"] for entry in logs] == ["the topology's status cannot be told"]
+    assert [entry["event"] for entry in logs] == ["cannot report the topology's status"]
     reasons = [event["reason"] for event in events(kept)]
     assert sorted(reasons) == ["StatusNameConflict", "TopologyAccepted"]
 
@@ -287,8 +287,8 @@ async def test_an_event_says_what_became_of_the_text() -> None:
             "Warning",
             UID,
         ),
-        "in force: resourceVersion 7, sha256 aa": ("TopologyAccepted", "Normal", UID),
-        "the last good topology stays in force (resourceVersion 9): topo:3:5: lowerz: unknown key": (
+        "topology active: resourceVersion 7, sha256 aa": ("TopologyAccepted", "Normal", UID),
+        "the last valid topology stays active (resourceVersion 9): topo:3:5: lowerz: unknown key": (
             "TopologyRejected",
             "Warning",
             UID,
@@ -308,7 +308,7 @@ async def begun(kept: Kept, reading: TopologyUpdate) -> None:
     assert await other.write()
 
 
-LEADS_ON = "an engine that is started now ends; one that drives goes on with what is in force"
+LEADS_ON = "a running leader keeps its active topology; an engine that starts now exits"
 
 
 @in_virtual_time
@@ -349,7 +349,7 @@ async def test_it_writes_nothing_where_the_engine_that_drives_has_told_it() -> N
         await asyncio.sleep(60)
     assert (kept.data, kept.take()) == (before, [])
     said = sorted(event["message"].partition(" (")[0] for event in events(kept) if event["type"] == "Warning")
-    assert said == [LEADS_ON, "the last good topology stays in force"]
+    assert said == [LEADS_ON, "the last valid topology stays active"]
 
 
 @in_virtual_time

@@ -72,14 +72,14 @@ async def test_an_engine_tells_its_report() -> None:
 
 async def test_another_topologys_engine_is_not_taken_for_ours() -> None:
     """Two on one machine are a mistake of a port away."""
-    with pytest.raises(TensileError, match="runs topology demo, not other: give its file, or another"):
+    with pytest.raises(TensileError, match="runs topology demo, not other: use its file, or set another"):
         await asked(orjson.dumps(StatusReport("demo", accepted(), ()).document()), name="other")
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b"", b'"x"'])
 async def test_what_is_no_engine_is_told(body: bytes) -> None:
     """Something else may listen there."""
-    with pytest.raises(TensileError, match=r"what answers at http://127.* is no engine: correct telemetry"):
+    with pytest.raises(TensileError, match=r"the server at http://127.* is not an engine: correct telemetry"):
         await asked(body)
 
 
@@ -87,7 +87,9 @@ async def test_where_nobody_answers_that_is_told() -> None:
     """With what to do."""
     runner, port = await serving(b"")
     await runner.cleanup()
-    with pytest.raises(TensileError, match=rf"no engine answers at http://127.0.0.1:{port}/status .*: start `tensile"):
+    with pytest.raises(
+        TensileError, match=rf"no engine responds at http://127.0.0.1:{port}/status .*: start or restart "
+    ):
         await _ask_engine(file_of(port), "f")
 
 
@@ -113,7 +115,7 @@ async def test_a_broken_file_and_nobody_who_answers() -> None:
     """Both are told: the file first."""
     runner, port = await serving(b"")
     await runner.cleanup()
-    with pytest.raises(TensileError, match=rf"^f:5:1: nonsense: .*\nno engine answers at http://127.0.0.1:{port}/"):
+    with pytest.raises(TensileError, match=rf"^f:5:1: nonsense: .*\nno engine responds at http://127.0.0.1:{port}/"):
         await _ask_engine(file_of(port, more=BROKEN[0]), "f")
 
 
@@ -164,7 +166,7 @@ async def test_leases_that_nobody_renews_mean_that_no_engine_runs() -> None:
     upper = Upper()
     await upper.tell(StatusReport("demo", accepted(), (row(), row("lower-b"))))
     upper.node("node-lower-a", LEASE_SECONDS + 1)
-    assert "no engine answers: the leases of its nodes are not renewed any more" in (await answer(upper))[1]
+    assert "no engine renews the leases of its nodes" in (await answer(upper))[1]
     upper.node("node-lower-b", 9)
     assert (await answer(upper))[1] == ""
     alone = Upper()
@@ -178,5 +180,5 @@ async def test_where_no_engine_has_told_that_is_said() -> None:
     with pytest.raises(TensileError, match=r"ConfigMap ops/topo-status does not exist: .* run --configmap ops/topo`"):
         await answer(upper)
     await upper.tell(StatusReport("demo", accepted(), ()))
-    with pytest.raises(TensileError, match="ConfigMap ops/topo-status is another's"):
+    with pytest.raises(TensileError, match="ConfigMap ops/topo-status belongs to another owner"):
         await answer(upper, "22222222-upper")

@@ -36,7 +36,7 @@ def test_the_json_has_all_of_it() -> None:
 def test_what_is_waited_for_is_said() -> None:
     """And lowers of which nothing is known yet are not taken for none."""
     assert StatusReport("demo", accepted(), None).document()["waits"] == (
-        "the lower clusters have not all told yet how they are"
+        "the state of some lower clusters is not known yet"
     )
     assert StatusReport("demo", accepted(), (), "the upper cluster").document()["waits"] == "the upper cluster"
 

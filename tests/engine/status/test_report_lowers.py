@@ -72,7 +72,7 @@ def test_without_a_list_of_nodes_what_it_has_is_not_known() -> None:
     """That is not the same as nothing."""
     here = standing()
     here.lowers[A].nodes.mark_stale()
-    assert (first(here).real, first(here).message) == ({}, "its objects are not all listed yet")
+    assert (first(here).real, first(here).message) == ({}, "not all its objects are listed yet")
 
 
 def test_what_is_wrong_is_said_the_gravest_first() -> None:
@@ -80,7 +80,7 @@ def test_what_is_wrong_is_said_the_gravest_first() -> None:
     here = standing()
     lower = here.lowers[A]
     lower.in_topology = False
-    assert first(here).message == "left the topology; pods are bound to it still"
+    assert first(here).message == "removed from the topology, but pods are still bound to its node"
     lower.warning = "the Secret is gone"
     assert first(here).message == "the Secret is gone"
     lower.denied = "list Secret: denied"
@@ -89,7 +89,7 @@ def test_what_is_wrong_is_said_the_gravest_first() -> None:
     lower.refusal = "no such file"
     assert first(here, **{A: "refused"}).message == "no such file"
     lower.connected = False
-    assert first(here).message == "left the topology while the engine was down; its node is kept"
+    assert first(here).message == "removed from the topology while no engine ran; its node is kept"
     assert first(here).reachable is False
 
 

@@ -72,7 +72,7 @@ def test_what_needs_a_restart_is_told() -> None:
 def test_what_has_to_wait_is_told_as_long_as_it_does() -> None:
     """Of the text in force, beside what needs a restart; while there is none nothing can wait."""
     verdict = accepted().after(good("cc"), LATER, ("name: a -> b: restart needed",))
-    words = "lowers[a].node.name: a -> b: not while pods are mirrored"
+    words = "lowers[a].node.name: a -> b: waits until no pods are mirrored"
     told = verdict.pending((words,)).document()["accepted"]
     assert (told["pending"], told["restartNeeded"]) == ([words], ["name: a -> b: restart needed"])
     assert verdict.pending((words,)).pending(()) == verdict

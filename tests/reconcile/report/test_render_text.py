@@ -142,12 +142,12 @@ def test_nothing_to_do_because_of_problems_is_not_called_well() -> None:
 
 def test_lowers_that_are_out_of_reach_are_named_and_nothing_is_said_of_them() -> None:
     """Neither that they are as they should be nor what is to change."""
-    away = {A: "out of reach: no answer in 10 s"}
+    away = {A: "out of reach: no response within 10 s"}
     assert as_text(previewed(unreached=away), colour=False).split("\n") == [
         "No changes. Every cluster that was reached is as the topology says.",
         "",
         "Not planned",
-        f"! {A}: out of reach: no answer in 10 s",
+        f"! {A}: out of reach: no response within 10 s",
         "",
         f"Plan: 0 to add, 0 to change, 0 to delete (no changes; not planned: {A})",
     ]

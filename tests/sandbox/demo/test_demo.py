@@ -33,7 +33,7 @@ def test_the_whole_tour_leaves_nothing(place: Place) -> None:
     shown = [line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ ")]
     assert shown[3:] == [command.line for scene in TOUR for command in scene.commands]
     assert "\x1b" not in text + told
-    assert text.splitlines()[-1].endswith("nothing is left of the demo.")
+    assert text.splitlines()[-1].endswith("All processes and files of the demo were removed.")
     assert_the_workload_was_on_both(text)
     assert_the_edit_did_what_was_planned(text)
     assert "tensile.run: started topology=sandbox lowers=2" in text.partition("\n# The engine's log\n")[2]
@@ -87,7 +87,7 @@ def test_a_demo_that_is_ended_leaves_nothing(place: Place, number: signal.Signal
         told = process.communicate(timeout=LIMIT)[1]
     assert process.returncode == code, told
     assert "Traceback" not in told
-    assert told.endswith("nothing is left of the demo\ninterrupted\n") is (code == 130)
+    assert told.endswith("interrupted: the demo was removed\ninterrupted\n") is (code == 130)
     place.assert_clean()
 
 
@@ -99,9 +99,9 @@ def test_an_engine_that_ends_is_told_with_its_last_words(place: Place) -> None:
         os.kill(engine, signal.SIGKILL)
         text, told = process.communicate(timeout=LIMIT)
     assert process.returncode == 1
-    assert "demo: the engine ended by itself, with -9\nThe engine's last words:\n" in told
+    assert "demo: the engine exited unexpectedly with code -9\nThe last lines of the engine's log:\n" in told
     assert "tensile.run: started" in told
-    assert told.endswith("To see more: tensile demo --engine-log --log-level debug\n")
+    assert told.endswith("For more details: tensile demo --engine-log --log-level debug\n")
     assert "Traceback" not in told
     assert WORKLOAD_SCENE.commands[-1].line not in text
     place.assert_clean()
@@ -113,7 +113,7 @@ def test_on_a_terminal_it_stays_until_ctrl_c(place: Place) -> None:
     if not number:
         os.execve(COMMAND[0], COMMAND, place.variables)
     text = b""
-    while b"is taken up at once" not in text:
+    while b"reloads it at once" not in text:
         text += os.read(terminal, 4096)
     (directory,) = place.temporary.glob("tensile-demo-*")
     assert f"  export KUBECONFIG={directory}/upper.kubeconfig\r\n".encode() in text
@@ -123,7 +123,7 @@ def test_on_a_terminal_it_stays_until_ctrl_c(place: Place) -> None:
     while chunk := _read(terminal):
         text += chunk
     assert os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]) == 0
-    assert text.endswith(b"nothing is left of the demo.\r\n")
+    assert text.endswith(b"All processes and files of the demo were removed.\r\n")
     place.assert_clean()
 
 

@@ -44,16 +44,16 @@ def test_a_running_engine_is_fine(start: Start) -> None:
     is_up(engine)
     engine.check()
     engine.stop()
-    with pytest.raises(DemoError, match="with 0"):
+    with pytest.raises(DemoError, match="with code 0"):
         engine.check()
 
 
 def test_an_engine_that_ended_is_told_with_its_code(start: Start) -> None:
     """Both ways to look, the glance and the wait, say with what it ended."""
     engine = start("raise SystemExit(7)")
-    with pytest.raises(DemoError, match="the engine ended by itself, with 7"):
+    with pytest.raises(DemoError, match="the engine exited unexpectedly with code 7"):
         engine.wait()
-    with pytest.raises(DemoError, match="the engine ended by itself, with 7"):
+    with pytest.raises(DemoError, match="the engine exited unexpectedly with code 7"):
         engine.check()
 
 
@@ -62,18 +62,18 @@ def test_an_engine_that_does_not_listen_is_ended(start: Start, tmp_path: Path) -
     engine = start(DEAF)
     is_up(engine)
     engine.stop(limit=0.1)
-    with pytest.raises(DemoError, match="with -9"):
+    with pytest.raises(DemoError, match="with code -9"):
         engine.check()
 
 
 def test_stopping_twice_does_nothing_more(start: Start) -> None:
     """An engine that ended by itself can be stopped like any."""
     engine = start("pass")
-    with pytest.raises(DemoError, match="with 0"):
+    with pytest.raises(DemoError, match="with code 0"):
         engine.wait()
     engine.stop()
     engine.stop()
-    with pytest.raises(DemoError, match="with 0"):
+    with pytest.raises(DemoError, match="with code 0"):
         engine.check()
 
 

@@ -85,7 +85,7 @@ def test_an_exit_code_that_is_expected_is_fine(make: Make, out: TextIO) -> None:
 @pytest.mark.parametrize(("codes", "wanted"), [((0,), "0"), ((0, 2), "0 or 2")])
 def test_another_exit_code_ends_the_tour(make: Make, codes: tuple[int, ...], wanted: str) -> None:
     """The error has the command, its code, and what it should have been."""
-    with pytest.raises(DemoError, match=re.escape(f"`say 'exit(3)'` ended with 3, not with {wanted};")):
+    with pytest.raises(DemoError, match=re.escape(f"`say 'exit(3)'` exited with code 3, expected {wanted};")):
         make().run(Command("say 'exit(3)'", codes))
 
 
@@ -110,10 +110,10 @@ def test_the_engines_end_ends_the_command_that_waits_for_it(make: Make, tmp_path
     def look_after() -> None:
         """Find the engine dead as soon as the program runs."""
         if written.exists() and written.read_text():
-            raise DemoError("the engine ended")
+            raise DemoError("the engine exited")
 
     line = 'say \'import os, signal; open("number", "w").write(str(os.getpid())); signal.pause()\''
-    with pytest.raises(DemoError, match="the engine ended"):
+    with pytest.raises(DemoError, match="the engine exited"):
         make(look_after=look_after).run(Command(line))
     assert not Path(f"/proc/{written.read_text()}").exists()
 
