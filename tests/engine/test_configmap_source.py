@@ -133,7 +133,7 @@ def test_where_there_is_no_text_that_is_said(manifest: Manifest | None, words: s
 def test_paths_are_errors(line: str) -> None:
     """There are no files beside a ConfigMap."""
     whole = HEAD.removesuffix("\nlowers:") + "\n" + line + ("" if "lowers" in line else "\nlowers: []") + "\n"
-    with pytest.raises(TensileError, match="a topology in a ConfigMap has no files beside it"):
+    with pytest.raises(TensileError, match="a topology in a ConfigMap cannot have"):
         read(document(config_map(5, {"topology.yaml": whole}), PLACE), PLACE)
 
 

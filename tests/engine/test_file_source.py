@@ -240,7 +240,7 @@ async def test_an_edit_before_the_watching_began_is_seen(path: Path) -> None:
         (b"", "topology.yaml:1:1: (file): empty"),
         (text("a").encode()[:60], "topology.yaml:1:1: lowers: missing"),
         (text("a").replace("qps", "qsp").encode(), "topology.yaml:4:17: lowerDefaults.qsp: "),
-        (b"\xff" + text("a").encode(), "topology.yaml:1:1: (file): a byte that is not UTF-8"),
+        (b"\xff" + text("a").encode(), "topology.yaml:1:1: (file): this byte is not valid UTF-8"),
         (b"\xff\xfea\x00", "topology.yaml:1:1: (file): UTF-16 text"),
         (b"#" * 2_000_000, "topology.yaml:1:1: (file): larger than"),
     ],
