@@ -76,15 +76,15 @@ def test_a_pod_that_the_webhook_leaves_as_it_is_is_shown_as_it_is() -> None:
     ]
     noted = {"clusterSelector": orjson.dumps(affinity).decode()}
     for given, words in (
-        (pod({**affinity, "tolerations": unlimited}, annotations=noted), "are 40,000, at most 1,000 are taken"),
+        (pod({**affinity, "tolerations": unlimited}, annotations=noted), "are 40,000; the limit is 1,000"),
         (
             pod({"nodeSelector": {"clusterID": "x" * 40_000}}),
-            "tolerations are 40,016 bytes of JSON, at most 32,768 are taken",
+            "tolerations are 40,016 bytes of JSON; the limit is 32,768",
         ),
     ):
         found = mutation(given, default_topology())
         assert found.mutated is given
-        assert found.told[0].startswith("not prepared for virtual nodes: ")
+        assert found.told[0].startswith("the pod is not mutated for virtual nodes: ")
         assert found.told[0].endswith(words)
 
 
@@ -164,5 +164,5 @@ def test_what_is_no_pod_is_refused_with_its_place(text: str, words: str) -> None
 
 def test_what_is_no_text_is_refused() -> None:
     """Bytes of another encoding."""
-    with pytest.raises(TensileError, match="p: a byte that is not UTF-8"):
+    with pytest.raises(TensileError, match="p: a byte is not valid UTF-8"):
         read_pod(b"a: \xff", "p")
