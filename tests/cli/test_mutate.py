@@ -84,7 +84,7 @@ def test_a_pod_that_the_webhook_leaves_as_it_is_is_shown_as_it_is() -> None:
     ):
         found = mutation(given, default_topology())
         assert found.mutated is given
-        assert found.told[0].startswith("the pod is not mutated for virtual nodes: ")
+        assert found.told[0].startswith("not prepared for virtual nodes: ")
         assert found.told[0].endswith(words)
 
 
@@ -139,19 +139,19 @@ def test_yaml_and_json_are_read() -> None:
         ),
         (
             "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: x}}",
-            'p:1:69: spec.containers: "x" is no list; ',
+            'p:1:69: spec.containers: "x" is not a list; ',
         ),
         (
             "{apiVersion: v1, kind: Pod, metadata: {name: 1}, spec: {containers: []}}",
-            "p:1:46: metadata.name: the number 1 is no text; put it in quotes",
+            "p:1:46: metadata.name: the number 1 is not a string; put it in quotes",
         ),
         (
             "{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {virtual-pod: true}}, spec: {containers: []}}",
-            "p:1:71: metadata.labels.virtual-pod: true is no text; put it in quotes",
+            "p:1:71: metadata.labels.virtual-pod: true is not a string; put it in quotes",
         ),
         (
             "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [], nodeSelector: {a: 1}}}",
-            "p:1:91: spec.nodeSelector.a: the number 1 is no text; put it in quotes",
+            "p:1:91: spec.nodeSelector.a: the number 1 is not a string; put it in quotes",
         ),
     ],
 )
