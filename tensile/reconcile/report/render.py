@@ -83,10 +83,10 @@ def _counted(counts: Counts) -> str:
 
 def _nothing(found: Preview) -> str:
     if found.problems:
-        return "No changes. Not everything is as the topology says: see the problems."
+        return "No changes. Some objects are blocked: see the problems."
     if found.unreached:
-        return "No changes. Every cluster that was reached is as the topology says."
-    return "No changes. Every cluster is as the topology says."
+        return "No changes. Every cluster that was reached matches the topology."
+    return "No changes. Every cluster matches the topology."
 
 
 def _written(line: _Line, *, colour: bool) -> str:
