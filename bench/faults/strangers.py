@@ -160,7 +160,7 @@ class Field(Trial):
         space = place.collection.partition("/namespaces/")[2].partition("/")[0]
         inside = f"{space}/" if space else ""
         where = "the upper cluster" if place.cluster == UPPER else place.cluster
-        return f"{case.kind} {inside}{place.name} exists in {where} and is not ours"
+        return f"{case.kind} {inside}{place.name} exists in lower cluster {where} and has another owner"
 
 
 async def stand_in_the_way(field: Field, given: Sequence[Case]) -> None:

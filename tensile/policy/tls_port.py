@@ -231,7 +231,7 @@ class TLSPort:
     async def _run_short(self, error: OSError) -> None:
         """Drop a connection if the process has no descriptors left; log the first error of a row only."""
         if not self._is_short:
-            _log.warning("cannot take a connection", port=self.port, why=str(error))
+            _log.warning("cannot accept connections", port=self.port, why=str(error))
         self._is_short = True
         self.visitors.displace()
         await asyncio.sleep(_OUT_OF_RESOURCES)

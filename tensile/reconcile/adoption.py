@@ -16,11 +16,10 @@ REASON: ProblemReason = "NameConflict"
 """An object that is not the engine's has the name, so the engine leaves it alone. Remedy: rename or delete one of
 the two, or [adopt](../limits.md#name-conflicts) it."""
 UNMARKED = (
-    "only what tensile-kube or an engine like this one made is taken over; where this may be, annotate it with "
-    f'{LEGACY}: "true"'
+    f'only objects created by tensile-kube or by this program are adopted; to allow it, set annotation {LEGACY}: "true"'
 )
 
-NOT_ABOVE = "the upper cluster has none of that name; rename or remove it, or take the optional reference out"
+NOT_ABOVE = "the upper cluster has no such object; rename or delete it, or remove the optional reference"
 
 
 def conflict(ref: Ref, why: str = "") -> Problem:
@@ -28,10 +27,10 @@ def conflict(ref: Ref, why: str = "") -> Problem:
 
     A user has to decide which of the two keeps the name.
     """
-    cluster = ref.cluster or "the upper cluster"
+    cluster = f"lower cluster {ref.cluster}" if ref.cluster else "the upper cluster"
     where = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
-    advice = f"it is not taken over: {why}" if why else "rename or remove one of the two"
-    return Problem(REASON, f"{ref.kind.name} {where} exists in {cluster} and is not ours: {advice}")
+    advice = f"it is not adopted: {why}" if why else "rename or delete one of the two"
+    return Problem(REASON, f"{ref.kind.name} {where} exists in {cluster} and has another owner: {advice}")
 
 
 def claim(ref: Ref, found: Manifest, upper_uid: str, world: World, lower: str) -> Problem | None:
@@ -70,9 +69,9 @@ def objection(ref: Ref, found: Manifest, upper_uid: str, world: World) -> str:
 def of_another(mark: str, name: str, made_for: str, upper_uid: str, world: World) -> str:
     """Return why an object with another owner's mark is not adopted, "" if that owner is certainly gone."""
     if made_for != upper_uid:
-        return f"topology {name} marked it; if that one is gone for good, take the label {OWNER} off it"
+        return f"topology {name} owns it; if that topology is permanently gone, remove label {OWNER} from it"
     if mark in running(world):
-        return f"topology {name} of this upper cluster marked it, and runs"
+        return f"topology {name} of this upper cluster owns it and is running"
     return ""
 
 
@@ -104,5 +103,5 @@ def is_kept(node: Manifest) -> bool:
 def _of_node(found: Manifest) -> str:
     kind, value = VIRTUAL_NODE
     if labels(found).get(kind) != value:
-        return f"it is no virtual node (label {kind}: {value})"
-    return "another engine keeps it alive: stop that one first, and wait a minute" if is_kept(found) else ""
+        return f"it is not a virtual node (label {kind}: {value})"
+    return "another engine updates it: stop that engine first, and wait a minute" if is_kept(found) else ""

@@ -187,10 +187,10 @@ async def _look_for(kind: Kind, cluster: Cluster, space: Ref) -> None:
     try:
         listing = await cluster.list(kind, Selection(space.name), name_in)
     except Denied as error:
-        raise _denied(space, f"whether it holds any {kind.plural} cannot be seen: {error.message}") from None
+        raise _denied(space, f"the engine cannot list its {kind.plural}: {error.message}") from None
     found = first_of_somebody(kind, listing.items)
     if found:
-        raise _denied(space, f"it holds {kind.name} {found}")
+        raise _denied(space, f"it contains {kind.name} {found}")
 
 
 def name_in(raw: bytes) -> str:
@@ -221,5 +221,5 @@ def _rank(kind: Kind) -> tuple[int, str, str]:
 
 
 def _denied(space: Ref, why: str) -> Denied:
-    message = f"Namespace {space.name} in {space.cluster} is ours and nobody needs it, but {why}: it is left alone"
+    message = f"Namespace {space.name} in {space.cluster} is not needed any more, but {why}: it is not deleted"
     return Denied(message, cluster=space.cluster, doing=f"delete Namespace {space.name}", reason=NOT_EMPTY)

@@ -26,7 +26,7 @@ stays, look for rights that are missing: `tensile doctor`."""
 HOLDS: ProblemReason = "DeletionLimitExceeded"
 """More deletions that no user requested are due than `guard` allows, so they wait. Remedy: see [blocked
 deletions](../howto/held-deletions.md)."""
-_FORCE = "if they are right, run: tensile apply --force"
+_FORCE = "if they are correct, run: tensile apply --force"
 
 _NAMED = 3
 """The most namespaces in a message."""
@@ -70,7 +70,7 @@ def guard(plan: Plan, limits: Guard, lower: LowerWorld, *, restored: bool = Fals
     if restored or any(step.after_rollback for step in unasked):
         return _without(plan, unasked, _restored(len(unasked)), STORE_RESTORED)
     if not lower.settled:
-        return _without(plan, unasked, f"{len(unasked)} deletions wait until every cache is complete", NOT_SYNCED)
+        return _without(plan, unasked, f"{len(unasked)} deletions wait until all caches are synced", NOT_SYNCED)
     homes = {id(step): namespace_of(step.ref, lower) for step in unasked}
     stock = _stock(unasked, homes, lower)
     counts = Counter(homes.values())
@@ -125,8 +125,8 @@ def noted(node: Manifest) -> Manifest | None:
 
 def _restored(unasked: int) -> str:
     return (
-        f"{unasked} deletions that nobody asked for wait: the store of a cluster went back to an earlier state, "
-        f"so that what is missing there may only be forgotten; {_FORCE}"
+        f"{unasked} deletions that no user requested are blocked: a cluster was restored from a backup, so missing "
+        f"objects may be lost; {_FORCE}"
     )
 
 
@@ -140,8 +140,8 @@ def _percent(count: int, there: int) -> int:
 
 def _too_many(count: int, there: int, where: str, limits: Guard) -> str:
     bounds = f"guard.maxDeletes: {limits.max_deletes} and guard.maxDeletePercent: {limits.max_delete_percent}"
-    share = f"{_percent(count, there)} % of what is owned there"
-    return f"{count} deletions{where} ({share}) that nobody asked for are held back by {bounds}; {_FORCE}"
+    share = f"{_percent(count, there)} % of the owned objects there"
+    return f"{count} deletions{where} ({share}) that no user requested are blocked by {bounds}; {_FORCE}"
 
 
 def _named(namespaces: list[str]) -> str:

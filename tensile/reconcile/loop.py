@@ -320,7 +320,7 @@ class Loop:
         cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower, key.rule)
         cluster = self._clusters.get(step.ref.cluster)
         if cluster is None:
-            return Unreachable("there is no connection to it yet", cluster=step.ref.cluster, doing=f"{step.verb}")
+            return Unreachable("it is not connected yet", cluster=step.ref.cluster, doing=f"{step.verb}")
         sent = step
         try:
             sent = await granted(step, self._clusters)

@@ -162,7 +162,7 @@ def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
         return [_succeeded(key, wanted.ref, entry, annotations(seen)[UPPER_UID], world)]
     operations = changes(wanted.manifest, seen, wanted.sections)
     if wanted.replaceable and seen.get("immutable") and any(map(_is_content, operations)):
-        return [_replace(wanted.ref, entry, "is immutable, and differs from the upper object")]
+        return [_replace(wanted.ref, entry, "it is immutable and differs from the upper object")]
     return _change(wanted, entry, operations)
 
 
@@ -200,11 +200,11 @@ def _succeeded(key: Key, ref: Ref, entry: Entry, made_for: str, world: World) ->
     above = Ref(UPPER, ref.kind, key.namespace, ref.name)
     originals = world.cache(UPPER, ref.kind, key.lower)
     if made_for == NO_ORIGINAL:
-        return _replace(ref, entry, "held the name until the upper cluster had it")
+        return _replace(ref, entry, "it reserved the name until the upper object existed")
     is_alias = made_for == world.owner.upper
     if originals is None or is_alias or originals.is_deleted(above.namespace, above.name, made_for):
-        return _replace(ref, entry, "was made for an upper object that is gone")
-    return Step("confirm", above, "what was made for it is in the way of another", uid=made_for, in_plan=False)
+        return _replace(ref, entry, "it was created for an upper object that is gone")
+    return Step("confirm", above, "its copy blocks a new object of this name", uid=made_for, in_plan=False)
 
 
 def _replace(ref: Ref, entry: Entry, reason: str) -> Step:

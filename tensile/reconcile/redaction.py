@@ -22,7 +22,7 @@ from tensile.names import DESCHEDULE_COUNT, KEPT_POD, PREFIX, UNSCHEDULABLE_NODE
 from tensile.objects import SECRET, Manifest, Ref
 from tensile.reconcile.plan import Step
 
-UNTOLD = "its words are not shown, because they quote what is in the Secret"
+UNTOLD = "the error text is omitted, because it contains data of the Secret"
 _SECTIONS = ("data", "stringData")
 _WORDS = re.compile(r"[^\s\"'\\{}\[\],:;=]+")
 _BEGINNING = 8

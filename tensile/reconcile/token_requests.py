@@ -59,7 +59,7 @@ async def granted(step: Step, clusters: Mapping[str, Cluster]) -> Step:
     account = step.grant.account
     cluster = clusters.get(account.cluster)
     if cluster is None:
-        raise Unreachable("there is no connection to it yet", cluster=account.cluster, doing=f"create {account} token")
+        raise Unreachable("it is not connected yet", cluster=account.cluster, doing=f"create {account} token")
     return filled(step, [orjson.loads(await cluster.issue(account, ask.request)) for ask in step.grant.asks])
 
 

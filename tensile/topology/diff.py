@@ -190,4 +190,4 @@ def _gathered(changes: list[_Change]) -> Iterator[str]:
 
 def _refusal(change: _Change) -> str:
     """Describe a change that a reload cannot make."""
-    return f"{show_path(change.path)}:{change.words}: not while running, restart needed"
+    return f"{show_path(change.path)}:{change.words}: this change requires a restart of the engine"

@@ -67,7 +67,7 @@ def _matching(pattern: str, rule: str, longest: int = _LABEL_LONGEST) -> Callabl
 
     def check(text: str) -> str:
         if len(text) > longest:
-            raise ValueError(f"is {len(text)} characters long; at most {longest}: {rule}")
+            raise ValueError(f"is {len(text)} characters long; must have at most {longest}: {rule}")
         if compiled.fullmatch(text) is None:
             raise ValueError(f"is {show(text)}; must be {rule}")
         return text
@@ -127,7 +127,7 @@ def _is(check: Callable[[str], str], text: str) -> bool:
 def own_label_key(text: str) -> str:
     """Check a label or annotation key for a node: a label key that the engine does not write itself."""
     if text.startswith(PREFIX):
-        raise ValueError(f"keys that start with {PREFIX} are written by the engine; use another")
+        raise ValueError(f"keys that start with {PREFIX} are reserved for the engine; use another key")
     return label_key(text)
 
 
@@ -137,7 +137,7 @@ def resource_name(text: str) -> str:
         return label_key(text)
     if "/" not in text:
         known = ", ".join(sorted(_NODE_RESOURCES))
-        raise ValueError(f"no resource of a node; {known}, hugepages-SIZE, or DOMAIN/NAME")
+        raise ValueError(f"is not a node resource; must be {known}, hugepages-SIZE or DOMAIN/NAME")
     return label_key(text)
 
 
@@ -160,7 +160,7 @@ def quantity(text: str) -> str:
 def path(text: str) -> str:
     """Check a file path. The file is not accessed, and the value is not repeated in the message."""
     if not text or len(text) > _PATH_LONGEST or _CONTROL.search(text):
-        raise ValueError("must be the path of a file, on one line (not the file's content)")
+        raise ValueError("must be a file path on one line, not the content of a file")
     return text
 
 
@@ -183,7 +183,7 @@ def address(text: str) -> str:
 def reachable_address(text: str) -> str:
     """Check an IP address that clients call."""
     if ipaddress.ip_address(address(text)).is_unspecified:
-        raise ValueError(f"is {show(text)}, which nobody can call; must be an address of this machine")
+        raise ValueError(f"is {show(text)}, which clients cannot call; must be an address of this machine")
     return text
 
 
@@ -220,7 +220,7 @@ def server_url(text: str) -> str:
     except ValueError:
         scheme, host, port, rest, tail = "", None, None, "", ""
     if scheme != "https" or not _host(host) or port not in _PORTS or rest or tail not in {"", "/"}:
-        raise ValueError("must be https://HOST:PORT, nothing before or behind")
+        raise ValueError("must be https://HOST:PORT without user, path, query or fragment")
     return text
 
 
@@ -230,7 +230,7 @@ def duration(value: Any) -> timedelta:
         raise ValueError(f"is {show(value)}; must be a duration with its unit, such as 30s, 5m or 1h30m")
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(value))
     if seconds > _DAYS_LONGEST * 86400:
-        raise ValueError(f"is {show(value)}; longer than a hundred years")
+        raise ValueError(f"is {show(value)}; must be at most 100 years")
     if timedelta(seconds=seconds) <= timedelta(0):
         raise ValueError(f"is {show(value)}; must be longer than 0, such as 30s")
     return timedelta(seconds=seconds)
@@ -290,7 +290,7 @@ def _without_null(schema: dict[str, Any]) -> None:
 def _given(value: Any) -> Any:
     """Refuse null for a field where it looks like a choice: an empty `kubeconfig:` is a mistake."""
     if value is None:
-        raise ValueError("is null, must have a value")
+        raise ValueError("is null; must have a value")
     return value
 
 

@@ -83,14 +83,14 @@ def _unknown(_: ErrorDetails, path: Path) -> str:
     """Return the key that was probably meant."""
     known = fields_at(TopologyFile, path[:-1])
     guess = closest(path[-1], known)
-    return f"unknown key{guess}" if guess else f"unknown key; known here: {', '.join(known)}"
+    return f"unknown key{guess}" if guess else f"unknown key; known keys: {', '.join(known)}"
 
 
 def _missing(_: ErrorDetails, path: Path) -> str:
     """Describe a missing key."""
     field = fields_at(TopologyFile, path[:-1]).get(str(path[-1]))
     only = get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
-    return f"missing; write {path[-1]}: {only[0]}" if len(only) == 1 else "missing; it must be given"
+    return f"required key is missing; write {path[-1]}: {only[0]}" if len(only) == 1 else "required key is missing"
 
 
 def _choice(error: ErrorDetails, _: Path) -> str:
@@ -105,39 +105,39 @@ def _text(error: ErrorDetails, _: Path) -> str:
     """Require text, with a hint for numbers and booleans."""
     value = error["input"]
     if isinstance(value, bool | int | float):
-        return f"is {show(value)}, must be text; put it in quotes"
-    return f"is {show(value)}, must be text"
+        return f"is {show(value)}; must be text: put it in quotes"
+    return f"is {show(value)}; must be text"
 
 
 def _whole(error: ErrorDetails, _: Path) -> str:
     """Require a whole number."""
     value = error["input"]
-    hint = "; write it without quotes" if isinstance(value, str) and value.isdecimal() else ""
-    return f"is {show(value)}, must be a whole number{hint}"
+    hint = ": write it without quotes" if isinstance(value, str) and value.isdecimal() else ""
+    return f"is {show(value)}; must be a whole number{hint}"
 
 
 def _truth(error: ErrorDetails, _: Path) -> str:
     """Require true or false."""
-    return f"is {show(error['input'])}, must be true or false"
+    return f"is {show(error['input'])}; must be true or false"
 
 
 def _mapping(error: ErrorDetails, path: Path) -> str:
     """Require a mapping, with its keys."""
     known = fields_at(TopologyFile, path)
-    of = f" with keys out of {', '.join(known)}" if 0 < len(known) <= _LISTED else ""
-    return f"is {show(error['input'])}, must be a mapping{of}"
+    of = f", known keys: {', '.join(known)}" if 0 < len(known) <= _LISTED else ""
+    return f"is {show(error['input'])}; must be a mapping{of}"
 
 
 def _list(error: ErrorDetails, _: Path) -> str:
     """Require a list."""
-    return f"is {show(error['input'])}, must be a list: [...], or one line with - for each"
+    return f"is {show(error['input'])}; must be a list: [...], or one line with - per item"
 
 
 def _bound(error: ErrorDetails, _: Path) -> str:
     """Return the limit of a number."""
     context = error.get("ctx", {})
     bound = f"at least {context['ge']}" if "ge" in context else f"at most {context.get('le')}"
-    return f"is {show(error['input'])}, must be {bound}"
+    return f"is {show(error['input'])}; must be {bound}"
 
 
 def _own(error: ErrorDetails, _: Path) -> str:
@@ -167,4 +167,4 @@ def explain(error: ErrorDetails, path: Path) -> str:
     words = _WORDS.get(error["type"], _own)(error, path)
     field = fields_at(TopologyFile, path[:-1]).get(str(path[-1])) if path else None
     is_null = error["input"] is None and field is not None and not field.is_required()
-    return f"{words}; leave the key out for its default" if is_null else words
+    return f"{words}; remove the key to use its default" if is_null else words

@@ -37,17 +37,17 @@ def _refuse(name: str, position: Position, text: str) -> TopologyErrors:
 def decode(data: bytes, *, name: str = "topology.yaml") -> str:
     """Return a file's bytes as text. Raises TopologyErrors if it is too large or not UTF-8."""
     if len(data) > MAX_BYTES:
-        words = f"larger than {MAX_BYTES} bytes; no topology is, look whether it is the right file"
+        words = f"the file is larger than {MAX_BYTES} bytes; check that it is a topology"
         raise _refuse(name, Position(1, 1), words)
     if data.startswith(_WIDE):
-        raise _refuse(name, Position(1, 1), "UTF-16 text; save it as UTF-8")
+        raise _refuse(name, Position(1, 1), "the file is UTF-16 text; save it as UTF-8")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         before = data[: error.start]
         line = before[before.rfind(b"\n") + 1 :].decode()
         place = Position(before.count(b"\n") + 1, len(line) + 1)
-        raise _refuse(name, place, "a byte that is not UTF-8; save the file as UTF-8") from None
+        raise _refuse(name, place, "this byte is not valid UTF-8; save the file as UTF-8") from None
 
 
 def _where(root: YAMLNode, error: ErrorDetails) -> tuple[Path, Position]:
@@ -78,8 +78,8 @@ def _root_problem(root: YAMLNode) -> TopologyProblem:
     """Return the error for a document that is no mapping."""
     starts = "a topology starts with apiVersion: tensile-kube.io/v1alpha1"
     if root.value is None:
-        return TopologyProblem(Position(1, 1), (), f"empty; {starts}")
-    return TopologyProblem(root.start, (), f"no mapping; {starts}")
+        return TopologyProblem(Position(1, 1), (), f"the file is empty; {starts}")
+    return TopologyProblem(root.start, (), f"the file is not a YAML mapping; {starts}")
 
 
 def parse(text: str, *, name: str = "topology.yaml", configmap_mode: bool = False) -> Topology:

@@ -137,7 +137,7 @@ def _clashes(claims: list[_Claim]) -> Iterator[TopologyFault]:
         first = seen.setdefault(claim.port, claim)
         if first is not claim:
             at, other = (claim, first) if claim.written or not first.written else (first, claim)
-            words = f"port {at.port} of {at.who} is that of {other.who} too; give each its own"
+            words = f"port {at.port} of {at.who} is also that of {other.who}; use different ports"
             yield TopologyFault(at.path, words)
 
 
@@ -156,7 +156,7 @@ def ports(data: Any) -> Iterator[TopologyFault]:
     followers = list(_followers(data))
     beyond = next((claim for claim in followers if claim.port > _LAST), None)
     if beyond:
-        words = f"leaves no port for {beyond.who}; choose a lower one"
+        words = f"is too high, no port is left for {beyond.who}; choose a lower port"
         yield TopologyFault(beyond.path, words)
     yield from _clashes([*_servers(data), *(followers or _claim(data, _BASE))])
     yield from _clashes([*_servers(data), *_own(data)])
@@ -168,7 +168,7 @@ def lower_names(data: Any) -> Iterator[TopologyFault]:
     for place in lowers(data):
         name = get(data, ("lowers", place, "name"))
         if isinstance(name, str) and seen.setdefault(name, place) != place:
-            words = f"{show_key(name)} is the name of lowers[{seen[name]}] too; give each its own"
+            words = f"{show_key(name)} is also the name of lowers[{seen[name]}]; use different names"
             yield TopologyFault(("lowers", place, "name"), words)
 
 
@@ -183,7 +183,7 @@ def node_names(data: Any) -> Iterator[TopologyFault]:
             continue
         first, other = seen.setdefault(node, (place, lower))
         if first != place and other != lower:
-            words = f"{show_key(node)} is the node of lowers[{first}] too; give each its own"
+            words = f"{show_key(node)} is also the node of lowers[{first}]; use different names"
             is_own = name is not None and path[0] == "lowers"
             yield TopologyFault(path if is_own else ("lowers", place, "name"), words)
 
@@ -196,7 +196,7 @@ def kubeconfigs(data: Any) -> Iterator[TopologyFault]:
             continue
         own: Path = ("lowers", place)
         if lower.get("kubeconfig") is not None and lower.get("kubeconfigSecret") is not None:
-            yield TopologyFault((*own, "kubeconfigSecret"), "kubeconfig is given too; keep one of them")
+            yield TopologyFault((*own, "kubeconfigSecret"), "kubeconfig is also set; set only one of them")
         elif "kubeconfig" not in lower:
             yield from _secret(data, place)
 
@@ -206,11 +206,11 @@ def _secret(data: Any, place: int) -> Iterator[TopologyFault]:
     secret, path = inherited(data, place, ("kubeconfigSecret",))
     own: Path = ("lowers", place)
     if secret is None:
-        words = "missing; give the path of a kubeconfig (not in a ConfigMap), or kubeconfigSecret"
+        words = "required key is missing; set the path of a kubeconfig (not in a ConfigMap), or kubeconfigSecret"
         yield TopologyFault((*own, "kubeconfig"), words)
     for key in ("namespace", "name"):
         if isinstance(secret, dict) and inherited(data, place, ("kubeconfigSecret", key))[0] is None:
-            yield TopologyFault((*path, key), "missing; write the namespace and the name of the Secret")
+            yield TopologyFault((*path, key), "required key is missing; set namespace and name of the Secret")
 
 
 def certificates(data: Any) -> Iterator[TopologyFault]:
@@ -219,13 +219,13 @@ def certificates(data: Any) -> Iterator[TopologyFault]:
         for given, other in (("tlsCertFile", "tlsKeyFile"), ("tlsKeyFile", "tlsCertFile")):
             is_given = get(data, (server, given)) is not None
             if is_given and get(data, (server, other)) is None:
-                yield TopologyFault((server, given), f"given without {other}; give both or neither")
+                yield TopologyFault((server, given), f"is set without {other}; set both or neither")
 
 
 def webhook_address(data: Any) -> Iterator[TopologyFault]:
     """Check that the webhook has at most one address."""
     if None not in (get(data, ("webhook", "service")), get(data, ("webhook", "url"))):
-        yield TopologyFault(("webhook", "url"), "service is given too; keep one of them")
+        yield TopologyFault(("webhook", "url"), "service is also set; set only one of them")
 
 
 def repeats(data: Any) -> Iterator[TopologyFault]:
@@ -236,7 +236,7 @@ def repeats(data: Any) -> Iterator[TopologyFault]:
         seen: set[str] = set()
         for place, member in enumerate(members if isinstance(members, tuple) else ()):
             if isinstance(member, str) and member in seen:
-                yield TopologyFault((*path, place), f"{show_key(member)} is named twice; name it once")
+                yield TopologyFault((*path, place), f"{show_key(member)} is listed twice; list it once")
             if isinstance(member, str):
                 seen.add(member)
 
@@ -249,7 +249,7 @@ def taints(data: Any) -> Iterator[TopologyFault]:
         for place, taint in enumerate(found if isinstance(found, tuple) else ()):
             mark = (str(get(taint, ("key",))), str(get(taint, ("effect",))))
             if isinstance(taint, dict) and mark in seen:
-                words = f"a second taint {show_key(mark[0])} with effect {show_key(mark[1])}; keep one"
+                words = f"taint {show_key(mark[0])} with effect {show_key(mark[1])} is listed twice; list it once"
                 yield TopologyFault((*scope, "node", "taints", place), words)
             seen.add(mark)
 
@@ -262,7 +262,7 @@ def amounts(data: Any) -> Iterator[TopologyFault]:
             found = get(data, path)
             for name, value in found.items() if isinstance(found, dict) else ():
                 if isinstance(value, str) and is_whole(name) and _has_fraction(value):
-                    yield TopologyFault((*path, name), 'counted in whole numbers; write one such as "4"')
+                    yield TopologyFault((*path, name), 'must be a whole number, such as "4"')
 
 
 def _has_fraction(text: str) -> bool:
@@ -280,7 +280,7 @@ def annotations(data: Any) -> Iterator[TopologyFault]:
         pairs = found.items() if isinstance(found, dict) else ()
         size = sum(len(str(part).encode(errors="replace")) for pair in pairs for part in pair)
         if size > _MOST_ANNOTATED:
-            yield TopologyFault(path, f"{size} bytes; Kubernetes takes {_MOST_ANNOTATED} in all")
+            yield TopologyFault(path, f"{size} bytes in total; Kubernetes allows {_MOST_ANNOTATED}")
 
 
 def bursts(data: Any) -> Iterator[TopologyFault]:
@@ -293,7 +293,7 @@ def bursts(data: Any) -> Iterator[TopologyFault]:
         limits.append((qps, burst, path))
     for qps, burst, path in limits:
         if burst == 0 and qps != 0:
-            yield TopologyFault(path, "is 0, so no request could go; must be at least 1, or set qps: 0 for no limit")
+            yield TopologyFault(path, "is 0, which blocks all requests; must be at least 1, or set qps: 0 for no limit")
 
 
 ALL: tuple[Callable[[Any], Iterator[TopologyFault]], ...] = (
@@ -315,8 +315,8 @@ def configmap_paths(data: Any) -> Iterator[TopologyFault]:
     """Check that a topology in a ConfigMap contains no file paths."""
     for path in (*_PATHS, *(("lowers", place, "kubeconfig") for place in lowers(data))):
         if get(data, path) is not None:
-            instead = "use kubeconfigSecret" if path[0] == "lowers" else "leave it out"
-            words = f"a path, and a topology in a ConfigMap has no files beside it; {instead}"
+            instead = "use kubeconfigSecret" if path[0] == "lowers" else "remove the key"
+            words = f"is a file path, which a topology in a ConfigMap cannot have; {instead}"
             yield TopologyFault(path, words)
 
 
@@ -345,7 +345,7 @@ def located(text: str, faults: Iterable[TopologyFault]) -> tuple[TopologyProblem
 
 def _webhook_without_address(topology: Topology) -> Iterator[TopologyFault]:
     if topology.webhook.enabled and not topology.webhook.is_reachable:
-        words = "without service or url it is not registered, and the upper cluster never calls it; set one of them"
+        words = "the upper cluster cannot call the webhook without an address; set webhook.service or webhook.url"
         yield TopologyFault(("webhook", "enabled"), words)
 
 
@@ -355,7 +355,5 @@ def _same_cluster(topology: Topology) -> Iterator[TopologyFault]:
     for place, lower in enumerate(topology.lowers):
         first = seen.setdefault(lower.way, place)
         if first != place:
-            words = (
-                f"lowers[{first}] is reached in the same way, and one cluster cannot be two lowers; keep one of them"
-            )
+            words = f"lowers[{first}] is the same cluster, which can only be one lower; remove one of them"
             yield TopologyFault(("lowers", place), words)

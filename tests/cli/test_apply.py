@@ -42,7 +42,7 @@ async def test_it_converges_and_then_has_nothing_to_do(ground: Ground) -> None:
     await ground.bind("stuck", {"volumes": [{"name": "lost", "configMap": {"name": "lost"}}]})
     partly = await applied(ground, "--log-format", "text")
     assert (partly.code, partly.out) == (1, "")
-    lost = f"ConfigMap {ground.namespace}/lost: it does not exist"
+    lost = f"ConfigMap {ground.namespace}/lost does not exist in the upper cluster"
     assert f"\n! pod {ground.namespace}/stuck on {A}: ConfigMapNotFound: {lost}\n" in partly.err
     assert partly.err.splitlines()[-1].startswith("Applied in part: 5 to add, ")
     await ground.sites[A].until(ground.pod_path("whole"), is_ready)

@@ -45,7 +45,7 @@ def test_what_can_be_collected_is_and_the_rest_says_why_not(parts: dict[str, str
     assert orjson.loads(parts["doctor.json"])["clusters"]
     errors = dict(line.split(": ", 1) for line in parts["errors.txt"].splitlines() if ": " in line)
     assert {"plan.json", "status.json", "metrics.txt"} <= errors.keys()
-    assert "no engine answers" in errors["metrics.txt"]
+    assert "no engine responds" in errors["metrics.txt"]
 
 
 def test_credentials_are_in_no_part(parts: dict[str, str]) -> None:

@@ -96,10 +96,10 @@ def test_a_pod_from_standard_input_is_refused_by_its_place(tmp_path: Path, comma
     topology = Files(tmp_path).save()
     given = (command, "-f", "-", "--topology", topology)
     assert refused(*given, stdin=b"a: [").startswith("standard input:1:4: a: ")
-    assert "standard input: a byte that is not UTF-8" in refused(*given, stdin=b"a: \xff")
+    assert "standard input: a byte is not valid UTF-8" in refused(*given, stdin=b"a: \xff")
     wrong = POD.replace("image: app:1", "resources: {requests: {cpu: one}}").encode()
     assert "standard input:5:" in refused(*given, stdin=wrong)
-    assert 'requests.cpu: "one" is no quantity; write one such as 500m' in refused(*given, stdin=wrong)
+    assert 'requests.cpu: "one" is not a quantity; write one such as 500m' in refused(*given, stdin=wrong)
 
 
 @pytest.mark.parametrize("command", ["mutate", "simulate"])

@@ -76,10 +76,10 @@ def test_a_pod_that_the_webhook_leaves_as_it_is_is_shown_as_it_is() -> None:
     ]
     noted = {"clusterSelector": orjson.dumps(affinity).decode()}
     for given, words in (
-        (pod({**affinity, "tolerations": unlimited}, annotations=noted), "are 40,000, at most 1,000 are taken"),
+        (pod({**affinity, "tolerations": unlimited}, annotations=noted), "are 40,000; the limit is 1,000"),
         (
             pod({"nodeSelector": {"clusterID": "x" * 40_000}}),
-            "tolerations are 40,016 bytes of JSON, at most 32,768 are taken",
+            "tolerations are 40,016 bytes of JSON; the limit is 32,768",
         ),
     ):
         found = mutation(given, default_topology())
@@ -158,19 +158,19 @@ def test_yaml_and_json_are_read() -> None:
         ),
         (
             "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: x}}",
-            'p:1:69: spec.containers: "x" is no list; ',
+            'p:1:69: spec.containers: "x" is not a list; ',
         ),
         (
             "{apiVersion: v1, kind: Pod, metadata: {name: 1}, spec: {containers: []}}",
-            "p:1:46: metadata.name: the number 1 is no text; put it in quotes",
+            "p:1:46: metadata.name: the number 1 is not a string; put it in quotes",
         ),
         (
             "{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {virtual-pod: true}}, spec: {containers: []}}",
-            "p:1:71: metadata.labels.virtual-pod: true is no text; put it in quotes",
+            "p:1:71: metadata.labels.virtual-pod: true is not a string; put it in quotes",
         ),
         (
             "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [], nodeSelector: {a: 1}}}",
-            "p:1:91: spec.nodeSelector.a: the number 1 is no text; put it in quotes",
+            "p:1:91: spec.nodeSelector.a: the number 1 is not a string; put it in quotes",
         ),
     ],
 )
@@ -183,5 +183,5 @@ def test_what_is_no_pod_is_refused_with_its_place(text: str, words: str) -> None
 
 def test_what_is_no_text_is_refused() -> None:
     """Bytes of another encoding."""
-    with pytest.raises(TensileError, match="p: a byte that is not UTF-8"):
+    with pytest.raises(TensileError, match="p: a byte is not valid UTF-8"):
         read_pods(b"a: \xff", "p")

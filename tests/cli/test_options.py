@@ -88,12 +88,12 @@ def _loop(path: Path) -> None:
     [
         ("validate", _missing, f"no such file: {ADVICE}"),
         ("validate", _directory, "not a file: name a topology file"),
-        ("validate", _binary, "a byte that is not UTF-8; save the file as UTF-8"),
-        ("validate", _large, "larger than 1048576 bytes; no topology is"),
+        ("validate", _binary, "this byte is not valid UTF-8; save the file as UTF-8"),
+        ("validate", _large, "larger than 1048576 bytes; check that it is a topology"),
         ("validate", _loop, "cannot be read: Too many levels of symbolic links: fix that, or name another with -f"),
         ("run", _missing, f"no such file: {ADVICE}"),
         ("run", _directory, "not a regular file: use the path of a topology file"),
-        ("run", _large, "larger than 1048576 bytes; no topology is"),
+        ("run", _large, "larger than 1048576 bytes; check that it is a topology"),
     ],
 )
 def test_a_file_that_is_no_use_is_named_with_what_to_do(
@@ -147,5 +147,5 @@ def test_what_is_valid_and_unlikely_to_be_meant_is_warned_of(files: Files) -> No
     told = tensile("validate", "-f", files.save(lambda topology: topology.update(webhook={"enabled": True})))
     assert told.code == 0
     assert ": valid: topology files with" in told.out
-    assert ": webhook.enabled: without service or url it is not registered" in told.err
+    assert ": webhook.enabled: the upper cluster cannot call the webhook without an address" in told.err
     assert told.err.startswith("warning: ")

@@ -33,7 +33,10 @@ def test_without_credentials_for_the_upper_cluster_it_ends(files: Files) -> None
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        (2, "kubelet API of node below: port {port} on 127.0.0.1: is taken: stop the program that listens there"),
+        (
+            2,
+            "kubelet API of node below cannot listen on port {port} of 127.0.0.1: another program uses the port: stop",
+        ),
         (
             3,
             "telemetry cannot listen on 127.0.0.1:{port}: another program uses this port: stop it, or",
@@ -60,7 +63,7 @@ def test_a_signal_ends_it_while_the_upper_cluster_is_away(files: Files, number: 
     log = first.decode() + told.err
     assert (told.code, told.out) == (0, ""), log
     certificate, trouble, end = log.splitlines()
-    assert "serving with a certificate of our own making" in certificate
+    assert "serving with a self-signed certificate" in certificate
     assert f"cannot connect to 127.0.0.1:{files.ports[0]}" in trouble
     assert "stopped" in end
     if form == "json":

@@ -47,7 +47,8 @@ def test_virtual_nodes_that_say_different_things() -> None:
     """Each is named."""
     cordoned = (NODE, virtual("lower-b", unschedulable=True))
     assert why(above(spec={"nodeSelector": {"clusterID": "x"}}), upper=[cordoned]) == (
-        "no virtual node accepts it: lower-a: node(s) didn't match Pod's node affinity/selector (no clusterID=x); "
+        "no virtual node accepts it: lower-a: node(s) didn't match Pod's node affinity/selector "
+        "(missing label clusterID=x); "
         "lower-b: node(s) were unschedulable"
     )
 
@@ -125,7 +126,7 @@ def test_a_container_that_waits() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "message"),
-    [("Forbidden", "exceeded quota: q"), ("ConfigMapNotFound", "ConfigMap a/b: it does not exist")],
+    [("Forbidden", "exceeded quota: q"), ("ConfigMapNotFound", "ConfigMap a/b does not exist in the upper cluster")],
 )
 def test_a_pod_that_is_denied_below(reason: str, message: str) -> None:
     """As the engine says it."""
@@ -362,7 +363,7 @@ def test_the_table() -> None:
         "lower-a   lower-a-1   yes\n"
         "lower-a   lower-a-2   yes\n"
         "upper     lower-b     yes\n"
-        "lower-b   b-1         no     resources       Insufficient cpu (cpu: 2 asked, 1 of 1 left)\n"
+        "lower-b   b-1         no     resources       Insufficient cpu (cpu: requested 2, free 1 of 1)\n"
         "lower-b   b-2         no     unschedulable   node(s) were unschedulable\n"
         "\n"
         "Last events:\n"

@@ -155,13 +155,21 @@ def test_whatever_is_mistyped_is_told_with_its_place_or_does_no_harm(
         (
             ("spec", "containers", 0, "securityContext", "runAsUser"),
             2**70,
-            "is no number of 64 bits; write a smaller one",
+            "is not a 64-bit number; write a smaller one",
         ),
-        (("spec", "volumes", 2, "ephemeral", "volumeClaimTemplate"), "x", 'volumeClaimTemplate: "x" is no mapping; '),
+        (
+            ("spec", "volumes", 2, "ephemeral", "volumeClaimTemplate"),
+            "x",
+            'volumeClaimTemplate: "x" is not a mapping; ',
+        ),
         (("spec", "hostNetwork"), "yes", 'spec.hostNetwork: "yes" is neither true nor false; write one of them'),
-        (("spec", "overhead", "cpu"), "one", 'spec.overhead.cpu: "one" is no quantity; write one such as 500m'),
-        (("spec", "containers", 0, "ports", 0, "containerPort"), "80", 'containerPort: "80" is no whole number'),
-        (("spec", "tolerations", 0), None, "spec.tolerations[0]: nothing stands here; write a value, or take it out"),
+        (("spec", "overhead", "cpu"), "one", 'spec.overhead.cpu: "one" is not a quantity; write one such as 500m'),
+        (
+            ("spec", "containers", 0, "ports", 0, "containerPort"),
+            "80",
+            'containerPort: "80" is not a 64-bit whole number',
+        ),
+        (("spec", "tolerations", 0), None, "spec.tolerations[0]: the value is empty; write a value, or remove it"),
         (("spec", "affinity", "podAffinity", REQUIRED, 0), {}, f"{REQUIRED}[0]: topologyKey is missing; add it"),
     ],
 )
@@ -177,15 +185,15 @@ def test_every_mistake_is_told_at_once() -> None:
         read_pods(text, "pod.yaml")
     assert str(caught.value).splitlines() == [
         "pod.yaml:3:11: metadata: name is missing; add it",
-        "pod.yaml:3:24: metadata.labels.a: the number 1 is no text; put it in quotes",
-        "pod.yaml:5:15: spec.containers: a mapping is no list; write each item after a dash",
-        "pod.yaml:6:13: spec.nodeName: the number 5 is no text; put it in quotes",
+        "pod.yaml:3:24: metadata.labels.a: the number 1 is not a string; put it in quotes",
+        "pod.yaml:5:15: spec.containers: a mapping is not a list; write each item after a dash",
+        "pod.yaml:6:13: spec.nodeName: the number 5 is not a string; put it in quotes",
     ]
 
 
 def test_numbers_that_no_object_holds() -> None:
     """JSON has no infinity, whatever field it is in."""
-    with pytest.raises(TensileError, match=r"^p:1:6: new: no number that an object can hold; write a finite one"):
+    with pytest.raises(TensileError, match=r"^p:1:6: new: the number is not finite; write a finite one"):
         read_pods(b"new: .inf", "p")
 
 

@@ -157,7 +157,7 @@ def test_ports_of_a_pod_on_its_nodes_network() -> None:
         ("kind: ConfigMap\ndata: {a: b}\n", "1:1: spec.template: no pod"),
         ("kind: Pod\nspec: {}\n", "1:1: (file): no pod"),
         ("kind: Pod\nspec: {containers: []}\n", "1:1: (file): no pod"),
-        ("kind: Pod\nspec: {containers: [a]}\n", '2:21: spec.containers[0]: "a" is no mapping; '),
+        ("kind: Pod\nspec: {containers: [a]}\n", '2:21: spec.containers[0]: "a" is not a mapping; '),
         ("kind: Deployment\nspec: {replicas: 2}\n", "2:1: spec.template: no pod"),
         ("kind: Deployment\nspec: {template: {}}\n", "2:18: spec.template: no pod"),
         ("kind: CronJob\nspec: {template: {}}\n", "2:1: spec.jobTemplate.spec.template: no pod"),
@@ -188,27 +188,27 @@ RIGHT = {"METADATA": "{name: web}", "REPLICAS": "2", "LABELS": "{}", "RESOURCES"
 @pytest.mark.parametrize(
     ("field", "written", "why"),
     [
-        ("METADATA", "x", '2:11: metadata: "x" is no mapping; write its fields as KEY: VALUE'),
+        ("METADATA", "x", '2:11: metadata: "x" is not a mapping; write its fields as KEY: VALUE'),
         (
             "REPLICAS",
             '"3"',
-            '4:13: spec.replicas: "3" is no whole number of 64 bits; write one such as 3, without quotes',
+            '4:13: spec.replicas: "3" is not a 64-bit whole number; write one such as 3, without quotes',
         ),
         ("REPLICAS", "-4", "4:13: spec.replicas: -4 is less than none; write 0 or more"),
-        ("REPLICAS", "true", "4:13: spec.replicas: true is no whole number of 64 bits"),
-        ("LABELS", "[a]", "6:15: spec.template.metadata: a list is no mapping; "),
+        ("REPLICAS", "true", "4:13: spec.replicas: true is not a 64-bit whole number"),
+        ("LABELS", "[a]", "6:15: spec.template.metadata: a list is not a mapping; "),
         (
             "LABELS",
             "{labels: {on: yes, no: 1}}",
-            "6:38: spec.template.metadata.labels.no: the number 1 is no text; put",
+            "6:38: spec.template.metadata.labels.no: the number 1 is not a string; put",
         ),
-        ("RESOURCES", "[x]", "9:30: spec.template.spec.containers[0].resources: a list is no mapping"),
+        ("RESOURCES", "[x]", "9:30: spec.template.spec.containers[0].resources: a list is not a mapping"),
         (
             "RESOURCES",
             "{requests: {cpu: one}}",
-            '9:47: spec.template.spec.containers[0].resources.requests.cpu: "one" is no quantity; write one',
+            '9:47: spec.template.spec.containers[0].resources.requests.cpu: "one" is not a quantity; write one',
         ),
-        ("RESOURCES", "{requests: {cpu: }}", "resources.requests.cpu: nothing stands here; write a value"),
+        ("RESOURCES", "{requests: {cpu: }}", "resources.requests.cpu: the value is empty; write a value"),
     ],
 )
 def test_a_workload_that_is_mistyped(field: str, written: str, why: str) -> None:

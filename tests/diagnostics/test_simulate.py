@@ -59,7 +59,7 @@ def test_the_virtual_node_is_a_bound_too() -> None:
     small = (NODE, virtual("lower-a", cpu="2"))
     found = simulated(picture([small], *PAIR), template(cpu="1"), Case())
     assert fits(found) == {"lower-a": 2, "lower-b": 8}
-    assert found["lowers"][0]["why"] == "its virtual node offers no more"
+    assert found["lowers"][0]["why"] == "its virtual node has no free capacity"
     assert found["lowers"][0]["more"] is False
 
 
@@ -68,7 +68,7 @@ def test_a_lower_that_the_upper_does_not_send_it_to() -> None:
     pinned = Template(pod(spec=asking(cpu="1") | TOLERANT | {"nodeSelector": {"clusterID": "lower-b"}}), None)
     found = simulated(picture([], *PAIR), pinned, Case())
     assert fits(found) == {"lower-a": 0, "lower-b": 8}
-    assert found["lowers"][0]["why"].startswith("the upper cluster does not send it there: node(s) didn't match")
+    assert found["lowers"][0]["why"].startswith("the upper scheduler does not bind it there: node(s) didn't match")
     plain = simulated(picture([], *PAIR), Template(pod(), None), Case())
     assert plain["fits"] == 0
 

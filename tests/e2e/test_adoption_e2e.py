@@ -75,7 +75,7 @@ async def test_a_pod_that_runs_something_else_is_refused_with_the_reason(ground:
     before = await ground.sites[A].until(ground.pod_path("other"), is_ready)
     await ground.bind("other")
     pod = await ground.upper.until(ground.pod_path("other"), lambda one: condition_of(one, MIRRORED))
-    assert "it is not taken over: container main has another image" in condition_of(pod, MIRRORED)["message"]
+    assert "it is not adopted: container main has a different image" in condition_of(pod, MIRRORED)["message"]
     await ground.calm()
     assert (await ground.sites[A].read(ground.pod_path("other")))["metadata"] == before["metadata"]
     await ground.end_pods("other")
@@ -104,7 +104,7 @@ async def test_strangers_and_owners_elsewhere_are_left_alone(
     await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": name}, "data": {"key": "ours"}})
     await ground.bind(name, {"volumes": [{"name": "c", "configMap": {"name": name}}]})
     pod = await ground.upper.until(ground.pod_path(name), lambda one: condition_of(one, MIRRORED))
-    assert "it is not taken over" in condition_of(pod, MIRRORED)["message"]
+    assert "it is not adopted" in condition_of(pod, MIRRORED)["message"]
     await ground.calm()
     assert await site.read(path) == before
     change = {"labels": {OWNER: None}} if marks is other_upper else {"annotations": {LEGACY: "true"}}
@@ -127,7 +127,7 @@ async def test_the_uid_on_a_pod_that_runs_something_else_does_not_make_it_ours(g
     before = await placed(ground, "pods", "forged", other, annotations={UPPER_UID: uid}, labels={OWNER: "0" * 16})
     await ground.start(ADOPT)
     found = await ground.upper.until(ground.pod_path("forged"), lambda one: condition_of(one, MIRRORED))
-    assert "container main has another image" in condition_of(found, MIRRORED)["message"]
+    assert "container main has a different image" in condition_of(found, MIRRORED)["message"]
     await ground.calm()
     assert (await ground.sites[A].read(ground.pod_path("forged")))["metadata"] == before["metadata"]
     await ground.end_pods("forged")
@@ -169,7 +169,7 @@ async def is_renamed(ground: Ground) -> None:
     await ground.calm()
     assert (await site.read(ground.pod_path("kept")))["metadata"] == before["metadata"]
     said = [problem.message for key, problem in ground.heard.problems if key.rule == "node"]
-    assert any("another engine keeps it alive" in one for one in said)
+    assert any("another engine updates it" in one for one in said)
     owner = owner_of(ground.owner.upper, f"{ground.namespace}-renamed")
     await nodes_taken(ground, owner)
     for path in (ground.pod_path("kept"), *(ground.path(*place) for place in PLACES), claims(ground, "data")):

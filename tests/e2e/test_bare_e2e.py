@@ -194,7 +194,7 @@ async def test_a_pod_whose_name_somebody_took_is_kept(ground: Hooked) -> None:
     await ground.upper.delete(ground.path("resourcequotas", "none"))
     other = await ground.asked("taken", {"terminationGracePeriodSeconds": 1})
     await ground.start(ground.hooked(), DRAINS, await_nodes=False)
-    assert "delete the Secret to give it up" in await ground.told(secret, "RecreateFailed")
+    assert "to abandon the pod, delete the Secret" in await ground.told(secret, "RecreateFailed")
     assert (await runs(ground, "taken", made))["metadata"]["uid"] == other["metadata"]["uid"]
     await ground.upper.delete(ground.pod_path("taken"), 0)
     moved = await runs(ground, "taken", other)

@@ -153,7 +153,7 @@ async def test_a_strangers_object_is_reported_and_never_touched(ground: Ground, 
     before = await placed(ground, name, stranger)
     pod = await refused_pod(ground, name, stranger)
     kind = KINDS[stranger.plural]
-    where = f"{kind} {ground.namespace}/{name} exists in {A} and is not ours"
+    where = f"{kind} {ground.namespace}/{name} exists in lower cluster {A} and has another owner"
     assert phase_of(pod) == "Pending"
     assert pod["status"]["reason"] == "NameConflict"
     assert where in condition_of(pod, MIRRORED)["message"]

@@ -102,7 +102,7 @@ async def test_a_pod_in_fragments_is_freed_within_its_time(ground: Hooked) -> No
     assert timedelta(seconds=PATIENCE) - SLACK <= waited <= timedelta(seconds=PATIENCE + 2 * INTERVAL) + SLACK
     await ground.upper.until(ground.pod_path(fresh["metadata"]["name"]), is_ready)
     assert OFF_A in orjson.dumps(fresh["spec"]["affinity"]).decode().replace(ground.nodes[A], "A")
-    assert "kept off" in await ground.told(stuck, "Rescheduled")
+    assert "avoid node" in await ground.told(stuck, "Rescheduled")
     node = await ground.upper.read(f"/api/v1/nodes/{ground.nodes[A]}")
     assert stuck["metadata"]["uid"] in node["metadata"]["annotations"][TRIED]
 
@@ -122,7 +122,7 @@ async def test_what_fits_nowhere_stays_and_the_plan_of_a_drain_says_so(ground: H
     assert line.split()[1] == "nowhere"
     assert "Insufficient cpu" in line
     *_, said, empty, last = told.out.splitlines()
-    assert said == f"Drain of {A}: 1 to leave, 1 of them without a place elsewhere, 0 to stay."
+    assert said == f"Drain of {A}: 1 to evict, 1 of them fit in no other lower cluster, 0 to stay."
     assert (empty, last.partition(" ")[0]) == ("", "Plan:")
     left = await ground.upper.until_all(query, bool)
     assert [pod["metadata"]["uid"] for pod in left.values()] == [stuck["metadata"]["uid"]]

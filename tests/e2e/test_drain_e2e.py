@@ -65,7 +65,7 @@ async def test_a_drained_lower_is_empty_in_the_end_and_takes_pods_again_after(gr
     assert is_ready(await ground.upper.read(ground.pod_path("alone")))
     said = [problem for _, problem in ground.heard.problems if f"{ground.namespace}/alone: " in problem.message]
     assert {problem.reason for problem in said} == {"NoController"}
-    assert said[-1].message.startswith("the drain waits for pods: ")
+    assert said[-1].message.startswith("pods block the drain: ")
     await ground.reload()
     for lower in LOWERS:
         await ground.upper.until(

@@ -131,7 +131,7 @@ async def test_a_lower_pod_that_lost_a_mark_is_left_alone(ground: Ground, mark: 
     await ground.calm()
     pod = await ground.upper.read(path)
     assert phase_of(pod) == "Running"
-    assert "not ours" in await ground.told(pod, "NameConflict")
+    assert "another owner" in await ground.told(pod, "NameConflict")
     await ground.end_pods(name)
     await ground.calm()
     assert (await site.read(path))["metadata"] == below["metadata"]

@@ -97,7 +97,7 @@ async def test_a_pod_that_fits_on_no_single_node_is_not_sent(ground: Advised) ->
     pods = await ground.upper.until_all(query, lambda found: sum(map(bool, map(unschedulable, found.values()))) == 3)
     for pod in pods.values():
         for node in ground.nodes.values():
-            why = f"no node behind {node} takes it (0/{NODES} nodes are available: {NODES} Insufficient cpu)"
+            why = f"no lower node of virtual node {node} fits (0/{NODES} nodes are available: {NODES} Insufficient cpu)"
             assert f"1 {why}" in unschedulable(pod)
     assert await ground.below(query) == []
     site = ground.sites[B]

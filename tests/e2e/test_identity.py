@@ -285,7 +285,7 @@ async def test_rights_that_may_not_be_granted_are_told_and_not_asked_for_hotly(g
         await bind_role(ground, "king", "Role", "king")
         pod, _ = await runs(ground, "modest", A)
         message = await ground.told(pod, "Forbidden")
-        assert message.startswith(f"Role {ground.namespace}/king is not in lower cluster {A}: ")
+        assert message.startswith(f"Role {ground.namespace}/king is not mirrored to lower cluster {A}: ")
         assert "not currently held" in message
         await site.until(ground.path("rolebindings", "reads", api=RBAC), bool)
         assert await site.read(ground.path("rolebindings", "king", api=RBAC)) == {}

@@ -102,8 +102,10 @@ async def test_an_optional_name_that_is_the_lowers_keeps_the_pod_above(
     path = ground.path(way, name)
     before = await site.create(ground.path(way), {"metadata": {"name": name}, **KINDS[way]})
     pod = await ground.bind(name, spec(name))
-    await ground.upper.until(ground.pod_path(name), says("NameConflict", f"{ground.namespace}/{name} exists in {A}"))
-    assert "the upper cluster has none of that name" in await ground.told(pod, "NameConflict")
+    await ground.upper.until(
+        ground.pod_path(name), says("NameConflict", f"{ground.namespace}/{name} exists in lower cluster {A}")
+    )
+    assert "the upper cluster has no such object" in await ground.told(pod, "NameConflict")
     await absent(ground, ground.pod_path(name))
     assert (await site.read(path))["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
     await site.delete(path)
@@ -213,7 +215,7 @@ async def test_no_claim_is_filled_from_what_the_lower_alone_has(ground: Ground, 
         await site.create(claims, {"metadata": {"name": "origin"}, "spec": asked})
     await ground.upper.create(claims, {"metadata": {"name": name}, "spec": {**asked, **source}})
     await ground.bind(name, volume({"persistentVolumeClaim": {"claimName": name}}))
-    await ground.upper.until(ground.pod_path(name), says("ClaimNotMirrored", "is to be filled from"))
+    await ground.upper.until(ground.pod_path(name), says("ClaimNotMirrored", "has the data source"))
     await ground.upper.until(f"{claims}/{name}", lambda one: condition_of(one, MIRRORED))
     await absent(ground, f"{claims}/{name}")
     await ground.end_pods(name)
@@ -232,7 +234,7 @@ async def test_no_claim_of_the_lower_is_used_where_nobody_looks_after_storage(gr
     for site in (ground.upper, ground.sites[A]):
         await site.create(claims, {"metadata": {"name": "theirs"}, "spec": {**asked, "storageClassName": ground.mark}})
     await ground.bind("mounting", volume({"persistentVolumeClaim": {"claimName": "theirs"}}))
-    await ground.upper.until(ground.pod_path("mounting"), says("ClaimNotMirrored", "has no controller PV"))
+    await ground.upper.until(ground.pod_path("mounting"), says("ClaimNotMirrored", "controller PV is not enabled"))
     await absent(ground, ground.pod_path("mounting"))
     await ground.end_pods("mounting")
     await ground.upper.delete(f"{claims}/theirs")
@@ -312,7 +314,7 @@ async def test_nothing_is_mirrored_where_the_engines_account_is(
             await ground.upper.create(ground.path("pods", namespace=own), ground.pod("guest", volume(
                 {"secret": {"secretName": "engine-token", "optional": True}})))  # fmt: skip
             pod = await ground.upper.until(ground.path("pods", "guest", namespace=own), says("NamespaceExcluded"))
-            words = f"the engine's own account is in namespace {own} of {A}: nothing of {own} is mirrored"
+            words = f"namespace {own} of {A} has the engine's own ServiceAccount: nothing in {own} is mirrored"
             assert condition_of(pod, MIRRORED)["message"] == words
             await ground.run_pod("neighbour")
             await ground.engine.loop.wait_idle()

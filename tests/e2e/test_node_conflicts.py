@@ -59,7 +59,7 @@ async def test_a_strangers_node_and_its_pods_are_left_alone(field: Ground, marks
     assert touched & {node, "settled", "leaving"} == set()
     (problem,) = {problem for key, problem in field.heard.problems if key.name == node}
     assert problem.reason == "NameConflict"
-    assert f"Node {node} exists in the upper cluster and is not ours" in problem.message
+    assert f"Node {node} exists in the upper cluster and has another owner" in problem.message
     assert (await field.upper.read(field.pod_path("settled")))["metadata"]["uid"] == made["metadata"]["uid"]
     assert (await field.sites[A].read(field.path("pods")))["items"] == []
     await field.upper.delete(f"/api/v1/nodes/{node}")

@@ -191,7 +191,10 @@ async def test_where_the_engine_listens_is_said_to_need_a_restart(program: Progr
     found = await program.upper.until(path, lambda one: one["metadata"]["annotations"].get("note") == "moved")
     for section, port in zip(moved, ports, strict=True):
         old = places[section]["port"]
-        assert f"{section}.port: {old} -> {port}: not while running, restart needed" in program.log.read_text()[since:]
+        assert (
+            f"{section}.port: {old} -> {port}: this change requires a restart of the engine"
+            in program.log.read_text()[since:]
+        )
     assert found["status"]["daemonEndpoints"] == before["status"]["daemonEndpoints"]
     assert await is_healthy(places["telemetry"]["port"])
     assert not await is_healthy(ports[0])

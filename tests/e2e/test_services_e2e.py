@@ -162,7 +162,7 @@ async def test_a_name_that_is_taken_is_said_and_not_touched(ground: Ground) -> N
     """The Service below stays as it is and gets no endpoints of ours; when it goes, ours takes its place."""
     taken = await made(ground, "taken", A, selector={"app": "other"})
     above = await made(ground, "taken")
-    assert "is not ours" in await ground.told(above, "NameConflict")
+    assert "has another owner" in await ground.told(above, "NameConflict")
     await in_step(ground, "taken", B, 2)
     assert (await ground.sites[A].read(ground.path("services", "taken"))) == taken
     found = await ground.sites[A].until_all(slices_path(ground, "taken"), bool)

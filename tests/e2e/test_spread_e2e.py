@@ -211,7 +211,7 @@ async def test_who_waits_is_told_why(ground: Wide) -> None:
     await deployed(ground, Case(even(minDomains=4), (1, 1, 1), replicas=4))
     (why,) = await explained(ground)
     skewed = "node(s) didn't match pod topology spread constraints"
-    told = (f"{ground.nodes[name]}: {skewed} (clusterID={name} has 1, 0 are the most)" for name in ground.lowers)
+    told = (f"{ground.nodes[name]}: {skewed} (clusterID={name}: matching pods 1, allowed 0)" for name in ground.lowers)
     assert why == f"no virtual node accepts it: {'; '.join(told)}"
     await removed(ground, "web")
 

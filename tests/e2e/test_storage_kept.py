@@ -91,7 +91,7 @@ async def test_a_claim_deleted_below_is_not_made_again(ground: Ground, store: St
     await ground.sites[A].gone(claims(ground, "robbed"))
     found = await ground.upper.until(claims(ground, "robbed"), lambda one: condition_of(one, MIRRORED))
     assert condition_of(found, MIRRORED)["reason"] == "LowerClaimLost"
-    assert "delete the claim above" in await ground.told(found, "LowerClaimLost")
+    assert "delete the upper claim" in await ground.told(found, "LowerClaimLost")
     await scheduled(ground, "robbed", using("robbed"))
     pod = await ground.upper.until(ground.pod_path("robbed"), lambda one: condition_of(one, MIRRORED))
     assert pod["status"]["reason"] == "LowerClaimLost"
@@ -111,7 +111,7 @@ async def test_retained_data_are_given_to_the_claim_that_asks_for_them(ground: G
     await ground.upper.until(path, lambda one: one["status"]["phase"] == "Released")
     second = await ground.upper.create(claims(ground), claim(ground, "archive", "stays"))
     await scheduled(ground, "archive", using("archive"), A)
-    assert "holds the data of an earlier claim" in await ground.told(second, "ProvisioningFailed")
+    assert "has the data of an earlier claim" in await ground.told(second, "ProvisioningFailed")
     await ground.end_pods("archive")
     await ground.upper.delete(claims(ground, "archive"))
     await ground.upper.gone(claims(ground, "archive"))

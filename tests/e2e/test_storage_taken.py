@@ -36,7 +36,7 @@ async def test_a_strangers_claim_below_keeps_its_name(ground: Ground, store: Sto
     theirs = await ground.sites[A].create(claims(ground), claim(ground, "taken"))
     made = await ground.upper.create(claims(ground), claim(ground, "taken"))
     await scheduled(ground, "taken", using("taken"), A)
-    assert "is not ours" in await ground.told(made, "ProvisioningFailed")
+    assert "has another owner" in await ground.told(made, "ProvisioningFailed")
     await ground.calm()
     assert (await ground.sites[A].read(claims(ground, "taken")))["metadata"]["uid"] == theirs["metadata"]["uid"]
     await ground.sites[A].delete(claims(ground, "taken"))
@@ -50,7 +50,7 @@ async def test_a_strangers_volume_above_keeps_its_name(ground: Ground, store: St
     name = f"pvc-{made['metadata']['uid']}"
     theirs = await ground.upper.create(VOLUMES, of_a_stranger(name, "elsewhere"))
     await scheduled(ground, "named", using("named"), A)
-    assert "is not ours" in await ground.told(made, "NameConflict")
+    assert "has another owner" in await ground.told(made, "NameConflict")
     await ground.calm()
     assert (await ground.upper.read(f"{VOLUMES}/{name}"))["spec"] == theirs["spec"]
     await ground.upper.delete(f"{VOLUMES}/{name}")

@@ -39,7 +39,7 @@ async def test_a_cluster_without_a_metrics_api_says_so(ground: Ground, tmp_path:
     await ground.run_pod("used")
     answer = await asked(ground, tmp_path, path)
     assert answer.startswith(f"HTTP/1.1 404 {A} has no metrics API (metrics.k8s.io): ")
-    assert answer.endswith("until a metrics-server is installed there\n")
+    assert answer.endswith("install metrics-server there to measure its pods\n")
     await ground.upper.delete(ground.pod_path("used"), 0)
     await ground.upper.gone(ground.pod_path("used"))
 

@@ -312,8 +312,10 @@ async def test_a_pod_with_very_many_alternatives_holds_nobody_up(own: Sandbox, t
         created = await there.kubectl("create", "-f", "-", stdin=body)
         assert created.code == 0, created.err
         assert _cpu_seconds(there) - before < 1.0
-        assert "Warning: not prepared for virtual nodes: nodeSelector, affinity, tolerations are" in created.err
-        assert "at most 32,768 are taken" in created.err
+        assert (
+            "Warning: the pod is not mutated for virtual nodes: nodeSelector, affinity, tolerations are" in created.err
+        )
+        assert "the limit is 32,768" in created.err
         made = await there.upper.read(there.pod_path("heavy"))
         assert noted(made) == alternatives(700)
         assert made["spec"]["affinity"] == alternatives(700)["affinity"]

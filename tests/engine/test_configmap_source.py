@@ -100,10 +100,10 @@ def test_another_key_can_be_named() -> None:
 
 
 def test_what_kubectl_took_for_binary_is_looked_at() -> None:
-    """A byte that is not UTF-8 puts the whole file there, and is told by its place."""
+    """A byte that is not valid UTF-8 puts the whole file there, and is told by its place."""
     data = text("a").encode() + b"# \xff\n"
     found = document(config_map(5, None, binaryData={"topology.yaml": b64encode(data).decode()}), PLACE)
-    with pytest.raises(TensileError, match=r"topology\.yaml:7:3: .*not UTF-8"):
+    with pytest.raises(TensileError, match=r"topology\.yaml:7:3: .*not valid UTF-8"):
         read(found, PLACE)
 
 
@@ -133,7 +133,7 @@ def test_where_there_is_no_text_that_is_said(manifest: Manifest | None, words: s
 def test_paths_are_errors(line: str) -> None:
     """There are no files beside a ConfigMap."""
     whole = HEAD.removesuffix("\nlowers:") + "\n" + line + ("" if "lowers" in line else "\nlowers: []") + "\n"
-    with pytest.raises(TensileError, match="a topology in a ConfigMap has no files beside it"):
+    with pytest.raises(TensileError, match="a topology in a ConfigMap cannot have"):
         read(document(config_map(5, {"topology.yaml": whole}), PLACE), PLACE)
 
 

@@ -157,7 +157,7 @@ async def test_a_port_that_is_taken_is_an_error_and_had_once_it_is_free(here: Sc
             await here.made.look()
             await here.made.look()
         assert [one["log_level"] for one in said] == ["error"]
-        assert "another program listens there" in here.made.pending[0]
+        assert "another program uses this port" in here.made.pending[0]
         assert here.made.port == 0
     await here.made.look()
     assert (here.made.port, here.made.pending) == (here.port, ())
@@ -216,7 +216,7 @@ async def test_without_files_it_shows_a_certificate_of_its_own_and_asks_the_uppe
     here.upper.answer("read", published)
     with capture_logs() as said:
         await here.made.open(here.topology(kubelet="port: 10350"))
-    (warning,) = [one for one in said if "our own making" in one["event"]]
+    (warning,) = [one for one in said if "self-signed" in one["event"]]
     assert "tlsConfig.caFile" in warning["advice"]
     reader, writer = await asyncio.open_connection(HOST, here.made.port, ssl=_trusting(here))
     writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
@@ -236,11 +236,11 @@ def _trusting(here: Scene) -> ssl.SSLContext:
 
 
 async def test_nobody_is_heard_before_the_authority_is_known(here: Scene) -> None:
-    """The upper does not answer: every request is refused, and that is said."""
+    """The upper does not answer: every request is rejected, and that is said."""
     here.upper.answer("read", TensileError("no"))
     with capture_logs() as said:
         await here.made.open(here.topology(kubelet="tlsCertFile: server.crt, tlsKeyFile: server.key"))
-    assert [one["effect"] for one in said] == ["every request is refused"]
+    assert [one["effect"] for one in said] == ["every request is rejected"]
     with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
         await here.ask()
 

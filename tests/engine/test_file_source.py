@@ -237,12 +237,12 @@ async def test_an_edit_before_the_watching_began_is_seen(path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "topology.yaml:1:1: (file): empty"),
-        (text("a").encode()[:60], "topology.yaml:1:1: lowers: missing"),
+        (b"", "topology.yaml:1:1: (file): the file is empty"),
+        (text("a").encode()[:60], "topology.yaml:1:1: lowers: required key is missing"),
         (text("a").replace("qps", "qsp").encode(), "topology.yaml:4:17: lowerDefaults.qsp: "),
-        (b"\xff" + text("a").encode(), "topology.yaml:1:1: (file): a byte that is not UTF-8"),
-        (b"\xff\xfea\x00", "topology.yaml:1:1: (file): UTF-16 text"),
-        (b"#" * 2_000_000, "topology.yaml:1:1: (file): larger than"),
+        (b"\xff" + text("a").encode(), "topology.yaml:1:1: (file): this byte is not valid UTF-8"),
+        (b"\xff\xfea\x00", "topology.yaml:1:1: (file): the file is UTF-16 text"),
+        (b"#" * 2_000_000, "topology.yaml:1:1: (file): the file is larger than"),
     ],
 )
 async def test_a_bad_file_is_refused_once_and_the_next_good_one_accepted(

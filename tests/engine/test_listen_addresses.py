@@ -114,7 +114,7 @@ async def test_each_server_answers_at_the_addresses_that_it_is_given(
 async def test_every_address_of_both_families_is_not_had_where_one_of_them_is_taken(serve: Serve) -> None:
     """Half of them would be an engine that is reached by some; it is said by the topology's words, not as a defect."""
     taken = spare_port()
-    says = pytest.raises(TensileError, match=rf"{taken}.*(is taken|another program (listens there|uses this port))")
+    says = pytest.raises(TensileError, match=rf"{taken}.*another program (uses|listens)")
     with socket.create_server(("0.0.0.0", taken)), says:
         async with serve("::", taken):
             pass

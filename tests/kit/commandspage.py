@@ -25,7 +25,7 @@ EXITS = {
     },
     "simulate": {2: "fewer fit than are asked for, or pods of a lost cluster find no place"},
     "doctor": {1: "something fails; warnings do not count"},
-    "status": {1: "no engine answers"},
+    "status": {1: "no engine responds"},
     "list": {1: "a cluster or a kind cannot be listed"},
     "sandbox status": {1: "not all of it runs"},
     "demo": {0: "also when Ctrl-C ends it after the tour"},

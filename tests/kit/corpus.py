@@ -37,13 +37,13 @@ LARGE = (
         "path too long",
         EMPTY + "kubelet:\n  clientCAFile: ^" + "a" * 5000 + "\n",
         "kubelet.clientCAFile",
-        "must be the path of a file",
+        "must be a file path",
     ),
     Bad(
         "annotations larger than Kubernetes takes",
         ONE + "  node:\n    ^annotations:\n      a: " + "x" * 262_144 + "\n",
         "lowers[0].node.annotations",
-        "262145 bytes; Kubernetes takes 262144 in all",
+        "262145 bytes in total; Kubernetes allows 262144",
     ),
 )
 

@@ -335,7 +335,7 @@ def _line(said: LoopRecord) -> str:
         return f"problem {said.problem.reason}: {said.problem.message}"
     assert said.step is not None
     refused = f"\n    -> {type(said.error).__name__}: {said.error.message}" if said.error else ""
-    unasked = "" if said.step.requested else " [nobody asked]"
+    unasked = "" if said.step.requested else " [unrequested]"
     return f"{said.step.verb} {_object(said.step)}{_content(said.step)} ({said.step.reason}){unasked}{refused}"
 
 

@@ -73,13 +73,13 @@ def test_what_lost_its_owner_is_taken_over(found: Manifest) -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (config_map(), "only what tensile-kube or an engine like this one made"),
-        (config_map(annotations={LEGACY: "false"}), "only what tensile-kube"),
-        (config_map(labels={VIRTUAL_POD: "true"}), "only what tensile-kube"),
-        (marked(config_map(), "elsewhere", STRANGER), "topology demo marked it; if that one is gone for good, take"),
-        (marked(config_map(), "elsewhere", SIBLING), "topology second marked it; if that one is gone for good"),
+        (config_map(), "only objects created by tensile-kube or by this program"),
+        (config_map(annotations={LEGACY: "false"}), "only objects created by tensile-kube"),
+        (config_map(labels={VIRTUAL_POD: "true"}), "only objects created by tensile-kube"),
+        (marked(config_map(), "elsewhere", STRANGER), "topology demo owns it; if that topology is permanently gone"),
+        (marked(config_map(), "elsewhere", SIBLING), "topology second owns it; if that topology is permanently gone"),
         (legacy(deletionTimestamp="2026-03-01T12:00:00Z"), "it is being deleted"),
-        (legacy(labels={OWNER: STRANGER.mark}), f"take the label {OWNER} off it"),
+        (legacy(labels={OWNER: STRANGER.mark}), f"remove label {OWNER} from it"),
     ],
     ids=["plain", "not global", "a ConfigMap with a pod's label", "of another upper", "for another object", "ending",
          "of tensile-kube and marked since"],
@@ -93,19 +93,19 @@ def test_a_topology_that_keeps_a_node_alive_is_not_lost() -> None:
     """However alike its object is; once its node is Unknown, or gone, it is."""
     here, theirs = adopting(), marked(config_map(), "above", SIBLING)
     put(here.upper.nodes, kept_node(SIBLING.mark))
-    assert why(theirs, here) == "topology second of this upper cluster marked it, and runs"
+    assert why(theirs, here) == "topology second of this upper cluster owns it and is running"
     assert running(here) == {SIBLING.mark}
     put(here.upper.nodes, kept_node(SIBLING.mark, "Unknown"))
     assert why(theirs, here) == ""
     put(here.upper.nodes, kept_node(SIBLING.mark, "False"))
-    assert "and runs" in why(theirs, here)
+    assert "and is running" in why(theirs, here)
 
 
 def test_a_pod_of_tensile_kube_is_known_by_its_label() -> None:
     """It has no other mark."""
     ref = Ref(A, POD, "default", "web")
     assert why(upper_pod(labels={VIRTUAL_POD: "true"}), ref=ref) == ""
-    assert "only what" in why(upper_pod(), ref=ref)
+    assert "only objects" in why(upper_pod(), ref=ref)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_a_pod_of_tensile_kube_is_known_by_its_label() -> None:
     [
         (kept_node("", "Unknown"), ""),
         (kept_node(STRANGER.mark, "Unknown"), ""),
-        (kept_node(SIBLING.mark, "True"), "another engine keeps it alive: stop that one first"),
-        (kept_node("", "True"), "another engine keeps it alive"),
-        (kept_node("", "Unknown", type="real"), "it is no virtual node"),
-        (thing("Node", "n", "", annotations={LEGACY: "true"}), "it is no virtual node"),
+        (kept_node(SIBLING.mark, "True"), "another engine updates it: stop that engine first"),
+        (kept_node("", "True"), "another engine updates it"),
+        (kept_node("", "Unknown", type="real"), "it is not a virtual node"),
+        (thing("Node", "n", "", annotations={LEGACY: "true"}), "it is not a virtual node"),
     ],
     ids=["of tensile-kube", "of a lost engine", "of one that runs", "of tensile-kube that runs", "real", "bare"],
 )  # fmt: skip
@@ -138,12 +138,13 @@ def test_a_lower_says_for_itself_whether_it_adopts() -> None:
 def test_a_conflict_says_where_and_what_to_do() -> None:
     """Or, where adopting was asked for, why that is not done."""
     assert conflict(REF).message == (
-        "ConfigMap default/settings exists in lower-a and is not ours: rename or remove one of the two"
+        "ConfigMap default/settings exists in lower cluster lower-a and has another owner: "
+        "rename or delete one of the two"
     )
     problem = claim(REF, config_map(), "above", adopting(), A)
     assert problem is not None
     assert problem.reason == "NameConflict"
-    assert "is not ours: it is not taken over: only what tensile-kube" in problem.message
+    assert "has another owner: it is not adopted: only objects created by tensile-kube" in problem.message
 
 
 def planned(found: Manifest, here: World | None = None) -> Plan:

@@ -93,7 +93,7 @@ async def test_anything_else_keeps_the_namespace(kind: Kind, manifest: Manifest)
     site.place(kind, manifest)
     name = manifest["metadata"]["name"]
     assert await objection(site) == (
-        f"Namespace team in lower-a is ours and nobody needs it, but it holds {kind.name} {name}: it is left alone"
+        f"Namespace team in lower-a is not needed any more, but it contains {kind.name} {name}: it is not deleted"
     )
 
 
@@ -117,7 +117,7 @@ async def test_events_and_measurements_do_not_count() -> None:
 async def test_what_may_not_be_listed_may_be_there() -> None:
     """Then nobody can be sure."""
     site = Site(refuses={"Service": Denied("services is forbidden", status=403, reason="Forbidden")})
-    assert "whether it holds any services cannot be seen: services is forbidden" in await objection(site)
+    assert "the engine cannot list its services: services is forbidden" in await objection(site)
 
 
 @pytest.mark.parametrize("error", [Unreachable("gone"), NotFound("no such kind", status=404)])

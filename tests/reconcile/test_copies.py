@@ -116,7 +116,7 @@ def test_a_pod_that_ran_is_told_where_it_is_left_when_its_namespace_is_taken_awa
     decision, plan = decided(PodRule(), key_of(A, "default", "web"), squatted(RUNNING))
     assert decision.problem is not None
     assert decision.problem.reason == "NameConflict"
-    assert "pod demo-default/web in lower cluster lower-a is not ended" in decision.problem.message
+    assert "pod demo-default/web in lower cluster lower-a is not deleted" in decision.problem.message
     assert [(step.verb, step.ref.cluster, step.ref.kind.name) for step in plan.steps] == [
         ("patch", "", "Pod"),
         ("create", "", "Event"),

@@ -73,7 +73,7 @@ def test_a_namespace_that_is_held_holds_back_no_other() -> None:
     guarded = guard(plan, LIMITS, owning(shop=3, quiet=1))
     assert namespaces(guarded) == ["quiet"]
     assert guarded.reason == "DeletionLimitExceeded"
-    assert "60 deletions in namespace shop (95 % of what is owned there)" in guarded.held
+    assert "60 deletions in namespace shop (95 % of the owned objects there)" in guarded.held
 
 
 def test_a_few_in_each_of_many_namespaces_are_many() -> None:
@@ -81,7 +81,7 @@ def test_a_few_in_each_of_many_namespaces_are_many() -> None:
     plan = together(*(deletions(2, namespace=f"n{number}") for number in range(10)))
     guarded = guard(plan, LIMITS, owning(**{f"n{number}": 2 for number in range(10)}))
     assert guarded.plan.steps == ()
-    assert "20 deletions (100 % of what is owned there)" in guarded.held
+    assert "20 deletions (100 % of the owned objects there)" in guarded.held
 
 
 def test_what_one_tenant_has_does_not_hide_what_another_loses() -> None:
@@ -131,7 +131,7 @@ def test_of_what_a_restored_store_lacks_not_even_one_passes(noted: bool) -> None
     guarded = guard(plan, LIMITS, owning(default=100), restored=noted)
     assert guarded.plan.steps == plan.steps[1:]
     assert guarded.reason == "StoreRestored"
-    assert "went back to an earlier state" in guarded.held
+    assert "a cluster was restored from a backup" in guarded.held
     assert "tensile apply --force" in guarded.held
     assert guard(plan, LIMITS, owning(default=100), restored=noted, forced=True).plan == plan
 

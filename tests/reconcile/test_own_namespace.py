@@ -47,7 +47,7 @@ OWN = {
 def test_nothing_is_made_in_the_engines_own_namespace(given: dict[str, str], where: str) -> None:
     """By no rule; and the pod says why, in its condition and in an event."""
     here, namespace = bound(**given), given["namespace"]
-    words = f"the engine's own account is in namespace {where}: nothing of {namespace} is mirrored"
+    words = f"namespace {where} has the engine's own ServiceAccount: nothing in {namespace} is mirrored"
     problem = Problem("NamespaceExcluded", words)
     assert decided(namespaces.NamespaceRule(), namespaces.key_of(A, namespace), here)[1] == Plan((), problem)
     here.problems[namespaces.key_of(A, namespace)] = problem

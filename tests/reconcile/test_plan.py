@@ -109,7 +109,7 @@ def test_what_is_not_ours_is_never_touched(foreign: Manifest, replaceable: bool)
     assert found.steps == ()
     assert found.problem is not None
     assert found.problem.reason == "NameConflict"
-    assert "ConfigMap default/settings exists in lower-a" in found.problem.message
+    assert "ConfigMap default/settings exists in lower cluster lower-a" in found.problem.message
 
 
 def test_a_conflict_names_an_object_without_a_namespace_and_the_upper_cluster() -> None:
@@ -118,7 +118,7 @@ def test_a_conflict_names_an_object_without_a_namespace_and_the_upper_cluster() 
     put(here.upper.nodes, thing("Node", "lower-a", ""))
     problem = planned(here, Present(Ref(UPPER, NODE, "", "lower-a"), thing("Node", "lower-a", ""), "")).problem
     assert problem is not None
-    assert problem.message.startswith("Node lower-a exists in the upper cluster and is not ours")
+    assert problem.message.startswith("Node lower-a exists in the upper cluster and has another owner")
 
 
 def test_a_conflict_ends_the_plan_there() -> None:

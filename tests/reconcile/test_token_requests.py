@@ -161,7 +161,7 @@ async def test_each_token_is_asked_of_the_accounts_cluster() -> None:
 
 async def test_without_the_accounts_cluster_nothing_is_done() -> None:
     """It is not connected yet."""
-    with pytest.raises(Unreachable, match="no connection"):
+    with pytest.raises(Unreachable, match="not connected"):
         await granted(the_step(world()), {})
 
 

@@ -178,9 +178,9 @@ def test_name_and_upper_do_not_reload() -> None:
     found = edit(old, new)
     assert found.words == ("lowers[a].qps: 500 -> 3",)
     assert found.refused == (
-        "name: demo -> other: not while running, restart needed",
-        "upper.kubeconfig: u -> v: not while running, restart needed",
-        "upper.qps: 500 -> 9: not while running, restart needed",
+        "name: demo -> other: this change requires a restart of the engine",
+        "upper.kubeconfig: u -> v: this change requires a restart of the engine",
+        "upper.qps: 500 -> 9: this change requires a restart of the engine",
     )
     assert (found.topology.name, found.topology.upper) == ("demo", old.upper)
     assert found.topology.lowers == new.lowers
@@ -206,7 +206,7 @@ def test_where_the_engine_listens_does_not_reload(section: str, field: str, valu
     found = edit(old, new)
     (refusal,) = found.refused
     assert refusal.startswith(f"{section}.{field}: ")
-    assert refusal.endswith(f" -> {value}: not while running, restart needed")
+    assert refusal.endswith(f" -> {value}: this change requires a restart of the engine")
     assert "lowers[a].qps: 500 -> 3" in found.words
     before, after, file = (getattr(one, section) for one in (old, found.topology, new))
     assert after == file.model_copy(update={field: getattr(before, field)})

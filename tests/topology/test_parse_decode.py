@@ -33,14 +33,14 @@ def test_utf8_is_taken_with_and_without_a_byte_order_mark() -> None:
 )
 def test_bytes_that_are_not_utf8_are_refused_where_they_are(data: bytes, place: str) -> None:
     """Columns count characters, as editors do."""
-    assert refused(data) == (f"t.yaml:{place}: (file): a byte that is not UTF-8; save the file as UTF-8")
+    assert refused(data) == (f"t.yaml:{place}: (file): this byte is not valid UTF-8; save the file as UTF-8")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
 def test_utf16_is_refused_by_name(encoding: str) -> None:
     """It is what some editors call Unicode."""
     mark = "\ufeff" if encoding == "utf-16-be" else ""
-    assert refused((mark + EMPTY).encode(encoding)).endswith("UTF-16 text; save it as UTF-8")
+    assert refused((mark + EMPTY).encode(encoding)).endswith("the file is UTF-16 text; save it as UTF-8")
 
 
 def test_more_than_a_mebibyte_is_refused_before_it_is_decoded() -> None:

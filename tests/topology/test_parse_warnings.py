@@ -15,7 +15,7 @@ def told(text: str) -> list[str]:
 
 def test_a_webhook_that_nobody_can_call_is_warned_of() -> None:
     """It is served and never registered."""
-    words = "without service or url it is not registered, and the upper cluster never calls it; set one of them"
+    words = "the upper cluster cannot call the webhook without an address; set webhook.service or webhook.url"
     assert told(f"{HEAD}lowers: []\nwebhook:\n  enabled: true\n") == [f"f:6:12: webhook.enabled: {words}"]
 
 
@@ -34,6 +34,6 @@ def test_a_webhook_with_an_address_or_none_at_all_is_not_warned_of(webhook: str)
 
 def test_two_lowers_that_are_reached_in_one_way_are_warned_of() -> None:
     """They are one cluster; with contexts of their own they may be two."""
-    words = "lowers[0] is reached in the same way, and one cluster cannot be two lowers; keep one of them"
+    words = "lowers[0] is the same cluster, which can only be one lower; remove one of them"
     assert told(HEAD + LOWERS) == [f"f:7:3: lowers[1]: {words}"]
     assert told(HEAD + LOWERS + "  context: other\n") == []

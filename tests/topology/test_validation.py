@@ -83,7 +83,7 @@ def test_the_file_is_named_as_it_was_given() -> None:
     """The name stands at the start of each line."""
     with pytest.raises(TopologyErrors) as caught:
         parse(HEAD, name="clusters/eu.yaml")
-    assert str(caught.value) == "clusters/eu.yaml:1:1: lowers: missing; it must be given"
+    assert str(caught.value) == "clusters/eu.yaml:1:1: lowers: required key is missing"
 
 
 def test_a_file_of_errors_is_told_in_part() -> None:
@@ -94,7 +94,7 @@ def test_a_file_of_errors_is_told_in_part() -> None:
     lines = str(caught.value).split("\n")
     assert len(caught.value.problems) == 252
     assert len(lines) == 201
-    assert lines[199].startswith("topology.yaml:204:1: k199: unknown key; known here: apiVersion")
+    assert lines[199].startswith("topology.yaml:204:1: k199: unknown key; known keys: apiVersion")
     assert lines[200] == "topology.yaml: and 52 more errors"
 
 

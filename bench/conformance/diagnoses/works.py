@@ -92,7 +92,7 @@ async def _serving(stage: Stage, *, address: str = LOOPBACK, ago: timedelta = ti
     stage.put("kubelet.key", pair.key)
 
 
-@setup(UPPER, "certificates", cause="it is not the certificate of the key", remedy="renew both together")
+@setup(UPPER, "certificates", cause="it does not match the key", remedy="renew both together")
 async def key_of_another_certificate(stage: Stage) -> None:
     """Only one of the two files was renewed."""
     whole = (stage.directory / "kubelet.key").read_bytes()
@@ -100,13 +100,13 @@ async def key_of_another_certificate(stage: Stage) -> None:
     stage.put("kubelet.key", whole)
 
 
-@setup(UPPER, "certificates", cause="it ended on", remedy="renew it")
+@setup(UPPER, "certificates", cause="it expired on", remedy="renew it")
 async def expired_serving_certificate(stage: Stage) -> None:
     """It ended a year ago."""
     await _serving(stage, ago=timedelta(days=730))
 
 
-@setup(UPPER, "certificates", cause="it names 192.0.2.7", remedy=f"IP:{LOOPBACK} among its subjectAltNames")
+@setup(UPPER, "certificates", cause="it is valid for 192.0.2.7", remedy=f"IP:{LOOPBACK} in its subjectAltNames")
 async def serving_certificate_for_another_address(stage: Stage) -> None:
     """The nodes are called at an address that it does not name."""
     await _serving(stage, address="192.0.2.7")
@@ -118,7 +118,7 @@ async def client_CA_that_is_a_key(stage: Stage) -> None:  # noqa: N802 - it is c
     stage.topology["kubelet"]["clientCAFile"] = "kubelet.key"
 
 
-@setup(UPPER, "certificates", cause="kubelet.tlsCertFile: ", remedy="give a path that exists")
+@setup(UPPER, "certificates", cause="kubelet.tlsCertFile: ", remedy="set a path that exists")
 async def missing_certificate_file(stage: Stage) -> None:
     """The file is not there."""
     stage.topology["kubelet"]["tlsCertFile"] = "certificates/gone.crt"

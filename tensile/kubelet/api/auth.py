@@ -32,7 +32,7 @@ from tensile.objects import ACCESS_REVIEW, TOKEN_REVIEW, UPPER, Kind, Manifest, 
 REVIEW_SECONDS = 10.0
 """Maximum duration of a review, including the wait for its turn."""
 AT_ONCE = 8
-_UNANSWERED = "the upper cluster could not be asked about this request: try again"
+_UNANSWERED = "the upper cluster could not review this request: try again"
 _RATES_REMEMBERED = 4096
 TOKEN_SECONDS = 120.0
 """How long a valid token is cached, as in the kubelet."""
@@ -173,7 +173,7 @@ class ReviewClient:
     def check(self, party: str) -> None:
         """Raise HTTPError with 429 if a party has used up its rate."""
         if self._allowed.left(party, self._clock()):
-            raise HTTPError(HTTPStatus.TOO_MANY_REQUESTS, f"too many requests of this {self._whose}: try again later")
+            raise HTTPError(HTTPStatus.TOO_MANY_REQUESTS, f"too many requests from this {self._whose}: try again later")
 
     def charge(self, party: str) -> None:
         """Count one review against a party."""

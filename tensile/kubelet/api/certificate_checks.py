@@ -39,8 +39,8 @@ def unreadable(which: str, error: OSError) -> CertificateProblem:
     if isinstance(error, UnreadableFile):
         return CertificateProblem(which, f"cannot be read ({error.strerror})", error.advice)
     advice = {
-        FileNotFoundError: "give a path that exists; one that is relative is taken from the topology file's folder",
-        PermissionError: "let the user that the engine runs as read it",
+        FileNotFoundError: "set a path that exists; a relative path starts at the folder of the topology file",
+        PermissionError: "allow the user of the engine process to read it",
     }.get(type(error), "make it readable")
     return CertificateProblem(which, f"cannot be read ({error.strerror or error})", advice)
 
@@ -67,11 +67,15 @@ def warnings(which: str, certificate: x509.Certificate, address: str, now: datet
     yield from _out_of_date(which, certificate, now)
     names = names_of(certificate)
     if address and address not in names:
-        named = f"it names {', '.join(names)}" if names else "it names nothing (a common name does not count)"
-        advice = f"have it made with {_alternative(address)} among its subjectAltNames, or set kubelet.nodeAddress"
-        yield CertificateProblem(which, f"{named}, and the upper's apiserver calls the nodes at {address}", advice)
+        named = (
+            f"it is valid for {', '.join(names)}" if names else "it has no subjectAltName (the common name is ignored)"
+        )
+        advice = f"issue it with {_alternative(address)} in its subjectAltNames, or set kubelet.nodeAddress"
+        yield CertificateProblem(which, f"{named}, but the upper apiserver calls the nodes at {address}", advice)
     if not _is_for_servers(certificate):
-        yield CertificateProblem(which, "it is not for servers", "have it made with the extended key usage serverAuth")
+        yield CertificateProblem(
+            which, "it is not a server certificate", "issue it with the extended key usage serverAuth"
+        )
 
 
 def authority_warnings(which: str, certificates: list[x509.Certificate], now: datetime) -> Iterator[CertificateProblem]:
@@ -80,11 +84,9 @@ def authority_warnings(which: str, certificates: list[x509.Certificate], now: da
         name = f"{which}: {each.subject.rfc4514_string() or 'a certificate without a name'}"
         yield from _out_of_date(name, each, now)
         if not _is_authority(each):
-            advice = (
-                "give the certificate of the authority that signed the upper's apiserver's --kubelet-client-certificate"
-            )
+            advice = "use the certificate of the CA that signed the upper apiserver's --kubelet-client-certificate"
             yield CertificateProblem(
-                name, "it is no authority's, so only that very certificate is accepted of a caller", advice
+                name, "it is not a CA certificate, so only clients with exactly this certificate are accepted", advice
             )
 
 
@@ -97,35 +99,33 @@ def described(certificate: x509.Certificate) -> str:
 
 def _no_certificate(which: str, text: bytes) -> CertificateProblem | None:
     if not text.strip():
-        return CertificateProblem(which, "it is empty", "put the certificate there as PEM")
+        return CertificateProblem(which, "it is empty", "write the PEM certificate to it")
     if _CERTIFICATE not in text:
-        found = "a private key and no certificate" if _KEYLIKE in text else "no certificate as PEM"
-        return CertificateProblem(which, f"it holds {found}", f"it begins with {_CERTIFICATE.decode()}: give that file")
+        found = "a private key but no certificate" if _KEYLIKE in text else "no PEM certificate"
+        return CertificateProblem(which, f"it contains {found}", f"use a file that begins with {_CERTIFICATE.decode()}")
     try:
         x509.load_pem_x509_certificates(text)
     except ValueError as error:
-        return CertificateProblem(which, f"the certificate in it is damaged ({error})", "copy it again, whole")
+        return CertificateProblem(which, f"the certificate in it is damaged ({error})", "copy the complete file again")
     return None
 
 
 def _no_key(which: str, text: bytes) -> CertificateProblem | None:
     if not text.strip():
-        return CertificateProblem(which, "it is empty", "put the key there as PEM")
+        return CertificateProblem(which, "it is empty", "write the PEM key to it")
     if _KEYLIKE not in text:
-        found = "a certificate and no key" if _CERTIFICATE in text else "no private key as PEM"
+        found = "a certificate but no key" if _CERTIFICATE in text else "no PEM private key"
         return CertificateProblem(
-            which, f"it holds {found}", "its first line ends with PRIVATE KEY-----: give that file"
+            which, f"it contains {found}", "use a file whose first line ends with PRIVATE KEY-----"
         )
     try:
         load_pem_private_key(_key_of(text), None)
     except TypeError:
-        return CertificateProblem(
-            which, "the key is encrypted", "give it without a password: openssl pkey -in OLD -out NEW"
-        )
+        return CertificateProblem(which, "the key is encrypted", "remove the password: openssl pkey -in OLD -out NEW")
     except UnsupportedAlgorithm:
-        return CertificateProblem(which, "the key is of a kind that is not known here", "use RSA or an elliptic curve")
+        return CertificateProblem(which, "the key has an unsupported type", "use RSA or an elliptic curve")
     except ValueError:
-        return CertificateProblem(which, "the key in it is damaged", "copy it again, whole")
+        return CertificateProblem(which, "the key in it is damaged", "copy the complete file again")
     return None
 
 
@@ -137,11 +137,9 @@ def _strangers(certificate_of: str, key_of: str, certificate: bytes, key: bytes)
         return None
     if own in chain:
         return CertificateProblem(
-            certificate_of, "the node's certificate is not the first", "put it before those of the authorities"
+            certificate_of, "the node's certificate is not the first one in it", "put it before the CA certificates"
         )
-    return CertificateProblem(
-        certificate_of, f"it is not the certificate of the key in {key_of}", "renew both together"
-    )
+    return CertificateProblem(certificate_of, f"it does not match the key in {key_of}", "renew both together")
 
 
 def _key_of(text: bytes) -> bytes:
@@ -158,10 +156,10 @@ def spelled(key: object) -> bytes:
 def _out_of_date(which: str, certificate: x509.Certificate, now: datetime) -> Iterator[CertificateProblem]:
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if end < now:
-        yield CertificateProblem(which, f"it ended on {date_of(end)}", "renew it")
+        yield CertificateProblem(which, f"it expired on {date_of(end)}", "renew it")
     if begin > now:
         yield CertificateProblem(
-            which, f"it begins on {date_of(begin)} only", "set this machine's clock, or have it made anew"
+            which, f"it is not valid before {date_of(begin)}", "correct the clock of this machine, or issue it again"
         )
 
 

@@ -31,7 +31,7 @@ CALLERS_KEY = "client-ca-file"
 PUBLISHED = "the upper cluster's ConfigMap kube-system/extension-apiserver-authentication"
 """The name of the object above in messages; it is read, under CALLERS_KEY, when no file is given."""
 
-_ADVICE = "let the engine read it, or set kubelet.clientCAFile"
+_ADVICE = "allow the engine to read it, or set kubelet.clientCAFile"
 
 RETRY_SECONDS = 5.0
 """How long after a failure a source is read again, and how long a read may take."""
@@ -86,7 +86,7 @@ class ClientCA:
             async with asyncio.timeout(RETRY_SECONDS):
                 self._take(await source())
         except (TensileError, TimeoutError) as error:
-            self._troubled(CertificateProblem(self.which, str(error) or "no answer in time", _ADVICE))
+            self._troubled(CertificateProblem(self.which, str(error) or "no response in time", _ADVICE))
         self._due = self._clock() + (RETRY_SECONDS if self._trouble else FRESH_SECONDS)
 
     def _take(self, text: str) -> None:
@@ -100,11 +100,11 @@ class ClientCA:
             self._pem = "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
             self._text, self._trouble = text, ""
             for doubt in authority_warnings(self.which, found, self._now()):
-                self._log.warning("callers' certificates may not be accepted", why=str(doubt))
+                self._log.warning("client certificates may be rejected", why=str(doubt))
 
     def _troubled(self, fault: CertificateProblem) -> None:
         """Log what is wrong, once until it changes."""
         if str(fault) != self._trouble:
-            effect = "the last one stays in force" if self._pem else "every request is refused"
-            self._log.warning("the authority of client certificates cannot be used", why=str(fault), effect=effect)
+            effect = "the previous one stays in use" if self._pem else "every request is rejected"
+            self._log.warning("the client CA cannot be used", why=str(fault), effect=effect)
         self._trouble = str(fault)

@@ -92,7 +92,7 @@ def csr_status(raw: bytes, key: bytes) -> CSRStatus:
             return CSRStatus(refusal=f"{kind.lower()}: {_reason(conditions[kind])}")
     certificate = b64decode(status.get("certificate") or "")
     if certificate and not _belongs(certificate, key):
-        return CSRStatus(refusal="what was issued is not a certificate of the key in the request")
+        return CSRStatus(refusal="the issued certificate does not match the key of the request")
     return CSRStatus(certificate, approved="Approved" in conditions)
 
 
@@ -101,7 +101,7 @@ def pending_reason(name: str, found: CSRStatus, waited: float) -> PendingReason:
     if not found.approved:
         approval = PendingReason("approval", f"kubectl certificate approve {name}")
         return approval if waited > APPROVED_SECONDS else PendingReason()
-    remedy = "give kube-controller-manager --cluster-signing-cert-file and --cluster-signing-key-file"
+    remedy = "start kube-controller-manager with --cluster-signing-cert-file and --cluster-signing-key-file"
     return PendingReason(f"the signer {SIGNER}", remedy) if waited > UNSIGNED_SECONDS else PendingReason()
 
 
@@ -173,9 +173,11 @@ class CertificateRequester:
     async def run(self, node: str) -> None:
         """Request a certificate, and renew it when the time has come."""
         if len(node) > LONGEST_NODE:
-            advice = f"set kubelet.tlsCertFile and kubelet.tlsKeyFile, or a node.name of {LONGEST_NODE} characters"
+            advice = (
+                f"set kubelet.tlsCertFile and kubelet.tlsKeyFile, or a node.name of at most {LONGEST_NODE} characters"
+            )
             self._log.warning(
-                "no serving certificate is asked for: the node's name is too long", node=node, advice=advice
+                "no serving certificate is requested: the node name is too long", node=node, advice=advice
             )
             return
         while True:
@@ -196,7 +198,9 @@ class CertificateRequester:
             advice = f"allow the engine to create and get {_RIGHTS}, or set kubelet.tlsCertFile and kubelet.tlsKeyFile"
             found = CSRStatus(refusal=f"{error}: {advice}")
         except NotFound:
-            found = CSRStatus(refusal="the request was taken away, or the cluster takes none")
+            found = CSRStatus(
+                refusal="the CertificateSigningRequest was deleted, or the cluster does not serve this API"
+            )
         if found.certificate:
             self._serving.take(node, KeyPair(found.certificate, request.key))
             self._log.info(
@@ -230,7 +234,7 @@ class CertificateRequester:
             lack = pending_reason(request.name, found, waited)
             if lack not in {PendingReason(), said}:
                 said = lack
-                self._log.warning("a serving certificate is awaited", node=node, waits_for=lack.what, do=lack.remedy)
+                self._log.warning("waiting for a serving certificate", node=node, waits_for=lack.what, do=lack.remedy)
             await asyncio.sleep(pause(waited))
 
     async def _seen(self, request: SigningRequest) -> CSRStatus:

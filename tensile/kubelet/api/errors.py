@@ -33,9 +33,9 @@ def from_lower(lower: str, doing: str, status: int, body: bytes, *, of_kubelet: 
     lower's name. A redirect is never followed and an unwanted success never used: both become 502.
     """
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
-        return HTTPError(HTTPStatus.BAD_GATEWAY, f"{lower}: {doing}: answered with a redirect, which is not followed")
+        return HTTPError(HTTPStatus.BAD_GATEWAY, f"{lower}: {doing}: the response is a redirect, which is not followed")
     if status < HTTPStatus.BAD_REQUEST or status not in HTTPStatus.__members__.values():
-        return HTTPError(HTTPStatus.BAD_GATEWAY, f"{lower}: {doing}: unexpected answer {status}")
+        return HTTPError(HTTPStatus.BAD_GATEWAY, f"{lower}: {doing}: unexpected response {status}")
     told = _status(body)
     words = _printable(_kubelets(status, body, told)) if of_kubelet else ""
     said = _printable(str(told.get("message", "")) if told else body.decode(errors="replace"))

@@ -63,11 +63,11 @@ class ChunkDecoder:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             if not self.ended:
-                raise h11.RemoteProtocolError(f"its body is no chunks: {error}") from None
+                raise h11.RemoteProtocolError(f"its body is not valid chunked encoding: {error}") from None
         content = self._found[0] if len(self._found) == 1 else b"".join(self._found)
         self._silent = 0 if content else self._silent + len(data)
         if self._silent > _SILENT_AT_MOST:
-            raise h11.RemoteProtocolError("too much stands between chunks, or follows the last one")
+            raise h11.RemoteProtocolError("its body has too many bytes between or after the chunks")
         return content
 
     def on_body(self, content: bytes) -> None:
@@ -134,11 +134,11 @@ class ServerExchange(Exchange):
         """Return the request; raise h11.RemoteProtocolError if it is invalid, HTTPError if it has a body (none may)."""
         event = await self.next()
         if not isinstance(event, h11.Request):
-            raise h11.RemoteProtocolError("the connection ended before a request")
+            raise h11.RemoteProtocolError("the connection was closed before a request")
         headers = plain(event.headers)
         self._bodiless = event.method == b"HEAD"
         if _announces_body(headers):
-            raise HTTPError(HTTPStatus.BAD_REQUEST, "no request here has a body")
+            raise HTTPError(HTTPStatus.BAD_REQUEST, "requests must not have a body")
         await self.next()
         return RequestHead(event.method.decode(), event.target.decode(), headers)
 

@@ -84,10 +84,10 @@ class LowerExchange:
                 HTTPStatus.BAD_GATEWAY, f"{self._cluster.name}: {self._ask.doing}: {error.title}"
             ) from error
         except TimeoutError as error:
-            raise self._failed(HTTPStatus.GATEWAY_TIMEOUT, "no answer in time") from error
+            raise self._failed(HTTPStatus.GATEWAY_TIMEOUT, "no response in time") from error
         except h11.LocalProtocolError as error:
             raise self._failed(
-                HTTPStatus.BAD_GATEWAY, "its address or credential has characters none may have"
+                HTTPStatus.BAD_GATEWAY, "its address or credential contains invalid characters"
             ) from error
         except (OSError, h11.RemoteProtocolError) as error:
             raise self._failed(HTTPStatus.BAD_GATEWAY, str(error) or type(error).__name__) from error
@@ -101,7 +101,7 @@ class LowerExchange:
         while not chunks.ended:
             data = await wire.read()
             if not data:
-                raise h11.RemoteProtocolError("the connection ended within a body")
+                raise h11.RemoteProtocolError("the connection was closed within the response body")
             if content := chunks.take(data):
                 yield content
 
@@ -121,10 +121,10 @@ class LowerExchange:
             if isinstance(event, h11.Response):
                 return event
             if not isinstance(event, h11.InformationalResponse):
-                raise h11.RemoteProtocolError("the connection ended before an answer")
+                raise h11.RemoteProtocolError("the connection was closed before a response")
             if event.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
                 return event
-        raise h11.RemoteProtocolError("it announces an answer again and again, and gives none")
+        raise h11.RemoteProtocolError("it sends only informational responses")
 
     async def _body(self) -> bytes:
         """Return the beginning of an error's body, as far as it arrives."""

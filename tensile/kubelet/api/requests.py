@@ -89,7 +89,7 @@ def exec_query(query: Query, container: str) -> str:
     """Return the query of `pods/exec`; it needs at least one stream and a command."""
     command = command_of(query)
     if not command:
-        raise _bad("command: an exec names the command to run")
+        raise _bad("command: exec requires a command")
     return _encode([*_streams(query), ("container", container), *(("command", word) for word in command)])
 
 
@@ -113,7 +113,7 @@ def log_query(query: Query, container: str) -> str:
     """Return the query of `pods/log`; refuse a number, time or stream that Kubernetes would not accept with 400."""
     given = _first(query)
     if "sinceSeconds" in given and "sinceTime" in given:
-        raise _bad("sinceSeconds, sinceTime: at most one of the two may be given")
+        raise _bad("sinceSeconds, sinceTime: at most one of them may be set")
     if given.get("stream") == _DEFAULT_STREAM:
         del given["stream"]
     checked = [(key, check(key, given[key])) for key, check in _LOG_KEYS.items() if key in given]
@@ -127,7 +127,7 @@ def _streams(query: Query) -> list[tuple[str, str]]:
     if "tty" in asked:
         asked.pop("stderr", None)
     if not asked.keys() - {"tty"}:
-        raise _bad("input, output, error: at least one of the streams must be asked for")
+        raise _bad("input, output, error: at least one of these streams must be requested")
     return list(asked.items())
 
 
@@ -159,7 +159,7 @@ def _time(key: str, value: str) -> str:
 
 def _log_stream(key: str, value: str) -> str:
     if value not in _LOG_STREAMS:
-        raise _bad(f"{key}: {value[:40]!r} is none of {', '.join(sorted(_LOG_STREAMS))}")
+        raise _bad(f"{key}: {value[:40]!r} is not one of {', '.join(sorted(_LOG_STREAMS))}")
     return value
 
 
@@ -197,7 +197,7 @@ def lower_request(headers: Headers) -> Headers:
     """Return the headers that request the caller's upgrade from a lower; 400 unless it is to WebSocket or SPDY/3.1."""
     protocols = words(headers, "upgrade")
     if "upgrade" not in words(headers, "connection") or len(protocols) != 1 or protocols[0] not in _PROTOCOLS:
-        raise HTTPError(HTTPStatus.BAD_REQUEST, "Upgrade request required: to websocket or SPDY/3.1")
+        raise HTTPError(HTTPStatus.BAD_REQUEST, "Upgrade request required: use websocket or SPDY/3.1")
     wanted = ((name, _without_tokens(name, value)) for name, value in headers if name in _ASKED)
     upgrade = next(value for name, value in headers if name == "upgrade")
     return ("connection", "Upgrade"), ("upgrade", upgrade), *(pair for pair in wanted if pair[1])

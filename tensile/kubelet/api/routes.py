@@ -117,7 +117,7 @@ def place(call: APICall) -> ContainerRef:
     if route is None or not route.leads(call.rest):
         raise HTTPError(HTTPStatus.NOT_FOUND, "404 page not found")
     if call.method not in route.methods:
-        raise HTTPError(HTTPStatus.METHOD_NOT_ALLOWED, f"/{call.area} takes {' or '.join(sorted(route.methods))} only")
+        raise HTTPError(HTTPStatus.METHOD_NOT_ALLOWED, f"/{call.area} allows only {' or '.join(sorted(route.methods))}")
     return ContainerRef(*call.rest) if route.segments else ContainerRef()
 
 

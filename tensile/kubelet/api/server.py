@@ -68,7 +68,7 @@ class NodeListener:
         task.add_done_callback(partial(_left, connection, guest))
 
     def _failed(self, error: OSError) -> None:
-        self._log.warning("cannot take a connection", node=self.site.node, why=str(error))
+        self._log.warning("cannot accept connections", node=self.site.node, why=str(error))
 
     def _ended(self, site: NodeServer, task: asyncio.Task[None]) -> None:
         """Remove a connection; log an unexpected error, which ends only this connection.
@@ -93,10 +93,10 @@ def open_port(node: str, bind: str, port: int) -> socket.socket:
     try:
         return net.listening(bind, port)
     except OSError as error:
-        where = f"kubelet API of node {node}: port {port} on {bind}"
+        where = f"kubelet API of node {node} cannot listen on port {port} of {bind}"
         if error.errno == errno.EADDRINUSE:
-            advice = "stop the program that listens there, or give this lower another node.kubeletPort"
-            raise TensileError(f"{where}: is taken: {advice}") from error
+            advice = "stop that program, or set another node.kubeletPort for this lower"
+            raise TensileError(f"{where}: another program uses the port: {advice}") from error
         raise TensileError(f"{where}: {error.strerror}: check kubelet.bind and kubelet.port") from error
 
 

@@ -36,8 +36,8 @@ _KEPT = 20
 """1/20 of a user's limit is available on each node, even if streams to other nodes use up the limit."""
 AGAIN_SECONDS = 600.0
 _REMEMBERED = 256
-_CLIENT_CERTIFICATE = "the upper's apiserver shows the one of its --kubelet-client-certificate"
-_BINDING = "if that is the upper's apiserver, bind this user to ClusterRole system:kubelet-api-admin"
+_CLIENT_CERTIFICATE = "the upper apiserver sends its --kubelet-client-certificate"
+_BINDING = "if this user is the upper apiserver, bind it to ClusterRole system:kubelet-api-admin"
 _JSON = "application/json"
 
 
@@ -88,7 +88,7 @@ class StreamLimiter:
     cluster that lets all streams hang does not block those of another.
     """
 
-    def __init__(self, limit: int, what: str = "streams open (logs, exec, attach, port-forward)") -> None:
+    def __init__(self, limit: int, what: str = "open streams (logs, exec, attach, port-forward)") -> None:
         self._limit = limit
         self._what = what
         self._open: Counter[Hashable] = Counter()
@@ -130,7 +130,7 @@ class StreamLimiter:
                     del self._open[key]
 
     def _full(self, who: str, most: int) -> HTTPError:
-        return HTTPError(HTTPStatus.TOO_MANY_REQUESTS, f"{who} has {most} {self._what}: end some first")
+        return HTTPError(HTTPStatus.TOO_MANY_REQUESTS, f"{who} has {most} {self._what}: close some first")
 
 
 class RejectionLog:
@@ -152,32 +152,34 @@ class RejectionLog:
         `shown` describes our certificate, `authority` says where the client CA is read.
         """
         if isinstance(error, ssl.SSLCertVerificationError):
-            advice = f"{authority} has to hold the authority that signed it: {_CLIENT_CERTIFICATE}"
-            self._say(node, f"a caller's certificate was not accepted ({error.verify_message})", advice)
+            advice = f"{authority} must contain the CA that signed it; {_CLIENT_CERTIFICATE}"
+            self._say(node, f"a client certificate was rejected ({error.verify_message})", advice)
         elif isinstance(error, ssl.SSLError) and _is_about_us(error.reason or ""):
             advice = (
-                "if that was the upper's apiserver, its --kubelet-certificate-authority has to hold the issuer, "
-                f"and the certificate must name the address called and be in date; shown was: {shown}"
+                "if the client is the upper apiserver, its --kubelet-certificate-authority must contain the issuer; "
+                f"the certificate must be valid for the called address: {shown}"
             )
-            self._say(node, f"a caller did not accept the serving certificate ({_alert(error)})", advice)
+            self._say(node, f"a client rejected the serving certificate ({_alert(error)})", advice)
 
     def refused(self, node: str, refused: HTTPError, *, named: bool) -> None:
         """Log a rejected request; `named`: the caller sent a certificate or a token."""
         if refused.status == HTTPStatus.FORBIDDEN:
             self._say(node, refused.message, _BINDING)
         elif refused.status == HTTPStatus.TOO_MANY_REQUESTS:
-            self._say(node, refused.message, "it shows ever other tokens, or asks for what it may not: look who it is")
+            self._say(
+                node, refused.message, "this client sends many invalid tokens or forbidden requests: find out who it is"
+            )
         elif refused.status == HTTPStatus.UNAUTHORIZED and not named:
-            advice = f"{_CLIENT_CERTIFICATE}; others send a token that the upper cluster knows"
-            self._say(node, "a caller showed neither certificate nor token", advice)
+            advice = f"{_CLIENT_CERTIFICATE}; other clients must send a token of the upper cluster"
+            self._say(node, "a client sent neither a certificate nor a token", advice)
         elif refused.status == HTTPStatus.UNAUTHORIZED:
-            self._say(node, "a caller's token or certificate names nobody that the upper cluster knows", "give another")
+            self._say(node, "the upper cluster does not accept the token or certificate of a client", "use another one")
 
     def _say(self, node: str, why: str, advice: str) -> None:
         now = self._clock()
         if self._said.get((node, why), now) is None:
             self._said.put((node, why), True, now + AGAIN_SECONDS)
-            self._log.warning("a caller of the kubelet API was turned away", node=node, why=why, advice=advice)
+            self._log.warning("kubelet API request rejected", node=node, why=why, advice=advice)
 
 
 def _is_about_us(reason: str) -> bool:
@@ -198,7 +200,7 @@ class Service:
         self._limits = limits
         self._complaints = RejectionLog(log, time.monotonic)
         self._streams = StreamLimiter(limits.streams)
-        self._requests = StreamLimiter(limits.streams, "requests under way (pods, metrics, stats, health)")
+        self._requests = StreamLimiter(limits.streams, "requests in progress (pods, metrics, stats, health)")
 
     def streams(self, node: str) -> int:
         """Return the number of open streams to a virtual node."""
@@ -293,9 +295,7 @@ class Service:
         """Return the request to the lower for a call; 404 if the pod is not ours or not on this node."""
         target = site.pods.locate(place.namespace, place.pod)
         if target is None:
-            raise HTTPError(
-                HTTPStatus.NOT_FOUND, f"pod {place.namespace}/{place.pod} does not run through node {site.node}"
-            )
+            raise HTTPError(HTTPStatus.NOT_FOUND, f"pod {place.namespace}/{place.pod} is not on node {site.node}")
         call = visit.call
         ask = ask_for(call, place, target, visit.request.headers)
         if call.area != routes.LOGS:

@@ -23,7 +23,7 @@ _LIFE = timedelta(days=365)
 _RENEWED_BEFORE = timedelta(days=30)
 _FIELDS = ("kubelet.tlsCertFile", "kubelet.tlsKeyFile")
 _ADVICE = (
-    "an apiserver with --kubelet-certificate-authority refuses it: approve the certificate that is asked for, or set "
+    "an apiserver with --kubelet-certificate-authority rejects it: approve the CertificateSigningRequest, or set "
     "kubelet.tlsCertFile and kubelet.tlsKeyFile"
 )
 
@@ -124,7 +124,7 @@ class ServingCertificate:
             end = self._now() + _LIFE
             pair = self_signed("system:nodes", f"system:node:{node}", (node, self.address), self._now(), _LIFE)
             self._made[node] = (pair, end)
-            self._log.warning("serving with a certificate of our own making", node=node, advice=self._advice)
+            self._log.warning("serving with a self-signed certificate", node=node, advice=self._advice)
         return pair
 
     def _loaded(self, pair: KeyPair, authority: str) -> _Known:
@@ -135,7 +135,7 @@ class ServingCertificate:
         except (OSError, ValueError) as error:
             whose = self._whose()
             fault = pair_fault(*whose, *pair) or CertificateProblem(
-                whose[0], f"TLS does not take it ({error})", "give another one"
+                whose[0], f"TLS rejects it ({error})", "use another one"
             )
             raise TensileError(str(fault)) from error
 
@@ -148,7 +148,7 @@ class ServingCertificate:
     def _failed(self, trouble: str, *, first: bool) -> None:
         """Record what is wrong with the files; log it once, but not when it will be raised."""
         if trouble != self._trouble and not first:
-            self._log.warning("the serving certificate cannot be read again: the last one stays", why=trouble)
+            self._log.warning("the serving certificate cannot be reloaded: the previous one stays in use", why=trouble)
         self._trouble = trouble
 
     def _doubt(self, node: str, known: _Known) -> None:
@@ -159,7 +159,7 @@ class ServingCertificate:
         about = node if self._files is None else ""
         if found != self._doubted.get(about, []):
             for each in found:
-                self._log.warning("callers may refuse the serving certificate", node=node, why=each)
+                self._log.warning("clients may reject the serving certificate", node=node, why=each)
         self._doubted[about] = found
 
 

@@ -64,7 +64,9 @@ class Heartbeat:
             async with asyncio.timeout(_PATIENCE):
                 await self._renew(node_uid)
         except TimeoutError:
-            return self._fails(Unreachable(f"no answer in {_PATIENCE:g} s", cluster=UPPER, doing=f"renew {self._ref}"))
+            return self._fails(
+                Unreachable(f"no response in {_PATIENCE:g} s", cluster=UPPER, doing=f"renew {self._ref}")
+            )
         except ClusterError as error:
             return self._fails(error)
         if self._failing:

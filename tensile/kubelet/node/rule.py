@@ -85,7 +85,7 @@ class NodeRule:
         seen = entry.manifest()
         is_known = lower.met or LOWER_UID not in annotations(seen)
         if not lower.in_topology and is_known and lower.is_empty and is_ours(seen, world.owner):
-            return Decision((Absent(ref, entry.uid, "its lower cluster left the topology"),))
+            return Decision((Absent(ref, entry.uid, "its lower cluster was removed from the topology"),))
         return _kept(ref, seen, lower, world)
 
 
@@ -122,19 +122,21 @@ def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision
         body = {"metadata": {"uid": meta["uid"]}, "status": as_patch(seen, status)}
         patch = Patch("strategic-merge-patch", body)
         shown = moved(seen, status)
-        wanted.append(Patched(ref, patch, "what the lower cluster offers changed", "status", in_plan=shown))
+        wanted.append(
+            Patched(ref, patch, "the capacity or state of the lower cluster changed", "status", in_plan=shown)
+        )
     return Decision(tuple(wanted), reports_on=_heeded(lower), requeue_after=HEARTBEAT)
 
 
 def _difference(lower: LowerWorld) -> str:
     """Return why the Node is changed; for a lower that left the topology, that its pods stay and how to move them."""
     if lower.in_topology:
-        return "differs from the topology"
+        return "the Node differs from the topology"
     count = sum(not pod.facts.stays_out for pod in lower.upper_pods)
     stay = "1 pod stays" if count == 1 else f"{count} pods stay"
     return (
-        f"its lower cluster left the topology; {stay} on it until deleted: to move them, put the lower back with "
-        "maintenance: drain"
+        f"its lower cluster was removed from the topology; {stay} on it until deleted: to evict them, put the lower "
+        "back with maintenance: drain"
     )
 
 

@@ -223,9 +223,9 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
     """Return (type, is true, reason, message) of every condition that is ours; `seen` is the Node as observed."""
     reachable, schedulable = is_reachable(seen, lower), has_ready_node(seen, lower)
     held = held_back(seen, lower, world)
-    what = f"lower cluster {lower.name}"
+    answers = f"lower cluster {lower.name} {'answers' if reachable else 'does not answer'}"
     return [
-        (NODE_READY, True, KUBELET_READY, "the engine runs"),
+        (NODE_READY, True, KUBELET_READY, "the engine is running"),
         (
             MEMORY_PRESSURE,
             False,
@@ -244,7 +244,7 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
             SUFFICIENT_PID,
             "not tracked on virtual nodes; see the lower cluster's nodes",
         ),
-        (LOWER_REACHABLE, reachable, _reach(lower, reachable=reachable), _trouble(lower) or what),
+        (LOWER_REACHABLE, reachable, _reach(lower, reachable=reachable), _trouble(lower) or answers),
         (LOWER_SCHEDULABLE, schedulable, *_room(lower, schedulable=schedulable)),
         (IN_TOPOLOGY, lower.in_topology, DECLARED if lower.in_topology else REMOVED, _why(lower)),
         (
@@ -260,7 +260,9 @@ def _room(lower: LowerWorld, *, schedulable: bool) -> tuple[str, str]:
     """Return the reason and the message for why pods can or cannot start in the lower cluster."""
     if lower.is_withheld:
         return FORBIDDEN, lower.denied
-    return NODES_READY if schedulable else NO_READY_NODES, f"lower cluster {lower.name}"
+    if schedulable:
+        return NODES_READY, f"lower cluster {lower.name} has nodes that are ready and schedulable"
+    return NO_READY_NODES, f"lower cluster {lower.name} has no node that is ready and schedulable"
 
 
 def _reach(lower: LowerWorld, *, reachable: bool) -> str:
@@ -294,8 +296,11 @@ def _trouble(lower: LowerWorld) -> str:
 
 def _why(lower: LowerWorld) -> str:
     if lower.in_topology:
-        return "the topology declares it"
-    return "removed from the topology while pods are bound to it: to empty it, put it back with maintenance: drain"
+        return f"lower cluster {lower.name} is in the topology"
+    return (
+        "the lower cluster was removed from the topology while pods are bound to this node: to evict them, put it back "
+        "with maintenance: drain"
+    )
 
 
 def _condition(old: dict[str, Any], wanted: tuple[str, bool, str, str], now: str) -> Manifest:

@@ -70,16 +70,16 @@ def misfits(wanted: Manifest, found: Manifest, token: frozenset[str] = frozenset
     """
     others = metadata(found).get("ownerReferences") or []
     if others not in ([], metadata(wanted).get("ownerReferences")):
-        yield f"it belongs to {others[0].get('kind')} {others[0].get('name')}"
+        yield f"it is owned by {others[0].get('kind')} {others[0].get('name')}"
     want, have = wanted["spec"], found["spec"]
-    yield from (f"its {field} is another" for field in _POD_WIDE if _differs(want, have, field))
+    yield from (f"its {field} is different" for field in _POD_WIDE if _differs(want, have, field))
     for field in _LISTS:
         containers = [_without_mounts(one, token) for one in want.get(field) or ()]
         yield from _container_misfits(field, containers, have.get(field) or [])
     known = {volume["name"]: volume for volume in have.get("volumes") or ()}
     for volume in want.get("volumes") or ():
         if volume["name"] not in token and known.get(volume["name"]) != volume:
-            yield f"its volume {volume['name']} is another"
+            yield f"its volume {volume['name']} is different"
 
 
 def _without_mounts(container: Manifest, volumes: frozenset[str]) -> Manifest:
@@ -91,12 +91,12 @@ def _without_mounts(container: Manifest, volumes: frozenset[str]) -> Manifest:
 def _container_misfits(field: str, want: list[Manifest], have: list[Manifest]) -> Iterator[str]:
     """Yield how containers differ."""
     if [one["name"] for one in want] != [one["name"] for one in have]:
-        yield f"its {field} are others"
+        yield f"its {field} are different"
         return
     for one, other in zip(want, have, strict=True):
         for part in _PROGRAM:
             if _differs(one, other, part):
-                yield f"container {one['name']} has another {part}"
+                yield f"container {one['name']} has a different {part}"
         yield from _environment_misfits(one, other)
 
 
@@ -111,7 +111,7 @@ def _environment_misfits(want: Manifest, have: Manifest) -> Iterator[str]:
     for variable in want.get("env") or ():
         other = known.get(variable["name"])
         if other is None or ("valueFrom" not in variable and other.get("value") != variable.get("value")):
-            yield f"container {want['name']} has another value of {variable['name']}"
+            yield f"container {want['name']} has a different value of {variable['name']}"
     mounts = [(mount["name"], mount["mountPath"]) for mount in have.get("volumeMounts") or ()]
     for mount in want.get("volumeMounts") or ():
         if (mount["name"], mount["mountPath"]) not in mounts:

@@ -61,7 +61,7 @@ _KUBELETS = (
 )
 """The types that a kubelet writes, in its order, in which people read them."""
 _TERMINAL_REASONS = {"Succeeded": POD_COMPLETED, "Failed": POD_FAILED}
-_DELETED_BELOW = "the pod's counterpart in the lower cluster is being deleted there"
+_DELETED_BELOW = "another client is deleting the pod in the lower cluster"
 
 _MERGED_LISTS = frozenset({"podIPs", "hostIPs", "addresses"})
 _DIRECTIVE = "$patch"

@@ -44,7 +44,7 @@ def delete_lower(upper: PodView, below: Entry, ref: Ref, *, asked: bool) -> Deci
         wanted.append(Absent(ref, below.uid, "the upper pod was deleted", grace))
     status = upper_status(upper, pod, generation=upper.status.get("observedGeneration") or 0)
     if status is not None:
-        wanted.append(status_write(upper, status, "the lower pod says so"))
+        wanted.append(status_write(upper, status, "the status of the lower pod changed"))
     return Decision(tuple(wanted))
 
 
@@ -60,7 +60,7 @@ def remove_upper(upper: PodView, last: PodView | None, now: datetime) -> Decisio
     counted = meta.get("finalizers") or upper.spec.get("restartPolicy", "Always") != "Always"
     status = ending(upper, last, timestamp(now)) if counted else None
     if status is not None:
-        wanted.append(status_write(upper, status, "the pod ended"))
+        wanted.append(status_write(upper, status, "the pod terminated"))
     if meta.get("deletionGracePeriodSeconds") != 0 or not meta.get("finalizers"):
         wanted.append(Absent(upper.ref, meta["uid"], "its lower pod is gone", 0))
     return Decision(tuple(wanted))
@@ -125,7 +125,7 @@ def _belongs_there(upper_pod: Manifest) -> bool:
 def _evicted(upper: PodView, lower: LowerWorld, world: World) -> Decision:
     """Report why, and delete the pod with its own grace period."""
     uid, ref = upper.meta["uid"], upper.ref
-    words = f"lower cluster {lower.name} has not answered for longer than unreachable.evictAfter allows"
+    words = f"lower cluster {lower.name} has not answered for longer than unreachable.evictAfter"
     body = evicted(upper, words, timestamp(world.now))
     said = [status_write(upper, body, words)] if body else []
     return Decision((*said, EmitEvent(ref, uid, EVICTED, words), Absent(ref, uid, words)))

@@ -23,7 +23,7 @@ from tensile.reconcile.world import Key, LowerWorld, World
 
 NAME = "orphans"
 _COLLECT = 0.5
-_UNASKED = "its upper pod is gone, and nobody is known to have deleted it"
+_UNASKED = "its upper pod is gone, but its deletion was not observed"
 _Found = Absent | VerifyAbsent | Patched
 
 
@@ -71,10 +71,10 @@ def _orphans(lower: LowerWorld, world: World) -> Iterator[_Found]:
             grace = metadata(upper.manifest()).get("deletionGracePeriodSeconds")
             yield Absent(_ref(below, lower), below.uid, "Kubernetes deleted its upper pod", grace, requested=False)
         elif _is_afterlife(below, upper):
-            reason = "its upper pod has ended, and nothing of it is to run any more"
+            reason = "its upper pod has terminated, so no lower pod may run"
             yield Absent(_ref(below, lower), below.uid, reason, requested=False, version=str(below.version))
         elif upper.uid != below.facts.upper_uid and is_doubtful(below, upper, lower, world):
-            reason = "the upper store was restored, and has an older pod in its upper pod's place"
+            reason = "the upper store was restored, and has an older pod of this name"
             yield Absent(_ref(below, lower), below.uid, reason, requested=False, after_rollback=True)
 
 
@@ -104,7 +104,7 @@ def _orphan(below: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
         return
     departure = lower.upper_pods.tombstone(above.namespace, above.name)
     if not lower.upper_pods.is_deleted(above.namespace, above.name, below.facts.upper_uid):
-        yield VerifyAbsent(above, below.facts.upper_uid, "its lower pod still runs", requested=False)
+        yield VerifyAbsent(above, below.facts.upper_uid, "its lower pod still exists", requested=False)
         return
     is_back = lower.pods.came_back(below)
     is_doubted = is_back or is_restored(lower, world)
@@ -132,7 +132,7 @@ def _lost(lower: LowerWorld, world: World) -> Iterator[_Found]:
             continue
         if not is_gone_below(upper, lower):
             ref = Ref(lower.name, POD, namespace, upper.name)
-            yield VerifyAbsent(ref, upper.uid, "its upper pod ran and is not deleted", requested=False)
+            yield VerifyAbsent(ref, upper.uid, "its upper pod was running and is not deleted", requested=False)
             continue
         if _runs_unmarked(lower, namespace, upper.name):
             continue
@@ -152,12 +152,14 @@ def _ended(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
     pod, last = view_of(upper.manifest()), last_known_status(upper, lower)
     if last is not None and last.phase in TERMINAL:
         body = upper_status(pod, last, generation=pod.status.get("observedGeneration") or 0)
-        yield from [status_write(pod, body, "the lower pod said so last")] if body else ()
+        yield from [status_write(pod, body, "this is the last known status of the lower pod")] if body else ()
         return
     body = without_lower_pod(pod, timestamp(world.now))
     if body is not None:
         lost = lower.pods.is_lost(lower.namespace(upper.namespace), upper.name)
-        yield status_write(pod, body, "its lower pod is gone, and nobody above deleted it", asked=False, lost=lost)
+        yield status_write(
+            pod, body, "its lower pod is gone, but the upper pod was not deleted", asked=False, lost=lost
+        )
 
 
 def _runs_unmarked(lower: LowerWorld, namespace: str, name: str) -> bool:

@@ -62,13 +62,13 @@ Remedy: remove the annotation, and have the webhook write it."""
 RESOURCE_CLAIMS: EventReason = "ResourceClaimsNotMirrored"
 """On a pod: it uses ResourceClaims, which are not mirrored. Remedy: create them in the lower cluster."""
 _PRIORITY_DROPPED = (
-    "priority class {name!r} has no counterpart in the lower cluster: the pod runs there with the default priority"
+    "the lower cluster has no PriorityClass {name!r}, so the pod runs with the default priority: create the class there"
 )
 _SELECTOR_INVALID = (
-    "annotation clusterSelector is not what the webhook writes ({flaw}): the pod's own node selector, affinity and "
-    "tolerations are used instead"
+    "annotation clusterSelector is invalid ({flaw}), so the pod's own node selector, affinity and tolerations are "
+    "used: remove the annotation"
 )
-_CLAIMS_NOT_MIRRORED = "resource claims and their templates are not mirrored: they have to exist in the lower cluster"
+_CLAIMS_NOT_MIRRORED = "ResourceClaims and ResourceClaimTemplates are not mirrored: create them in the lower cluster"
 
 
 class PodNote(NamedTuple):

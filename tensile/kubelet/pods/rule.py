@@ -183,7 +183,7 @@ def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld,
     certain = (below is not None and not is_mirror(below, world.owner)) or is_gone_below(upper, lower)
     certain = certain or (lower.is_anothers(ref.namespace) and not upper.facts.ran)
     if not certain and not is_kept_out(pod, world.topology.exclude_namespaces):
-        return Decision((VerifyAbsent(ref, upper.uid, "the lower pod has to be gone before the upper one goes"),))
+        return Decision((VerifyAbsent(ref, upper.uid, "the lower pod must be gone before the upper pod is removed"),))
     is_taken = below is not None and _is_predecessor(below, upper, world) and _is_told_of(lower)
     rival = _place_taken(key, below, BoundPod(upper, lower), world).wanted if below is not None and is_taken else ()
     ended = remove_upper(pod, last_known_status(upper, lower), world.now)
@@ -202,8 +202,8 @@ def _is_astray(upper: Entry, lower: LowerWorld, world: World) -> bool:
 def _astray(ref: Ref) -> Problem:
     """Return the problem of a pod that cannot be deleted where it runs."""
     where = f"pod {ref.namespace}/{ref.name} in lower cluster {ref.cluster}"
-    why = f"namespace {ref.namespace} there has lost the labels and annotations by which it was ours"
-    return Problem(NOT_OURS, f"{where} is not ended: {why}; put them back, or delete that pod")
+    why = f"namespace {ref.namespace} there has lost its owner label and annotations"
+    return Problem(NOT_OURS, f"{where} is not deleted: {why}; restore them, or delete the pod")
 
 
 def _mirrored(key: Key, upper: Entry, below: Entry, lower: LowerWorld, world: World) -> Decision:
@@ -239,7 +239,7 @@ def _objection(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
     if objection is not None or upper.facts.ran:
         return objection
     if not lower.in_topology:
-        gone = f"lower cluster {lower.name} was removed from the topology: it takes no new pods"
+        gone = f"lower cluster {lower.name} was removed from the topology and takes no new pods"
         return Problem(NOT_IN_TOPOLOGY, gone)
     if lower.unreachable_seconds > UNREACHABLE_AFTER:
         return Problem(LOWER_UNREACHABLE, f"lower cluster {lower.name} does not answer")
@@ -272,16 +272,16 @@ def _place_taken(key: Key, below: Entry, bound: BoundPod, world: World) -> Decis
     ends = _predecessor_ends(key, below, upper, lower)
     if upper.facts.terminal or any(isinstance(one, VerifyAbsent) for one in ends):
         return Decision(ends)
-    words = f"{where} of an earlier pod of this name has to end first"
-    waits = Problem(PREDECESSOR_TERMINATING, f"{words}; if it does not, look at its finalizers there")
+    words = f"{where} of an earlier pod of this name must terminate first"
+    waits = Problem(PREDECESSOR_TERMINATING, f"{words}; if it does not, check its finalizers there")
     problem = _objection(upper, lower, world) or waits
     return Decision(ends + report_blocked(view_of(upper.manifest()), problem, world.now).wanted, problem=problem)
 
 
 def _held(where: str) -> Problem:
     """Return the problem of a pod that waits for another one which may be newer."""
-    words = f"{where} was made for another pod of this name, which the upper cluster may have forgotten"
-    return Problem(STORE_RESTORED, f"{words}: delete the one that is not to run, or run: tensile apply --force")
+    words = f"{where} was created for another pod of this name, which the restored upper cluster may have lost"
+    return Problem(STORE_RESTORED, f"{words}: delete the pod that must not run, or run: tensile apply --force")
 
 
 def _predecessor_ends(key: Key, below: Entry, upper: Entry, lower: LowerWorld) -> tuple[Wanted, ...]:
@@ -292,12 +292,12 @@ def _predecessor_ends(key: Key, below: Entry, upper: Entry, lower: LowerWorld) -
     """
     if not lower.upper_pods.is_deleted(key.namespace, key.name, below.facts.upper_uid):
         above = Ref(UPPER, POD, key.namespace, key.name)
-        return (VerifyAbsent(above, below.facts.upper_uid, "its lower pod is in the way of another"),)
+        return (VerifyAbsent(above, below.facts.upper_uid, "its lower pod blocks a new pod of this name"),)
     pod, grace = below.manifest(), _grace_of(upper.manifest())
     left = metadata(pod).get("deletionGracePeriodSeconds") if below.facts.terminating else None
     if left is not None and left <= grace:
         return ()
-    reason = "its upper pod was replaced by another of that name"
+    reason = "its upper pod was replaced by a new pod of this name"
     return (Absent(_ref_of(below, lower), below.uid, reason, min(grace, _grace_of(pod))),)
 
 
@@ -337,7 +337,7 @@ def _unfinished(key: Key, upper: Entry, other: LowerWorld, world: World) -> Prob
     if earlier is not None and is_doubtful(earlier, upper, other, world):
         return _held(where)
     advice = f"if it does not, delete it there, or remove {other.name} from the topology"
-    return Problem(PREDECESSOR_RUNNING, f"{where} of an earlier pod of this name has to end first; {advice}")
+    return Problem(PREDECESSOR_RUNNING, f"{where} of an earlier pod of this name must terminate first; {advice}")
 
 
 def _forgotten(upper: Entry, ref: Ref, lower: LowerWorld, world: World) -> Decision:

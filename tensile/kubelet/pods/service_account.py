@@ -298,5 +298,5 @@ def refused(upper_pod: Manifest) -> Problem | None:
         template = (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}
         source = foreign_source(template.get("spec") or {})
         if source:
-            return Problem(CLAIM_NOT_MIRRORED, f"volume {volume['name']} is to be filled from {source}")
+            return Problem(CLAIM_NOT_MIRRORED, f"volume {volume['name']} has the data source {source}")
     return None

@@ -44,7 +44,7 @@ CONTAINERS_OF: Mapping[str, str] = MappingProxyType(
 _KILLED = 137
 _RESTART_ALL = "RestartAllContainers"
 _COPIED = with_verdict(STATUS, FieldVerdict.KEEP)
-_NOT_SEEN_ENDING = "the pod ended in the lower cluster before this container's end was reported"
+_NOT_SEEN_ENDING = "the pod terminated in the lower cluster before the final status of this container was reported"
 LOWER_POD_LOST: ConditionReason = "LowerPodLost"
 """The pod is Failed and has `DisruptionTarget`: another client deleted the lower pod, and it is gone.
 Remedy: find out who did it from the audit log of the lower cluster; a controller replaces the pod."""
@@ -52,9 +52,9 @@ STATUS_UNKNOWN: ConditionReason = "ContainerStatusUnknown"
 """Of a terminated container: the pod ended before the end of this container was reported; the exit code is 137.
 Remedy: nothing."""
 _READINESS = (READY, CONTAINERS_READY)
-_LOST = "the pod's counterpart in the lower cluster was deleted there"
+_LOST = "another client deleted the pod in the lower cluster"
 _UNREACHABLE = "the lower cluster that runs the pod does not answer"
-_FORGOTTEN = "the lower cluster knows nothing of the pod since its store went back to an earlier state"
+_FORGOTTEN = "the lower cluster lost the pod when its store was restored to an earlier state"
 
 
 def upper_status(

@@ -37,7 +37,7 @@ from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 _MUTABLE = ("metadata.labels", "metadata.annotations")
 _NOTHING = Decision()
-_SAID = "the lower pod says so"
+_SAID = "the status of the lower pod changed"
 
 
 def report_blocked(upper: PodView, problem: Problem, now: datetime, waits: tuple[Key, ...] = ()) -> Decision:
@@ -219,7 +219,7 @@ def _tolerant(upper: PodView) -> list[Wanted]:
     if tolerations is None:
         return []
     patch = Patch("merge-patch", {"metadata": as_read(upper.manifest), "spec": {"tolerations": tolerations}})
-    return [Patched(upper.ref, patch, "the pod has to outlast an engine that is down", in_plan=True)]
+    return [Patched(upper.ref, patch, "the pod must not be evicted while the engine is down", in_plan=True)]
 
 
 def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> LowerContext:

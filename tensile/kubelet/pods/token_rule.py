@@ -141,7 +141,7 @@ def _ended(upper: Entry | None, held: _Held, lower: LowerWorld, world: World) ->
         here = held.pod is not None and held.pod.facts.upper_uid == secret.facts.token.uid
         if not (coming or here) and is_ours(secret.manifest(), world.owner):
             ref = Ref(lower.name, SECRET, secret.namespace, secret.name)
-            yield Absent(ref, secret.uid, "the pod that its tokens are for is gone")
+            yield Absent(ref, secret.uid, "the pod that used its tokens is gone")
 
 
 def _issued(pod: Manifest, held: _Held, lower: LowerWorld, world: World) -> Decision:
@@ -149,9 +149,7 @@ def _issued(pod: Manifest, held: _Held, lower: LowerWorld, world: World) -> Deci
     meta = metadata(pod)
     authority = _authority_of(world, meta["namespace"])
     if not authority:
-        missing_one = (
-            f"ConfigMap {meta['namespace']}/{PUBLISHED_CA} of the upper cluster, with its authority, is missing"
-        )
+        missing_one = f"ConfigMap {meta['namespace']}/{PUBLISHED_CA} with the CA of the upper cluster does not exist"
         return Decision(problem=Problem(UPPER_CA_NOT_FOUND, missing_one))
     wanted, name = projected_tokens(pod["spec"]), secret_name(meta["uid"])
     ref = Ref(lower.name, SECRET, held.namespace, name)
@@ -160,7 +158,7 @@ def _issued(pod: Manifest, held: _Held, lower: LowerWorld, world: World) -> Deci
     again = _good_for(secret, manifest, world)
     if again > 0:
         return Decision(requeue_after=again)
-    reason = f"pod {meta['name']} calls the upper cluster" if secret is None else "its tokens are to be renewed"
+    reason = f"pod {meta['name']} uses tokens of the upper cluster" if secret is None else "its tokens expire soon"
     account = Ref(UPPER, SERVICE_ACCOUNT, meta["namespace"], pod["spec"].get("serviceAccountName") or "default")
     asks = tuple(TokenRequest(wish.entry, _request(wish, meta)) for wish in wanted)
     granted: Wanted = TokenSecret(ref, account, asks, manifest, reason)
@@ -173,7 +171,7 @@ def _told(pod: Manifest, lower: LowerWorld, world: World, *, runs: bool) -> Iter
     refusal = world.problems.get(key_of(lower.name, meta["namespace"], meta["name"]))
     if runs and refusal is not None:
         ref = Ref(UPPER, POD, meta["namespace"], meta["name"])
-        message = f"its tokens of the upper cluster are not renewed, and run out: {refusal.message}"
+        message = f"the pod's tokens of the upper cluster cannot be renewed and will expire: {refusal.message}"
         yield EmitEvent(ref, meta["uid"], refusal.reason, message)
 
 

@@ -37,9 +37,8 @@ _NOTHING = Decision()
 _UNSCHEDULABLE = "Unschedulable"
 _MARK = f'"{_UNSCHEDULABLE}"'.encode()
 _MISSED = (
-    "no webhook moved what the pod asks of lower nodes (nodeSelector or required node affinity) to annotation "
-    "clusterSelector, and no virtual node has that itself: it stays Pending; create it anew while the webhook is "
-    "served (webhook.enabled), or give virtual nodes these labels (node.labels)"
+    "no virtual node matches the node affinity/selector, and no webhook moved it to annotation clusterSelector: "
+    "set webhook.enabled and recreate the pod, or set node.labels"
 )
 
 
@@ -95,7 +94,7 @@ def _tolerant(pod: Manifest, world: World) -> Iterator[Wanted]:
     assert tolerations is not None, "some are lacking"
     meta = metadata(pod)
     patch = Patch("merge-patch", {"metadata": as_read(pod), "spec": {"tolerations": tolerations}})
-    yield Patched(_ref(meta), patch, "it asked for a virtual node, and does not tolerate one", in_plan=True)
+    yield Patched(_ref(meta), patch, "it selects virtual nodes but does not tolerate their taints", in_plan=True)
 
 
 def _told(pod: Manifest, world: World) -> Iterator[Wanted]:

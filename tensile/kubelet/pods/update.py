@@ -42,7 +42,7 @@ _LONGEST = 1024
 def changes_below(upper_pod: Manifest, lower_pod: Manifest, ref: Ref, place: LowerContext) -> list[Patched]:
     """Return the writes that update the lower pod (`ref`) to the upper pod's spec; [] without differences."""
     found = (
-        ("", image_patch(upper_pod, lower_pod), "images or deadline differ from the upper pod's"),
+        ("", image_patch(upper_pod, lower_pod), "images or activeDeadlineSeconds differ from the upper pod's"),
         ("", toleration_patch(upper_pod, lower_pod, place), "tolerations were added to the upper pod"),
         (_RESIZE, resize_patch(upper_pod, lower_pod), "resources differ from the upper pod's"),
         (_DEBUG, ephemeral_patch(upper_pod, lower_pod, place), "ephemeral containers were added to the upper pod"),
@@ -82,7 +82,7 @@ def sync_condition(
     """
     if problem is None:
         return upper.conditions.get(SYNCED) if waiting else None
-    message = f"a change of this pod is not in lower cluster {lower}: {problem.message}"[:_LONGEST]
+    message = f"a change of this pod is not applied in lower cluster {lower}: {problem.message}"[:_LONGEST]
     return condition(upper, SYNCED, "False", reason=problem.reason, message=message, now=timestamp(now))
 
 
@@ -211,7 +211,9 @@ def drift(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> str:
 
 def changed_below(upper: PodView, words: str, lower: str, now: datetime) -> Manifest:
     """Return the condition that reports such changes."""
-    message = f"somebody changed the pod in lower cluster {lower}, and Kubernetes lets nobody take it back: {words}"
+    message = (
+        f"another client changed the pod in lower cluster {lower}, and Kubernetes does not allow to revert it: {words}"
+    )
     return condition(upper, SYNCED, "False", reason=MODIFIED_IN_LOWER, message=message[:_LONGEST], now=timestamp(now))
 
 

@@ -100,11 +100,11 @@ class StatsCollector:
         except HTTPError as refused:
             return self._absent() if refused.status is HTTPStatus.NOT_FOUND else refused
         except TimeoutError:
-            return self._failed(HTTPStatus.GATEWAY_TIMEOUT, "no answer in time")
+            return self._failed(HTTPStatus.GATEWAY_TIMEOUT, "no response in time")
         except (OSError, h11.RemoteProtocolError) as error:
             return self._failed(HTTPStatus.BAD_GATEWAY, str(error) or type(error).__name__)
         except (ValueError, RecursionError) as error:
-            return self._failed(HTTPStatus.BAD_GATEWAY, f"what it tells is not understood: {error}")
+            return self._failed(HTTPStatus.BAD_GATEWAY, f"invalid response: {error}")
         return picture(self._lower.node, whole(nodes), await self._runners(), pods, self._ledger)
 
     async def _asked(self, kind: Kind, most: int, query: str = "") -> bytes:
@@ -137,8 +137,7 @@ class StatsCollector:
     def _absent(self) -> HTTPError:
         return HTTPError(
             HTTPStatus.NOT_FOUND,
-            f"{self._lower.name} has no metrics API (metrics.k8s.io): what runs there is not measured until a "
-            "metrics-server is installed there",
+            f"{self._lower.name} has no metrics API (metrics.k8s.io): install metrics-server there to measure its pods",
         )
 
     def _failed(self, status: HTTPStatus, why: str) -> HTTPError:
@@ -151,9 +150,9 @@ class StatsCollector:
             return
         self._said = words
         if words:
-            self._log.warning("usage of a virtual node is unknown", node=self._lower.node, why=words)
+            self._log.warning("usage of a virtual node cannot be read", node=self._lower.node, why=words)
         else:
-            self._log.info("what a virtual node uses is known again", node=self._lower.node)
+            self._log.info("usage of a virtual node can be read again", node=self._lower.node)
 
 
 async def show(caller: ServerExchange, call: APICall, meter: StatsCollector | None) -> None:
@@ -171,7 +170,7 @@ async def show(caller: ServerExchange, call: APICall, meter: StatsCollector | No
 
 async def _picture(meter: StatsCollector | None) -> UsageReport:
     if meter is None:
-        raise HTTPError(HTTPStatus.NOT_FOUND, "nothing is known of this node yet")
+        raise HTTPError(HTTPStatus.NOT_FOUND, "no usage of this node has been read yet")
     return await meter.picture()
 
 

@@ -232,7 +232,7 @@ def span(text: str) -> int:
         raise ValueError(f"{text[:40]!r} is not a duration such as 15.023s")
     found = sum(float(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text))
     if found > _LONGEST_SPAN:
-        raise ValueError(f"{text[:40]!r} is longer than anything is measured")
+        raise ValueError(f"{text[:40]!r} is too long for a duration")
     return round(found)
 
 

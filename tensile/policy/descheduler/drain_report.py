@@ -84,7 +84,7 @@ def _departure(
     if upper.facts.terminating or upper.facts.terminal:
         return Eviction(*whose, leaves=True)
     if uses_claims(upper.manifest()):
-        return Eviction(*whose, leaves=True, why=f"its claims are of {lower.name}: it would stay Pending")
+        return Eviction(*whose, leaves=True, why=f"its volumes are in {lower.name}: it would stay Pending")
     going = loosed(upper, world) if is_alone else upper
     found, refused = ground.others(going, lower.node, _NOBODY)
     could = start.others(going, lower.node, _NOBODY)[0] if refused else found
@@ -113,11 +113,11 @@ def as_text(name: str, found: list[Eviction]) -> str:
 
 def _row(one: Eviction) -> tuple[str, str, str, str]:
     where = " or ".join((one.target, *one.others)) if one.target else ("nowhere" if one.leaves else "stays")
-    full = f"the upper scheduler may have it wait in {' or '.join(one.full)}" if one.full else ""
+    full = f"the upper scheduler may bind it to {' or '.join(one.full)}, which has no free capacity" if one.full else ""
     return f"{one.namespace}/{one.name}", where, one.node or "-", "; ".join(filter(None, (one.why, full)))
 
 
 def _counts(found: list[Eviction]) -> Iterator[str]:
-    yield f"{sum(one.leaves for one in found)} to leave"
-    yield f"{sum(one.is_lost for one in found)} of them without a place elsewhere"
+    yield f"{sum(one.leaves for one in found)} to evict"
+    yield f"{sum(one.is_lost for one in found)} of them fit in no other lower cluster"
     yield f"{sum(not one.leaves for one in found)} to stay"

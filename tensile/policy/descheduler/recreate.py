@@ -76,7 +76,7 @@ def _while_it_exists(found: BoundPod, secret: Entry, kept: PodBackup, world: Wor
     if pod.facts.terminating and pod.facts.disrupted:
         return Decision()  # it was evicted, and not deleted by a user: its object is removed later
     if pod.facts.terminating or pod.facts.terminal:
-        return Decision((_deleted(secret, "a user deleted the pod, or it has ended"),))
+        return Decision((_deleted(secret, "a user deleted the pod, or it has terminated"),))
     is_known = lower.pods.synced and world.upper.nodes.synced
     if not is_known or (kept.withdrawn is None and _has_to_leave(found, world)):
         return Decision(requeue_after=_LOOK)
@@ -84,7 +84,7 @@ def _while_it_exists(found: BoundPod, secret: Entry, kept: PodBackup, world: Wor
         return Decision((_withdrawn(secret, world),), requeue_after=_LOOK)
     if world.now - kept.withdrawn < _WITHDRAWN_FOR:
         return Decision(requeue_after=_LOOK)
-    return Decision((_deleted(secret, "the pod does not have to leave any more"),))
+    return Decision((_deleted(secret, "the pod does not have to be evicted any more"),))
 
 
 def _has_to_leave(found: BoundPod, world: World) -> bool:
@@ -100,12 +100,12 @@ def _has_to_leave(found: BoundPod, world: World) -> bool:
 def _once_it_is_gone(key: Key, secret: Entry, kept: PodBackup, world: World) -> Decision:
     """Create the new pod, and delete the Secret once the pod exists."""
     if kept.pod is None:
-        words = f"Secret {secret.namespace}/{secret.name} does not hold a pod: correct it, or delete it"
+        words = f"Secret {secret.namespace}/{secret.name} does not contain a pod: correct it, or delete it"
         return Decision(problem=Problem(REFUSED, words), requeue_after=_LOOK)
     ref = Ref(UPPER, POD, secret.namespace, metadata(kept.pod)["name"])
     made = world.upper.remade.get(ref.namespace, ref.name)
     if made is not None and made.facts == kept.uid:
-        return Decision((_deleted(secret, "the pod that it held is created again"),))
+        return Decision((_deleted(secret, "the pod in it was created again"),))
     if made is not None and made.uid == kept.uid:
         return Decision(requeue_after=_SOON)  # the watch on re-created pods has not told yet that it is gone
     if made is not None:
@@ -113,13 +113,13 @@ def _once_it_is_gone(key: Key, secret: Entry, kept: PodBackup, world: World) -> 
         return Decision((_refusal(secret, problem),), problem=problem, requeue_after=_LOOK)
     known = world.problems.get(key)
     told = (_refusal(secret, known),) if known is not None else ()
-    wanted = Present(ref, kept.pod, "it left its node, and has no controller that would create it again")
+    wanted = Present(ref, kept.pod, "it was evicted, and no controller creates it again")
     return Decision((*told, wanted))
 
 
 def _refusal(secret: Entry, problem: Problem) -> EmitEvent:
     """Return the event on a Secret that says what prevents the pod's creation."""
-    words = f"the pod in this Secret cannot be created yet (delete the Secret to give it up): {problem.message}"
+    words = f"the pod in this Secret cannot be created yet (to abandon the pod, delete the Secret): {problem.message}"
     return EmitEvent(_ref(secret), secret.uid, REFUSED, words)
 
 
@@ -127,7 +127,7 @@ def _withdrawn(secret: Entry, world: World) -> Patched:
     """Return the patch that records since when a Secret is not needed, if it is unchanged since this decision."""
     marks = {WITHDRAWN: timestamp(world.now)}
     patch = Patch("merge-patch", {"metadata": {**as_read(secret.manifest()), "annotations": marks}})
-    return Patched(_ref(secret), patch, "the pod does not have to leave any more")
+    return Patched(_ref(secret), patch, "the pod does not have to be evicted any more")
 
 
 def _deleted(secret: Entry, reason: str) -> Absent:

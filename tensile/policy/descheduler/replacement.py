@@ -268,7 +268,9 @@ def obstacle(pod: Entry, world: World) -> Problem | None:
         return _NOT_ENABLED
     before = annotations(manifest).get(REPLACES, "")
     if before and world.upper.secrets.get(pod.namespace, BACKUP + before) is not None:
-        return Problem(BACKUP_PENDING, f"not moved yet: Secret {BACKUP}{before} still holds the pod that it replaces")
+        return Problem(
+            BACKUP_PENDING, f"not moved yet: Secret {BACKUP}{before} still contains the pod that it replaces"
+        )
     return None
 
 

@@ -180,17 +180,17 @@ def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[W
 
 
 def _reason(move: Move, world: World) -> str:
-    why = f"unschedulable in {move.source} for longer than "
+    why = f"unschedulable in lower cluster {move.source} for longer than "
     why += write_duration(world.topology.descheduler.pending_longer_than)
     if is_drained(world.lowers[move.source]):
-        why = f"lower cluster {move.source} is drained"
+        why = f"lower cluster {move.source} is being drained"
     return f"{why}: it fits on node {_where(move)}"
 
 
 def _noted(node: Manifest, notes: list[EvictionRecord]) -> Patched:
     """Return the patch that writes the records, with the Node's resourceVersion as precondition."""
     patch = Patch("merge-patch", {"metadata": {**as_read(node), "annotations": {TRIED: written(notes)}}})
-    return Patched(node_ref(node), patch, "pods leave it")
+    return Patched(node_ref(node), patch, "pods are evicted from it")
 
 
 def _left(lower: LowerWorld, world: World) -> Iterator[EmitEvent]:
@@ -199,18 +199,26 @@ def _left(lower: LowerWorld, world: World) -> Iterator[EmitEvent]:
     for note in told_lately(lower, world):
         for upper in lower.upper_pods.select("uid", note.pod):
             if upper.facts.terminating:
-                off = f"kept off {', '.join(note.nodes)}"
-                kept = f"its controller's pods are {off} for {write_duration(policy.cooldown)}"
-                kept = kept if note.owner else f"the pod that is created in its place is {off}"
-                why = f"{lower.name} is drained" if is_drained(lower) else f"no node of {lower.name} takes it"
+                off = f"node {', '.join(note.nodes)}"
+                kept = f"new pods of its controller avoid {off} for {write_duration(policy.cooldown)}"
+                kept = kept if note.owner else f"the pod that replaces it avoids {off}"
+                why = (
+                    f"lower cluster {lower.name} is being drained"
+                    if is_drained(lower)
+                    else f"no node of lower cluster {lower.name} fits"
+                )
                 words = f"{why}: {kept}"
                 yield EmitEvent(_ref_of(upper.namespace, upper.name), upper.uid, RESCHEDULED, words, warning=False)
 
 
 def _deadlocked(stays: list[Skip], lower: LowerWorld) -> Iterator[EmitEvent]:
     """Yield an event for each pod that fits in no lower cluster; the text is constant, so that it is emitted once."""
-    why = f"{lower.name} is drained" if is_drained(lower) else f"unschedulable in {lower.name}"
-    words = f"{why}, and it fits in no other lower cluster: it stays"
+    why = (
+        f"lower cluster {lower.name} is being drained"
+        if is_drained(lower)
+        else f"unschedulable in lower cluster {lower.name}"
+    )
+    words = f"{why}: the pod is not moved, it fits in no other lower cluster"
     for stay in stays:
         if stay.reason == DEADLOCK:
             yield EmitEvent(_ref(stay), stay.upper.uid, DEADLOCK, words)
@@ -221,13 +229,13 @@ def _kept(stays: list[Skip], lower: LowerWorld) -> Problem | None:
     if not stays:
         return None
     said = listed([f"{_name(stay)}: {stay.message}" for stay in stays])
-    return Problem(stays[0].reason, f"the drain waits for pods: {said}" if is_drained(lower) else said)
+    return Problem(stays[0].reason, f"pods block the drain: {said}" if is_drained(lower) else said)
 
 
 def _rehearsed(moves: list[Move]) -> Problem | None:
     """Return the problem that lists the pods that would be evicted."""
     told = [f"{_name(move)}: from {move.source} to node {_where(move)}" for move in moves]
-    return Problem(DRY_RUN, f"would be evicted: {listed(told)}") if told else None
+    return Problem(DRY_RUN, f"dry run, would be evicted: {listed(told)}") if told else None
 
 
 def _where(move: Move) -> str:

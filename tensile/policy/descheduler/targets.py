@@ -142,7 +142,7 @@ class Targets:
         verdict = self._judged_above(mine, seeking, source)
         found: list[str] = []
         refused = {name: str(one) for name, one in verdict.refused.items() if name != source}
-        refused |= {name: "a pod of its owner left it lately" for name in avoid if name != source}
+        refused |= {name: "a pod of its controller was evicted from it recently" for name in avoid if name != source}
         for name in verdict.fitting:
             if name == source or name in refused:
                 continue
@@ -209,7 +209,7 @@ class Targets:
 
 def said_of(refused: Mapping[str, str]) -> str:
     """Return the message for the refusals of `Ground.others`: why no other virtual node takes a pod."""
-    return "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other"
+    return "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other virtual node"
 
 
 def _above(world: World, names: Iterable[str]) -> Snapshot:

@@ -105,7 +105,7 @@ class SchedulerExtender:
                 kept.append(name)
             else:
                 told = failed if found.is_curable else for_good
-                told[name] = f"no node behind {name} takes it ({found.why.rstrip('.')})"
+                told[name] = f"no lower node of virtual node {name} fits ({found.why.rstrip('.')})"
                 helping += [name] if found.helps else []
             yield answer
         for name in self.sites.keys() - set(kept):

@@ -195,7 +195,7 @@ class PreemptionController:
         try:
             found = await self._upper.list(DISRUPTION_BUDGET, Selection(), lambda raw: budget_of(orjson.loads(raw)))
         except ClusterError as error:
-            self._tell("nobody is preempted: disruption budgets cannot be read", error)
+            self._tell("preemption is disabled: PodDisruptionBudgets cannot be read", error)
             return None
         return found.items
 
@@ -222,9 +222,9 @@ class PreemptionController:
         try:
             await self._preempt(want, VictimSelector(extender))
         except (NotFound, Conflict) as error:
-            _log.debug("a pod is not preempted for: it has changed", error=str(error))
+            _log.debug("preemption skipped: the pod has changed", error=str(error))
         except ClusterError as error:
-            self._tell("a pod could not be preempted for", error)
+            self._tell("preemption failed", error)
             extender.wants.setdefault(uid(want.pod), want._replace(since=self._clock() + _AGAIN - PATIENCE))
 
     async def _preempt(self, want: UnschedulablePod, preempting: VictimSelector) -> None:
@@ -280,7 +280,7 @@ class PreemptionController:
         try:
             await self._upper.create(step.ref, step.body or {})
         except ClusterError as error:
-            _log.debug("a preemption is not told of", error=str(error))
+            _log.debug("Event for a preempted pod could not be created", error=str(error))
 
     def _tell(self, words: str, error: ClusterError) -> None:
         """Log a warning; the same one is rate-limited."""

@@ -30,13 +30,13 @@ _LARGEST = 8 << 20
 """Maximum bytes of a request: the largest possible pod, and the names of ten thousand nodes."""
 _GRACE = 1.0
 _ADVICE = {
-    errno.EADDRINUSE: "another program listens there: set extender.port in the topology file, or stop that program",
+    errno.EADDRINUSE: "another program uses this port: set extender.port in the topology file, or stop that program",
     errno.EADDRNOTAVAIL: "this machine has no such address: set extender.bind in the topology file",
-    errno.EACCES: "only root may listen there: set extender.port in the topology file to 1024 or above",
+    errno.EACCES: "only root may listen on this port: set extender.port in the topology file to 1024 or above",
 }
 _NO_QUESTION = (
-    "not the ExtenderArgs of a kube-scheduler with the names of nodes: set nodeCacheCapable: true for this extender in "
-    "the scheduler's configuration"
+    "the request is not ExtenderArgs with node names: set nodeCacheCapable: true for this extender in the scheduler's "
+    "configuration"
 )
 Budgets = Callable[[], Awaitable[Collection[Budget] | None]]
 _log = structlog.get_logger("tensile.extender")
@@ -140,7 +140,8 @@ class ExtenderPort:
         """Answer a request; a malformed one is refused with a message, and a defect fails this answer only."""
         caller = _caller(request)
         if caller not in self._callers:
-            words = f"{caller or 'somebody without a name'} may not ask: only {', '.join(sorted(self._callers))} may"
+            allowed = ", ".join(sorted(self._callers))
+            words = f"{caller or 'a client without a name'} must not call the extender; allowed: {allowed}"
             return web.Response(status=HTTPStatus.FORBIDDEN, text=f"{words}\n")
         body = await self._front.body(request)
         if body is None:
@@ -151,13 +152,13 @@ class ExtenderPort:
         try:
             return web.Response(body=orjson.dumps(await verb.decide(question)), content_type="application/json")
         except Exception as error:  # noqa: BLE001 - the scheduler goes on without us
-            _log.error("a question could not be answered, a defect: please report this line", error=described(error))
-            return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="a defect of tensile\n")
+            _log.error("extender request failed (bug, please report)", error=described(error))
+            return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="internal error (bug in tensile)\n")
 
     def _refuse(self) -> str:
         """Return what a request lacks, and log it once: the scheduler goes on silently without a refusing extender."""
         if not self._has_refused:
-            _log.error("questions of the upper scheduler are refused", why=_NO_QUESTION)
+            _log.error("requests of the upper scheduler are rejected", why=_NO_QUESTION)
         self._has_refused = True
         return _NO_QUESTION
 

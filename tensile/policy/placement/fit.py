@@ -20,7 +20,7 @@ MOST = 1_000
 """Maximum of pods placed one by one if no number is given."""
 ALONE = frozenset({"affinity", "unschedulable", "taints", "ports", "resources"})
 """Checks that depend only on the node itself."""
-_FULL_ABOVE = "its virtual node offers no more"
+_FULL_ABOVE = "its virtual node has no free capacity"
 
 
 class Estimate(NamedTuple):
@@ -178,5 +178,7 @@ def _why(place: ClusterSpace, above: Placement, number: int) -> str:
 
 
 def _unsent(node: str, above: Placement) -> str:
-    refusal = above.nowhere or above.refused.get(node) or f"there is no node {node}: does the engine run?"
-    return f"the upper cluster does not send it there: {refusal}"
+    refusal = (
+        above.nowhere or above.refused.get(node) or f"node {node} does not exist: check that the engine is running"
+    )
+    return f"the upper scheduler does not bind it there: {refusal}"

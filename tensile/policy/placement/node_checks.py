@@ -55,7 +55,7 @@ def selected(pod: Pod, _snapshot: Snapshot) -> PreparedCheck | None:
 
     def detail(node: Node) -> str:
         """Return the labels of the nodeSelector that the node lacks."""
-        return ", ".join(f"no {key}={text}" for key, text in wanted.items() if node.labels.get(key) != text)
+        return ", ".join(f"missing label {key}={text}" for key, text in wanted.items() if node.labels.get(key) != text)
 
     return PreparedCheck(lambda node: () if test(node.name, node.labels) else said, detail)
 
@@ -111,10 +111,10 @@ def free(node: Node, name: str) -> int:
 
 def _detail(node: Node, asked: tuple[tuple[str, int], ...]) -> str:
     """Return what is requested and what is left of each insufficient resource."""
-    said = [f"{node.room} pods are the most"] if len(node.pods) >= node.room else []
+    said = [f"at most {node.room} pods"] if len(node.pods) >= node.room else []
     said += [
-        f"{name}: {_written(name, amount)} asked, {_written(name, free(node, name))} of "
-        f"{_written(name, node.allocatable.get(name, 0))} left"
+        f"{name}: requested {_written(name, amount)}, free {_written(name, free(node, name))} of "
+        f"{_written(name, node.allocatable.get(name, 0))}"
         for name, amount in asked
         if amount > free(node, name)
     ]
@@ -143,4 +143,4 @@ def collide(one: HostPort, other: HostPort) -> bool:
 def _who(node: Node, wanted: tuple[HostPort, ...]) -> str:
     """Return the text that names the pod that has the port."""
     pod = _taken(node, wanted)
-    return f"taken by {pod.namespace}/{pod.name}" if pod else ""
+    return f"used by {pod.namespace}/{pod.name}" if pod else ""

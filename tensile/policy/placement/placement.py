@@ -39,7 +39,7 @@ Real pods have fewer; each label and each expression counts.
 """
 _MOST = 25_000
 """Maximum of comparisons for a pod with more requirements: about ten milliseconds of blocking work."""
-TOO_MUCH = "it asks for more than is compared with nodes and pods here"
+TOO_MUCH = "it has too many scheduling constraints to check"
 _SHORT = "Insufficient "
 _FOR_GOOD = frozenset(
     {

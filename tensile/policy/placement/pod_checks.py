@@ -188,8 +188,8 @@ def _detail(node: Node, constraints: Sequence[Constraint]) -> str:
     """Return the text of the constraint that fails."""
     for key, allowed, counts in constraints:
         if key not in node.labels:
-            return f"no label {key}"
+            return f"missing label {key}"
         number = counts.get(node.labels[key], 0)
         if number > allowed:
-            return f"{key}={node.labels[key]} has {number}, {max(allowed, 0)} are the most"
+            return f"{key}={node.labels[key]}: matching pods {number}, allowed {max(allowed, 0)}"
     return ""

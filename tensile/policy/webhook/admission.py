@@ -127,7 +127,7 @@ def demand_small(fields: Mapping[str, bytes | msgspec.Raw], most: int = LONGEST)
     """Raise Unprepared if fields of a pod exceed `most` bytes of JSON together; called before they are decoded."""
     size = sum(map(len, fields.values()))
     if size > most:
-        raise CannotMutate(f"{', '.join(fields)} are {size:,} bytes of JSON, at most {most:,} are taken")
+        raise CannotMutate(f"{', '.join(fields)} are {size:,} bytes of JSON; the limit is {most:,}")
 
 
 def prepared(
@@ -174,9 +174,7 @@ def encoded(selector: Manifest) -> str:
     for character, escape in _ESCAPES:
         text = text.replace(character, escape)
     if len(text) > LONGEST:
-        raise CannotMutate(
-            f"annotation clusterSelector would have {len(text):,} characters, at most {LONGEST:,} are read"
-        )
+        raise CannotMutate(f"annotation clusterSelector would have {len(text):,} characters; the limit is {LONGEST:,}")
     return text
 
 
@@ -385,11 +383,11 @@ def _crossed(first: _Terms, second: _Terms) -> _Terms:
     count = len(first) * len(second)
     if count > MOST:
         words = f"{len(first):,} node selector terms in annotation clusterSelector times {len(second):,} in the spec"
-        raise CannotMutate(f"{words} are {count:,}, at most {MOST:,} are taken")
+        raise CannotMutate(f"{words} are {count:,}; the limit is {MOST:,}")
     size = len(first) * len(orjson.dumps(second)) + len(second) * len(orjson.dumps(first))
     if size > LONGEST:
         words = "node selector terms in annotation clusterSelector times those in the spec"
-        raise CannotMutate(f"{words} are about {size:,} bytes, at most {LONGEST:,} are taken")
+        raise CannotMutate(f"{words} are about {size:,} bytes; the limit is {LONGEST:,}")
     return [_conjunction(one, other) for one in first for other in second]
 
 

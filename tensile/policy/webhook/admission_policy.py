@@ -238,11 +238,11 @@ class PolicyRegistration:
             try:
                 await self._upper.create(ref, wanted)
             except NotFound:
-                return f"the upper's apiserver does not serve {ref.kind.name} in {ref.kind.api} (Kubernetes 1.36 does)"
+                return f"the upper apiserver does not serve {ref.kind.name} in {ref.kind.api} (Kubernetes 1.36 does)"
             _log.info("registered", kind=ref.kind.name, name=ref.name)
         elif not is_ours(seen, self._owner):
             if not any(_has_spec(seen, form) for form in forms):
-                return f"{ref} is not ours and not what this topology needs: delete it, or apply the one that fits"
+                return f"{ref} belongs to another owner and differs from what this topology needs: delete or replace it"
         elif not _has_spec(seen, wanted):
             await self._upper.patch(ref, Patch("merge-patch", {"metadata": as_read(seen), "spec": wanted["spec"]}))
             _log.info("changed", kind=ref.kind.name, name=ref.name)
@@ -268,7 +268,7 @@ class PolicyRegistration:
     def _warn(self, trouble: str) -> None:
         """Log, once, why pods do not get their tolerations at creation."""
         if trouble and trouble != self._trouble:
-            _log.warning("pods are given their tolerations after they are bound, by a patch", why=trouble)
+            _log.warning("pods get their tolerations by a patch after they are bound", why=trouble)
         self._trouble = trouble
 
 

@@ -60,10 +60,10 @@ class WebhookListener:
         try:
             opened = net.listening(bind, port)
         except OSError as error:
-            where = f"webhook: port {port} on {bind}"
+            where = f"webhook cannot listen on port {port} of {bind}"
             why = f"{error.strerror or error}: check webhook.bind and webhook.port"
             if error.errno == errno.EADDRINUSE:
-                why = "is taken: set another webhook.port, or stop that program"
+                why = "another program uses the port: set another webhook.port, or stop that program"
             raise net.refusal(error, f"{where}: {why}") from None
         self._front = TLSPort(opened, self._serve, ClientBounds(_MOST_BYTES, patience=self._patience))
         if self.shown is not None:
@@ -75,7 +75,7 @@ class WebhookListener:
         try:
             self._front.show(serving_tls(pair))
         except OSError as error:
-            raise TensileError(f"the webhook's certificate: TLS does not take it ({error}): renew it") from None
+            raise TensileError(f"TLS rejects the webhook's certificate ({error}): renew it") from None
         self.shown = pair
 
     async def close(self) -> None:
@@ -112,7 +112,7 @@ class WebhookListener:
         if request.method == "GET" and request.path == "/healthz":
             return web.Response(text="ok")
         if request.method != "POST":
-            return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED, text="send an AdmissionReview by POST\n")
+            return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED, text="send an AdmissionReview with POST\n")
         assert self._front is not None
         body = await self._front.body(request)
         if body is None:
@@ -123,7 +123,7 @@ class WebhookListener:
             return web.Response(status=HTTPStatus.BAD_REQUEST, text=f"{error}\n")
         except Exception as error:  # noqa: BLE001 - a creation must not wait for what never comes
             _log.error("admission review failed, pod admitted unmodified (bug, please report)", error=described(error))
-            return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="a defect of tensile\n")
+            return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="internal error (bug in tensile)\n")
 
 
 async def call(url: str, trusted: bytes) -> None:
@@ -154,4 +154,4 @@ async def call(url: str, trusted: bytes) -> None:
     except (orjson.JSONDecodeError, KeyError, TypeError):
         is_answer = False
     if not is_answer:
-        raise TensileError(f"{url}: something else answers there (HTTP {status})")
+        raise TensileError(f"{url}: the response is not from this webhook (HTTP {status})")

@@ -151,7 +151,9 @@ def demand_ours(ref: Ref, seen: Manifest, owner: Owner) -> Manifest:
     """Return an object of our name; raises ForeignRegistration if it is not ours."""
     if is_ours(seen, owner):
         return seen
-    raise ForeignRegistration(f"{ref} is not ours, and stays as it is: delete it, or give the topology another name")
+    raise ForeignRegistration(
+        f"{ref} belongs to another owner and is left unchanged: delete it, or rename the topology"
+    )
 
 
 class WebhookRegistration:

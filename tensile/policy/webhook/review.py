@@ -146,7 +146,9 @@ def _read(body: bytes) -> tuple[_Review[Any], str]:
     except _NOT_DECODED as error:
         review, flaw = _read_other(body), str(error)
     if review.kind != "AdmissionReview" or review.apiVersion not in {f"{_GROUP}/{version}" for version in VERSIONS}:
-        raise MalformedReview(f"{review.apiVersion} {review.kind} is not spoken: send AdmissionReview of {_GROUP}/v1")
+        raise MalformedReview(
+            f"{review.apiVersion} {review.kind} is not supported: send AdmissionReview of {_GROUP}/v1"
+        )
     return review, flaw
 
 
@@ -155,7 +157,7 @@ def _read_other(body: bytes) -> _Review[_Anything]:
     try:
         return _OTHERS.decode(body)
     except _NOT_DECODED as error:
-        raise MalformedReview(f"no AdmissionReview: {error}") from None
+        raise MalformedReview(f"the request is not an AdmissionReview: {error}") from None
 
 
 def _is_new_pod(request: _Anything) -> bool:
@@ -176,12 +178,12 @@ def _change(request: _NewPod, terms: MutationTerms, node_of: NodeOfClaim, tried:
         return _warned(str(error))
     found: Manifest = {"patchType": "JSONPatch", "patch": b64encode(orjson.dumps(patch)).decode()} if patch else {}
     flaw = cluster_selector_flaw(pod)
-    return {**found, **_warning(f"annotation clusterSelector does not count: {flaw}")} if flaw else found
+    return {**found, **_warning(f"annotation clusterSelector is ignored: {flaw}")} if flaw else found
 
 
 def _warned(flaw: str) -> Manifest:
     """Return the warning for a pod that passes unchanged."""
-    return _warning(f"not prepared for virtual nodes: {flaw}")
+    return _warning(f"the pod is not mutated for virtual nodes: {flaw}")
 
 
 def _warning(words: str) -> Manifest:

@@ -111,8 +111,8 @@ class WebhookServer:
         if not self._topology.webhook.enabled:
             return ""
         if self._listener is None:
-            return f"the webhook is not served yet: {' '.join(self.pending)}"
-        why = self._trouble or "it waits for the upper's Secrets"
+            return f"the webhook is not serving yet: {' '.join(self.pending)}"
+        why = self._trouble or "waiting for the Secrets of the upper cluster"
         return "" if self._listener.shown else f"the webhook has no certificate yet: {why}"
 
     async def serve(self, topology: Topology) -> None:
@@ -151,7 +151,7 @@ class WebhookServer:
             return AGAIN
         except TensileError as error:
             if str(error) != self._trouble:
-                what = "is not registered as it should be" if is_on else "may still be registered"
+                what = "registration is not up to date" if is_on else "registration may still exist"
                 _log.warning(f"the webhook {what}", why=str(error))
             self._trouble = str(error)
             return REST if is_on or not isinstance(error, Denied) else None
@@ -175,7 +175,7 @@ class WebhookServer:
         finally:
             self._show(webhook)
         if not webhook.is_reachable:
-            raise TensileError("set webhook.service or webhook.url: how the upper's apiserver reaches it")
+            raise TensileError("the webhook has no address: set webhook.service or webhook.url")
         if leads and self._served:
             await self._registration.register(topology, trusted(self._served))
 
@@ -206,7 +206,7 @@ class WebhookServer:
         wanted = shown(self._served, now)
         if self._listener is not None and wanted is not None and wanted != self._listener.shown:
             self._listener.show(wanted)
-            _log.info("the webhook serves another certificate")
+            _log.info("the webhook serves a new certificate")
 
     def _certificates(self, webhook: Webhook) -> WebhookCertificates | None:
         """Return the certificates in the Secret, None if there is none yet; outside of a cluster our own."""
@@ -216,7 +216,7 @@ class WebhookServer:
         entry = self._home.secrets.get(*self._secret[2:])
         found = certificates_of(demand_ours(self._secret, entry.manifest(), self._home.owner)) if entry else None
         if entry and found is None:
-            raise TensileError(f"{self._secret} holds no CA and certificate that belong together: the leader renews it")
+            raise TensileError(f"{self._secret} contains no matching CA and certificate: the leader renews it")
         return found
 
     def _note_secret(self, delta: Delta) -> None:

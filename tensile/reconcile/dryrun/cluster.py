@@ -177,7 +177,7 @@ class DryRunCluster:
     def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:  # noqa: ARG002
         """Raise Denied: caches receive events by `follow`, at once, so that no watch is needed."""
         with self._told("watch", Ref(self._name, kind, selection.namespace, "")):
-            raise _refused("a rehearsal is not watched: have a cache follow it", HTTPStatus.METHOD_NOT_ALLOWED)
+            raise _refused("a dry run does not serve watches: let a cache follow it", HTTPStatus.METHOD_NOT_ALLOWED)
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
         """Store a new object and return it."""
@@ -220,7 +220,7 @@ class DryRunCluster:
                 message = f"the UID in the precondition ({uid}) is not that of {_resource(ref.kind)} {ref.name}"
                 raise Conflict(message, status=HTTPStatus.CONFLICT, reason="Conflict")
             if version not in ("", metadata(before)["resourceVersion"]):
-                message = f"{_resource(ref.kind)} {ref.name} is not what it was at resourceVersion {version}"
+                message = f"{_resource(ref.kind)} {ref.name} has changed since resourceVersion {version}"
                 raise Conflict(message, status=HTTPStatus.CONFLICT, reason="Conflict")
             at_once = self._ends_pods and ref.kind == POD
             freed = unprotected(ref.kind, before) if self._ends_pods else before
@@ -246,7 +246,7 @@ class DryRunCluster:
 
     def endpoint(self) -> Endpoint:
         """Raise Denied: there is nothing to connect to."""
-        raise Denied("a rehearsal has no streams", cluster=self._name, doing="connect", reason="Forbidden")
+        raise Denied("a dry run does not serve streams", cluster=self._name, doing="connect", reason="Forbidden")
 
     @contextmanager
     def _told(self, verb: str, ref: Ref, subresource: str = "") -> Iterator[None]:
@@ -366,7 +366,7 @@ def _check_place(ref: Ref, meta: Manifest) -> None:
     """Raise Denied if a new object has another name or namespace than the request."""
     place = (meta.get("name") or ref.name, meta.get("namespace") or ref.namespace)
     if place != (ref.name, ref.namespace) and ref.kind.namespaced:
-        raise Denied("the object is not the one that the request names", status=400, reason="BadRequest")
+        raise Denied("the object does not have the name and namespace of the request", status=400, reason="BadRequest")
 
 
 def _check_form(meta: Manifest) -> None:

@@ -45,7 +45,7 @@ def patched(manifest: Manifest, patch: Patch) -> Manifest:
         case "strategic-merge-patch":
             return _laid_over(manifest, patch.body)
     raise Denied(
-        f"{patch.media} is not rehearsed: send another kind of patch",
+        f"{patch.media} is not supported in a dry run: send another kind of patch",
         status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
         reason="UnsupportedMediaType",
     )
@@ -54,7 +54,7 @@ def patched(manifest: Manifest, patch: Patch) -> Manifest:
 def _operated(manifest: Manifest, operations: Any) -> Manifest:
     """Apply RFC 6902 operations one by one, as leniently as Kubernetes."""
     if not isinstance(operations, list):
-        raise Denied("a JSON patch is a list of operations", status=HTTPStatus.BAD_REQUEST, reason="BadRequest")
+        raise Denied("a JSON patch must be a list of operations", status=HTTPStatus.BAD_REQUEST, reason="BadRequest")
     found = manifest
     try:
         for operation in operations:

@@ -138,13 +138,13 @@ def selector_flaw(selector: Any) -> str:
         msgspec.convert(selector, _ClusterSelector)
     except msgspec.ValidationError as error:
         return str(error)
-    return "" if _is_flat(selector) else f"objects and lists are more than {_DEEPEST} deep in each other"
+    return "" if _is_flat(selector) else f"objects and lists are nested more than {_DEEPEST} levels deep"
 
 
 def _read(text: str) -> tuple[Manifest | None, str]:
     """Decode the annotation. Return its content and "", or None and what is wrong with it."""
     if len(text) > LONGEST:
-        return None, f"it has {len(text):,} characters, of which at most {LONGEST:,} are read"
+        return None, f"it has {len(text):,} characters; the limit is {LONGEST:,}"
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError as error:

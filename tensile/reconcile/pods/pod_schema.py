@@ -24,10 +24,10 @@ _INTEGERS = range(-(2**63), 2**63)
 _POD = {"metadata": "ObjectMeta", "spec": "PodSpec!", "status": "PodStatus"}
 _KEYS = "write its fields as KEY: VALUE"
 _LEAVES = {
-    "string": ("text", "put it in quotes"),
-    "Time": ("text", "put it in quotes"),
-    "integer": ("whole number of 64 bits", "write one such as 3, without quotes"),
-    "IntOrString": ("port", "write a number, or a name as text"),
+    "string": ("string", "put it in quotes"),
+    "Time": ("string", "put it in quotes"),
+    "integer": ("64-bit whole number", "write one such as 3, without quotes"),
+    "IntOrString": ("port", "write a number, or a name in quotes"),
     "Quantity": ("quantity", "write one such as 500m, 2 or 1Gi"),
 }
 """What a value of a kind is, and what to do if it is not."""
@@ -59,7 +59,7 @@ def composed(data: bytes, name: str) -> list[YAMLNode]:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise TensileError(f"{name}: a byte that is not UTF-8; save the file as UTF-8") from None
+        raise TensileError(f"{name}: a byte is not valid UTF-8; save the file as UTF-8") from None
     parts = documents(text)
     if len(parts) > MAX_DOCUMENTS:
         raise TensileError(f"{name}: more than {MAX_DOCUMENTS} documents; put fewer into one file")
@@ -136,7 +136,7 @@ def flaws(node: YAMLNode, kind: str, path: Path = ()) -> Iterator[Found]:
 
 def _in_list(node: YAMLNode, kind: str, path: Path) -> Iterator[Found]:
     if not isinstance(node.value, list):
-        yield path, f"{show(node.value)} is no list; write each item after a dash"
+        yield path, f"{show(node.value)} is not a list; write each item after a dash"
         return
     for place, one in enumerate(node.value):
         yield from _present(one, kind, (*path, place))
@@ -144,7 +144,7 @@ def _in_list(node: YAMLNode, kind: str, path: Path) -> Iterator[Found]:
 
 def _in_map(node: YAMLNode, kind: str, path: Path) -> Iterator[Found]:
     if not isinstance(node.value, dict):
-        yield path, f"{show(node.value)} is no mapping; {_KEYS}"
+        yield path, f"{show(node.value)} is not a mapping; {_KEYS}"
         return
     for key, one in node.value.items():
         yield from _present(one, kind, (*path, key))
@@ -152,7 +152,7 @@ def _in_map(node: YAMLNode, kind: str, path: Path) -> Iterator[Found]:
 
 def _in_mapping(node: YAMLNode, fields: Mapping[str, str], path: Path) -> Iterator[Found]:
     if not isinstance(node.value, dict):
-        yield path, f"{show(node.value)} is no mapping; {_KEYS}"
+        yield path, f"{show(node.value)} is not a mapping; {_KEYS}"
         return
     for field, kind in fields.items():
         found = node.value.get(field)
@@ -165,7 +165,7 @@ def _in_mapping(node: YAMLNode, fields: Mapping[str, str], path: Path) -> Iterat
 def _present(node: YAMLNode, kind: str, path: Path) -> Iterator[Found]:
     """Check a value that must not be null."""
     if node.value is None:
-        yield path, "nothing stands here; write a value, or take it out"
+        yield path, "the value is empty; write a value, or remove it"
     else:
         yield from flaws(node, kind, path)
 
@@ -192,7 +192,7 @@ def _said(value: Any, kind: str) -> str:
     if kind == "boolean":
         return f"{show(value)} is neither true nor false; write one of them, without quotes"
     noun, advice = _LEAVES[kind]
-    return f"{show(value)} is no {noun}; {advice}"
+    return f"{show(value)} is not a {noun}; {advice}"
 
 
 def _numbers(node: YAMLNode, path: Path) -> Iterator[Found]:
@@ -204,6 +204,6 @@ def _numbers(node: YAMLNode, path: Path) -> Iterator[Found]:
         for place, one in enumerate(node.value):
             yield from _numbers(one, (*path, place))
     elif isinstance(node.value, int) and node.value not in _INTEGERS:
-        yield path, f"{node.value} is no number of 64 bits; write a smaller one, or text in quotes"
+        yield path, f"{node.value} is not a 64-bit number; write a smaller one, or a string in quotes"
     elif isinstance(node.value, float) and not math.isfinite(node.value):
-        yield path, "no number that an object can hold; write a finite one, or text in quotes"
+        yield path, "the number is not finite; write a finite one, or a string in quotes"

@@ -117,7 +117,9 @@ def _form_of(source: Manifest) -> str:
 def never_copied(upper_object: Manifest) -> str:
     """Return why an object must not exist in another cluster, "" if it may."""
     kind = upper_object.get("type")
-    return f"a Secret of type {kind} is a credential of the upper cluster" if kind in NEVER_COPIED else ""
+    return (
+        f"is not mirrored: a Secret of type {kind} is a credential of the upper cluster" if kind in NEVER_COPIED else ""
+    )
 
 
 def copy_of(upper_object: Manifest, owner: Owner, namespace: str) -> Manifest:

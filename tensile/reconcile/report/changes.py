@@ -134,8 +134,8 @@ def defects(broken: Iterable[tuple[Key, Exception]]) -> str:
     """Return one line per key that says why there is no plan, "" without bugs."""
     last = dict(broken)
     return "\n".join(
-        f"{subject(key)} on {key.lower}: no plan can be made: {type(error).__name__}: {error}; "
-        "this is a defect of tensile: please report it with this line"
+        f"{subject(key)} on {key.lower}: planning failed: {type(error).__name__}: {error}; "
+        "this is a bug in tensile: please report this line"
         for key, error in sorted(last.items(), key=lambda one: one[0])
     )
 

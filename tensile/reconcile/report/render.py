@@ -88,10 +88,10 @@ def _nothing(found: Preview) -> str:
     if found.only:
         return f"No changes for {', '.join(found.only)}. Other lower clusters are not shown."
     if found.problems:
-        return "No changes. Not everything is as the topology says: see the problems."
+        return "No changes. Some objects are blocked: see the problems."
     if found.unreached:
-        return "No changes. Every cluster that was reached is as the topology says."
-    return "No changes. Every cluster is as the topology says."
+        return "No changes. Every cluster that was reached matches the topology."
+    return "No changes. Every cluster matches the topology."
 
 
 def _written(line: _Line, *, colour: bool) -> str:

@@ -150,7 +150,7 @@ def _not_its(key: Key, found: Entry, claim: Entry, world: World) -> Decision:
         return _told_here(key, claim, world)
     ref = Ref(lower.name, CLAIM, found.namespace, found.name)
     volume = f"volume {claim.facts.volume}" if claim.facts.volume else "its volume"
-    why = claims.misfit(found, claim, lower) or f"{volume} names another lower claim"
+    why = claims.misfit(found, claim, lower) or f"{volume} refers to another lower claim"
     return _blocked(claim, conflict(ref, why), lower, world)
 
 
@@ -205,7 +205,7 @@ def _may_be_in(claim: Entry, lower: LowerWorld) -> bool:
 
 def _after(key: Key, claim: Entry, other: LowerWorld) -> Decision:
     """Wait for another lower to release a claim, and report it if that may take long: two copies are two volumes."""
-    where = f"claim {claim.namespace}/{claim.name} has to go in lower cluster {other.name} first"
+    where = f"claim {claim.namespace}/{claim.name} must be deleted in lower cluster {other.name} first"
     waits = (key_of(other.name, key.namespace, key.name),)
     if other.unreachable_seconds:
         return Decision(depends_on=waits, problem=Problem(LOWER_UNREACHABLE, f"{where}, which does not answer"))
@@ -213,8 +213,8 @@ def _after(key: Key, claim: Entry, other: LowerWorld) -> Decision:
         return Decision(depends_on=waits)
     ref = Ref(other.name, CLAIM, other.namespace(key.namespace), key.name)
     if other.more[CLAIM].get(ref.namespace, ref.name) is None:
-        return Decision((VerifyAbsent(ref, claim.uid, "it was to be made there"),))
-    return Decision(problem=Problem(CLAIM_IN_OTHER_CLUSTER, f"{where}, where PV is not among the controllers any more"))
+        return Decision((VerifyAbsent(ref, claim.uid, "it may have been created there"),))
+    return Decision(problem=Problem(CLAIM_IN_OTHER_CLUSTER, f"{where}, where PV is no longer in controllers"))
 
 
 def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
@@ -231,10 +231,10 @@ def _unfilled(key: Key, claim: Manifest, lower: LowerWorld, world: World) -> Pro
     """Return why the copy cannot be filled from the claim's data source, None where it can or there is none."""
     where, foreign = f"claim {key.namespace}/{key.name}", claims.foreign_source(claim["spec"])
     if foreign:
-        return Problem(claims.CLAIM_NOT_MIRRORED, f"{where} is to be filled from {foreign}")
+        return Problem(claims.CLAIM_NOT_MIRRORED, f"{where} has the data source {foreign}")
     for name in sorted(claims.source_claims(claim["spec"])):
         if not _is_there(world, lower, key.namespace, name):
-            words = f"{where} is to be filled from claim {name}, which is not in lower cluster {lower.name}"
+            words = f"{where} has the data source claim {name}, which is not in lower cluster {lower.name}"
             return Problem(claims.CLAIM_NOT_MIRRORED, words)
     return None
 
@@ -243,15 +243,15 @@ def _not_mirrored(key: Key, lower: LowerWorld) -> Problem | None:
     """Return the problem that a lower does not have the controller PV, if a pod needs it."""
     if not lower.upper_pods.select("reference", (CLAIM.name, key.namespace, key.name)):
         return None
-    words = f"claim {key.namespace}/{key.name}: lower cluster {lower.name} has no controller PV"
-    return Problem(claims.CLAIM_NOT_MIRRORED, f"{words}: add it to controllers")
+    words = f"claim {key.namespace}/{key.name}: controller PV is not enabled for lower cluster {lower.name}"
+    return Problem(claims.CLAIM_NOT_MIRRORED, f"{words}: add PV to controllers")
 
 
 def _lost(copy: Entry | None, lower: LowerWorld) -> Problem | None:
     """Return the problem that a lower claim has lost its volume, which Kubernetes reports only there."""
     if copy is None or not copy.facts.lost:
         return None
-    words = f"claim {copy.namespace}/{copy.name} in lower cluster {lower.name} has lost its volume, and the data"
+    words = f"claim {copy.namespace}/{copy.name} in lower cluster {lower.name} has lost its volume and its data"
     return Problem(LOWER_VOLUME_LOST, words)
 
 
@@ -260,7 +260,7 @@ def _wanted(claim: Manifest, lower: LowerWorld, owner: Owner, *, grows: bool) ->
     meta = claim["metadata"]
     ref = Ref(lower.name, CLAIM, lower.namespace(meta["namespace"]), meta["name"])
     manifest = lower_claim(claim, owner, ref.namespace, claims.class_below(claim, lower))
-    reason = f"its volume is to be in lower cluster {lower.name}"
+    reason = f"its volume belongs in lower cluster {lower.name}"
     return Present(ref, manifest, reason, sections=_GROWING if grows else _SECTIONS)
 
 
@@ -286,11 +286,11 @@ def _vanished(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decisi
     """Report that the data of a claim are gone in the lower cluster, once that is certain."""
     ref = Ref(lower.name, CLAIM, lower.namespace(key.namespace), key.name)
     if lower.more[CLAIM].tombstone(ref.namespace, ref.name) is None:
-        return Decision((VerifyAbsent(ref, claim.uid, "its volume above says that it holds the data"),))
+        return Decision((VerifyAbsent(ref, claim.uid, "its upper volume refers to it"),))
     lost = (
-        f"claim {ref.namespace}/{ref.name} with the data is gone in lower cluster {lower.name}, or not marked as ours"
+        f"claim {ref.namespace}/{ref.name} with the data is gone in lower cluster {lower.name}, or lost its owner label"
     )
-    problem = Problem(LOWER_CLAIM_LOST, f"{lost}; to begin anew with an empty volume, delete the claim above")
+    problem = Problem(LOWER_CLAIM_LOST, f"{lost}; to start with an empty volume, delete the upper claim")
     return _blocked(claim, problem, lower, world)
 
 
@@ -329,9 +329,14 @@ def _far(claim: Entry, lower: str) -> Problem | None:
     """Return the problem that a claim's volume is in another cluster; the chosen node may be none of ours."""
     where = f"claim {claim.namespace}/{claim.name}"
     if lower:
-        return Problem(CLAIM_IN_OTHER_CLUSTER, f"{where} has its volume in lower cluster {lower}, not here")
+        return Problem(
+            CLAIM_IN_OTHER_CLUSTER, f"{where} has its volume in lower cluster {lower}, not in the cluster of its pod"
+        )
     if claim.facts.selected:
-        return Problem(CLAIM_IN_OTHER_CLUSTER, f"{where} gets its volume on node {claim.facts.selected}, not here")
+        return Problem(
+            CLAIM_IN_OTHER_CLUSTER,
+            f"{where} gets its volume on node {claim.facts.selected}, not on the node of its pod",
+        )
     return None
 
 
@@ -340,7 +345,7 @@ def _unused(copy: Entry, lower: LowerWorld) -> tuple[Wanted, ...]:
     mounted = lower.pods.select("reference", (CLAIM.name, copy.namespace, copy.name))
     if mounted or copy.facts.terminating or claims.may_hold_data(copy):
         return ()
-    return (claims.without_volume(copy, lower, "its upper claim is not to live there any more"),)
+    return (claims.without_volume(copy, lower, "its upper claim belongs in another lower cluster now"),)
 
 
 def _left_over(key: Key, copy: Entry, claim: Entry | None, world: World) -> Decision:
@@ -369,14 +374,16 @@ def _in_the_way(key: Key, claim: Entry, volume: str, world: World) -> Decision:
         return _told_here(key, claim, world)
     name = f"claim {lower.namespace(key.namespace)}/{key.name} in lower cluster {lower.name}"
     kept = f" for volume {volume}" if volume else ""
-    problem = Problem(CLAIM_RETAINED, f"{name} holds the data of an earlier claim{kept}; remove it there, or rename")
+    problem = Problem(
+        CLAIM_RETAINED, f"{name} has the data of an earlier claim{kept}; delete it there, or use another name"
+    )
     return _blocked(claim, problem, lower, world)
 
 
 def _needed(key: Key, world: World) -> Problem | None:
     """Return the problem that a claim does not exist, if a pod needs it."""
     pods = world.lowers[key.lower].upper_pods.select("reference", (CLAIM.name, key.namespace, key.name))
-    words = f"{CLAIM.name} {key.namespace}/{key.name}: it does not exist"
+    words = f"{CLAIM.name} {key.namespace}/{key.name} does not exist in the upper cluster"
     return Problem(CLAIM_NOT_FOUND, words) if pods else None
 
 

@@ -189,7 +189,7 @@ def held_by(claim: Entry, lower: LowerWorld, world: World) -> str:
 def misfit(found: Entry, claim: Entry, lower: LowerWorld) -> str:
     """Return why a lower claim with our marks cannot have been made for an upper one, "" where it can."""
     if found.facts.prebound and not claim.facts.prebound and lower.spec.on_conflict == "fail":
-        return f"it asks for volume {found.facts.volume}"
+        return f"it requests volume {found.facts.volume}"
     above = claim.manifest()
     return unfit(found.manifest(), {"spec": {**above["spec"], "storageClassName": class_below(above, lower)}})
 
@@ -204,7 +204,7 @@ def unfit(seen: Manifest, wanted: Manifest) -> str:
         if asked.get(field) is not None and asked[field] != has.get(field):
             return f"its {field} is {has.get(field)}, not {asked[field]}"
     sizes = [parse(one["resources"]["requests"]["storage"]) for one in (has, asked)]
-    return "it asks for more storage, which cannot be taken back" if sizes[0] > sizes[1] else ""
+    return "it requests more storage, and claims cannot shrink" if sizes[0] > sizes[1] else ""
 
 
 def may_hold_data(copy: Entry) -> bool:
@@ -271,7 +271,7 @@ def _of_volume(claim: Entry, world: World) -> ClaimHome:
             problem=Problem(CLAIM_NOT_MIRRORED, f"{where} has volume {name}, which is in no lower cluster")
         )
     if volume.facts.claim_uid != claim.uid:
-        return ClaimHome(problem=Problem(CLAIM_NOT_BOUND, f"{where} asks for volume {name}, which is not bound to it"))
+        return ClaimHome(problem=Problem(CLAIM_NOT_BOUND, f"{where} requests volume {name}, which is not bound to it"))
     return ClaimHome(volume.facts.lower)
 
 
@@ -297,7 +297,9 @@ def _of_user(claim: Entry, world: World) -> ClaimHome:
 def _unknown(claim: Entry, lower: LowerWorld) -> Problem:
     """Return the problem that a claim may be in a lower that has not answered since the engine started."""
     where = f"claim {claim.namespace}/{claim.name}"
-    return Problem(LOWER_UNREACHABLE, f"{where} may have its volume in lower cluster {lower.name}, which is silent")
+    return Problem(
+        LOWER_UNREACHABLE, f"{where} may have its volume in lower cluster {lower.name}, which does not answer"
+    )
 
 
 def _first(claim: Entry, lower: LowerWorld) -> ClaimHome:
@@ -305,9 +307,9 @@ def _first(claim: Entry, lower: LowerWorld) -> ClaimHome:
     facts = claim.facts
     if facts.provisioner in ("", PROVISIONER) or facts.storage_class in lower.spec.storage_classes:
         return ClaimHome(lower.name) if is_enabled(lower) else ClaimHome()
-    waits = f"claim {claim.namespace}/{claim.name} waits for a volume of {facts.provisioner}, which is in no lower"
-    advice = f"list its class {facts.storage_class} in storageClasses to have it made in {lower.name}"
-    return ClaimHome(problem=Problem(CLAIM_NOT_MIRRORED, f"{waits} cluster; {advice}"))
+    waits = f"claim {claim.namespace}/{claim.name} needs a volume of {facts.provisioner}, which no lower cluster has"
+    advice = f"to create it in {lower.name}, add class {facts.storage_class} to storageClasses"
+    return ClaimHome(problem=Problem(CLAIM_NOT_MIRRORED, f"{waits}; {advice}"))
 
 
 def _age(pod: Entry) -> tuple[str, str]:
@@ -360,7 +362,7 @@ def told_above(claim: Manifest, copy: Entry | None, problem: Problem | None, now
         return ()
     meta = metadata(claim)
     body = {"metadata": {field: meta[field] for field in _FENCE}, "status": changed}
-    reason = problem.message if problem else "the lower claim says so"
+    reason = problem.message if problem else "the status of the lower claim changed"
     wanted = Patched(_ref(claim), Patch("merge-patch", body), reason, "status")
     told = EmitEvent(_ref(claim), uid(claim), problem.reason, problem.message) if problem else None
     return (wanted, told) if told and "conditions" in changed else (wanted,)
@@ -370,7 +372,7 @@ def given_up(claim: Manifest, problem: Problem) -> tuple[Wanted, ...]:
     """Return the patch that lets the upper scheduler choose another node, as provisioners do on failure."""
     fenced = fence(uid(claim), metadata(claim)["resourceVersion"])
     taken = {"op": "remove", "path": f"/metadata/annotations/{SELECTED_NODE.replace('/', '~1')}"}
-    reason = f"no volume can be made there: {problem.message}"
+    reason = f"no volume can be created there: {problem.message}"
     told = EmitEvent(_ref(claim), uid(claim), PROVISIONING_FAILED, problem.message)
     return (told, Patched(_ref(claim), Patch("json-patch", [*fenced, taken]), reason, in_plan=True))
 
@@ -381,9 +383,9 @@ def noted(claim: Manifest, lower: str | None) -> Wanted:
     None removes the note: the claim is not in that lower, and will not be created there.
     """
     meta, known = metadata(claim), annotations(claim).get(LOWER)
-    where = f"to be in lower cluster {lower}" if lower else f"not to be in lower cluster {known} any more"
+    where = f"belongs in lower cluster {lower}" if lower else f"does not belong in lower cluster {known} any more"
     body = {"metadata": {**{field: meta[field] for field in _FENCE}, "annotations": {LOWER: lower}}}
-    return Patched(_ref(claim), Patch("merge-patch", body), f"its volume is {where}", in_plan=True)
+    return Patched(_ref(claim), Patch("merge-patch", body), f"its volume {where}", in_plan=True)
 
 
 def pinned(claim: Manifest, node: str) -> tuple[Wanted, ...]:

@@ -134,7 +134,7 @@ def _refused(pair: Pair) -> Iterator[EmitEvent]:
     copy, is_blocked = pair.copy, pair.key in pair.world.problems
     if is_blocked and copy is not None and is_copy(copy, pair.world.owner) and not _is_name_held(copy):
         what = f"{pair.ref.kind.name} {pair.key.namespace}/{pair.ref.name}"
-        yield from pair.told(f"{what} is not in step in lower cluster {pair.lower.name}: ")
+        yield from pair.told(f"{what} is not up to date in lower cluster {pair.lower.name}: ")
 
 
 def _missing(pair: Pair, need: Need) -> Decision:
@@ -142,7 +142,7 @@ def _missing(pair: Pair, need: Need) -> Decision:
     decision = follow_deletion(pair)
     if need is not Need.ASKED:
         return decision
-    problem = _needed(pair, _NOT_FOUND[pair.ref.kind.name], "it does not exist")
+    problem = _needed(pair, _NOT_FOUND[pair.ref.kind.name], "does not exist in the upper cluster")
     return _hold(pair, decision._replace(problem=problem))
 
 
@@ -151,7 +151,7 @@ def _needed(pair: Pair, reason: str, words: str) -> Problem | None:
     above = pair.above
     needed = Reference(above.kind.name, above.name, optional=False)
     is_needed = any(needed in pod.facts.references for pod in pair.referring())
-    return Problem(reason, f"{above.kind.name} {above.namespace}/{above.name}: {words}") if is_needed else None
+    return Problem(reason, f"{above.kind.name} {above.namespace}/{above.name} {words}") if is_needed else None
 
 
 def _hold(pair: Pair, decision: Decision) -> Decision:
@@ -178,8 +178,8 @@ def _hold(pair: Pair, decision: Decision) -> Decision:
     if obstacle is not None:
         return obstacle
     if copy is None and pair.copies.count("held", ref.namespace) >= LIMIT:
-        words = f"pods of it refer to more than {LIMIT} {ref.kind.name}s that the upper cluster does not have"
-        advice = "make those, or take the optional references out"
+        words = f"its pods refer to more than {LIMIT} {ref.kind.name}s that the upper cluster does not have"
+        advice = "create them, or remove the optional references"
         where = f"namespace {ref.namespace} of lower cluster {lower.name}"
         return Decision(problem=Problem(TOO_MANY_RESERVED, f"{where}: {words}: {advice}"), requeue_after=LOOK_AGAIN)
     manifest: Manifest = {
@@ -192,7 +192,7 @@ def _hold(pair: Pair, decision: Decision) -> Decision:
             "annotations": pair.world.owner.signed(NO_ORIGINAL),
         },
     } | ({"type": "Opaque"} if ref.kind == SECRET else {})
-    reason = "holds the name: pods refer to it, and the upper cluster has none"
+    reason = "it reserves the name: pods refer to it, and the upper cluster has no such object"
     held = Present(ref, manifest, reason, sections=_HELD_SECTIONS, replaceable=True)
     # The problem of pods that need the object is reported once the name is held: others wait for that alone.
     return Decision((*_exposed(pair), held), problem=None if copy is None else decision.problem)
@@ -223,7 +223,7 @@ def _exposed(pair: Pair) -> Iterator[EmitEvent]:
     """Yield events for running pods that a name they refer to is another's in the lower cluster."""
     problem = pair.world.problems.get(pair.key)
     if problem is not None and problem.reason == REASON:
-        words = f"the pod may read what is not its own, delete it: {problem.message}"
+        words = f"delete this pod, it may read an object of another owner: {problem.message}"
         for pod in islice(_running(pair), _TOLD):
             yield EmitEvent(Ref(UPPER, POD, pod.namespace, pod.name), pod.uid, problem.reason, words)
 

@@ -35,7 +35,7 @@ MANAGER = "tensile-kube.io"
 KEPT_ENDPOINT = ("addresses", "conditions", "hostname")
 _PRINT_BYTES = 16
 _SECTIONS = ("metadata.labels", "metadata.annotations", "metadata.ownerReferences", "endpoints", "ports")
-_UNHELD = "its Service is not here"
+_UNHELD = "its Service is not in this cluster"
 
 
 class SliceFacts(msgspec.Struct, frozen=True, gc=False):
@@ -201,7 +201,7 @@ def _kept(pair: Pair, source: SliceSource, holder: Entry) -> Decision:
         return Decision((*_said(pair, source), Present(ref, wanted, reason, replaceable=True)))
     seen = copy.manifest()
     if seen.get("addressType") != wanted["addressType"]:
-        return pair.end("its addresses are of another kind, which cannot be changed")
+        return pair.end("its addressType is different, and cannot be changed")
     operations = changes(wanted, seen, _SECTIONS)
     if not operations:
         return Decision()
@@ -220,7 +220,7 @@ def _said(pair: Pair, source: SliceSource) -> Iterator[EmitEvent]:
 def _gone(pair: Pair) -> Decision:
     """Delete the copy of a slice that was seen deleted, is of another Service now, or was a former alias."""
     if pair.original is not None and pair.copy is not None and pair.original.facts.service != pair.copy.facts.service:
-        return pair.end("it is of another Service above")
+        return pair.end("it belongs to another Service in the upper cluster")
     return services.gone(pair)
 
 

@@ -107,14 +107,16 @@ class NamespaceRule:
         if lower.is_own(key.name):
             return Decision(problem=_own(key, lower))
         if below is not None and below.facts.ending:
-            return Decision(problem=Problem(TERMINATING, f"namespace {name} is being deleted in {lower.name}"))
+            return Decision(
+                problem=Problem(TERMINATING, f"namespace {name} is being deleted in lower cluster {lower.name}")
+            )
         if below is not None and _is_only_used(below, above, lower, world):
             return Decision()
         obstacle = _obstacle(below, above, lower, world) if below is not None and lower.naming is not None else None
         if obstacle is not None:
             return Decision(problem=obstacle)
         manifest = _manifest(name, above.manifest(), world)
-        reason = "pods need it" if below is None else "its Pod Security labels differ from those above"
+        reason = "pods need it" if below is None else "its Pod Security labels differ from the upper namespace"
         return Decision((Present(Ref(lower.name, NAMESPACE, "", name), manifest, reason),))
 
 
@@ -135,14 +137,20 @@ def _obstacle(below: Entry, above: Entry, lower: LowerWorld, world: World) -> Pr
     naming, facts, ref = lower.naming, below.facts, Ref(lower.name, NAMESPACE, "", below.name)
     assert naming is not None, "only a prefixed name can be meant for somebody else"
     if facts.above not in ("", above.name):
-        message = f"Namespace {below.name} in {lower.name} is for upper namespace {facts.above}, not for {above.name}"
+        message = (
+            f"Namespace {below.name} in {lower.name} belongs to upper namespace {facts.above}, not to {above.name}"
+        )
         return Problem(REASON, f"{message}: rename one of the two")
     if facts.mark == world.owner.mark:
         return None
     predecessor = owner_of(world.owner.upper, naming.topology)
     if (facts.mark, facts.above, facts.upper_uid) == (predecessor.mark, above.name, above.uid):
         return claim(ref, below.manifest(), above.uid, world, lower.name)
-    why = f"only one that topology {naming.topology} made for it is" if adopts(world, lower.name) else ""
+    why = (
+        f"only a namespace that topology {naming.topology} created for it is adopted"
+        if adopts(world, lower.name)
+        else ""
+    )
     return conflict(ref, why)
 
 
@@ -151,7 +159,7 @@ def _own(key: Key, lower: LowerWorld) -> Problem:
     name = lower.namespace(key.name)
     where = f"{name} of {lower.name}" if name == lower.account else f"{key.name} of the upper cluster"
     return Problem(
-        NAMESPACE_EXCLUDED, f"the engine's own account is in namespace {where}: nothing of {key.name} is mirrored"
+        NAMESPACE_EXCLUDED, f"namespace {where} has the engine's own ServiceAccount: nothing in {key.name} is mirrored"
     )
 
 

@@ -18,8 +18,8 @@ REASON: EventReason = "NetworkPolicyNotMirrored"
 """On a NetworkPolicy: pods of its namespace run in a lower cluster, where it does not apply. Remedy: create an
 equivalent policy there."""
 _TOLD = (
-    "pods of namespace {namespace} run in lower cluster {lower}; NetworkPolicies are not mirrored, so this one does "
-    "not apply to them: create an equivalent policy there"
+    "NetworkPolicies are not mirrored, so this one does not apply to pods of namespace {namespace} in lower cluster "
+    "{lower}: create an equivalent policy there"
 )
 
 

@@ -98,12 +98,12 @@ def _step(one: OrphanedKind, copy: Entry, lower: LowerWorld, world: World) -> It
     departed = originals.tombstone(*place)
     if departed is None or not originals.is_deleted(*place, made_for):
         above = Ref(UPPER, one.kind, *place)
-        yield VerifyAbsent(above, made_for, f"the {one.kind.name} made for it still stands", requested=False)
+        yield VerifyAbsent(above, made_for, f"its lower {one.kind.name} still exists", requested=False)
     elif not (departed.seen and departed.uid == made_for):
         yield Absent(
             Ref(lower.name, one.kind, copy.namespace, copy.name),
             copy.uid,
-            f"the upper {one.kind.name} is gone, and nobody is known to have deleted it",
+            f"the upper {one.kind.name} is gone, but its deletion was not observed",
             requested=False,
             after_rollback=originals.is_lost(*place),
             version=str(copy.version) if one.is_versioned else "",
@@ -172,11 +172,11 @@ def _vacated(space: Entry, lower: LowerWorld, world: World) -> Absent | VerifyAb
     departed = spaces.tombstone("", name)
     if departed is None and spaces.get("", name) is None:
         above = Ref(UPPER, NAMESPACE, "", name)
-        return VerifyAbsent(above, "", f"namespace {space.name} is left below", requested=False)
+        return VerifyAbsent(above, "", f"lower namespace {space.name} still exists", requested=False)
     return Absent(
         Ref(lower.name, NAMESPACE, "", space.name),
         space.uid,
-        f"namespace {name} is gone above" if departed is not None else "namespaces are called otherwise now",
+        f"upper namespace {name} is gone" if departed is not None else "the namespace mapping has changed",
         requested=departed is not None and departed.seen and departed.uid == space.facts.upper_uid,
         after_rollback=departed is not None and spaces.is_lost("", name),
         only_if_empty=True,

@@ -26,7 +26,7 @@ NAME = "rights"
 CLUSTER_ROLE_NOT_FOUND: ProblemReason = "ClusterRoleNotFound"
 """A RoleBinding refers to a ClusterRole that the lower cluster does not have; ClusterRoles are not mirrored. Remedy:
 create the ClusterRole there, or use a Role."""
-_UNNEEDED = "no mirrored account has rights by it any more"
+_UNNEEDED = "it grants nothing to a mirrored ServiceAccount any more"
 _TOLD_AT_MOST = 5
 """Maximum pods of one account that get an event about a refusal: one is enough to find the reason."""
 
@@ -132,7 +132,7 @@ def _present(pair: Pair, original: Entry) -> Decision:
     if obstacle is not None:
         return obstacle._replace(wanted=(*obstacle.wanted, *_told(pair, obstacle.problem, users)))
     content = {"rules": above.get("rules") or []} if ref.kind == ROLE else _content(above, users, pair.lower)
-    reason = f"pods on node {pair.lower.node} have rights by it"
+    reason = f"it grants permissions to pods on node {pair.lower.node}"
     wanted = pair.copied(original, content, reason, ("rules", "subjects"), independent=True)
     return Decision((wanted, *_told(pair, pair.world.problems.get(pair.key), users)))
 
@@ -156,7 +156,7 @@ def _obstacle(pair: Pair, binding: Entry) -> Decision | None:
     ref, copy, lower, world = pair.ref, pair.copy, pair.lower, pair.world
     ours = copy if copy is not None and is_copy(copy, world.owner) else None
     if ours is not None and not _grants(ours.manifest(), facts):
-        return Decision((Absent(ref, ours.uid, "it grants another role, which cannot be changed"),))
+        return Decision((Absent(ref, ours.uid, "its roleRef is different, and cannot be changed"),))
     if facts.kind == ROLE.name:
         role = lower.more[ROLE].get(ref.namespace, facts.role)
         above = world.upper.more[ROLE].get(binding.namespace, facts.role)
@@ -165,12 +165,16 @@ def _obstacle(pair: Pair, binding: Entry) -> Decision | None:
         is_missing = is_merely_missing(world.upper.more[ROLE], binding.namespace, facts.role)
         if is_missing and role is not None and is_copy(role, world.owner):  # it may soon be back
             return Decision()
-        left = () if ours is None else (Absent(ref, ours.uid, f"Role {facts.role} is not there, or not ours"),)
+        left = (
+            ()
+            if ours is None
+            else (Absent(ref, ours.uid, f"Role {facts.role} does not exist there, or has another owner"),)
+        )
         return Decision(left, () if above is None else (key_of(lower.name, binding.namespace, ROLE, facts.role),))
     if lower.more[CLUSTER_ROLE].get("", facts.role) is not None:
         return None
     where = f"RoleBinding {binding.namespace}/{binding.name}"
-    missing = f"{where}: lower cluster {lower.name} has no ClusterRole {facts.role}: make it there, or use a Role"
+    missing = f"{where}: lower cluster {lower.name} has no ClusterRole {facts.role}: create it there, or use a Role"
     return Decision(problem=Problem(CLUSTER_ROLE_NOT_FOUND, missing))
 
 
@@ -185,9 +189,8 @@ def _told(pair: Pair, problem: Problem | None, users: _Accounts) -> Iterator[Emi
     if problem is None or pair.original is None:
         return
     above, lower = pair.above, pair.lower
-    message = (
-        f"{above.kind.name} {above.namespace}/{above.name} is not in lower cluster {lower.name}: {problem.message}"
-    )
+    what = f"{above.kind.name} {above.namespace}/{above.name}"
+    message = f"{what} is not mirrored to lower cluster {lower.name}: {problem.message}"
     yield EmitEvent(above, pair.original.uid, problem.reason, message)
     for namespace, name in users:
         pods = lower.upper_pods.select("reference", (SERVICE_ACCOUNT.name, namespace, name))

@@ -127,7 +127,7 @@ def _present(pair: Pair, original: Entry) -> Decision:
     pulls += [one for one in _others(pair) if one.get("name") not in known]
     content: Manifest = {"automountServiceAccountToken": above.get("automountServiceAccountToken", True)}
     content |= {"imagePullSecrets": pulls} if pulls else {}
-    return Decision((pair.copied(original, content, f"pods on node {pair.lower.node} run as it", _CONTENT),))
+    return Decision((pair.copied(original, content, f"pods on node {pair.lower.node} use it", _CONTENT),))
 
 
 def _others(pair: Pair) -> list[Manifest]:
@@ -145,7 +145,7 @@ def _pulls(account: Manifest) -> list[Manifest]:
 
 def _missing(pair: Pair, _: Need) -> Decision:
     """Follow a deletion that was seen, and report the problem: pods that run as the account need it."""
-    words = f"ServiceAccount {pair.key.namespace}/{pair.ref.name}: it does not exist"
+    words = f"ServiceAccount {pair.key.namespace}/{pair.ref.name} does not exist in the upper cluster"
     return follow_deletion(pair)._replace(problem=Problem(ACCOUNT_NOT_FOUND, words))
 
 
@@ -167,7 +167,7 @@ RULE = MirrorRule(
             need=_need,
             present=_present,
             missing=_missing,
-            unneeded="no pod runs as it any more",
+            unneeded="no pod uses it any more",
             concerns=_concerns,
             digest_above=digest,
             indexes_above={"pull secret": _by_pull_secret},

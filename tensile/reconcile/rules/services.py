@@ -159,7 +159,7 @@ def _present(pair: Pair, _: Entry | None = None) -> Decision:
         upper_uid = annotations(manifest)[UPPER_UID]
         problem = claim(ref, copy.manifest(), upper_uid, world, ref.cluster) or conflict(ref, fault)
         return Decision(tuple(pair.told()), problem=problem)
-    reason = f"pods of namespace {namespace} are in {pair.lower.name}"
+    reason = f"pods of namespace {namespace} are in lower cluster {pair.lower.name}"
     wanted = Present(ref, manifest, reason, sections=sections(manifest), replaceable=True)
     return Decision((*pair.told(), wanted))
 
@@ -183,7 +183,7 @@ def _missing(pair: Pair, need: Need) -> Decision:
 def gone(pair: Pair) -> Decision:
     """Delete a former alias, or a copy whose original was seen deleted; the orphan rule decides about the rest."""
     if is_copy_of(pair.copy, pair.world.owner, pair.world.owner.upper):
-        return pair.end("it does not lead to the upper cluster any more")
+        return pair.end("it does not point to the upper cluster any more")
     return follow_deletion(pair, guarded=True)
 
 
@@ -230,10 +230,10 @@ def cannot_become(seen: Manifest, wanted: Manifest) -> str:
     Slices that Kubernetes made for a selector remain when the selector is removed, and are deleted with the Service.
     """
     if seen["spec"].get("selector"):
-        return "somebody gave it a selector, by which Kubernetes makes endpoints of its own"
+        return "another client added a selector, so Kubernetes creates its own endpoints"
     named = EXTERNAL_NAME in (seen["spec"].get("type"), wanted["spec"]["type"])
     if not named and is_headless(seen) != is_headless(wanted):
-        return "it is headless in one cluster only, which cannot be changed"
+        return "it is headless in one cluster only, and clusterIP cannot be changed"
     return ""
 
 
@@ -313,7 +313,7 @@ RULE = MirrorRule(
             need=_need,
             present=_present,
             missing=_missing,
-            unneeded="no pod of its namespace is here any more",
+            unneeded="no pod of its namespace is in this cluster any more",
             concerns=concerns,
             digest_above=upper_service,
             indexes_above={"namespace": by_namespace},

@@ -260,7 +260,7 @@ def _placeholder(claim: Entry, copy: Entry | None, lower: LowerWorld, world: Wor
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
         },
     }
-    reason = f"claim {claim.namespace}/{claim.name} is to have its volume in lower cluster {lower.name}"
+    reason = f"claim {claim.namespace}/{claim.name} needs a volume in lower cluster {lower.name}"
     return Present(Ref(UPPER, VOLUME, "", name_of(claim.uid)), made, reason, sections=_SECTIONS)
 
 
@@ -289,7 +289,7 @@ def _kept(volume: Entry, lower: LowerWorld) -> Decision:
         "metadata": {"name": volume.name, "labels": labels(manifest), "annotations": notes},
         "spec": {"capacity": {"storage": size} if size else manifest["spec"]["capacity"]},
     }
-    ref, reason = Ref(UPPER, VOLUME, "", volume.name), "the lower claim says so"
+    ref, reason = Ref(UPPER, VOLUME, "", volume.name), "the lower claim has changed"
     return Decision((Present(ref, wanted, reason, sections=_SECTIONS),))
 
 
@@ -306,7 +306,7 @@ def _reclaimed(volume: Entry, lower: LowerWorld, world: World) -> Decision:
     holder = world.upper.more[CLAIM].get(*facts.claim)
     if not facts.deletes or (holder is not None and holder.uid == facts.claim_uid):
         return Decision()
-    gone = Absent(Ref(UPPER, VOLUME, "", volume.name), volume.uid, "its claim and what it stood for are gone")
+    gone = Absent(Ref(UPPER, VOLUME, "", volume.name), volume.uid, "its claim and its lower volume are gone")
     if not facts.lower_claim:
         return Decision() if facts.terminating else Decision((gone,))
     return _data_go(volume, gone, lower, world)
@@ -319,11 +319,11 @@ def _data_go(volume: Entry, gone: Absent, lower: LowerWorld, world: World) -> De
     ref = Ref(lower.name, CLAIM, namespace, name)
     copy = lower.more[CLAIM].get(namespace, name)
     if copy is not None and copy.uid == facts.lower_claim:
-        asked = f"the upper claim was deleted, and volume {volume.name} has the policy Delete"
+        asked = f"the upper claim was deleted, and volume {volume.name} has reclaim policy Delete"
         its = is_copy(copy, world.owner) and copy.facts.upper_uid in (facts.upper_uid, facts.claim_uid)
         return Decision((Absent(ref, copy.uid, asked),) if its and not copy.facts.terminating else ())
     if copy is None and lower.more[CLAIM].tombstone(namespace, name) is None:
-        return Decision((VerifyAbsent(ref, facts.lower_claim, "it has to be gone before its volume above goes"),))
+        return Decision((VerifyAbsent(ref, facts.lower_claim, "it must be gone before its upper volume is deleted"),))
     return Decision() if facts.terminating else Decision((gone,))
 
 

@@ -193,14 +193,14 @@ def test_a_serving_certificate_for_another_address() -> None:
     """It has to name the address of the nodes."""
     finding = only(about_files(served(addresses=("192.0.2.8",))))
     assert finding.level == Level.FAIL
-    assert "it names 192.0.2.8, and the upper's apiserver calls the nodes at 192.0.2.9" in finding.what
+    assert "it is valid for 192.0.2.8, but the upper apiserver calls the nodes at 192.0.2.9" in finding.what
     assert "IP:192.0.2.9" in finding.advice
 
 
 def test_a_serving_certificate_that_ended_or_ends_soon() -> None:
     """One fails, the other is worth a word."""
     ended = only(about_files(served(ago=2 * YEAR, addresses=("192.0.2.9",))))
-    assert (ended.level, "it ended on" in ended.what, ended.advice) == (Level.FAIL, True, "renew it")
+    assert (ended.level, "it expired on" in ended.what, ended.advice) == (Level.FAIL, True, "renew it")
     soon = only(about_files(served(ago=YEAR - timedelta(days=2), addresses=("192.0.2.9",))))
     assert (soon.level, "until 2026-06-03" in soon.what, "renew it" in soon.advice) == (Level.WARN, True, True)
 
@@ -209,7 +209,7 @@ def test_a_key_of_another_certificate() -> None:
     """Both files are named."""
     finding = only(about_files(with_files("kubelet", pair()[0], pair()[1])))
     assert finding.level == Level.FAIL
-    assert "is not the certificate of the key in kubelet.tlsKeyFile: /etc/serving.key" in finding.what
+    assert "does not match the key in kubelet.tlsKeyFile: /etc/serving.key" in finding.what
 
 
 def test_files_that_cannot_be_read() -> None:
@@ -217,7 +217,7 @@ def test_files_that_cannot_be_read() -> None:
     gone, locked = FileNotFoundError(2, "No such file or directory"), PermissionError(13, "Permission denied")
     first, second = about_files(with_files("kubelet", gone, locked))
     assert first.what == "kubelet.tlsCertFile: /etc/serving.crt: cannot be read (No such file or directory)"
-    assert "give a path that exists" in first.advice
+    assert "set a path that exists" in first.advice
     assert second.what == "kubelet.tlsKeyFile: /etc/serving.key: cannot be read (Permission denied)"
     assert levels([first, second]) == [Level.FAIL] * 2
 

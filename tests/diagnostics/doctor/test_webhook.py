@@ -42,9 +42,9 @@ def test_a_webhook_that_nobody_serves() -> None:
 
 def test_a_webhook_at_which_something_else_answers() -> None:
     """A call as the apiserver's tells."""
-    said = QueryAnswer(error=f"{URL}: something else answers there (HTTP 404)")
+    said = QueryAnswer(error=f"{URL}: the response is not from this webhook (HTTP 404)")
     finding = only(hook({"url": URL}, address=QueryAnswer(contact()), hook=QueryAnswer({}), call=said))
-    assert (finding.level, "something else answers there" in finding.what) == (Level.FAIL, True)
+    assert (finding.level, "the response is not from this webhook" in finding.what) == (Level.FAIL, True)
 
 
 def test_a_webhook_of_which_nobody_said_where_it_is() -> None:

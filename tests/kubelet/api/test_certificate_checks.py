@@ -32,19 +32,19 @@ def encrypted(pki: Pki) -> bytes:
 BAD: dict[str, tuple[Callable[[Pki], tuple[bytes, bytes]], str, str]] = {
     "empty": (lambda pki: (b"", pki.serving.key), "tls.crt", "is empty"),
     "blank": (lambda pki: (b"\n \n", pki.serving.key), "tls.crt", "is empty"),
-    "no PEM": (lambda pki: (b"\x30\x82\x01\x0a", pki.serving.key), "tls.crt", "no certificate as PEM"),
-    "the key in its place": (lambda pki: (pki.serving.key,) * 2, "tls.crt", "a private key and no certificate"),
+    "no PEM": (lambda pki: (b"\x30\x82\x01\x0a", pki.serving.key), "tls.crt", "no PEM certificate"),
+    "the key in its place": (lambda pki: (pki.serving.key,) * 2, "tls.crt", "a private key but no certificate"),
     "damaged": (lambda pki: (DAMAGED, pki.serving.key), "tls.crt", "damaged"),
     "no key": (lambda pki: (pki.serving.certificate, b""), "tls.key", "is empty"),
-    "key no PEM": (lambda pki: (pki.serving.certificate, b"rubbish"), "tls.key", "no private key as PEM"),
-    "the certificate as key": (lambda pki: (pki.serving.certificate,) * 2, "tls.key", "a certificate and no key"),
+    "key no PEM": (lambda pki: (pki.serving.certificate, b"rubbish"), "tls.key", "no PEM private key"),
+    "the certificate as key": (lambda pki: (pki.serving.certificate,) * 2, "tls.key", "a certificate but no key"),
     "damaged key": (lambda pki: (pki.serving.certificate, DAMAGED_KEY), "tls.key", "damaged"),
     "cut key": (lambda pki: (pki.serving.certificate, pki.serving.key[:80]), "tls.key", "damaged"),
-    "encrypted key": (lambda pki: (pki.serving.certificate, encrypted(pki)), "tls.key", "without a password"),
+    "encrypted key": (lambda pki: (pki.serving.certificate, encrypted(pki)), "tls.key", "remove the password"),
     "another's key": (
         lambda pki: (pki.serving.certificate, pki.servers.issue("other", usage=SERVER).key),
         "tls.crt",
-        "not the certificate of the key in kubelet.tlsKeyFile",
+        "does not match the key in kubelet.tlsKeyFile",
     ),
     "chain upside down": (
         lambda pki: (pki.servers.pem.encode() + pki.serving.certificate, pki.serving.key),
@@ -100,13 +100,17 @@ def test_what_stands_before_a_key_does_no_harm(tmp_path: Path, pki: Pki) -> None
 
 
 DOUBTFUL = [
-    ({"end": -DAY}, ADDRESS, ["it ended on"]),
-    ({"begin": DAY, "end": 2 * DAY}, ADDRESS, ["it begins on"]),
-    ({"usage": CLIENT}, ADDRESS, ["it is not for servers"]),
-    ({}, "192.0.2.7", ["it names 127.0.0.1, localhost, and the upper's apiserver calls the nodes at 192.0.2.7"]),
-    ({"plain": True}, ADDRESS, ["it names nothing (a common name does not count)"]),
+    ({"end": -DAY}, ADDRESS, ["it expired on"]),
+    ({"begin": DAY, "end": 2 * DAY}, ADDRESS, ["it is not valid before"]),
+    ({"usage": CLIENT}, ADDRESS, ["it is not a server certificate"]),
+    ({}, "192.0.2.7", ["it is valid for 127.0.0.1, localhost, but the upper apiserver calls the nodes at 192.0.2.7"]),
+    ({"plain": True}, ADDRESS, ["it has no subjectAltName (the common name is ignored)"]),
     ({"plain": True}, "node.example", ["DNS:node.example"]),
-    ({"end": -DAY, "usage": CLIENT}, "192.0.2.7", ["it ended on", "it names 127", "it is not for servers"]),
+    (
+        {"end": -DAY, "usage": CLIENT},
+        "192.0.2.7",
+        ["it expired on", "it is valid for 127", "it is not a server certificate"],
+    ),
     ({}, "", []),
     ({}, "localhost", []),
 ]
@@ -138,7 +142,7 @@ def test_a_certificate_that_ends_while_it_is_served_is_said(tmp_path: Path, pki:
     assert log.entries == []
     now[0] += 2 * DAY
     serving.context("virtual-a", "")
-    assert "it ended on" in str(log.entries)
+    assert "it expired on" in str(log.entries)
     write(tmp_path, pki.servers.issue("renewed", usage=SERVER, end=4 * DAY))
     serving.context("virtual-a", "")
     assert len(log.entries) == 1
@@ -169,7 +173,7 @@ async def test_a_key_as_authority_is_explained(tmp_path: Path, pki: Pki) -> None
     file, log = tmp_path / "ca.crt", Notes()
     file.write_bytes(pki.serving.key)
     await ClientCA(log, file).pem()
-    assert "a private key and no certificate" in str(log.entries)
+    assert "a private key but no certificate" in str(log.entries)
     assert pki.serving.key.decode().splitlines()[1] not in str(log.entries)
 
 
@@ -179,7 +183,7 @@ async def test_a_useless_authority_is_doubted(tmp_path: Path, pki: Pki) -> None:
     file.write_bytes(pki.apiserver.certificate + pki.expired.certificate)
     assert await ClientCA(log, file).pem() != ""
     said = [str(fields["why"]) for _, fields in log.entries]
-    assert [("ended" in each, "no authority's" in each) for each in said] == [
+    assert [("expired" in each, "not a CA certificate" in each) for each in said] == [
         (False, True),
         (True, False),
         (False, True),
@@ -199,7 +203,7 @@ def test_what_openssl_refuses_by_itself_is_passed_on(tmp_path: Path) -> None:
     weak = x509.CertificateBuilder(name, name, key.public_key(), 1, now - DAY, now + DAY).sign(key, hashes.SHA256())
     secret = key.private_bytes(PEM, PKCS8, serialization.NoEncryption())
     files = write(tmp_path, Identity(weak.public_bytes(PEM), secret))
-    with pytest.raises(TensileError, match="TLS does not take it"):
+    with pytest.raises(TensileError, match="TLS rejects it"):
         ServingCertificate(Notes(), ADDRESS, ServingFiles(*files)).context("virtual-a", "")
     with pytest.raises(OSError, match="TOO_SMALL"):
         tls_context(KeyPair(weak.public_bytes(PEM), secret), "")

@@ -119,7 +119,7 @@ async def test_a_user_has_so_many_requests_under_way(pki: Pki) -> None:
             await stream.send(request("GET /pods"))
         await until(lambda: lab.server._service._requests._open["nobody-special"] == 3)
         refused = await lab.ask(pki.powerless, "GET /healthz")
-        assert (refused.status, b"3 requests under way" in refused.body) == (429, True)
+        assert (refused.status, b"3 requests in progress" in refused.body) == (429, True)
         assert (await lab.ask(pki.apiserver, "GET /healthz")).status == 200
         for stream in slow:
             stream.writer.transport.abort()

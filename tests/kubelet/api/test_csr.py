@@ -95,7 +95,7 @@ def test_a_standing_is_read(pki: Pki) -> None:
     for wrong in (pki.serving.certificate, b"rubbish"):
         found = csr_status(status(("Approved", ""), certificate=wrong), request.key)
         assert found.certificate == b""
-        assert "not a certificate of the key" in found.refusal
+        assert "does not match the key" in found.refusal
 
 
 def test_what_is_lacking_is_said_in_time() -> None:
@@ -199,7 +199,7 @@ async def test_the_approve_command_is_said_once(pki: Pki) -> None:
     office = Office(lambda _place, _request: status())
     async with office.running():
         await asyncio.sleep(2 * DAY)
-    [words] = office.said("a serving certificate is awaited")
+    [words] = office.said("waiting for a serving certificate")
     assert words["do"] == f"kubectl certificate approve {office.upper.requests[0]['metadata']['name']}"
     assert words["waits_for"] == "approval"
     assert len(office.upper.requests) == 1
@@ -224,7 +224,7 @@ async def test_a_certificate_is_renewed_at_seven_tenths_of_its_life(pki: Pki) ->
 REFUSALS = [
     (status(("Denied", "unknown node")), "denied: unknown node"),
     (status(("Approved", ""), ("Failed", "no such usage")), "failed: no such usage"),
-    (NotFound("gone", status=404), "taken away"),
+    (NotFound("gone", status=404), "was deleted"),
 ]
 
 
@@ -269,7 +269,7 @@ async def test_an_upper_out_of_reach_is_waited_for(pki: Pki) -> None:
         await asyncio.sleep(60)
     assert office.serving.issued(NODE) is not None
     assert len(office.upper.requests) == 1
-    assert [event for event, _ in office.log.entries if "awaited" not in event] == [
+    assert [event for event, _ in office.log.entries if "waiting" not in event] == [
         "serving with the certificate that the upper cluster issued"
     ]
 

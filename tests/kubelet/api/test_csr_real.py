@@ -74,10 +74,10 @@ async def test_an_approved_certificate_opens_kubectl_logs(twins: Twins, site: Si
     """Before: the apiserver refuses our own certificate, and the log tells why; the command said is all that lacks."""
     refused = await twins.run("logs", SPDY)
     assert (refused.code != 0, "certificate" in refused.err) == (True, True)
-    [complaint] = site.said("a caller of the kubelet API was turned away")
+    [complaint] = site.said("kubelet API request rejected")
     assert "--kubelet-certificate-authority" in str(complaint["advice"])
-    await until(lambda: bool(site.said("a serving certificate is awaited")))
-    command = str(site.said("a serving certificate is awaited")[0]["do"]).split()
+    await until(lambda: bool(site.said("waiting for a serving certificate")))
+    command = str(site.said("waiting for a serving certificate")[0]["do"]).split()
     assert command[:3] == ["kubectl", "certificate", "approve"]
     approved = await asyncio.to_thread(twins.must, "upper", *command[1:])
     assert "approved" in approved
@@ -89,8 +89,8 @@ async def test_an_approved_certificate_opens_kubectl_logs(twins: Twins, site: Si
 
 async def test_a_denied_request_is_said(twins: Twins, site: Site) -> None:
     """A request that somebody denies is said with the reason, and the node goes on with its own certificate."""
-    await until(lambda: bool(site.said("a serving certificate is awaited")))
-    name = str(site.said("a serving certificate is awaited")[0]["do"]).split()[-1]
+    await until(lambda: bool(site.said("waiting for a serving certificate")))
+    name = str(site.said("waiting for a serving certificate")[0]["do"]).split()[-1]
     await asyncio.to_thread(twins.must, "upper", "certificate", "deny", name)
     await until(lambda: bool(site.said("no serving certificate was issued")))
     assert "denied" in str(site.said("no serving certificate was issued")[0]["why"])

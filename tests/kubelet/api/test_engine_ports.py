@@ -123,7 +123,9 @@ async def test_a_port_that_cannot_be_had_ends_the_start(tmp_path: Path, pki: Pki
             free, taken = spare_port(), int(foreign.getsockname()[1])
             given = with_files(tmp_path, pki, [free, taken])
             ports = KubeletServers(given, tmp_path, Answering(""), ADDRESS, FileWatcher())
-            with pytest.raises(TensileError, match=f"node lower-1: port {taken} .* is taken"):
+            with pytest.raises(
+                TensileError, match=f"node lower-1 cannot listen on port {taken} .*another program uses the port"
+            ):
                 await ports.open(alone(given))
             await ports.close()
         with socket.create_server((ADDRESS, free)):
@@ -306,7 +308,7 @@ async def test_an_upper_without_a_published_authority_is_told(
             assert (await stream.head()).status == 401
             await stream.close()
             await ports.close()
-        [said] = [each for each in logs if each["event"] == "the authority of client certificates cannot be used"]
+        [said] = [each for each in logs if each["event"] == "the client CA cannot be used"]
         assert "extension-apiserver-authentication" in said["why"]
         assert "kubelet.clientCAFile" in said["why"]
-        assert said["effect"] == "every request is refused"
+        assert said["effect"] == "every request is rejected"

@@ -181,11 +181,11 @@ STATUS = b'{"kind":"Status","reason":"BadRequest","message":"container x is not 
     [
         (answering("400 Bad Request", STATUS), 400, b"container x is not valid"),
         (answering("403 Forbidden", b"no"), 403, b"lower-a: no"),
-        (answering("200 OK", b"tunnel?"), 502, b"lower-a: exec of pod mapped/web-0: unexpected answer 200"),
+        (answering("200 OK", b"tunnel?"), 502, b"lower-a: exec of pod mapped/web-0: unexpected response 200"),
         (
             answering("302 Found", b"", "Location: https://127.0.0.1:1/elsewhere"),
             502,
-            b"lower-a: exec of pod mapped/web-0: answered with a redirect, which is not followed",
+            b"lower-a: exec of pod mapped/web-0: the response is a redirect, which is not followed",
         ),
     ],
 )

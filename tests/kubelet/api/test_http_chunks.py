@@ -75,7 +75,7 @@ def test_content_between_long_extensions_comes_through_and_silence_does_not() ->
     """What no reader ever sees has a bound, however it is cut."""
     line = b"1;" + b"e" * 3000 + b"\r\nx\r\n"
     assert taken(line * 3 + b"0\r\n\r\n", [len(line), 2 * len(line)]) == (b"xxx", True)
-    with pytest.raises(h11.RemoteProtocolError, match="too much stands between chunks"):
+    with pytest.raises(h11.RemoteProtocolError, match="too many bytes between or after the chunks"):
         taken(line.replace(b"e", b"ee"), list(range(6000)))
 
 

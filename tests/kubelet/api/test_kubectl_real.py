@@ -192,7 +192,7 @@ async def test_an_unknown_pod_is_not_found(twins: Twins, server: KubeletServer) 
     done = await twins.run("exec", SPDY, "--", "id")
     assert (logs.code, done.code) == (1, 1)
     assert "NotFound" in logs.err
-    assert "does not run through node" in done.err
+    assert "is not on node" in done.err
     assert twins.requests_below(begun) == 0
 
 

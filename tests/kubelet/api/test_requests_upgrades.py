@@ -79,10 +79,10 @@ def test_a_bad_query_is_told_before_a_container_that_the_pod_lacks() -> None:
         (400, b'{"code":1}', 400, 'lower-a: {"code":1}'),
         (400, b"[1]", 400, "lower-a: [1]"),
         (400, b"a\x1b[31m\r\nb", 400, "lower-a: a [31m  b"),
-        (302, b"elsewhere", 502, "lower-a: exec: answered with a redirect, which is not followed"),
-        (200, b"hello", 502, "lower-a: exec: unexpected answer 200"),
-        (101, b"", 502, "lower-a: exec: unexpected answer 101"),
-        (799, b"", 502, "lower-a: exec: unexpected answer 799"),
+        (302, b"elsewhere", 502, "lower-a: exec: the response is a redirect, which is not followed"),
+        (200, b"hello", 502, "lower-a: exec: unexpected response 200"),
+        (101, b"", 502, "lower-a: exec: unexpected response 101"),
+        (799, b"", 502, "lower-a: exec: unexpected response 799"),
     ],
 )
 def test_answers_of_a_lower_are_told(status: int, body: bytes, expected_status: int, message: str) -> None:

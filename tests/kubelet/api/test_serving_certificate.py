@@ -77,7 +77,7 @@ def test_our_own_certificate_is_made_once_and_warned_of() -> None:
     serving = ServingCertificate(log, "10.0.0.7", now=clock.now)
     first = serving.context("virtual-a", "")
     assert serving.context("virtual-a", "") is first
-    assert [event for event, _ in log.entries] == ["serving with a certificate of our own making"]
+    assert [event for event, _ in log.entries] == ["serving with a self-signed certificate"]
     assert "kubelet.tlsCertFile" in str(log.entries)
     clock.date = NOW + timedelta(days=334)
     assert serving.context("virtual-a", "") is first
@@ -159,7 +159,7 @@ async def test_an_authority_file_is_followed(tmp_path: Path, pki: Pki) -> None:
     [
         ("pipe", "not a file"),
         (b"", "it is empty"),
-        (b"no certificate", "no certificate as PEM"),
+        (b"no certificate", "no PEM certificate"),
         (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "damaged"),
         (None, "No such file"),
     ],
@@ -184,8 +184,8 @@ async def test_a_bad_authority_file_locks_nobody_out(
     assert await authority.pem() == pki.clients.pem
     assert all(str(fields["why"]).startswith(f"kubelet.clientCAFile: {file}: ") for _, fields in log.entries)
     assert [fields["effect"] for _, fields in log.entries] == [
-        "every request is refused",
-        "the last one stays in force",
+        "every request is rejected",
+        "the previous one stays in use",
     ]
 
 

@@ -173,7 +173,7 @@ async def test_a_lower_without_a_metrics_api_says_so(scene: Scene) -> None:
     assert len(scene.asked()) == 1
     assert scene.lab.log.entries == [
         (
-            "usage of a virtual node is unknown",
+            "usage of a virtual node cannot be read",
             {"node": A, "why": answer.body.decode().strip()},
         )
     ]
@@ -186,7 +186,7 @@ async def test_a_metrics_api_that_comes_is_noted(scene: Scene) -> None:
     scene.lab.lower.script = scene.metrics
     scene.lab.time += FRESH_SECONDS
     assert (await scene.values())["resource_scrape_error"] == 0
-    assert scene.lab.log.entries[-1] == ("what a virtual node uses is known again", {"node": A})
+    assert scene.lab.log.entries[-1] == ("usage of a virtual node can be read again", {"node": A})
 
 
 FORBIDDEN = orjson.dumps({"kind": "Status", "message": 'nodes.metrics.k8s.io is forbidden: User "t" cannot list'})
@@ -198,8 +198,8 @@ FORBIDDEN = orjson.dumps({"kind": "Status", "message": 'nodes.metrics.k8s.io is 
         ("403 Forbidden", FORBIDDEN, 403, b"cannot list"),
         ("503 Service Unavailable", b"service unavailable", 503, b"lower-a: service unavailable"),
         ("302 Found", b"", 502, b"redirect"),
-        ("200 OK", b"<html>", 502, b"is not understood"),
-        ("200 OK", b'{"items": [{}]}', 502, b"is not understood"),
+        ("200 OK", b"<html>", 502, b"invalid response"),
+        ("200 OK", b'{"items": [{}]}', 502, b"invalid response"),
     ],
 )
 async def test_a_metrics_api_that_fails_is_told(
@@ -234,7 +234,7 @@ async def test_an_answer_that_does_not_come_is_told(scene: Scene) -> None:
 
     scene.lab.lower.script = silent
     answer = await scene.ask()
-    assert (answer.status, b"no answer in time" in answer.body) == (504, True)
+    assert (answer.status, b"no response in time" in answer.body) == (504, True)
     assert collector.PATIENCE_SECONDS < 10
 
 

@@ -376,7 +376,7 @@ def test_a_node_goes_once_its_lower_left_and_is_empty() -> None:
     here = standing()
     reload(here, f"name: {B}")
     step = the_step(here)
-    assert (step.verb, step.uid, step.reason) == ("delete", "node", "its lower cluster left the topology")
+    assert (step.verb, step.uid, step.reason) == ("delete", "node", "its lower cluster was removed from the topology")
     drop(here.upper.nodes, A, "")
     assert planned(here) == Plan(())
 

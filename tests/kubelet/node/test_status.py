@@ -240,7 +240,7 @@ def test_a_node_is_ready_as_long_as_the_engine_runs() -> None:
     """Whatever becomes of the lower cluster: NotReady would have its pods evicted."""
     here = offering(lower_node(ready=False))
     here.lowers[A].unreachable_seconds = 1e6
-    assert said(here, "Ready") == ("True", "KubeletReady", "the engine runs")
+    assert said(here, "Ready") == ("True", "KubeletReady", "the engine is running")
     for pressure in ("MemoryPressure", "DiskPressure", "PIDPressure"):
         assert said(here, pressure)[0] == "False"
 
@@ -248,9 +248,13 @@ def test_a_node_is_ready_as_long_as_the_engine_runs() -> None:
 def test_a_healthy_lower_is_said_to_be_healthy() -> None:
     """Reachable, schedulable, in the topology, with nothing held back."""
     here = offering()
-    assert said(here, LOWER_REACHABLE) == ("True", "ClusterReachable", "lower cluster lower-a")
-    assert said(here, LOWER_SCHEDULABLE) == ("True", "NodesReady", "lower cluster lower-a")
-    assert said(here, IN_TOPOLOGY) == ("True", "Declared", "the topology declares it")
+    assert said(here, LOWER_REACHABLE) == ("True", "ClusterReachable", "lower cluster lower-a answers")
+    assert said(here, LOWER_SCHEDULABLE) == (
+        "True",
+        "NodesReady",
+        "lower cluster lower-a has nodes that are ready and schedulable",
+    )
+    assert said(here, IN_TOPOLOGY) == ("True", "Declared", "lower cluster lower-a is in the topology")
     assert said(here, DELETIONS_BLOCKED) == ("False", "NoDeletionsBlocked", "")
 
 
@@ -260,8 +264,8 @@ ANSWERS, SILENT = ("True", "ClusterReachable"), ("False", "ClusterUnreachable")
 @pytest.mark.parametrize(
     ("known", "verdict", "message"),
     [
-        ({"unreachable_seconds": SILENT_AFTER}, ANSWERS, "lower cluster lower-a"),
-        ({"unreachable_seconds": SILENT_AFTER + 0.1}, SILENT, "lower cluster lower-a"),
+        ({"unreachable_seconds": SILENT_AFTER}, ANSWERS, "lower cluster lower-a answers"),
+        ({"unreachable_seconds": SILENT_AFTER + 0.1}, SILENT, "lower cluster lower-a does not answer"),
         ({"unreachable_seconds": SILENT_AFTER + 0.1, "refusal": "k/0 cannot be read"}, SILENT, "k/0 cannot be read"),
         ({"refusal": "k/0:3:1: not valid YAML"}, ANSWERS, "k/0:3:1: not valid YAML"),
         ({"warning": "the Secret does not exist"}, ANSWERS, "the Secret does not exist"),
@@ -315,7 +319,11 @@ def test_a_lower_that_was_not_reachable_has_to_answer_first() -> None:
 def test_a_lower_without_a_ready_node_is_not_schedulable() -> None:
     """Nor one whose nodes are all cordoned."""
     for node in (lower_node(ready=False), lower_node(unschedulable=True)):
-        assert said(offering(node), LOWER_SCHEDULABLE) == ("False", "NoReadyNodes", "lower cluster lower-a")
+        assert said(offering(node), LOWER_SCHEDULABLE) == (
+            "False",
+            "NoReadyNodes",
+            "lower cluster lower-a has no node that is ready and schedulable",
+        )
 
 
 def test_a_lower_that_does_not_let_us_know_takes_no_pods_and_says_why() -> None:
@@ -323,7 +331,11 @@ def test_a_lower_that_does_not_let_us_know_takes_no_pods_and_says_why() -> None:
     here = offering()
     lower = here.lowers[A]
     lower.denied = "list Secret: denied"
-    assert said(here, LOWER_SCHEDULABLE) == ("True", "NodesReady", "lower cluster lower-a")
+    assert said(here, LOWER_SCHEDULABLE) == (
+        "True",
+        "NodesReady",
+        "lower cluster lower-a has nodes that are ready and schedulable",
+    )
     assert lower.denied in said(here, LOWER_REACHABLE)[2]
     lower.secrets.mark_stale()
     assert said(here, LOWER_SCHEDULABLE) == ("False", "Forbidden", "list Secret: denied")

@@ -114,7 +114,7 @@ def test_the_marks_of_a_pod_that_runs_something_else_count_for_nothing(owner: Ow
     found = marked(other, uid(upper), owner)
     found["metadata"].pop("managedFields")
     here = adopting(upper, found)
-    assert "container main has another image" in complaint(here)
+    assert "container main has a different image" in complaint(here)
 
 
 def test_a_pod_that_ran_is_not_called_lost_while_it_may_be_adopted() -> None:
@@ -173,28 +173,29 @@ def test_what_stands_in_the_place_of_a_token_is_known_by_the_upper_pod() -> None
     """Whatever the topology makes of it; a volume that only has such a name is compared like any other."""
     own = {"name": "kube-api-access-own", "projected": {"sources": [{"secret": {"name": "s"}}]}}
     assert token_volumes(upper_pod(spec={"volumes": [token_volume(), own]})) == {"kube-api-access-x"}
-    assert list(misfits(spec(volumes=[own]), spec())) == ["its volume kube-api-access-own is another"]
+    assert list(misfits(spec(volumes=[own]), spec())) == ["its volume kube-api-access-own is different"]
 
 
 @pytest.mark.parametrize(
     ("wanted", "found", "words"),
     [
-        (spec(), spec(main={"image": "app:2"}), "container main has another image"),
-        (spec(), spec(main={"command": ["other"]}), "container main has another command"),
-        (spec(main={"args": ["a"]}), spec(), "container main has another args"),
-        (spec(), spec(restartPolicy="Never"), "its restartPolicy is another"),
-        (spec(), spec(hostNetwork=True), "its hostNetwork is another"),
-        (spec(), spec(securityContext={"runAsUser": 0}), "its securityContext is another"),
-        (spec(), spec(main={"securityContext": {"privileged": True}}), "container main has another securityContext"),
-        (spec(initContainers=[{"name": "first", "image": "i"}]), spec(), "its initContainers are others"),
+        (spec(), spec(main={"image": "app:2"}), "container main has a different image"),
+        (spec(), spec(main={"command": ["other"]}), "container main has a different command"),
+        (spec(main={"args": ["a"]}), spec(), "container main has a different args"),
+        (spec(), spec(restartPolicy="Never"), "its restartPolicy is different"),
+        (spec(), spec(hostNetwork=True), "its hostNetwork is different"),
+        (spec(), spec(securityContext={"runAsUser": 0}), "its securityContext is different"),
+        (spec(), spec(main={"securityContext": {"privileged": True}}),
+         "container main has a different securityContext"),
+        (spec(initContainers=[{"name": "first", "image": "i"}]), spec(), "its initContainers are different"),
         (spec(main={"env": [{"name": "A", "value": "1"}]}), spec(main={"env": [{"name": "A", "value": "2"}]}),
-         "container main has another value of A"),
-        (spec(main={"env": [VARIABLE]}), spec(), "container main has another value of PASSWORD"),
-        (spec(volumes=[{"name": "data", "emptyDir": {}}]), spec(), "its volume data is another"),
+         "container main has a different value of A"),
+        (spec(main={"env": [VARIABLE]}), spec(), "container main has a different value of PASSWORD"),
+        (spec(volumes=[{"name": "data", "emptyDir": {}}]), spec(), "its volume data is different"),
         (spec(main={"volumeMounts": [{"name": "data", "mountPath": "/d"}]}), spec(),
          "container main does not mount data"),
         (spec(), {**spec(), "metadata": {"ownerReferences": [{"kind": "ReplicaSet", "name": "native"}]}},
-         "it belongs to ReplicaSet native"),
+         "it is owned by ReplicaSet native"),
     ],
 )  # fmt: skip
 def test_a_misfit_is_named(wanted: Manifest, found: Manifest, words: str) -> None:

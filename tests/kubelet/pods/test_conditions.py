@@ -198,7 +198,7 @@ def test_a_pod_deleted_below_by_others_is_unready_and_disrupted() -> None:
     for kind, status in (("Ready", "False"), ("DisruptionTarget", "True")):
         assert (found[kind]["status"], found[kind]["reason"]) == (status, "LowerPodDeleted")
         assert found[kind]["lastTransitionTime"] == "2026-03-01T12:00:00Z"
-        assert (found[kind]["type"], "is being deleted" in found[kind]["message"]) == (kind, True)
+        assert (found[kind]["type"], "is deleting the pod" in found[kind]["message"]) == (kind, True)
     assert found["ContainersReady"]["status"] == "True"
 
 

@@ -77,7 +77,7 @@ def test_the_going_of_an_older_upper_pod_is_no_word_about_one_that_is_yet_to_be_
     drop(here.lowers[A].upper_pods, "web")
     drop(here.lowers[A].pods, "web")
     put(here.lowers[A].pods, twin(upper_pod(uid="second")))
-    assert wanted(here) == VerifyAbsent(ABOVE, "second", "its lower pod still runs", requested=False)
+    assert wanted(here) == VerifyAbsent(ABOVE, "second", "its lower pod still exists", requested=False)
 
 
 def test_a_lower_pod_at_no_place_is_left_alone() -> None:
@@ -132,7 +132,9 @@ def test_the_going_of_an_older_lower_pod_does_not_mean_that_this_ones_is_gone() 
     drop(here.lowers[A].pods, "web")
     drop(here.lowers[A].upper_pods, "web")
     put(here.lowers[A].upper_pods, upper_pod(status=RAN, uid="second"))
-    assert wanted(here) == VerifyAbsent(BELOW, "second", "its upper pod ran and is not deleted", requested=False)
+    assert wanted(here) == VerifyAbsent(
+        BELOW, "second", "its upper pod was running and is not deleted", requested=False
+    )
     here.lowers[A].pods.confirm_absent("default", "web", sought="second")
     assert wanted(here).patch.body["status"]["reason"] == "LowerPodLost"
 

@@ -193,7 +193,7 @@ def test_an_unreadable_cluster_selector_is_noted() -> None:
     (note,) = notes(pod(annotations={"clusterSelector": "{"}), place())
     assert note.reason == "InvalidClusterSelector"
     assert "clusterSelector" in note.message
-    assert "used instead" in note.message
+    assert "tolerations are used" in note.message
 
 
 def everything() -> dict:

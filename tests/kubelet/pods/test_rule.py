@@ -81,7 +81,7 @@ def test_which_of_two_pods_of_a_name_is_the_older_is_read_before_one_ends() -> N
     here = bound(uid="second")
     put(here.lowers[A].pods, twin(upper_pod(uid="unheard of"), RUNNING))
     (wanted,) = decided(RULE, KEY, here)[0].wanted
-    assert wanted == VerifyAbsent(ABOVE, "unheard of", "its lower pod is in the way of another")
+    assert wanted == VerifyAbsent(ABOVE, "unheard of", "its lower pod blocks a new pod of this name")
     here = bound(uid="first")
     put(here.lowers[A].upper_pods, upper_pod(uid="second"))
     put(here.lowers[A].pods, twin(upper_pod(uid="first"), RUNNING))

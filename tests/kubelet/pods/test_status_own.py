@@ -77,7 +77,7 @@ def test_a_lost_pod_fails() -> None:
     assert told["DisruptionTarget"]["reason"] == "LowerPodLost"
     assert told["Ready"]["reason"] == "PodFailed"
     assert status["message"] == told["DisruptionTarget"]["message"]
-    assert "was deleted there" in status["message"]
+    assert "another client deleted the pod" in status["message"]
 
 
 def test_a_lost_pod_is_told_once() -> None:

@@ -108,7 +108,7 @@ def test_a_pod_whose_volume_is_filled_from_what_is_not_mirrored_is_not_made(sour
     assert shapes(decision) == [Patched, EmitEvent]
     assert decision.problem is not None
     assert decision.problem.reason == "ClaimNotMirrored"
-    assert decision.problem.message.startswith(f"volume scratch is to be filled from {source['kind']} origin")
+    assert decision.problem.message.startswith(f"volume scratch has the data source {source['kind']} origin")
 
 
 def test_the_classes_of_ephemeral_volumes_are_the_lowers() -> None:

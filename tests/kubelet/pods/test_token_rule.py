@@ -225,7 +225,7 @@ def test_a_renewal_that_is_refused_is_told_on_the_pod() -> None:
     assert isinstance(again, TokenSecret)
     assert isinstance(told, EmitEvent)
     assert (told.about, told.uid, told.reason) == (Ref(UPPER, POD, "default", "web"), "Pod-web", "Forbidden")
-    assert told.message == "its tokens of the upper cluster are not renewed, and run out: no rights"
+    assert told.message == "the pod's tokens of the upper cluster cannot be renewed and will expire: no rights"
 
 
 def test_tokens_from_the_future_are_renewed() -> None:

@@ -92,7 +92,7 @@ def test_it_stands_on_the_pod_and_in_one_event() -> None:
     assert said == changed_below(upper, "activeDeadlineSeconds is 60", A, NOW)
     assert (said["status"], said["reason"], told.reason) == ("False", MODIFIED_IN_LOWER, MODIFIED_IN_LOWER)
     assert told.message == said["message"]
-    assert "somebody changed the pod in lower cluster lower-a" in said["message"]
+    assert "another client changed the pod in lower cluster lower-a" in said["message"]
     again = {**upper, "status": {**upper["status"], **written.patch.body["status"]}}
     assert kept(again, changed).wanted == ()
 

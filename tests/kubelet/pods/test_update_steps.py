@@ -78,7 +78,7 @@ def test_a_refused_change_is_said_in_a_condition() -> None:
     found = sync_condition(pod(), NO, "lower-a", NOW, waiting=True)
     assert found is not None
     assert (found["type"], found["status"], found["reason"]) == (SYNCED, "False", "Forbidden")
-    assert found["message"] == "a change of this pod is not in lower cluster lower-a: denied by a policy"
+    assert found["message"] == "a change of this pod is not applied in lower cluster lower-a: denied by a policy"
     assert (
         len((sync_condition(pod(), NO._replace(message="x" * 5000), "lower-a", NOW, waiting=True) or {})["message"])
         == 1024

@@ -61,7 +61,7 @@ async def test_a_pod_without_a_controller_comes_to_run_elsewhere() -> None:
     assert await stage.listed(A) == []
     assert [one["metadata"]["name"] for one in await stage.listed(B)] == ["web"]
     told = next(one for one in await stage.listed(UPPER, EVENT) if one["reason"] == "Rescheduled")
-    assert told["message"].endswith("the pod that is created in its place is kept off lower-a")
+    assert told["message"].endswith("the pod that replaces it avoids node lower-a")
     await stage.stop()
 
 
@@ -140,7 +140,7 @@ async def test_a_pod_whose_name_is_taken_is_kept_until_the_name_is_free() -> Non
     assert (uid(stage.find(ABOVE) or {}), await kept(stage)) == ("another", [SAFE.name])
     (problem,) = stage.world.problems.values()
     assert problem.reason == "NameConflict"
-    assert "Pod default/web exists in the upper cluster and is not ours" in problem.message
+    assert "Pod default/web exists in the upper cluster and has another owner" in problem.message
     await stage.delete(ABOVE, 0)
     await stage.restart()
     await stage.passing(1)
@@ -256,7 +256,9 @@ async def test_what_a_person_would_want_to_know_is_in_the_plan() -> None:
         ("create", "upper: Pod default/web", ""),
         ("delete", f"upper: Secret default/{SAFE.name}", ""),
     ]
-    assert "lower cluster lower-a is drained: it fits on node lower-b (lower-b-n1)" in {step.reason for step in said}
+    assert "lower cluster lower-a is being drained: it fits on node lower-b (lower-b-n1)" in {
+        step.reason for step in said
+    }
     await stage.stop()
 
 
@@ -300,7 +302,7 @@ async def test_bare_pods_stay_unless_the_topology_has_them_recreated() -> None:
     stage.reload(topology(DRAINED, f"name: {B}"))
     await stage.passing(2)
     (problem,) = stage.world.problems.values()
-    assert problem == ("NoController", f"the drain waits for pods: {words}")
+    assert problem == ("NoController", f"pods block the drain: {words}")
     assert (uid(stage.find(ABOVE) or {}), await kept(stage), stage.left) == ("Pod-web", [], [])
     await stage.stop()
 

@@ -49,7 +49,7 @@ def test_a_pod_is_evicted_above_with_its_own_time() -> None:
     (step,) = steps(drained())
     assert (step.verb, step.ref, step.subresource, step.uid) == ("delete", ABOVE, "eviction", "Pod-web")
     assert (step.grace, step.requested, step.in_plan) == (None, True, True)
-    assert step.reason == "lower cluster lower-a is drained"
+    assert step.reason == "lower cluster lower-a is being drained"
 
 
 @pytest.mark.parametrize("mode", ["none", "cordon"])

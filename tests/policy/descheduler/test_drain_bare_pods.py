@@ -85,7 +85,7 @@ def test_a_pod_that_has_a_place_elsewhere_is_backed_up_then_told_then_evicted() 
         True,
         True,
     )
-    assert step.reason == "lower cluster lower-a is drained: it fits on node lower-b (lower-b-n1)"
+    assert step.reason == "lower cluster lower-a is being drained: it fits on node lower-b (lower-b-n1)"
     assert not evicted(here, "one")
     safe(here, "one")
     assert not evicted(here, "one")
@@ -116,14 +116,14 @@ def test_what_is_backed_up_for_room_that_is_gone_by_now_does_not_leave() -> None
     safe(here, "one")
     crowd(here, B, stranger("theirs", "lower-b-n1", "1"))
     assert [step.reason for step in steps(here)] == ["NoFeasibleCluster"]
-    assert said(here).message.startswith("the drain waits for pods: default/one: it fits in no other lower cluster: ")
+    assert said(here).message.startswith("pods block the drain: default/one: it fits in no other lower cluster: ")
 
 
 def test_pods_that_leave_together_do_not_count_on_the_same_room() -> None:
     """The one that fits nowhere else stays, and is reported; however many leave, no limit of the descheduler holds."""
     here = drained(bare("one"), bare("two"), bare("three", cpu="2"))
     assert kept(here) == ["one", "three"]
-    assert said(here).message.startswith("the drain waits for pods: default/two: it fits in no other lower cluster: ")
+    assert said(here).message.startswith("pods block the drain: default/two: it fits in no other lower cluster: ")
     many = drained(*(bare(f"web-{place}", cpu="1") for place in range(12)), cpus=(("8",), ("64",)))
     for place in range(12):
         safe(many, f"web-{place}")

@@ -85,7 +85,7 @@ def test_a_pod_with_claims_leaves_and_finds_no_place() -> None:
     """Its volume is where it was."""
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     told = found(running(seeker(spec={"volumes": volumes})))["web"]
-    assert (told.leaves, told.is_lost, told.why) == (True, True, "its claims are of lower-a: it would stay Pending")
+    assert (told.leaves, told.is_lost, told.why) == (True, True, "its volumes are in lower-a: it would stay Pending")
 
 
 def test_a_lower_that_is_not_there_is_no_lower() -> None:
@@ -101,8 +101,8 @@ def test_the_table_says_it_in_a_line_for_each() -> None:
     assert head.split("   ")[0].strip() == "POD"
     assert bare.split()[:3] == ["default/bare", "stays", "-"]
     assert one.split() == ["default/one", B, "lower-b-n1"]
-    assert (empty, last) == ("", "Drain of lower-a: 1 to leave, 0 of them without a place elsewhere, 1 to stay.")
-    assert as_text(A, []) == "Drain of lower-a: 0 to leave, 0 of them without a place elsewhere, 0 to stay."
+    assert (empty, last) == ("", "Drain of lower-a: 1 to evict, 0 of them fit in no other lower cluster, 1 to stay.")
+    assert as_text(A, []) == "Drain of lower-a: 0 to evict, 0 of them fit in no other lower cluster, 0 to stay."
 
 
 def test_programs_get_all_of_it() -> None:
@@ -148,7 +148,11 @@ def test_a_node_whose_room_is_in_fragments_is_told_as_one_to_wait_in() -> None:
     cpus = (("8",), ("4",), ("2", "2"))
     told = found(elsewhere(seeker("one"), cpus=cpus))["one"]
     assert (told.target, told.others, told.full) == (B, (), ("lower-c",))
-    assert as_text(A, [told]).splitlines()[1].endswith("the upper scheduler may have it wait in lower-c")
+    assert (
+        as_text(A, [told])
+        .splitlines()[1]
+        .endswith("the upper scheduler may bind it to lower-c, which has no free capacity")
+    )
     asking = elsewhere(seeker("one"), cpus=cpus, more=ON + "extender: {enabled: true}\n")
     assert found(asking)["one"].full == (), "it asks the extender, which knows better"
 

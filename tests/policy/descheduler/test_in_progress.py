@@ -54,7 +54,7 @@ def names(here: World) -> list[str]:
 def stays(here: World, lower: str = A) -> str:
     """Return what is said of the pods that a drained lower keeps."""
     problem = decided(DeschedulerRule(), key_of(lower), here)[1].problem
-    return problem.message.removeprefix("the drain waits for pods: ") if problem else ""
+    return problem.message.removeprefix("pods block the drain: ") if problem else ""
 
 
 def test_one_that_leaves_has_its_room_until_it_is_bound_again() -> None:

@@ -244,7 +244,7 @@ def test_a_pod_does_not_go_back_where_its_owner_left_lately() -> None:
     noted(here, left("before", ago=599), lower=B)
     found = one_pass(here)
     assert stays(found) == [("web", "NoFeasibleCluster")]
-    assert "lower-b: a pod of its owner left it lately" in found.stays[0].message
+    assert "lower-b: a pod of its controller was evicted from it recently" in found.stays[0].message
     noted(here, left("before", ago=600), lower=B)
     assert moves(here) == [("web", A, B)]
 

@@ -150,7 +150,7 @@ def test_a_secret_without_a_pod_is_said() -> None:
     here = left(data={})
     said = problem(here)
     assert steps(here) == []
-    assert said == ("RecreateFailed", f"Secret default/{SAFE.name} does not hold a pod: correct it, or delete it")
+    assert said == ("RecreateFailed", f"Secret default/{SAFE.name} does not contain a pod: correct it, or delete it")
 
 
 def test_a_backup_is_kept_while_the_pod_has_to_leave() -> None:

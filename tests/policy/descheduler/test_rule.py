@@ -36,7 +36,10 @@ def test_the_note_comes_before_the_eviction() -> None:
     assert notes_in(note.patch) == [EvictionRecord("web", "Pod-web", NOW, (A,))]
     assert (eviction.verb, eviction.subresource, eviction.uid) == ("delete", "eviction", "Pod-web")
     assert eviction.ref == Ref(UPPER, POD, "default", "web")
-    assert eviction.reason == "unschedulable in lower-a for longer than 2m: it fits on node lower-b (lower-b-n1)"
+    assert (
+        eviction.reason
+        == "unschedulable in lower cluster lower-a for longer than 2m: it fits on node lower-b (lower-b-n1)"
+    )
     assert eviction.independent, "one that is refused holds up no other"
     assert (problem, decision.requeue_after) == (None, 60.0)
 
@@ -83,7 +86,10 @@ def test_what_leaves_is_told_once_it_does() -> None:
     assert told.ref.kind == EVENT
     assert told.body is not None
     assert (told.body["reason"], told.body["type"]) == ("Rescheduled", "Normal")
-    assert told.body["message"] == "no node of lower-a takes it: its controller's pods are kept off lower-a for 10m"
+    assert (
+        told.body["message"]
+        == "no node of lower cluster lower-a fits: new pods of its controller avoid node lower-a for 10m"
+    )
 
 
 def kept_bare(here: World, *off: str, notes: dict[str, str] | None = None) -> None:
@@ -201,7 +207,7 @@ def test_a_dry_run_says_it_and_does_nothing() -> None:
     steps, problem = asked(here)[1]
     assert not steps
     assert problem is not None
-    assert problem == ("DryRun", "would be evicted: default/web: from lower-a to node lower-b (lower-b-n1)")
+    assert problem == ("DryRun", "dry run, would be evicted: default/web: from lower-a to node lower-b (lower-b-n1)")
 
 
 def test_nothing_is_done_while_it_is_off() -> None:

@@ -37,7 +37,9 @@ def test_a_pod_that_fits_on_no_single_node_is_not_sent_there() -> None:
     assert answer == {
         "NodeNames": ["b"],
         "FailedNodes": {},
-        "FailedAndUnresolvableNodes": {"a": "no node behind a takes it (0/2 nodes are available: 2 Insufficient cpu)"},
+        "FailedAndUnresolvableNodes": {
+            "a": "no lower node of virtual node a fits (0/2 nodes are available: 2 Insufficient cpu)"
+        },
         "Error": "",
     }
 

@@ -171,7 +171,7 @@ async def test_what_a_cluster_does_not_take_is_tried_again() -> None:
     here.upper.answer("patch", Unreachable("away"))
     with capture_logs() as said:
         assert await here.look() == DONE[:1]
-    assert [one["event"] for one in said] == ["a pod could not be preempted for"]
+    assert [one["event"] for one in said] == ["preemption failed"]
     here.time += 5.0
     assert (await here.look())[1:] == DONE
 
@@ -197,7 +197,7 @@ async def test_without_knowing_the_budgets_nobody_goes() -> None:
     with capture_logs() as said:
         assert await here.look() == []
         assert await here.made.budgets() is None
-    assert [one["event"] for one in said] == ["nobody is preempted: disruption budgets cannot be read"]
+    assert [one["event"] for one in said] == ["preemption is disabled: PodDisruptionBudgets cannot be read"]
 
 
 async def test_it_looks_when_the_extender_has_answered() -> None:

@@ -107,7 +107,9 @@ async def test_a_scheduler_is_answered(ask: Ask) -> None:
     assert answer == {
         "NodeNames": ["worker"],
         "FailedNodes": {},
-        "FailedAndUnresolvableNodes": {"a": "no node behind a takes it (0/1 nodes are available: 1 Insufficient cpu)"},
+        "FailedAndUnresolvableNodes": {
+            "a": "no lower node of virtual node a fits (0/1 nodes are available: 1 Insufficient cpu)"
+        },
         "Error": "",
     }
     assert await ask("/prioritize", question("1", "a")) == (200, [{"Host": "a", "Score": 10}])
@@ -187,7 +189,7 @@ async def test_who_shows_nothing_is_not_heard(ask: Ask, papers: Papers) -> None:
 async def test_who_is_no_scheduler_is_turned_away(ask: Ask, papers: Papers) -> None:
     """By name, and nothing is promised to them."""
     status, words = await ask("/filter", question("3", "a"), papers.client(papers.ours, "mallory"))
-    assert (status, words) == (403, "mallory may not ask: only system:kube-scheduler may\n")
+    assert (status, words) == (403, "mallory must not call the extender; allowed: system:kube-scheduler\n")
     assert (await ask("/filter", question("2", "a")))[1]["NodeNames"] == ["a"]
 
 
@@ -210,14 +212,14 @@ async def test_what_is_no_question_is_refused(ask: Ask, body: bytes, capsys: pyt
     for path in ("/filter", "/prioritize"):
         status, words = await ask(path, body)
         assert (status, "set nodeCacheCapable: true" in str(words)) == (400, True)
-    assert "".join(capsys.readouterr()).count("questions of the upper scheduler are refused") == 1
+    assert "".join(capsys.readouterr()).count("requests of the upper scheduler are rejected") == 1
 
 
 async def test_a_defect_costs_one_answer(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
     """It is logged, it is never said that nothing fits, and the next question is answered."""
     broken = {"Pod": {"metadata": {}, "spec": {}}, "NodeNames": ["a"]}
-    assert await ask("/filter", broken) == (500, "a defect of tensile\n")
-    assert "please report this line" in "".join(capsys.readouterr())
+    assert await ask("/filter", broken) == (500, "internal error (bug in tensile)\n")
+    assert "bug, please report" in "".join(capsys.readouterr())
     assert (await ask("/filter", question("1", "a")))[0] == 200
 
 

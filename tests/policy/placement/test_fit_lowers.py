@@ -61,14 +61,16 @@ def test_lowers_that_do_not_depend_on_each_other() -> None:
 def test_what_is_offered_above_is_a_bound() -> None:
     """Also where there is more below."""
     found = shared(asking(cpu="2"), above("a", cpu="5"), lower("a", "8"))
-    assert found["a"] == ClusterShare({"a-0": 2}, more=False, why="its virtual node offers no more")
+    assert found["a"] == ClusterShare({"a-0": 2}, more=False, why="its virtual node has no free capacity")
 
 
 def test_pods_that_share_no_host() -> None:
     """A virtual node is a host above: there is one to each, whatever is behind it."""
     found = shared(apart(), above("a", "b"), lower("a", "4", "4", "4"), lower("b", "4"))
     assert totals(found) == {"a": 1, "b": 1}
-    assert found["a"].why.startswith("the upper cluster does not send it there: node(s) didn't match pod anti-affinity")
+    assert found["a"].why.startswith(
+        "the upper scheduler does not bind it there: node(s) didn't match pod anti-affinity"
+    )
     assert found["b"].why == "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."
 
 
@@ -77,7 +79,7 @@ def test_pods_spread_over_hosts() -> None:
     found = shared(even() | asking(cpu="2"), above("a", "b"), lower("a", "8", "8"), lower("b", "2"))
     assert totals(found) == {"a": 2, "b": 1}
     assert found["a"].why.startswith(
-        "the upper cluster does not send it there: node(s) didn't match pod topology spread"
+        "the upper scheduler does not bind it there: node(s) didn't match pod topology spread"
     )
 
 
@@ -101,7 +103,10 @@ def test_a_lower_whose_virtual_node_is_missing() -> None:
     for spec in (asking(cpu="1"), even()):
         found = shared(spec, above("b"), lower("a", "8"), lower("b", "1"))
         assert totals(found)["a"] == 0
-        assert found["a"].why == "the upper cluster does not send it there: there is no node v-a: does the engine run?"
+        assert (
+            found["a"].why
+            == "the upper scheduler does not bind it there: node v-a does not exist: check that the engine is running"
+        )
 
 
 def test_nodes_above_that_are_no_lower() -> None:

@@ -84,8 +84,8 @@ def test_a_node_selector() -> None:
     found = place(pod(spec={"nodeSelector": {"disk": "ssd"}}), [node("a", labels={"disk": "ssd"}), node("b")])
     assert found.fitting == ("a",)
     assert found.refused["b"].reasons == (UNSELECTED,)
-    assert found.refused["b"].detail == "no disk=ssd"
-    assert str(found.refused["b"]) == f"{UNSELECTED} (no disk=ssd)"
+    assert found.refused["b"].detail == "missing label disk=ssd"
+    assert str(found.refused["b"]) == f"{UNSELECTED} (missing label disk=ssd)"
 
 
 def affine(*terms: dict[str, Any]) -> dict[str, Any]:

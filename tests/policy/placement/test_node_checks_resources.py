@@ -29,14 +29,14 @@ def test_how_much_is_left_is_told() -> None:
     """In the units of the resource."""
     there = [pod("r", asking(cpu="3", memory="6Gi"), on="a")]
     found = place(pod(spec=asking(cpu="2", memory="4Gi")), [node("a")], there)
-    assert found.refused["a"].detail == "cpu: 2 asked, 1 of 4 left; memory: 4Gi asked, 2Gi of 8Gi left"
+    assert found.refused["a"].detail == "cpu: requested 2, free 1 of 4; memory: requested 4Gi, free 2Gi of 8Gi"
 
 
 def test_more_used_than_offered_is_nothing_left() -> None:
     """A node that shrank under its pods."""
     there = [pod("r", asking(cpu="8"), on="a")]
     found = place(pod(spec=asking(cpu="1")), [node("a")], there)
-    assert found.refused["a"].detail == "cpu: 1 asked, 0 of 4 left"
+    assert found.refused["a"].detail == "cpu: requested 1, free 0 of 4"
 
 
 def test_a_full_node_takes_a_pod_that_asks_for_nothing_more() -> None:
@@ -50,7 +50,7 @@ def test_places_for_pods() -> None:
     there = [pod(f"r{number}", on="a") for number in range(2)]
     found = place(pod(), [node("a", pods="2")], there)
     assert reasons(found) == {"a": (TOO_MANY,)}
-    assert found.refused["a"].detail == "2 pods are the most"
+    assert found.refused["a"].detail == "at most 2 pods"
     assert place(pod(), [node("a", pods="3")], there).fits
     both = place(pod(spec=asking(cpu="9")), [node("a", pods="2")], there)
     assert reasons(both) == {"a": (TOO_MANY, "Insufficient cpu")}
@@ -127,7 +127,7 @@ def test_a_port_of_the_node_is_for_one(there: dict[str, Any], wanted: dict[str, 
 def test_who_has_the_port_is_told() -> None:
     """By namespace and name."""
     found = place(pod(spec=taking(80)), [node("a")], [pod("other", on="a"), pod("r", taking(80), on="a")])
-    assert found.refused["a"].detail == "taken by default/r"
+    assert found.refused["a"].detail == "used by default/r"
     assert checks(found) == {"a": "ports"}
 
 

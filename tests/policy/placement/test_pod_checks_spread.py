@@ -33,7 +33,7 @@ def test_the_fuller_domain_does_not_do() -> None:
     found = place(pod(spec=spec(even()), labels=OWN), NODES, replicas(a=1))
     assert found.fitting == ("c",)
     assert reasons(found) == {"a": (SKEWED,), "b": (SKEWED,)}
-    assert found.refused["a"].detail == f"{ZONE}=1 has 1, 0 are the most"
+    assert found.refused["a"].detail == f"{ZONE}=1: matching pods 1, allowed 0"
     assert set(checks(found).values()) == {"spread"}
 
 
@@ -53,7 +53,7 @@ def test_a_node_without_the_label() -> None:
     """It is in no domain, and does not do."""
     found = place(pod(spec=spec(even()), labels=OWN), [*NODES, node("d")])
     assert reasons(found) == {"d": (UNLABELLED,)}
-    assert found.refused["d"].detail == f"no label {ZONE}"
+    assert found.refused["d"].detail == f"missing label {ZONE}"
 
 
 def test_only_nodes_with_all_labels_count() -> None:
@@ -129,4 +129,4 @@ def test_each_constraint_has_to_hold() -> None:
     """Even over zones and over hosts."""
     found = place(pod(spec=spec(even(skew=2), even(HOST)), labels=OWN), NODES, replicas(a=1, c=1))
     assert found.fitting == ("b",)
-    assert found.refused["c"].detail == f"{HOST}=c has 1, 0 are the most"
+    assert found.refused["c"].detail == f"{HOST}=c: matching pods 1, allowed 0"

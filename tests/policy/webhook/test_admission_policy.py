@@ -108,7 +108,7 @@ async def test_what_somebody_else_registered_is_never_changed_or_deleted(
     kept = found(upper)[0]
     assert kept is not None
     assert kept["spec"] == {"failurePolicy": "Fail"}
-    assert "not ours and not what this topology needs: delete it" in capsys.readouterr().out
+    assert "belongs to another owner and differs from what this topology needs: delete" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("all_virtual", [False, True])

@@ -85,7 +85,7 @@ def test_a_pod_of_another_form_passes_with_a_warning(odd: Manifest) -> None:
     """The apiserver will say what is wrong with it; a creation must not fail because of us."""
     response = asked(review(pod(odd)))["response"]
     assert (response["allowed"], "patch" in response) == (True, False)
-    assert response["warnings"][0].startswith("not prepared for virtual nodes: ")
+    assert response["warnings"][0].startswith("the pod is not mutated for virtual nodes: ")
 
 
 def test_a_number_that_no_json_can_say_again_passes_with_a_warning() -> None:
@@ -102,7 +102,7 @@ def test_alternatives_are_not_multiplied_without_end(first: int, second: int) ->
     found = answer(crossing(first, second), terms(PROVIDER))
     response = orjson.loads(found)["response"]
     assert (response["allowed"], "patch" in response) == (True, False)
-    assert re.search(r"at most [0-9,]+ are (taken|read)$", response["warnings"][0])
+    assert re.search(r"the limit is [0-9,]+$", response["warnings"][0])
     assert len(found) < 1_000
 
 
@@ -110,11 +110,11 @@ def test_the_count_of_alternatives_and_its_bound_are_said() -> None:
     """So that it can be mended by who wrote the pod."""
     (warning,) = orjson.loads(answer(crossing(200, 200), terms(PROVIDER)))["response"]["warnings"]
     assert warning == (
-        "not prepared for virtual nodes: 200 node selector terms in annotation clusterSelector times 200 in the spec "
-        "are 40,000, at most 1,000 are taken"
+        "the pod is not mutated for virtual nodes: 200 node selector terms in annotation clusterSelector times 200 in "
+        "the spec are 40,000; the limit is 1,000"
     )
     (warning,) = orjson.loads(answer(crossing(30, 31), terms(PROVIDER)))["response"]["warnings"]
-    assert "in the spec are about 105,471 bytes, at most 32,768 are taken" in warning
+    assert "in the spec are about 105,471 bytes; the limit is 32,768" in warning
 
 
 def test_alternatives_within_the_bound_are_multiplied() -> None:
@@ -146,7 +146,7 @@ def test_an_annotation_that_does_not_count_is_told_of() -> None:
     given_pod = pod({"nodeSelector": {"disk": "ssd"}}, annotations={"clusterSelector": '{"x":1e400}'})
     response = asked(review(given_pod))["response"]
     assert selector_of(patched(given_pod, response)) == '{"nodeSelector":{"disk":"ssd"}}'
-    assert response["warnings"][0].startswith("annotation clusterSelector does not count: number is infinity")
+    assert response["warnings"][0].startswith("annotation clusterSelector is ignored: number is infinity")
 
 
 def test_the_claims_of_a_pod_are_looked_up() -> None:

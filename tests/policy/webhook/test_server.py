@@ -83,7 +83,7 @@ async def test_what_is_no_review_gets_its_own_answer(here: Scene) -> None:
     """400 with a word of what is wrong, 405, and health."""
     await here.begin()
     status, said = await asked(here, b"{")
-    assert (status, said[:20]) == (400, b"no AdmissionReview: ")
+    assert (status, said[:39]) == (400, b"the request is not an AdmissionReview: ")
     assert (await asked(here, b"", "GET"))[0] == 405
     assert await asked(here, b"", "GET", "/healthz") == (200, b"ok")
     assert (await asked(here, b"x" * (5 << 20)))[0] == 413
@@ -242,7 +242,7 @@ async def test_files_that_cannot_be_used_are_named(here: Scene, tmp_path: Path, 
     """At the start that is an error; a file that is not there, and one that is no certificate."""
     files(here, tmp_path)
     (tmp_path / missing).write_bytes(b"nothing")
-    with pytest.raises(TensileError, match=rf"{missing}: it holds no "):
+    with pytest.raises(TensileError, match=rf"{missing}: it contains no "):
         await here.server.serve(here.topology(FILES))
     async with changed(here, tmp_path):
         (tmp_path / missing).unlink()
@@ -257,11 +257,11 @@ async def test_files_that_cannot_be_used_are_named(here: Scene, tmp_path: Path, 
 async def test_a_port_that_is_taken_is_named_and_had_once_it_is_free(here: Scene) -> None:
     """Nobody is sent there meanwhile: a Service has to lead elsewhere. It is pending, and needs no second edit."""
     with socket.create_server(("127.0.0.1", here.port)):
-        with pytest.raises(TensileError, match=f"port {here.port} .*is taken"):
+        with pytest.raises(TensileError, match=f"port {here.port} .*another program uses the port"):
             await here.server.serve(here.topology())
         assert await here.server.look() == REST
         (words,) = here.server.pending
-        assert "is taken: set another webhook.port, or stop that program" in words
+        assert "another program uses the port: set another webhook.port, or stop that program" in words
         assert words in here.server.waits()
         assert (here.registered(), here.server.port) == (None, 0)
     assert await here.server.look() == LOOK
@@ -396,7 +396,7 @@ async def test_an_upper_cluster_that_says_no_costs_the_answers_nothing(
         assert here.server.waits() == ""
         await here.server.serve(here.topology(enabled=False))
         assert await here.server.look() == (REST if isinstance(error, Unreachable) else None)
-    assert "the webhook may still be registered" in capsys.readouterr().out
+    assert "the webhook registration may still exist" in capsys.readouterr().out
 
 
 async def test_a_call_knows_who_answers(here: Scene) -> None:

@@ -28,7 +28,7 @@ from tensile.reconcile.redaction import UNTOLD
 
 ASKED = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"
 PATIENCE = 30.0
-NONE_YET = "the webhook has no certificate yet: it waits for the upper's Secrets"
+NONE_YET = "the webhook has no certificate yet: waiting for the Secrets of the upper cluster"
 
 
 @pytest_asyncio.fixture
@@ -198,7 +198,10 @@ async def test_a_secret_of_somebody_else_is_left_alone_and_not_served(here: Scen
     here.secrets.put(orjson.dumps(there))
     for one in (here, other):
         assert await one.begin() == REST
-    assert "Secret engines/tensile-webhook-demo is not ours, and stays as it is: delete it" in here.server.waits()
+    assert (
+        "Secret engines/tensile-webhook-demo belongs to another owner and is left unchanged: delete it"
+        in here.server.waits()
+    )
     assert (here.secret(), here.registered()) == (there, None)
     await here.server.serve(here.topology(enabled=False))
     await here.server.look()

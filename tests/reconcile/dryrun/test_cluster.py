@@ -515,9 +515,9 @@ async def test_a_selector_that_is_not_understood_is_refused(labels: str) -> None
 def test_it_cannot_be_watched_nor_connected_to() -> None:
     """Both are refused with what to do, or why."""
     cluster = rehearsal()
-    with pytest.raises(Denied, match="have a cache follow it"):
+    with pytest.raises(Denied, match="let a cache follow it"):
         cluster.watch(POD, Selection(), "0", 1)
-    with pytest.raises(Denied, match="no streams"):
+    with pytest.raises(Denied, match="not serve streams"):
         cluster.endpoint()
 
 

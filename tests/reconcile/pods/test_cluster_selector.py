@@ -100,7 +100,7 @@ def test_more_than_is_looked_at_counts_as_none_and_is_said() -> None:
     whole = '{"nodeSelector":{"a":"' + "x" * (LONGEST - 25) + '"}}'
     assert (len(whole), cluster_selector_flaw(annotated(whole))) == (LONGEST, "")
     assert cluster_selector(annotated(f"{whole} ")) is None
-    assert "32,769 characters, of which at most 32,768" in cluster_selector_flaw(annotated(f"{whole} "))
+    assert "32,769 characters; the limit is 32,768" in cluster_selector_flaw(annotated(f"{whole} "))
 
 
 WORDS = [

@@ -39,10 +39,10 @@ def test_a_defect_is_told_with_what_it_was_about() -> None:
     recorder.on_rule_error(Key("pod", A, "shop", "web"), KeyError("earlier"))
     recorder.on_rule_error(Key("pod", A, "shop", "web"), KeyError("uid"))
     recorder.on_rule_error(Key("dependency", A, "shop", "ConfigMap/settings"), ValueError("odd"))
-    report = "this is a defect of tensile: please report it with this line"
+    report = "this is a bug in tensile: please report this line"
     assert defects(recorder.broken).split("\n") == [
-        f"ConfigMap shop/settings on lower-a: no plan can be made: ValueError: odd; {report}",
-        f"pod shop/web on lower-a: no plan can be made: KeyError: 'uid'; {report}",
+        f"ConfigMap shop/settings on lower-a: planning failed: ValueError: odd; {report}",
+        f"pod shop/web on lower-a: planning failed: KeyError: 'uid'; {report}",
     ]
 
 

@@ -32,7 +32,7 @@ RECORDED = """\
       "apiVersion": "v1",
       "namespace": "",
       "name": "lower-z",
-      "reason": "its lower cluster left the topology",
+      "reason": "its lower cluster was removed from the topology",
       "fields": [],
       "operations": [
         {
@@ -108,7 +108,7 @@ def test_a_plan_is_written_as_recorded() -> None:
     old = seen_as({"data": {"level": "info"}})
     found = previewed(
         change(config(), old, {"data": {"level": "debug"}}),
-        delete(node("lower-z"), "its lower cluster left the topology"),
+        delete(node("lower-z"), "its lower cluster was removed from the topology"),
         seen={config(): old},
         problems={Key("pod", B, "shop", "web"): Problem("QuotaExceeded", "exceeded quota")},
         unreached={"lower-c": "out of reach: no answer"},

@@ -34,7 +34,7 @@ Upper cluster: 2 to change, 1 to delete
     metadata.labels.zone: "b" -> "c"
     status.allocatable.cpu: "8" -> "10"
     status.conditions[LowerReachable].status: "False" -> "True"
-- Node lower-z: its lower cluster left the topology
+- Node lower-z: its lower cluster was removed from the topology
 
 Lower cluster lower-a: 3 to add, 1 to change, 2 to delete
 ~ ConfigMap shop/settings: pods on node lower-a refer to it
@@ -45,7 +45,7 @@ Lower cluster lower-a: 3 to add, 1 to change, 2 to delete
     type: Opaque
     keys: password
 - Pod shop/web-1: the upper pod was deleted
--/+ Pod shop/web-2: was made for an upper object that is gone
+-/+ Pod shop/web-2: it was created for an upper object that is gone
     metadata.annotations.tensile-kube.io/upper-uid: "one" -> "two"
 + Pod shop/web-3: bound to node lower-a
     images: sidecar:1, app:2
@@ -99,14 +99,14 @@ def test_a_whole_plan_reads_as_recorded() -> None:
     steps = [
         *(Step(one.verb, one.ref, "pods on node lower-a refer to it", patch=one.patch) for one in settings),
         create(secret(), {"type": "Opaque", "data": {"password": "cGFzc3dvcmQ="}}, "pods on node lower-a refer to it"),
-        delete(pod("web-2"), "was made for an upper object that is gone"),
+        delete(pod("web-2"), "it was created for an upper object that is gone"),
         create(pod("web-2"), marked("two")),
         create(pod("web-3"), containers("sidecar:1", "app:2", "app:2"), "bound to node lower-a"),
         delete(pod("web-1"), "the upper pod was deleted"),
         operate(node(), {"op": "replace", "path": "/metadata/labels/zone", "value": "c"}),
         merge(node(), "strategic-merge-patch", status={"allocatable": {"cpu": "10"}, "conditions": conditions}),
         merge(pod("web", ""), "merge-patch", spec={"tolerations": [TOLERATION]}),
-        delete(node("lower-z"), "its lower cluster left the topology"),
+        delete(node("lower-z"), "its lower cluster was removed from the topology"),
     ]
     problems = {
         Key("pod", B, "shop", "web-1"): Problem("QuotaExceeded", "exceeded quota: pods=10"),
@@ -122,7 +122,7 @@ def test_a_whole_plan_reads_as_recorded() -> None:
 def test_nothing_to_do_is_said_in_a_sentence() -> None:
     """The last line keeps its form."""
     assert as_text(previewed(), colour=True) == (
-        "No changes. Every cluster is as the topology says.\n\nPlan: 0 to add, 0 to change, 0 to delete (no changes)"
+        "No changes. Every cluster matches the topology.\n\nPlan: 0 to add, 0 to change, 0 to delete (no changes)"
     )
 
 
@@ -131,7 +131,7 @@ def test_nothing_to_do_because_of_problems_is_not_called_well() -> None:
     key = Key("orphans", A, "", "")
     found = as_text(previewed(problems={key: Problem("DeletionLimitExceeded", "60 deletions")}), colour=False)
     assert found.split("\n") == [
-        "No changes. Not everything is as the topology says: see the problems.",
+        "No changes. Some objects are blocked: see the problems.",
         "",
         "Problems",
         "! orphans on lower-a: DeletionLimitExceeded: 60 deletions",
@@ -144,7 +144,7 @@ def test_lowers_that_are_out_of_reach_are_named_and_nothing_is_said_of_them() ->
     """Neither that they are as they should be nor what is to change."""
     away = {A: "out of reach: no response within 10 s"}
     assert as_text(previewed(unreached=away), colour=False).split("\n") == [
-        "No changes. Every cluster that was reached is as the topology says.",
+        "No changes. Every cluster that was reached matches the topology.",
         "",
         "Not planned",
         f"! {A}: out of reach: no response within 10 s",

@@ -23,7 +23,7 @@ from tensile.reconcile.world import World
 
 FIRST = """\
 Upper cluster: 1 to add, 1 to change
-~ Pod shop/web: the pod has to outlast an engine that is down
+~ Pod shop/web: the pod must not be evicted while the engine is down
     spec.tolerations[node.kubernetes.io/not-ready:NoExecute]: set to {"effect": "NoExecute", \
 "key": "node.kubernetes.io/not-ready", "operator": "Exists"}
     spec.tolerations[node.kubernetes.io/unreachable:NoExecute]: set to {"effect": "NoExecute", \
@@ -93,7 +93,7 @@ def test_an_original_that_was_made_anew_replaces_its_copy() -> None:
     drop(made.upper.config_maps, "settings", "shop")
     put(made.upper.config_maps, config_map(namespace="shop", uid="another"))
     assert as_text(rehearsed(made).preview, colour=False).split("\n")[1:3] == [
-        "-/+ ConfigMap shop/settings: was made for an upper object that is gone",
+        "-/+ ConfigMap shop/settings: it was created for an upper object that is gone",
         '    metadata.annotations.tensile-kube.io/upper-uid: "ConfigMap-settings" -> "another"',
     ]
 

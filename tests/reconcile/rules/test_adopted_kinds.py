@@ -111,22 +111,22 @@ def test_a_service_without_a_selector_is_taken_over_and_keeps_its_address() -> N
 @pytest.mark.parametrize(
     ("theirs", "words"),
     [
-        (service(), "somebody gave it a selector"),
+        (service(), "another client added a selector"),
         (service(selector=None, clusterIP="None"), "it is headless in one cluster only"),
     ],
     ids=["with a selector", "headless"],
 )
 def test_a_service_that_cannot_become_ours_as_it_is_is_refused(theirs: Manifest, words: str) -> None:
     """It would have to be made anew, with another address; who calls it is not known."""
-    assert f"it is not taken over: {words}" in refusal(served(theirs), SERVICE_KEY)
-    assert refusal(served(theirs, more=""), SERVICE_KEY).endswith("rename or remove one of the two")
+    assert f"it is not adopted: {words}" in refusal(served(theirs), SERVICE_KEY)
+    assert refusal(served(theirs, more=""), SERVICE_KEY).endswith("rename or delete one of the two")
 
 
 def test_a_service_of_a_stranger_is_refused_for_that() -> None:
     """Whatever it is like."""
     here = exposed(more=ADOPT)
     put(here.lowers[A].more[SERVICE], service())
-    assert "only what tensile-kube" in refusal(here, SERVICE_KEY)
+    assert "only objects created by tensile-kube" in refusal(here, SERVICE_KEY)
 
 
 def test_a_refusal_is_told_on_the_service_above() -> None:
@@ -188,14 +188,14 @@ def test_a_claim_that_is_as_the_one_above_asks_is_taken_over() -> None:
     [
         ({"storageClassName": "tape"}, "its storageClassName is tape, not disk"),
         ({"accessModes": ["ReadOnlyMany"]}, "its accessModes is ['ReadOnlyMany'], not ['ReadWriteOnce']"),
-        ({"resources": {"requests": {"storage": "2Gi"}}}, "it asks for more storage, which cannot be taken back"),
+        ({"resources": {"requests": {"storage": "2Gi"}}}, "it requests more storage, and claims cannot shrink"),
     ],
     ids=["class", "modes", "size"],
 )
 def test_a_claim_that_differs_is_refused_and_the_claim_above_says_so(spec: Manifest, words: str) -> None:
     """Kubernetes lets nobody change that of a claim."""
     here = claimed(bare(**spec))
-    assert f"it is not taken over: {words}" in refusal(here, CLAIM_KEY)
+    assert f"it is not adopted: {words}" in refusal(here, CLAIM_KEY)
     (told,) = (one for one in decided(ClaimRule(), CLAIM_KEY, here)[0].wanted if isinstance(one, EmitEvent))
     assert words in told.message
 
@@ -204,7 +204,7 @@ def test_a_claim_of_a_stranger_is_refused_for_that() -> None:
     """Before it is looked at any further."""
     theirs = bare(storageClassName="tape")
     del theirs["metadata"]["annotations"]
-    assert "only what tensile-kube" in refusal(claimed(theirs), CLAIM_KEY)
+    assert "only objects created by tensile-kube" in refusal(claimed(theirs), CLAIM_KEY)
 
 
 def renamed(*found: Manifest) -> World:
@@ -236,7 +236,7 @@ def test_a_volume_that_is_somebody_elses_is_not_taken_over() -> None:
     """Where its topology runs, where it stands for another lower's, where nobody asked, or where none was found."""
     here = renamed(theirs())
     put(here.upper.nodes, kept_node(SIBLING.mark))
-    assert "topology second of this upper cluster marked it, and runs" in refusal(here, VOLUME_KEY)
+    assert "topology second of this upper cluster owns it and is running" in refusal(here, VOLUME_KEY)
     elsewhere = theirs()
     elsewhere["metadata"]["annotations"][LOWER] = "lower-b"
     assert planned(renamed(elsewhere), VOLUME_KEY) == Plan(())
@@ -254,7 +254,7 @@ def test_a_taken_name_of_a_placeholder_is_told_on_the_claim() -> None:
     above(here, claim(node=A))
     below(here, copy(claim()))
     volumes(here, thing("PersistentVolume", "pvc-claim-data", ""))
-    assert "exists in the upper cluster and is not ours" in refusal(here, VOLUME_KEY)
+    assert "exists in the upper cluster and has another owner" in refusal(here, VOLUME_KEY)
     here.problems[VOLUME_KEY] = Problem("NameConflict", "because")
     (told,) = (one for one in decided(VolumeRule(), VOLUME_KEY, here)[0].wanted if isinstance(one, EmitEvent))
     assert (told.about, told.uid, told.message) == (Ref(UPPER, CLAIM, "default", "data"), "claim-data", "because")
@@ -314,7 +314,7 @@ def test_a_secret_for_tokens_is_marked_before_a_token_is_asked_for(owner: Any) -
     if owner is None:
         assert plans.steps == ()
         assert plans.problem is not None
-        assert "only what tensile-kube" in plans.problem.message
+        assert "only objects created by tensile-kube" in plans.problem.message
     else:
         (step,) = plans.steps
         assert (step.verb, step.reason, step.grant) == ("patch", "onConflict: adopt", None)

@@ -181,7 +181,7 @@ def test_a_pod_whose_claim_lives_elsewhere_is_told() -> None:
     assert decision.depends_on == (KEY._replace(lower=B),)
     assert found.problem == (
         "ClaimInOtherCluster",
-        "claim default/data has its volume in lower cluster lower-b, not here",
+        "claim default/data has its volume in lower cluster lower-b, not in the cluster of its pod",
     )
     below(here, copy(made, "1Gi"))
     assert reason(here) == "ClaimInOtherCluster"
@@ -207,7 +207,7 @@ def test_a_claim_that_is_chosen_for_a_real_node_is_told() -> None:
     bound(here)
     assert planned(here).problem == (
         "ClaimInOtherCluster",
-        "claim default/data gets its volume on node real-node, not here",
+        "claim default/data gets its volume on node real-node, not on the node of its pod",
     )
 
 
@@ -390,7 +390,8 @@ def test_without_the_controller_no_claim_below_is_used() -> None:
     assert (planned(here), list(RULE.keys(here, A))) == (Plan(()), [])
     bound(here)
     assert awaited(here) == ["default/data"]
-    words = f"claim {KEY.namespace}/{KEY.name}: lower cluster lower-a has no controller PV: add it to controllers"
+    where = f"claim {KEY.namespace}/{KEY.name}"
+    words = f"{where}: controller PV is not enabled for lower cluster lower-a: add PV to controllers"
     assert planned(here) == Plan((), Problem("ClaimNotMirrored", words))
 
 
@@ -401,7 +402,7 @@ def test_a_claim_that_does_not_exist_is_said_where_a_pod_needs_it() -> None:
     bound(here)
     assert planned(here).problem == (
         "PersistentVolumeClaimNotFound",
-        "PersistentVolumeClaim default/data: it does not exist",
+        "PersistentVolumeClaim default/data does not exist in the upper cluster",
     )
 
 

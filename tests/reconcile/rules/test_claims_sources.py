@@ -15,7 +15,7 @@ ELSEWHERE = {**ORIGIN, "namespace": "other"}
 
 
 def filled(source: Manifest, field: str = "dataSource", **given: str) -> Manifest:
-    """Make a claim above that is to be filled from a source."""
+    """Make a claim above that has the data source a source."""
     made = claim(**given)
     return {**made, "spec": {**made["spec"], field: source}}
 
@@ -34,7 +34,7 @@ def test_what_is_not_mirrored_is_no_source(source: Manifest, field: str) -> None
     """Nothing is made below: what has that name there is another's data. The claim above says why."""
     here = used(source, field)
     assert reason(here) == "ClaimNotMirrored"
-    words = f"claim default/data is to be filled from {source['kind']} origin"
+    words = f"claim default/data has the data source {source['kind']} origin"
     assert (planned(here).problem or ("", ""))[1].startswith(words)
     assert any(words in step.body["message"] for step in planned(here).steps if step.body)
 

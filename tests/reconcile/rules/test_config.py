@@ -206,7 +206,10 @@ def test_what_a_pod_needs_is_waited_for_instead() -> None:
     """Nothing goes down for a pod that does not start."""
     here = bound(naming(optional=False))
     found = planned(here)
-    assert (found.steps, found.problem) == ((), Problem("SecretNotFound", "Secret default/thing: it does not exist"))
+    assert (found.steps, found.problem) == (
+        (),
+        Problem("SecretNotFound", "Secret default/thing does not exist in the upper cluster"),
+    )
 
 
 def test_a_name_is_held_also_where_another_pod_needs_it() -> None:
@@ -216,7 +219,7 @@ def test_a_name_is_held_also_where_another_pod_needs_it() -> None:
     carried_out(here)
     found = planned(here)
     assert found.steps == ()
-    assert found.problem == ("SecretNotFound", "Secret default/thing: it does not exist")
+    assert found.problem == ("SecretNotFound", "Secret default/thing does not exist in the upper cluster")
 
 
 @pytest.mark.parametrize("forged", [{}, {"uid": "another"}], ids=["label alone", "all marks"])
@@ -274,8 +277,8 @@ def test_what_is_not_ours_is_a_conflict_and_never_taken_over(kind: str, mode: st
         assert found.steps == ()
         assert found.problem is not None
         assert found.problem.reason == "NameConflict"
-        assert f"{kind} default/thing exists in lower-a and is not ours" in found.problem.message
-        assert "the upper cluster has none of that name" in found.problem.message
+        assert f"{kind} default/thing exists in lower cluster lower-a and has another owner" in found.problem.message
+        assert "the upper cluster has no such object" in found.problem.message
         assert awaited(here, Reference(kind, "thing", optional=True)) == [f"default/{kind}/thing"]
 
 
@@ -290,7 +293,7 @@ def test_pods_that_run_are_told_of_a_name_that_was_taken() -> None:
     assert create.verb == "create"
     assert {one.body["involvedObject"]["name"] for one in told if one.body} == {f"p{place}" for place in range(5)}
     assert {one.body["message"] for one in told if one.body} == {
-        "the pod may read what is not its own, delete it: it is taken"
+        "delete this pod, it may read an object of another owner: it is taken"
     }
     here.problems[key()] = Problem("Forbidden", "no")
     assert [step.verb for step in planned(here).steps] == ["create"]

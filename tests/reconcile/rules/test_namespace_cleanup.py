@@ -58,7 +58,7 @@ def test_a_namespace_of_ours_goes_after_the_one_above() -> None:
     (step,) = steps(vacated())
     assert (step.verb, step.ref, step.uid) == ("delete", Ref(A, NAMESPACE, "", "team"), "below-team")
     assert (step.requested, step.only_if_empty, step.independent, step.in_plan) == (True, True, True, True)
-    assert step.reason == "namespace team is gone above"
+    assert step.reason == "upper namespace team is gone"
 
 
 def test_with_a_prefix_it_is_known_by_its_note() -> None:

@@ -254,7 +254,7 @@ def test_with_a_prefix_somebody_elses_namespace_of_that_name_is_a_conflict(space
     assert found.steps == ()
     assert found.problem is not None
     assert found.problem.reason == "NameConflict"
-    assert "Namespace demo-default exists in lower-a and is not ours" in found.problem.message
+    assert "Namespace demo-default exists in lower cluster lower-a and has another owner" in found.problem.message
     assert ready(here.lowers[A], "default") == ""
 
 
@@ -267,4 +267,4 @@ def test_two_namespaces_whose_names_are_cut_to_the_same_are_told_apart() -> None
     assert decision.wanted == ()
     assert decision.problem is not None
     assert decision.problem.reason == "NameConflict"
-    assert "is for upper namespace elsewhere, not for default" in decision.problem.message
+    assert "belongs to upper namespace elsewhere, not to default" in decision.problem.message

@@ -37,8 +37,8 @@ def test_a_policy_is_told_that_pods_of_its_namespace_run_where_it_does_not_apply
     assert (told.about.kind, told.about.namespace, told.about.name) == (NETWORK_POLICY, "shop", "deny-all")
     assert told.reason == REASON
     assert told.message == (
-        "pods of namespace shop run in lower cluster lower-a; NetworkPolicies are not mirrored, so this one does not "
-        "apply to them: create an equivalent policy there"
+        "NetworkPolicies are not mirrored, so this one does not apply to pods of namespace shop in lower cluster "
+        "lower-a: create an equivalent policy there"
     )
     assert list(RULE.keys(here, A)) == [SHOP]
     assert list(RULE.keys(here, B)) == []

@@ -96,7 +96,7 @@ def test_what_is_missing_above_is_confirmed_and_goes_unasked(kind: Kind) -> None
     """The guard counts it. A claim that gets its volume meanwhile stays."""
     here, (name, uid) = CASES[kind].world(), named(kind)
     lose(here.upper.more[kind], name)
-    above_ref, reason = Ref(UPPER, kind, "default", name), f"the {kind.name} made for it still stands"
+    above_ref, reason = Ref(UPPER, kind, "default", name), f"its lower {kind.name} still exists"
     assert found(here, kind).wanted == (VerifyAbsent(above_ref, uid, reason, requested=False),)
     here.upper.more[kind].confirm_absent("default", name, sought=uid)
     (gone,) = found(here, kind).wanted

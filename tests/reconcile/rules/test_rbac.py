@@ -56,7 +56,7 @@ def test_a_binding_goes_down_with_accounts_of_ours_alone() -> None:
     assert step.body is not None
     assert step.body["subjects"] == [ROBOT]
     assert step.body["roleRef"] == {"apiGroup": GROUP, "kind": "Role", "name": "reader"}
-    assert step.reason == "pods on node lower-a have rights by it"
+    assert step.reason == "it grants permissions to pods on node lower-a"
 
 
 def test_a_binding_waits_for_its_role() -> None:
@@ -84,7 +84,7 @@ def test_rights_are_taken_back_where_they_are_not_wanted(more: str, key: Any) ->
     here = granted(more)
     assert planned(here, key) == Plan(())
     step = the_step(with_binding(with_role(here)), key)
-    assert (step.verb, step.reason) == ("delete", "no mirrored account has rights by it any more")
+    assert (step.verb, step.reason) == ("delete", "it grants nothing to a mirrored ServiceAccount any more")
 
 
 @pytest.mark.parametrize("copy", [None, account(name="robot"), marked(account(name="robot"), "x", STRANGER)])
@@ -190,7 +190,9 @@ def test_a_refusal_is_told_on_the_role_and_on_some_pods() -> None:
     assert told[0].about == Ref(UPPER, ROLE, "default", "reader")
     assert [one.about.name for one in told[1:]] == ["p0", "p1", "p2", "p3", "p4"]
     assert {one.reason for one in told} == {"Forbidden"}
-    assert {one.message for one in told} == {f"Role default/reader is not in lower cluster lower-a: {REFUSED.message}"}
+    assert {one.message for one in told} == {
+        f"Role default/reader is not mirrored to lower cluster lower-a: {REFUSED.message}"
+    }
     assert len(wanted) == 1 + len(told), "and it is tried again"
 
 

@@ -70,7 +70,7 @@ def test_an_account_that_a_pod_runs_as_is_made() -> None:
     meta = {"labels": {"team": "a"}, "annotations": {"role": "x", "kubernetes.io/enforce-mountable-secrets": "true"}}
     here = bound(metadata={**robot()["metadata"], **meta}, secrets=[{"name": "robot-token"}])
     step = the_step(here)
-    assert (step.verb, step.ref, step.reason) == ("create", REF, "pods on node lower-a run as it")
+    assert (step.verb, step.ref, step.reason) == ("create", REF, "pods on node lower-a use it")
     assert step.body == {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -132,7 +132,7 @@ def test_it_goes_with_the_last_pod_of_either_side() -> None:
     assert planned(here) == Plan(())
     drop(here.lowers[A].pods, "web")
     step = the_step(here)
-    assert (step.verb, step.uid, step.reason) == ("delete", "below", "no pod runs as it any more")
+    assert (step.verb, step.uid, step.reason) == ("delete", "below", "no pod uses it any more")
 
 
 def twin_of_robot() -> Manifest:

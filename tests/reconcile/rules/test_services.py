@@ -53,7 +53,11 @@ def operations(here: World) -> list[tuple[str, str]]:
 def test_a_service_is_made_where_its_namespace_has_pods() -> None:
     """With its labels, our marks, and nothing that the upper cluster gave out."""
     step = the_step(exposed())
-    assert (step.verb, step.ref, step.reason) == ("create", REF, "pods of namespace default are in lower-a")
+    assert (step.verb, step.ref, step.reason) == (
+        "create",
+        REF,
+        "pods of namespace default are in lower cluster lower-a",
+    )
     assert step.body == {
         "apiVersion": "v1",
         "kind": "Service",
