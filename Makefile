@@ -50,11 +50,15 @@ check: $(BIN)/.installed ## Lint, types, layers, house limits
 	$(BIN)/lint-imports
 	$(BIN)/python tests/house.py
 
+# Tests start the program many times, and pytest rewrites each file of tests: both take far longer where Python keeps
+# nothing of what it compiles, as images of containers have it.
+unit test touched test-all: export PYTHONDONTWRITEBYTECODE =
+
 # How long each test took stays in build/tests, in the form that CI servers read.
 TEST = $(BIN)/pytest --no-loadscope-reorder --durations=25 --durations-min=1 --junitxml=build/tests/$@.xml
 
-unit: $(BIN)/.installed ## Tests of decisions and protocols, without control planes
-	$(TEST) -n 2 -m "not real and not slow"
+unit: $(BIN)/.installed ## Tests of decisions and protocols, which start neither control planes nor the program
+	$(TEST) -n 3 -m "not real and not slow and not process"
 
 test: setup ## Those, and the engine on real control planes, in one sandbox
 	$(TEST) -n 3 -m "not slow"

@@ -6,6 +6,7 @@ directory of a running sandbox to use instead, which saves the start while a tes
 
 import gc
 import os
+import re
 import signal
 import sys
 from collections import Counter
@@ -59,6 +60,8 @@ SLOW = (
 sandboxes of their own; `make touched` runs what a change calls for."""
 SCATTERED = {"tests/faults/test_hostility.py", "tests/faults/test_races.py", "tests/faults/test_sequences.py"}
 """Files of long tests in memory that share nothing: each test goes to whichever process is free."""
+_ALL_REAL = re.compile(rb"^pytestmark = \[?pytest\.mark\.real\b", re.MULTILINE)
+"""How a file says that all of its tests need the sandbox."""
 
 
 properties.load()
@@ -73,12 +76,31 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def is_slow(file: str) -> bool:
+    """Report whether `make test` leaves the tests of a file, by its path from the root, to `make test-all`."""
+    return file in OWN_SANDBOX or file.startswith(SLOW)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files whose tests `-m` deselects all: one in four has only such, and to import them takes seconds.
+
+    A file that is named on the command line is always imported.
+    """
+    if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+        return None
+    unwanted = {mark for mark in ("real", "slow") if f"not {mark}" in config.getoption("markexpr")}
+    if "slow" in unwanted and is_slow(collection_path.relative_to(config.rootpath).as_posix()):
+        return True
+    if "real" in unwanted and _ALL_REAL.search(collection_path.read_bytes()):
+        return True
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that `make test` leaves to `make test-all`."""
     for item in items:
-        file = item.nodeid.partition("::")[0]
-        if file in OWN_SANDBOX or file.startswith(SLOW):
+        if is_slow(item.nodeid.partition("::")[0]):
             item.add_marker(pytest.mark.slow)
 
 
@@ -104,11 +126,17 @@ class Sharing(LoadScopeScheduling):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """Collect garbage after each file: what its tests left open is told there, not of a test that has no part in it."""
-    is_last = nextitem is None or nextitem.path != item.path
-    left = Counter(left_open() if is_last else ())
+    """Collect garbage after each file: what its tests left open is told there, not of a test that has no part in it.
+
+    What survives it, such as caches of modules, would be gone through again after each of the files that follow.
+    """
     yield
-    assert not left, f"left open: {left.most_common(5)}"
+    if nextitem is None or nextitem.path != item.path:
+        if isinstance(item, pytest.Function):
+            item.funcargs.clear()  # else they are still in use
+        left = Counter(left_open())
+        gc.freeze()
+        assert not left, f"left open: {left.most_common(5)}"
 
 
 def left_open() -> list[str]:

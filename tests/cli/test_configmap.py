@@ -43,6 +43,7 @@ def test_without_credentials_for_the_upper_cluster_it_ends(command: str, files: 
     assert refused(command, "--configmap", "a/b").startswith("upper: not in a pod")
 
 
+@pytest.mark.process
 def test_a_signal_ends_it_while_the_upper_cluster_is_away(files: Files) -> None:
     """It waits for the ConfigMap for as long as that takes."""
     files.save()
@@ -55,6 +56,7 @@ def test_a_signal_ends_it_while_the_upper_cluster_is_away(files: Files) -> None:
     assert [one["event"] for one in lines(first.decode() + told.err)] == ["cluster unreachable", "stopped"]
 
 
+@pytest.mark.process
 def test_probes_are_answered_while_a_topology_is_waited_for(files: Files) -> None:
     """It is alive, and not ready: a pod whose ConfigMap is not there yet must not be started again for ever."""
     files.save()
@@ -87,6 +89,7 @@ def test_status_where_no_engine_runs_says_so(files: Files) -> None:
     assert "kind: " in refused("status", "-f", files.save(lambda topology: topology.update(kind="Topologie")))
 
 
+@pytest.mark.process
 def test_status_of_an_engine_that_waits_says_what_for(files: Files) -> None:
     """It answers, so this is no error."""
     path = files.save()

@@ -75,6 +75,7 @@ def test_a_lower_whose_kubeconfig_is_in_a_cluster_that_is_away(tmp_path: Path) -
     assert "-> fix the upper cluster first" in told.out
 
 
+@pytest.mark.process
 def test_clusters_that_never_answer_cost_their_own_time_only(tmp_path: Path) -> None:
     """All hang, and the command ends in time, with each of them told."""
     files = Files(tmp_path)

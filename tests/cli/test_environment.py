@@ -27,6 +27,7 @@ def shell(script: str, *words: str | Path, **variables: str) -> Completed:
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
+@pytest.mark.process
 def test_objects_are_utf_8_whatever_the_locale(tmp_path: Path, encoding: str) -> None:
     """As kubectl's: whoever reads them next takes them for that."""
     told = tensile("mutate", "-f", "-", stdin=POD.encode(), cwd=tmp_path, PYTHONIOENCODING=encoding)
@@ -44,6 +45,7 @@ def test_text_of_a_pod_stays_text_for_kubectl(tmp_path: Path) -> None:
     assert orjson.loads(both.out)["pod"] == yaml.safe_load(told.out)["mutated"]
 
 
+@pytest.mark.process
 def test_a_closed_output_is_no_defect(tmp_path: Path) -> None:
     """The code is as ever; what is said on the other stream too."""
     file = Files(tmp_path).save()
@@ -52,6 +54,7 @@ def test_a_closed_output_is_no_defect(tmp_path: Path) -> None:
     assert shell('exec "$0" validate -f gone 2>&-', file) == (1, "", "")
 
 
+@pytest.mark.process
 def test_a_working_directory_that_is_gone_is_said_to_be() -> None:
     """Every name starts from it."""
     told = shell('d=$(mktemp -d) && cd "$d" && rmdir "$d" && exec "$0" run')
@@ -61,6 +64,7 @@ def test_a_working_directory_that_is_gone_is_said_to_be() -> None:
     )
 
 
+@pytest.mark.process
 def test_ctrl_c_before_the_program_is_there_is_no_traceback(tmp_path: Path) -> None:
     """It comes while modules are read, for a tenth of a second: here one of them brings it."""
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")

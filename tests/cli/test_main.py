@@ -56,6 +56,7 @@ def test_a_log_level_before_the_command_holds_for_it(tmp_path: Path) -> None:
     assert tensile("--log-level", "error", "validate", "--log-level", "debug", "-f", path).code == 0
 
 
+@pytest.mark.process
 def test_output_that_cannot_be_written_is_an_error() -> None:
     """A full disk is told, and no pipeline takes half a document for a whole one."""
     with Path("/dev/full").open("wb") as full:
@@ -65,6 +66,7 @@ def test_output_that_cannot_be_written_is_an_error() -> None:
     assert (done.returncode, done.stderr) == (1, b"input/output: No space left on device\n")
 
 
+@pytest.mark.process
 def test_a_defect_is_told_in_a_line(tmp_path: Path) -> None:
     """An installation in which a library is broken leads to no traceback but to what to report."""
     (tmp_path / "uvloop.py").write_text("raise RuntimeError('broken on purpose')\n")

@@ -52,6 +52,7 @@ def test_a_port_that_is_taken_ends_it(files: Files, silent: socket.socket, place
 
 
 @pytest.mark.parametrize(("number", "form"), [(signal.SIGTERM, "json"), (signal.SIGINT, "text")])
+@pytest.mark.process
 def test_a_signal_ends_it_while_the_upper_cluster_is_away(files: Files, number: int, form: str) -> None:
     """Until then it says once, in the form that was asked for, that the cluster does not answer and why."""
     with started("run", "-f", files.save(), "--log-format", form) as process:
@@ -73,6 +74,7 @@ def test_a_signal_ends_it_while_the_upper_cluster_is_away(files: Files, number: 
         assert [TEXT.match(line)[1] for line in log.splitlines()] == ["warning", "warning", "info"]  # type: ignore[index]
 
 
+@pytest.mark.process
 def test_a_signal_ends_it_while_the_upper_cluster_hangs(files: Files, silent: socket.socket) -> None:
     """A connection on which nothing comes holds nothing up; meanwhile the program says that it is alive."""
     files.ports[0] = port_of(silent)
@@ -85,6 +87,7 @@ def test_a_signal_ends_it_while_the_upper_cluster_hangs(files: Files, silent: so
     assert [one["event"] for one in lines(told.err)][1:] == ["stopped"]
 
 
+@pytest.mark.process
 def test_a_second_engine_is_told_that_one_runs(files: Files, silent: socket.socket, tmp_path: Path) -> None:
     """Which topology it serves, and what to do: to stop it where that is the same one, else to use another port."""
     files.ports[0] = port_of(silent)
@@ -100,6 +103,7 @@ def test_a_second_engine_is_told_that_one_runs(files: Files, silent: socket.sock
         assert last == words.format("files", "set telemetry.port in one of the two topology files")
 
 
+@pytest.mark.process
 def test_an_interrupted_command_says_so(files: Files, silent: socket.socket) -> None:
     """Ctrl-C in the middle of it is no success and no defect."""
     files.ports[0] = port_of(silent)

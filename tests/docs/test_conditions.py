@@ -2,11 +2,11 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import get_args
 
 import pytest
-from conditionspage import DOCUMENT, trees, words
+from conditionspage import DOCUMENT, nodes, words
 
 from tensile import objects
 from tensile.engine.metrics import Metrics
@@ -45,9 +45,9 @@ def is_decided_in(module: str) -> bool:
     return module.startswith(DECIDING) and not module.startswith((REHEARSING, SHOWING))
 
 
-def literals(tree: ast.Module) -> Iterator[ast.Constant]:
+def literals(within: Iterable[ast.AST]) -> Iterator[ast.Constant]:
     """Yield the words with a capital first that stand in a module as literals, abbreviations left out."""
-    for node in ast.walk(tree):
+    for node in within:
         if (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
@@ -56,9 +56,9 @@ def literals(tree: ast.Module) -> Iterator[ast.Constant]:
             yield node
 
 
-def passed_reasons(tree: ast.Module) -> Iterator[ast.expr]:
+def passed_reasons(within: Iterable[ast.AST]) -> Iterator[ast.expr]:
     """Yield what a module passes as reason to anything that makes a problem, an Event or a condition."""
-    for node in ast.walk(tree):
+    for node in within:
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in REASON_AT:
                 place = REASON_AT[name]
@@ -81,9 +81,9 @@ def test_every_reason_is_a_constant_that_the_page_has() -> None:
     """A literal in the place of a reason would be in no table. An apiserver's stand-in is let off."""
     found = [
         f"{module}:{node.lineno}: {ast.unparse(node)}"
-        for module, tree in trees().items()
+        for module, every in nodes().items()
         if not module.startswith((REHEARSING, "tensile.kube."))
-        for node in passed_reasons(tree)
+        for node in passed_reasons(every)
         if is_literal(node)
     ]
     assert found == [], "make it a constant with one of the annotations of names.py, and `make generate`"
@@ -92,13 +92,13 @@ def test_every_reason_is_a_constant_that_the_page_has() -> None:
 def test_no_other_word_could_be_a_reason() -> None:
     """Conditions are made out of tuples and dicts too, so each capitalized word has to be known for what it is."""
     kinds = {one.name for one in vars(objects).values() if isinstance(one, objects.Kind)}
-    classes = {node.name for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    classes = {node.name for every in nodes().values() for node in every if isinstance(node, ast.ClassDef)}
     known = {one.value for one in words()} | kinds | classes | OF_KUBERNETES | OF_OURSELVES
     found = [
         f"{module}:{node.lineno}: {node.value}"
-        for module, tree in trees().items()
+        for module, every in nodes().items()
         if is_decided_in(module)
-        for node in literals(tree)
+        for node in literals(every)
         if node.value not in known
     ]
     assert found == [], (
@@ -108,7 +108,7 @@ def test_no_other_word_could_be_a_reason() -> None:
 
 def test_words_that_are_excused_are_used() -> None:
     """So that the list above does not excuse what nobody writes any more."""
-    used = {node.value for module, tree in trees().items() if is_decided_in(module) for node in literals(tree)}
+    used = {node.value for module, every in nodes().items() if is_decided_in(module) for node in literals(every)}
     assert sorted((OF_KUBERNETES | OF_OURSELVES) - used) == []
 
 
@@ -116,15 +116,15 @@ def test_every_word_of_the_page_is_used() -> None:
     """A constant that nothing reads is one that the code cannot emit."""
     used = {
         name
-        for tree in trees().values()
-        for node in ast.walk(tree)
+        for every in nodes().values()
+        for node in every
         for name in ([node.id] if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) else [])
         + ([node.attr] if isinstance(node, ast.Attribute) else [])
     }
     imported = {
         alias.name: alias.asname
-        for tree in trees().values()
-        for node in ast.walk(tree)
+        for every in nodes().values()
+        for node in every
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.asname
@@ -149,8 +149,8 @@ def test_metrics_are_made_in_two_modules() -> None:
     """Those whose metrics the page takes: the engine's own, and a kubelet's."""
     makers = {
         module
-        for module, tree in trees().items()
-        for node in ast.walk(tree)
+        for module, every in nodes().items()
+        for node in every
         if isinstance(node, ast.ImportFrom) and node.module == "prometheus_client.core"
     }
     assert makers == {"tensile.engine.metrics", "tensile.kubelet.stats.output"}
@@ -170,4 +170,4 @@ def test_metrics_are_made_in_two_modules() -> None:
 )
 def test_what_counts_as_a_bare_reason(code: str, *, is_bare: bool) -> None:
     """Text anywhere in the argument; a message is none, nor is a reason that is left out."""
-    assert [is_literal(node) for node in passed_reasons(ast.parse(code))] == [is_bare]
+    assert [is_literal(node) for node in passed_reasons(ast.walk(ast.parse(code)))] == [is_bare]

@@ -5,6 +5,7 @@ PYTHONPATH=tests/kit .venv/bin/python -m commandspage
 
 import inspect
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import typer
@@ -35,6 +36,7 @@ EXITS = {
 Parameter = TyperOption | TyperArgument
 
 
+@cache
 def commands() -> dict[str, TyperCommand]:
     """Return every command that `--help` shows, by the words that call it."""
     root = typer.main.get_command(cli.app)

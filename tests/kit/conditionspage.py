@@ -51,6 +51,12 @@ def trees() -> Mapping[str, ast.Module]:
 
 
 @cache
+def nodes() -> Mapping[str, tuple[ast.AST, ...]]:
+    """Return all nodes of each of these trees: half a million, which several tests look through."""
+    return {module: tuple(ast.walk(tree)) for module, tree in trees().items()}
+
+
+@cache
 def words() -> tuple[Word, ...]:
     """Return every constant whose annotation makes it a row of the page."""
     return tuple(word for module, tree in trees().items() for word in _words(module, tree))

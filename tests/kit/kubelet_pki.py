@@ -126,16 +126,18 @@ class Pki:
         self.nameless = self.clients.issue("", ("system:masters",))
         self.serving = self.servers.issue("serving", usage=SERVER)
         self.serving_files = write(directory, self.serving)
+        self._clients: dict[Identity | None, ssl.SSLContext] = {}
+        self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        load(self._server, self.serving)
 
     def client_context(self, identity: Identity | None) -> ssl.SSLContext:
-        """Make the TLS of a client that trusts our servers and shows `identity`, or none."""
-        context = ssl.create_default_context(cadata=self.servers.pem)
-        if identity is not None:
-            load(context, identity)
-        return context
+        """Return the TLS of a client that trusts our servers and shows `identity`, or none. It is made once."""
+        if identity not in self._clients:
+            self._clients[identity] = ssl.create_default_context(cadata=self.servers.pem)
+            if identity is not None:
+                load(self._clients[identity], identity)
+        return self._clients[identity]
 
     def server_context(self) -> ssl.SSLContext:
-        """Make the TLS of the scripted lower apiserver."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        load(context, self.serving)
-        return context
+        """Return the TLS of the scripted lower apiserver. It is made once."""
+        return self._server

@@ -17,12 +17,14 @@ print(len(aiohttp.connector._SSL_CONTEXT_VERIFIED.get_ca_certs()), before == dic
 """
 
 
+@pytest.mark.process
 def test_the_engine_starts_without_reading_authorities_that_nobody_uses() -> None:
     """The contexts of aiohttp's own trust nobody, whichever module comes first, and the environment is as it was."""
     done = subprocess.run([sys.executable, "-c", _LOOK], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "True"]
 
 
+@pytest.mark.process
 def test_the_engine_starts_as_a_user_without_a_home() -> None:
     """A container may run as a user that is only a number; the environment is as it was, without HOME."""
     nobody = ("unshare", "--user", "--map-user=65532", "--map-group=65532", "env", "-u", "HOME")
@@ -41,6 +43,7 @@ print(CoreV1Api.__name__, config.load_kube_config.__name__, watch.Watch.__name__
 """
 
 
+@pytest.mark.process
 def test_the_engine_does_not_load_the_synchronous_client() -> None:
     """It would cost 10 MiB; programs that use it beside the engine's modules still import it as usual."""
     done = subprocess.run([sys.executable, "-c", _MODULES], capture_output=True, text=True, check=True)

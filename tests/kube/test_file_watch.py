@@ -413,6 +413,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 def test_a_system_that_gives_no_watcher_is_really_met_so(file: Path) -> None:
     """As in a user namespace that may have none."""
     run = ["unshare", "--user", "--map-root-user", sys.executable, "-c"]

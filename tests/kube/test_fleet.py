@@ -216,13 +216,16 @@ async def test_another_cluster_at_the_address_is_refused_until_the_first_is_back
 
 
 async def test_when_a_cluster_is_back_its_informers_do_not_wait_for_their_back_off() -> None:
-    """The probe finds it within seconds, and wakes whoever waits for longer."""
+    """The probe finds it within seconds, and wakes whoever waits for longer.
+
+    It goes and comes back many times, so that it does so at least once after the list has failed.
+    """
     server = Apiserver()
     cache = Cache()
     slow = QUICK._replace(first=3600.0, cap=3600.0, near=0.02)
     server.play("list", Answer(500, b"{}"), listing(20, pod("a", 5)))
     known = answer({"metadata": {"uid": UID}})
-    server.play("identity", known, refusal(500, "InternalError"))
+    server.play("identity", known, *[refusal(500, "InternalError"), known] * 100)
     async with running(server), fleet_of(pace=slow) as fleet:
         fleet.open("a", access_to(server.port), [pods("a", cache)])
         await told(cache, lambda: names(cache) == ["a"])

@@ -87,6 +87,7 @@ asyncio.run(main(sys.argv[1]))
 """A program that asks a cluster, and then somebody else in the way that programs mostly do."""
 
 
+@pytest.mark.process
 async def test_no_proxy_and_no_password_of_the_environment_is_used(home: Path, papers: Papers) -> None:
     """Only who asks for it, as the program does in the end, is led to the proxy and shows what ~/.netrc has."""
     pair = {"client-certificate-data": inline(papers.alice), "client-key-data": inline(papers.alice_key)}

@@ -166,6 +166,7 @@ def test_what_a_killed_build_left_is_no_hindrance(tmp_path: Path, sources: Path)
     assert not rest.exists()
 
 
+@pytest.mark.process
 def test_two_searches_at_once_build_once(tmp_path: Path, sources: Path) -> None:
     """The second waits for the first one's build instead of building beside it."""
     script = (
@@ -220,6 +221,7 @@ def test_a_go_that_was_installed_before_is_used(tmp_path: Path) -> None:
     assert go_build.find_go(tmp_path / "cache", print, "") == str(cached)
 
 
+@pytest.mark.process
 def test_an_installation_of_go_that_fails_is_told(tmp_path: Path) -> None:
     """The installer's word that counts is in the error, and the next search tries again."""
     said: list[str] = []
@@ -254,6 +256,7 @@ def test_what_a_go_of_ours_kept_goes_when_all_is_built(tmp_path: Path, sources: 
     found.clear()
 
 
+@pytest.mark.process
 def test_an_index_that_cannot_be_reached_is_told_in_one_line(tmp_path: Path) -> None:
     """With what to do; nothing of the attempt stays."""
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_FIND_LINKS": ""}

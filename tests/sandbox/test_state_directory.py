@@ -90,6 +90,7 @@ def winner_of(one: subprocess.Popen[str], two: subprocess.Popen[str]) -> subproc
     return winner
 
 
+@pytest.mark.process
 def test_a_second_one_waits_for_the_first(tmp_path: Path) -> None:
     """A claim returns only when the one before it has ended."""
     with holder(tmp_path) as one, holder(tmp_path) as two:
@@ -102,6 +103,7 @@ def test_a_second_one_waits_for_the_first(tmp_path: Path) -> None:
     assert lockable(tmp_path)
 
 
+@pytest.mark.process
 def test_the_lock_ends_with_a_killed_holder(tmp_path: Path) -> None:
     """A killed command keeps nobody out."""
     with holder(tmp_path) as process:
@@ -111,6 +113,7 @@ def test_the_lock_ends_with_a_killed_holder(tmp_path: Path) -> None:
     assert lockable(tmp_path)
 
 
+@pytest.mark.process
 def test_a_directory_that_went_meanwhile_is_made_again(tmp_path: Path) -> None:
     """Whoever waited for a directory that was then removed gets a new one."""
     directory = tmp_path / "s"

@@ -18,6 +18,7 @@ from sandbox_waiting import open_directory, until, until_unlocked
 from tensile.sandbox import processes, state, stop
 from tensile.sandbox.state import Options, State, claimed
 
+pytestmark = pytest.mark.process
 STARTER = """
 import sys
 from pathlib import Path

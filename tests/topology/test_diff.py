@@ -41,6 +41,7 @@ def test_the_same_topology_is_no_edit() -> None:
     assert found.lowers == Lowers(NOTHING, NOTHING, NOTHING, frozenset("ab"), NOTHING)
 
 
+@pytest.mark.process
 def test_a_start_does_not_wait_for_what_compares_topologies() -> None:
     """The first look at the file finds what is in force: it loads nothing, in the second that matters most."""
     text = f"{HEAD}lowers: []\n"

@@ -65,8 +65,9 @@ async def test_a_pod_without_a_controller_comes_to_run_elsewhere() -> None:
     await stage.stop()
 
 
-@pytest.mark.parametrize("writes", range(1, 30))
-@pytest.mark.parametrize("lower", [f"name: {A}", DRAINED], ids=["stuck", "drained"])
+@pytest.mark.parametrize(
+    ("lower", "writes"), [(lower, number) for lower, most in WRITES.items() for number in range(1, most + 2)]
+)
 def test_a_crash_at_any_write_loses_no_pod_and_creates_none_twice(lower: str, writes: int) -> None:
     """The engine dies with the connection after so many writes above, and another goes on from the Secrets."""
 

@@ -102,6 +102,7 @@ def test_afterwards_signals_mean_what_they_meant(ending: type[BaseException]) ->
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
+@pytest.mark.process
 def test_nohup_holds() -> None:
     """A hangup that was ignored before stays ignored, while the other signals interrupt."""
     program = (
