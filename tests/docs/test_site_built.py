@@ -102,7 +102,7 @@ class _Quiet(SimpleHTTPRequestHandler):
     """A server of files that prints nothing."""
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as it is called
-        """Say nothing."""
+        """Print nothing, as each request would be a line."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

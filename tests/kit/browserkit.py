@@ -89,7 +89,7 @@ class Browser:
         return Seen(tuple(faults), tuple(str(one["params"]["request"]["url"]) for one in sent))
 
     async def resize(self, width: int) -> None:
-        """Give the page a width in pixels."""
+        """Set the width of the page, in pixels."""
         await self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
         )

@@ -26,8 +26,8 @@ EVERYTHING = {
     "extender": {"enabled": True},
 }
 """A topology that asks for all there is."""
-PLACE = ConfigMapKey("that of the topology's ConfigMap", "topology")
-INSIDE = "that of the engine"
+PLACE = ConfigMapKey("of the topology's ConfigMap", "topology")
+INSIDE = "of the engine"
 
 
 def topology() -> Topology:
@@ -51,12 +51,11 @@ def _side(title: str, rights: list[Permission]) -> Iterator[str]:
     yield "| resource | verbs | for | lost without it |"
     yield "|---|---|---|---|"
     for right in rights:
-        group = f".{right.group}" if right.group and right.resource != "*" else ""
-        plural, _, subresource = right.resource.partition("/")
-        name = f"`{plural}{group}{'/' + subresource if subresource else ''}`"
-        where = f" in namespace {right.namespace}" if right.namespace else ""
-        which = f" `{right.name}`" if right.name else ""
-        yield f"| {name}{which}{where} | {', '.join(right.verbs)} | {right.purpose} | {right.lost} |"
+        group = f" of `{right.group}`" if right.group and right.resource != "*" else ""
+        where = f", in the namespace {right.namespace}" if right.namespace else ""
+        which = f", only `{right.name}`" if right.name else ""
+        what = f"`{right.resource}`{group}{which}{where}"
+        yield f"| {what} | {', '.join(right.verbs)} | {right.purpose} | {right.lost} |"
 
 
 def rewritten(text: str) -> str:
