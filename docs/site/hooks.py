@@ -25,5 +25,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - MkDocs names them
     """Return a page's text with the links and the dialect of the site."""
+    if page.file.src_uri == "troubleshooting.md":
+        page.meta["search"] = {"boost": 10}  # before pages that only mention a reason
     place = PLACES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     return for_python_markdown(relinked(markdown, place))
