@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo wheel image check unit test touched test-all bench faults model behaviour mutation packaging \
-	conformance keep generate format clean
+.PHONY: help setup demo wheel image docs check unit test touched test-all bench faults model behaviour mutation \
+	packaging conformance keep generate format clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -42,6 +42,20 @@ BUILDER ?= docker
 image: ## Build the container image tensile-kube:VERSION
 	$(BUILDER) build --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null) \
 	--build-arg SOURCE_DATE_EPOCH=$(DATE) $(if $(BASE),--build-arg BASE=$(BASE)) --tag tensile-kube:$(VERSION) .
+
+# The site has packages of its own, which nothing else needs. MkDocs warns of what the theme's authors plan; not shown.
+SITE ?= build/docs
+DOCS := build/docs-venv
+
+$(DOCS)/.installed: docs/site/requirements.txt
+	@echo "docs: virtual environment and packages"
+	@test -x $(DOCS)/bin/pip || $(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r docs/site/requirements.txt
+	@touch $@
+
+docs: $(DOCS)/.installed ## Build the documentation site into build/docs; it needs no network when it is read
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict --site-dir $(abspath $(SITE))
+	@echo "$(SITE)/index.html; with search: python3 -m http.server --directory $(SITE)"
 
 check: $(BIN)/.installed ## Lint, types, layers, house limits
 	$(BIN)/ruff check .
@@ -116,8 +130,8 @@ conformance: setup ## Kubernetes' own conformance tests, on a real node and thro
 	@$(BIN)/python -m bench.conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(ONLY),--only $(ONLY)) \
 	$(if $(RUNS),--runs $(RUNS)) $(if $(PROCS),--procs $(PROCS)) $(if $(SERIAL),--serial)
 
-generate: $(BIN)/.installed ## Write the generated pages and tables again: topology, commands, conditions, rights
-	@for page in topologypage commandspage conditionspage rightstable kubelet_rights; do \
+generate: $(BIN)/.installed ## Write the generated pages and tables again: topology, commands, conditions, permissions
+	@for page in topologypage commandspage conditionspage troubleshootingpage rightstable kubelet_rights; do \
 	PYTHONPATH=tests/kit $(BIN)/python -m $$page || exit 1; done
 
 format: $(BIN)/.installed ## Put the code in form

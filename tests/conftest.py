@@ -53,6 +53,7 @@ SLOW = (
     "tests/bench/",
     "tests/faults/",
     "tests/packaging/",
+    "tests/docs/test_site_built.py",
     "tests/e2e/test_manifests_e2e.py",
     "tests/e2e/test_replicas.py",
 )

@@ -193,12 +193,6 @@ def test_the_readmes_make_targets_are_targets() -> None:
     assert {"demo", "setup", "test", "check"} <= used <= targets
 
 
-def test_the_readme_leads_to_every_page() -> None:
-    """A page that nobody finds might as well not be there."""
-    decisions = {f"docs/decisions/{link}" for link in links(read("docs/decisions/README.md"))}
-    assert {page for page in pages() if page != "README.md" and f"({page})" not in README} == decisions
-
-
 def test_the_words_of_the_glossary_are_used() -> None:
     """A word that neither the program nor its tests and benches have any more is none of ours."""
     sources = [path.read_text() for name in ("tensile", "tests", "bench") for path in (ROOT / name).rglob("*.py")]

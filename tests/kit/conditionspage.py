@@ -92,7 +92,7 @@ def reference() -> str:
     """Write all tables."""
     lines: list[str] = []
     for kind, (heading, column) in SECTIONS.items():
-        rows = [f"| `{one.value}` | {one.meaning} | {_cased(one.remedy)} |" for one in _of(kind)]
+        rows = [f"| `{one.value}` | {one.meaning} | {cased(one.remedy)} |" for one in _of(kind)]
         lines += [f"## {heading}", "", f"| {column} | meaning | what to do |", "|---|---|---|", *rows, ""]
     lines += ["## Metrics of the engine", "", "On the telemetry port (`telemetry.port`, 9095) at `/metrics`:", ""]
     lines += ["| metric | type | labels | meaning | what to do |", "|---|---|---|---|---|", *_own_metrics(), ""]
@@ -123,7 +123,7 @@ def _own_metrics() -> Iterator[str]:
         if isinstance(family, metrics.MetricFamily):
             _, remedy = _parts(f"{metrics.__name__}.{name}", remedies[name])
             kind = types[family.name.removesuffix("_total")]
-            yield f"| `{family.name}` | {kind} | {_quoted(family.labels)} | {family.meaning} | {_cased(remedy)} |"
+            yield f"| `{family.name}` | {kind} | {_quoted(family.labels)} | {family.meaning} | {cased(remedy)} |"
 
 
 def _node_metrics() -> Iterator[str]:
@@ -143,7 +143,8 @@ def _quoted(labels: Iterable[str]) -> str:
     return ", ".join(f"`{label}`" for label in labels)
 
 
-def _cased(remedy: str) -> str:
+def cased(remedy: str) -> str:
+    """Return a remedy as a sentence of its own."""
     return remedy[0].upper() + remedy[1:]
 
 

@@ -1,4 +1,4 @@
-"""The rights of the engine as the documentation lists them, written from the list itself.
+"""The reference of permissions: the rights of the engine, written from the list itself.
 
 PYTHONPATH=tests/kit .venv/bin/python -m rightstable
 """
@@ -12,7 +12,7 @@ from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.permissions import Permission, lower_rights, upper_rights
 from tensile.topology import Topology, parse
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "doctor.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "permissions.md"
 BEGIN, END = "<!-- rights -->", "<!-- end of rights -->"
 EVERYTHING = {
     "apiVersion": "tensile-kube.io/v1alpha1",
@@ -26,8 +26,8 @@ EVERYTHING = {
     "extender": {"enabled": True},
 }
 """A topology that asks for all there is."""
-PLACE = ConfigMapKey("that of the topology's ConfigMap", "topology")
-INSIDE = "that of the engine"
+PLACE = ConfigMapKey("of the topology's ConfigMap", "topology")
+INSIDE = "of the engine"
 
 
 def topology() -> Topology:
@@ -39,7 +39,7 @@ def table() -> str:
     """Write both sides."""
     whole = topology()
     above = upper_rights(whole, place=PLACE, takes_turns=True, namespace=INSIDE)
-    return "\n".join([*_side("upper cluster", above), "", *_side("lower clusters", _below(whole))])
+    return "\n".join([*_side("In the upper cluster", above), "", *_side("In each lower cluster", _below(whole))])
 
 
 def _below(whole: Topology) -> list[Permission]:
@@ -47,15 +47,15 @@ def _below(whole: Topology) -> list[Permission]:
 
 
 def _side(title: str, rights: list[Permission]) -> Iterator[str]:
-    yield f"| {title} | verbs | for |"
-    yield "|---|---|---|"
+    yield f"## {title}\n"
+    yield "| resource | verbs | for | lost without it |"
+    yield "|---|---|---|---|"
     for right in rights:
-        group = f".{right.group}" if right.group and right.resource != "*" else ""
-        plural, _, subresource = right.resource.partition("/")
-        name = f"`{plural}{group}{'/' + subresource if subresource else ''}`"
-        where = f" in namespace {right.namespace}" if right.namespace else ""
-        which = f" `{right.name}`" if right.name else ""
-        yield f"| {name}{which}{where} | {', '.join(right.verbs)} | {right.purpose} |"
+        group = f" of `{right.group}`" if right.group and right.resource != "*" else ""
+        where = f", in the namespace {right.namespace}" if right.namespace else ""
+        which = f", only `{right.name}`" if right.name else ""
+        what = f"`{right.resource}`{group}{which}{where}"
+        yield f"| {what} | {', '.join(right.verbs)} | {right.purpose} | {right.lost} |"
 
 
 def rewritten(text: str) -> str:

@@ -18,6 +18,10 @@ BENCH = "tests/bench"
 RULES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("bench/",), (BENCH,)),
     (("docs/", "README.md", "topology.example.yaml", "tensile/cli/"), ("tests/docs/test_run.py",)),
+    (
+        ("docs/", "mkdocs.yml", "CONTRIBUTING.md", "SECURITY.md", "topology.example.yaml"),
+        ("tests/docs/test_site_built.py",),
+    ),
     (("Dockerfile", "pyproject.toml", "requirements", "tensile/sandbox/binaries.py"), ("tests/packaging",)),
     (("docs/versions.md", "tensile/sandbox/binaries.py", "tensile/kube/"), ("tests/e2e/test_older_kubernetes.py",)),
     (

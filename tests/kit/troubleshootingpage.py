@@ -1,0 +1,55 @@
+"""The last part of the page for troubleshooting: a section for each condition and reason that asks for an action.
+
+A reader searches the word that he sees, and a search of the site leads to sections, not to rows of a table. So these
+are the words of the reference of conditions once more, each with a heading of its own.
+
+PYTHONPATH=tests/kit .venv/bin/python -m troubleshootingpage
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from conditionspage import DOCUMENT as REFERENCE
+from conditionspage import Word, cased, words
+
+DOCUMENT = REFERENCE.parents[1] / "troubleshooting.md"
+BEGIN, END = "<!-- words -->", "<!-- end of words -->"
+NOTHING = "nothing."
+"""The remedy of a word that reports no trouble."""
+
+
+def sections() -> str:
+    """Write a section for each word, in alphabetical order; one that nodes and pods have has a paragraph for each."""
+    troubling = sorted((one for one in words() if one.remedy != NOTHING), key=_order)
+    return "\n".join(line for value, same in groupby(troubling, _value) for line in _section(value, list(same)))
+
+
+def _order(word: Word) -> tuple[str, str, str]:
+    return word.value.rpartition("/")[2].lower(), word.value, word.meaning
+
+
+def _value(word: Word) -> str:
+    return word.value
+
+
+def _section(value: str, same: list[Word]) -> Iterator[str]:
+    yield f"### `{value}`"
+    for one in same:
+        yield f"{_here(one.meaning)}\n"
+        yield f"**Remedy:** {_here(cased(one.remedy))}\n"
+
+
+def _here(text: str) -> str:
+    """Return a text of the reference, whose links begin in its folder, with links that begin in that of this page."""
+    return text.replace("](../", "](")
+
+
+def rewritten(text: str) -> str:
+    """Put the sections between the marks of a text."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{sections()}{END}{after}"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(rewritten(DOCUMENT.read_text()))
