@@ -115,7 +115,7 @@ conformance: setup ## Kubernetes' own conformance tests, on a real node and thro
 generate: $(BIN)/.installed ## Write the generated pages and tables again: topology, commands, conditions, rights, pictures
 	@for page in topologypage commandspage conditionspage rightstable kubelet_rights; do \
 	PYTHONPATH=tests/kit $(BIN)/python -m $$page || exit 1; done
-	@for picture in clusters; do $(BIN)/python -m docs.pictures.$$picture || exit 1; done
+	@for picture in clusters demo; do $(BIN)/python -m docs.pictures.$$picture || exit 1; done
 
 format: $(BIN)/.installed ## Put the code in form
 	$(BIN)/ruff check --fix --quiet .
