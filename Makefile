@@ -119,7 +119,7 @@ behaviour: setup ## Virtual nodes, plan and doctor compared with a real node, a 
 mutation: setup ## Bugs planted in the engine and rights taken away from it, each of which a test has to notice
 	@failed=0; $(call each,mutation.bugs mutation.rights); exit $$failed
 
-keep: ## Take the results of build/results into bench/results, and their figures into the README
+keep: ## Take the results of build/results into bench/results, and their figures into the pages
 	@cp build/results/*.json bench/results/ && $(BIN)/python -m bench.speed.readme
 
 packaging: setup ## The wheel and the image, each in a place of its own
@@ -130,9 +130,10 @@ conformance: setup ## Kubernetes' own conformance tests, on a real node and thro
 	@$(BIN)/python -m bench.conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(ONLY),--only $(ONLY)) \
 	$(if $(RUNS),--runs $(RUNS)) $(if $(PROCS),--procs $(PROCS)) $(if $(SERIAL),--serial)
 
-generate: $(BIN)/.installed ## Write the generated pages and tables again: topology, commands, conditions, permissions
+generate: $(BIN)/.installed ## Write the generated pages and tables again: topology, commands, conditions, permissions, pictures
 	@for page in topologypage commandspage conditionspage troubleshootingpage rightstable kubelet_rights; do \
 	PYTHONPATH=tests/kit $(BIN)/python -m $$page || exit 1; done
+	@for picture in clusters demo; do $(BIN)/python -m docs.pictures.$$picture || exit 1; done
 
 format: $(BIN)/.installed ## Put the code in form
 	$(BIN)/ruff check --fix --quiet .

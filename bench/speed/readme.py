@@ -1,12 +1,14 @@
-"""Writes the figures of the kept results into the README, between its two marks, so that no figure is typed by hand.
+"""Writes the figures of the kept results into the README and docs/performance.md, so that none is typed by hand.
 
     .venv/bin/python -m bench.speed.readme
 
-A result that is not there leaves its line out. A test compares the README with what this would write.
+Each page has two marks, and what stands between them is written. In the table of speed, a result that is not there
+leaves its line out. A test compares the pages with what this would write.
 """
 
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ import orjson
 
 from bench.kit.reporting import KEPT, ROOT
 
-README = ROOT / "README.md"
+README, PERFORMANCE = ROOT / "README.md", ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- figures: python -m bench.speed.readme -->", "<!-- end of figures -->"
 PARTIES = ("engine", "ceiling", "alone")
 HEAD = (
@@ -22,9 +24,14 @@ HEAD = (
     "|---|---|---|---|---|",
 )
 
+WIDTH = 120
+"""The length of lines of prose."""
+Results = Mapping[str, dict[str, Any]]
+"""The results by their name."""
+
 
 class Line(NamedTuple):
-    """One line of the table: the result's name, the field, and in which words and unit it is told."""
+    """One line of the table of speed: the result's name, the field, and in which words and unit it is told."""
 
     result: str
     field: str
@@ -42,15 +49,89 @@ LINES = (
 )
 
 
+class UseCase(NamedTuple):
+    """One line of the README's table: a use case, what tensile does for it, and how well.
+
+    Attributes:
+        name: the use case.
+        words: what tensile does for it.
+        measured: writes what was measured, from the results.
+        command: what measures it again.
+    """
+
+    name: str
+    words: str
+    measured: Callable[[Results], str]
+    command: str
+
+
+def _placement(found: Results) -> str:
+    result = found["placement"]
+    return f"It found the same nodes as kube-scheduler in {result['same']:,} of {result['cases']:,} random cases."
+
+
+def _conformance(found: Results) -> str:
+    (row,) = (row for row in found["conformance"]["table"] if row["sig"] == "all")
+    tests = f"{row['both']} of the {row['direct']} conformance tests (apps, CLI, node, storage)"
+    return f"{tests} that pass on a real node pass through a virtual one."
+
+
+def _away(found: Results) -> str:
+    result = found["faults-away"]
+    if result["broken"]:
+        return f"{result['rounds']} outages under load broke what `bench/results/faults-away.json` lists."
+    return f"In {result['rounds']} outages under load, no pod failed or ran twice because of the outage."
+
+
+def _predictions(found: Results) -> str:
+    result = found["faults-predictions"]
+    return f"In {result['equal']} of {result['cases']} cases, exactly the pods that the plan had named moved."
+
+
+USE_CASES = (
+    UseCase(
+        "Spare capacity",
+        "Free nodes of many clusters are one pool. The [scheduler extender](docs/extender.md) looks at the real nodes.",
+        _placement,
+        "python -m bench.conformance.placement",
+    ),
+    UseCase(
+        "Many places, one API",
+        "Pods run in data centres and clouds. You use the tools that you have for one cluster.",
+        _conformance,
+        "make conformance",
+    ),
+    UseCase(
+        "Edge sites",
+        "A site that loses its connection keeps its pods, and affects no other site.",
+        _away,
+        "python -m bench.faults.away",
+    ),
+    UseCase(
+        "Maintenance from Git",
+        "You cordon, drain or add a cluster in a file. `tensile plan` shows before the merge which pods have to move.",
+        _predictions,
+        "python -m bench.conformance.predictions",
+    ),
+)
+
+
 def load(results: Path) -> dict[str, dict[str, Any]]:
     """Read the results that are there, by name."""
     return {path.stem: orjson.loads(path.read_bytes()) for path in sorted(results.glob("*.json"))}
 
 
-def figures(found: dict[str, dict[str, Any]]) -> str:
-    """Return the table and the words about it."""
+def figures(found: Results) -> str:
+    """Return the table of speed and the words about it."""
     rows = [_row(line, found[line.result]) for line in LINES if line.result in found]
     return "\n".join([*HEAD, *rows, "", *_about(found)])
+
+
+def use_cases(found: Results) -> str:
+    """Return the README's table of use cases, and its words about speed and cost."""
+    rows = [f"| **{one.name}** | {one.words} | {one.measured(found)} (`{one.command}`) |" for one in USE_CASES]
+    words = textwrap.fill(f"{_speed(found)} {_cost(found)}", WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(["| use case | how | measured |", "|---|---|---|", *rows, "", words])
 
 
 def rewritten(text: str, told: str) -> str:
@@ -60,6 +141,12 @@ def rewritten(text: str, told: str) -> str:
     if not inside:
         raise ValueError(f"the text has no {BEGIN} … {END}")
     return f"{before}{BEGIN}\n{told}\n{END}{after}"
+
+
+def pages(found: Results) -> dict[Path, str]:
+    """Return the text of each page with figures, as it has to be."""
+    told = {README: use_cases(found), PERFORMANCE: figures(found)}
+    return {page: rewritten(page.read_text(), text) for page, text in told.items()}
 
 
 def _row(line: Line, result: dict[str, Any]) -> str:
@@ -73,7 +160,7 @@ def _cell(value: float | None, unit: str) -> str:
     return f"{value:.3g} {unit}" if value else ""
 
 
-def _about(found: dict[str, dict[str, Any]]) -> Iterator[str]:
+def _about(found: Results) -> Iterator[str]:
     """Yield how it was measured."""
     races = [result for name, result in found.items() if name.startswith(("makespan", "latency"))]
     if races:
@@ -86,9 +173,35 @@ def _about(found: dict[str, dict[str, Any]]) -> Iterator[str]:
         yield "throughput that they have at the lower cluster directly."
 
 
+def _speed(found: Results) -> str:
+    """Write the figures of speed that a newcomer needs."""
+    result = found["makespan-1000"]
+    engine, ceiling, alone = (result["medians"][party]["last_ready_s"] for party in PARTIES)
+    cores = result["machine"]["processors"]
+    later = found["latency"]["medians"]["engine"]["p50_ms"] - found["latency"]["medians"]["alone"]["p50_ms"]
+    return (
+        f"**Speed.** 1,000 pods of a Deployment on two lower clusters are Ready after {engine:.1f} s. A bare loop with "
+        f"only the unavoidable requests takes {ceiling:.1f} s, one cluster alone {alone:.1f} s. A single pod is Ready "
+        f"{later:.0f} ms later than in one cluster (`make bench`, {cores} cores for everything; "
+        "[all figures](docs/performance.md))."
+    )
+
+
+def _cost(found: Results) -> str:
+    """Write what an engine uses, and how soon it is back."""
+    result = found["faults-steady"]
+    back = max(run["reconciled_s"] for run in result["runs"])
+    return (
+        f"**Cost.** With {result['pods']:,} pods, the engine uses {result['rss_after_load_mib']} MiB, and "
+        f"{result['idle_share_of_a_core'] * 100:.1f} % of a core at rest. After a restart it has caught up in "
+        f"{back:.1f} s (`python -m bench.speed.steady`)."
+    )
+
+
 def main() -> int:
-    """Rewrite the README."""
-    README.write_text(rewritten(README.read_text(), figures(load(KEPT))))
+    """Rewrite the pages."""
+    for page, text in pages(load(KEPT)).items():
+        page.write_text(text)
     return 0
 
 

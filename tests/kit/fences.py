@@ -4,10 +4,8 @@ Comments say what a reader need not see. On the line before a fence, or before e
 
     <!-- not run: REASON -->        of sh: it cannot run on the sandbox
     <!-- runs on until: COMMAND --> of sh: goes on in the background; what follows waits until COMMAND succeeds
-    <!-- run last -->               of sh: after everything else of all pages
     <!-- ends with: CODE -->        of sh: with this exit code, not with 0
     <!-- given: COMMAND -->         of sh: what the reader has already, made before; may stand several times
-    <!-- from anew -->              of any: what ran in the background has ended, and what was made above is gone
     <!-- file: NAME -->             of any: is written to that file before what follows runs
     <!-- printed -->                of any: each line was printed by the sh before it; … stands for anything
     <!-- as it is: REASON -->       of yaml: neither a file, nor a topology, nor objects that can be tried
@@ -24,8 +22,8 @@ import yaml
 from tensile.topology import TopologyFile
 
 ROOT = Path(__file__).resolve().parents[2]
-OF_SH = {"not run", "runs on until", "run last", "ends with", "given"}
-DIRECTIVES = OF_SH | {"from anew", "file", "printed", "as it is", "recorded"}
+OF_SH = {"not run", "runs on until", "ends with", "given"}
+DIRECTIVES = OF_SH | {"file", "printed", "as it is", "recorded"}
 TOPIC = re.compile(r"<!-- (the engine runs) -->")
 """A page that says so anywhere has an engine on its topology.yaml from its beginning."""
 
@@ -48,7 +46,7 @@ class Fence(NamedTuple):
 
 
 def pages() -> list[str]:
-    """Return every page for users, by its path in the repository; the README last, since it ends the sandbox."""
+    """Return every page for users, by its path in the repository."""
     found = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
     return [*found, "README.md"]
 

@@ -116,10 +116,27 @@ def test_a_node_is_usable_when_it_is_ready_and_not_given_up(status: str, taint: 
     assert is_usable(node) is usable
 
 
-def test_the_readme_tells_the_kept_figures() -> None:
-    """Nobody types them: it says what the results say."""
-    text = readme.README.read_text()
-    assert readme.rewritten(text, readme.figures(readme.load(KEPT))) == text
+def test_the_pages_tell_the_kept_figures() -> None:
+    """Nobody types them: they say what the results say."""
+    told = readme.pages(readme.load(KEPT))
+    assert {page: page.read_text() for page in told} == told
+
+
+def test_an_outage_that_broke_something_is_told() -> None:
+    """The README says that nothing was lost only where the result says so."""
+    kept = readme.load(KEPT)
+    assert "no pod failed or ran twice" in readme.use_cases(kept)
+    kept["faults-away"]["broken"] = ["a pod ran twice"]
+    assert "broke what `bench/results/faults-away.json` lists" in readme.use_cases(kept)
+
+
+def test_the_readme_names_what_measures_its_figures() -> None:
+    """Each command is a module of bench/, or a target of the Makefile."""
+    makefile = (readme.ROOT / "Makefile").read_text()
+    for use_case in readme.USE_CASES:
+        runner, _, name = use_case.command.rpartition(" ")
+        place = readme.ROOT / name.replace(".", "/")
+        assert f"\n{name}:" in makefile if runner == "make" else place.is_dir() or place.with_suffix(".py").exists()
 
 
 def test_a_figure_that_was_not_measured_is_left_out() -> None:
