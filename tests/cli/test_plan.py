@@ -53,7 +53,7 @@ def _hold_text(ground: Ground, text: str, markdown: str) -> None:
     assert int(last[1]) == len(re.findall(r"^\+ ", text, re.MULTILINE)) > 3
     assert (last[2], last[3]) == ("1", "0")
     assert f"\n+ Pod {ground.namespace}/whole: " in text
-    assert f"\n! pod {ground.namespace}/stuck on {A}: ConfigMapNotFound: ConfigMap {ground.namespace}/lost: " in text
+    assert f"\n! pod {ground.namespace}/stuck on {A}: ConfigMapNotFound: ConfigMap {ground.namespace}/lost " in text
     assert markdown.startswith("```diff\n")
     assert markdown.replace("```diff\n", "").replace("\n```", "") == text
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 async def explained(ground: Ground, name: str, output: str = "text", *edits: Edit) -> str:
     """Ask about a pod of the namespace, with an administrator's kubeconfigs."""
     topology, ways = ground.topology(*edits), ClusterAccess(ground.sandbox.directory)
-    return await asyncio.to_thread(commands.explain, topology, ways, f"{ground.namespace}/{name}", output)
+    return await asyncio.to_thread(commands.explain, topology, ways, name, ground.namespace, output)
 
 
 @pytest_asyncio.fixture(autouse=True, scope="module", loop_scope="module")
@@ -137,7 +137,9 @@ async def test_a_pod_that_runs(ground: Ground) -> None:
         "node": ground.nodes[B],
     }
     assert [one["name"] for one in found["lowers"]] == list(LOWERS)
-    assert text.startswith(f"Pod {ground.namespace}/fine, Running, on {ground.nodes[B]}: {found['why']}.\n")
+    assert text.startswith(
+        f"Pod {ground.namespace}/fine is Running on virtual node {ground.nodes[B]}: {found['why']}.\n"
+    )
 
 
 async def test_a_pod_that_does_not_exist(ground: Ground) -> None:

@@ -38,7 +38,10 @@ def bad(program: MapProgram, number: int) -> tuple[str, str]:
         (text.replace('"kubeconfigSecret"', '"kubeconfig"'), "lowers[0].kubeconfig: "),
         (f"# {number}\n", f"{KEY}:1:1: "),
         (f"{text}\nupper: {{kubeconfig: '{number}'}}\n", f"{KEY}:"),
-        (text.replace('"kubelet": {', f'"kubelet": {{"clientCAFile": "ca-{number}",'), "kubelet.clientCAFile: a path"),
+        (
+            text.replace('"kubelet": {', f'"kubelet": {{"clientCAFile": "ca-{number}",'),
+            "kubelet.clientCAFile: is a file",
+        ),
     ]
     return bads[number % len(bads)]
 

@@ -75,7 +75,7 @@ def even(app: str, key: str, skew: int = 1) -> list[Manifest]:
 
 async def simulated(ground: Ground, deployment: Manifest) -> Manifest:
     """Ask how many of a Deployment's pods fit."""
-    wanted = podfile.template(orjson.dumps(deployment), "case")
+    wanted = podfile.templates(orjson.dumps(deployment), "case")
     topology, ways = ground.topology(), ClusterAccess(ground.sandbox.directory)
     picture = await asyncio.to_thread(commands.pictured, topology, ways, None)
     return dict(orjson.loads(commands.simulate(picture, wanted, Case(), "json")[0]))
@@ -151,7 +151,7 @@ async def test_pods_of_a_lower_that_is_lost(ground: Ground, resource: str) -> No
     picture = await asyncio.to_thread(
         commands.pictured, ground.topology(), ClusterAccess(ground.sandbox.directory), None
     )
-    found = orjson.loads(commands.simulate(picture, None, Case(lost=frozenset({A})), "json")[0])
+    found = orjson.loads(commands.simulate(picture, (), Case(lost=frozenset({A})), "json")[0])
     placed = [one for one in found["moved"] if one["lower"]]
     assert len(found["moved"]) == there
     assert len(placed) == min(there, sum(SLOTS[B]) - (10 - there))

@@ -178,9 +178,7 @@ async def explained(ground: Wide) -> set[str]:
     pods = (await ground.upper.read(ground.path("pods")))["items"]
     topology, ways = ground.topology(ground.hooked()), ClusterAccess(ground.sandbox.directory)
     told = [
-        await asyncio.to_thread(
-            commands.explain, topology, ways, f"{ground.namespace}/{pod['metadata']['name']}", "json"
-        )
+        await asyncio.to_thread(commands.explain, topology, ways, pod["metadata"]["name"], ground.namespace, "json")
         for pod in pods
         if is_refused(pod)
     ]
