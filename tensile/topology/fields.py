@@ -266,7 +266,7 @@ def write_duration(value: timedelta) -> str:
     for unit in ("h", "m"):
         if seconds and seconds % _SECONDS[unit] == 0:
             return f"{seconds / _SECONDS[unit]:.0f}{unit}"
-    return f"{seconds:g}s"
+    return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
 
 
 Controller = Literal["PV", "Service", "RBAC", "ServiceAccount"]

@@ -193,7 +193,17 @@ def test_a_duration_beyond_a_century_is_a_mistake(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(30, "30s"), (60, "1m"), (90, "90s"), (3600, "1h"), (5400, "90m"), (0.25, "0.25s")]
+    ("seconds", "text"),
+    [
+        (30, "30s"),
+        (60, "1m"),
+        (90, "90s"),
+        (3600, "1h"),
+        (5400, "90m"),
+        (0.25, "0.25s"),
+        (1_000_001, "1000001s"),
+        (1e-4, "0.0001s"),
+    ],
 )
 def test_a_duration_is_written_in_its_largest_whole_unit(seconds: float, text: str) -> None:
     """As a person would."""
