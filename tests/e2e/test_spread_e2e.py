@@ -261,7 +261,7 @@ async def test_a_domain_that_somebody_else_labelled_stays_above(ground: Wide, ke
 
 async def test_the_documents_example_does_what_it_says(ground: Wide) -> None:
     """The Deployment of docs/placement.md: two in each cluster, on real nodes of their own."""
-    section = DOCUMENT.read_text().partition("## Spread over clusters")[2]
+    section = DOCUMENT.read_text().partition("## Spread across clusters")[2]
     (text,) = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
     await ground.upper.create(ground.path("deployments", api=DEPLOYMENTS), yaml.safe_load(text))
     await ground.upper.until_all(
