@@ -22,6 +22,7 @@ _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _DECIMAL_SUFFIX = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
 _BINARY_SUFFIX = ("", *_BINARY)
+_READABLE = ("Ti", "Gi", "Mi", "Ki")
 SYNTAX = r"([+-]?)(?=\.?[0-9])0*([0-9]{0,64})(?:\.([0-9]{0,64}))?([KMGTPE]i|[numkMGTPE]|[eE][+-]?0*[0-9]{1,64})?"
 """The syntax that a whole quantity must match.
 
@@ -108,6 +109,20 @@ def parse_all(resources: Mapping[str, object]) -> dict[str, int]:
 def is_quantity(text: str) -> bool:
     """Report whether `parse` accepts the text."""
     return _SYNTAX.fullmatch(text) is not None
+
+
+def readable(quantity: str, resource: str) -> str:
+    """Return a quantity so that people can compare two: memory with one decimal, anything else as it is written.
+
+    "-" for a text that is no quantity.
+    """
+    if not is_quantity(quantity):
+        return "-"
+    if resource != "memory":
+        return quantity
+    amount = parse(quantity, 0)
+    unit = next((unit for unit in _READABLE if amount >= 1024 ** _BINARY[unit]), "")
+    return f"{amount / 1024 ** _BINARY.get(unit, 0):.1f}".removesuffix(".0") + unit
 
 
 def render_all(amounts: Mapping[str, int]) -> dict[str, str]:

@@ -127,7 +127,7 @@ class Sharing(LoadScopeScheduling):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """Collect garbage after each file: what its tests left open is told there, not of a test that has no part in it.
+    """Collect garbage after each file: what its tests left open is reported there, and not for another test.
 
     What survives it, such as caches of modules, would be gone through again after each of the files that follow.
     """

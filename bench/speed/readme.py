@@ -31,7 +31,7 @@ Results = Mapping[str, dict[str, Any]]
 
 
 class Line(NamedTuple):
-    """One line of the table of speed: the result's name, the field, and in which words and unit it is told."""
+    """One line of the table of speed: the result's name, the field, and the words and the unit that it is shown in."""
 
     result: str
     field: str

@@ -206,7 +206,7 @@ def _parts(row: Spans) -> str:
 
 
 def _style(played: list[Step]) -> str:
-    """Return the CSS: each step is unseen until its time, and the text rolls up to its last rows; then all begins anew.
+    """Return the CSS: each step appears at its time, and the text scrolls to its last rows; then it starts again.
 
     Without animations, for who has turned them off, the end is seen.
     """

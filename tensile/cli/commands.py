@@ -19,7 +19,6 @@ import tensile
 from tensile.cli import completion as completing
 from tensile.cli.help import INSPECT, PLAN, RUN, SET_UP, TRY, TensileCommand, TensileGroup
 from tensile.cli.options import (
-    STANDARD_INPUT,
     AskExtender,
     ConfigMapOption,
     ContextOption,
@@ -37,6 +36,7 @@ from tensile.cli.options import (
     TextOrJson,
     Version,
     YamlOrJson,
+    directory_of,
     file_name,
     map_of,
     one_of,
@@ -62,7 +62,7 @@ app.add_typer(explain, name="explain", rich_help_panel=INSPECT)
 sandbox = typer.Typer(cls=TensileGroup, no_args_is_help=True)
 app.add_typer(sandbox, name="sandbox", rich_help_panel=TRY)
 _LONG = 1.0
-"""Seconds after which a user on a terminal is told what a command waits for."""
+"""Seconds after which a command on a terminal prints what it waits for."""
 _READING = "reading the clusters of the topology, 20 s at most"
 _SANDBOX = Path(".tensile-sandbox")
 
@@ -600,9 +600,8 @@ def bundle(
 
     _configure_logs(log_level or "error", log_format)
     name, data = read(file)
-    directory = Path.cwd() if name == STANDARD_INPUT else Path(name).absolute().parent
     target = archive or Path(f"tensile-bundle-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar.gz")
-    parts = bundling.collect(name, data, directory, allow_exec_plugins=allow_exec_plugins)
+    parts = bundling.collect(name, data, directory_of(name), allow_exec_plugins=allow_exec_plugins)
     bundling.write(parts, target)
     for line in parts[bundling.ERRORS].decode().splitlines():
         typer.echo(harmless(f"not collected: {line}"), err=True)

@@ -231,7 +231,12 @@ def topology_of(file: str | None, option: str = "-f") -> "tuple[Topology, Path]"
 
     name, data = read(file, option)
     topology = parse(decode(data, name=name), name=name)
-    return topology, Path.cwd() if name == STANDARD_INPUT else Path(name).absolute().parent
+    return topology, directory_of(name)
+
+
+def directory_of(name: str) -> Path:
+    """Return the directory that the relative paths of a topology file start from, by its display name."""
+    return Path.cwd() if name == STANDARD_INPUT else Path(name).absolute().parent
 
 
 def map_of(

@@ -5,13 +5,11 @@ from typing import Any
 
 import orjson
 
-from tensile.resources import is_quantity, parse
+from tensile.resources import readable
 from tensile.text import aligned, joined
 
 _HEAD = ("LOWER", "NODE", "STATE", "PODS", "CPU", "MEMORY", "MAX PODS", "LAG")
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
-_UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
-_MILLI = 1000
 _MINUTE, _HOUR = 60, 3600
 _HASH = 12
 
@@ -46,18 +44,7 @@ def _state(row: Mapping[str, Any]) -> str:
 
 
 def _pair(row: Mapping[str, Any], name: str) -> str:
-    return "/".join(_amount(row[side].get(name, ""), name) for side in ("advertised", "real"))
-
-
-def _amount(quantity: str, name: str) -> str:
-    """Render a quantity so that people can compare two: memory with one decimal, anything else as Kubernetes does."""
-    if not is_quantity(quantity):
-        return "-"
-    if name != "memory":
-        return quantity
-    amount = parse(quantity) // _MILLI
-    size, unit = next(((size, unit) for size, unit in _UNITS if amount >= size), (1, ""))
-    return f"{amount / size:.1f}".removesuffix(".0") + unit
+    return "/".join(readable(row[side].get(name, ""), name) for side in ("advertised", "real"))
 
 
 def _seconds(lag: int) -> str:

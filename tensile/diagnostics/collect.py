@@ -4,8 +4,10 @@ Unlike `plan`, which needs all clusters, these commands run when something is wr
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from datetime import datetime
+from typing import TypeVar
 
 import orjson
 
@@ -18,6 +20,8 @@ from tensile.kube.credentials import keep_secret
 from tensile.kube.store import Cache
 from tensile.objects import EVENT, POD, UPPER, Kind, Manifest, Ref, uid
 from tensile.topology import Lower, Topology
+
+Found = TypeVar("Found")
 
 PATIENCE = 20.0
 """The timeout in seconds for reading one cluster."""
@@ -45,20 +49,29 @@ async def _looked(
     topology: Topology, ways: ClusterAccess, now: Callable[[], datetime], pod: Ref | None
 ) -> tuple[FleetSnapshot, UpperPod | None]:
     """Read the upper cluster first, since its Secrets may hold the kubeconfigs of lower clusters."""
-    upper = HttpCluster(UPPER, await ways.upper_access(topology.upper))
-    try:
+    async with reading_upper(topology, ways) as upper:
         async with asyncio.timeout(PATIENCE):
             upper_uid = await upper.identify()
             asked = await _asked(upper, pod) if pod else None
-        secrets = await _secrets(upper, topology)
-        sight, *lowers = await asyncio.gather(_sight(upper), *(_lower(spec, ways, secrets) for spec in topology.lowers))
+        secrets = await secrets_of(upper, topology.lowers)
+        sight, *lowers = await asyncio.gather(
+            _sight(upper), *(read_lower(spec, ways, secrets, _sight, _unseen) for spec in topology.lowers)
+        )
+    if sight.trouble:
+        raise TensileError(sight.trouble)
+    return FleetSnapshot(topology, upper_uid, sight, lowers, now()), asked
+
+
+@asynccontextmanager
+async def reading_upper(topology: Topology, ways: ClusterAccess) -> AsyncIterator[HttpCluster]:
+    """Connect to the upper cluster of a topology; a TimeoutError within becomes the TensileError that it is away."""
+    upper = HttpCluster(UPPER, await ways.upper_access(topology.upper))
+    try:
+        yield upper
     except TimeoutError:
         raise TensileError(f"upper: no answer in {PATIENCE:g} s: check that its apiserver runs") from None
     finally:
         await upper.close()
-    if sight.trouble:
-        raise TensileError(sight.trouble)
-    return FleetSnapshot(topology, upper_uid, sight, lowers, now()), asked
 
 
 async def _asked(upper: Cluster, ref: Ref) -> UpperPod | None:
@@ -71,24 +84,38 @@ async def _asked(upper: Cluster, ref: Ref) -> UpperPod | None:
     return UpperPod(pod, events.items)
 
 
-async def _secrets(upper: Cluster, topology: Topology) -> Cache:
+async def secrets_of(upper: Cluster, lowers: Iterable[Lower]) -> Cache:
     """Return the Secrets that hold kubeconfigs; a missing Secret is reported later, as trouble of its lower."""
     found = Cache()
-    for ref in (spec.kubeconfig_secret for spec in topology.lowers):
+    for ref in (spec.kubeconfig_secret for spec in lowers):
         if ref is not None:
             await keep_secret(upper, ref, found)
     return found
 
 
-async def _lower(spec: Lower, ways: ClusterAccess, secrets: Cache) -> ClusterSnapshot:
+async def read_lower(
+    spec: Lower,
+    ways: ClusterAccess,
+    secrets: Cache,
+    read: Callable[[Cluster], Awaitable[Found]],
+    unread: Callable[[str, str], Found],
+) -> Found:
+    """Return what `read` makes of a lower cluster.
+
+    If its credentials cannot be used, return what `unread` makes of its name and the error.
+    """
     try:
         cluster = HttpCluster(spec.name, await ways.lower_access(spec, secrets))
     except TensileError as error:
-        return ClusterSnapshot(spec.name, trouble=str(error))
+        return unread(spec.name, str(error))
     try:
-        return await _sight(cluster)
+        return await read(cluster)
     finally:
         await cluster.close()
+
+
+def _unseen(name: str, why: str) -> ClusterSnapshot:
+    return ClusterSnapshot(name, trouble=why)
 
 
 async def _sight(cluster: Cluster) -> ClusterSnapshot:

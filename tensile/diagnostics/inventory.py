@@ -8,16 +8,15 @@ from it.
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
 
+from tensile.diagnostics.collect import PATIENCE, read_lower, reading_upper, secrets_of
 from tensile.engine.lower import ClusterAccess
 from tensile.errors import ClusterError, NotFound, TensileError
-from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Cluster, Selection
-from tensile.kube.credentials import keep_secret
-from tensile.kube.store import Cache
 from tensile.names import OWNER, UPPER_NAMESPACE, owner_of
 from tensile.objects import (
     CLAIM,
@@ -31,7 +30,6 @@ from tensile.objects import (
     SECRET,
     SERVICE,
     SERVICE_ACCOUNT,
-    UPPER,
     VOLUME,
     Kind,
     Manifest,
@@ -43,11 +41,9 @@ from tensile.objects import (
 from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
 from tensile.policy.webhook.registration import ref_of
 from tensile.text import aligned
-from tensile.topology import Lower, Topology
+from tensile.topology import Topology
 
 FORMAT = "1.0"
-PATIENCE = 20.0
-"""The timeout in seconds for listing one cluster."""
 _ABOVE = (NODE, VOLUME, CONFIG_MAP, SECRET)
 _BELOW = (
     NAMESPACE,
@@ -96,35 +92,21 @@ def inventory(topology: Topology, ways: ClusterAccess, only: Sequence[str] = ())
 
 async def _inventory(topology: Topology, ways: ClusterAccess, only: Sequence[str]) -> Inventory:
     """List the upper cluster first, since its Secrets may hold the kubeconfigs of lower clusters."""
-    upper = HttpCluster(UPPER, await ways.upper_access(topology.upper))
     lowers = [spec for spec in topology.lowers if not only or spec.name in only]
-    try:
+    async with reading_upper(topology, ways) as upper:
         async with asyncio.timeout(PATIENCE):
-            owner = owner_of(await upper.identify(), topology.name)
-        secrets = Cache()
-        for ref in (spec.kubeconfig_secret for spec in lowers):
-            if ref is not None:
-                await keep_secret(upper, ref, secrets)
+            mark = owner_of(await upper.identify(), topology.name).mark
+        secrets = await secrets_of(upper, lowers)
         named = (ref_of(topology), policy_ref(topology.name), binding_ref(topology.name))
-        above = [] if only else [_owned(upper, _ABOVE, owner.mark), _registered(upper, named, owner.mark)]
-        found = await asyncio.gather(*above, *(_lower(spec, ways, secrets, owner.mark) for spec in lowers))
-    except TimeoutError:
-        raise TensileError(f"upper: no answer in {PATIENCE:g} s: check that its apiserver runs") from None
-    finally:
-        await upper.close()
+        above = [] if only else [_owned(upper, _ABOVE, mark), _registered(upper, named, mark)]
+        owned = partial(_owned, kinds=_BELOW, mark=mark)
+        found = await asyncio.gather(*above, *(read_lower(spec, ways, secrets, owned, _unread) for spec in lowers))
     items = (item for part in found for item in part.items)
     return Inventory(tuple(items), tuple(words for part in found for words in part.unread))
 
 
-async def _lower(spec: Lower, ways: ClusterAccess, secrets: Cache, mark: str) -> Inventory:
-    try:
-        cluster = HttpCluster(spec.name, await ways.lower_access(spec, secrets))
-    except TensileError as error:
-        return Inventory((), (str(error),))
-    try:
-        return await _owned(cluster, _BELOW, mark)
-    finally:
-        await cluster.close()
+def _unread(_name: str, error: str) -> Inventory:
+    return Inventory((), (error,))
 
 
 async def _registered(upper: Cluster, refs: Iterable[Ref], mark: str) -> Inventory:

@@ -1,7 +1,7 @@
 """`tensile import` as a function: a corpus of installations with the topology and notes of each, and hostile inputs.
 
 Each folder of imports/ is one installation: its files, or command.txt with a command line, and the topology and notes
-beside. TENSILE_RECORD=1 in the environment writes these anew; read what changed before it is committed.
+beside. TENSILE_RECORD=1 in the environment records these again; read what changed before it is committed.
 """
 
 import os

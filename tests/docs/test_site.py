@@ -85,7 +85,7 @@ def leads(page: str, link: str) -> bool:
 
 @pytest.mark.parametrize("page", SHOWN)
 def test_links_have_the_one_form_that_is_checked(page: str) -> None:
-    """Links by reference, and links in HTML, would be checked by nobody."""
+    """Links by reference, and links in HTML, would not be checked."""
     text = re.sub(r"`[^`]*`", "", prose(text_of(page)))
     assert re.findall(r"^\[[^\]]+\]: .*|\]\[[^\]]*\]|<(?:a|img) .*", text, re.MULTILINE) == []
 
@@ -113,7 +113,7 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
 def test_a_picture_is_whole_and_has_a_title(picture: Path) -> None:
-    """It needs nothing from elsewhere, and a reader who does not see it is told what it is."""
+    """It needs nothing from elsewhere, and it has a description for readers who do not see it."""
     text = picture.read_text()
     assert ET.fromstring(text).findtext("{http://www.w3.org/2000/svg}title")
     assert re.findall(r"(?:href|src)=[\"'](?!#)|@import|url\((?!#)|<script", text) == []

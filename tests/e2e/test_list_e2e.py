@@ -17,7 +17,7 @@ async def listed(ground: Ground, *arguments: str) -> Done:
 
 
 async def test_it_lists_what_the_topology_owns_and_nothing_else(ground: Ground) -> None:
-    """Objects of other topologies in the same clusters are left out, and so is what somebody else created."""
+    """Objects of other topologies in the same clusters are left out, and so is what another client created."""
     await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"key": "value"}})
     volumes = [{"name": "settings", "configMap": {"name": "settings"}}]
     await ground.bind("web", {"volumes": volumes})

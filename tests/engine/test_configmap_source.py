@@ -100,7 +100,7 @@ def test_another_key_can_be_named() -> None:
 
 
 def test_what_kubectl_took_for_binary_is_looked_at() -> None:
-    """A byte that is not valid UTF-8 puts the whole file there, and is told by its place."""
+    """A byte that is not valid UTF-8 is reported by its position."""
     data = text("a").encode() + b"# \xff\n"
     found = document(config_map(5, None, binaryData={"topology.yaml": b64encode(data).decode()}), PLACE)
     with pytest.raises(TensileError, match=r"topology\.yaml:7:3: .*not valid UTF-8"):

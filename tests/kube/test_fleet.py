@@ -216,7 +216,7 @@ async def test_another_cluster_at_the_address_is_refused_until_the_first_is_back
 
 
 async def test_when_a_cluster_is_back_its_informers_do_not_wait_for_their_back_off() -> None:
-    """The probe finds it within seconds, and wakes whoever waits for longer.
+    """The probe finds it within seconds, and wakes the tasks that wait for longer.
 
     It goes and comes back many times, so that it does so at least once after the list has failed.
     """

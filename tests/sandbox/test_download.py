@@ -226,7 +226,7 @@ def test_no_credentials_are_sent(server: ReleaseServer, folder: Path) -> None:
 
 
 def test_https_goes_through_the_proxy(server: ReleaseServer, folder: Path) -> None:
-    """The proxy resolves the names, and its refusal is told; it gets its own password only."""
+    """The proxy resolves the names, and its refusal is reported; it gets its own password only."""
     hosts = ReleaseHosts("https://mirror.example", proxy=f"http://me:pass@127.0.0.1:{server.port}")
     with pytest.raises(DownloadError, match=r"^https://mirror\.example/.*: Tunnel connection failed: 403") as error:
         download.download((ONE,), folder, hosts, Updates(print))

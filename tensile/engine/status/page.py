@@ -19,15 +19,14 @@ from tensile.engine.status.report import AMOUNTS, LowerRow, StatusReport
 from tensile.objects import timestamp
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Key, Problem
-from tensile.resources import parse
+from tensile.resources import parse, readable
 from tensile.text import clean
 
 _MOST = 50
 """Maximum of problems and of changes on the page; the log and `tensile plan` have all of them."""
 _LONGEST = 300
 _WELL = frozenset(("Ready", "Cordoned", "Drained"))
-_UNITS = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))
-_MILLI, _MINUTE, _HOUR = 1000, 60, 3600
+_MINUTE, _HOUR = 60, 3600
 _VERBS = {"create": "created", "patch": "changed", "delete": "deleted"}
 
 _STYLE = """
@@ -190,7 +189,7 @@ def _card(row: LowerRow) -> Iterator[str]:
 def _bar(resource: str, advertised: str, real: str) -> Iterator[str]:
     """Yield how much of what the cluster has its node offers."""
     offered, whole = (parse(text) if text else 0 for text in (advertised, real))
-    words = f"{_amount(advertised, resource)} of {_amount(real, resource)}"
+    words = f"{readable(advertised, resource)} of {readable(real, resource)}"
     label = f"{resource} advertised: {words}"
     share = min(offered / whole, 1.0) if whole else 0.0
     yield f'<dt>{resource}</dt><dd><meter min="0" max="1" value="{share:.3f}" aria-label="{_text(label)}"></meter></dd>'
@@ -214,16 +213,6 @@ def _table(caption: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]])
     for row in rows:
         yield f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>"
     yield "</tbody></table></div>"
-
-
-def _amount(quantity: str, resource: str) -> str:
-    if not quantity:
-        return "-"
-    if resource != "memory":
-        return quantity
-    amount = parse(quantity) // _MILLI
-    unit, size = next(((unit, size) for unit, size in _UNITS if amount >= size), ("", 1))
-    return f"{amount / size:.1f}".removesuffix(".0") + unit
 
 
 def _age(seconds: int) -> str:

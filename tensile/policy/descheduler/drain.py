@@ -9,10 +9,10 @@ descheduler has found room for it, backed it up, and recorded that it leaves.
 from collections.abc import Iterator
 
 from tensile.kube.store import Delta, Entry
-from tensile.names import DO_NOT_DISRUPT, SAFE_TO_EVICT, ProblemReason
-from tensile.objects import POD, UPPER, Ref, annotations, controller_of
+from tensile.names import ProblemReason
+from tensile.objects import POD, UPPER, Ref, controller_of
 from tensile.policy.descheduler.records import told_lately
-from tensile.policy.descheduler.replacement import is_backed_up, successor_now
+from tensile.policy.descheduler.replacement import forbidden, is_backed_up, successor_now
 from tensile.policy.descheduler.windows import next_opening, seconds_until
 from tensile.reconcile.desired import Absent, Decision, Watch
 from tensile.reconcile.ownership import has_node
@@ -21,9 +21,6 @@ from tensile.reconcile.world import Key, LowerWorld, Problem, World
 MANAGED_BY_DAEMON_SET: ProblemReason = "ManagedByDaemonSet"
 """The drain waits for a pod of a DaemonSet that tolerates the node, and would come back to it. Remedy: change the
 node selection of the DaemonSet."""
-EVICTION_FORBIDDEN: ProblemReason = "EvictionForbidden"
-"""The pod stays where it is, because an annotation of it forbids its eviction. Remedy: remove the annotation, or delete
-the pod."""
 NAME = "drain"
 _NOTHING = Decision()
 
@@ -107,16 +104,6 @@ def kept(pod: Entry) -> Problem | None:
             "managed by a DaemonSet that tolerates this node; change the DaemonSet's node selection first",
         )
     return forbidden(pod)
-
-
-def forbidden(pod: Entry) -> Problem | None:
-    """Return the problem of a pod whose annotations forbid its eviction, None for any other pod."""
-    if not pod.facts.pinned:
-        return None
-    found = annotations(pod.manifest())
-    name, text = (SAFE_TO_EVICT, "false") if found.get(SAFE_TO_EVICT) == "false" else (DO_NOT_DISRUPT, "true")
-    words = f'annotation {name}: "{text}" forbids its eviction; remove the annotation, or delete the pod'
-    return Problem(EVICTION_FORBIDDEN, words)
 
 
 def _evicted(pod: Entry, lower: LowerWorld) -> Absent:

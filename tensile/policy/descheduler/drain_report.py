@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tensile.kube.store import Entry
-from tensile.policy.descheduler.drain import forbidden, is_bare, kept
+from tensile.policy.descheduler.drain import is_bare, kept
 from tensile.policy.descheduler.in_progress import in_flight, settle
 from tensile.policy.descheduler.replacement import loosed, obstacle, uses_claims
 from tensile.policy.descheduler.targets import Targets, said_of
@@ -78,7 +78,7 @@ def _departure(
     """
     whose = (upper.namespace, upper.name)
     is_alone = _goes_alone(upper)
-    problem = (forbidden(upper) or obstacle(upper, world)) if is_alone else kept(upper)
+    problem = obstacle(upper, world) if is_alone else kept(upper)
     if problem is not None:
         return Eviction(*whose, leaves=False, why=problem.message)
     if upper.facts.terminating or upper.facts.terminal:

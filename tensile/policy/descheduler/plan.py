@@ -11,12 +11,13 @@ from typing import NamedTuple
 from tensile.kube.store import Entry
 from tensile.names import ProblemReason
 from tensile.objects import controller_of, metadata, moment_of
-from tensile.policy.descheduler.drain import forbidden, is_bare, is_drained, is_emptied
+from tensile.policy.descheduler.drain import is_bare, is_drained, is_emptied
 from tensile.policy.descheduler.in_progress import in_flight, left_by, settle
 from tensile.policy.descheduler.records import MOST, EvictionRecord, kept_for, notes_on, recent, told_lately
 from tensile.policy.descheduler.replacement import (
     CLAIMED,
     backup_of,
+    forbidden,
     is_backed_up,
     loosed,
     nodes_off,
@@ -144,9 +145,8 @@ def _judged(one: StuckPod, world: World, ground: Targets, start: Callable[[], Ta
     """
     pod, source = one.upper.manifest(), world.lowers[one.lower]
     owner = str(controller_of(pod).get("uid") or "")
-    problem = forbidden(one.upper)
-    if problem is None:
-        problem = (CLAIMED if uses_claims(pod) else None) if owner else obstacle(one.upper, world)
+    claimed = CLAIMED if uses_claims(pod) else None
+    problem = forbidden(one.upper) or claimed if owner else obstacle(one.upper, world)
     if problem is not None:
         return Skip(one.upper, one.lower, *problem)
     going, left = one.upper if owner else loosed(one.upper, world), left_by(owner, world)

@@ -23,10 +23,12 @@ from tensile.kubelet.pods.service_account import without_token
 from tensile.names import (
     DESCHEDULE_COUNT,
     DESCHEDULED,
+    DO_NOT_DISRUPT,
     KEPT_OFF,
     KEPT_POD,
     NAMESPACE_EXCLUDED,
     REPLACES,
+    SAFE_TO_EVICT,
     UNSCHEDULABLE_NODE,
     WITHDRAWN,
     Owner,
@@ -42,6 +44,9 @@ from tensile.reconcile.world import Problem, World
 
 BACKUP = "tensile-pod-"
 """The prefix of a backup's name, before the UID of its pod."""
+EVICTION_FORBIDDEN: ProblemReason = "EvictionForbidden"
+"""The pod stays where it is, because an annotation of it forbids its eviction. Remedy: remove the annotation, or delete
+the pod."""
 USES_CLAIMS: ProblemReason = "UsesPersistentVolumeClaims"
 """The descheduler does not move the pod, since its volumes are in its lower cluster. Remedy: make room in that
 cluster, or delete the pod and its claims."""
@@ -255,8 +260,20 @@ def uses_claims(pod: Manifest) -> bool:
     return any(one.get("persistentVolumeClaim") or one.get("ephemeral") for one in volumes)
 
 
+def forbidden(pod: Entry) -> Problem | None:
+    """Return the problem of a pod whose annotations forbid its eviction, None for any other pod."""
+    if not pod.facts.pinned:
+        return None
+    found = annotations(pod.manifest())
+    name, text = (SAFE_TO_EVICT, "false") if found.get(SAFE_TO_EVICT) == "false" else (DO_NOT_DISRUPT, "true")
+    words = f'annotation {name}: "{text}" forbids its eviction; remove the annotation, or delete the pod'
+    return Problem(EVICTION_FORBIDDEN, words)
+
+
 def obstacle(pod: Entry, world: World) -> Problem | None:
     """Return why a bare pod is not moved, regardless of room elsewhere; None if it may be."""
+    if pod.facts.pinned:
+        return forbidden(pod)
     manifest = pod.manifest()
     if pod.namespace in world.topology.exclude_namespaces:
         return _EXCLUDED

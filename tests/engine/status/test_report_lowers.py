@@ -137,7 +137,7 @@ def having(**fields: object) -> Change:
 
 
 def drained(here: World) -> None:
-    """Have the topology drain the first lower."""
+    """Put a topology in force that drains the first lower."""
     reload(here, f"name: {A}, maintenance: drain", f"name: {B}")
 
 
@@ -149,7 +149,7 @@ def emptied(here: World) -> None:
 
 
 def cordoned(here: World) -> None:
-    """Let somebody cordon the virtual node."""
+    """Cordon the virtual node."""
     found = here.upper.nodes.get("", A)
     assert found is not None
     put(here.upper.nodes, {**found.manifest(), "spec": {"unschedulable": True}})
