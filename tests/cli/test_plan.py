@@ -93,9 +93,13 @@ async def test_colours_are_for_terminals(ground: Ground) -> None:
 
 
 def _on_a_terminal(*arguments: str) -> tuple[int, str]:
-    """Run the program with a terminal for its output, and return the exit code and what it wrote."""
+    """Run the program with a terminal for its output, and return the exit code and what it wrote there.
+
+    Standard error goes elsewhere: a slow machine adds lines of progress to it.
+    """
     pid, terminal = pty.fork()
     if pid == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         os.execve(PROGRAM, [PROGRAM, *arguments], environment(TERM="xterm"))
     written = b""
     while True:
