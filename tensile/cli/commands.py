@@ -146,6 +146,13 @@ def run(
             show_default=False,
         ),
     ] = None,
+    observe: Annotated[
+        bool,
+        typer.Option(
+            "--observe",
+            help="Only report what the engine would do, beside another engine such as tensile-kube. Writes nothing.",
+        ),
+    ] = False,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -157,6 +164,9 @@ def run(
     Examples:
         tensile run -f topology.yaml
 
+        # Report what the engine would do, while another one still runs
+        tensile run -f topology.yaml --observe
+
         # With the topology in a ConfigMap of the upper cluster
         tensile run --configmap tensile/topology --kubeconfig upper.kubeconfig
     """
@@ -164,6 +174,8 @@ def run(
 
     _configure_logs(log_level or "info", log_format)
     found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    if observe and (found is not None or leader_elect is not None or probes is not None):
+        raise TensileError("--observe takes a topology file only: omit --configmap, --leader-elect and --probes")
     manner = running.RunOptions(leader_elect, probes)
     if found is not None:
         running.run_map(*found, manner=manner)
@@ -171,7 +183,10 @@ def run(
     name = file_name(file)
     if name == "-":
         raise TensileError("run watches a file and cannot read standard input: name a file with -f")
-    running.run(Path(name).absolute(), allow_exec_plugins=allow_exec_plugins, manner=manner)
+    if observe:
+        running.run_observing(Path(name).absolute(), allow_exec_plugins=allow_exec_plugins)
+    else:
+        running.run(Path(name).absolute(), allow_exec_plugins=allow_exec_plugins, manner=manner)
 
 
 @_command(PLAN)

@@ -10,10 +10,10 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tensile.engine.caches import bound_feed, lower_feeds, rules, upper_feeds
-from tensile.engine.clusters import Clusters, Connections, address_in_use, node_address, utc_now
+from tensile.engine.clusters import Clusters, address_in_use, node_address, utc_now
 from tensile.engine.lower import ClusterAccess
 from tensile.errors import TensileError
 from tensile.kube import net
@@ -46,6 +46,20 @@ class ClusterTimeout(TensileError):
     """A cluster did not respond in time."""
 
 
+class KnownClusters(Protocol):
+    """Clusters as a plan needs them: what is known of them, and the connections, which are only read from."""
+
+    @property
+    def world(self) -> World:
+        """What is known of the clusters."""
+        ...
+
+    @property
+    def connections(self) -> Mapping[str, Cluster]:
+        """The open connections, by cluster name."""
+        ...
+
+
 class OpenedClusters(NamedTuple):
     """The clusters of a topology; `unreached` maps the lowers that are skipped to the reason."""
 
@@ -73,11 +87,11 @@ async def opened(
         await clusters.close()
 
 
-async def rehearse(clusters: Clusters, observer: Observer) -> Problems:
+async def rehearse(clusters: KnownClusters, observer: Observer) -> Problems:
     """Run the loop in memory; return the problems that would remain."""
     world = clusters.world.copy()
     rehearsals = {name: _rehearsal(name, world, clusters.connections) for name in (UPPER, *world.lowers)}
-    for feed in _feeds(world):
+    for feed in feeds(world):
         rehearsals[feed.cluster].follow(feed.kind, feed.cache, partial(_picks, feed))
     loop = _loop(world, rehearsals, observer)
     while True:
@@ -245,16 +259,17 @@ async def _until_calm(loop: Loop) -> None:
         calm = 0 if loop.expedite(_PAUSE) or any(loop.depth.values()) or loop.waiting else calm + 1
 
 
-def _rehearsal(name: str, world: World, connections: Connections) -> DryRunCluster:
+def _rehearsal(name: str, world: World, connections: Mapping[str, Cluster]) -> DryRunCluster:
     rehearsal = DryRunCluster(name, behind=connections.get(name), ends_pods=name != UPPER, now=utc_now)
-    for feed in _feeds(world):
+    for feed in feeds(world):
         for entry in feed.cache if feed.cluster == name else ():
             if entry.raw:
                 rehearsal.hold(feed.kind, entry.raw)
     return rehearsal
 
 
-def _feeds(world: World) -> Iterator[InformerSpec]:
+def feeds(world: World) -> Iterator[InformerSpec]:
+    """Yield the informers of all caches of a world."""
     yield from upper_feeds(world.upper, world.owner, world.topology.enabled)
     for lower in world.lowers.values():
         yield bound_feed(lower)

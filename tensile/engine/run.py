@@ -27,6 +27,7 @@ import orjson
 import structlog
 import uvloop
 
+from tensile.engine import file_source
 from tensile.engine.clusters import own_namespace, utc_now
 from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.engine import Engine
@@ -35,6 +36,7 @@ from tensile.engine.health import ProbeServer, TelemetryServer
 from tensile.engine.leader_election import Election, LeaderLabel, lease_ref, own_pod, warn_of_leader
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics, lowers, missing, readings
+from tensile.engine.observe import observe
 from tensile.engine.observer import LoggingObserver
 from tensile.engine.sources import ConfigMapSource, FileSource, TopologySource
 from tensile.engine.status.page import PageView, RecentChanges
@@ -103,6 +105,20 @@ def run(path: Path, *, allow_exec_plugins: bool = False, manner: RunOptions) -> 
     """Run on a topology file until SIGTERM or SIGINT; raises TensileError if it cannot start or lost the lease."""
     ways, watcher = ClusterAccess(path.parent, allow_exec_plugins), FileWatcher()
     uvloop.run(_run(FileSource(path, watcher), EngineStatus(utc_now), ways, watcher, manner))
+
+
+def run_observing(path: Path, *, allow_exec_plugins: bool = False) -> None:
+    """Report what the engine would do on a topology file, until SIGTERM or SIGINT; raises TensileError like `run`."""
+
+    async def run() -> None:
+        """Read the file once, and observe."""
+        stop = _stopped_by_signal()
+        found = await file_source.read(path)
+        if found.reading.topology is not None:
+            ways = ClusterAccess(path.parent, allow_exec_plugins)
+            await _unless(stop, observe(found.reading.topology, ways))
+
+    uvloop.run(run())
 
 
 def run_map(place: ConfigMapKey, ways: ClusterAccess, *, manner: RunOptions) -> None:

@@ -48,7 +48,7 @@ def standing() -> World:
 async def rehearsed(here: World, **connections: Any) -> tuple[Script, dict[str, str]]:
     """Rehearse, and give what was done and the reasons of the problems by the keys' names."""
     script = Script()
-    problems = await rehearse(Standing(here, connections), script)  # type: ignore[arg-type]
+    problems = await rehearse(Standing(here, connections), script)
     return script, {key.name: problem.reason for key, problem in problems.items()}
 
 

@@ -1,0 +1,105 @@
+"""`tensile run --observe` on real clusters, beside another engine of the same virtual node."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+from enginekit import A, Ground, with_fields
+from sitekit import Manifest, is_ready
+
+from tensile.names import LEGACY, VIRTUAL_POD
+from tensile.sandbox.sandbox import Sandbox
+
+pytestmark = pytest.mark.real
+
+KEPT = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "another engine renews this"}
+
+
+class Log:
+    """The log of an engine that observes."""
+
+    def __init__(self, stream: asyncio.StreamReader) -> None:
+        self._stream = stream
+        self.lines: list[Manifest] = []
+
+    async def until(self, event: str, name: str) -> Manifest:
+        """Return the next line with this text about an object of this name."""
+        async with asyncio.timeout(60):
+            while raw := await self._stream.readline():
+                line: Manifest = orjson.loads(raw)
+                self.lines.append(line)
+                if line["event"].startswith(event) and line.get("object", "").endswith(name):
+                    return line
+        raise AssertionError(f"no line {event!r} about {name}: {self.lines}")
+
+
+@pytest.fixture
+async def field(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Ground]:
+    """Return a ground whose engine is never started."""
+    ground = Ground(sandbox, tmp_path)
+    try:
+        await ground.open()
+        yield ground
+        await ground.clear()
+    finally:
+        await ground.close()
+
+
+async def keep_node(field: Ground) -> None:
+    """Create the virtual node as tensile-kube does, and report it Ready."""
+    node = field.nodes[A]
+    await field.upper.create("/api/v1/nodes", {"metadata": {"name": node, "labels": {"type": "virtual-kubelet"}}})
+    await field.upper.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [KEPT]}}, "strategic")
+
+
+async def mirrored(field: Ground, name: str) -> Manifest:
+    """Create a pod in both clusters, as tensile-kube does, and return the lower one once it runs."""
+    await field.bind(name)
+    spec = {"containers": [{"name": "main", "image": "app:1"}]}
+    marks = {"annotations": {LEGACY: "true"}, "labels": {VIRTUAL_POD: "true"}}
+    await field.sites[A].create(field.path("pods"), {"metadata": {"name": name, **marks}, "spec": spec})
+    return await field.sites[A].until(field.pod_path(name), is_ready)
+
+
+@asynccontextmanager
+async def observing(field: Ground, file: Path) -> AsyncIterator[Log]:
+    """Run the command until the block ends; it must end well by SIGTERM."""
+    command = [sys.executable, "-m", "tensile", "run", "--observe", "-f", str(file), "--log-format", "json"]
+    child = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE, env=os.environ.copy())
+    assert child.stderr is not None
+    try:
+        yield Log(child.stderr)
+        child.send_signal(signal.SIGTERM)
+        await child.stderr.read()
+        assert await child.wait() == 0
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+
+
+async def test_it_reports_what_the_engine_would_do_and_writes_nothing(field: Ground) -> None:
+    """It shows adoptions and creations, also of pods that come later, and tries no write, not even of a lease."""
+    await field.make_namespace(A, field.namespace)
+    await keep_node(field)
+    before = await mirrored(field, "running")
+    await field.bind("first")
+    await field.note()
+    async with observing(field, field.save(with_fields(onConflict="adopt"))) as log:
+        assert (await log.until("would create Pod", "/first"))["cluster"] == A
+        adopted = await log.until("would change Pod", "/running")
+        assert "adopt" in adopted["because"], adopted
+        summary = await log.until("Plan: ", "")
+        await field.bind("second")
+        await log.until("would create Pod", "/second")
+        await field.upper.delete(field.pod_path("first"), 0)
+        await log.until("no longer: would create Pod", "/first")
+    assert "to add" in summary["event"]
+    assert await field.attempts() == []
+    assert (await field.sites[A].read(field.pod_path("running")))["metadata"] == before["metadata"]

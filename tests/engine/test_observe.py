@@ -1,0 +1,97 @@
+"""What `tensile run --observe` reports: each line once, again when it differs, and when it no longer holds."""
+
+from copy import deepcopy
+
+from worldkit import A, put, raised, world
+
+from tensile.engine.observe import LogLine, news, report_of, stopped
+from tensile.names import OWNER
+from tensile.objects import CONFIG_MAP, POD, Manifest, Ref, labels
+from tensile.reconcile.adoption import is_kept
+from tensile.reconcile.report import Change, Preview
+from tensile.reconcile.report.values import Difference
+from tensile.reconcile.world import Key, Problem, World
+
+WEB, SETTINGS = Ref(A, POD, "shop", "web"), Ref(A, CONFIG_MAP, "shop", "settings")
+KEY = Key("pods", A, "shop", "web")
+
+
+def preview(*changes: Change, **problems: str) -> Preview:
+    """Return a plan with these changes in lower-a, and a blocked pod for each reason."""
+    blocked = tuple((KEY, Problem(reason, message)) for reason, message in problems.items())
+    return Preview("demo", {A: changes}, blocked)
+
+
+def created(ref: Ref, content: str = "") -> Change:
+    """Return the creation of an object with some content."""
+    return Change(ref, "create", "a pod needs it", (), manifest={"data": {"key": content}})
+
+
+def changed(ref: Ref, *fields: str) -> Change:
+    """Return the change of some fields of an object."""
+    return Change(ref, "update", "it differs", (), tuple(Difference((name,), "old", "s3cret") for name in fields))
+
+
+def test_the_first_report_has_everything_and_a_summary() -> None:
+    """Also one without changes has its summary, so that the log shows that the clusters were read."""
+    report = report_of(preview(created(WEB), NameConflict="in use"))
+    place = {"cluster": A, "object": "shop/web"}
+    assert news(report, None, "Plan: 1 to add") == [
+        LogLine("info", "would create Pod", {**place, "because": "a pod needs it"}),
+        LogLine(
+            "warning",
+            "would be blocked",
+            {"lower": A, "object": "pods shop/web", "reason": "NameConflict", "error": "in use"},
+        ),
+        LogLine("info", "Plan: 1 to add", {}),
+    ]
+    assert news(report_of(preview()), None, "Plan: 0 to add") == [LogLine("info", "Plan: 0 to add", {})]
+
+
+def test_a_later_report_has_what_differs() -> None:
+    """An object whose planned content alone differs is the same: the content can have the time of the plan in it."""
+    last = report_of(preview(created(WEB, "1"), created(SETTINGS)))
+    report = report_of(preview(created(WEB, "2"), changed(SETTINGS, "data")))
+    lines = [(line.event, line.fields.get("object")) for line in news(report, last, "Plan: …")]
+    assert lines == [("would change ConfigMap", "shop/settings"), ("Plan: …", None)]
+    assert news(report, report, "Plan: …") == []
+
+
+def test_what_is_no_longer_planned_is_reported() -> None:
+    """Somebody else did it, or the pod was deleted; a problem that is gone is not a warning any more."""
+    last = report_of(preview(created(WEB), Denied="a quota"))
+    lines = [(line.level, line.event) for line in news(report_of(preview()), last, "Plan: …")]
+    assert lines == [
+        ("info", "no longer: would create Pod"),
+        ("info", "no longer: would be blocked"),
+        ("info", "Plan: …"),
+    ]
+
+
+def test_a_line_names_fields_and_not_their_values() -> None:
+    """Many fields are cut."""
+    (line, _) = news(report_of(preview(changed(SETTINGS, *"abcdefghij"))), None, "Plan: …")
+    assert line.fields["fields"] == [*"abcdefgh", "..."]
+    assert "s3cret" not in str(line)
+
+
+def node_of(found: World) -> Manifest:
+    """Return the virtual node of lower-a."""
+    entry = found.upper.nodes.get("", A)
+    assert entry is not None
+    return deepcopy(entry.manifest())
+
+
+def test_nodes_of_other_engines_count_as_stopped() -> None:
+    """In the copy only; a node of this topology is as it is."""
+    here = world()
+    raised(here)
+    assert is_kept(node_of(stopped(here)))
+    foreign = node_of(here)
+    del foreign["metadata"]["labels"][OWNER]
+    put(here.upper.nodes, foreign)
+    found = stopped(here)
+    assert not is_kept(node_of(found))
+    assert labels(node_of(found)) == labels(foreign)
+    assert found.upper.nodes.synced
+    assert is_kept(node_of(here))
