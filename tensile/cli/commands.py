@@ -34,10 +34,12 @@ from tensile.cli.options import (
     RealNode,
     ShownVersion,
     TextOrJson,
+    TextWideOrJson,
     Version,
     YamlOrJson,
     directory_of,
     file_name,
+    followed,
     map_of,
     one_of,
     pod_in,
@@ -450,10 +452,13 @@ def simulate(
 @_command(INSPECT, "status")
 def show_status(
     file: FileOption = None,
-    output: TextOrJson = "text",
+    output: TextWideOrJson = "text",
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
+    watch: Annotated[
+        bool, typer.Option("-w", "--watch", help="Continue to show the state as it changes, until Ctrl-C.")
+    ] = False,
     configmap: ConfigMapOption = None,
     key: KeyOption = None,
     kubeconfig: KubeconfigOption = None,
@@ -464,10 +469,13 @@ def show_status(
     """Show the state of each lower cluster.
 
     Also shows whether the engine uses the latest topology. Asks the engine that runs on this machine, or reads the
-    status ConfigMap with --configmap.
+    status ConfigMap with --configmap. With --watch, a cluster or an engine that does not answer is asked again.
 
     Examples:
         tensile status
+
+        # With the nodes, the version and the problem of each cluster, until Ctrl-C
+        tensile status -o wide --watch
 
         # Of an engine that runs in the upper cluster
         tensile status --configmap tensile/topology --kubeconfig upper.kubeconfig
@@ -477,16 +485,15 @@ def show_status(
 
     _configure_logs(log_level or "warn", log_format)
     found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    if watch:
+        status.watch(query.follow_map(*found) if found else query.follow_engine(followed(file)), output)
+        return
     if found is None:
         name, data = read(file)
         answer = query.ask_engine(data, name)
     else:
         answer = query.ask_map(*found)
-    typer.echo(
-        status.as_json(answer.document)
-        if output == "json"
-        else status.as_text(answer.document, colour=takes_colour(sys.stdout))
-    )
+    typer.echo(status.rendered(answer.document, output, colour=takes_colour(sys.stdout)))
     if answer.trouble:
         raise TensileError(answer.trouble)
 
