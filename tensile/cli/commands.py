@@ -266,6 +266,55 @@ def apply(
     )
 
 
+@_command(RUN)
+def uninstall(
+    file: FileOption = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    show_plan: Annotated[bool, typer.Option("--plan", help="Show what would be deleted, and delete nothing.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before deleting.")] = False,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Delete what the topology owns.
+
+    Deletes virtual nodes, copies, mirrored namespaces that are empty, and registrations, in all clusters. Objects of
+    others stay, and so do claims with data. First drain the lower clusters, then stop the engine. With --plan, exits
+    with 2 if anything would be deleted.
+
+    Examples:
+        # What would be deleted, and what has to be done before?
+        tensile uninstall --plan -f topology.yaml
+
+        tensile uninstall -f topology.yaml
+    """
+    from tensile.cli import uninstall as removal  # noqa: PLC0415 - see the module's docstring
+
+    _configure_logs(log_level or ("error" if show_plan else "info"), log_format)
+    topology, directory = topology_of(file)
+    if not (show_plan or yes or sys.stdin.isatty()):
+        raise TensileError(
+            "uninstall: there is no terminal to ask on: read `tensile uninstall --plan`, then give --yes"
+        )
+    found = removal.plan(topology, directory, allow_exec_plugins=allow_exec_plugins, progress=_progress())
+    typer.echo(
+        removal.plan_json(found) if output == "json" else removal.plan_text(found, colour=takes_colour(sys.stdout))
+    )
+    if show_plan:
+        if found.unknown:
+            raise TensileError(found.unknown)
+        raise typer.Exit(2 if found.refs else 0)
+    removal.check(found)
+    if not found.refs:
+        return
+    if not yes and not typer.confirm("Delete these objects?", err=True):
+        raise TensileError("not uninstalled: nothing was deleted")
+    closing = removal.uninstall(topology, directory, found, allow_exec_plugins=allow_exec_plugins, progress=_progress())
+    typer.echo(closing)
+
+
 @_command(PLAN)
 def mutate(
     file: Annotated[
