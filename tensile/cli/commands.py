@@ -372,6 +372,7 @@ def _explain(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _ver
 
     Examples:
         tensile explain pod shop/web-0
+        tensile explain node lower-a
     """
 
 
@@ -417,6 +418,126 @@ def explain_pod(
     topology, directory = topology_of(file)
     with _waiting(_READING):
         text = commands.explain(topology, ClusterAccess(directory, allow_exec_plugins), name, namespace, output)
+    typer.echo(text)
+
+
+@explain.command("node", cls=TensileCommand)
+def explain_node(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A virtual node.", show_default=False)],
+    file: FileOption = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Explain the state of a node.
+
+    Names what keeps new pods off a virtual node. Shows the conditions of the node, its latest events, and what to do.
+
+    Examples:
+        tensile explain node lower-a
+        tensile explain node lower-a -f topology.yaml -o json
+    """
+    from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
+    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
+
+    _configure_logs(log_level or "error", log_format)
+    topology, directory = topology_of(file)
+    with _waiting(_READING):
+        text = commands.explain_node(topology, ClusterAccess(directory, allow_exec_plugins), name, output)
+    typer.echo(text)
+
+
+@explain.command("claim", cls=TensileCommand)
+def explain_claim(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A PersistentVolumeClaim in the upper cluster, as NAME or NAMESPACE/NAME.",
+            show_default=False,
+        ),
+    ],
+    file: FileOption = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--namespace",
+            metavar="NAMESPACE",
+            help="The namespace of the claim. Default: that of the upper kubeconfig's context.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Explain what a claim waits for.
+
+    Names the first obstacle, or where its data is. Shows the claim in each lower cluster, its latest events, and what
+    to do.
+
+    Examples:
+        tensile explain claim data-db-0 -n shop
+        tensile explain claim shop/data-db-0 -f topology.yaml -o json
+    """
+    from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
+    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
+
+    _configure_logs(log_level or "error", log_format)
+    topology, directory = topology_of(file)
+    with _waiting(_READING):
+        text = commands.explain_claim(topology, ClusterAccess(directory, allow_exec_plugins), name, namespace, output)
+    typer.echo(text)
+
+
+@explain.command("service", cls=TensileCommand)
+def explain_service(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A Service in the upper cluster, as NAME or NAMESPACE/NAME.", show_default=False
+        ),
+    ],
+    file: FileOption = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--namespace",
+            metavar="NAMESPACE",
+            help="The namespace of the service. Default: that of the upper kubeconfig's context.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Explain the endpoints of a Service.
+
+    Names what keeps pods from using it. Shows the endpoints in each cluster, its latest events, and what to do.
+
+    Examples:
+        tensile explain service web -n shop
+        tensile explain service shop/web -f topology.yaml -o json
+    """
+    from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
+    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
+
+    _configure_logs(log_level or "error", log_format)
+    topology, directory = topology_of(file)
+    with _waiting(_READING):
+        text = commands.explain_service(topology, ClusterAccess(directory, allow_exec_plugins), name, namespace, output)
     typer.echo(text)
 
 
