@@ -34,10 +34,12 @@ from tensile.cli.options import (
     RealNode,
     ShownVersion,
     TextOrJson,
+    TextWideOrJson,
     Version,
     YamlOrJson,
     directory_of,
     file_name,
+    followed,
     map_of,
     one_of,
     pod_in,
@@ -279,6 +281,55 @@ def apply(
     )
 
 
+@_command(RUN)
+def uninstall(
+    file: FileOption = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    show_plan: Annotated[bool, typer.Option("--plan", help="Show what would be deleted, and delete nothing.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before deleting.")] = False,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Delete what the topology owns.
+
+    Deletes virtual nodes, copies, mirrored namespaces that are empty, and registrations, in all clusters. Objects of
+    others stay, and so do claims with data. First drain the lower clusters, then stop the engine. With --plan, exits
+    with 2 if anything would be deleted.
+
+    Examples:
+        # What would be deleted, and what has to be done before?
+        tensile uninstall --plan -f topology.yaml
+
+        tensile uninstall -f topology.yaml
+    """
+    from tensile.cli import uninstall as removal  # noqa: PLC0415 - see the module's docstring
+
+    _configure_logs(log_level or ("error" if show_plan else "info"), log_format)
+    topology, directory = topology_of(file)
+    if not (show_plan or yes or sys.stdin.isatty()):
+        raise TensileError(
+            "uninstall: there is no terminal to ask on: read `tensile uninstall --plan`, then give --yes"
+        )
+    found = removal.plan(topology, directory, allow_exec_plugins=allow_exec_plugins, progress=_progress())
+    typer.echo(
+        removal.plan_json(found) if output == "json" else removal.plan_text(found, colour=takes_colour(sys.stdout))
+    )
+    if show_plan:
+        if found.unknown:
+            raise TensileError(found.unknown)
+        raise typer.Exit(2 if found.refs else 0)
+    removal.check(found)
+    if not found.refs:
+        return
+    if not yes and not typer.confirm("Delete these objects?", err=True):
+        raise TensileError("not uninstalled: nothing was deleted")
+    closing = removal.uninstall(topology, directory, found, allow_exec_plugins=allow_exec_plugins, progress=_progress())
+    typer.echo(closing)
+
+
 @_command(PLAN)
 def mutate(
     file: Annotated[
@@ -336,6 +387,7 @@ def _explain(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _ver
 
     Examples:
         tensile explain pod shop/web-0
+        tensile explain node lower-a
     """
 
 
@@ -381,6 +433,126 @@ def explain_pod(
     topology, directory = topology_of(file)
     with _waiting(_READING):
         text = commands.explain(topology, ClusterAccess(directory, allow_exec_plugins), name, namespace, output)
+    typer.echo(text)
+
+
+@explain.command("node", cls=TensileCommand)
+def explain_node(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A virtual node.", show_default=False)],
+    file: FileOption = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Explain the state of a node.
+
+    Names what keeps new pods off a virtual node. Shows the conditions of the node, its latest events, and what to do.
+
+    Examples:
+        tensile explain node lower-a
+        tensile explain node lower-a -f topology.yaml -o json
+    """
+    from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
+    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
+
+    _configure_logs(log_level or "error", log_format)
+    topology, directory = topology_of(file)
+    with _waiting(_READING):
+        text = commands.explain_node(topology, ClusterAccess(directory, allow_exec_plugins), name, output)
+    typer.echo(text)
+
+
+@explain.command("claim", cls=TensileCommand)
+def explain_claim(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A PersistentVolumeClaim in the upper cluster, as NAME or NAMESPACE/NAME.",
+            show_default=False,
+        ),
+    ],
+    file: FileOption = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--namespace",
+            metavar="NAMESPACE",
+            help="The namespace of the claim. Default: that of the upper kubeconfig's context.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Explain what a claim waits for.
+
+    Names the first obstacle, or where its data is. Shows the claim in each lower cluster, its latest events, and what
+    to do.
+
+    Examples:
+        tensile explain claim data-db-0 -n shop
+        tensile explain claim shop/data-db-0 -f topology.yaml -o json
+    """
+    from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
+    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
+
+    _configure_logs(log_level or "error", log_format)
+    topology, directory = topology_of(file)
+    with _waiting(_READING):
+        text = commands.explain_claim(topology, ClusterAccess(directory, allow_exec_plugins), name, namespace, output)
+    typer.echo(text)
+
+
+@explain.command("service", cls=TensileCommand)
+def explain_service(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A Service in the upper cluster, as NAME or NAMESPACE/NAME.", show_default=False
+        ),
+    ],
+    file: FileOption = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--namespace",
+            metavar="NAMESPACE",
+            help="The namespace of the service. Default: that of the upper kubeconfig's context.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Explain the endpoints of a Service.
+
+    Names what keeps pods from using it. Shows the endpoints in each cluster, its latest events, and what to do.
+
+    Examples:
+        tensile explain service web -n shop
+        tensile explain service shop/web -f topology.yaml -o json
+    """
+    from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
+    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
+
+    _configure_logs(log_level or "error", log_format)
+    topology, directory = topology_of(file)
+    with _waiting(_READING):
+        text = commands.explain_service(topology, ClusterAccess(directory, allow_exec_plugins), name, namespace, output)
     typer.echo(text)
 
 
@@ -465,10 +637,13 @@ def simulate(
 @_command(INSPECT, "status")
 def show_status(
     file: FileOption = None,
-    output: TextOrJson = "text",
+    output: TextWideOrJson = "text",
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
+    watch: Annotated[
+        bool, typer.Option("-w", "--watch", help="Continue to show the state as it changes, until Ctrl-C.")
+    ] = False,
     configmap: ConfigMapOption = None,
     key: KeyOption = None,
     kubeconfig: KubeconfigOption = None,
@@ -479,10 +654,13 @@ def show_status(
     """Show the state of each lower cluster.
 
     Also shows whether the engine uses the latest topology. Asks the engine that runs on this machine, or reads the
-    status ConfigMap with --configmap.
+    status ConfigMap with --configmap. With --watch, a cluster or an engine that does not answer is asked again.
 
     Examples:
         tensile status
+
+        # With the nodes, the version and the problem of each cluster, until Ctrl-C
+        tensile status -o wide --watch
 
         # Of an engine that runs in the upper cluster
         tensile status --configmap tensile/topology --kubeconfig upper.kubeconfig
@@ -492,16 +670,15 @@ def show_status(
 
     _configure_logs(log_level or "warn", log_format)
     found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    if watch:
+        status.watch(query.follow_map(*found) if found else query.follow_engine(followed(file)), output)
+        return
     if found is None:
         name, data = read(file)
         answer = query.ask_engine(data, name)
     else:
         answer = query.ask_map(*found)
-    typer.echo(
-        status.as_json(answer.document)
-        if output == "json"
-        else status.as_text(answer.document, colour=takes_colour(sys.stdout))
-    )
+    typer.echo(status.rendered(answer.document, output, colour=takes_colour(sys.stdout)))
     if answer.trouble:
         raise TensileError(answer.trouble)
 

@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -156,6 +157,7 @@ def output_option(*forms: str) -> Any:
 
 Output = Annotated[str, output_option("text", "json", "markdown")]
 TextOrJson = Annotated[str, output_option("text", "json")]
+TextWideOrJson = Annotated[str, output_option("text", "wide", "json")]
 YamlOrJson = Annotated[str, output_option("yaml", "json")]
 
 
@@ -169,6 +171,15 @@ def file_name(file: str | None, option: str = "-f") -> str:
 def read(file: str | None, option: str = "-f") -> tuple[str, bytes]:
     """Return the display name and the content of the topology file that an option stands for."""
     return contents(file_name(file, option), "topology", f"name another with {option} or $TENSILE_TOPOLOGY")
+
+
+def followed(file: str | None) -> Callable[[], tuple[str, bytes]]:
+    """Return what reads the topology file of -f again and again; standard input is read once.
+
+    Raises TensileError if it cannot be read now.
+    """
+    first = read(file)
+    return (lambda: first) if first[0] == STANDARD_INPUT else partial(read, file)
 
 
 def pod_in(file: str, topology: str | None) -> tuple[str, bytes]:

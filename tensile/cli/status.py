@@ -1,32 +1,60 @@
-"""The report of `tensile status`: a table in kubectl's style, followed by the state of the topology."""
+"""The report of `tensile status`: a table in kubectl's style, followed by the state of the topology.
 
-from collections.abc import Iterable, Mapping, Sequence
+With `--watch` a terminal shows the latest report in place. A file or a pipe gets one report after the other, each when
+something has changed.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from functools import partial
+from shutil import get_terminal_size
 from typing import Any
+from unicodedata import east_asian_width
 
 import orjson
 
+from tensile.engine.status.query import StatusAnswer, StatusUpdates
+from tensile.errors import TensileError
+from tensile.objects import timestamp
 from tensile.resources import readable
-from tensile.text import aligned, joined
+from tensile.text import aligned, joined, takes_colour
 
 _HEAD = ("LOWER", "NODE", "STATE", "PODS", "CPU", "MEMORY", "MAX PODS", "LAG")
+_WIDE = ("NODES", "VERSION", "MESSAGE")
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
+_CLEAR, _TOP = "\x1b[J", "\x1b[H"
+"""Clear from the cursor to the end of the screen; move the cursor to its top left corner."""
 _MINUTE, _HOUR = 60, 3600
 _HASH = 12
 
 
-def as_text(document: Mapping[str, Any], *, colour: bool) -> str:
-    """Render a report as text, without a trailing newline; `colour` marks unreachable clusters red."""
+def as_text(document: Mapping[str, Any], *, colour: bool, wide: bool = False) -> str:
+    """Render a report as text, without a trailing newline; `colour` marks unreachable clusters red.
+
+    A `wide` table has more columns, and the messages in the last one.
+    """
     lowers = document["lowers"]
-    lines = aligned([_HEAD, *map(_cells, lowers)]) if lowers else ["No lower clusters."]
+    head, cells = ((*_HEAD, *_WIDE), _wide_cells) if wide else (_HEAD, _cells)
+    lines = aligned([head, *map(cells, lowers)]) if lowers else ["No lower clusters."]
     marked = [lines[0], *(_marked(line, row, colour=colour) for line, row in zip(lines[1:], lowers, strict=False))]
-    notes = [f"{row['name']}: {row['message']}" for row in lowers if row["message"]]
-    legend = ["CPU, MEMORY and MAX PODS: advertised/real."] if lowers else []
+    notes = [f"{row['name']}: {row['message']}" for row in lowers if row["message"] and not wide]
+    more = "; NODES: Ready and schedulable/all" if wide else ""
+    legend = [f"CPU, MEMORY and MAX PODS: advertised/real{more}."] if lowers else []
     return "\n".join([*marked, joined([*_block(legend), *_block(notes), "", *_verdict(document)])])
 
 
 def as_json(document: Mapping[str, Any]) -> str:
     """Render a report as JSON."""
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+
+def rendered(document: Mapping[str, Any], output: str, *, colour: bool) -> str:
+    """Render a report as "text", "wide" or "json"."""
+    return as_json(document) if output == "json" else as_text(document, colour=colour, wide=output == "wide")
 
 
 def _block(lines: Sequence[str]) -> list[str]:
@@ -36,6 +64,12 @@ def _block(lines: Sequence[str]) -> list[str]:
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     amounts = (_pair(row, name) for name in ("cpu", "memory", "pods"))
     return (row["name"], row["node"], _state(row), str(row["pods"]), *amounts, _seconds(row["lag"]))
+
+
+def _wide_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    nodes = row.get("nodes") or {}
+    counts = f"{nodes['ready']}/{nodes['total']}" if nodes else "-"
+    return (*_cells(row), counts, row.get("version") or "-", row["message"] or "-")
 
 
 def _state(row: Mapping[str, Any]) -> str:
@@ -74,3 +108,120 @@ def _verdict(document: Mapping[str, Any]) -> Iterable[str]:
         yield from (f"  {line}" for line in str(rejected["error"]).splitlines())
     if document.get("waits"):
         yield f"The engine is not ready: {document['waits']}"
+
+
+Form = Callable[[Mapping[str, Any]], str]
+"""Renders a report."""
+Size = Callable[[], os.terminal_size]
+
+
+class StatusView:
+    """What `--watch` writes for each update; `form` renders a report.
+
+    `size` returns the size of the terminal. It is None where reports are appended: only those that differ from the last
+    one by more than the lag of a cluster.
+    """
+
+    def __init__(self, form: Form, size: Size | None) -> None:
+        self._form = form
+        self._size = size
+        self._report: list[str] = []
+        self._last: object = None
+        self._drawn: list[str] = []
+
+    def take(self, update: StatusAnswer | TensileError, now: datetime) -> str:
+        """Return what to write for an update that was received at a time, "" for nothing."""
+        at = timestamp(now)
+        if isinstance(update, StatusAnswer):
+            self._report = f"As of {at}:\n{self._form(update.document)}".split("\n")
+            trouble = update.trouble
+        else:
+            trouble = f"No status at {at}, trying again: {update}"
+        note = joined(trouble.split("\n")).split("\n") if trouble else []
+        if self._size is not None:
+            between = [""] if self._report and note else []
+            return self._redrawn([*self._report, *between, *note], self._size())
+        return self._appended(update, note)
+
+    def _appended(self, update: StatusAnswer | TensileError, note: Sequence[str]) -> str:
+        told = essence(update)
+        if told == self._last:
+            return ""
+        report = self._report if isinstance(update, StatusAnswer) else []
+        lines = [*([""] if self._last else ()), *report, *([""] if report and note else ()), *note]
+        self._last = told
+        return "".join(f"{line}\n" for line in lines)
+
+    def _redrawn(self, lines: Sequence[str], size: os.terminal_size) -> str:
+        """Return the lines with what moves the cursor to the beginning of those written before, and clears them."""
+        before = sum(_height(line, size.columns) for line in self._drawn)
+        up = _TOP if before >= size.lines else f"\x1b[{before}A" if before else ""
+        self._drawn = _fitting(lines, size)
+        return f"{up}\r{_CLEAR}" + "".join(f"{line}\n" for line in self._drawn)
+
+
+def essence(update: StatusAnswer | TensileError) -> object:
+    """Return what makes an update differ from another; the lag of a cluster, which grows all the time, does not."""
+    if isinstance(update, TensileError):
+        return str(update)
+    rows = [{**row, "lag": 0} for row in update.document["lowers"]]
+    return {**update.document, "lowers": rows}, update.trouble
+
+
+class JsonLines:
+    """What `--watch -o json` writes: a line for each report that differs from the last; `tell` receives errors."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._last: object = None
+
+    def take(self, update: StatusAnswer | TensileError, _now: datetime) -> str:
+        """Return what to write for an update, "" for nothing."""
+        told = essence(update)
+        if told == self._last:
+            return ""
+        self._last = told
+        error = str(update) if isinstance(update, TensileError) else update.trouble
+        if error:
+            self._tell(joined(error.split("\n")))
+        return "" if isinstance(update, TensileError) else f"{orjson.dumps(update.document).decode()}\n"
+
+
+def _fitting(lines: Sequence[str], size: os.terminal_size) -> list[str]:
+    """Return the lines that a terminal can show above the line of its cursor, and how many it cannot."""
+    free = size.lines - 1
+    if sum(_height(line, size.columns) for line in lines) <= free:
+        return list(lines)
+    found: list[str] = []
+    for line in lines:
+        free -= _height(line, size.columns)
+        if free < 1:
+            break
+        found.append(line)
+    return [*found, f"... {len(lines) - len(found)} more lines do not fit on the terminal"[: size.columns]]
+
+
+def _height(line: str, columns: int) -> int:
+    """Return how many lines of a terminal a line takes."""
+    plain = line.replace(_RED, "").replace(_PLAIN, "")
+    width = sum(2 if east_asian_width(char) in "WF" else 1 for char in plain)
+    return max(-(-width // columns), 1)
+
+
+def watch(updates: StatusUpdates, output: str) -> None:
+    """Write every update to stdout until Ctrl-C, as "text", "wide" or "json"."""
+    is_terminal = sys.stdout.isatty()
+    form = partial(rendered, output=output, colour=takes_colour(sys.stdout))
+    view = JsonLines(_tell) if output == "json" else StatusView(form, get_terminal_size if is_terminal else None)
+    asyncio.run(_watch(updates, view))
+
+
+async def _watch(updates: StatusUpdates, view: StatusView | JsonLines) -> None:
+    async with aclosing(updates) as found:
+        async for update in found:
+            sys.stdout.write(view.take(update, datetime.now(UTC)))
+            sys.stdout.flush()
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")

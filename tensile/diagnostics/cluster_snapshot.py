@@ -16,7 +16,7 @@ from tensile.engine.caches import lower_world, upper_world
 from tensile.errors import TensileError
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.sync import placement
-from tensile.names import UPPER_UID, Owner, owner_of
+from tensile.names import LOWER, UPPER_UID, Owner, owner_of
 from tensile.objects import (
     ATTACHMENT,
     CLAIM,
@@ -71,6 +71,7 @@ _META = (
 )
 _NOTES = (
     UPPER_UID,
+    LOWER,
     "pv.kubernetes.io/bind-completed",
     "volume.kubernetes.io/selected-node",
     "volume.beta.kubernetes.io/storage-class",

@@ -7,18 +7,21 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 import orjson
 
 from tensile.diagnostics.cluster_snapshot import KINDS, NEEDED, ClusterSnapshot, FleetSnapshot, UpperPod, kept
+from tensile.diagnostics.explain_objects import EXTRA, UpperObject
 from tensile.engine.lower import ClusterAccess
 from tensile.errors import ClusterError, NotFound, TensileError
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.credentials import keep_secret
 from tensile.kube.store import Cache
-from tensile.objects import EVENT, POD, UPPER, Kind, Manifest, Ref, uid
+from tensile.names import LEASE_NAMESPACE
+from tensile.objects import EVENT, LEASE, NODE, POD, UPPER, Kind, Manifest, Ref, uid
 from tensile.topology import Lower, Topology
 
 Found = TypeVar("Found")
@@ -32,11 +35,23 @@ def looked(topology: Topology, ways: ClusterAccess, now: Callable[[], datetime])
     return asyncio.run(_looked(topology, ways, now, None))[0]
 
 
+def looked_around(
+    topology: Topology, ways: ClusterAccess, now: Callable[[], datetime], ref: Ref
+) -> tuple[FleetSnapshot, UpperObject]:
+    """Return a snapshot of all clusters, with what explains an object of the upper cluster, and the object.
+
+    Raises TensileError if the upper cluster is unreachable. A missing object is returned as {}.
+    """
+    picture, asked = asyncio.run(_looked(topology, ways, now, ref, EXTRA[ref.kind]))
+    return picture, asked or UpperObject({}, [], {})
+
+
 def looked_at(
     topology: Topology, ways: ClusterAccess, now: Callable[[], datetime], namespace: str, name: str
 ) -> tuple[FleetSnapshot, UpperPod]:
     """Return a snapshot of all clusters, and one pod with its events; raises TensileError if the pod does not exist."""
-    picture, asked = asyncio.run(_looked(topology, ways, now, Ref(UPPER, POD, namespace, name)))
+    picture, found = asyncio.run(_looked(topology, ways, now, Ref(UPPER, POD, namespace, name)))
+    asked = UpperPod(found.manifest, found.events) if found else None
     if asked is None:
         raise TensileError(
             f"upper: there is no pod {namespace}/{name}: check the name, "
@@ -46,16 +61,21 @@ def looked_at(
 
 
 async def _looked(
-    topology: Topology, ways: ClusterAccess, now: Callable[[], datetime], pod: Ref | None
-) -> tuple[FleetSnapshot, UpperPod | None]:
+    topology: Topology,
+    ways: ClusterAccess,
+    now: Callable[[], datetime],
+    ref: Ref | None,
+    extra: tuple[Kind, ...] = (),
+) -> tuple[FleetSnapshot, UpperObject | None]:
     """Read the upper cluster first, since its Secrets may hold the kubeconfigs of lower clusters."""
     async with reading_upper(topology, ways) as upper:
         async with asyncio.timeout(PATIENCE):
             upper_uid = await upper.identify()
-            asked = await _asked(upper, pod) if pod else None
+            asked = await _asked(upper, ref) if ref else None
         secrets = await secrets_of(upper, topology.lowers)
+        see = partial(_sight, extra=extra)
         sight, *lowers = await asyncio.gather(
-            _sight(upper), *(read_lower(spec, ways, secrets, _sight, _unseen) for spec in topology.lowers)
+            see(upper), *(read_lower(spec, ways, secrets, see, _unseen) for spec in topology.lowers)
         )
     if sight.trouble:
         raise TensileError(sight.trouble)
@@ -74,14 +94,25 @@ async def reading_upper(topology: Topology, ways: ClusterAccess) -> AsyncIterato
         await upper.close()
 
 
-async def _asked(upper: Cluster, ref: Ref) -> UpperPod | None:
+async def _asked(upper: Cluster, ref: Ref) -> UpperObject | None:
+    """Return an object with its events; None if it does not exist."""
     try:
-        pod: Manifest = orjson.loads(await upper.read(ref))
+        found: Manifest = orjson.loads(await upper.read(ref))
     except NotFound:
         return None
-    selection = Selection(ref.namespace, fields=f"involvedObject.uid={uid(pod)}")
-    events = await upper.list(EVENT, selection, orjson.loads)
-    return UpperPod(pod, events.items)
+    about = f"involvedObject.uid={uid(found)}"
+    if ref.kind == NODE:  # a kubelet, and the engine, name a Node by its name in place of the UID
+        about = f"involvedObject.kind=Node,involvedObject.name={ref.name}"
+    events = await upper.list(EVENT, Selection(ref.namespace, fields=about), orjson.loads)
+    return UpperObject(found, events.items, await _lease(upper, ref) if ref.kind == NODE else {})
+
+
+async def _lease(upper: Cluster, node: Ref) -> Manifest:
+    try:
+        found: Manifest = orjson.loads(await upper.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node.name)))
+    except NotFound:
+        return {}
+    return found
 
 
 async def secrets_of(upper: Cluster, lowers: Iterable[Lower]) -> Cache:
@@ -118,12 +149,12 @@ def _unseen(name: str, why: str) -> ClusterSnapshot:
     return ClusterSnapshot(name, trouble=why)
 
 
-async def _sight(cluster: Cluster) -> ClusterSnapshot:
-    """Return one cluster, with all objects that placement reads."""
+async def _sight(cluster: Cluster, extra: tuple[Kind, ...]) -> ClusterSnapshot:
+    """Return one cluster, with all objects that placement reads, and those of `extra` kinds."""
     sight = ClusterSnapshot(cluster.name)
     try:
         async with asyncio.timeout(PATIENCE):
-            await asyncio.gather(*(_listed(cluster, kind, sight) for kind in KINDS))
+            await asyncio.gather(*(_listed(cluster, kind, sight) for kind in (*KINDS, *extra)))
     except TimeoutError:
         sight.trouble = f"{cluster.name or 'upper'}: no answer in {PATIENCE:g} s"
     except ClusterError as error:

@@ -6,13 +6,22 @@ from pathlib import Path
 import orjson
 
 from tensile.diagnostics.cluster_snapshot import FleetSnapshot, picture_of
-from tensile.diagnostics.collect import looked, looked_at
+from tensile.diagnostics.collect import looked, looked_around, looked_at
 from tensile.diagnostics.explain import explained, explanation_text
+from tensile.diagnostics.explain_objects import (
+    UpperObject,
+    explained_claim,
+    explained_node,
+    explained_service,
+    object_text,
+)
 from tensile.diagnostics.podfile import Template
 from tensile.diagnostics.simulate import Addition, Case, Document, simulated, simulation_text
 from tensile.engine.clusters import own_namespace, utc_now
 from tensile.engine.lower import ClusterAccess
 from tensile.errors import TensileError
+from tensile.objects import CLAIM, NODE, SERVICE, UPPER, Kind, Ref
+from tensile.reconcile.ownership import is_ours
 from tensile.topology import Topology
 
 
@@ -22,16 +31,60 @@ def explain(topology: Topology, ways: ClusterAccess, pod: str, namespace: str | 
     `pod` is its name, or NAMESPACE/NAME. Without a namespace it is in that of the upper kubeconfig's context, as for
     kubectl. Raises TensileError if the pod does not exist or the upper cluster is unreachable.
     """
-    given, slash, name = pod.rpartition("/")
-    if not name or "/" in given or bool(slash) != bool(given):
-        raise TensileError(f"explain pod {pod!r}: write NAME or NAMESPACE/NAME")
-    if given and namespace not in (None, given):
-        raise TensileError(
-            f"explain pod {pod}: its namespace is {given}, and -n says {namespace}: leave one of them away"
-        )
-    where = given or namespace or ways.upper_namespace(topology.upper) or own_namespace(ways.account) or "default"
+    where, name = _place("pod", pod, namespace, topology, ways)
     document = explained(*looked_at(topology, ways, utc_now, where, name))
     return as_json(document) if output == "json" else explanation_text(document)
+
+
+def explain_node(topology: Topology, ways: ClusterAccess, name: str, output: str) -> str:
+    """Return the state of a virtual node, as "text" or "json". Raises TensileError for a Node of somebody else."""
+    known = {spec.node.name for spec in topology.lowers}
+    picture, asked = looked_around(topology, ways, utc_now, Ref(UPPER, NODE, "", name))
+    if name not in known and not is_ours(asked.manifest, picture.owner):
+        what = "is not a virtual node of this topology" if asked.manifest else "does not exist"
+        raise TensileError(f"explain node {name}: it {what}; there are: {', '.join(sorted(known)) or 'none'}")
+    return _formatted(explained_node(name, asked, picture), output)
+
+
+def explain_claim(topology: Topology, ways: ClusterAccess, claim: str, namespace: str | None, output: str) -> str:
+    """Return why a PersistentVolumeClaim is in its current state; arguments and errors as in `explain`."""
+    asked, picture = _found(CLAIM, claim, namespace, topology, ways)
+    return _formatted(explained_claim(asked, picture), output)
+
+
+def explain_service(topology: Topology, ways: ClusterAccess, service: str, namespace: str | None, output: str) -> str:
+    """Return why pods can or cannot use a Service; arguments and errors as in `explain`."""
+    asked, picture = _found(SERVICE, service, namespace, topology, ways)
+    return _formatted(explained_service(asked, picture), output)
+
+
+def _found(
+    kind: Kind, given: str, namespace: str | None, topology: Topology, ways: ClusterAccess
+) -> tuple[UpperObject, FleetSnapshot]:
+    """Return an object of the upper cluster and what is around it. Raises TensileError if it does not exist."""
+    word = "claim" if kind == CLAIM else "service"
+    ref = Ref(UPPER, kind, *_place(word, given, namespace, topology, ways))
+    picture, asked = looked_around(topology, ways, utc_now, ref)
+    if not asked.manifest:
+        raise TensileError(f"upper: there is no {word} {ref.namespace}/{ref.name}: check the name and the namespace")
+    return asked, picture
+
+
+def _formatted(document: Document, output: str) -> str:
+    return as_json(document) if output == "json" else object_text(document)
+
+
+def _place(word: str, given: str, namespace: str | None, topology: Topology, ways: ClusterAccess) -> tuple[str, str]:
+    """Return the namespace and the name of an object that is given as NAME or NAMESPACE/NAME."""
+    space, slash, name = given.rpartition("/")
+    if not name or "/" in space or bool(slash) != bool(space):
+        raise TensileError(f"explain {word} {given!r}: write NAME or NAMESPACE/NAME")
+    if space and namespace not in (None, space):
+        raise TensileError(
+            f"explain {word} {given}: its namespace is {space}, and -n says {namespace}: leave one of them away"
+        )
+    where = space or namespace or ways.upper_namespace(topology.upper) or own_namespace(ways.account) or "default"
+    return where, name
 
 
 def pictured(topology: Topology, ways: ClusterAccess, snapshot: Path | None) -> FleetSnapshot:

@@ -50,7 +50,7 @@ def explained(picture: FleetSnapshot, asked: UpperPod) -> Document:
             "node": pod["spec"].get("nodeName") or "",
         },
         "lowers": lowers,
-        "events": [_event(one) for one in _latest(asked.events)],
+        "events": event_rows(asked.events),
     }
     why = verdict(pod, lowers, picture.topology.exclude_namespaces)
     return document | {"why": why, "advice": advice(pod, lowers)}
@@ -136,6 +136,11 @@ def _moment(event: Manifest) -> str:
         event.get("firstTimestamp"),
     )
     return next((str(one) for one in found if one), "")
+
+
+def event_rows(events: Iterable[Manifest]) -> list[Document]:
+    """Return the latest events as rows."""
+    return [_event(one) for one in _latest(events)]
 
 
 def _event(event: Manifest) -> Document:

@@ -87,11 +87,14 @@ def inventory(topology: Topology, ways: ClusterAccess, only: Sequence[str] = ())
     unknown = next((name for name in only if name not in names), None)
     if unknown is not None:
         raise TensileError(f"list {unknown}: no lower cluster of that name; there are {', '.join(names) or 'none'}")
-    return asyncio.run(_inventory(topology, ways, only))
+    return asyncio.run(read_inventory(topology, ways, only))
 
 
-async def _inventory(topology: Topology, ways: ClusterAccess, only: Sequence[str]) -> Inventory:
-    """List the upper cluster first, since its Secrets may hold the kubeconfigs of lower clusters."""
+async def read_inventory(topology: Topology, ways: ClusterAccess, only: Sequence[str] = ()) -> Inventory:
+    """Return the same; `only` names lowers of the topology.
+
+    The upper cluster is listed first, since its Secrets may hold the kubeconfigs of lower clusters.
+    """
     lowers = [spec for spec in topology.lowers if not only or spec.name in only]
     async with reading_upper(topology, ways) as upper:
         async with asyncio.timeout(PATIENCE):

@@ -22,6 +22,7 @@ from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.health import ADVICE, NOT_CONTACTED
 from tensile.kube.store import Cache
 from tensile.objects import UPPER
+from tensile.reconcile.desired import Rule
 from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.loop import Loop, Observer, Timing
@@ -87,13 +88,13 @@ async def opened(
         await clusters.close()
 
 
-async def rehearse(clusters: KnownClusters, observer: Observer) -> Problems:
-    """Run the loop in memory; return the problems that would remain."""
+async def rehearse(clusters: KnownClusters, observer: Observer, chosen: tuple[Rule, ...] = ()) -> Problems:
+    """Run the loop in memory; return the problems that would remain. `chosen` are its rules, () for the engine's."""
     world = clusters.world.copy()
     rehearsals = {name: _rehearsal(name, world, clusters.connections) for name in (UPPER, *world.lowers)}
     for feed in feeds(world):
         rehearsals[feed.cluster].follow(feed.kind, feed.cache, partial(_picks, feed))
-    loop = _loop(world, rehearsals, observer)
+    loop = _loop(world, rehearsals, observer, chosen)
     while True:
         await loop.wait_idle()
         if not loop.expedite(_SOON):
@@ -103,10 +104,10 @@ async def rehearse(clusters: KnownClusters, observer: Observer) -> Problems:
     return problems
 
 
-async def converge(clusters: Clusters, observer: Observer, *, forced: bool) -> Problems:
-    """Run the loop until all is done; return the problems that remain."""
+async def converge(clusters: Clusters, observer: Observer, chosen: tuple[Rule, ...] = (), *, forced: bool) -> Problems:
+    """Run the loop until all is done; return the problems that remain. `chosen` as in `rehearse`."""
     world = clusters.world
-    loop = _loop(world, dict(clusters.connections), observer, forced=forced)
+    loop = _loop(world, dict(clusters.connections), observer, chosen, forced=forced)
     try:
         async with asyncio.timeout(_LONGEST):
             await _until_calm(loop)
@@ -238,8 +239,15 @@ def _why(clusters: Clusters, name: str) -> str:
     return _known(clusters, name) or "out of reach: its lists were not complete in time"
 
 
-def _loop(world: World, clusters: Mapping[str, Cluster], observer: Observer, *, forced: bool = False) -> Loop:
-    loop = Loop(world, rules(), clusters, observer, Timing(utc_now, random.random), forced=forced)
+def _loop(
+    world: World,
+    clusters: Mapping[str, Cluster],
+    observer: Observer,
+    chosen: tuple[Rule, ...] = (),
+    *,
+    forced: bool = False,
+) -> Loop:
+    loop = Loop(world, chosen or rules(), clusters, observer, Timing(utc_now, random.random), forced=forced)
     for name in world.lowers:
         loop.open(name)
     return loop

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,27 @@ def test_the_other_shells_have_scripts_and_answers(shell: str, words: str) -> No
     assert (told.code, told.err) == (0, "")
     assert "validate" in told.out
     assert "version" not in told.out
+
+
+def for_kubectl(*words: str) -> list[str]:
+    """Return the lines that kubectl reads when it completes the last of some words after `kubectl tensile`."""
+    command = [sys.executable, "-c", "from tensile.cli.completion import answer_kubectl as main; main()", *words]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@pytest.mark.process
+def test_kubectl_completes_the_words_of_the_plugin() -> None:
+    """In the protocol of Cobra: a line each, and last whether names of files are completed too."""
+    assert for_kubectl("pl") == ["plan", ":4"]
+    assert for_kubectl("explain", "") == ["pod", "node", "claim", "service", ":4"]
+    assert {"--plan", "--yes", ":4"} <= set(for_kubectl("uninstall", "--"))
+    assert for_kubectl("plan", "-f", "") == [":0"]
+    assert {"validate", "plan"} <= set(for_kubectl())
+
+
+@pytest.mark.process
+def test_words_of_a_shell_mean_nothing_to_kubectl_completion() -> None:
+    """They are passed on as they are: quotes and blanks are part of a word."""
+    assert for_kubectl("plan", "--lower", "it's $(here) \"", "--dr") == ["--drain", ":4"]

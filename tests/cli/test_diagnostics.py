@@ -134,6 +134,23 @@ def test_a_pod_with_two_namespaces(tmp_path: Path) -> None:
     assert told.err == "explain pod shop/web: its namespace is shop, and -n says other: leave one of them away\n"
 
 
+@pytest.mark.parametrize("word", ["claim", "service"])
+def test_other_objects_are_named_as_pods_are(tmp_path: Path, word: str) -> None:
+    """With the same messages."""
+    told = tensile("explain", word, "a/b/c", "-f", topology(tmp_path))
+    assert (told.code, told.err) == (1, f"explain {word} 'a/b/c': write NAME or NAMESPACE/NAME\n")
+    told = tensile("explain", word, "shop/web", "-n", "other", "-f", topology(tmp_path))
+    assert told.err == f"explain {word} shop/web: its namespace is shop, and -n says other: leave one of them away\n"
+
+
+@pytest.mark.parametrize("words", [("node", "lower-a"), ("claim", "shop/data"), ("service", "shop/web")])
+def test_nothing_is_explained_without_the_upper_cluster(tmp_path: Path, words: tuple[str, str]) -> None:
+    """What it would say is unknown then."""
+    told = tensile("explain", *words, "-f", topology(tmp_path, upper={"kubeconfig": "gone"}))
+    assert told.code == 1
+    assert "gone" in told.err
+
+
 def test_an_upper_cluster_that_cannot_be_reached(tmp_path: Path) -> None:
     """There is nothing to say then, and the way to it is named."""
     told = tensile("explain", "pod", "default/web", "-f", topology(tmp_path, upper={"kubeconfig": "gone"}))

@@ -1,13 +1,19 @@
 """What `tensile status` prints, to the letter."""
 
+from functools import partial
+from os import terminal_size
+from signal import SIGINT
 from typing import Any
 
 import orjson
 import pytest
-from statuskit import accepted, bad, good, row
+from clikit import Files, ended, refused, started
+from statuskit import LATER, NOW, accepted, bad, good, row
 
-from tensile.cli.status import as_json, as_text
-from tensile.engine.status.report import StatusReport, TopologyStatus
+from tensile.cli.status import JsonLines, StatusView, as_json, as_text, rendered
+from tensile.engine.status.query import StatusAnswer
+from tensile.engine.status.report import LowerRow, StatusReport, TopologyStatus
+from tensile.errors import TensileError
 
 AWAY = "10.0.0.2:6443 did not respond in time"
 
@@ -118,3 +124,152 @@ def test_words_of_others_do_nothing_to_a_terminal() -> None:
     text = shown(StatusReport("demo", accepted(), (away,)), colour=True)
     assert "\nlower-a: gone\\u001b[2J\\nlower-b: well\n" in text
     assert text.count("\x1b") == 2
+
+
+def test_a_wide_table_has_nodes_versions_and_messages() -> None:
+    """The messages are in the table, for `grep`, and not repeated below it."""
+    away = row("lower-b", message=AWAY, nodes={}, version="")
+    lines = as_text(StatusReport("demo", accepted(), (row(), away)).document(), colour=False, wide=True).splitlines()
+    assert lines[0].endswith("LAG   NODES   VERSION   MESSAGE")
+    assert lines[1].endswith("0s    3/4     v1.36.3   -")
+    assert lines[2].endswith(f"0s    -       -         {AWAY}")
+    assert "\n".join(lines).count(AWAY) == 1
+    assert lines[4] == "CPU, MEMORY and MAX PODS: advertised/real; NODES: Ready and schedulable/all."
+
+
+def test_a_wide_table_of_an_earlier_engine_has_gaps() -> None:
+    """An engine of an earlier version tells neither nodes nor versions."""
+    document = StatusReport("demo", accepted(), (row(),)).document()
+    del document["lowers"][0]["nodes"], document["lowers"][0]["version"]
+    assert as_text(document, colour=False, wide=True).splitlines()[1].endswith("0s    -       -         -")
+
+
+def update(*lowers: LowerRow, trouble: str = "") -> StatusAnswer:
+    """Make the answer of an engine with these lowers."""
+    return StatusAnswer(StatusReport("demo", accepted(), lowers).document(), trouble)
+
+
+def view(lines: int = 0, columns: int = 200, *, colour: bool = False) -> StatusView:
+    """Make a view on a terminal of this size, or none."""
+    size = (lambda: terminal_size((columns, lines))) if lines else None
+    return StatusView(partial(rendered, output="text", colour=colour), size)
+
+
+def screen(parts: list[str], lines: int, columns: int) -> list[str]:
+    """Return what a terminal shows after it received some parts, each a redraw."""
+    rows, at = [""], 0
+    for part in parts:
+        for piece in part.replace("\r", "").replace("\x1b[31m", "").replace("\x1b[0m", "").split("\x1b["):
+            if piece.startswith("J"):
+                rows = [*rows[:at], ""]
+            elif piece.startswith("H"):
+                at = max(len(rows) - lines, 0)
+            elif piece[:1].isdigit():
+                at = max(at - int(piece.split("A")[0]), len(rows) - lines, 0)
+            for line in piece.removeprefix("J").split("\n")[:-1]:
+                cut = [line[begin : begin + columns] for begin in range(0, max(len(line), 1), columns)]
+                rows = [*rows[:at], *cut, ""]
+                at = len(rows) - 1
+    return rows
+
+
+def test_a_terminal_shows_the_latest_report_in_place() -> None:
+    """Also if lines are longer than the terminal is wide, and if the report gets shorter."""
+    shows = view(40, 50)
+    long = update(row(), row("lower-b", message="no answer " * 20), row("lower-c"))
+    first, second = shows.take(long, NOW), shows.take(update(row("lower-d")), LATER)
+    alone = screen([view(40, 50).take(update(row("lower-d")), LATER)], 40, 50)
+    assert screen([first, second], 40, 50) == alone
+    assert alone[0] == "As of 2026-03-01T12:05:00Z:"
+
+
+def test_a_report_that_is_too_long_for_the_terminal_is_cut() -> None:
+    """Else its beginning would scroll away at each redraw, and stay above it."""
+    shows = view(12)
+    many = update(*(row(f"lower-{number:02}") for number in range(30)))
+    parts = [shows.take(many, NOW), shows.take(many, LATER)]
+    seen = screen(parts, 12, 200)
+    assert len(seen) == 12
+    assert seen[0] == "As of 2026-03-01T12:05:00Z:"
+    assert seen[-3].startswith("lower-07 ")
+    assert seen[-2] == "... 26 more lines do not fit on the terminal"
+
+
+def test_colours_take_no_room_on_a_terminal() -> None:
+    """A red line is as high as a plain one."""
+    shows = view(40, 92, colour=True)
+    away = update(row(reachable=False))
+    parts = [shows.take(away, NOW), shows.take(away, LATER)]
+    assert screen(parts, 40, 92) == ["As of 2026-03-01T12:05:00Z:", *screen(parts[:1], 40, 92)[1:]]
+
+
+def test_an_interruption_keeps_the_last_report_on_a_terminal() -> None:
+    """With what is wrong below it; words of others do nothing to the terminal."""
+    shows = view(40)
+    shows.take(update(row()), NOW)
+    told = shows.take(TensileError("upper: not reachable: \x1b[2Jgone\ncheck it"), LATER)
+    assert "As of 2026-03-01T12:00:00Z:\nLOWER " in told
+    assert told.endswith(
+        "\n\nNo status at 2026-03-01T12:05:00Z, trying again: upper: not reachable: \\u001b[2Jgone\ncheck it\n"
+    )
+    assert "No status" not in shows.take(update(row()), LATER)
+
+
+def test_elsewhere_reports_are_appended() -> None:
+    """Apart by an empty line, and only where something has changed: the lag of a cluster alone is not enough."""
+    shows = view()
+    told = [
+        shows.take(update(row(lag=0)), NOW),
+        shows.take(update(row(lag=9)), LATER),
+        shows.take(update(row(pods=4, lag=9)), LATER),
+    ]
+    assert told[1] == ""
+    assert told[0].startswith("As of 2026-03-01T12:00:00Z:\nLOWER ")
+    assert told[2].startswith("\nAs of 2026-03-01T12:05:00Z:\nLOWER ")
+    assert told[0].endswith(")\n")
+    assert "\x1b" not in "".join(told)
+
+
+def test_elsewhere_an_interruption_is_told_once() -> None:
+    """Without the report that is known already; the next status is told again."""
+    shows = view()
+    shows.take(update(row()), NOW)
+    error = TensileError("upper: not reachable")
+    assert shows.take(error, LATER) == ("\nNo status at 2026-03-01T12:05:00Z, trying again: upper: not reachable\n")
+    assert shows.take(TensileError("upper: not reachable"), LATER) == ""
+    assert shows.take(update(row()), LATER).startswith("\nAs of ")
+
+
+def test_what_is_wrong_with_a_status_is_told_below_it() -> None:
+    """It may be old."""
+    assert view().take(update(row(), trouble="no engine renews"), NOW).endswith(")\n\nno engine renews\n")
+
+
+def test_programs_get_a_line_of_json_for_each_change() -> None:
+    """Errors go elsewhere, once each."""
+    errors: list[str] = []
+    shows = JsonLines(errors.append)
+    answers = (update(row(lag=1)), update(row(lag=2)), TensileError("gone"), TensileError("gone"), update(row(lag=3)))
+    told = [shows.take(one, NOW) for one in answers]
+    assert [bool(one) for one in told] == [True, False, False, False, True]
+    assert [orjson.loads(one)["lowers"][0]["lag"] for one in told if one] == [1, 3]
+    assert told[0].endswith("}\n")
+    assert errors == ["gone"]
+
+
+@pytest.mark.process
+def test_watch_goes_on_without_an_engine_until_ctrl_c(files: Files) -> None:
+    """An engine may still start; Ctrl-C ends with 130 as everywhere."""
+    with started("status", "--watch", "-f", files.save()) as running:
+        assert running.stdout is not None
+        first = running.stdout.readline().decode()
+        told = ended(running, SIGINT)
+    assert first.startswith("No status at ")
+    assert "trying again: no engine responds at http://127.0.0.1:" in first
+    assert (told.code, told.err) == (130, "interrupted\n")
+
+
+@pytest.mark.process
+def test_watch_does_not_start_on_a_file_that_is_missing() -> None:
+    """There is nothing to try again."""
+    assert refused("status", "--watch", "-f", "nowhere.yaml").startswith("nowhere.yaml: no such file")

@@ -146,3 +146,55 @@ async def test_a_pod_that_does_not_exist(ground: Ground) -> None:
     """It is said, with what to do."""
     with pytest.raises(TensileError, match=f"^upper: there is no pod {ground.namespace}/nobody: "):
         await explained(ground, "nobody")
+
+
+async def other(ground: Ground, word: str, *arguments: str) -> str:
+    """Ask about another object, with an administrator's kubeconfigs."""
+    topology, ways = ground.topology(), ClusterAccess(ground.sandbox.directory)
+    explain = getattr(commands, f"explain_{word}")
+    return str(await asyncio.to_thread(explain, topology, ways, *arguments, "text"))
+
+
+async def test_a_virtual_node_is_explained(ground: Ground) -> None:
+    """By its own conditions and its lease; a Node of somebody else is none of ours."""
+    node = ground.nodes[A]
+    text = await other(ground, "node", node)
+    assert text.startswith(f"Node {node}: it is Ready with ")
+    assert "\nLowerReachable" in text
+    assert text.splitlines()[-1].startswith("-> nothing has to be done")
+    with pytest.raises(TensileError, match="explain node strange: it does not exist; there are: "):
+        await other(ground, "node", "strange")
+
+
+async def test_a_service_is_explained(ground: Ground) -> None:
+    """Without pods, with a pod that runs in a lower, and once it is gone."""
+    spec = {"selector": {"app": "explained"}, "ports": [{"port": 80}]}
+    await ground.upper.create(ground.path("services"), {"metadata": {"name": "explained"}, "spec": spec})
+    text = await other(ground, "service", f"{ground.namespace}/explained", ground.namespace)
+    assert f": no pod of namespace {ground.namespace} has the labels app=explained.\n" in text
+    await ground.run_pod("explained", labels={"app": "explained"})
+    slices = ground.path("endpointslices", api="apis/discovery.k8s.io/v1")
+    await ground.sites[A].until_all(f"{slices}?labelSelector=kubernetes.io/service-name=explained", _has_ready)
+    text = await other(ground, "service", "explained", ground.namespace)
+    assert f": it has ready endpoints, and its copy serves pods in {A}" in text
+    with pytest.raises(TensileError, match=f"upper: there is no service {ground.namespace}/gone"):
+        await other(ground, "service", "gone", ground.namespace)
+
+
+async def test_a_claim_is_explained(ground: Ground) -> None:
+    """One that no pod uses waits for the first; its class is looked up."""
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+        "storageClassName": "nowhere",
+    }
+    await ground.upper.create(ground.path("persistentvolumeclaims"), {"metadata": {"name": "data"}, "spec": spec})
+    text = await other(ground, "claim", "data", ground.namespace)
+    assert ": StorageClass nowhere does not exist in the upper cluster.\n" in text
+    assert text.splitlines()[-1] == "-> create it, or name another one"
+    await ground.upper.delete(ground.path("persistentvolumeclaims", "data"))
+
+
+def _has_ready(slices: dict[str, Manifest]) -> bool:
+    """Report whether any endpoint is ready."""
+    return any(one["conditions"].get("ready") for part in slices.values() for one in part.get("endpoints") or ())

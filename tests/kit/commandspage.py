@@ -24,6 +24,10 @@ EXITS = {
         1: "a lower cluster is out of reach, or another error; the other clusters are planned all the same",
         2: "something would change",
     },
+    "uninstall": {
+        1: "an engine runs, pods are bound to virtual nodes, a cluster is out of reach, or another error",
+        2: "with `--plan`: something would be deleted",
+    },
     "simulate": {2: "fewer fit than are asked for, or pods of a lost cluster find no place"},
     "doctor": {1: "something fails; warnings do not count"},
     "status": {1: "no engine responds"},

@@ -44,4 +44,5 @@ def row(name: str = "lower-a", **fields: object) -> LowerRow:
     """Make the row of a lower that is well."""
     whole = {"cpu": "96", "memory": "768Gi", "pods": "1500"}
     found = LowerRow(name, f"node-{name}", True, "", 3, 0, {**whole, "cpu": "90"}, whole)
+    found = found._replace(version="v1.36.3", nodes={"ready": 3, "total": 4})
     return found._replace(**fields)  # type: ignore[arg-type]

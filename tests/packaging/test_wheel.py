@@ -112,13 +112,17 @@ def test_the_version_is_written_in_one_place() -> None:
 
 
 def test_its_program_is_tensile_and_a_plugin_of_kubectl(wheel: Path) -> None:
-    """Installing it returns one command by two names."""
+    """Installing it returns one command by two names, and the program that completes its words for kubectl."""
     with ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
         programs = ConfigParser()
         programs.read_string(archive.read(name).decode())
     program = "tensile.__main__:main"
-    assert dict(programs["console_scripts"]) == {"tensile": program, "kubectl-tensile": program}
+    assert dict(programs["console_scripts"]) == {
+        "tensile": program,
+        "kubectl-tensile": program,
+        "kubectl_complete-tensile": "tensile.cli.completion:answer_kubectl",
+    }
 
 
 def test_what_is_installed_runs_by_itself(installed: Path, tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """Reads the status of a running engine: from its telemetry server, or from the ConfigMap beside the topology's.
 
-A ConfigMap keeps its content after the engine has stopped, so the leases of its nodes show whether it still runs.
+A ConfigMap keeps its content after the engine has stopped, so the leases of its nodes show whether it still runs. To
+follow a status, the ConfigMap is watched; the telemetry server, which is on this machine, is asked again and again.
 """
 
 import asyncio
-from collections.abc import Callable
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -17,7 +20,9 @@ from tensile.engine.status.report import REJECTED, amounts, read_data
 from tensile.errors import NotFound, TensileError
 from tensile.kube.aio import aiohttp
 from tensile.kube.client import HttpCluster
-from tensile.kube.cluster import Cluster
+from tensile.kube.cluster import Cluster, Selection
+from tensile.kube.informer import Informer
+from tensile.kube.store import Cache
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import LEASE, NODE, UPPER, Kind, Manifest, Ref
 from tensile.reconcile.ownership import is_ours
@@ -27,6 +32,10 @@ LEASE_SECONDS = 40.0
 """Seconds for which a lease is valid without renewal."""
 
 _PATIENCE = 5.0
+_OFTEN = 2.0
+"""Seconds between two questions to a telemetry server."""
+_SELDOM = 10.0
+"""Seconds between two readings of nodes and leases, which follow a status ConfigMap that does not change."""
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what servers listen on, and how to call them
 
 
@@ -37,6 +46,10 @@ class StatusAnswer(NamedTuple):
     trouble: str = ""
 
 
+StatusUpdates = AsyncGenerator[StatusAnswer | TensileError]
+"""One status after the other, or why there is none at the moment; never ends by itself."""
+
+
 def ask_engine(data: bytes, file: str) -> StatusAnswer:
     """Return the status from the telemetry server of a topology file; raises TensileError if none responds."""
     return asyncio.run(_ask_engine(data, file))
@@ -45,6 +58,68 @@ def ask_engine(data: bytes, file: str) -> StatusAnswer:
 def ask_map(place: ConfigMapKey, ways: ClusterAccess) -> StatusAnswer:
     """Return the status from a ConfigMap and the nodes; raises TensileError if there is none."""
     return asyncio.run(_ask_map(place, ways))
+
+
+async def _often() -> None:
+    await asyncio.sleep(_OFTEN)
+
+
+async def follow_engine(
+    source: Callable[[], tuple[str, bytes]], pause: Callable[[], Awaitable[None]] = _often
+) -> StatusUpdates:
+    """Yield the status from the telemetry server of a topology file, after each `pause`.
+
+    `source` returns the file's display name and content, and is called each time, as the file may be edited.
+    """
+
+    async def ask() -> StatusAnswer:
+        """Read the file, and ask."""
+        name, data = source()
+        return await _ask_engine(data, name)
+
+    async with aclosing(_followed(ask, pause)) as updates:
+        async for update in updates:
+            yield update
+
+
+async def follow_map(place: ConfigMapKey, ways: ClusterAccess) -> StatusUpdates:
+    """Yield the status from a ConfigMap and the nodes when the ConfigMap changes, and every ten seconds.
+
+    Raises TensileError if the credentials of the upper cluster cannot be used.
+    """
+    cluster = HttpCluster(UPPER, await ways.upper_access(Upper()))
+    ref, cache, changed = status_ref(place), Cache(), asyncio.Event()
+    cache.subscribe(lambda _delta: changed.set())
+    selection = Selection(ref.namespace, fields=f"metadata.name={ref.name}")
+    watch = asyncio.ensure_future(Informer(cluster, ref.kind, selection, cache, chance=random.random).run())
+
+    async def pause() -> None:
+        """Wait for a change, or until nodes and leases are read again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SELDOM):
+                await changed.wait()
+        changed.clear()
+
+    try:
+        async with aclosing(_followed(lambda: _ask_cluster(cluster, place), pause)) as updates:
+            async for update in updates:
+                yield update
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        await cluster.close()
+
+
+async def _followed(ask: Callable[[], Awaitable[StatusAnswer]], pause: Callable[[], Awaitable[None]]) -> StatusUpdates:
+    """Yield what `ask` returns or raises, with a pause after each."""
+    while True:
+        update: StatusAnswer | TensileError
+        try:
+            update = await ask()
+        except TensileError as error:
+            update = error
+        yield update
+        await pause()
 
 
 async def _ask_engine(data: bytes, file: str) -> StatusAnswer:
@@ -118,12 +193,17 @@ def _url(telemetry: Telemetry, path: str) -> str:
 async def _ask_map(place: ConfigMapKey, ways: ClusterAccess) -> StatusAnswer:
     cluster = HttpCluster(UPPER, await ways.upper_access(Upper()))
     try:
+        return await _ask_cluster(cluster, place)
+    finally:
+        await cluster.close()
+
+
+async def _ask_cluster(cluster: HttpCluster, place: ConfigMapKey) -> StatusAnswer:
+    try:
         async with asyncio.timeout(_PATIENCE):
             return await _answer(cluster, place, await cluster.identify(), lambda: datetime.now(UTC))
     except TimeoutError:
         raise TensileError(f"upper: no response within {_PATIENCE:g} s: check that its apiserver runs") from None
-    finally:
-        await cluster.close()
 
 
 async def _answer(cluster: Cluster, place: ConfigMapKey, upper_uid: str, now: Callable[[], datetime]) -> StatusAnswer:

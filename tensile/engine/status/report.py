@@ -7,6 +7,7 @@ changes at once, so the row of a responding cluster is up to date.
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import orjson
@@ -19,7 +20,7 @@ from tensile.objects import Manifest, timestamp
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import LowerWorld, World
 
-FORMAT = "1.1"
+FORMAT = "1.2"
 """Version of the JSON format; the first number changes when a field is removed or changes its meaning."""
 AMOUNTS = ("cpu", "memory", "pods")
 """The reported resources; Kubernetes has more, but users ask for these."""
@@ -115,6 +116,8 @@ class LowerRow(NamedTuple):
 
     `message` is what is wrong, "" for nothing. `pods` is the number of pods bound to its node, and `lag` is in seconds.
     `advertised` is what its node offers, `real` what its Ready and schedulable nodes have: quantities, {} if unknown.
+    `version` is that of Kubernetes, "" if unknown. `nodes` counts the Ready and schedulable nodes (`ready`) and all
+    nodes (`total`), {} if unknown.
     """
 
     name: str
@@ -126,10 +129,12 @@ class LowerRow(NamedTuple):
     advertised: Amounts
     real: Amounts
     state: LowerState = "Ready"
+    version: str = ""
+    nodes: Mapping[str, int] = MappingProxyType({})
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return self._asdict()
+        return self._asdict() | {"nodes": dict(self.nodes)}
 
 
 def rows(world: World, troubles: Mapping[str, str]) -> list[LowerRow]:
@@ -166,6 +171,8 @@ def _row(lower: LowerWorld, world: World, trouble: str) -> LowerRow:
         advertised=amounts(seen),
         real=_real(lower),
         state=_state(lower, seen, reachable=reachable),
+        version=lower.version,
+        nodes=_nodes(lower),
     )
 
 
@@ -217,6 +224,13 @@ def _real(lower: LowerWorld) -> Amounts:
         return {}
     sums = capacity((entry.facts for entry in lower.nodes), (), "allocatable", {}, {})
     return {name: sums[name] for name in AMOUNTS}
+
+
+def _nodes(lower: LowerWorld) -> dict[str, int]:
+    if not lower.nodes.synced:
+        return {}
+    offers = [entry.facts for entry in lower.nodes]
+    return {"ready": sum(one.ready and one.schedulable for one in offers), "total": len(offers)}
 
 
 def _message(lower: LowerWorld, trouble: str) -> str:

@@ -155,7 +155,7 @@ class NamespaceCleanupRule:
             return Decision()
         ours = [one for one in lower.namespaces if one.facts.mark == world.owner.mark and not one.facts.ending]
         left = [one for one in ours if not _is_needed(one, lower, world)]
-        used = _used(lower) if left else frozenset[str]()
+        used = namespaces_in_use(lower) if left else frozenset[str]()
         vacant = sorted((one for one in left if one.name not in used), key=lambda one: one.name)
         return Decision(tuple(_vacated(one, lower, world) for one in vacant))
 
@@ -184,7 +184,7 @@ def _vacated(space: Entry, lower: LowerWorld, world: World) -> Absent | VerifyAb
     )
 
 
-def _used(lower: LowerWorld) -> frozenset[str]:
+def namespaces_in_use(lower: LowerWorld) -> frozenset[str]:
     """Return the lower namespaces with any object in our caches."""
     caches = (lower.pods, lower.config_maps, lower.secrets, *lower.more.values())
     return frozenset(entry.namespace for cache in caches for entry in cache)

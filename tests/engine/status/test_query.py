@@ -1,5 +1,7 @@
 """Asking an engine how it is: what answers, and what is said when none does."""
 
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +11,15 @@ from aiohttp import web
 from statuskit import NOW, PLACE, accepted, bad, row
 
 from tensile.engine.status.configmap import status_owner, status_ref, write
-from tensile.engine.status.query import LEASE_SECONDS, _answer, _ask_engine, _url
+from tensile.engine.status.query import (
+    LEASE_SECONDS,
+    StatusAnswer,
+    _answer,
+    _ask_engine,
+    _followed,
+    _url,
+    follow_engine,
+)
 from tensile.engine.status.report import StatusReport
 from tensile.errors import TensileError
 from tensile.names import LEASE_NAMESPACE
@@ -182,3 +192,62 @@ async def test_where_no_engine_has_told_that_is_said() -> None:
     await upper.tell(StatusReport("demo", accepted(), ()))
     with pytest.raises(TensileError, match="ConfigMap ops/topo-status belongs to another owner"):
         await answer(upper, "22222222-upper")
+
+
+async def test_a_status_is_asked_for_again_after_an_error() -> None:
+    """What is followed never ends by itself, and each question is followed by a pause."""
+    found: list[StatusAnswer | TensileError] = [StatusAnswer({"n": 1}), TensileError("gone"), StatusAnswer({"n": 2})]
+    seen: list[object] = []
+
+    async def ask() -> StatusAnswer:
+        """Return or raise the next one."""
+        one = found.pop(0)
+        seen.append("asked")
+        if isinstance(one, TensileError):
+            raise one
+        return one
+
+    async def pause() -> None:
+        """Note it."""
+        seen.append("paused")
+
+    await _taken(ask, pause, 3, seen)
+    assert [str(one) for one in seen] == [
+        "asked",
+        "StatusAnswer(document={'n': 1}, trouble='')",
+        "paused",
+        "asked",
+        "gone",
+        "paused",
+        "asked",
+        "StatusAnswer(document={'n': 2}, trouble='')",
+    ]
+
+
+async def _taken(
+    ask: Callable[[], Awaitable[StatusAnswer]], pause: Callable[[], Awaitable[None]], most: int, seen: list[object]
+) -> None:
+    async with aclosing(_followed(ask, pause)) as updates:
+        async for update in updates:
+            seen.append(update)
+            most -= 1
+            if not most:
+                break
+
+
+async def test_an_engine_is_followed_by_the_file_as_it_is_now() -> None:
+    """The file is read again, and an error in it is an update like others."""
+    runner, port = await serving(orjson.dumps(StatusReport("demo", accepted(), (row(),)).document()))
+    files = [file_of(port, "other"), file_of(port)]
+    try:
+        async with aclosing(follow_engine(lambda: ("f", files.pop(0)), at_once)) as updates:
+            first, second = await anext(updates), await anext(updates)
+    finally:
+        await runner.cleanup()
+    assert "runs topology demo, not other" in str(first)
+    assert isinstance(second, StatusAnswer)
+    assert second.document["topology"] == "demo"
+
+
+async def at_once() -> None:
+    """Pause for no time at all."""

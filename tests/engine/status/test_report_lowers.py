@@ -43,7 +43,18 @@ def test_a_lower_that_is_well_has_all_in_its_row() -> None:
         lag=0,
         advertised={"cpu": "64", "memory": "128Gi", "pods": "220"},
         real={"cpu": "64", "memory": "128Gi", "pods": "220"},
+        version=standing().lowers[A].version,
+        nodes={"ready": 2, "total": 3},
     )
+
+
+def test_a_cordoned_node_does_not_count_as_ready() -> None:
+    """No pod can start on it; without a list of nodes nothing is counted."""
+    here = standing()
+    put(here.lowers[A].nodes, {**node("n1"), "spec": {"unschedulable": True}})
+    assert first(here).nodes == {"ready": 1, "total": 3}
+    here.lowers[A].nodes.mark_stale()
+    assert first(here).nodes == {}
 
 
 def test_there_is_a_row_for_every_lower() -> None:

@@ -1,0 +1,223 @@
+"""`tensile uninstall`: show what would be deleted, ask, and delete it.
+
+The clusters are read again after the question: what is deleted then must have been shown.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from tensile.diagnostics.inventory import Inventory, Item, read_inventory
+from tensile.engine.clusters import Clusters, own_namespace, utc_now
+from tensile.engine.lower import ClusterAccess
+from tensile.engine.metrics import Metrics
+from tensile.engine.observer import LoggingObserver
+from tensile.engine.oneshot import Progress, converge, opened, rehearse
+from tensile.engine.uninstall import (
+    NAME,
+    delete_registrations,
+    heartbeats,
+    leave_topology,
+    obstacles,
+    registrations,
+    uninstall_rules,
+)
+from tensile.errors import ClusterError, TensileError
+from tensile.objects import CLAIM, NAMESPACE, NODE, UPPER, VOLUME, Ref
+from tensile.reconcile.apply import NOT_EMPTY
+from tensile.reconcile.plan import Step
+from tensile.reconcile.report import (
+    Preview,
+    Recorder,
+    as_json,
+    as_text,
+    defects,
+    observed,
+    preview,
+    summary_line,
+)
+from tensile.reconcile.world import Key, Problem
+from tensile.text import joined
+from tensile.topology import Topology
+
+_DATA = "it may hold data: delete the claim in the upper cluster while the engine runs, or keep it"
+_STAYS = {
+    NAMESPACE.name: "it still terminates, is not empty, or the guard blocks its deletion",
+    NODE.name: "its lower cluster is not in the topology, or may still have pods: put it back, or delete the Node",
+    CLAIM.name: _DATA,
+    VOLUME.name: _DATA,
+}
+_ELSE = "the mark alone does not prove that the engine made it: look at it, and delete it yourself"
+
+
+class _Deleting(Recorder):
+    """A recorder that also logs every step, since deletions take time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._narration = LoggingObserver(Metrics(), time.monotonic)
+
+    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
+        """Record and log a step."""
+        super().on_step(key, step, error)
+        self._narration.on_step(key, step, error)
+
+    def on_blocked(self, key: Key, problem: Problem) -> None:
+        """Log a key whose reconciliation is blocked."""
+        self._narration.on_blocked(key, problem)
+
+
+class UninstallPlan(NamedTuple):
+    """What would be deleted, why it must not be now, and what stays although it has the mark of the topology."""
+
+    preview: Preview
+    obstacles: tuple[str, ...]
+    stays: Inventory
+
+    @property
+    def refs(self) -> frozenset[Ref]:
+        """The objects that would be deleted."""
+        return frozenset(change.ref for change in self.preview.changes)
+
+    @property
+    def unknown(self) -> str:
+        """What could not be read, "" for nothing."""
+        away = [f"{name}: {why}" for name, why in self.preview.unreached.items()]
+        return "\n".join([*away, *(f"not listed: {words}" for words in self.stays.unread)])
+
+
+def plan(
+    topology: Topology, directory: Path, *, allow_exec_plugins: bool, progress: Progress | None = None
+) -> UninstallPlan:
+    """Return what `uninstall` would delete. Raises TensileError if the upper cluster is unreachable."""
+    ways = ClusterAccess(directory, allow_exec_plugins)
+    return asyncio.run(_plan(topology, ways, progress))
+
+
+def uninstall(
+    topology: Topology,
+    directory: Path,
+    shown: UninstallPlan,
+    *,
+    allow_exec_plugins: bool,
+    progress: Progress | None = None,
+) -> str:
+    """Delete what was shown, and return the closing line.
+
+    Raises TensileError if it must not be done, if other objects than those shown would be deleted now, and if some
+    could not be deleted.
+    """
+    ways = ClusterAccess(directory, allow_exec_plugins)
+    return asyncio.run(_uninstall(topology, ways, shown, progress))
+
+
+def check(found: UninstallPlan) -> None:
+    """Raise TensileError if a plan must not be carried out now."""
+    if found.unknown:
+        raise TensileError(
+            f"not uninstalled, since every cluster has to be read:\n{found.unknown}\n"
+            "make it reachable; if a lower cluster is lost, remove it from the topology and delete its Node"
+        )
+    if found.obstacles:
+        raise TensileError("\n".join(["not uninstalled:", *found.obstacles]))
+
+
+def plan_text(found: UninstallPlan, *, colour: bool) -> str:
+    """Return a plan as text, with the last line of every plan."""
+    text = as_text(found.preview, colour=colour, more=[*_sections(found)])
+    if found.preview.changes:
+        return text
+    _, _, rest = text.partition("\n\n")
+    return f"Nothing of topology {found.preview.topology} can be deleted.\n\n{rest}"
+
+
+def plan_json(found: UninstallPlan) -> str:
+    """Return a plan as JSON: that of `tensile plan`, with `obstacles` and `stays`."""
+    document = orjson.loads(as_json(found.preview))
+    document["obstacles"] = list(found.obstacles)
+    document["stays"] = [one._asdict() for one in found.stays.items]
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+
+def _sections(found: UninstallPlan) -> Iterator[str]:
+    if found.stays.items or found.stays.unread:
+        rows = [f"{_name(one)}: {_STAYS.get(one.kind, _ELSE)}" for one in found.stays.items]
+        yield joined(["Stays", *rows, *(f"not listed: {words}" for words in found.stays.unread)])
+    if found.obstacles:
+        yield joined(["Before it can be uninstalled", *found.obstacles])
+
+
+def _name(one: Item) -> str:
+    return f"{one.cluster}: {one.kind} {f'{one.namespace}/' if one.namespace else ''}{one.name}"
+
+
+async def _plan(topology: Topology, ways: ClusterAccess, progress: Progress | None) -> UninstallPlan:
+    async with opened(topology, ways, progress) as (clusters, unreached):
+        leave_topology(clusters.world)
+        found = await _rehearsed(clusters, unreached, ways)
+        beats = await heartbeats(clusters.connections[UPPER], clusters.world, utc_now())
+        why = obstacles(clusters.world, beats, utc_now())
+    marked = await read_inventory(topology, ways)
+    gone = {(one.ref.cluster or "upper", one.ref.kind.name, one.ref.namespace, one.ref.name) for one in found.changes}
+    stays = (one for one in marked.items if (one.cluster, one.kind, one.namespace, one.name) not in gone)
+    unread = tuple(words for words in marked.unread if not unreached)
+    return UninstallPlan(found, tuple(why), Inventory(tuple(stays), unread))
+
+
+async def _rehearsed(clusters: Clusters, unreached: dict[str, str], ways: ClusterAccess) -> Preview:
+    recorder, world = Recorder(), clusters.world
+    before = observed(world.copy())
+    problems = await rehearse(clusters, recorder, uninstall_rules())
+    upper = clusters.connections[UPPER]
+    for one in await registrations(upper, world.topology, world, own_namespace(ways.account)):
+        recorder.on_step(Key(NAME, UPPER, "", one.ref.name), one.step(), None)
+    if broken := defects(recorder.broken):
+        raise TensileError(broken)
+    names = [spec.name for spec in world.topology.lowers]
+    return preview(recorder.recorded, problems, before, topology=world.topology.name, lowers=names, unreached=unreached)
+
+
+async def _uninstall(topology: Topology, ways: ClusterAccess, shown: UninstallPlan, progress: Progress | None) -> str:
+    async with opened(topology, ways, progress) as (clusters, unreached):
+        leave_topology(clusters.world)
+        found = await _rehearsed(clusters, unreached, ways)
+        upper, world = clusters.connections[UPPER], clusters.world
+        why = obstacles(world, await heartbeats(upper, world, utc_now()), utc_now())
+        now = UninstallPlan(found, tuple(why), shown.stays)
+        check(now)
+        _check_shown(shown, now)
+        recorder, before = _Deleting(), observed(world.copy())
+        problems = await converge(clusters, recorder, uninstall_rules(), forced=False)
+        registered = await registrations(upper, topology, world, own_namespace(ways.account))
+        failed = await delete_registrations(upper, registered, recorder)
+    if broken := defects(recorder.broken):
+        raise TensileError(broken)
+    names = [spec.name for spec in topology.lowers]
+    done = preview(recorder.recorded, problems, before, topology=topology.name, lowers=names, unreached={})
+    return _closing(now, done, failed)
+
+
+def _check_shown(shown: UninstallPlan, now: UninstallPlan) -> None:
+    """Raise TensileError if objects would be deleted that were not shown."""
+    more = sorted(map(str, now.refs - shown.refs))
+    if more:
+        raise TensileError(
+            "\n".join(["not uninstalled: the clusters have changed since the plan: run it again:", *more])
+        )
+
+
+def _closing(planned: UninstallPlan, done: Preview, failed: Iterable[str]) -> str:
+    """Return the last line. Raises TensileError if something is left of what was planned.
+
+    A namespace that holds objects of others stays, and was planned to.
+    """
+    left = sorted(map(str, planned.refs - {change.ref for change in done.changes}))
+    wrong = [*failed, *(f"not deleted yet: {one}: run `tensile uninstall` again" for one in left)]
+    if wrong or any(problem.reason != NOT_EMPTY for _, problem in done.problems):
+        body, _, last = as_text(done, colour=False, more=[joined(wrong)] if wrong else []).rpartition("Plan: ")
+        raise TensileError(f"{body}Uninstalled in part: {last}")
+    return summary_line(done).replace("Plan: ", "Uninstalled: ", 1)

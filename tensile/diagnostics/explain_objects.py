@@ -1,0 +1,422 @@
+"""`tensile explain node`, `claim` and `service`: what an object is, what is wrong with it, and what to do.
+
+Each result is a document: JSON for programs, a few lines for people. The verdict is the first obstacle, from the upper
+cluster down to the lower ones. Advice always follows, also that nothing has to be done.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from tensile.diagnostics.cluster_snapshot import FleetSnapshot
+from tensile.diagnostics.explain import event_rows
+from tensile.engine.status.query import holds, renewed_at
+from tensile.kubelet.pods.rule import excluded
+from tensile.names import (
+    CORDONED_BY,
+    DELETIONS_BLOCKED,
+    IN_TOPOLOGY,
+    LOWER,
+    LOWER_REACHABLE,
+    LOWER_SCHEDULABLE,
+    MIRRORED,
+    OWNER,
+    PROVISIONER,
+    UPPER_UID,
+)
+from tensile.objects import (
+    CLAIM,
+    ENDPOINT_SLICE,
+    NODE,
+    POD,
+    SERVICE,
+    STORAGE_CLASS,
+    VOLUME,
+    Kind,
+    Manifest,
+    annotations,
+    labels,
+    metadata,
+    timestamp,
+    uid,
+)
+from tensile.reconcile.ownership import is_ours
+from tensile.reconcile.rules.claims import SELECTED_NODE, class_of
+from tensile.reconcile.rules.services import EXTERNAL_NAME
+from tensile.text import aligned, joined
+from tensile.topology import Lower
+
+FORMAT = 1
+EXTRA: Mapping[Kind, tuple[Kind, ...]] = {NODE: (), CLAIM: (), SERVICE: (SERVICE, ENDPOINT_SLICE)}
+"""What has to be listed beside the kinds of a snapshot, to explain an object of a kind."""
+_SERVICE_NAME = "kubernetes.io/service-name"
+_NAMED = 3
+_DOCTOR = "run `tensile doctor`: it checks the connection, the credentials and the permissions"
+_START = "start the engine (`tensile run`), or look in its log for why it stopped"
+_NOTHING = "nothing has to be done"
+Row = dict[str, Any]
+Document = dict[str, Any]
+
+
+class Verdict(NamedTuple):
+    """The state of an object in one sentence, and what to do about it."""
+
+    why: str
+    advice: str
+
+
+class UpperObject(NamedTuple):
+    """An object of the upper cluster as it is stored ({} for none), its events, and for a Node its Lease ({}: none)."""
+
+    manifest: Manifest
+    events: list[Manifest]
+    lease: Manifest
+
+
+def explained_node(name: str, asked: UpperObject, picture: FleetSnapshot) -> Document:
+    """Return the document of a virtual node, by its name."""
+    spec = next((one for one in picture.topology.lowers if one.node.name == name), None)
+    bound = [pod for pod in picture.upper.all(POD) if pod["spec"].get("nodeName") == name]
+    found = node_verdict(asked, spec, picture, len(bound))
+    conditions = (asked.manifest.get("status") or {}).get("conditions") or ()
+    rows = [_condition(one) for one in conditions]
+    return _document("node", ("", name), found, rows, asked.events)
+
+
+def node_verdict(asked: UpperObject, spec: Lower | None, picture: FleetSnapshot, bound: int) -> Verdict:
+    """Return what keeps new pods off a node; `spec` is its lower, None if it is not in the topology."""
+    node, lower = asked.manifest, spec.name if spec else "its lower cluster"
+    if not node:
+        return Verdict(f"the Node of lower {lower} does not exist: no engine has created it", _START)
+    if not is_ours(node, picture.owner):
+        advice = "give the virtual node another name (`node.name` in the topology), or remove that Node"
+        return Verdict("the Node belongs to another owner, so the engine does not touch it", advice)
+    renewed = renewed_at(asked.lease)
+    if not holds(renewed, picture.world.now):
+        last = f"since {timestamp(renewed)}" if asked.lease else "as it has none"
+        return Verdict(f"no engine has renewed its lease {last}, so its conditions are old", _START)
+    conditions = {one["type"]: one for one in (node.get("status") or {}).get("conditions") or ()}
+    return (
+        _failing(conditions, lower)
+        or _away(spec, picture)
+        or _cordoned(node, lower)
+        or Verdict(f"it is Ready with {_counted(bound, 'pod')}", f"{_NOTHING}: pods that tolerate its taints can start")
+    )
+
+
+def _failing(conditions: Mapping[str, Manifest], lower: str) -> Verdict | None:
+    """Return the first condition of a node that has the wrong status."""
+    checks = (
+        ("Ready", "True", _START),
+        (LOWER_REACHABLE, "True", _DOCTOR),
+        (IN_TOPOLOGY, "True", "delete the pods of the node, or put the lower cluster back with `maintenance: drain`"),
+        (DELETIONS_BLOCKED, "False", "check the deletions with `tensile plan`; if they are correct, `apply --force`"),
+        (LOWER_SCHEDULABLE, "True", f"look at the nodes of {lower}: none is Ready and schedulable"),
+    )
+    for kind, good, advice in checks:
+        one = conditions.get(kind)
+        if one is not None and one.get("status") != good:
+            told = ": ".join(filter(None, (one.get("reason"), one.get("message"))))
+            return Verdict(f"condition {kind} is {one.get('status')}: {told}", advice)
+    return None
+
+
+def _away(spec: Lower | None, picture: FleetSnapshot) -> Verdict | None:
+    trouble = picture.lowers[spec.name].trouble if spec else ""
+    if not trouble:
+        return None
+    return Verdict(f"the engine reaches its lower cluster, but this command does not: {trouble}", _DOCTOR)
+
+
+def _cordoned(node: Manifest, lower: str) -> Verdict | None:
+    if not (node.get("spec") or {}).get("unschedulable"):
+        return None
+    by = annotations(node).get(CORDONED_BY)
+    if by:
+        return Verdict(f"it is cordoned by the engine ({by})", f"remove `maintenance` of {lower} from the topology")
+    return Verdict("it is cordoned by a user", f"run `kubectl uncordon {metadata(node)['name']}`")
+
+
+def explained_claim(asked: UpperObject, picture: FleetSnapshot) -> Document:
+    """Return the document of a PersistentVolumeClaim, with a row for each lower."""
+    meta = metadata(asked.manifest)
+    rows = [_claim_row(asked.manifest, spec, picture) for spec in picture.topology.lowers]
+    found = claim_verdict(asked.manifest, picture, rows)
+    return _document("claim", (meta["namespace"], meta["name"]), found, rows, asked.events)
+
+
+def _claim_row(claim: Manifest, spec: Lower, picture: FleetSnapshot) -> Row:
+    """Return what a lower has at the place of a claim."""
+    below, state = _at_place(claim, CLAIM, spec, picture)
+    phase = (below.get("status") or {}).get("phase", "Pending")
+    return {"cluster": spec.name, "state": phase if state == "copy" else state, "detail": _volume(below)}
+
+
+def _volume(below: Manifest) -> str:
+    name = (below.get("spec") or {}).get("volumeName")
+    return f"volume {name}" if name else ""
+
+
+def claim_verdict(claim: Manifest, picture: FleetSnapshot, rows: Iterable[Row]) -> Verdict:
+    """Return why a claim has no volume, or where that is."""
+    meta, status = metadata(claim), claim.get("status") or {}
+    users = [pod for pod in picture.upper.all(POD) if _uses(pod, claim)]
+    if meta.get("deletionTimestamp"):
+        named = _some(_name(pod) for pod in users)
+        waits = f"pods use it: {named}" if users else f"it has finalizers: {_some(meta.get('finalizers') or ())}"
+        return Verdict(f"its deletion was requested at {meta['deletionTimestamp']}; {waits}", "delete these pods")
+    if status.get("phase") == "Lost":
+        return Verdict("its volume is lost", "restore the volume in the lower cluster, or delete the claim")
+    if said := _denied(claim):
+        return Verdict(said, "see the reason in docs/reference/conditions.md, and docs/howto/storage.md")
+    if status.get("phase") == "Bound":
+        return _bound_claim(claim, picture)
+    return _pending_claim(claim, picture, users, list(rows))
+
+
+def _denied(claim: Manifest) -> str:
+    """Return what the engine reports on a claim that it does not mirror, "" for nothing."""
+    for one in (claim.get("status") or {}).get("conditions") or ():
+        if one["type"] == MIRRORED and one.get("status") == "False":
+            return f"it is not mirrored: {one.get('reason', '')}: {one.get('message', '')}"
+    return ""
+
+
+def _bound_claim(claim: Manifest, picture: FleetSnapshot) -> Verdict:
+    name = claim["spec"].get("volumeName", "")
+    volume = next((one for one in picture.upper.all(VOLUME) if metadata(one)["name"] == name), {})
+    home = annotations(volume).get(LOWER)
+    if not home:
+        return Verdict(f"it is bound to volume {name} of the upper cluster, which no lower cluster has", _NOTHING)
+    if home in picture.lowers and (trouble := picture.lowers[home].trouble):
+        return Verdict(f"it is bound to volume {name} in lower {home}, which cannot be read: {trouble}", _DOCTOR)
+    return Verdict(f"it is bound to volume {name}, whose data is in lower {home}", f"{_NOTHING}: its pods run there")
+
+
+def _pending_claim(claim: Manifest, picture: FleetSnapshot, users: list[Manifest], rows: list[Row]) -> Verdict:
+    """Return what a claim without a volume waits for."""
+    kind = class_of(claim)
+    found = next((one for one in picture.upper.all(STORAGE_CLASS) if metadata(one)["name"] == kind), None)
+    if kind and found is None:
+        return Verdict(f"StorageClass {kind} does not exist in the upper cluster", "create it, or name another one")
+    node = annotations(claim).get(SELECTED_NODE, "")
+    spec = next((one for one in picture.topology.lowers if one.node.name == node), None)
+    spec = spec or _lower_of(users, picture)
+    if spec is not None:
+        return _provisioning(claim, spec, rows)
+    provisioner = (found or {}).get("provisioner", "")
+    if found and provisioner != PROVISIONER and found.get("volumeBindingMode") != "WaitForFirstConsumer":
+        advice = f"look at that provisioner, or use a StorageClass with the provisioner {PROVISIONER}"
+        return Verdict(f"it waits for provisioner {provisioner} of StorageClass {kind} in the upper cluster", advice)
+    if not users:
+        return Verdict("no pod uses it, and its lower cluster follows from its first pod", "create a pod that uses it")
+    name = _name(users[0])
+    return Verdict(f"pod {name} uses it and has no virtual node yet", f"run `tensile explain pod {name}`")
+
+
+def _lower_of(users: Iterable[Manifest], picture: FleetSnapshot) -> Lower | None:
+    """Return the lower of the first pod that is bound to a virtual node."""
+    nodes = {one.node.name: one for one in picture.topology.lowers}
+    return next((nodes[pod["spec"]["nodeName"]] for pod in users if pod["spec"].get("nodeName") in nodes), None)
+
+
+def _provisioning(claim: Manifest, spec: Lower, rows: Iterable[Row]) -> Verdict:
+    """Return why a claim has no volume in its lower yet."""
+    name, meta = spec.name, metadata(claim)
+    state = next(row["state"] for row in rows if row["cluster"] == name)
+    if state == "unreadable":
+        return Verdict(f"its volume is to be created in lower {name}, which cannot be read", _DOCTOR)
+    if "PV" not in spec.controllers:
+        return Verdict(f"lower {name} does not mirror claims", f"add PV to `controllers` of lower {name}")
+    if state == "other":
+        advice = "move the claim of that name there, or set `onConflict: adopt`"
+        return Verdict(f"lower {name} has a claim of that name that is not the engine's", advice)
+    if state == "none":
+        return Verdict(f"lower {name} has no copy of it yet, and the engine has not reported why", _START)
+    place = f"kubectl describe pvc {meta['name']}` in the namespace that mirrors {meta['namespace']}"
+    return Verdict(f"its copy in lower {name} is {state} there", f"look at it in {name}: `{place}")
+
+
+def explained_service(asked: UpperObject, picture: FleetSnapshot) -> Document:
+    """Return the document of a Service, with a row for the upper cluster and each lower."""
+    meta = metadata(asked.manifest)
+    upper = {"cluster": "upper", "state": "original", "detail": _endpoints(_slices(asked.manifest, picture))}
+    rows = [upper, *(_service_row(asked.manifest, spec, picture) for spec in picture.topology.lowers)]
+    found = service_verdict(asked.manifest, picture, rows)
+    return _document("service", (meta["namespace"], meta["name"]), found, rows, asked.events)
+
+
+def _slices(service: Manifest, picture: FleetSnapshot, lower: str = "") -> list[Manifest]:
+    """Return the EndpointSlices of a Service, in the upper cluster or a lower."""
+    meta, sight = metadata(service), picture.lowers[lower] if lower else picture.upper
+    space = picture.namespace_below(lower, meta["namespace"]) if lower else meta["namespace"]
+    found = (one for one in sight.all(ENDPOINT_SLICE) if labels(one).get(_SERVICE_NAME) == meta["name"])
+    return [one for one in found if metadata(one)["namespace"] == space]
+
+
+def _count(slices: Iterable[Manifest]) -> tuple[int, int]:
+    """Return how many endpoints there are, and how many of them are ready; one without a condition is."""
+    endpoints = [one for part in slices for one in part.get("endpoints") or ()]
+    ready = [one for one in endpoints if (one.get("conditions") or {}).get("ready") is not False]
+    return len(endpoints), len(ready)
+
+
+def _endpoints(slices: Iterable[Manifest]) -> str:
+    total, ready = _count(slices)
+    return f"{ready} of {_counted(total, 'endpoint')} ready"
+
+
+def _service_row(service: Manifest, spec: Lower, picture: FleetSnapshot) -> Row:
+    _, state = _at_place(service, SERVICE, spec, picture)
+    detail = _endpoints(_slices(service, picture, spec.name)) if state == "copy" else ""
+    return {"cluster": spec.name, "state": state, "detail": detail}
+
+
+def service_verdict(service: Manifest, picture: FleetSnapshot, rows: Iterable[Row]) -> Verdict:
+    """Return why a Service has no endpoints, or why pods of a lower cannot use it."""
+    meta, spec = metadata(service), service.get("spec") or {}
+    if spec.get("type") == EXTERNAL_NAME:
+        return Verdict(f"it is a DNS alias of {spec.get('externalName')} and has no endpoints", _NOTHING)
+    if not _count(_slices(service, picture))[1]:
+        return _without_endpoints(service, picture)
+    for row in rows:
+        if row["state"] != "original" and (found := _obstacle_below(service, row, picture)):
+            return found
+    here = [row["cluster"] for row in rows if row["state"] == "copy"]
+    if here:
+        return Verdict(f"it has ready endpoints, and its copy serves pods in {_some(here)}", _NOTHING)
+    why = f"it has ready endpoints; no pod of namespace {meta['namespace']} runs in a lower cluster, so none has a copy"
+    return Verdict(why, f"{_NOTHING}: a copy is created with the first pod")
+
+
+def _without_endpoints(service: Manifest, picture: FleetSnapshot) -> Verdict:
+    """Return why a Service has no ready endpoint in the upper cluster."""
+    meta, selector = metadata(service), (service.get("spec") or {}).get("selector") or {}
+    if not selector:
+        return Verdict("it has no selector, and nobody has created ready endpoints", "create its EndpointSlice")
+    space = [pod for pod in picture.upper.all(POD) if metadata(pod)["namespace"] == meta["namespace"]]
+    chosen = [pod for pod in space if selector.items() <= labels(pod).items()]
+    if not chosen:
+        told = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+        return Verdict(
+            f"no pod of namespace {meta['namespace']} has the labels {told}", "label the pods, or correct it"
+        )
+    waiting = [pod for pod in chosen if not _is_ready(pod)]
+    if not waiting:
+        advice = "look at kube-controller-manager of the upper cluster: it creates EndpointSlices"
+        return Verdict("all pods that it selects are Ready, but it has no ready endpoints", advice)
+    names = _some(_name(pod) for pod in waiting)
+    return Verdict(f"its pods are not Ready: {names}", f"run `tensile explain pod {_name(waiting[0])}`")
+
+
+def _obstacle_below(service: Manifest, row: Row, picture: FleetSnapshot) -> Verdict | None:
+    """Return why pods of a lower cannot use a Service, None if they can or there are none."""
+    name, meta = row["cluster"], metadata(service)
+    spec = next(one for one in picture.topology.lowers if one.name == name)
+    bound = [pod for pod in picture.upper.all(POD) if _lives_in(pod, spec, meta["namespace"], picture)]
+    if not bound:
+        return None
+    if row["state"] == "unreadable":
+        return Verdict(f"lower {name} cannot be read: {picture.lowers[name].trouble or 'see below'}", _DOCTOR)
+    if "Service" not in spec.controllers:
+        return Verdict(f"lower {name} does not mirror Services", f"add Service to `controllers` of lower {name}")
+    if row["state"] == "other":
+        advice = "rename the Service of that name there, or set `onConflict: adopt`"
+        return Verdict(f"lower {name} has a Service of that name that is not the engine's", advice)
+    if row["state"] == "none":
+        return Verdict(f"lower {name} has no copy of it, though pods of its namespace run there", _START)
+    if not _count(_slices(service, picture, name))[1]:
+        return Verdict(f"its copy in lower {name} has no ready endpoints, though it has some in the upper", _START)
+    return None
+
+
+def _lives_in(pod: Manifest, spec: Lower, namespace: str, picture: FleetSnapshot) -> bool:
+    """Report whether a pod of a namespace runs in a lower, or is to."""
+    is_here = pod["spec"].get("nodeName") == spec.node.name and metadata(pod)["namespace"] == namespace
+    ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    return is_here and not ended and excluded(pod, picture.topology.exclude_namespaces) is None
+
+
+def _at_place(upper: Manifest, kind: Kind, spec: Lower, picture: FleetSnapshot) -> tuple[Manifest, str]:
+    """Return what a lower has at the place of an upper object, and its state.
+
+    The state is "copy", "other" (somebody else's), "none" or "unreadable". Marks alone identify no copy.
+    """
+    sight, meta = picture.lowers[spec.name], metadata(upper)
+    if sight.trouble or any(one.startswith(f"{kind.plural}:") for one in sight.unread):
+        return {}, "unreadable"
+    place = (picture.namespace_below(spec.name, meta["namespace"]), meta["name"])
+    found = next((one for one in sight.all(kind) if (metadata(one)["namespace"], metadata(one)["name"]) == place), None)
+    if found is None:
+        return {}, "none"
+    is_copy = labels(found).get(OWNER) == picture.owner.mark and annotations(found).get(UPPER_UID) == uid(upper)
+    return found, "copy" if is_copy else "other"
+
+
+def _uses(pod: Manifest, claim: Manifest) -> bool:
+    """Report whether a pod that has not ended mounts a claim."""
+    meta = metadata(claim)
+    if metadata(pod)["namespace"] != meta["namespace"]:
+        return False
+    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return False
+    mounted = ((one.get("persistentVolumeClaim") or {}).get("claimName") for one in pod["spec"].get("volumes") or ())
+    return meta["name"] in mounted
+
+
+def _is_ready(pod: Manifest) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def _name(pod: Manifest) -> str:
+    return f"{metadata(pod)['namespace']}/{metadata(pod)['name']}"
+
+
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return ", ".join(found[:_NAMED]) + more
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _condition(one: Manifest) -> Row:
+    told = ": ".join(filter(None, (one.get("reason"), one.get("message"))))
+    return {"condition": one["type"], "status": one.get("status", ""), "detail": told}
+
+
+def _document(
+    kind: str, place: tuple[str, str], found: Verdict, rows: list[Row], events: Iterable[Manifest]
+) -> Document:
+    """Return the document of an object; `place` is its namespace ("" for none) and its name."""
+    return {
+        "formatVersion": FORMAT,
+        "kind": kind,
+        "namespace": place[0],
+        "name": place[1],
+        "why": found.why,
+        "advice": [found.advice],
+        "rows": rows,
+        "events": event_rows(events),
+    }
+
+
+def object_text(document: Document) -> str:
+    """Return a document as text, without a trailing newline: a sentence, a table, the latest events, what to do."""
+    where = f"{document['namespace']}/" if document["namespace"] else ""
+    lines = [f"{document['kind'].title()} {where}{document['name']}: {document['why'].rstrip('.')}."]
+    rows = document["rows"]
+    if rows:
+        head = tuple(key.upper() for key in rows[0])
+        lines += ["", *aligned([head, *(tuple(cell or "-" for cell in row.values()) for row in rows)])]
+    return joined([*lines, *_tail(document)])
+
+
+def _tail(document: Document) -> Iterator[str]:
+    if document["events"]:
+        yield from ("", "Last events:")
+    for one in document["events"]:
+        yield " ".join(("", one["time"], one["type"], f"{one['reason']}:", one["message"]))
+    yield from ("", *(f"-> {line}" for line in document["advice"]))

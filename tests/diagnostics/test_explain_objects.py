@@ -1,0 +1,343 @@
+"""What `tensile explain node`, `claim` and `service` say: the first obstacle, and what to do about it."""
+
+from datetime import timedelta
+from typing import Any
+
+import orjson
+import pytest
+from picturekit import NOW, above, picture, sight, two_nodes
+from placekit import space
+from worldkit import written
+
+from tensile.diagnostics.cluster_snapshot import FleetSnapshot
+from tensile.diagnostics.explain_objects import (
+    UpperObject,
+    explained_claim,
+    explained_node,
+    explained_service,
+    object_text,
+)
+from tensile.names import CORDONED_BY, LOWER, MIRRORED, OWNER, OWNER_NAME, PROVISIONER, UPPER_UID, Owner, owner_of
+from tensile.objects import CLAIM, ENDPOINT_SLICE, NAMESPACE, POD, SERVICE, STORAGE_CLASS, VOLUME, Kind, Manifest
+
+MINE: Owner = owner_of("upper-uid", "demo")
+SELECTED = "volume.kubernetes.io/selected-node"
+Objects = tuple[tuple[Kind, Manifest], ...]
+
+
+def seen(upper: Objects = (), a: Objects = (), trouble: str = "", **fields: Any) -> FleetSnapshot:
+    """Make a picture with these objects above and in lower-a; lower-b has none."""
+    first = sight("lower-a", trouble=trouble) if trouble else two_nodes("lower-a")
+    for kind, manifest in a:
+        first.objects.setdefault(kind.plural, []).append(manifest)
+    found = picture([], first, two_nodes("lower-b"), **fields)
+    for kind, manifest in upper:
+        found.upper.objects.setdefault(kind.plural, []).append(manifest)
+    return found
+
+
+# Nodes.
+
+
+def virtual_node(*conditions: tuple[str, str], **fields: Any) -> Manifest:
+    """Make our Node with conditions, as (type, status)."""
+    notes = {UPPER_UID: "upper-uid", OWNER_NAME: "demo", **fields.pop("annotations", {})}
+    meta = {"name": "lower-a", "uid": "node", "labels": {OWNER: MINE.mark}, "annotations": notes}
+    given = [
+        {"type": kind, "status": status, "reason": "Because", "message": "it is so"} for kind, status in conditions
+    ]
+    return written({"metadata": meta, "spec": fields, "status": {"conditions": given}})
+
+
+def lease(seconds: float = 5) -> Manifest:
+    """Make a lease that was renewed so long ago."""
+    renewed = (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return {"metadata": {"name": "lower-a"}, "spec": {"renewTime": renewed}}
+
+
+def of_node(node: Manifest, leased: Manifest | None = None, **fields: Any) -> tuple[str, str]:
+    """Return the verdict on a node, and what to do."""
+    asked = UpperObject(node, [], lease() if leased is None else leased)
+    document = explained_node("lower-a", asked, seen(**fields))
+    return document["why"], document["advice"][0]
+
+
+def test_a_node_that_is_well() -> None:
+    """Its pods are counted, and nothing has to be done."""
+    bound = (POD, above(spec={"nodeName": "lower-a"}))
+    why, advice = of_node(virtual_node(("Ready", "True"), ("LowerReachable", "True")), upper=(bound,))
+    assert why == "it is Ready with 1 pod"
+    assert advice.startswith("nothing has to be done: ")
+
+
+def test_a_node_that_does_not_exist() -> None:
+    """The engine makes it."""
+    why, advice = of_node({})
+    assert why == "the Node of lower lower-a does not exist: no engine has created it"
+    assert advice.startswith("start the engine")
+
+
+def test_a_node_of_somebody_else() -> None:
+    """The label alone does not make it ours."""
+    node = virtual_node()
+    del node["metadata"]["managedFields"]
+    assert of_node(node)[0] == "the Node belongs to another owner, so the engine does not touch it"
+
+
+@pytest.mark.parametrize(("seconds", "old"), [(39, False), (41, True)])
+def test_a_node_whose_lease_nobody_renews(seconds: float, *, old: bool) -> None:
+    """Its conditions say nothing then, so they are not read."""
+    why, advice = of_node(virtual_node(("Ready", "False")), lease(seconds))
+    assert why.startswith("no engine has renewed its lease since 2026-03-01T11:59:") is old
+    assert advice.startswith("start the engine")
+    assert of_node(virtual_node(), {})[0].startswith("no engine has renewed its lease as it has none")
+
+
+@pytest.mark.parametrize(
+    ("condition", "status", "advice"),
+    [
+        ("Ready", "Unknown", "start the engine"),
+        ("LowerReachable", "False", "run `tensile doctor`"),
+        ("InTopology", "False", "delete the pods of the node"),
+        ("DeletionsBlocked", "True", "check the deletions with `tensile plan`"),
+        ("LowerSchedulable", "False", "look at the nodes of lower-a"),
+    ],
+)
+def test_a_condition_that_is_wrong(condition: str, status: str, advice: str) -> None:
+    """With its reason and message."""
+    well = [("Ready", "True"), ("DeletionsBlocked", "False"), ("LowerReachable", "True")]
+    others = [one for one in well if one[0] != condition]
+    why, told = of_node(virtual_node(*others, (condition, status)))
+    assert why == f"condition {condition} is {status}: Because: it is so"
+    assert told.startswith(advice)
+
+
+def test_a_cordoned_node() -> None:
+    """By the engine for maintenance, or by a user."""
+    by_us = virtual_node(("Ready", "True"), unschedulable=True, annotations={CORDONED_BY: "maintenance-drain"})
+    assert of_node(by_us) == (
+        "it is cordoned by the engine (maintenance-drain)",
+        "remove `maintenance` of lower-a from the topology",
+    )
+    by_user = virtual_node(("Ready", "True"), unschedulable=True)
+    assert of_node(by_user) == ("it is cordoned by a user", "run `kubectl uncordon lower-a`")
+
+
+def test_a_lower_that_only_the_engine_reaches() -> None:
+    """This command reads the cluster itself."""
+    why, advice = of_node(virtual_node(("Ready", "True")), trouble="no answer")
+    assert why == "the engine reaches its lower cluster, but this command does not: no answer"
+    assert advice.startswith("run `tensile doctor`")
+
+
+# Claims.
+
+
+def claim(phase: str = "Pending", name: str = "data", status: Manifest | None = None, **fields: Any) -> Manifest:
+    """Make a claim of the upper cluster."""
+    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", **fields.pop("meta", {})}
+    return {
+        "metadata": meta,
+        "spec": {"storageClassName": "fast", **fields},
+        "status": {"phase": phase, **(status or {})},
+    }
+
+
+def copy_of(upper: Manifest, kind: str = "", owner: str = MINE.mark, **fields: Any) -> Manifest:
+    """Make the copy of an upper object in lower-a."""
+    meta = upper["metadata"]
+    marks = {"labels": {OWNER: owner}, "annotations": {UPPER_UID: meta["uid"]}}
+    return {"kind": kind, "metadata": {"name": meta["name"], "namespace": "default", "uid": "below", **marks}, **fields}
+
+
+FAST = (
+    STORAGE_CLASS,
+    {"metadata": {"name": "fast"}, "provisioner": PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"},
+)
+USER = above(spec={"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]})
+BOUND_USER = {**USER, "spec": {**USER["spec"], "nodeName": "lower-a"}}
+
+
+def of_claim(asked: Manifest, *upper: tuple[Kind, Manifest], **fields: Any) -> tuple[str, str]:
+    """Return the verdict on a claim, and what to do."""
+    document = explained_claim(UpperObject(asked, [], {}), seen(upper=(FAST, *upper), **fields))
+    return document["why"], document["advice"][0]
+
+
+def test_a_bound_claim_names_where_its_data_are() -> None:
+    """Its volume notes the lower."""
+    volume = (VOLUME, {"metadata": {"name": "pv", "annotations": {LOWER: "lower-a"}}, "spec": {}})
+    bound = claim("Bound", volumeName="pv")
+    assert of_claim(bound, volume)[0] == "it is bound to volume pv, whose data is in lower lower-a"
+    why, advice = of_claim(bound, volume, trouble="no answer")
+    assert why.endswith("which cannot be read: no answer")
+    assert advice.startswith("run `tensile doctor`")
+    assert of_claim(bound)[0] == "it is bound to volume pv of the upper cluster, which no lower cluster has"
+
+
+def test_a_claim_that_no_pod_uses() -> None:
+    """The first pod decides where its volume is; one that has ended does not."""
+    assert of_claim(claim()) == (
+        "no pod uses it, and its lower cluster follows from its first pod",
+        "create a pod that uses it",
+    )
+    ended = {**USER, "status": {"phase": "Succeeded"}}
+    assert of_claim(claim(), (POD, ended))[0].startswith("no pod uses it")
+
+
+def test_a_claim_whose_pod_waits() -> None:
+    """The pod's own explanation has the rest."""
+    assert of_claim(claim(), (POD, USER)) == (
+        "pod default/web uses it and has no virtual node yet",
+        "run `tensile explain pod default/web`",
+    )
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_claim_whose_copy_waits_below(*, chosen: bool) -> None:
+    """Its lower is that of the node that the scheduler chose, else that of its pod."""
+    asked = claim(meta={"annotations": {SELECTED: "lower-a"}}) if chosen else claim()
+    user = (POD, USER if chosen else BOUND_USER)
+    copied = (CLAIM, copy_of(asked, status={"phase": "Pending"}))
+    why, advice = of_claim(asked, user, a=(copied,))
+    assert why == "its copy in lower lower-a is Pending there"
+    assert advice.startswith("look at it in lower-a: `kubectl describe pvc data`")
+
+
+def test_a_claim_without_a_copy() -> None:
+    """The engine makes it, unless another claim has the name, or claims are not mirrored there."""
+    user = (POD, BOUND_USER)
+    assert of_claim(claim(), user)[0].startswith("lower lower-a has no copy of it yet")
+    strange = (CLAIM, copy_of(claim(), owner="another"))
+    assert of_claim(claim(), user, a=(strange,))[0] == (
+        "lower lower-a has a claim of that name that is not the engine's"
+    )
+    assert of_claim(claim(), user, controllers=["Service"])[0] == "lower lower-a does not mirror claims"
+    assert of_claim(claim(), user, trouble="gone")[0].endswith("in lower lower-a, which cannot be read")
+
+
+def test_a_claim_with_another_problem() -> None:
+    """Deleted and still used, lost, not mirrored, of a class that does not exist or of another provisioner."""
+    ending = claim(meta={"deletionTimestamp": "2026-03-01T12:00:00Z", "finalizers": ["a/b"]})
+    assert of_claim(ending, (POD, USER))[0].endswith("; pods use it: default/web")
+    assert of_claim(ending)[0].endswith("; it has finalizers: a/b")
+    assert of_claim(claim("Lost"))[0] == "its volume is lost"
+    said = [{"type": MIRRORED, "status": "False", "reason": "ClaimRetained", "message": "old data"}]
+    assert of_claim(claim(status={"conditions": said}))[0] == "it is not mirrored: ClaimRetained: old data"
+    assert of_claim(claim(storageClassName="slow"))[0].startswith("StorageClass slow does not exist")
+    nfs = (STORAGE_CLASS, {"metadata": {"name": "nfs"}, "provisioner": "example.com/nfs"})
+    assert of_claim(claim(storageClassName="nfs"), nfs)[0].startswith("it waits for provisioner example.com/nfs")
+
+
+# Services.
+
+WEB: Manifest = {
+    "metadata": {"name": "web", "namespace": "default", "uid": "service"},
+    "spec": {"selector": {"app": "web"}},
+}
+
+
+def endpoints(ready: int, waiting: int = 0, namespace: str = "default") -> tuple[Kind, Manifest]:
+    """Make a slice of the Service."""
+    found = [{"conditions": {"ready": number < ready}} for number in range(ready + waiting)]
+    labels = {"kubernetes.io/service-name": "web"}
+    return ENDPOINT_SLICE, {"metadata": {"name": "web-1", "namespace": namespace, "labels": labels}, "endpoints": found}
+
+
+def serving(*, ready: bool = True, node: str = "lower-a", **labels: str) -> tuple[Kind, Manifest]:
+    """Make a pod of the upper cluster that the Service selects."""
+    status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
+    return POD, above(spec={"nodeName": node}, status=status, labels=labels or {"app": "web"})
+
+
+def of_service(service: Manifest, *upper: tuple[Kind, Manifest], **fields: Any) -> tuple[str, str]:
+    """Return the verdict on a Service, and what to do."""
+    document = explained_service(UpperObject(service, [], {}), seen(upper=upper, **fields))
+    return document["why"], document["advice"][0]
+
+
+def test_a_service_that_works() -> None:
+    """Its copy serves the pods of the lower."""
+    a = ((SERVICE, copy_of(WEB)), endpoints(1))
+    assert of_service(WEB, serving(), endpoints(1), a=a) == (
+        "it has ready endpoints, and its copy serves pods in lower-a",
+        "nothing has to be done",
+    )
+
+
+def test_a_service_that_no_pod_needs_below() -> None:
+    """Copies are made for the pods of the namespace."""
+    assert of_service(WEB, serving(node="real"), endpoints(1))[0].endswith(
+        "no pod of namespace default runs in a lower cluster, so none has a copy"
+    )
+
+
+def test_a_service_without_endpoints() -> None:
+    """From the selector to the pods."""
+    assert of_service(WEB)[0] == "no pod of namespace default has the labels app=web"
+    assert of_service(WEB, serving(app="other"))[0] == "no pod of namespace default has the labels app=web"
+    assert of_service(WEB, serving(ready=False), endpoints(0, 1)) == (
+        "its pods are not Ready: default/web",
+        "run `tensile explain pod default/web`",
+    )
+    assert of_service(WEB, serving())[0] == "all pods that it selects are Ready, but it has no ready endpoints"
+    assert of_service({**WEB, "spec": {}})[0].startswith("it has no selector")
+    alias = {**WEB, "spec": {"type": "ExternalName", "externalName": "example.com"}}
+    assert of_service(alias)[0] == "it is a DNS alias of example.com and has no endpoints"
+
+
+def test_a_service_that_pods_below_cannot_use() -> None:
+    """No copy, another's Service, no endpoints in the copy, or Services are not mirrored there."""
+    upper = (serving(), endpoints(1))
+    assert of_service(WEB, *upper)[0] == "lower lower-a has no copy of it, though pods of its namespace run there"
+    strange = (SERVICE, copy_of(WEB, owner="another"))
+    assert of_service(WEB, *upper, a=(strange,))[0].endswith("a Service of that name that is not the engine's")
+    copied = (SERVICE, copy_of(WEB))
+    assert of_service(WEB, *upper, a=(copied, endpoints(0, 2)))[0].startswith("its copy in lower lower-a has no ready")
+    assert of_service(WEB, *upper, controllers=["PV"])[0] == "lower lower-a does not mirror Services"
+    assert of_service(WEB, *upper, trouble="gone")[0] == "lower lower-a cannot be read: gone"
+
+
+def test_a_copy_stands_at_its_place() -> None:
+    """Marks in another namespace make none: under a prefix it is the mapped namespace."""
+    lowers = [
+        {"name": name, "kubeconfig": name, "namespaces": {"mapping": "prefix"}} for name in ("lower-a", "lower-b")
+    ]
+    copied = copy_of(WEB)
+    placed = {**copied, "metadata": {**copied["metadata"], "namespace": "demo-default"}}
+    upper = (serving(), endpoints(1))
+    assert "no copy" in of_service(WEB, *upper, a=((SERVICE, copied), endpoints(1)), lowers=lowers)[0]
+    below = ((SERVICE, placed), endpoints(1, namespace="demo-default"), (NAMESPACE, space("demo-default")))
+    assert "serves pods in lower-a" in of_service(WEB, *upper, a=below, lowers=lowers)[0]
+
+
+# The text.
+
+
+def test_the_text_ends_with_what_to_do() -> None:
+    """After the verdict, a table and the events; words of others do nothing to a terminal."""
+    event = {"type": "Warning", "reason": "Odd", "message": "a\x1b[2Jb", "lastTimestamp": "2026-03-01T12:00:00Z"}
+    asked = UpperObject(WEB, [event], {})
+    document = explained_service(asked, seen(upper=(serving(ready=False), endpoints(0, 1))))
+    assert object_text(document) == (
+        "Service default/web: its pods are not Ready: default/web.\n"
+        "\n"
+        "CLUSTER   STATE      DETAIL\n"
+        "upper     original   0 of 1 endpoint ready\n"
+        "lower-a   none       -\n"
+        "lower-b   none       -\n"
+        "\n"
+        "Last events:\n"
+        " 2026-03-01T12:00:00Z Warning Odd: a\\u001b[2Jb\n"
+        "\n"
+        "-> run `tensile explain pod default/web`"
+    )
+    assert orjson.loads(orjson.dumps(document))["formatVersion"] == 1
+
+
+def test_a_node_has_a_row_for_each_condition() -> None:
+    """As the engine wrote them."""
+    asked = UpperObject(virtual_node(("Ready", "True")), [], lease())
+    lines = object_text(explained_node("lower-a", asked, seen())).splitlines()
+    assert lines[2:4] == ["CONDITION   STATUS   DETAIL", "Ready       True     Because: it is so"]
+    assert lines[0] == "Node lower-a: it is Ready with 0 pods."
