@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -241,27 +242,35 @@ def apply(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Carry out deletions that the guard blocks.")] = False,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
     """Apply the topology once.
 
-    Makes the changes that `plan` shows, and ends. May run beside the engine.
+    Shows the plan, asks on a terminal whether to go on, makes the changes, and ends. Without a terminal nobody is
+    asked. May run beside the engine.
 
     Examples:
         tensile apply -f topology.yaml
 
+        # Without a question
+        tensile apply -f topology.yaml --yes
+
         # Also make deletions that the guard holds back
         tensile apply -f topology.yaml --force
     """
-    from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
+    from tensile.cli import apply as applying  # noqa: PLC0415 - see the module's docstring
+    from tensile.engine import oneshot  # noqa: PLC0415
+    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
 
     _configure_logs(log_level or "info", log_format)
     topology, directory = topology_of(file)
-    typer.echo(
-        planning.apply(topology, directory, forced=force, allow_exec_plugins=allow_exec_plugins, progress=_progress())
-    )
+    ask = None if yes or sys.stdin is None else applying.question(sys.stdin, sys.stderr, sys.stdout)
+    options = applying.ApplyOptions(forced=force, ask=ask)
+    opening = partial(oneshot.opened, topology, ClusterAccess(directory, allow_exec_plugins), _progress())
+    typer.echo(applying.apply(opening, options, applying.shown_on(sys.stdout)))
 
 
 @_command(PLAN)

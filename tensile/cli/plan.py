@@ -1,22 +1,17 @@
-"""`tensile plan` and `tensile apply`: run them once and return their output."""
+"""`tensile plan`: plan once and return the output. `tensile.cli.apply` shares the way from clusters to a preview."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from tensile.engine.clusters import Clusters
 from tensile.engine.lower import ClusterAccess
-from tensile.engine.metrics import Metrics
-from tensile.engine.observer import LoggingObserver
-from tensile.engine.oneshot import Problems, Progress, converge, opened, rehearse
-from tensile.errors import ClusterError, TensileError
+from tensile.engine.oneshot import Problems, Progress, opened, rehearse
+from tensile.errors import TensileError
 from tensile.policy.descheduler.drain_report import Eviction, evictions
 from tensile.policy.descheduler.drain_report import as_document as as_drain_document
 from tensile.policy.descheduler.drain_report import as_text as as_drain_text
-from tensile.reconcile.plan import Step
 from tensile.reconcile.report import (
     Preview,
     Recorder,
@@ -26,27 +21,8 @@ from tensile.reconcile.report import (
     defects,
     observed,
     preview,
-    summary_line,
 )
-from tensile.reconcile.world import Key, Problem
 from tensile.topology import Topology
-
-
-class _Applying(Recorder):
-    """A recorder that also logs every step: `apply` takes time, and people watch it."""
-
-    def __init__(self, narration: LoggingObserver) -> None:
-        super().__init__()
-        self._narration = narration
-
-    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
-        """Record and log a step."""
-        super().on_step(key, step, error)
-        self._narration.on_step(key, step, error)
-
-    def on_blocked(self, key: Key, problem: Problem) -> None:
-        """Log a key whose reconciliation is blocked."""
-        self._narration.on_blocked(key, problem)
 
 
 class PlanText(NamedTuple):
@@ -101,17 +77,6 @@ def plan(
     return PlanText(text, bool(found.changes), away)
 
 
-def apply(
-    topology: Topology, directory: Path, *, forced: bool, allow_exec_plugins: bool, progress: Progress | None = None
-) -> str:
-    """Apply the topology once and return the closing line.
-
-    Raises TensileError when an object is blocked or a lower cluster is unreachable.
-    """
-    ways = ClusterAccess(directory, allow_exec_plugins)
-    return asyncio.run(_apply(topology, ways, forced=forced, progress=progress))
-
-
 def _check(topology: Topology, options: PlanOptions) -> None:
     """Raise TensileError for a lower that is not in the topology."""
     names = [spec.name for spec in topology.lowers]
@@ -140,7 +105,8 @@ async def _plan(
         return await rehearse(clusters, recorder)
 
     watched = _with_room(drained) if options.drain else drained
-    found = await _recorded(watched, ways, recorder, rehearsed, progress=progress, only=options.only)
+    async with opened(watched, ways, progress) as (clusters, unreached):
+        found = await previewed(clusters, unreached, recorder, rehearsed, options.only)
     return found, drains
 
 
@@ -158,29 +124,19 @@ def _with_room(topology: Topology) -> Topology:
     return topology.model_copy(update={"descheduler": watching})
 
 
-async def _apply(topology: Topology, ways: ClusterAccess, *, forced: bool, progress: Progress | None) -> str:
-    recorder = _Applying(LoggingObserver(Metrics(), time.monotonic))
-    work = partial(converge, observer=recorder, forced=forced)
-    done = await _recorded(topology, ways, recorder, work, progress=progress)
-    if done.problems or done.unreached:
-        body, _, last = as_text(done, colour=False).rpartition("Plan: ")
-        raise TensileError(f"{body}Applied in part: {last}")
-    return summary_line(done).replace("Plan: ", "Applied: ", 1)
-
-
-async def _recorded(
-    topology: Topology,
-    ways: ClusterAccess,
+async def previewed(
+    clusters: Clusters,
+    unreached: Mapping[str, str],
     recorder: Recorder,
     work: Callable[[Clusters], Awaitable[Problems]],
-    *,
-    progress: Progress | None = None,
     only: Sequence[str] = (),
 ) -> Preview:
-    """Run one-shot work on the clusters of a topology and return a preview of what `recorder` recorded."""
-    async with opened(topology, ways, progress) as (clusters, unreached):
-        before = observed(clusters.world.copy())
-        problems = await work(clusters)
+    """Run one-shot work on opened clusters and return a preview of the steps that `recorder` recorded.
+
+    Raises TensileError for a bug in a rule.
+    """
+    topology, before = clusters.world.topology, observed(clusters.world.copy())
+    problems = await work(clusters)
     found = defects(recorder.broken)
     if found:
         raise TensileError(found)

@@ -73,13 +73,13 @@ async def opened(
         await clusters.close()
 
 
-async def rehearse(clusters: Clusters, observer: Observer) -> Problems:
-    """Run the loop in memory; return the problems that would remain."""
+async def rehearse(clusters: Clusters, observer: Observer, *, forced: bool = False) -> Problems:
+    """Run the loop in memory; return the problems that would remain. With `forced` the guard blocks nothing."""
     world = clusters.world.copy()
     rehearsals = {name: _rehearsal(name, world, clusters.connections) for name in (UPPER, *world.lowers)}
     for feed in _feeds(world):
         rehearsals[feed.cluster].follow(feed.kind, feed.cache, partial(_picks, feed))
-    loop = _loop(world, rehearsals, observer)
+    loop = _loop(world, rehearsals, observer, forced=forced)
     while True:
         await loop.wait_idle()
         if not loop.expedite(_SOON):

@@ -24,6 +24,7 @@ EXITS = {
         1: "a lower cluster is out of reach, or another error; the other clusters are planned all the same",
         2: "something would change",
     },
+    "apply": {1: "the answer is not `yes`, an object is blocked, a lower cluster is out of reach, or another error"},
     "simulate": {2: "fewer fit than are asked for, or pods of a lost cluster find no place"},
     "doctor": {1: "something fails; warnings do not count"},
     "status": {1: "no engine responds"},
