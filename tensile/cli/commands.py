@@ -191,6 +191,25 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-n",
+            "--namespace",
+            metavar="NAME",
+            help="Show only objects of this upper namespace, in all clusters. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            help="Show only objects of this kind, such as pod. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     drain: Annotated[
         list[str] | None,
         typer.Option(
@@ -206,7 +225,7 @@ def plan(
     """Show what would change, and why.
 
     Lists the changes that the engine would make in each cluster, with the reason of each. Changes nothing itself.
-    Exits with 2 if anything would change.
+    Exits with 2 if anything that is shown would change.
 
     Examples:
         tensile plan -f topology.yaml
@@ -214,18 +233,22 @@ def plan(
         # A comment for a pull request
         tensile plan -o markdown > comment.md
 
+        # What changes for the pods of one namespace in lower-a?
+        tensile plan --lower lower-a --namespace shop --kind pod
+
         # Where would the pods of lower-b go, if it were drained?
         tensile plan --drain lower-b
     """
     from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
 
     _configure_logs(log_level or "error", log_format)
+    only = planning.PlanScope(tuple(lower or ()), tuple(namespace or ()), planning.kinds_named(kind or ()))
     topology, directory = topology_of(file)
     found = planning.plan(
         topology,
         directory,
         output,
-        planning.PlanOptions(tuple(drain or ()), tuple(lower or ())),
+        planning.PlanOptions(tuple(drain or ()), only),
         colour=takes_colour(sys.stdout),
         allow_exec_plugins=allow_exec_plugins,
         progress=_progress(),

@@ -1,7 +1,8 @@
 """`tensile plan`: plan once and return the output. `tensile.cli.apply` shares the way from clusters to a preview."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,10 +10,14 @@ from tensile.engine.clusters import Clusters
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.oneshot import Problems, Progress, opened, rehearse
 from tensile.errors import TensileError
+from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, Ref
 from tensile.policy.descheduler.drain_report import Eviction, evictions
 from tensile.policy.descheduler.drain_report import as_document as as_drain_document
 from tensile.policy.descheduler.drain_report import as_text as as_drain_text
+from tensile.reconcile.guard import namespace_of
 from tensile.reconcile.report import (
+    WHOLE_PLAN,
+    PlanScope,
     Preview,
     Recorder,
     as_json,
@@ -22,6 +27,8 @@ from tensile.reconcile.report import (
     observed,
     preview,
 )
+from tensile.reconcile.watches import FOLLOWS
+from tensile.reconcile.world import World
 from tensile.topology import Topology
 
 
@@ -37,13 +44,15 @@ class PlanText(NamedTuple):
 
 
 class PlanOptions(NamedTuple):
-    """What a plan is about: lowers to `drain`, as if the topology did, and the lowers to show, () for all."""
+    """What a plan is about: lowers to `drain`, as if the topology did, and what to show."""
 
     drain: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
+    only: PlanScope = WHOLE_PLAN
 
 
 _WHOLE = PlanOptions()
+_KINDS = (POD, NODE, NAMESPACE, CONFIG_MAP, SECRET)
+"""The kinds of every topology, besides those of its controllers."""
 
 
 def plan(
@@ -80,7 +89,7 @@ def plan(
 def _check(topology: Topology, options: PlanOptions) -> None:
     """Raise TensileError for a lower that is not in the topology."""
     names = [spec.name for spec in topology.lowers]
-    for option, given in (("--drain", options.drain), ("--lower", options.only)):
+    for option, given in (("--drain", options.drain), ("--lower", options.only.lowers)):
         for name in given:
             if name not in names:
                 known = ", ".join(names) or "none"
@@ -129,21 +138,47 @@ async def previewed(
     unreached: Mapping[str, str],
     recorder: Recorder,
     work: Callable[[Clusters], Awaitable[Problems]],
-    only: Sequence[str] = (),
+    only: PlanScope = WHOLE_PLAN,
 ) -> Preview:
     """Run one-shot work on opened clusters and return a preview of the steps that `recorder` recorded.
 
     Raises TensileError for a bug in a rule.
     """
-    topology, before = clusters.world.topology, observed(clusters.world.copy())
+    topology, then = clusters.world.topology, clusters.world.copy()
     problems = await work(clusters)
     found = defects(recorder.broken)
     if found:
         raise TensileError(found)
     lowers = [spec.name for spec in topology.lowers]
     return preview(
-        recorder.recorded, problems, before, topology=topology.name, lowers=lowers, unreached=unreached, only=only
+        recorder.recorded,
+        problems,
+        observed(then),
+        topology=topology.name,
+        lowers=lowers,
+        unreached=unreached,
+        only=only,
+        home=partial(_home, then),
     )
+
+
+def _home(world: World, ref: Ref) -> str:
+    """Return the upper namespace of an object of either cluster, "" for none."""
+    lower = world.lowers.get(ref.cluster)
+    return namespace_of(ref, lower) if lower else ref.name if ref.kind == NAMESPACE else ref.namespace
+
+
+def kinds_named(given: Iterable[str]) -> tuple[str, ...]:
+    """Return the kinds that words such as "pod", "Pod" and "pods" name.
+
+    Raises TensileError for a word that names no kind that a plan can have.
+    """
+    known = {*_KINDS, *(one.kind for kinds in FOLLOWS.values() for one in kinds)}
+    names = {word.lower(): kind.name for kind in known for word in (kind.name, kind.plural)}
+    for word in given:
+        if word.lower() not in names:
+            raise TensileError(f"--kind {word}: no kind of a plan; there are: {', '.join(sorted(set(names.values())))}")
+    return tuple(dict.fromkeys(names[word.lower()] for word in given))
 
 
 def _unreached(found: Mapping[str, str]) -> str:

@@ -32,6 +32,8 @@ PATIENCE = 20.0
 """Seconds in which every cluster must respond and list everything."""
 _SURE = 5.0
 """Seconds after which a lower that has reported why it cannot be read is no longer waited for."""
+_SILENT = 7.0
+"""Seconds after which a lower that has not responded at all is no longer waited for."""
 _LONG = 1.0
 """Seconds after which a user is informed which clusters are waited for."""
 _LONGEST = 120.0
@@ -135,11 +137,15 @@ async def _upper(clusters: Clusters, end: float, wait: Awaitable[object]) -> Non
 
 
 async def _pending(clusters: Clusters, tasks: Mapping[str, asyncio.Future[Any]], end: float) -> list[str]:
-    """Wait for tasks by the names of their clusters. Return those not done at `end`, or whose clusters reported why."""
+    """Wait for tasks by the names of their clusters.
+
+    Return those not done at `end`, and earlier those whose clusters reported why, or are lowers without any response.
+    """
     loop = asyncio.get_running_loop()
     begun = loop.time()
     while waiting := [name for name, task in tasks.items() if not task.done()]:
-        is_sure = loop.time() - begun > _SURE and all(_known(clusters, name) for name in waiting)
+        waited = loop.time() - begun
+        is_sure = all(_reported(clusters, name, waited) for name in waiting)
         if is_sure or loop.time() > end:
             break
         await asyncio.wait([tasks[name] for name in waiting], timeout=_PAUSE, return_when=asyncio.ALL_COMPLETED)
@@ -208,6 +214,19 @@ async def _unreadable(clusters: Clusters, lowers: Iterable[Lower], secrets: Cach
     return troubles
 
 
+def _reported(clusters: Clusters, name: str, waited: float) -> bool:
+    """Report whether waiting longer for a cluster would not help."""
+    if _known(clusters, name):
+        return waited > _SURE
+    return waited > _SILENT and name != UPPER and _is_silent(clusters, name)
+
+
+def _is_silent(clusters: Clusters, name: str) -> bool:
+    """Report whether a cluster has not responded at all."""
+    opened = clusters.fleet.get(name)
+    return opened is not None and opened.health.last_contact is None
+
+
 def _known(clusters: Clusters, name: str) -> str:
     """Return why a cluster cannot be read, as far as it is known, "" if it only has not responded yet."""
     joined, opened = clusters.joined.get(name), clusters.fleet.get(name)
@@ -216,12 +235,17 @@ def _known(clusters: Clusters, name: str) -> str:
     error, denied = opened.health.error, opened.denials.unnamed
     if denied and not error:
         return f"{denied}: {ADVICE}"
+    if opened.health.rejected:
+        return f"credential rejected: {error}: renew the credential of {opened.cluster.access.origin}"
     return f"out of reach: {error}" if error and error != NOT_CONTACTED else ""
 
 
 def _why(clusters: Clusters, name: str) -> str:
     """Return why a cluster was not read in time."""
-    return _known(clusters, name) or "out of reach: its lists were not complete in time"
+    known = _known(clusters, name)
+    if _is_silent(clusters, name) and (not known or "no response" in known):
+        return "out of reach: no response: check the address, and that no firewall is in between"
+    return known or "out of reach: its lists were not complete in time"
 
 
 def _loop(world: World, clusters: Mapping[str, Cluster], observer: Observer, *, forced: bool = False) -> Loop:

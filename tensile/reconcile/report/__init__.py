@@ -5,8 +5,10 @@ programs. The values of Secrets are removed in the fold, so that no output can s
 """
 
 from tensile.reconcile.report.changes import (
+    WHOLE_PLAN,
     Change,
     Counts,
+    PlanScope,
     Preview,
     RecordedStep,
     Recorder,
@@ -18,8 +20,10 @@ from tensile.reconcile.report.changes import (
 from tensile.reconcile.report.render import as_json, as_markdown, as_text, summary_line
 
 __all__ = [
+    "WHOLE_PLAN",
     "Change",
     "Counts",
+    "PlanScope",
     "Preview",
     "RecordedStep",
     "Recorder",

@@ -12,6 +12,7 @@ names only, so two plans of one state are the same text. No Secret's value is in
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from tensile.errors import ClusterError, Denied
@@ -43,6 +44,31 @@ _DIGITS = re.compile(r"([0-9]+)")
 ReadBefore = Callable[[Ref], Manifest | None]
 
 
+class PlanScope(NamedTuple):
+    """The part of a plan that is shown: names of lowers, namespaces and kinds, () for all of them.
+
+    A namespace is an upper one. Cluster-scoped objects are in none, but for the namespace itself.
+    """
+
+    lowers: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The scope for people, "" for a whole plan: "lower-a, namespace shop, kind Pod"."""
+        named = [*(f"namespace {name}" for name in self.namespaces), *(f"kind {name}" for name in self.kinds)]
+        return ", ".join([*self.lowers, *named])
+
+    def takes(self, lower: str, namespace: str, kind: str) -> bool:
+        """Report whether it has an object, by the lower of its key, its upper namespace and its kind."""
+        wanted = ((lower, self.lowers), (namespace, self.namespaces), (kind, self.kinds))
+        return all(not names or one in names for one, names in wanted)
+
+
+WHOLE_PLAN = PlanScope()
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """The change of one object, and its reason.
@@ -66,14 +92,14 @@ class Preview:
     """All changes, by cluster, with the upper one (`objects.UPPER`) first.
 
     Every cluster is included, even without changes. `problems` are what blocks further changes. `unreached` holds by
-    name why a lower cannot be reached: nothing is planned for it. `only` names the lowers that are shown, () for all.
+    name why a lower cannot be reached: nothing is planned for it. `only` is what the preview is limited to.
     """
 
     topology: str
     clusters: Mapping[str, tuple[Change, ...]]
     problems: tuple[tuple[Key, Problem], ...] = ()
     unreached: Mapping[str, str] = field(default_factory=dict)
-    only: tuple[str, ...] = ()
+    only: PlanScope = WHOLE_PLAN
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -246,20 +272,21 @@ def preview(
     topology: str,
     lowers: Sequence[str],
     unreached: Mapping[str, str],
-    only: Sequence[str] = (),
+    only: PlanScope = WHOLE_PLAN,
+    home: Callable[[Ref], str] = attrgetter("namespace"),
 ) -> Preview:
     """Fold recorded steps into one change for each object.
 
     `before` returns an object as observed before the first step, None for none. `topology` is the topology's name,
     `lowers` the names of its lowers in the file's order. Lowers that left the file follow them. `unreached` holds why
-    some of them could not be read. `only` names the lowers to show, none for all: with their keys' changes in the upper
-    cluster, such as that of their Node.
+    some of them could not be read. `only` is what to show. Changes in the upper cluster, such as that of a Node, belong
+    to the lower of their key. `home` returns the upper namespace of an object of either cluster.
     """
-    if only:
-        recorded = [one for one in recorded if one.key.lower in only]
-        problems = {key: problem for key, problem in problems.items() if key.lower in only}
-        unreached = {name: why for name, why in unreached.items() if name in only}
-        lowers = [name for name in lowers if name in only]
+    recorded = [one for one in recorded if only.takes(one.key.lower, home(one.step.ref), one.step.ref.kind.name)]
+    problems = {key: problem for key, problem in problems.items() if _is_shown(key, only)}
+    if only.lowers:
+        unreached = {name: why for name, why in unreached.items() if name in only.lowers}
+        lowers = [name for name in lowers if name in only.lowers]
     steps: dict[Ref, list[Step]] = {}
     for one in recorded:
         steps.setdefault(one.step.ref, []).append(one.step)
@@ -270,7 +297,14 @@ def preview(
     clusters = {cluster: _of(cluster, found) for cluster in (UPPER, *looked_at, *left)}
     places = {cluster: place for place, cluster in enumerate(clusters)}
     stuck = sorted(problems.items(), key=lambda item: (places.get(item[0].lower, len(places)), _key_order(item[0])))
-    return Preview(topology, clusters, tuple(stuck), unreached, tuple(only))
+    return Preview(topology, clusters, tuple(stuck), unreached, only)
+
+
+def _is_shown(key: Key, only: PlanScope) -> bool:
+    """Report whether a problem is shown. One of a whole lower, such as blocked deletions, concerns every namespace."""
+    kind = key.name.rpartition("/")[0]
+    namespace = key.namespace or next(iter(only.namespaces), "")
+    return only.takes(key.lower, namespace, kind or next(iter(only.kinds), ""))
 
 
 def observed(world: World) -> ReadBefore:

@@ -20,7 +20,7 @@ from tensile.reconcile.report.values import listed, shown_values, summary
 from tensile.reconcile.world import Key, Problem
 from tensile.text import harmless
 
-FORMAT = "1.3"
+FORMAT = "1.4"
 
 _MARKS: dict[Action, str] = {"create": "+", "update": "~", "delete": "-", "replace": "-/+"}
 _COLOURS = {"+": "32", "~": "33", "-": "31", "-/+": "35", "!": "1;31", "": "1"}
@@ -70,7 +70,7 @@ def summary_line(found: Preview) -> str:
     parts = [f"{title(name)}: {_counted(count(changes))}" for name, changes in found.clusters.items() if changes]
     counts = f"{whole.add} to add, {whole.change} to change, {whole.delete} to delete"
     away = f"; not planned: {', '.join(found.unreached)}" if found.unreached else ""
-    filtered = f"; only {', '.join(found.only)} shown" if found.only else ""
+    filtered = f"; partial: only {found.only.words} shown" if found.only.words else ""
     return f"Plan: {counts} ({'; '.join(parts) or 'no changes'}{away}{filtered})"
 
 
@@ -85,8 +85,8 @@ def _counted(counts: Counts) -> str:
 
 
 def _nothing(found: Preview) -> str:
-    if found.only:
-        return f"No changes for {', '.join(found.only)}. Other lower clusters are not shown."
+    if found.only.words:
+        return f"No changes for {found.only.words}. The rest of the plan is not shown."
     if found.problems:
         return "No changes. Some objects are blocked: see the problems."
     if found.unreached:
@@ -183,7 +183,9 @@ def as_json(found: Preview, **more: Any) -> bytes:
         "changes": [_change(change) for change in found.changes],
         "problems": [_problem(key, problem) for key, problem in found.problems],
         "unreached": [{"lower": name, "message": why} for name, why in found.unreached.items()],
-        "only": found.only,
+        "only": found.only.lowers,
+        "onlyNamespaces": found.only.namespaces,
+        "onlyKinds": found.only.kinds,
         "summary": {**count(found.changes)._asdict(), "clusters": _clusters(found)},
         **more,
     }
