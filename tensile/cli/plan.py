@@ -1,31 +1,46 @@
 """`tensile plan`: plan once and return the output. `tensile.cli.apply` shares the way from clusters to a preview."""
 
 import asyncio
+import os
+import secrets
+import tempfile
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+import orjson
+
+from tensile.cli.options import STANDARD_INPUT
 from tensile.engine.clusters import Clusters
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.oneshot import Problems, Progress, opened, rehearse
-from tensile.errors import TensileError
-from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, Ref
+from tensile.errors import ClusterError, TensileError
+from tensile.kube.cluster import Selection
+from tensile.objects import CONFIG_MAP, DISRUPTION_BUDGET, NAMESPACE, NODE, POD, SECRET, UPPER, Manifest, Ref
 from tensile.policy.descheduler.drain_report import Eviction, evictions
 from tensile.policy.descheduler.drain_report import as_document as as_drain_document
 from tensile.policy.descheduler.drain_report import as_text as as_drain_text
+from tensile.policy.disruption import Disruption, as_sections, disruption, leaving, planned_moves
+from tensile.policy.disruption import as_document as as_cost_document
 from tensile.reconcile.guard import namespace_of
 from tensile.reconcile.report import (
     WHOLE_PLAN,
+    Lines,
     PlanScope,
     Preview,
     Recorder,
+    SavedTopology,
+    as_file,
     as_json,
     as_markdown,
     as_text,
     defects,
+    identities,
     observed,
     preview,
+    saved,
 )
 from tensile.reconcile.watches import FOLLOWS
 from tensile.reconcile.world import World
@@ -43,11 +58,24 @@ class PlanText(NamedTuple):
     unreached: str
 
 
+class Planned(NamedTuple):
+    """A preview, the identities of the clusters that it rests on (see `identities`), and what it costs running pods."""
+
+    preview: Preview
+    clusters: dict[str, str]
+    cost: Disruption = Disruption()
+
+
 class PlanOptions(NamedTuple):
-    """What a plan is about: lowers to `drain`, as if the topology did, and what to show."""
+    """What a plan is about: lowers to `drain`, as if the topology did, what to show, and the file to save it in.
+
+    The topology in the file is the one that is planned. `lines` adds the lines of the topology file that cause changes.
+    """
 
     drain: tuple[str, ...] = ()
     only: PlanScope = WHOLE_PLAN
+    out: tuple[Path, SavedTopology] | None = None
+    lines: Lines = lambda found: found
 
 
 _WHOLE = PlanOptions()
@@ -73,17 +101,47 @@ def plan(
     if output not in ("text", "json", "markdown"):
         raise TensileError(f"output {output!r}: take one of text, json, markdown")
     _check(topology, options)
-    found, drains = asyncio.run(_plan(topology, ClusterAccess(directory, allow_exec_plugins), options, progress))
+    planned, drains = asyncio.run(_plan(topology, ClusterAccess(directory, allow_exec_plugins), options, progress))
+    found = options.lines(planned.preview)
+    if options.out is not None:
+        write_plan(planned, *options.out)
     if output == "json":
         documents = [as_drain_document(*drain) for drain in drains.items()]
-        return PlanText(as_json(found, drains=documents).decode(), bool(found.changes), _unreached(found.unreached))
+        return PlanText(
+            as_json(found, cost=as_cost_document(planned.cost), drains=documents).decode(),
+            bool(found.changes),
+            _unreached(found.unreached),
+        )
     more = [*(as_drain_text(*drain) for drain in drains.items())]
     more += [
         f"Drain of {name}: where its pods fit is unknown, see above" for name in options.drain if name not in drains
     ]
+    more += as_sections(planned.cost)
     text = as_markdown(found, more) if output == "markdown" else as_text(found, colour=colour, more=more)
     away = f"not planned: {', '.join(found.unreached)}: the plan says why" if found.unreached else ""
     return PlanText(text, bool(found.changes), away)
+
+
+def described(topology: Topology, name: str, data: bytes) -> SavedTopology:
+    """Return what a saved plan records of a topology, by its display name and content."""
+    file = "" if name == STANDARD_INPUT else str(Path(name).absolute())
+    return SavedTopology(topology.name, file, sha256(data).hexdigest())
+
+
+def write_plan(planned: Planned, path: Path, topology: SavedTopology) -> None:
+    """Write a plan to a file that only its owner may read, in place of one that exists. Raises TensileError."""
+    content = as_file(saved(planned.preview, topology, planned.clusters, secrets.token_hex(16)))
+    try:
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise TensileError(f"--out {path}: cannot be written: {error.strerror}: name another file") from None
+    try:
+        with os.fdopen(number, "wb") as stream:
+            stream.write(content)
+        Path(name).replace(path)
+    except OSError as error:
+        Path(name).unlink(missing_ok=True)
+        raise TensileError(f"--out {path}: cannot be written: {error.strerror}: name another file") from None
 
 
 def _check(topology: Topology, options: PlanOptions) -> None:
@@ -98,7 +156,7 @@ def _check(topology: Topology, options: PlanOptions) -> None:
 
 async def _plan(
     topology: Topology, ways: ClusterAccess, options: PlanOptions, progress: Progress | None
-) -> tuple[Preview, dict[str, list[Eviction]]]:
+) -> tuple[Planned, dict[str, list[Eviction]]]:
     """Return the plan, and for each drained lower where its pods would go.
 
     Without all clusters it is unknown where pods would fit, so that nothing is returned for the drains then.
@@ -139,18 +197,19 @@ async def previewed(
     recorder: Recorder,
     work: Callable[[Clusters], Awaitable[Problems]],
     only: PlanScope = WHOLE_PLAN,
-) -> Preview:
+) -> Planned:
     """Run one-shot work on opened clusters and return a preview of the steps that `recorder` recorded.
 
     Raises TensileError for a bug in a rule.
     """
     topology, then = clusters.world.topology, clusters.world.copy()
+    moves = planned_moves(then)
     problems = await work(clusters)
-    found = defects(recorder.broken)
-    if found:
-        raise TensileError(found)
+    broken = defects(recorder.broken)
+    if broken:
+        raise TensileError(broken)
     lowers = [spec.name for spec in topology.lowers]
-    return preview(
+    found = preview(
         recorder.recorded,
         problems,
         observed(then),
@@ -160,6 +219,20 @@ async def previewed(
         only=only,
         home=partial(_home, then),
     )
+    budgets, unknown = await _budgets(clusters, {ref.namespace for ref in leaving(found.changes, then)})
+    return Planned(found, identities(then), disruption(found.changes, then, moves, budgets, unknown))
+
+
+async def _budgets(clusters: Clusters, namespaces: Iterable[str]) -> tuple[list[Manifest], str]:
+    """Return the PodDisruptionBudgets of some namespaces of the upper cluster, and why they cannot be read, or ""."""
+    found: list[Manifest] = []
+    try:
+        for namespace in sorted(namespaces):
+            listing = await clusters.connections[UPPER].list(DISRUPTION_BUDGET, Selection(namespace), orjson.loads)
+            found += listing.items
+    except ClusterError as error:
+        return [], str(error)
+    return found, ""
 
 
 def _home(world: World, ref: Ref) -> str:

@@ -25,6 +25,7 @@ from tensile.objects import UPPER
 from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.loop import Loop, Observer, Timing
+from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Key, Problem, World
 from tensile.topology import Lower, Topology
 
@@ -91,10 +92,15 @@ async def rehearse(clusters: Clusters, observer: Observer, *, forced: bool = Fal
     return problems
 
 
-async def converge(clusters: Clusters, observer: Observer, *, forced: bool) -> Problems:
-    """Run the loop until all is done; return the problems that remain."""
+async def converge(
+    clusters: Clusters, observer: Observer, *, forced: bool, permits: Callable[[Step], bool] | None = None
+) -> Problems:
+    """Run the loop until all is done; return the problems that remain.
+
+    Steps that a person decides about are only carried out if `permits` allows them, None for all.
+    """
     world = clusters.world
-    loop = _loop(world, dict(clusters.connections), observer, forced=forced)
+    loop = _loop(world, dict(clusters.connections), observer, forced=forced, permits=permits)
     try:
         async with asyncio.timeout(_LONGEST):
             await _until_calm(loop)
@@ -248,8 +254,15 @@ def _why(clusters: Clusters, name: str) -> str:
     return known or "out of reach: its lists were not complete in time"
 
 
-def _loop(world: World, clusters: Mapping[str, Cluster], observer: Observer, *, forced: bool = False) -> Loop:
-    loop = Loop(world, rules(), clusters, observer, Timing(utc_now, random.random), forced=forced)
+def _loop(
+    world: World,
+    clusters: Mapping[str, Cluster],
+    observer: Observer,
+    *,
+    forced: bool = False,
+    permits: Callable[[Step], bool] | None = None,
+) -> Loop:
+    loop = Loop(world, rules(), clusters, observer, Timing(utc_now, random.random), forced=forced, permits=permits)
     for name in world.lowers:
         loop.open(name)
     return loop

@@ -115,3 +115,34 @@ async def test_it_may_run_beside_the_engine(program: Program) -> None:
     assert {("Node created", node) for node in program.nodes.values()} <= created
     steps = [one for one in found if one["logger"] == "tensile.reconcile"]
     assert [one for one in steps if one["level"] not in ("info", "debug")] == []
+
+
+async def test_a_saved_plan_is_made_exactly_or_refused(ground: Ground) -> None:
+    """Refused once a pod is bound that it does not have, then made as saved; its Secret is not in the file."""
+    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": CONTENT}})
+    await ground.bind("whole", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
+    file, saved = ground.save(), ground.directory / "reviewed.plan"
+
+    async def plan() -> Done:
+        """Save a plan."""
+        return await ran([PROGRAM, "plan", "-f", str(file), "--out", str(saved)])
+
+    first = await plan()
+    assert (first.code, first.err) == (2, f"saved in {saved}: make exactly these changes with: tensile apply {saved}\n")
+    assert CONTENT not in saved.read_text()
+    await ground.bind("late")
+    await ground.note()
+    stale = await ran([PROGRAM, "apply", str(saved), "--log-level", "error"])
+    assert (stale.code, stale.out) == (1, "")
+    assert f"\nlower-a: Pod {ground.namespace}/late: from nothing to create\n" in stale.err
+    assert stale.err.endswith("\nNothing was changed.\n")
+    assert await ground.attempts() == []
+    assert (await plan()).code == 2
+    done = await ran([PROGRAM, "apply", str(saved), "--log-level", "error"])
+    assert (done.code, done.err) == (0, "")
+    assert re.search(
+        r"\nApplied: 6 to add, 0 to change, 0 to delete \(upper: 2 to add; lower-a: 4 to add\)\n$", done.out
+    )
+    assert await left_below(ground, A) == ["key", "late", "whole"]
+    again = await ran([PROGRAM, "apply", str(saved), "--log-level", "error"])
+    assert f"lower-a: Pod {ground.namespace}/whole: from create to nothing" in again.err

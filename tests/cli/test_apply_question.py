@@ -8,8 +8,9 @@ import pytest
 from openkit import MemoryClusters, busy_world
 
 from tensile.cli.apply import QUESTION, ApplyOptions, apply, is_yes, question, shown_on
+from tensile.cli.plan import Planned
 from tensile.errors import TensileError
-from tensile.reconcile.report import Preview, summary_line
+from tensile.reconcile.report import summary_line
 
 CHANGES = {"create Pod new", "delete Pod orphan"}
 
@@ -28,9 +29,9 @@ class Person:
         assert self.seen, "asked before the plan was shown"
         return is_yes(self.answer)
 
-    def show(self, plan: Preview) -> None:
+    def show(self, plan: Planned) -> None:
         """Look at a plan."""
-        self.seen.append(summary_line(plan))
+        self.seen.append(summary_line(plan.preview))
 
 
 def test_yes_makes_what_was_shown() -> None:

@@ -7,12 +7,14 @@ from functools import partial
 from stagekit import FaultyCluster
 from worldkit import A, account, home, put, raised, space, twin, upper_pod, world
 
+from tensile.cli.plan import previewed
 from tensile.engine.caches import bound_feed, lower_feeds, upper_feeds
 from tensile.engine.clusters import utc_now
-from tensile.engine.oneshot import OpenedClusters
+from tensile.engine.oneshot import OpenedClusters, rehearse
 from tensile.kube.fleet import InformerSpec
 from tensile.objects import SERVICE_ACCOUNT, UPPER, Ref
 from tensile.reconcile.dryrun.patch import is_selected
+from tensile.reconcile.report import WHOLE_PLAN, PlanScope, Recorder, SavedPlan, SavedTopology, saved
 from tensile.reconcile.world import World
 
 
@@ -57,6 +59,14 @@ class MemoryClusters:
     def writes_below(self) -> set[str]:
         """What was written to lower-a, such as "create Pod new"."""
         return {f"{verb} {ref.kind.name} {ref.name}" for verb, ref in self.connections[A].writes}
+
+
+async def planned(clusters: MemoryClusters, only: PlanScope = WHOLE_PLAN) -> SavedPlan:
+    """Return what `tensile plan --out` would save."""
+    recorder = Recorder()
+    async with clusters.opening() as found:
+        made = await previewed(*found, recorder, partial(rehearse, observer=recorder), only)
+    return saved(made.preview, SavedTopology("demo", "", "0" * 64), made.clusters, "salt")
 
 
 def _selects(feed: InformerSpec, manifest: dict[str, object]) -> bool:

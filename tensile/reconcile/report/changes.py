@@ -11,13 +11,29 @@ names only, so two plans of one state are the same text. No Secret's value is in
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
+import orjson
+
 from tensile.errors import ClusterError, Denied
 from tensile.kube.cluster import Patch
-from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, UPPER, Manifest, Ref
+from tensile.names import BOOKKEEPING
+from tensile.objects import (
+    CONFIG_MAP,
+    NAMESPACE,
+    NODE,
+    POD,
+    SECRET,
+    UPPER,
+    Manifest,
+    Ref,
+    annotations,
+    labels,
+    metadata,
+)
 from tensile.reconcile.desired import PodMove
 from tensile.reconcile.diff import Operation, between, parts
 from tensile.reconcile.dryrun.patch import patched
@@ -76,6 +92,10 @@ class Change:
     `operations` lead from the present object to the future one (RFC 6902; the path "" is the whole object).
     `differences` are the same by field. `manifest` is the future object if it is created. `moving` is where an evicted
     pod goes.
+
+    `uid` and `version` identify the present object, "" if there is none. `state` is a hash of it without its status,
+    and `secrets` one of a Secret's new values, "" for other kinds. `line` is the line of the topology file that causes
+    the change, 0 if none is known.
     """
 
     ref: Ref
@@ -85,6 +105,11 @@ class Change:
     differences: tuple[Difference, ...] = ()
     manifest: Manifest | None = None
     moving: PodMove | None = None
+    uid: str = ""
+    version: str = ""
+    state: str = ""
+    secrets: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +117,8 @@ class Preview:
     """All changes, by cluster, with the upper one (`objects.UPPER`) first.
 
     Every cluster is included, even without changes. `problems` are what blocks further changes. `unreached` holds by
-    name why a lower cannot be reached: nothing is planned for it. `only` is what the preview is limited to.
+    name why a lower cannot be reached: nothing is planned for it. `only` is what the preview is limited to. `file` is
+    the name of the topology file for people, "" if changes have no lines.
     """
 
     topology: str
@@ -100,6 +126,7 @@ class Preview:
     problems: tuple[tuple[Key, Problem], ...] = ()
     unreached: Mapping[str, str] = field(default_factory=dict)
     only: PlanScope = WHOLE_PLAN
+    file: str = ""
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -205,6 +232,28 @@ def fold(ref: Ref, steps: Sequence[Step], seen: Manifest | None) -> Change | Non
     return _replaced(ref, steps, made, seen) if existed else _created(ref, steps[last].reason, made)
 
 
+def _identified(change: Change | None, steps: Sequence[Step], seen: Manifest | None) -> Change | None:
+    """Add the identity and the state of the present object to a change."""
+    if change is None:
+        return None
+    is_secret = change.ref.kind.name == SECRET.name
+    secrets = hashed([[one.body, one.operations] for one in steps]) if is_secret else ""
+    if seen is None:
+        uid = "" if change.action == "create" else next((one.uid for one in steps if one.uid), "")
+        return replace(change, uid=uid, secrets=secrets)
+    meta, kept = metadata(seen), written(seen)
+    notes = {key: value for key, value in annotations(seen).items() if key not in BOOKKEEPING}
+    state = hashed({**kept, "metadata": {"labels": labels(seen), "annotations": notes}})
+    return replace(
+        change, uid=str(meta.get("uid", "")), version=meta.get("resourceVersion", ""), state=state, secrets=secrets
+    )
+
+
+def hashed(content: Any) -> str:
+    """Return the SHA-256 of plain data, independent of the order of keys."""
+    return sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
 def _made(steps: Sequence[Step]) -> Manifest:
     """Return the result of a creation and later patches."""
     made = steps[0].body or {}
@@ -290,7 +339,8 @@ def preview(
     steps: dict[Ref, list[Step]] = {}
     for one in recorded:
         steps.setdefault(one.step.ref, []).append(one.step)
-    folded = (fold(ref, group, before(ref)) for ref, group in sorted(steps.items(), key=lambda item: _order(item[0])))
+    groups = sorted(steps.items(), key=lambda item: _order(item[0]))
+    folded = (_identified(fold(ref, group, seen := before(ref)), group, seen) for ref, group in groups)
     found = [change for change in folded if change is not None]
     left = sorted({change.ref.cluster for change in found} - {UPPER, *lowers})
     looked_at = [name for name in lowers if name not in unreached]

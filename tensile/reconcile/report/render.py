@@ -44,7 +44,7 @@ def as_text(found: Preview, *, colour: bool, more: Iterable[str] = ()) -> str:
     `more` are further sections, for people, which come before the last line.
     The last line is always `Plan: 3 to add, 1 to change, 0 to delete (...)`.
     """
-    sections = [_cluster(name, changes) for name, changes in found.clusters.items() if changes]
+    sections = [_cluster(name, changes, found.file) for name, changes in found.clusters.items() if changes]
     if not found.changes:
         sections = [[_Line(" ", _nothing(found))]]
     if found.problems:
@@ -103,11 +103,11 @@ def _written(line: _Line, *, colour: bool) -> str:
     return f"\x1b[{code}m{line.mark}\x1b[0m {line.text}" if code else f"{line.mark} {line.text}"
 
 
-def _cluster(name: str, changes: Sequence[Change]) -> list[_Line]:
+def _cluster(name: str, changes: Sequence[Change], file: str) -> list[_Line]:
     kind = "Upper cluster" if name == UPPER else f"Lower cluster {name}"
     lines = [_Line("", f"{kind}: {_counted(count(changes))}")]
     for group in _alike(changes):
-        lines += _group(group)
+        lines += _group(group, file)
     return lines
 
 
@@ -128,16 +128,17 @@ def _alike(changes: Sequence[Change]) -> Iterator[list[Change]]:
 def _likeness(change: Change) -> bytes:
     """Return what two changes need in common to be shown as one: everything but the name."""
     fields = [list(one) for one in change.differences]
-    alike = [list(change.ref.kind), change.action, change.reason, fields, _details(change)]
+    alike = [list(change.ref.kind), change.action, change.reason, change.line, fields, _details(change)]
     return orjson.dumps(alike, option=orjson.OPT_SORT_KEYS)
 
 
-def _group(group: Sequence[Change]) -> Iterator[_Line]:
+def _group(group: Sequence[Change], file: str) -> Iterator[_Line]:
     first = group[0]
     names = [_where(change) for change in group]
     many = len(group) > 1
     what = f"{len(group)} x {first.ref.kind.name}" if many else f"{first.ref.kind.name} {names[0]}"
-    yield _Line(_MARKS[first.action], f"{what}: {harmless(first.reason)}")
+    cause = f" ({harmless(file)}:{first.line})" if first.line else ""
+    yield _Line(_MARKS[first.action], f"{what}: {harmless(first.reason)}{cause}")
     if many:
         yield _Line(" ", _INDENT + listed(names, _NAMED))
     yield from (_Line(" ", _INDENT + line) for line in _details(first))
@@ -204,6 +205,7 @@ def _change(change: Change) -> dict[str, Any]:
         "fields": [one.field for one in change.differences],
         "operations": change.operations,
         **({"move": _move(change.moving)} if change.moving else {}),
+        **({"line": change.line} if change.line else {}),
     }
 
 
