@@ -203,7 +203,7 @@ async def _applied(found: OpenedClusters, options: ApplyOptions, allowed: frozen
     work = partial(converge, observer=recorder, forced=options.forced, permits=permits)
     only = options.plan.scope if options.plan else WHOLE_PLAN
     done = (await previewed(*found, recorder, work, only)).preview
-    left = [problem.message for _, problem in done.problems if problem.reason == NOT_IN_PLAN]
+    left = list(dict.fromkeys(one.message for _, one in done.problems if one.reason == NOT_IN_PLAN))
     done = replace(done, problems=tuple(one for one in done.problems if one[1].reason != NOT_IN_PLAN))
     made = {change.ref for change in done.changes}
     unmade = sorted({str(ref) for _, ref in allowed or () if ref not in made}) if left else []
