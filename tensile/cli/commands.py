@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -207,6 +208,25 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-n",
+            "--namespace",
+            metavar="NAME",
+            help="Show only objects of this upper namespace, in all clusters. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            help="Show only objects of this kind, such as pod. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     drain: Annotated[
         list[str] | None,
         typer.Option(
@@ -216,13 +236,19 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="PLAN", help="Save the plan in this file, for `tensile apply PLAN`.", show_default=False
+        ),
+    ] = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
     """Show what would change, and why.
 
     Lists the changes that the engine would make in each cluster, with the reason of each. Changes nothing itself.
-    Exits with 2 if anything would change.
+    Exits with 2 if anything that is shown would change.
 
     Examples:
         tensile plan -f topology.yaml
@@ -230,23 +256,40 @@ def plan(
         # A comment for a pull request
         tensile plan -o markdown > comment.md
 
+        # What changes for the pods of one namespace in lower-a?
+        tensile plan --lower lower-a --namespace shop --kind pod
+
         # Where would the pods of lower-b go, if it were drained?
         tensile plan --drain lower-b
+
+        # Save a plan for review, and apply exactly that one
+        tensile plan --out reviewed.plan
+        tensile apply reviewed.plan
     """
     from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
+    from tensile.reconcile.report import PlanScope, lines_of  # noqa: PLC0415
+    from tensile.topology import decode, parse  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
-    topology, directory = topology_of(file)
+    only = PlanScope(tuple(lower or ()), tuple(namespace or ()), planning.kinds_named(kind or ()))
+    if out is not None and drain:
+        raise TensileError("--out and --drain exclude each other: save a plan of a topology with `maintenance: drain`")
+    name, data = read(file)
+    text = decode(data, name=name)
+    topology = parse(text, name=name)
+    target = None if out is None else (out, planning.described(topology, name, data))
     found = planning.plan(
         topology,
-        directory,
+        directory_of(name),
         output,
-        planning.PlanOptions(tuple(drain or ()), tuple(lower or ())),
+        planning.PlanOptions(tuple(drain or ()), only, target, lines_of(Path(name).name, text, topology)),
         colour=takes_colour(sys.stdout),
         allow_exec_plugins=allow_exec_plugins,
         progress=_progress(),
     )
     typer.echo(found.text)
+    if out is not None:
+        typer.echo(harmless(f"saved in {out}: make exactly these changes with: tensile apply {out}"), err=True)
     if found.unreached:
         raise TensileError(found.unreached)
     raise typer.Exit(2 if found.changes else 0)
@@ -254,31 +297,58 @@ def plan(
 
 @_command(RUN)
 def apply(
+    plan: Annotated[
+        str | None,
+        typer.Argument(metavar="PLAN", help="A plan of `tensile plan --out` to apply.", show_default=False),
+    ] = None,
     file: FileOption = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Carry out deletions that the guard blocks.")] = False,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
     """Apply the topology once.
 
-    Makes the changes that `plan` shows, and ends. May run beside the engine.
+    Shows the plan, asks on a terminal whether to go on, makes the changes, and ends. Without a terminal nobody is
+    asked. A saved plan is applied exactly as it was saved, or refused if anything that it rests on has moved. May run
+    beside the engine.
 
     Examples:
         tensile apply -f topology.yaml
 
+        # Without a question
+        tensile apply -f topology.yaml --yes
+
+        # Exactly what was reviewed
+        tensile plan -f topology.yaml --out reviewed.plan
+        tensile apply reviewed.plan
+
         # Also make deletions that the guard holds back
         tensile apply -f topology.yaml --force
     """
-    from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
+    from tensile.cli import apply as applying  # noqa: PLC0415 - see the module's docstring
+    from tensile.engine import oneshot  # noqa: PLC0415
+    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
+    from tensile.reconcile.report import lines_of  # noqa: PLC0415
+    from tensile.topology import decode, parse  # noqa: PLC0415
 
     _configure_logs(log_level or "info", log_format)
-    topology, directory = topology_of(file)
-    typer.echo(
-        planning.apply(topology, directory, forced=force, allow_exec_plugins=allow_exec_plugins, progress=_progress())
-    )
+    if plan is not None and force:
+        raise TensileError("--force and a saved plan exclude each other: a saved plan has exactly its steps")
+    reviewed = None if plan is None else applying.read_plan(plan)
+    name, data = read(file if reviewed is None else applying.topology_file(reviewed, file))
+    if reviewed is not None:
+        applying.check_topology(reviewed, name, data)
+    text = decode(data, name=name)
+    topology = parse(text, name=name)
+    ask = None if yes or sys.stdin is None else applying.question(sys.stdin, sys.stderr, sys.stdout)
+    lines = lines_of(Path(name).name, text, topology)
+    options = applying.ApplyOptions(forced=force, ask=ask, plan=reviewed, lines=lines)
+    opening = partial(oneshot.opened, topology, ClusterAccess(directory_of(name), allow_exec_plugins), _progress())
+    typer.echo(applying.apply(opening, options, applying.shown_on(sys.stdout)))
 
 
 @_command(RUN)

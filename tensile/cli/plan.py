@@ -1,52 +1,50 @@
-"""`tensile plan` and `tensile apply`: run them once and return their output."""
+"""`tensile plan`: plan once and return the output. `tensile.cli.apply` shares the way from clusters to a preview."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import os
+import secrets
+import tempfile
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+import orjson
+
+from tensile.cli.options import STANDARD_INPUT
 from tensile.engine.clusters import Clusters
 from tensile.engine.lower import ClusterAccess
-from tensile.engine.metrics import Metrics
-from tensile.engine.observer import LoggingObserver
-from tensile.engine.oneshot import Problems, Progress, converge, opened, rehearse
+from tensile.engine.oneshot import Problems, Progress, opened, rehearse
 from tensile.errors import ClusterError, TensileError
+from tensile.kube.cluster import Selection
+from tensile.objects import CONFIG_MAP, DISRUPTION_BUDGET, NAMESPACE, NODE, POD, SECRET, UPPER, Manifest, Ref
 from tensile.policy.descheduler.drain_report import Eviction, evictions
 from tensile.policy.descheduler.drain_report import as_document as as_drain_document
 from tensile.policy.descheduler.drain_report import as_text as as_drain_text
-from tensile.reconcile.plan import Step
+from tensile.policy.disruption import Disruption, as_sections, disruption, leaving, planned_moves
+from tensile.policy.disruption import as_document as as_cost_document
+from tensile.reconcile.guard import namespace_of
 from tensile.reconcile.report import (
+    WHOLE_PLAN,
+    Lines,
+    PlanScope,
     Preview,
     Recorder,
+    SavedTopology,
+    as_file,
     as_json,
     as_markdown,
     as_text,
     defects,
+    identities,
     observed,
     preview,
-    summary_line,
+    saved,
 )
-from tensile.reconcile.world import Key, Problem
+from tensile.reconcile.watches import FOLLOWS
+from tensile.reconcile.world import World
 from tensile.topology import Topology
-
-
-class _Applying(Recorder):
-    """A recorder that also logs every step: `apply` takes time, and people watch it."""
-
-    def __init__(self, narration: LoggingObserver) -> None:
-        super().__init__()
-        self._narration = narration
-
-    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
-        """Record and log a step."""
-        super().on_step(key, step, error)
-        self._narration.on_step(key, step, error)
-
-    def on_blocked(self, key: Key, problem: Problem) -> None:
-        """Log a key whose reconciliation is blocked."""
-        self._narration.on_blocked(key, problem)
 
 
 class PlanText(NamedTuple):
@@ -60,14 +58,29 @@ class PlanText(NamedTuple):
     unreached: str
 
 
+class Planned(NamedTuple):
+    """A preview, the identities of the clusters that it rests on (see `identities`), and what it costs running pods."""
+
+    preview: Preview
+    clusters: dict[str, str]
+    cost: Disruption = Disruption()
+
+
 class PlanOptions(NamedTuple):
-    """What a plan is about: lowers to `drain`, as if the topology did, and the lowers to show, () for all."""
+    """What a plan is about: lowers to `drain`, as if the topology did, what to show, and the file to save it in.
+
+    The topology in the file is the one that is planned. `lines` adds the lines of the topology file that cause changes.
+    """
 
     drain: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
+    only: PlanScope = WHOLE_PLAN
+    out: tuple[Path, SavedTopology] | None = None
+    lines: Lines = lambda found: found
 
 
 _WHOLE = PlanOptions()
+_KINDS = (POD, NODE, NAMESPACE, CONFIG_MAP, SECRET)
+"""The kinds of every topology, besides those of its controllers."""
 
 
 def plan(
@@ -88,34 +101,53 @@ def plan(
     if output not in ("text", "json", "markdown"):
         raise TensileError(f"output {output!r}: take one of text, json, markdown")
     _check(topology, options)
-    found, drains = asyncio.run(_plan(topology, ClusterAccess(directory, allow_exec_plugins), options, progress))
+    planned, drains = asyncio.run(_plan(topology, ClusterAccess(directory, allow_exec_plugins), options, progress))
+    found = options.lines(planned.preview)
+    if options.out is not None:
+        write_plan(planned, *options.out)
     if output == "json":
         documents = [as_drain_document(*drain) for drain in drains.items()]
-        return PlanText(as_json(found, drains=documents).decode(), bool(found.changes), _unreached(found.unreached))
+        return PlanText(
+            as_json(found, cost=as_cost_document(planned.cost), drains=documents).decode(),
+            bool(found.changes),
+            _unreached(found.unreached),
+        )
     more = [*(as_drain_text(*drain) for drain in drains.items())]
     more += [
         f"Drain of {name}: where its pods fit is unknown, see above" for name in options.drain if name not in drains
     ]
+    more += as_sections(planned.cost)
     text = as_markdown(found, more) if output == "markdown" else as_text(found, colour=colour, more=more)
     away = f"not planned: {', '.join(found.unreached)}: the plan says why" if found.unreached else ""
     return PlanText(text, bool(found.changes), away)
 
 
-def apply(
-    topology: Topology, directory: Path, *, forced: bool, allow_exec_plugins: bool, progress: Progress | None = None
-) -> str:
-    """Apply the topology once and return the closing line.
+def described(topology: Topology, name: str, data: bytes) -> SavedTopology:
+    """Return what a saved plan records of a topology, by its display name and content."""
+    file = "" if name == STANDARD_INPUT else str(Path(name).absolute())
+    return SavedTopology(topology.name, file, sha256(data).hexdigest())
 
-    Raises TensileError when an object is blocked or a lower cluster is unreachable.
-    """
-    ways = ClusterAccess(directory, allow_exec_plugins)
-    return asyncio.run(_apply(topology, ways, forced=forced, progress=progress))
+
+def write_plan(planned: Planned, path: Path, topology: SavedTopology) -> None:
+    """Write a plan to a file that only its owner may read, in place of one that exists. Raises TensileError."""
+    content = as_file(saved(planned.preview, topology, planned.clusters, secrets.token_hex(16)))
+    try:
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise TensileError(f"--out {path}: cannot be written: {error.strerror}: name another file") from None
+    try:
+        with os.fdopen(number, "wb") as stream:
+            stream.write(content)
+        Path(name).replace(path)
+    except OSError as error:
+        Path(name).unlink(missing_ok=True)
+        raise TensileError(f"--out {path}: cannot be written: {error.strerror}: name another file") from None
 
 
 def _check(topology: Topology, options: PlanOptions) -> None:
     """Raise TensileError for a lower that is not in the topology."""
     names = [spec.name for spec in topology.lowers]
-    for option, given in (("--drain", options.drain), ("--lower", options.only)):
+    for option, given in (("--drain", options.drain), ("--lower", options.only.lowers)):
         for name in given:
             if name not in names:
                 known = ", ".join(names) or "none"
@@ -124,7 +156,7 @@ def _check(topology: Topology, options: PlanOptions) -> None:
 
 async def _plan(
     topology: Topology, ways: ClusterAccess, options: PlanOptions, progress: Progress | None
-) -> tuple[Preview, dict[str, list[Eviction]]]:
+) -> tuple[Planned, dict[str, list[Eviction]]]:
     """Return the plan, and for each drained lower where its pods would go.
 
     Without all clusters it is unknown where pods would fit, so that nothing is returned for the drains then.
@@ -140,7 +172,8 @@ async def _plan(
         return await rehearse(clusters, recorder)
 
     watched = _with_room(drained) if options.drain else drained
-    found = await _recorded(watched, ways, recorder, rehearsed, progress=progress, only=options.only)
+    async with opened(watched, ways, progress) as (clusters, unreached):
+        found = await previewed(clusters, unreached, recorder, rehearsed, options.only)
     return found, drains
 
 
@@ -158,36 +191,67 @@ def _with_room(topology: Topology) -> Topology:
     return topology.model_copy(update={"descheduler": watching})
 
 
-async def _apply(topology: Topology, ways: ClusterAccess, *, forced: bool, progress: Progress | None) -> str:
-    recorder = _Applying(LoggingObserver(Metrics(), time.monotonic))
-    work = partial(converge, observer=recorder, forced=forced)
-    done = await _recorded(topology, ways, recorder, work, progress=progress)
-    if done.problems or done.unreached:
-        body, _, last = as_text(done, colour=False).rpartition("Plan: ")
-        raise TensileError(f"{body}Applied in part: {last}")
-    return summary_line(done).replace("Plan: ", "Applied: ", 1)
-
-
-async def _recorded(
-    topology: Topology,
-    ways: ClusterAccess,
+async def previewed(
+    clusters: Clusters,
+    unreached: Mapping[str, str],
     recorder: Recorder,
     work: Callable[[Clusters], Awaitable[Problems]],
-    *,
-    progress: Progress | None = None,
-    only: Sequence[str] = (),
-) -> Preview:
-    """Run one-shot work on the clusters of a topology and return a preview of what `recorder` recorded."""
-    async with opened(topology, ways, progress) as (clusters, unreached):
-        before = observed(clusters.world.copy())
-        problems = await work(clusters)
-    found = defects(recorder.broken)
-    if found:
-        raise TensileError(found)
+    only: PlanScope = WHOLE_PLAN,
+) -> Planned:
+    """Run one-shot work on opened clusters and return a preview of the steps that `recorder` recorded.
+
+    Raises TensileError for a bug in a rule.
+    """
+    topology, then = clusters.world.topology, clusters.world.copy()
+    moves = planned_moves(then)
+    problems = await work(clusters)
+    broken = defects(recorder.broken)
+    if broken:
+        raise TensileError(broken)
     lowers = [spec.name for spec in topology.lowers]
-    return preview(
-        recorder.recorded, problems, before, topology=topology.name, lowers=lowers, unreached=unreached, only=only
+    found = preview(
+        recorder.recorded,
+        problems,
+        observed(then),
+        topology=topology.name,
+        lowers=lowers,
+        unreached=unreached,
+        only=only,
+        home=partial(_home, then),
     )
+    budgets, unknown = await _budgets(clusters, {ref.namespace for ref in leaving(found.changes, then)})
+    return Planned(found, identities(then), disruption(found.changes, then, moves, budgets, unknown))
+
+
+async def _budgets(clusters: Clusters, namespaces: Iterable[str]) -> tuple[list[Manifest], str]:
+    """Return the PodDisruptionBudgets of some namespaces of the upper cluster, and why they cannot be read, or ""."""
+    found: list[Manifest] = []
+    try:
+        for namespace in sorted(namespaces):
+            listing = await clusters.connections[UPPER].list(DISRUPTION_BUDGET, Selection(namespace), orjson.loads)
+            found += listing.items
+    except ClusterError as error:
+        return [], str(error)
+    return found, ""
+
+
+def _home(world: World, ref: Ref) -> str:
+    """Return the upper namespace of an object of either cluster, "" for none."""
+    lower = world.lowers.get(ref.cluster)
+    return namespace_of(ref, lower) if lower else ref.name if ref.kind == NAMESPACE else ref.namespace
+
+
+def kinds_named(given: Iterable[str]) -> tuple[str, ...]:
+    """Return the kinds that words such as "pod", "Pod" and "pods" name.
+
+    Raises TensileError for a word that names no kind that a plan can have.
+    """
+    known = {*_KINDS, *(one.kind for kinds in FOLLOWS.values() for one in kinds)}
+    names = {word.lower(): kind.name for kind in known for word in (kind.name, kind.plural)}
+    for word in given:
+        if word.lower() not in names:
+            raise TensileError(f"--kind {word}: no kind of a plan; there are: {', '.join(sorted(set(names.values())))}")
+    return tuple(dict.fromkeys(names[word.lower()] for word in given))
 
 
 def _unreached(found: Mapping[str, str]) -> str:

@@ -26,6 +26,7 @@ from tensile.reconcile.desired import Rule
 from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.loop import Loop, Observer, Timing
+from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Key, Problem, World
 from tensile.topology import Lower, Topology
 
@@ -33,6 +34,8 @@ PATIENCE = 20.0
 """Seconds in which every cluster must respond and list everything."""
 _SURE = 5.0
 """Seconds after which a lower that has reported why it cannot be read is no longer waited for."""
+_SILENT = 7.0
+"""Seconds after which a lower that has not responded at all is no longer waited for."""
 _LONG = 1.0
 """Seconds after which a user is informed which clusters are waited for."""
 _LONGEST = 120.0
@@ -88,13 +91,18 @@ async def opened(
         await clusters.close()
 
 
-async def rehearse(clusters: KnownClusters, observer: Observer, chosen: tuple[Rule, ...] = ()) -> Problems:
-    """Run the loop in memory; return the problems that would remain. `chosen` are its rules, () for the engine's."""
+async def rehearse(
+    clusters: KnownClusters, observer: Observer, chosen: tuple[Rule, ...] = (), *, forced: bool = False
+) -> Problems:
+    """Run the loop in memory; return the problems that would remain.
+
+    `chosen` are its rules, () for the engine's. With `forced` the guard blocks nothing.
+    """
     world = clusters.world.copy()
     rehearsals = {name: _rehearsal(name, world, clusters.connections) for name in (UPPER, *world.lowers)}
     for feed in feeds(world):
         rehearsals[feed.cluster].follow(feed.kind, feed.cache, partial(_picks, feed))
-    loop = _loop(world, rehearsals, observer, chosen)
+    loop = _loop(world, rehearsals, observer, chosen, forced=forced)
     while True:
         await loop.wait_idle()
         if not loop.expedite(_SOON):
@@ -104,10 +112,20 @@ async def rehearse(clusters: KnownClusters, observer: Observer, chosen: tuple[Ru
     return problems
 
 
-async def converge(clusters: Clusters, observer: Observer, chosen: tuple[Rule, ...] = (), *, forced: bool) -> Problems:
-    """Run the loop until all is done; return the problems that remain. `chosen` as in `rehearse`."""
+async def converge(
+    clusters: Clusters,
+    observer: Observer,
+    chosen: tuple[Rule, ...] = (),
+    *,
+    forced: bool,
+    permits: Callable[[Step], bool] | None = None,
+) -> Problems:
+    """Run the loop until all is done; return the problems that remain. `chosen` as in `rehearse`.
+
+    Steps that a person decides about are only carried out if `permits` allows them, None for all.
+    """
     world = clusters.world
-    loop = _loop(world, dict(clusters.connections), observer, chosen, forced=forced)
+    loop = _loop(world, dict(clusters.connections), observer, chosen, forced=forced, permits=permits)
     try:
         async with asyncio.timeout(_LONGEST):
             await _until_calm(loop)
@@ -150,11 +168,15 @@ async def _upper(clusters: Clusters, end: float, wait: Awaitable[object]) -> Non
 
 
 async def _pending(clusters: Clusters, tasks: Mapping[str, asyncio.Future[Any]], end: float) -> list[str]:
-    """Wait for tasks by the names of their clusters. Return those not done at `end`, or whose clusters reported why."""
+    """Wait for tasks by the names of their clusters.
+
+    Return those not done at `end`, and earlier those whose clusters reported why, or are lowers without any response.
+    """
     loop = asyncio.get_running_loop()
     begun = loop.time()
     while waiting := [name for name, task in tasks.items() if not task.done()]:
-        is_sure = loop.time() - begun > _SURE and all(_known(clusters, name) for name in waiting)
+        waited = loop.time() - begun
+        is_sure = all(_reported(clusters, name, waited) for name in waiting)
         if is_sure or loop.time() > end:
             break
         await asyncio.wait([tasks[name] for name in waiting], timeout=_PAUSE, return_when=asyncio.ALL_COMPLETED)
@@ -223,6 +245,19 @@ async def _unreadable(clusters: Clusters, lowers: Iterable[Lower], secrets: Cach
     return troubles
 
 
+def _reported(clusters: Clusters, name: str, waited: float) -> bool:
+    """Report whether waiting longer for a cluster would not help."""
+    if _known(clusters, name):
+        return waited > _SURE
+    return waited > _SILENT and name != UPPER and _is_silent(clusters, name)
+
+
+def _is_silent(clusters: Clusters, name: str) -> bool:
+    """Report whether a cluster has not responded at all."""
+    opened = clusters.fleet.get(name)
+    return opened is not None and opened.health.last_contact is None
+
+
 def _known(clusters: Clusters, name: str) -> str:
     """Return why a cluster cannot be read, as far as it is known, "" if it only has not responded yet."""
     joined, opened = clusters.joined.get(name), clusters.fleet.get(name)
@@ -231,12 +266,17 @@ def _known(clusters: Clusters, name: str) -> str:
     error, denied = opened.health.error, opened.denials.unnamed
     if denied and not error:
         return f"{denied}: {ADVICE}"
+    if opened.health.rejected:
+        return f"credential rejected: {error}: renew the credential of {opened.cluster.access.origin}"
     return f"out of reach: {error}" if error and error != NOT_CONTACTED else ""
 
 
 def _why(clusters: Clusters, name: str) -> str:
     """Return why a cluster was not read in time."""
-    return _known(clusters, name) or "out of reach: its lists were not complete in time"
+    known = _known(clusters, name)
+    if _is_silent(clusters, name) and (not known or "no response" in known):
+        return "out of reach: no response: check the address, and that no firewall is in between"
+    return known or "out of reach: its lists were not complete in time"
 
 
 def _loop(
@@ -246,8 +286,10 @@ def _loop(
     chosen: tuple[Rule, ...] = (),
     *,
     forced: bool = False,
+    permits: Callable[[Step], bool] | None = None,
 ) -> Loop:
-    loop = Loop(world, chosen or rules(), clusters, observer, Timing(utc_now, random.random), forced=forced)
+    timing = Timing(utc_now, random.random)
+    loop = Loop(world, chosen or rules(), clusters, observer, timing, forced=forced, permits=permits)
     for name in world.lowers:
         loop.open(name)
     return loop

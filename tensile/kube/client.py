@@ -466,7 +466,7 @@ class HttpCluster:
         elif isinstance(error, TooLarge) and self._name:
             self._exceeded(error)
         elif isinstance(error, Unauthorized | UntrustedServer):
-            self.health.shut(self._clock(), error.message)
+            self.health.shut(self._clock(), error.message, ours=isinstance(error, Unauthorized))
             self.identity.doubt()
         elif not isinstance(error, Unreachable):
             self.health.contact(self._clock())

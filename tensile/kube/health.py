@@ -75,8 +75,8 @@ class Health:
 
     `last_contact` is the time of the last response, None before the first. `error` is the present error, "" for none.
     `wrong` is true while another cluster responds at the address, and `shared` while that one is open under another
-    name. `shut_out` is true while one side rejects the other's credential, and `excessive` while the cluster counts as
-    sending too much.
+    name. `shut_out` is true while one side rejects the other's credential, `rejected` if it is ours that was rejected
+    last, and `excessive` while the cluster counts as sending too much.
     """
 
     def __init__(self, now: float) -> None:
@@ -85,6 +85,7 @@ class Health:
         self.wrong = False
         self.shared = False
         self.shut_out = False
+        self.rejected = False
         self.excessive = False
         self._bearable_from = 0.0
         self._silent_since: float | None = now
@@ -96,7 +97,7 @@ class Health:
 
     def contact(self, now: float) -> None:
         """Record a response to a request."""
-        self.shut_out = False
+        self.shut_out = self.rejected = False
         self.hear(now)
 
     def hear(self, now: float) -> None:
@@ -110,7 +111,7 @@ class Health:
 
     def silence(self, now: float, error: str) -> None:
         """Record a request without a response."""
-        self.error = error
+        self.error, self.rejected = error, False
         if self._silent_since is None:
             self._silent_since = now
 
@@ -120,10 +121,10 @@ class Health:
         self.shared = shared
         self.silence(now, error)
 
-    def shut(self, now: float, error: str) -> None:
+    def shut(self, now: float, error: str, *, ours: bool = False) -> None:
         """Record that a credential was rejected, theirs or ours. Counts as silence until `contact`."""
-        self.shut_out = True
         self.silence(now, error)
+        self.shut_out, self.rejected = True, ours
 
     def exceed(self, now: float, error: str, until: float) -> None:
         """Record that the cluster sent too much. Counts as silence until it responds at `until` or later."""

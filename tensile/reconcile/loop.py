@@ -43,6 +43,9 @@ cluster objects to."""
 NOT_FOUND: ProblemReason = "NotFound"
 """A cluster does not have what a request names, such as a subresource. Remedy: see the message; an apiserver that is
 too old lacks it ([versions](../versions.md))."""
+NOT_IN_PLAN: ProblemReason = "NotInPlan"
+"""A step is not in the plan that is applied, because it follows from what happened meanwhile. Remedy: run
+`tensile plan` again."""
 _GATHER = 0.05
 """Seconds in which several caches that become synced cause one reconciliation of all keys."""
 
@@ -73,7 +76,8 @@ class Timing(NamedTuple):
 class Loop:
     """Reconciles a world by rules. `clusters` holds the connections by cluster name, including UPPER.
 
-    With `forced` the guard blocks nothing.
+    With `forced` the guard blocks nothing. Steps that a person decides about are only carried out if `permits` allows
+    them, None for all.
     """
 
     def __init__(
@@ -85,7 +89,9 @@ class Loop:
         timing: Timing,
         *,
         forced: bool = False,
+        permits: Callable[[Step], bool] | None = None,
     ) -> None:
+        self._permits = permits
         self._world = world
         self._rules = {rule.name: rule for rule in rules}
         self._clusters = clusters
@@ -231,7 +237,7 @@ class Loop:
         self._world.now = self._timing.now()
         try:
             decision = self._rules[key.rule].decide(key, self._world)
-            found = self._guarded(key, plan(key, decision, self._world))
+            found = self._permitted(self._guarded(key, plan(key, decision, self._world)))
         except Exception as error:  # noqa: BLE001 - a bug in one rule must not stop the keys of the others
             self._observer.on_rule_error(key, error)
             self.add(key, LONGEST_REST)
@@ -273,6 +279,21 @@ class Loop:
         is_forced, went_back = self._forced, is_restored(lower, world)
         passed, held, reason = guard(found, world.topology.guard, lower, restored=went_back, forced=is_forced)
         return passed._replace(problem=Problem(reason, held)) if held else passed
+
+    def _permitted(self, found: Plan) -> Plan:
+        """Remove the steps that are not permitted, and those that depend on one."""
+        if self._permits is None:
+            return found
+        kept: list[Step] = []
+        problem = found.problem
+        for step in found.steps:
+            if not step.in_plan or self._permits(step):
+                kept.append(step)
+                continue
+            problem = problem or Problem(NOT_IN_PLAN, f"{step.verb} {step.ref} is not in the plan")
+            if not step.independent and step.requested:
+                break
+        return Plan(tuple(kept), problem)
 
     def _note_problem(self, key: Key, problem: Problem | None) -> None:
         known = self._world.problems.get(key)

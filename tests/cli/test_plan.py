@@ -60,7 +60,7 @@ def _hold_text(ground: Ground, text: str, markdown: str) -> None:
 
 def _hold_document(ground: Ground, text: str, out: str) -> None:
     document = orjson.loads(out)
-    assert document["formatVersion"] == "1.3"
+    assert document["formatVersion"] == "1.4"
     assert document["topology"] == ground.namespace
     problems = {(one["lower"], one["namespace"], one["name"], one["reason"]) for one in document["problems"]}
     assert (A, ground.namespace, "stuck", "ConfigMapNotFound") in problems
@@ -78,7 +78,7 @@ async def test_a_plan_of_one_lower_leaves_out_the_others(ground: Ground) -> None
     whole, filtered = await asyncio.gather(planned(ground.save()), planned(ground.save(), "--lower", A))
     assert whole.out.count("\n+ Node ") == 2
     assert filtered.out.count("\n+ Node ") == 1
-    assert filtered.out.splitlines()[-1].endswith(f"; only {A} shown)")
+    assert filtered.out.splitlines()[-1].endswith(f"; partial: only {A} shown)")
 
 
 async def test_colours_are_for_terminals(ground: Ground) -> None:

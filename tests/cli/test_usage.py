@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from clikit import Capture, Files, tensile, within
 
+from tensile.cli.plan import kinds_named
+
 
 @pytest.mark.parametrize(
     ("line", "said"),
@@ -66,3 +68,12 @@ def test_a_lower_that_the_topology_lacks_is_told_before_any_cluster_is_asked(opt
         "",
         f"{option} lower-x: no lower cluster of the topology; there are: below\n",
     )
+
+
+def test_an_unknown_kind_of_a_plan_is_refused_with_the_known_ones(tmp_path: Path, capsys: Capture) -> None:
+    """Before any cluster is contacted; kinds may be given as in kubectl."""
+    told = within(capsys, "plan", "-f", str(tmp_path / "none.yaml"), "--kind", "pods", "--kind", "widget")
+    assert told.err.startswith(
+        "--kind widget: no kind of a plan; there are: ConfigMap, EndpointSlice, Namespace, Node, "
+    )
+    assert kinds_named(["pods", "Secret", "POD"]) == ("Pod", "Secret")

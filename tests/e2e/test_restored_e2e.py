@@ -6,6 +6,7 @@ The clusters are this file's own: others must not meet one that lost its memory.
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from provisionkit import CLASSES, VOLUMES
 from sitekit import Manifest, Refused, condition_of, is_ready, is_true
 from storekit import claim, claims, is_bound, mark, shipped, using
 
-from tensile.cli.plan import apply
+from tensile.cli.apply import ApplyOptions, apply
+from tensile.engine.oneshot import opened
 from tensile.names import DELETIONS_BLOCKED, OWNER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
@@ -106,7 +108,8 @@ async def test_an_older_pod_of_a_restored_upper_does_not_end_the_newer_below(gro
 
 async def forced(ground: Ground) -> None:
     """Do what `tensile apply --force` does."""
-    await asyncio.to_thread(apply, ground.topology(), ground.directory, forced=True, allow_exec_plugins=False)
+    opening = partial(opened, ground.topology(), ground.ways)
+    await asyncio.to_thread(apply, opening, ApplyOptions(forced=True), lambda _plan: None)
 
 
 async def a_volume(ground: Ground) -> None:

@@ -1,7 +1,7 @@
 """Short ways to say what a loop did, and to see what a plan prints of it."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -18,7 +18,17 @@ from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.plan import Step
-from tensile.reconcile.report import Change, Preview, RecordedStep, Recorder, as_text, observed, preview
+from tensile.reconcile.report import (
+    WHOLE_PLAN,
+    Change,
+    PlanScope,
+    Preview,
+    RecordedStep,
+    Recorder,
+    as_text,
+    observed,
+    preview,
+)
 from tensile.reconcile.rules.config import RULE as CONFIG_RULE
 from tensile.reconcile.rules.namespaces import NamespaceRule
 from tensile.reconcile.world import Key, Problem, World
@@ -92,7 +102,7 @@ def previewed(
     seen: Mapping[Ref, Manifest] | None = None,
     problems: Mapping[Key, Problem] | None = None,
     unreached: Mapping[str, str] | None = None,
-    only: Sequence[str] = (),
+    only: PlanScope = WHOLE_PLAN,
 ) -> Preview:
     """Preview steps in topology "demo" with two lowers; a step in a lower is of a key of that lower."""
     recorded = [

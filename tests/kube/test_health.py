@@ -142,3 +142,17 @@ def test_a_refused_cluster_stays_in_doubt_whatever_happens_to_its_connection() -
     assert (found.pin, found.in_doubt, health.shared) == ("", True, True)
     found.verify("v", b"one", access_to(1), is_current=True)
     assert (found.pin, found.in_doubt, health.wrong) == ("v", False, False)
+
+
+def test_whose_credential_was_rejected_is_known_until_the_next_error_or_response() -> None:
+    """A user has to renew only a credential of ours."""
+    health = Health(0.0)
+    health.shut(1.0, "Unauthorized", ours=True)
+    assert (health.shut_out, health.rejected) == (True, True)
+    health.silence(2.0, "refused")
+    assert (health.shut_out, health.rejected) == (True, False)
+    health.shut(3.0, "a certificate of nobody")
+    assert (health.shut_out, health.rejected) == (True, False)
+    health.shut(4.0, "Unauthorized", ours=True)
+    health.contact(5.0)
+    assert (health.shut_out, health.rejected) == (False, False)

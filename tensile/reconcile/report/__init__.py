@@ -4,9 +4,12 @@ A recorder observes the loop. Its steps are folded into one change per object, w
 programs. The values of Secrets are removed in the fold, so that no output can show one.
 """
 
+from tensile.reconcile.report.causes import Lines, lines_of
 from tensile.reconcile.report.changes import (
+    WHOLE_PLAN,
     Change,
     Counts,
+    PlanScope,
     Preview,
     RecordedStep,
     Recorder,
@@ -16,19 +19,31 @@ from tensile.reconcile.report.changes import (
     preview,
 )
 from tensile.reconcile.report.render import as_json, as_markdown, as_text, summary_line
+from tensile.reconcile.report.saved import SavedPlan, SavedTopology, as_file, identities, moved, parsed, saved
 
 __all__ = [
+    "WHOLE_PLAN",
     "Change",
     "Counts",
+    "Lines",
+    "PlanScope",
     "Preview",
     "RecordedStep",
     "Recorder",
+    "SavedPlan",
+    "SavedTopology",
+    "as_file",
     "as_json",
     "as_markdown",
     "as_text",
     "count",
     "defects",
+    "identities",
+    "lines_of",
+    "moved",
     "observed",
+    "parsed",
     "preview",
+    "saved",
     "summary_line",
 ]

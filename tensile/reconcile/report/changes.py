@@ -11,12 +11,29 @@ names only, so two plans of one state are the same text. No Secret's value is in
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
+
+import orjson
 
 from tensile.errors import ClusterError, Denied
 from tensile.kube.cluster import Patch
-from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, UPPER, Manifest, Ref
+from tensile.names import BOOKKEEPING
+from tensile.objects import (
+    CONFIG_MAP,
+    NAMESPACE,
+    NODE,
+    POD,
+    SECRET,
+    UPPER,
+    Manifest,
+    Ref,
+    annotations,
+    labels,
+    metadata,
+)
 from tensile.reconcile.desired import PodMove
 from tensile.reconcile.diff import Operation, between, parts
 from tensile.reconcile.dryrun.patch import patched
@@ -43,6 +60,31 @@ _DIGITS = re.compile(r"([0-9]+)")
 ReadBefore = Callable[[Ref], Manifest | None]
 
 
+class PlanScope(NamedTuple):
+    """The part of a plan that is shown: names of lowers, namespaces and kinds, () for all of them.
+
+    A namespace is an upper one. Cluster-scoped objects are in none, but for the namespace itself.
+    """
+
+    lowers: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The scope for people, "" for a whole plan: "lower-a, namespace shop, kind Pod"."""
+        named = [*(f"namespace {name}" for name in self.namespaces), *(f"kind {name}" for name in self.kinds)]
+        return ", ".join([*self.lowers, *named])
+
+    def takes(self, lower: str, namespace: str, kind: str) -> bool:
+        """Report whether it has an object, by the lower of its key, its upper namespace and its kind."""
+        wanted = ((lower, self.lowers), (namespace, self.namespaces), (kind, self.kinds))
+        return all(not names or one in names for one, names in wanted)
+
+
+WHOLE_PLAN = PlanScope()
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """The change of one object, and its reason.
@@ -50,6 +92,10 @@ class Change:
     `operations` lead from the present object to the future one (RFC 6902; the path "" is the whole object).
     `differences` are the same by field. `manifest` is the future object if it is created. `moving` is where an evicted
     pod goes.
+
+    `uid` and `version` identify the present object, "" if there is none. `state` is a hash of it without its status,
+    and `secrets` one of a Secret's new values, "" for other kinds. `line` is the line of the topology file that causes
+    the change, 0 if none is known.
     """
 
     ref: Ref
@@ -59,6 +105,11 @@ class Change:
     differences: tuple[Difference, ...] = ()
     manifest: Manifest | None = None
     moving: PodMove | None = None
+    uid: str = ""
+    version: str = ""
+    state: str = ""
+    secrets: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +117,16 @@ class Preview:
     """All changes, by cluster, with the upper one (`objects.UPPER`) first.
 
     Every cluster is included, even without changes. `problems` are what blocks further changes. `unreached` holds by
-    name why a lower cannot be reached: nothing is planned for it. `only` names the lowers that are shown, () for all.
+    name why a lower cannot be reached: nothing is planned for it. `only` is what the preview is limited to. `file` is
+    the name of the topology file for people, "" if changes have no lines.
     """
 
     topology: str
     clusters: Mapping[str, tuple[Change, ...]]
     problems: tuple[tuple[Key, Problem], ...] = ()
     unreached: Mapping[str, str] = field(default_factory=dict)
-    only: tuple[str, ...] = ()
+    only: PlanScope = WHOLE_PLAN
+    file: str = ""
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -179,6 +232,28 @@ def fold(ref: Ref, steps: Sequence[Step], seen: Manifest | None) -> Change | Non
     return _replaced(ref, steps, made, seen) if existed else _created(ref, steps[last].reason, made)
 
 
+def _identified(change: Change | None, steps: Sequence[Step], seen: Manifest | None) -> Change | None:
+    """Add the identity and the state of the present object to a change."""
+    if change is None:
+        return None
+    is_secret = change.ref.kind.name == SECRET.name
+    secrets = hashed([[one.body, one.operations] for one in steps]) if is_secret else ""
+    if seen is None:
+        uid = "" if change.action == "create" else next((one.uid for one in steps if one.uid), "")
+        return replace(change, uid=uid, secrets=secrets)
+    meta, kept = metadata(seen), written(seen)
+    notes = {key: value for key, value in annotations(seen).items() if key not in BOOKKEEPING}
+    state = hashed({**kept, "metadata": {"labels": labels(seen), "annotations": notes}})
+    return replace(
+        change, uid=str(meta.get("uid", "")), version=meta.get("resourceVersion", ""), state=state, secrets=secrets
+    )
+
+
+def hashed(content: Any) -> str:
+    """Return the SHA-256 of plain data, independent of the order of keys."""
+    return sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
 def _made(steps: Sequence[Step]) -> Manifest:
     """Return the result of a creation and later patches."""
     made = steps[0].body or {}
@@ -246,31 +321,40 @@ def preview(
     topology: str,
     lowers: Sequence[str],
     unreached: Mapping[str, str],
-    only: Sequence[str] = (),
+    only: PlanScope = WHOLE_PLAN,
+    home: Callable[[Ref], str] = attrgetter("namespace"),
 ) -> Preview:
     """Fold recorded steps into one change for each object.
 
     `before` returns an object as observed before the first step, None for none. `topology` is the topology's name,
     `lowers` the names of its lowers in the file's order. Lowers that left the file follow them. `unreached` holds why
-    some of them could not be read. `only` names the lowers to show, none for all: with their keys' changes in the upper
-    cluster, such as that of their Node.
+    some of them could not be read. `only` is what to show. Changes in the upper cluster, such as that of a Node, belong
+    to the lower of their key. `home` returns the upper namespace of an object of either cluster.
     """
-    if only:
-        recorded = [one for one in recorded if one.key.lower in only]
-        problems = {key: problem for key, problem in problems.items() if key.lower in only}
-        unreached = {name: why for name, why in unreached.items() if name in only}
-        lowers = [name for name in lowers if name in only]
+    recorded = [one for one in recorded if only.takes(one.key.lower, home(one.step.ref), one.step.ref.kind.name)]
+    problems = {key: problem for key, problem in problems.items() if _is_shown(key, only)}
+    if only.lowers:
+        unreached = {name: why for name, why in unreached.items() if name in only.lowers}
+        lowers = [name for name in lowers if name in only.lowers]
     steps: dict[Ref, list[Step]] = {}
     for one in recorded:
         steps.setdefault(one.step.ref, []).append(one.step)
-    folded = (fold(ref, group, before(ref)) for ref, group in sorted(steps.items(), key=lambda item: _order(item[0])))
+    groups = sorted(steps.items(), key=lambda item: _order(item[0]))
+    folded = (_identified(fold(ref, group, seen := before(ref)), group, seen) for ref, group in groups)
     found = [change for change in folded if change is not None]
     left = sorted({change.ref.cluster for change in found} - {UPPER, *lowers})
     looked_at = [name for name in lowers if name not in unreached]
     clusters = {cluster: _of(cluster, found) for cluster in (UPPER, *looked_at, *left)}
     places = {cluster: place for place, cluster in enumerate(clusters)}
     stuck = sorted(problems.items(), key=lambda item: (places.get(item[0].lower, len(places)), _key_order(item[0])))
-    return Preview(topology, clusters, tuple(stuck), unreached, tuple(only))
+    return Preview(topology, clusters, tuple(stuck), unreached, only)
+
+
+def _is_shown(key: Key, only: PlanScope) -> bool:
+    """Report whether a problem is shown. One of a whole lower, such as blocked deletions, concerns every namespace."""
+    kind = key.name.rpartition("/")[0]
+    namespace = key.namespace or next(iter(only.namespaces), "")
+    return only.takes(key.lower, namespace, kind or next(iter(only.kinds), ""))
 
 
 def observed(world: World) -> ReadBefore:

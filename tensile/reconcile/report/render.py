@@ -20,7 +20,7 @@ from tensile.reconcile.report.values import listed, shown_values, summary
 from tensile.reconcile.world import Key, Problem
 from tensile.text import harmless
 
-FORMAT = "1.3"
+FORMAT = "1.4"
 
 _MARKS: dict[Action, str] = {"create": "+", "update": "~", "delete": "-", "replace": "-/+"}
 _COLOURS = {"+": "32", "~": "33", "-": "31", "-/+": "35", "!": "1;31", "": "1"}
@@ -44,7 +44,7 @@ def as_text(found: Preview, *, colour: bool, more: Iterable[str] = ()) -> str:
     `more` are further sections, for people, which come before the last line.
     The last line is always `Plan: 3 to add, 1 to change, 0 to delete (...)`.
     """
-    sections = [_cluster(name, changes) for name, changes in found.clusters.items() if changes]
+    sections = [_cluster(name, changes, found.file) for name, changes in found.clusters.items() if changes]
     if not found.changes:
         sections = [[_Line(" ", _nothing(found))]]
     if found.problems:
@@ -70,7 +70,7 @@ def summary_line(found: Preview) -> str:
     parts = [f"{title(name)}: {_counted(count(changes))}" for name, changes in found.clusters.items() if changes]
     counts = f"{whole.add} to add, {whole.change} to change, {whole.delete} to delete"
     away = f"; not planned: {', '.join(found.unreached)}" if found.unreached else ""
-    filtered = f"; only {', '.join(found.only)} shown" if found.only else ""
+    filtered = f"; partial: only {found.only.words} shown" if found.only.words else ""
     return f"Plan: {counts} ({'; '.join(parts) or 'no changes'}{away}{filtered})"
 
 
@@ -85,8 +85,8 @@ def _counted(counts: Counts) -> str:
 
 
 def _nothing(found: Preview) -> str:
-    if found.only:
-        return f"No changes for {', '.join(found.only)}. Other lower clusters are not shown."
+    if found.only.words:
+        return f"No changes for {found.only.words}. The rest of the plan is not shown."
     if found.problems:
         return "No changes. Some objects are blocked: see the problems."
     if found.unreached:
@@ -103,11 +103,11 @@ def _written(line: _Line, *, colour: bool) -> str:
     return f"\x1b[{code}m{line.mark}\x1b[0m {line.text}" if code else f"{line.mark} {line.text}"
 
 
-def _cluster(name: str, changes: Sequence[Change]) -> list[_Line]:
+def _cluster(name: str, changes: Sequence[Change], file: str) -> list[_Line]:
     kind = "Upper cluster" if name == UPPER else f"Lower cluster {name}"
     lines = [_Line("", f"{kind}: {_counted(count(changes))}")]
     for group in _alike(changes):
-        lines += _group(group)
+        lines += _group(group, file)
     return lines
 
 
@@ -128,16 +128,17 @@ def _alike(changes: Sequence[Change]) -> Iterator[list[Change]]:
 def _likeness(change: Change) -> bytes:
     """Return what two changes need in common to be shown as one: everything but the name."""
     fields = [list(one) for one in change.differences]
-    alike = [list(change.ref.kind), change.action, change.reason, fields, _details(change)]
+    alike = [list(change.ref.kind), change.action, change.reason, change.line, fields, _details(change)]
     return orjson.dumps(alike, option=orjson.OPT_SORT_KEYS)
 
 
-def _group(group: Sequence[Change]) -> Iterator[_Line]:
+def _group(group: Sequence[Change], file: str) -> Iterator[_Line]:
     first = group[0]
     names = [_where(change) for change in group]
     many = len(group) > 1
     what = f"{len(group)} x {first.ref.kind.name}" if many else f"{first.ref.kind.name} {names[0]}"
-    yield _Line(_MARKS[first.action], f"{what}: {harmless(first.reason)}")
+    cause = f" ({harmless(file)}:{first.line})" if first.line else ""
+    yield _Line(_MARKS[first.action], f"{what}: {harmless(first.reason)}{cause}")
     if many:
         yield _Line(" ", _INDENT + listed(names, _NAMED))
     yield from (_Line(" ", _INDENT + line) for line in _details(first))
@@ -183,7 +184,9 @@ def as_json(found: Preview, **more: Any) -> bytes:
         "changes": [_change(change) for change in found.changes],
         "problems": [_problem(key, problem) for key, problem in found.problems],
         "unreached": [{"lower": name, "message": why} for name, why in found.unreached.items()],
-        "only": found.only,
+        "only": found.only.lowers,
+        "onlyNamespaces": found.only.namespaces,
+        "onlyKinds": found.only.kinds,
         "summary": {**count(found.changes)._asdict(), "clusters": _clusters(found)},
         **more,
     }
@@ -202,6 +205,7 @@ def _change(change: Change) -> dict[str, Any]:
         "fields": [one.field for one in change.differences],
         "operations": change.operations,
         **({"move": _move(change.moving)} if change.moving else {}),
+        **({"line": change.line} if change.line else {}),
     }
 
 

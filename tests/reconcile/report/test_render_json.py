@@ -22,7 +22,7 @@ from tensile.reconcile.world import Key, Problem
 
 RECORDED = """\
 {
-  "formatVersion": "1.3",
+  "formatVersion": "1.4",
   "topology": "demo",
   "changes": [
     {
@@ -78,6 +78,8 @@ RECORDED = """\
     }
   ],
   "only": [],
+  "onlyNamespaces": [],
+  "onlyKinds": [],
   "summary": {
     "add": 0,
     "change": 1,

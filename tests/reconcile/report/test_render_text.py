@@ -23,7 +23,7 @@ from previewkit import (
 
 from tensile.objects import CLAIM, LEASE, NAMESPACE, VOLUME, Manifest
 from tensile.reconcile.plan import Step
-from tensile.reconcile.report import as_markdown, as_text
+from tensile.reconcile.report import PlanScope, as_markdown, as_text
 from tensile.reconcile.world import Key, Problem
 
 WHOLE = """\
@@ -157,15 +157,46 @@ def test_a_filtered_plan_shows_one_lower_and_says_so() -> None:
     """What its keys change in the upper cluster stays, such as its Node; other lowers are left out."""
     steps = create(node()), create(pod()), create(config("other", cluster=B))
     problems = {Key("pod", lower, "shop", "web"): Problem("QuotaExceeded", "pods=10") for lower in (A, B)}
-    text = as_text(previewed(*steps, problems=problems, unreached={B: "away"}, only=(A,)), colour=False)
+    text = as_text(previewed(*steps, problems=problems, unreached={B: "away"}, only=PlanScope((A,))), colour=False)
     assert re.findall(r"^[+!] (\S+ \S+)", text, re.MULTILINE) == ["Node lower-a:", "Pod shop/web:", "pod shop/web"]
     assert "away" not in text
     assert last(text) == (
-        "Plan: 2 to add, 0 to change, 0 to delete (upper: 1 to add; lower-a: 1 to add; only lower-a shown)"
+        "Plan: 2 to add, 0 to change, 0 to delete (upper: 1 to add; lower-a: 1 to add; partial: only lower-a shown)"
     )
-    assert as_text(previewed(*steps[2:], only=(A,)), colour=False).splitlines()[0] == (
-        "No changes for lower-a. Other lower clusters are not shown."
+    assert as_text(previewed(*steps[2:], only=PlanScope((A,))), colour=False).splitlines()[0] == (
+        "No changes for lower-a. The rest of the plan is not shown."
     )
+
+
+@pytest.mark.parametrize(
+    ("only", "shown", "words"),
+    [
+        (PlanScope(namespaces=("shop",)), ["ConfigMap shop/other", "Pod shop/web"], "namespace shop"),
+        (PlanScope(namespaces=("elsewhere",)), [], "namespace elsewhere"),
+        (PlanScope(kinds=("Pod", "Node")), ["Node lower-a", "Pod shop/web"], "kind Pod, kind Node"),
+        (PlanScope((A,), ("shop",), ("Pod",)), ["Pod shop/web"], "lower-a, namespace shop, kind Pod"),
+        (PlanScope((B,), ("shop",), ("Pod",)), [], "lower-b, namespace shop, kind Pod"),
+    ],
+    ids=lambda value: value.words if isinstance(value, PlanScope) else "",
+)
+def test_a_plan_can_be_limited_to_namespaces_and_kinds(only: PlanScope, shown: list[str], words: str) -> None:
+    """All limits hold together, and the last line names them."""
+    found = previewed(create(node()), create(pod()), create(config("other", cluster=B)), only=only)
+    text = as_text(found, colour=False)
+    assert sorted(re.findall(r"^\+ (\S+ [^:]+)", text, re.MULTILINE)) == shown
+    assert last(text).endswith(f"; partial: only {words} shown)")
+
+
+def test_problems_follow_the_limits_of_a_plan() -> None:
+    """One of a whole lower stays, because it concerns every namespace."""
+    problems = {
+        Key("pod", A, "shop", "web"): Problem("Denied", "here"),
+        Key("pod", A, "other", "web"): Problem("Denied", "elsewhere"),
+        Key("dependency", A, "shop", "Secret/key"): Problem("Denied", "a Secret"),
+        Key("orphans", A, "", ""): Problem("DeletionLimitExceeded", "held back"),
+    }
+    only = PlanScope(namespaces=("shop",), kinds=("Pod",))
+    assert {why.message for _, why in previewed(problems=problems, only=only).problems} == {"here", "held back"}
 
 
 def test_further_sections_come_before_the_last_line() -> None:

@@ -1,0 +1,216 @@
+"""`tensile apply`: show the plan, ask on a terminal, and make its changes once.
+
+The question comes between two connections: nothing is open while a person reads, so Ctrl-C ends the command at once.
+What is applied after it is what was shown, as with a saved plan: it is planned again, and refused if it differs.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+from tensile.cli.plan import Planned, previewed
+from tensile.engine.metrics import Metrics
+from tensile.engine.observer import LoggingObserver
+from tensile.engine.oneshot import OpenedClusters, converge, rehearse
+from tensile.errors import ClusterError, TensileError
+from tensile.objects import Ref
+from tensile.policy.disruption import as_sections
+from tensile.reconcile.loop import NOT_IN_PLAN
+from tensile.reconcile.plan import Step
+from tensile.reconcile.report import (
+    WHOLE_PLAN,
+    Lines,
+    Recorder,
+    SavedPlan,
+    SavedTopology,
+    as_text,
+    moved,
+    parsed,
+    saved,
+    summary_line,
+)
+from tensile.reconcile.report.values import listed
+from tensile.reconcile.world import Key, Problem
+from tensile.text import takes_colour
+
+QUESTION = "Make these changes? Only 'yes' or 'y' is accepted: "
+NO_CHANGE = "Nothing was changed."
+_STALE = "The plan is stale. These have moved since it was made:"
+_YES = ("yes", "y")
+_LARGEST = 64 * 2**20
+"""The most bytes of a plan file: one of 10,000 pods has about 40 MiB."""
+_DIGITS = 12
+_NAMED = 3
+_UNNAMED = SavedTopology("", "", "")
+Ask = Callable[[], bool]
+"""Asks a person whether to go on."""
+Opening = Callable[[], AbstractAsyncContextManager[OpenedClusters]]
+"""Opens the clusters of the topology, as `tensile.engine.oneshot.opened` does."""
+Show = Callable[[Planned], None]
+"""Shows a plan to a person."""
+
+
+class ApplyOptions(NamedTuple):
+    """How to apply: whether to make deletions that the guard blocks, and who is asked first (None: nobody).
+
+    With a `plan`, exactly its steps are made, or none if anything that it rests on has moved. `lines` adds the lines of
+    the topology file that cause changes.
+    """
+
+    forced: bool = False
+    ask: Ask | None = None
+    plan: SavedPlan | None = None
+    lines: Lines = lambda found: found
+
+
+class _Applying(Recorder):
+    """A recorder that also logs every step: `apply` takes time, and people watch it."""
+
+    def __init__(self, narration: LoggingObserver) -> None:
+        super().__init__()
+        self._narration = narration
+
+    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
+        """Record and log a step."""
+        super().on_step(key, step, error)
+        self._narration.on_step(key, step, error)
+
+    def on_blocked(self, key: Key, problem: Problem) -> None:
+        """Log a key whose reconciliation is blocked."""
+        self._narration.on_blocked(key, problem)
+
+
+def question(reading: TextIO, *writing: TextIO) -> Ask | None:
+    """Return what asks on a terminal, None if `reading`, or each of `writing`, is not connected to one."""
+    stream = next((one for one in writing if one.isatty()), None)
+    if stream is None or not reading.isatty():
+        return None
+
+    def ask() -> bool:
+        """Write the question and read a line."""
+        print(QUESTION, end="", file=stream, flush=True)
+        return is_yes(reading.readline())
+
+    return ask
+
+
+def shown_on(stream: TextIO) -> Show:
+    """Return what writes a plan to a stream, with an empty line behind it. A plan without content is not written."""
+
+    def show(planned: Planned) -> None:
+        """Write the plan."""
+        plan, cost = planned.preview, as_sections(planned.cost)
+        if plan.changes or plan.problems or plan.unreached:
+            print(as_text(plan, colour=takes_colour(stream), more=cost), end="\n\n", file=stream, flush=True)
+
+    return show
+
+
+def is_yes(answer: str) -> bool:
+    """Report whether an answer agrees. No answer, at the end of the input, does not."""
+    return answer.strip() in _YES
+
+
+def read_plan(name: str) -> SavedPlan:
+    """Return the saved plan in a file. Raises TensileError if it cannot be read, or is none."""
+    try:
+        with Path(name).open("rb") as stream:
+            data = stream.read(_LARGEST + 1)
+    except OSError as error:
+        raise TensileError(f"{name}: cannot be read: {error.strerror}: name a file of `tensile plan --out`") from None
+    if len(data) > _LARGEST:
+        raise TensileError(f"{name}: larger than {_LARGEST} bytes: name a file of `tensile plan --out`")
+    return parsed(data, name)
+
+
+def topology_file(plan: SavedPlan, given: str | None) -> str:
+    """Return the file to read the topology of a saved plan from: the `given` one, else the one that it was made from.
+
+    Raises TensileError if that was standard input.
+    """
+    if given is None and not plan.topology.file:
+        raise TensileError("the topology of this plan came from standard input: name it with -f")
+    return plan.topology.file if given is None else given
+
+
+def check_topology(plan: SavedPlan, name: str, data: bytes) -> None:
+    """Raise TensileError if the content of a topology file is not the one that was planned."""
+    found = sha256(data).hexdigest()
+    if found != plan.topology.sha256:
+        was = plan.topology.sha256[:_DIGITS]
+        raise TensileError(f"{_STALE}\n{name}: from SHA-256 {was} to {found[:_DIGITS]}\n{NO_CHANGE}")
+
+
+def apply(opening: Opening, options: ApplyOptions, show: Show) -> str:
+    """Show the plan, apply the topology once, and return the closing line, and before it what was left out.
+
+    Raises TensileError when the answer is no, the plan is stale, an object is blocked or a lower cluster is
+    unreachable.
+    """
+    if options.ask is None:
+        return asyncio.run(_apply(opening, options, show))
+    planned = asyncio.run(_plan(opening, options, show))
+    if planned.preview.changes and not options.ask():
+        raise TensileError(NO_CHANGE)
+    agreed = options.plan or saved(planned.preview, _UNNAMED, planned.clusters, "")
+    return asyncio.run(_apply(opening, options._replace(plan=agreed), None))
+
+
+async def _plan(opening: Opening, options: ApplyOptions, show: Show) -> Planned:
+    async with opening() as found:
+        planned, _ = await _rehearsed(found, options)
+    show(planned)
+    return planned
+
+
+async def _apply(opening: Opening, options: ApplyOptions, show: Show | None) -> str:
+    """Apply. The plan is shown before, unless a person was asked about it already."""
+    async with opening() as found:
+        planned, steps = await _rehearsed(found, options)
+        if show is not None:
+            show(planned)
+        return await _applied(found, options, None if options.plan is None else steps)
+
+
+async def _rehearsed(found: OpenedClusters, options: ApplyOptions) -> tuple[Planned, frozenset[tuple[str, Ref]]]:
+    """Plan; return also the verbs and objects of the steps. Raises TensileError if the saved plan is stale."""
+    recorder, only = Recorder(), options.plan.scope if options.plan else WHOLE_PLAN
+    planned = await previewed(*found, recorder, partial(rehearse, observer=recorder, forced=options.forced), only)
+    if options.plan is not None:
+        now = saved(planned.preview, options.plan.topology, planned.clusters, options.plan.salt)
+        differences = moved(options.plan, now)
+        if differences:
+            raise TensileError("\n".join((_STALE, *differences, NO_CHANGE)))
+    refs = {change.ref for change in planned.preview.changes}
+    shown = planned._replace(preview=options.lines(planned.preview))
+    return shown, frozenset((one.step.verb, one.step.ref) for one in recorder.recorded if one.step.ref in refs)
+
+
+async def _applied(found: OpenedClusters, options: ApplyOptions, allowed: frozenset[tuple[str, Ref]] | None) -> str:
+    """Make the changes, only those that are `allowed` (None: all)."""
+    recorder = _Applying(LoggingObserver(Metrics(), time.monotonic))
+
+    def permits(step: Step) -> bool:
+        """Report whether a step is in the plan."""
+        return allowed is None or (step.verb, step.ref) in allowed
+
+    work = partial(converge, observer=recorder, forced=options.forced, permits=permits)
+    only = options.plan.scope if options.plan else WHOLE_PLAN
+    done = (await previewed(*found, recorder, work, only)).preview
+    left = list(dict.fromkeys(one.message for _, one in done.problems if one.reason == NOT_IN_PLAN))
+    done = replace(done, problems=tuple(one for one in done.problems if one[1].reason != NOT_IN_PLAN))
+    made = {change.ref for change in done.changes}
+    unmade = sorted({str(ref) for _, ref in allowed or () if ref not in made}) if left else []
+    lines = [f"Left out: {listed(left, _NAMED)}: run `tensile plan` again"] if left else []
+    lines += [f"Not made, for lack of what was left out: {listed(unmade, _NAMED)}"] if unmade else []
+    if done.problems or done.unreached or unmade:
+        body, _, last = as_text(done, colour=False).rpartition("Plan: ")
+        notes = "".join(f"{line}\n" for line in lines)
+        raise TensileError(f"{body}{notes}Applied in part: {last}")
+    return "\n".join([*lines, summary_line(done).replace("Plan: ", "Applied: ", 1)])

@@ -1,0 +1,333 @@
+"""What a plan costs running pods: pods that restart, move or end, their budgets, claims, endpoints and streams.
+
+A plan lists objects; a person wants to know who will notice. The answer is a plain function over the planned changes
+and the state before them. Only pods count that have run and have not ended: the rest has nothing to lose.
+
+Pods that a user has deleted already are no cost of the plan, so they are left out.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from tensile.kube.store import Entry
+from tensile.objects import (
+    CLAIM,
+    DISRUPTION_BUDGET,
+    ENDPOINT_SLICE,
+    NODE,
+    POD,
+    SERVICE,
+    UPPER,
+    Manifest,
+    Ref,
+    labels,
+    metadata,
+)
+from tensile.policy.descheduler.drain import is_drained
+from tensile.policy.descheduler.drain_report import evictions
+from tensile.policy.placement.selectors import label_test
+from tensile.reconcile.desired import PodMove
+from tensile.reconcile.report import Change
+from tensile.reconcile.report.values import listed
+from tensile.reconcile.world import LowerWorld, World
+from tensile.text import harmless
+
+_NAMED = 5
+_INDENT = "  "
+_IMAGE = "image"
+
+
+class DisruptedPod(NamedTuple):
+    """One upper pod, its virtual node, and where it goes: the nodes with room for it, () if none is known."""
+
+    namespace: str
+    name: str
+    node: str
+    targets: tuple[str, ...] = ()
+
+
+class TouchedBudget(NamedTuple):
+    """A PodDisruptionBudget: how many of its pods are evicted, and how many it allows to be disrupted now."""
+
+    namespace: str
+    name: str
+    pods: int
+    allowed: int
+
+
+class LostEndpoints(NamedTuple):
+    """A Service that loses ready endpoints, until other pods take over: how many, and out of how many."""
+
+    namespace: str
+    name: str
+    lost: int
+    ready: int
+
+
+class LostObject(NamedTuple):
+    """A claim or a Service that is deleted in a lower cluster."""
+
+    lower: str
+    namespace: str
+    name: str
+
+
+class CutStreams(NamedTuple):
+    """A virtual node whose open logs, exec and port-forward end, with the number of its running pods."""
+
+    node: str
+    pods: int
+    why: str
+
+
+class Disruption(NamedTuple):
+    """What a plan costs running pods. Upper names, in order.
+
+    `moved` are evicted and come back elsewhere, `stranded` are evicted and fit nowhere, `evicted` are those of which
+    it is unknown where they fit. `ended` have no upper pod any more, or are taken away otherwise. `unknown_budgets` is
+    why budgets could not be read, "" if they were or no pod is evicted.
+    """
+
+    restarted: tuple[DisruptedPod, ...] = ()
+    moved: tuple[DisruptedPod, ...] = ()
+    stranded: tuple[DisruptedPod, ...] = ()
+    evicted: tuple[DisruptedPod, ...] = ()
+    ended: tuple[DisruptedPod, ...] = ()
+    budgets: tuple[TouchedBudget, ...] = ()
+    unknown_budgets: str = ""
+    claims: tuple[LostObject, ...] = ()
+    services: tuple[LostObject, ...] = ()
+    endpoints: tuple[LostEndpoints, ...] = ()
+    streams: tuple[CutStreams, ...] = ()
+
+
+def planned_moves(world: World) -> dict[Ref, PodMove | None]:
+    """Return where the pods of drained lowers would go, None for a pod that fits nowhere.
+
+    Empty unless the real nodes of all lowers are watched: only then is it known.
+    """
+    specs = world.topology.lowers
+    if not world.topology.places or not all(spec.name in world.lowers for spec in specs):
+        return {}
+    found: dict[Ref, PodMove | None] = {}
+    for lower in [one for one in world.lowers.values() if is_drained(one)]:
+        for pod in evictions(world, lower.name):
+            targets = (pod.target, *pod.others) if pod.target else ()
+            if targets or pod.is_lost:
+                move = PodMove(lower.node, targets, pod.node) if targets else None
+                found[Ref(UPPER, POD, pod.namespace, pod.name)] = move
+    return found
+
+
+def leaving(changes: Iterable[Change], world: World) -> list[Ref]:
+    """Return the running upper pods that a plan evicts."""
+    gone = (one.ref for one in changes if one.ref.kind == POD and one.ref.cluster == UPPER and _takes_away(one))
+    return [ref for ref in gone if _running_above(ref, world)]
+
+
+def disruption(
+    changes: Iterable[Change],
+    world: World,
+    moves: Mapping[Ref, PodMove | None],
+    budgets: Iterable[Manifest] = (),
+    unknown_budgets: str = "",
+) -> Disruption:
+    """Return what planned changes cost the pods of a world, which is the state before them.
+
+    `moves` is the result of `planned_moves`, `budgets` the PodDisruptionBudgets of the upper cluster.
+    """
+    planned = tuple(changes)
+    away = {ref: _pod(ref, world) for ref in leaving(planned, world)}
+    told = {one.ref: one.moving for one in planned if one.moving} | dict(moves)
+    moved = [pod._replace(targets=move.targets) for ref, pod in away.items() if (move := told.get(ref)) is not None]
+    stranded = [pod for ref, pod in away.items() if ref in told and told[ref] is None]
+    evicted = [pod for ref, pod in away.items() if ref not in told]
+    below = [*_below(planned, world, set(away))]
+    restarted = [pod for pod, comes_back in below if comes_back]
+    ended = [pod for pod, comes_back in below if not comes_back]
+    hit = {(pod.namespace, pod.name) for pod in (*away.values(), *restarted, *ended)}
+    return Disruption(
+        *(tuple(sorted(pods)) for pods in (restarted, moved, stranded, evicted, ended)),
+        budgets=tuple(_touched(away, world, budgets)),
+        unknown_budgets=unknown_budgets if away else "",
+        claims=tuple(_lost(planned, CLAIM.name, world)),
+        services=tuple(_lost(planned, SERVICE.name, world)),
+        endpoints=tuple(_endpoints(hit, world)),
+        streams=tuple(_streams(planned, world)),
+    )
+
+
+def _takes_away(change: Change) -> bool:
+    return change.action in ("delete", "replace")
+
+
+def _running_above(ref: Ref, world: World) -> tuple[LowerWorld, Entry] | None:
+    """Return an upper pod that has run and not ended, with its lower, None for another."""
+    for lower in world.lowers.values():
+        entry = lower.upper_pods.get(ref.namespace, ref.name)
+        if entry is not None:
+            is_running = entry.facts.ran and not entry.facts.terminal and not entry.facts.terminating
+            return (lower, entry) if is_running else None
+    return None
+
+
+def _pod(ref: Ref, world: World) -> DisruptedPod:
+    found = _running_above(ref, world)
+    return DisruptedPod(ref.namespace, ref.name, found[0].node if found else "")
+
+
+def _below(planned: Iterable[Change], world: World, away: set[Ref]) -> Iterator[tuple[DisruptedPod, bool]]:
+    """Yield the upper pods whose running lower pods are replaced, restarted or taken away, and whether they come back.
+
+    Those that leave anyway are left out, and those that a user has deleted.
+    """
+    for change in planned:
+        lower = world.lowers.get(change.ref.cluster)
+        if lower is None or change.ref.kind != POD:
+            continue
+        copy = lower.pods.get(change.ref.namespace, change.ref.name)
+        if copy is None or not copy.facts.ran or copy.facts.terminal or copy.facts.terminating:
+            continue
+        namespace = lower.upper_namespace(change.ref.namespace) or change.ref.namespace
+        original = lower.upper_pods.get(namespace, change.ref.name)
+        is_asked = original is not None and original.facts.terminating
+        if is_asked or Ref(UPPER, POD, namespace, change.ref.name) in away:
+            continue
+        pod = DisruptedPod(namespace, change.ref.name, lower.node)
+        if change.action == "delete":
+            yield pod, False
+        elif change.action == "replace" or _changes_image(change):
+            yield pod, True
+
+
+def _changes_image(change: Change) -> bool:
+    """Report whether a pod gets another image, for which the kubelet restarts the container."""
+    return any(one.path[-1] == _IMAGE and "ontainers" in one.path[1] for one in change.differences if len(one.path) > 1)
+
+
+def _touched(away: Mapping[Ref, DisruptedPod], world: World, budgets: Iterable[Manifest]) -> Iterator[TouchedBudget]:
+    """Yield the budgets that cover an evicted pod."""
+    found = [(ref.namespace, labels(pair[1].manifest())) for ref in away if (pair := _running_above(ref, world))]
+    for budget in sorted(budgets, key=lambda one: (metadata(one)["namespace"], metadata(one)["name"])):
+        covers, meta = label_test((budget.get("spec") or {}).get("selector")), metadata(budget)
+        pods = sum(namespace == meta["namespace"] and covers(marks) for namespace, marks in found)
+        if pods:
+            allowed = (budget.get("status") or {}).get("disruptionsAllowed") or 0
+            yield TouchedBudget(meta["namespace"], meta["name"], pods, allowed)
+
+
+def _lost(planned: Iterable[Change], kind: str, world: World) -> Iterator[LostObject]:
+    """Yield the objects of a kind that are taken away in a lower cluster."""
+    for change in planned:
+        lower = world.lowers.get(change.ref.cluster)
+        if lower is not None and change.ref.kind.name == kind and _takes_away(change):
+            namespace = lower.upper_namespace(change.ref.namespace) or change.ref.namespace
+            yield LostObject(lower.name, namespace, change.ref.name)
+
+
+def _endpoints(hit: set[tuple[str, str]], world: World) -> Iterator[LostEndpoints]:
+    """Yield the Services that lose ready endpoints with these pods. Without the Service controller none is known."""
+    slices = world.upper.cache(ENDPOINT_SLICE)
+    if slices is None or not hit:
+        return
+    addresses = set(_addresses(hit, world))
+    counts: dict[tuple[str, str], list[int]] = {}
+    for entry in slices:
+        count = counts.setdefault((entry.namespace, entry.facts.service), [0, 0])
+        for endpoint in entry.manifest().get("endpoints") or ():
+            if (endpoint.get("conditions") or {}).get("ready") is not False:
+                count[0] += any((entry.namespace, one) in addresses for one in endpoint.get("addresses") or ())
+                count[1] += 1
+    for (namespace, service), (lost, ready) in sorted(counts.items()):
+        if lost:
+            yield LostEndpoints(namespace, service, lost, ready)
+
+
+def _addresses(hit: set[tuple[str, str]], world: World) -> Iterator[tuple[str, str]]:
+    """Yield the namespaces and IP addresses of pods."""
+    for namespace, name in hit:
+        for lower in world.lowers.values():
+            entry = lower.upper_pods.get(namespace, name)
+            status: dict[str, Any] = (entry.manifest().get("status") or {}) if entry else {}
+            for one in status.get("podIPs") or ([{"ip": status["podIP"]}] if status.get("podIP") else []):
+                yield namespace, one["ip"]
+
+
+def _streams(planned: Iterable[Change], world: World) -> Iterator[CutStreams]:
+    """Yield the nodes with running pods that are deleted, or whose kubelet API gets another port by the topology."""
+    gone = {one.ref.name for one in planned if one.ref.kind == NODE and _takes_away(one)}
+    for lower in world.lowers.values():
+        pods = sum(one.facts.ran and not one.facts.terminal for one in lower.upper_pods)
+        entry = world.upper.nodes.get("", lower.node)
+        if not pods or entry is None:
+            continue
+        endpoints = (entry.manifest().get("status") or {}).get("daemonEndpoints") or {}
+        old, new = (endpoints.get("kubeletEndpoint") or {}).get("Port"), lower.spec.node.kubelet_port
+        if lower.node in gone:
+            yield CutStreams(lower.node, pods, "the node is deleted")
+        elif lower.in_topology and old and new and old != new:
+            yield CutStreams(lower.node, pods, f"its kubelet port changes from {old} to {new}")
+
+
+def as_document(cost: Disruption) -> dict[str, Any]:
+    """Return it as plain data, with the names of its fields in camelCase."""
+    return {
+        "restarted": [one._asdict() for one in cost.restarted],
+        "moved": [one._asdict() for one in cost.moved],
+        "stranded": [one._asdict() for one in cost.stranded],
+        "evicted": [one._asdict() for one in cost.evicted],
+        "ended": [one._asdict() for one in cost.ended],
+        "budgets": [one._asdict() for one in cost.budgets],
+        "unknownBudgets": cost.unknown_budgets,
+        "claims": [one._asdict() for one in cost.claims],
+        "services": [one._asdict() for one in cost.services],
+        "endpoints": [one._asdict() for one in cost.endpoints],
+        "streams": [one._asdict() for one in cost.streams],
+    }
+
+
+def as_sections(cost: Disruption) -> list[str]:
+    """Return it for people as a section of a plan, [] if nothing is lost."""
+    lines = [*_lines(cost)]
+    return ["\n".join(["Cost to running pods:", *(_INDENT + line for line in lines)])] if lines else []
+
+
+def _lines(cost: Disruption) -> Iterator[str]:
+    yield from _pod_lines(cost)
+    for budget in cost.budgets:
+        yield harmless(
+            f"{DISRUPTION_BUDGET.name} {budget.namespace}/{budget.name} covers {budget.pods} of them "
+            f"and allows {budget.allowed} at once now"
+        )
+    if cost.unknown_budgets:
+        yield f"{DISRUPTION_BUDGET.name}s: unknown: {harmless(cost.unknown_budgets)}"
+    yield from _object_lines(cost)
+    for cut in cost.streams:
+        pods = "1 pod" if cut.pods == 1 else f"{cut.pods} pods"
+        yield harmless(f"open logs, exec and port-forward of node {cut.node} end ({pods}): {cut.why}")
+
+
+def _pod_lines(cost: Disruption) -> Iterator[str]:
+    for pods, words in (
+        (cost.restarted, "restarted"),
+        (cost.moved, "moved"),
+        (cost.stranded, "stranded, no other node has room"),
+        (cost.evicted, "evicted; `tensile plan --drain` shows where they fit"),
+        (cost.ended, "ended"),
+    ):
+        if pods:
+            yield f"{len(pods)} {'pod' if len(pods) == 1 else 'pods'} {words}: {listed(map(_named, pods), _NAMED)}"
+
+
+def _object_lines(cost: Disruption) -> Iterator[str]:
+    for kind, found in (("claim", cost.claims), ("Service", cost.services)):
+        if found:
+            names = listed((f"{one.namespace}/{one.name} in {one.lower}" for one in found), _NAMED)
+            yield f"{len(found)} {kind}{'' if len(found) == 1 else 's'} deleted: {names}"
+    for lost in cost.endpoints:
+        yield harmless(f"Service {lost.namespace}/{lost.name} loses {lost.lost} of {lost.ready} ready endpoints")
+
+
+def _named(pod: DisruptedPod) -> str:
+    where = f" ({pod.node} -> {' or '.join(pod.targets)})" if pod.targets else f" ({pod.node})" if pod.node else ""
+    return f"{pod.namespace}/{pod.name}{where}"

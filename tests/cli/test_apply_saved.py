@@ -1,0 +1,170 @@
+"""`tensile apply PLAN` makes exactly the steps of a saved plan, or none, on clusters in memory."""
+
+import asyncio
+import stat
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from clikit import Capture, Files, within
+from openkit import MemoryClusters, busy_world, planned
+from worldkit import A, config_map, upper_pod
+
+from tensile.cli.apply import ApplyOptions, apply, check_topology, read_plan, topology_file
+from tensile.cli.plan import Planned, described, write_plan
+from tensile.errors import TensileError
+from tensile.objects import CONFIG_MAP, POD, UPPER, Manifest, Ref
+from tensile.reconcile.report import PlanScope, Preview, SavedPlan
+from tensile.topology import parse
+
+
+def show(_plan: Planned) -> None:
+    """Look at no plan."""
+
+
+def applied(clusters: MemoryClusters, plan: SavedPlan) -> str:
+    """Apply a saved plan without a question."""
+    return apply(clusters.opening, ApplyOptions(plan=plan), show)
+
+
+def test_a_plan_is_applied_as_it_was_saved() -> None:
+    """Its steps, and a closing line with its counts."""
+    clusters = MemoryClusters(busy_world())
+    done = applied(clusters, asyncio.run(planned(clusters)))
+    assert done.startswith("Applied: 1 to add, 2 to change, 1 to delete (")
+    assert clusters.writes_below == {"create Pod new", "delete Pod orphan"}
+
+
+def test_a_plan_is_refused_once_something_has_moved() -> None:
+    """The error names the object, from and to; nothing is written."""
+    clusters = MemoryClusters(busy_world())
+    plan = asyncio.run(planned(clusters))
+    clusters.connections[UPPER].place(POD, upper_pod("late"))
+    with pytest.raises(TensileError) as refused:
+        applied(clusters, plan)
+    lines = str(refused.value).splitlines()
+    assert lines[0] == "The plan is stale. These have moved since it was made:"
+    assert "lower-a: Pod default/late: from nothing to create" in lines
+    assert lines[-1] == "Nothing was changed."
+    assert clusters.writes == []
+
+
+def test_a_plan_is_refused_the_second_time() -> None:
+    """Its steps are done: there is nothing left of them."""
+    clusters = MemoryClusters(busy_world())
+    plan = asyncio.run(planned(clusters))
+    applied(clusters, plan)
+    with pytest.raises(TensileError, match="lower-a: Pod default/new: from create to nothing"):
+        applied(clusters, plan)
+
+
+def test_a_plan_of_some_kinds_changes_no_others() -> None:
+    """What is not in the plan is left out, and what needs it is not made: both are said."""
+    clusters = MemoryClusters(busy_world())
+    only = PlanScope((A,), (), ("Pod",))
+    clusters.connections[UPPER].place(CONFIG_MAP, config_map("settings"))
+    volumes = [{"name": "c", "configMap": {"name": "settings"}}]
+    clusters.connections[UPPER].place(POD, upper_pod("reader", spec={"volumes": volumes}))
+    with pytest.raises(TensileError) as partly:
+        applied(clusters, asyncio.run(planned(clusters, only)))
+    *_, left, unmade, last = str(partly.value).splitlines()
+    assert left == ("Left out: create lower-a: ConfigMap default/settings is not in the plan: run `tensile plan` again")
+    assert unmade.startswith("Not made, for lack of what was left out: lower-a: Pod default/reader")
+    assert last.startswith("Applied in part: 1 to add, ")
+    assert not any("ConfigMap" in write for write in clusters.writes_below)
+    assert "create Pod new" in clusters.writes_below
+
+
+def test_what_happens_while_a_plan_is_applied_is_left_out() -> None:
+    """A pod that is bound meanwhile is not created: nobody has approved that."""
+    clusters = MemoryClusters(busy_world())
+    plan = asyncio.run(planned(clusters))
+
+    def bind_another(verb: str, ref: Ref, _body: Manifest) -> None:
+        """Bind a pod when the first one is created."""
+        if (verb, ref.name) == ("create", "new"):
+            clusters.connections[UPPER].place(POD, upper_pod("late"))
+
+    clusters.connections[A].watched = bind_another
+    left, done = applied(clusters, plan).splitlines()
+    assert left == ("Left out: create lower-a: Pod default/late is not in the plan: run `tensile plan` again")
+    assert done.startswith("Applied: 1 to add, ")
+    assert "create Pod late" not in clusters.writes_below
+
+
+def test_what_moves_while_a_person_is_asked_is_not_applied_either() -> None:
+    """The answer was about another plan."""
+    clusters = MemoryClusters(busy_world())
+
+    def ask() -> bool:
+        """Agree, after something has happened."""
+        clusters.connections[UPPER].place(POD, upper_pod("late"))
+        return True
+
+    with pytest.raises(TensileError, match="Pod default/late: from nothing to create"):
+        apply(clusters.opening, ApplyOptions(ask=ask), show)
+    assert clusters.writes == []
+
+
+def test_the_file_is_the_owners_alone_and_takes_the_place_of_another(tmp_path: Path) -> None:
+    """Whatever mode the file had that it replaces."""
+    path = tmp_path / "x.plan"
+    path.write_text("old")
+    path.chmod(0o644)
+    topology = described(busy_world().topology, str(tmp_path / "topology.yaml"), b"content")
+    write_plan(Planned(Preview("demo", {}), {"upper": "u"}), path, topology)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [one.name for one in tmp_path.iterdir()] == ["x.plan"]
+    found = read_plan(str(path))
+    assert found.topology.file == str(tmp_path / "topology.yaml")
+    assert found.topology.sha256 == sha256(b"content").hexdigest()
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """With the reason, and nothing is left behind."""
+    topology = described(busy_world().topology, "topology.yaml", b"")
+    found = Planned(Preview("demo", {}), {})
+    with pytest.raises(TensileError, match=r"missing/x\.plan: cannot be written: No such file or directory"):
+        write_plan(found, tmp_path / "missing" / "x.plan", topology)
+    with pytest.raises(TensileError, match="cannot be written: Is a directory"):
+        write_plan(found, tmp_path, topology)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_topology_of_a_plan_must_not_have_changed(files: Files, capsys: Capture) -> None:
+    """It is read from where it was planned, or from -f, and compared by its content before any cluster is contacted."""
+    path, plan = files.save(), files.directory / "x.plan"
+    topology = described(parse(path.read_text()), str(path), path.read_bytes())
+    write_plan(Planned(Preview("files", {}), {}), plan, topology)
+    path.write_text(path.read_text() + "# edited\n")
+    told = within(capsys, "apply", str(plan))
+    assert told.code == 1
+    assert f"{path}: from SHA-256 {topology.sha256[:12]} to " in told.err
+    assert told.err.endswith("Nothing was changed.\n")
+    check_topology(read_plan(str(plan)), str(path), path.read_bytes().removesuffix(b"# edited\n"))
+
+
+def test_a_topology_from_standard_input_has_to_be_named() -> None:
+    """The plan cannot know where it came from."""
+    clusters = MemoryClusters(busy_world())
+    plan = asyncio.run(planned(clusters))
+    assert topology_file(plan, "given.yaml") == "given.yaml"
+    with pytest.raises(TensileError, match="standard input: name it with -f"):
+        topology_file(plan, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("apply missing.plan", "missing.plan: cannot be read: No such file or directory: name a file of "),
+        ("apply {topology}", "{topology}: not a saved plan: save one with `tensile plan --out`; name a topology file "),
+        ("apply {topology} --force", "--force and a saved plan exclude each other: "),
+        ("plan -f {topology} --out x --drain below", "--out and --drain exclude each other: "),
+    ],
+)
+def test_what_does_not_go_together_is_refused(files: Files, capsys: Capture, line: str, said: str) -> None:
+    """With what to do instead, before any cluster is contacted."""
+    topology = str(files.save())
+    told = within(capsys, *line.format(topology=topology).split())
+    assert (told.code, told.out) == (1, "")
+    assert told.err.startswith(said.format(topology=topology))

@@ -1,0 +1,85 @@
+"""Clusters in memory that commands open, as `tensile.engine.oneshot.opened` opens real ones."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from stagekit import FaultyCluster
+from worldkit import A, account, home, put, raised, space, twin, upper_pod, world
+
+from tensile.cli.plan import previewed
+from tensile.engine.caches import bound_feed, lower_feeds, upper_feeds
+from tensile.engine.clusters import utc_now
+from tensile.engine.oneshot import OpenedClusters, rehearse
+from tensile.kube.fleet import InformerSpec
+from tensile.objects import SERVICE_ACCOUNT, UPPER, Ref
+from tensile.reconcile.dryrun.patch import is_selected
+from tensile.reconcile.report import WHOLE_PLAN, PlanScope, Recorder, SavedPlan, SavedTopology, saved
+from tensile.reconcile.world import World
+
+
+class MemoryClusters:
+    """The clusters of a world, whose caches follow all writes. `unreached`: lowers that are not opened, and why."""
+
+    def __init__(self, of: World, **unreached: str) -> None:
+        self.world = of
+        self.unreached = unreached
+        self.opened_times = 0
+        self.connections = {
+            name: FaultyCluster(name, ends_pods=name != UPPER, now=utc_now) for name in (UPPER, *of.lowers)
+        }
+        feeds = upper_feeds(of.upper, of.owner, of.topology.enabled)
+        for lower in of.lowers.values():
+            feeds += [bound_feed(lower), *lower_feeds(lower, of.owner)]
+        for feed in feeds:
+            self._follow(feed)
+        for name in of.lowers:
+            self.connections[name].place(SERVICE_ACCOUNT, account())
+
+    def _follow(self, feed: InformerSpec) -> None:
+        """Put the objects of a cache into its cluster, and let the cache hear what is written."""
+        cluster = self.connections[feed.cluster]
+        for entry in feed.cache:
+            if entry.raw:
+                cluster.hold(feed.kind, entry.raw)
+        cluster.follow(feed.kind, feed.cache, partial(_selects, feed))
+
+    @asynccontextmanager
+    async def opening(self) -> AsyncIterator[OpenedClusters]:
+        """Yield the clusters as if they had just been opened."""
+        self.opened_times += 1
+        yield OpenedClusters(self, self.unreached)  # type: ignore[arg-type]
+
+    @property
+    def writes(self) -> list[tuple[str, Ref]]:
+        """All writes to all clusters since the start."""
+        return [write for cluster in self.connections.values() for write in cluster.writes]
+
+    @property
+    def writes_below(self) -> set[str]:
+        """What was written to lower-a, such as "create Pod new"."""
+        return {f"{verb} {ref.kind.name} {ref.name}" for verb, ref in self.connections[A].writes}
+
+
+async def planned(clusters: MemoryClusters, only: PlanScope = WHOLE_PLAN) -> SavedPlan:
+    """Return what `tensile plan --out` would save."""
+    recorder = Recorder()
+    async with clusters.opening() as found:
+        made = await previewed(*found, recorder, partial(rehearse, observer=recorder), only)
+    return saved(made.preview, SavedTopology("demo", "", "0" * 64), made.clusters, "salt")
+
+
+def _selects(feed: InformerSpec, manifest: dict[str, object]) -> bool:
+    return is_selected(manifest, feed.selection)
+
+
+def busy_world() -> World:
+    """Return a world with a pod to create, one that needs nothing, and one to delete, all in lower-a."""
+    here = world(f"name: {A}")
+    home(here)
+    put(here.upper.namespaces, space())
+    raised(here)
+    kept = upper_pod("kept", resourceVersion="3")
+    put(here.lowers[A].upper_pods, upper_pod("new"), kept)
+    put(here.lowers[A].pods, twin(kept), twin(upper_pod("orphan")))
+    return here

@@ -1,0 +1,210 @@
+"""What a plan costs running pods: who restarts, moves or ends, and what else is lost with them."""
+
+from typing import Any
+
+import pytest
+from deschedulingkit import A, B, ground, seeker
+from previewkit import create, delete, operate, previewed, seen_as
+from servicekit import endpoint, sliced
+from worldkit import put, twin, upper_pod, world
+
+from tensile.objects import CLAIM, ENDPOINT_SLICE, NODE, POD, SECRET, SERVICE, UPPER, Manifest, Ref
+from tensile.policy.disruption import (
+    CutStreams,
+    DisruptedPod,
+    Disruption,
+    LostEndpoints,
+    LostObject,
+    TouchedBudget,
+    as_document,
+    as_sections,
+    disruption,
+    leaving,
+    planned_moves,
+)
+from tensile.reconcile.desired import PodMove
+from tensile.reconcile.plan import Step
+from tensile.reconcile.world import World
+
+RUNNING = {"phase": "Running", "podIP": "10.1.0.1", "podIPs": [{"ip": "10.1.0.1"}]}
+WEB = Ref(UPPER, POD, "default", "web")
+TWIN = Ref(A, POD, "default", "web")
+
+
+def running(*names: str, status: Manifest | None = None, more: str = "", **meta: Any) -> World:
+    """Return a world with pods that run in lower-a, with their lower pods."""
+    here = world(more=more)
+    for name in names or ("web",):
+        pod = upper_pod(name, status=status or RUNNING, **meta)
+        put(here.lowers[A].upper_pods, pod)
+        put(here.lowers[A].pods, twin(pod, RUNNING))
+    return here
+
+
+def cost(here: World, *steps: Step, moves: dict[Ref, PodMove | None] | None = None, **more: Any) -> Disruption:
+    """Return what steps cost."""
+    seen = {one.ref: seen_as({"spec": {"containers": [{"name": "main", "image": "app:1"}]}}) for one in steps}
+    return disruption(previewed(*steps, seen=seen).changes, here, moves or {}, **more)
+
+
+def pod(name: str = "web", *targets: str) -> DisruptedPod:
+    """Name a pod of lower-a."""
+    return DisruptedPod("default", name, A, targets)
+
+
+def test_a_pod_that_is_replaced_below_restarts() -> None:
+    """It comes back at the same place."""
+    assert cost(running(), delete(TWIN), create(TWIN)) == Disruption(restarted=(pod(),))
+
+
+def test_a_pod_with_another_image_restarts_and_one_with_another_label_does_not() -> None:
+    """The kubelet restarts a container for its image only."""
+    image = operate(TWIN, {"op": "replace", "path": "/spec/containers/0/image", "value": "app:2"})
+    label = operate(TWIN, {"op": "add", "path": "/metadata/labels", "value": {"image": "app:2"}})
+    assert cost(running(), image).restarted == (pod(),)
+    assert cost(running(), label) == Disruption()
+
+
+def test_a_lower_pod_that_is_taken_away_ends() -> None:
+    """Whether or not its upper pod is known."""
+    assert cost(running(), delete(TWIN)).ended == (pod(),)
+    here = running()
+    here.lowers[A].upper_pods.replace((), 9)
+    assert cost(here, delete(TWIN)).ended == (pod(),)
+
+
+@pytest.mark.parametrize("targets", [(B,), ()], ids=["moved", "stranded"])
+def test_an_evicted_pod_is_moved_or_stranded(targets: tuple[str, ...]) -> None:
+    """By whether another node has room; its lower pod, which goes with it, is not counted twice."""
+    move = PodMove(A, targets, "n1") if targets else None
+    found = cost(running(), delete(WEB), delete(TWIN), moves={WEB: move})
+    expected = Disruption(moved=(pod("web", B),)) if targets else Disruption(stranded=(pod(),))
+    assert found == expected
+
+
+def test_an_evicted_pod_of_which_nothing_is_known_is_only_evicted() -> None:
+    """A plan without the real nodes cannot know where it fits."""
+    assert cost(running(), delete(WEB)) == Disruption(evicted=(pod(),))
+
+
+@pytest.mark.parametrize(
+    ("status", "meta"),
+    [
+        ({"phase": "Pending"}, {}),
+        ({"phase": "Succeeded"}, {}),
+        (RUNNING, {"deletionTimestamp": "2026-03-01T12:00:00Z", "deletionGracePeriodSeconds": 30}),
+    ],
+    ids=["pending", "ended", "deleted by its user"],
+)
+def test_pods_with_nothing_to_lose_cost_nothing(status: Manifest, meta: dict[str, Any]) -> None:
+    """They never ran, have ended, or a user has deleted them."""
+    here = world()
+    upper = upper_pod("web", status=status, **meta)
+    put(here.lowers[A].upper_pods, upper)
+    put(here.lowers[A].pods, twin(upper, status))
+    steps = delete(WEB), delete(TWIN)
+    assert leaving(previewed(*steps).changes, here) == []
+    assert cost(here, *steps) == Disruption()
+
+
+def test_budgets_that_cover_evicted_pods_are_named() -> None:
+    """By their selector, with what they allow now; others of the namespace or of another one are not."""
+    here = running("web", "other", labels={"app": "web"})
+
+    def budget(name: str, namespace: str = "default", **labels: str) -> Manifest:
+        """Return a budget that allows one disruption."""
+        meta = {"name": name, "namespace": namespace}
+        return {"metadata": meta, "spec": {"selector": {"matchLabels": labels}}, "status": {"disruptionsAllowed": 1}}
+
+    steps = [delete(Ref(UPPER, POD, "default", name)) for name in ("web", "other")]
+    given = [budget("db", app="db"), budget("web", app="web"), budget("web", "elsewhere", app="web")]
+    assert cost(here, *steps, budgets=given).budgets == (TouchedBudget("default", "web", 2, 1),)
+    assert cost(here, delete(TWIN), budgets=given, unknown_budgets="forbidden") == Disruption(ended=(pod(),))
+    assert cost(here, *steps, unknown_budgets="forbidden").unknown_budgets == "forbidden"
+
+
+def test_claims_and_services_that_are_deleted_below_are_lost() -> None:
+    """Those of the upper cluster are the user's own business."""
+    steps = [delete(Ref(where, kind, "default", "data")) for kind in (CLAIM, SERVICE, SECRET) for where in (A, UPPER)]
+    lost = (LostObject(A, "default", "data"),)
+    assert cost(running(), *steps) == Disruption(claims=lost, services=lost)
+
+
+def test_services_lose_the_ready_endpoints_of_these_pods() -> None:
+    """Counted against all ready ones of the Service; another namespace may have the same address."""
+    here = running(more="controllers: [Service]\n")
+    here.upper.more[ENDPOINT_SLICE].replace((), 1)
+    ends = [endpoint("10.1.0.1"), endpoint("10.1.0.2"), endpoint("10.1.0.3", ready=False)]
+    put(here.upper.more[ENDPOINT_SLICE], sliced("web-1", *ends), sliced("db-1", endpoint("10.1.0.9"), of="db"))
+    assert cost(here, delete(WEB)).endpoints == (LostEndpoints("default", "web", 1, 2),)
+    assert cost(here).endpoints == ()
+
+
+def test_streams_of_a_node_end_with_it_or_with_its_port() -> None:
+    """Only where pods run; a port that the topology leaves open stays."""
+    node = {"metadata": {"name": A}, "status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 10350}}}}
+    here = running()
+    put(here.upper.nodes, node)
+    assert cost(here).streams == ()
+    assert cost(here, delete(Ref(UPPER, NODE, "", A))).streams == (CutStreams(A, 1, "the node is deleted"),)
+    lower = here.lowers[A]
+    lower.spec = lower.spec.model_copy(update={"node": lower.spec.node.model_copy(update={"kubelet_port": 10400})})
+    assert cost(here).streams == (CutStreams(A, 1, "its kubelet port changes from 10350 to 10400"),)
+    lower.upper_pods.replace((), 9)
+    assert cost(here).streams == ()
+
+
+def test_where_the_pods_of_a_drain_go_is_known_with_the_real_nodes() -> None:
+    """The first finds room, the second none; without the real nodes nothing is said."""
+    drained = f"name: {A}, maintenance: drain", f"name: {B}"
+    here = ground(*drained)
+    for name in ("one", "two"):
+        put(here.lowers[A].upper_pods, {**seeker(name, cpu="3"), "status": {"phase": "Running"}})
+    moves = planned_moves(here)
+    assert moves == {
+        Ref(UPPER, POD, "default", "one"): PodMove(A, (B,), f"{B}-n1"),
+        Ref(UPPER, POD, "default", "two"): None,
+    }
+    assert planned_moves(ground(*drained, more="")) == {}
+    assert planned_moves(ground()) == {}
+
+
+def test_people_read_a_section_and_nothing_where_nothing_is_lost() -> None:
+    """One line for each kind of loss."""
+    found = Disruption(
+        restarted=(pod("a"), pod("b")),
+        moved=(pod("c", B),),
+        stranded=(pod("d"),),
+        evicted=(pod("e"),),
+        ended=(pod("f"),),
+        budgets=(TouchedBudget("default", "web", 2, 1),),
+        claims=(LostObject(A, "default", "data"),),
+        services=(LostObject(A, "default", "web"), LostObject(B, "default", "web")),
+        endpoints=(LostEndpoints("default", "web", 1, 2),),
+        streams=(CutStreams(A, 3, "the node is deleted"),),
+    )
+    (section,) = as_sections(found)
+    assert section.split("\n") == [
+        "Cost to running pods:",
+        "  2 pods restarted: default/a (lower-a), default/b (lower-a)",
+        "  1 pod moved: default/c (lower-a -> lower-b)",
+        "  1 pod stranded, no other node has room: default/d (lower-a)",
+        "  1 pod evicted; `tensile plan --drain` shows where they fit: default/e (lower-a)",
+        "  1 pod ended: default/f (lower-a)",
+        "  PodDisruptionBudget default/web covers 2 of them and allows 1 at once now",
+        "  1 claim deleted: default/data in lower-a",
+        "  2 Services deleted: default/web in lower-a, default/web in lower-b",
+        "  Service default/web loses 1 of 2 ready endpoints",
+        "  open logs, exec and port-forward of node lower-a end (3 pods): the node is deleted",
+    ]
+    assert as_sections(Disruption()) == []
+    unknown = as_sections(Disruption(evicted=(pod(),), unknown_budgets="upper: denied"))
+    assert unknown[0].endswith("\n  PodDisruptionBudgets: unknown: upper: denied")
+
+
+def test_programs_get_every_field() -> None:
+    """With plain data."""
+    document = as_document(Disruption(moved=(pod("web", B),), unknown_budgets="denied"))
+    assert document["moved"] == [{"namespace": "default", "name": "web", "node": A, "targets": (B,)}]
+    assert document["unknownBudgets"] == "denied"
+    assert len(document) == len(Disruption._fields)

@@ -1,0 +1,157 @@
+"""A saved plan: what is in its file, and what counts as moved when it is applied."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from msgspec.structs import replace
+from previewkit import A, change, config, create, delete, node, operate, pod, previewed, secret, seen_as
+
+from tensile.errors import TensileError
+from tensile.objects import Manifest, Ref
+from tensile.reconcile.plan import Step
+from tensile.reconcile.report import PlanScope, SavedPlan, SavedTopology, as_file, moved, parsed, saved
+
+TOPOLOGY = SavedTopology("demo", "/etc/topology.yaml", "0" * 64)
+CLUSTERS = {"upper": "u-1", A: "a-1"}
+OLD, NEW = {"data": {"level": "info"}}, {"data": {"level": "debug"}}
+CONTENT = "cGFzc3dvcmQ="
+
+
+def kept(
+    *steps: Step, seen: dict[Ref, Manifest] | None = None, only: PlanScope | None = None, salt: str = "salt"
+) -> SavedPlan:
+    """Return the saved plan of some steps."""
+    found = previewed(*steps, seen=seen, only=only or PlanScope())
+    return saved(found, TOPOLOGY, CLUSTERS, salt)
+
+
+def level(seen: Manifest = OLD, new: Manifest = NEW, uid: str = "u", **meta: Any) -> SavedPlan:
+    """Return a plan that changes a ConfigMap from one content to another."""
+    there = seen_as({**seen, "metadata": meta} if meta else seen, uid)
+    return kept(change(config(), there, new), seen={config(): there})
+
+
+def test_a_file_is_read_as_it_was_written() -> None:
+    """With every step and what the plan is limited to."""
+    plan = kept(create(config()), delete(pod()), only=PlanScope((A,), ("shop",), ("ConfigMap", "Pod")))
+    assert parsed(as_file(plan), "plan") == plan
+    assert plan.scope == PlanScope((A,), ("shop",), ("ConfigMap", "Pod"))
+    assert [(step.action, step.kind) for step in plan.steps] == [("create", "ConfigMap"), ("delete", "Pod")]
+
+
+def test_a_step_has_the_identity_of_the_object_or_its_absence() -> None:
+    """UID and resourceVersion, both empty for an object that does not exist."""
+    (created,) = kept(create(config())).steps
+    (updated,) = level().steps
+    assert (created.uid, created.resourceVersion, created.before) == ("", "", "")
+    assert (updated.uid, updated.resourceVersion) == ("u", "7")
+    assert updated.before != updated.after != ""
+
+
+def test_no_value_of_a_secret_is_in_the_file_and_a_changed_one_counts() -> None:
+    """Neither new nor present; hashes have a salt, so that equal values of two files do not show."""
+    there = seen_as({"data": {"key": "b2xk"}})
+
+    def plan(value: str, salt: str = "salt") -> SavedPlan:
+        """Return a plan that sets the value."""
+        return kept(change(secret(), there, {"data": {"key": value}}), seen={secret(): there}, salt=salt)
+
+    text = as_file(plan(CONTENT)).decode()
+    assert CONTENT not in text
+    assert "password" not in text
+    assert "b2xk" not in text
+    assert moved(plan(CONTENT), plan(CONTENT)) == []
+    assert moved(plan(CONTENT), plan("b3RoZXI=")) == ["lower-a: Secret shop/token: its new content has changed"]
+    assert plan(CONTENT).steps[0].after != plan(CONTENT, "other").steps[0].after
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (kept, "lower-a: ConfigMap shop/settings: from update to nothing"),
+        (lambda: kept(create(config())), "lower-a: ConfigMap shop/settings: from update to create"),
+        (lambda: level(uid="v"), "lower-a: ConfigMap shop/settings: from UID u to UID v"),
+        (
+            lambda: level({"data": {"level": "info", "more": "1"}}, {"data": {"level": "debug", "more": "1"}}),
+            "lower-a: ConfigMap shop/settings: changed, from resourceVersion 7 to 7",
+        ),
+        (
+            lambda: level(OLD, {"data": {"level": "warn"}}),
+            "lower-a: ConfigMap shop/settings: its new content has changed at /data/level",
+        ),
+        (
+            lambda: replace(level(), clusters={"upper": "u-1", A: "a-2"}),
+            "cluster lower-a: from kube-system UID a-1 to kube-system UID a-2",
+        ),
+    ],
+    ids=["gone", "action", "uid", "state", "content", "cluster"],
+)
+def test_what_has_moved_is_told_with_both_states(now: Callable[[], SavedPlan], words: str) -> None:
+    """One line for each object."""
+    assert moved(level(), now()) == [words]
+
+
+def test_a_new_step_is_told() -> None:
+    """The plan that was approved did not have it."""
+    assert moved(kept(), kept(create(pod()))) == ["lower-a: Pod shop/web: from nothing to create"]
+
+
+def test_many_differences_are_counted() -> None:
+    """The first twenty are shown."""
+    lines = moved(kept(), kept(*(create(config(f"c-{number:02}")) for number in range(25))))
+    assert (len(lines), lines[-1]) == (21, "and 5 more")
+
+
+def test_what_changes_by_itself_has_not_moved() -> None:
+    """The status of the present object, amounts of a Node, times, UIDs of a dry run."""
+    quiet, busy = ({**OLD, "status": {"seen": number}} for number in (1, 2))
+    assert moved(level(quiet), level(busy)) == []
+    room = [operate(node(), {"op": "replace", "path": "/status/allocatable/cpu", "value": cpu}) for cpu in ("1", "2")]
+    assert moved(kept(room[0]), kept(room[1])) == []
+    made = [
+        create(
+            pod(),
+            {
+                "metadata": {
+                    "ownerReferences": [{"uid": f"0000000{number}-1111-5222-8333-444444444444"}],
+                    "annotations": {"tensile-kube.io/token-term": f"2026-01-0{number}T00:00:00Z"},
+                }
+            },
+        )
+        for number in (1, 2)
+    ]
+    assert moved(kept(made[0]), kept(made[1])) == []
+
+
+def test_times_and_identities_of_users_have_moved() -> None:
+    """Only what the engine writes is left out of the comparison."""
+    times = [create(config(), {"data": {"built": f"2026-01-0{number}T00:00:00Z"}}) for number in (1, 2)]
+    assert moved(kept(times[0]), kept(times[1])) != []
+    uids = [create(config(), {"data": {"id": f"0000000{number}-1111-4222-8333-444444444444"}}) for number in (1, 2)]
+    assert moved(kept(uids[0]), kept(uids[1])) != []
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"apiVersion: v1", b"{}", b"[" * 100_000, b'{"formatVersion": "1.0"}', b"\xff", b"null"]
+)
+def test_another_file_is_refused(data: bytes) -> None:
+    """With what to do."""
+    with pytest.raises(TensileError, match=r"^x\.plan: not a saved plan: save one with `tensile plan --out`"):
+        parsed(data, "x.plan")
+
+
+def test_a_file_of_another_format_is_refused() -> None:
+    """By its version; a later minor version is accepted."""
+    document = orjson.loads(as_file(kept()))
+    assert parsed(orjson.dumps({**document, "formatVersion": "1.9", "more": 1}), "x.plan").steps == []
+    with pytest.raises(TensileError, match=r"format version '2\.0', expected 1\.0"):
+        parsed(orjson.dumps({**document, "formatVersion": "2.0"}), "x.plan")
+
+
+def test_words_of_a_forged_file_cannot_control_the_terminal() -> None:
+    """Names are escaped."""
+    document = orjson.loads(as_file(level()))
+    document["steps"][0]["name"] = "\x1b[2J"
+    assert all(line.isprintable() for line in moved(parsed(orjson.dumps(document), "x.plan"), kept()))
