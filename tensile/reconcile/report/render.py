@@ -136,7 +136,7 @@ def _group(group: Sequence[Change]) -> Iterator[_Line]:
     first = group[0]
     names = [_where(change) for change in group]
     many = len(group) > 1
-    what = f"{len(group)} x {first.ref.kind.name}" if many else f"{first.ref.kind.name} {names[0]}"
+    what = f"{len(group)} x {first.ref.kind.name}" if many else f"{first.ref.kind.name} {harmless(names[0])}"
     yield _Line(_MARKS[first.action], f"{what}: {harmless(first.reason)}")
     if many:
         yield _Line(" ", _INDENT + listed(names, _NAMED))
