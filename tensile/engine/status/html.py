@@ -32,18 +32,19 @@ LEGEND = {"ours": "our pods", "others": "other pods", "reserved": "held back", "
 
 _STYLE = """
 :root{color-scheme:light dark;--line:#8886;--soft:#8881;--bad:#b3261e;--good:#1b6e3c;--link:#1a56c4;--quiet:#555
-;--ours:#2f6fdb;--others:#8a63c9;--reserved:#b7791f;--free:#dfe3e8;--edge:#7a828c}
+;--back:#fff;--ink:#1b1b1b;--ours:#2f6fdb;--others:#8a63c9;--reserved:#b7791f;--free:#dfe3e8;--edge:#7a828c}
 @media(prefers-color-scheme:dark){:root{--bad:#ff8a80;--good:#7ddc9f;--link:#8ab4ff;--quiet:#b3b3b3
-;--ours:#5b93f5;--others:#b794f6;--reserved:#e0a84a;--free:#33383f;--edge:#8b939d}}
+;--back:#121417;--ink:#e8e8e8;--ours:#5b93f5;--others:#b794f6;--reserved:#e0a84a;--free:#33383f;--edge:#8b939d}}
+html{background:var(--back);color:var(--ink)}
 *{box-sizing:border-box}body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;max-width:80rem;padding:0 1rem 2rem}
 h1{font-size:1.5rem;margin:1rem 0 .2rem;overflow-wrap:anywhere}h2{font-size:1.15rem;margin:1.8rem 0 .5rem}
 h3{font-size:1rem;margin:0;overflow-wrap:anywhere}
 p{margin:.3rem 0}a{color:var(--link)}.bad{color:var(--bad)}.good{color:var(--good)}.soft{color:var(--quiet)}
-.skip{position:absolute;left:-99rem}.skip:focus{left:1rem;top:.3rem;background:Canvas;padding:.3rem .6rem}
+.skip{position:absolute;left:-99rem}.skip:focus{left:1rem;top:.3rem;background:var(--back);padding:.3rem .6rem}
 .top{display:flex;flex-wrap:wrap;gap:.4rem 1.2rem;align-items:center;padding:.6rem 0
 ;border-bottom:1px solid var(--line)}
 .top form{margin-left:auto;display:flex;gap:.4rem;align-items:center}
-input,button,textarea{font:inherit;color:inherit;background:Canvas;border:1px solid var(--edge);border-radius:.3rem
+input,button,textarea{font:inherit;color:inherit;background:var(--back);border:1px solid var(--edge);border-radius:.3rem
 ;padding:.25rem .5rem}button{background:var(--soft);cursor:pointer}input{min-width:0;width:14rem}
 textarea{width:100%;font:13px/1.45 ui-monospace,monospace}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,18.5rem),1fr));gap:.8rem}
@@ -62,7 +63,8 @@ dt,dd{margin:0;overflow-wrap:anywhere}dt{color:var(--quiet)}dd.n{text-align:righ
 .sides h2{margin-top:0}.sides h3{margin-top:1rem}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%}
 th,td{text-align:left;vertical-align:top;padding:.25rem .8rem .25rem 0;border-bottom:1px solid var(--line)}
-td{min-width:7rem}td.long{overflow-wrap:anywhere;min-width:14rem}td .bar{min-width:8rem;margin-top:.3rem}footer{margin-top:2rem}
+td{min-width:7rem}td.long{overflow-wrap:anywhere;min-width:14rem}td .bar{width:10rem
+;margin-top:.3rem}footer{margin-top:2rem}
 code,pre{background:var(--soft);padding:.1rem .3rem;border-radius:.2rem;overflow-wrap:anywhere;white-space:pre-wrap}
 a:focus-visible,button:focus-visible,input:focus-visible,textarea:focus-visible,[tabindex]:focus-visible
 {outline:2px solid var(--link);outline-offset:2px}

@@ -142,6 +142,8 @@ async def test_the_page_is_rendered_once_for_all_who_watch_and_not_while_nobody_
         async with asyncio.timeout(1.0):
             await event(answers[0])
     assert stage.views == rendered
+    for answer in answers:
+        answer.close()
 
 
 async def test_a_new_viewer_gets_the_present_content_at_once(client: aiohttp.ClientSession, stage: Stage) -> None:
