@@ -130,10 +130,15 @@ def test_text_of_clusters_stays_text_on_a_page(text: str, made: Callable[[str], 
     found = Shown(whole)
     assert found.opened == plain.opened
     assert found.tags == plain.tags
-    assert [sorted(attributes) for _, attributes in found.elements] == [sorted(one) for _, one in plain.elements]
+    assert attributes_of(found) == attributes_of(plain)
     assert [one for one in found.links if not re.match(r"/(?!/)|#main$", one)] == []
     assert CONTROL.search(whole) is None
     assert len(whole) < MOST
+
+
+def attributes_of(shown: Shown) -> list[list[str]]:
+    """Return the names of the attributes of each element, without the class that a cell with a long text has."""
+    return [sorted(name for name in attributes if name != "class") for _, attributes in shown.elements]
 
 
 def status(text: str) -> str:
