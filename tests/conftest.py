@@ -55,6 +55,7 @@ SLOW = (
     "tests/packaging/",
     "tests/docs/test_site_built.py",
     "tests/e2e/test_manifests_e2e.py",
+    "tests/engine/status/test_page_seen.py",
     "tests/e2e/test_replicas.py",
 )
 """Folders and files of campaigns, of tools in bench/, and of installations. `make test-all` runs them and those with

@@ -12,18 +12,15 @@ import asyncio
 import errno
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from ipaddress import IPv6Address, ip_address
 
-import orjson
 import structlog
 from aiohttp import web
 
 from tensile.engine.metrics import CONTENT_TYPE, Metrics
-from tensile.engine.status.page import HEADERS, PageView, content, page
+from tensile.engine.status.site import SPARING, StatusSite
 from tensile.kube import net
 from tensile.kube.listener_limits import ClientConnection, ClientTimeouts, ConnectionLimiter
 from tensile.kube.net import accept, take_over
@@ -31,18 +28,11 @@ from tensile.kube.net import accept, take_over
 _GRACE = 1.0
 ROOM = 64
 """Maximum of connections at a time; Prometheus and a kubelet keep one each."""
-_SPARING = 10
 _READ = ("GET", "HEAD")
-_FOR_BROWSERS = ("/", "/events")
-_NOT_LOCAL = "the status page is only at http://localhost: forward the port, with kubectl port-forward for a pod\n"
-_EVENT_PAUSE = 1.0
-_COMMENT_EVERY = 15
 _log = structlog.get_logger("tensile.telemetry")
 
 MakeResponse = Callable[[], web.Response]
 """Returns the response to a GET of a path."""
-Stream = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-"""Responds to a GET of a path until the client leaves."""
 
 
 class ProbeServer:
@@ -73,9 +63,10 @@ class ProbeServer:
         """Return the handlers by path."""
         return {"/healthz": _healthz, "/readyz": self._readyz}
 
-    def streams(self) -> dict[str, Stream]:
-        """Return the handlers that respond for a long time, by path."""
-        return {}
+    @property
+    def site(self) -> StatusSite | None:
+        """What responds to the other paths, None for nothing."""
+        return None
 
     async def start(self) -> None:
         """Start listening; raises TensileError, with what to change, if that is not possible."""
@@ -84,7 +75,7 @@ class ProbeServer:
         except OSError as error:
             where = net.place(self._bind, self._port)
             raise net.refusal(error, f"{self.who} cannot listen on {where}: {self._why(error)}") from None
-        self._listening = _Listening(opened, self.answers(), self.streams())
+        self._listening = _Listening(opened, self.answers(), self.site)
 
     async def close(self) -> None:
         """Stop listening; a request in progress has a second to finish."""
@@ -103,10 +94,7 @@ class ProbeServer:
 
 
 class TelemetryServer(ProbeServer):
-    """Serves metrics, status and the status page as well.
-
-    `status` returns the state of the engine as JSON, `view` what the page shows.
-    """
+    """Serves metrics, status and the status page as well. `status` returns the state of the engine as JSON."""
 
     who = "telemetry"
     advice: Mapping[int, str] = {
@@ -124,41 +112,21 @@ class TelemetryServer(ProbeServer):
         ready: Callable[[], str],
         status: Callable[[], bytes],
         *,
-        view: Callable[[], PageView],
+        site: StatusSite,
     ) -> None:
         super().__init__(bind, port, ready)
         self._metrics = _Sparing(metrics.text)
         self._status = _Sparing(status)
-        self._page = _Sparing(lambda: page(view()).encode())
-        self._content = _Sparing(lambda: b"data: " + orjson.dumps(content(view())) + b"\n\n")
+        self._site = site
 
     def answers(self) -> dict[str, MakeResponse]:
         """Return the handlers by path."""
-        own = {"/": self._serve_page, "/metrics": self._serve_metrics, "/status": self._serve_status}
-        return {**super().answers(), **own}
+        return {**super().answers(), "/metrics": self._serve_metrics, "/status": self._serve_status}
 
-    def streams(self) -> dict[str, Stream]:
-        """Return the handler of the page's events."""
-        return {"/events": self._serve_events}
-
-    def _serve_page(self) -> web.Response:
-        return web.Response(body=self._page.text(), content_type="text/html", charset="utf-8", headers=HEADERS)
-
-    async def _serve_events(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Send the content of the page whenever it changes, and a comment now and then, which a client must take."""
-        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        sent, since = b"", 0
-        while True:
-            event = self._content.text()
-            since = 0 if event != sent else since + 1
-            if event != sent or since % _COMMENT_EVERY == 0:
-                with suppress(ConnectionError):
-                    await response.write(event if event != sent else b":\n\n")
-                if request.transport is None or request.transport.is_closing():
-                    return response
-            sent = event
-            await asyncio.sleep(_EVENT_PAUSE)
+    @property
+    def site(self) -> StatusSite:
+        """The status page."""
+        return self._site
 
     def _serve_metrics(self) -> web.Response:
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
@@ -168,15 +136,13 @@ class TelemetryServer(ProbeServer):
 
 
 class _Listening(web.Server):
-    """Answers GET requests on a bound socket, from its creation to `close`."""
+    """Responds to requests on a bound socket, from its creation to `close`."""
 
-    def __init__(
-        self, opened: socket.socket, answers: Mapping[str, MakeResponse], streams: Mapping[str, Stream]
-    ) -> None:
+    def __init__(self, opened: socket.socket, answers: Mapping[str, MakeResponse], site: StatusSite | None) -> None:
         super().__init__(self._answered, access_log=None)
         self.port = int(opened.getsockname()[1])
         self._answers = answers
-        self._streams = streams
+        self._site = site
         self._guests: dict[object, ClientConnection] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.create_task(
@@ -190,6 +156,8 @@ class _Listening(web.Server):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._site is not None:
+            await self._site.close()
         self.pre_shutdown()
         await self.shutdown(_GRACE)
 
@@ -220,39 +188,14 @@ class _Listening(web.Server):
         guest.drop = (await take_over(connection, protocol)).abort
 
     async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
-        answer, stream = self._answers.get(request.path), self._streams.get(request.path)
-        if answer is None and stream is None:
+        answer = self._answers.get(request.path)
+        if answer is None and self._site is not None and self._site.responds_to(request):
+            return await self._site.respond(request)
+        if answer is None:
             return web.Response(status=HTTPStatus.NOT_FOUND, text="not found\n")
         if request.method not in _READ:
             return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED, text="only GET and HEAD are allowed\n")
-        if request.path in _FOR_BROWSERS and not _is_local(request):
-            return web.Response(status=HTTPStatus.FORBIDDEN, text=_NOT_LOCAL)
-        if stream is not None and request.method == "GET":
-            return await stream(request)
-        return answer() if answer is not None else web.Response()
-
-
-def _is_local(request: web.BaseRequest) -> bool:
-    """Report whether a request comes over a loopback address, and names one as its host.
-
-    The page has the names of objects, and the port has no authentication: whoever runs a program on this machine may
-    read it, and whoever may forward a port of the engine's pod. Without the check of the name a website could read it
-    too: its own name may resolve to the loopback address once the browser has its script.
-    """
-    bound = request.transport.get_extra_info("sockname") if request.transport else None
-    if bound is None or not _is_loopback(str(bound[0])):
-        return False
-    named = request.url.host or ""
-    with suppress(ValueError):
-        return _is_loopback(named)
-    return named == "localhost"
-
-
-def _is_loopback(text: str) -> bool:
-    """Report whether an address is a loopback one, of IPv4 in IPv6 too; raises ValueError for a name."""
-    address = ip_address(text)
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback
+        return answer()
 
 
 class _Sparing:
@@ -269,7 +212,7 @@ class _Sparing:
         if begun >= self._until:
             self._made = self._make()
             ended = time.monotonic()
-            self._until = ended + (_SPARING - 1) * (ended - begun)
+            self._until = ended + (SPARING - 1) * (ended - begun)
         return self._made
 
 

@@ -39,16 +39,20 @@ from tensile.engine.metrics import Metrics, lowers, missing, readings
 from tensile.engine.observe import observe
 from tensile.engine.observer import LoggingObserver
 from tensile.engine.sources import ConfigMapSource, FileSource, TopologySource
-from tensile.engine.status.page import PageView, RecentChanges
+from tensile.engine.status.page import PageView, RecentChanges, ResourceUsage, stamp
 from tensile.engine.status.query import engine_at
 from tensile.engine.status.report import EngineStatus
+from tensile.engine.status.site import PageSource, StatusSite
 from tensile.errors import PortTaken, TensileError
 from tensile.kube import net
 from tensile.kube.file_watch import FileWatcher
 from tensile.kube.fleet import Fleet
 from tensile.kube.net import supervised
 from tensile.kube.store import forget_decoded
+from tensile.kubelet.pods.events import CarriedEvent
 from tensile.objects import UPPER
+from tensile.reconcile.plan import Step
+from tensile.reconcile.world import Key, World
 from tensile.topology import Topology
 from tensile.topology.diff import Edit, edit
 
@@ -168,7 +172,8 @@ async def _run_engine(topology: Topology, around: _RunContext) -> None:
     metrics.readings = readings(engine)
     around.standing.lowers, around.standing.waits = lowers(engine), partial(missing, engine)
     around.standing.pending = lambda: engine.pending
-    telemetry = await _telemetry(topology, metrics, engine, around.standing, changes)
+    pages = page_source(engine, around.standing, changes, in_configmap=isinstance(around.followed, ConfigMapSource))
+    telemetry = await _telemetry(topology, metrics, engine, around.standing, pages)
     async with AsyncExitStack() as ending:
         ending.push_async_callback(telemetry.close)
         election = await _candidate(engine, around, ending) if around.elects else None
@@ -183,21 +188,46 @@ async def _run_engine(topology: Topology, around: _RunContext) -> None:
             await _unless(around.stop, _side_by_side(_lead(engine, around, election, mark), following))
 
 
+def page_source(engine: Engine, standing: EngineStatus, changes: RecentChanges, *, in_configmap: bool) -> PageSource:
+    """Return what the status page of an engine is made from; it reads the engine at each request."""
+
+    def world() -> World | None:
+        return engine.clusters.world if engine.is_running else None
+
+    def held() -> dict[Key, tuple[Step, ...]]:
+        return engine.loop.held if engine.is_running else {}
+
+    def view(usage: ResourceUsage) -> PageView:
+        report, now = standing.report(), world()
+        used = {lower.name: usage.of(lower) for lower in now.lowers.values()} if now is not None else {}
+        counts = {key: len(steps) for key, steps in held().items()}
+        problems = tuple(now.problems.items()) if now is not None else ()
+        return PageView(report, engine.is_leader, problems, tuple(changes), used, counts)
+
+    def shown() -> object:
+        now = world()
+        said = (standing.verdict, standing.topology, standing.waits(), standing.pending(), engine.is_leader)
+        return said, changes.count, stamp(now) if now is not None else None
+
+    def events(lower: str, namespace: str, uid: str) -> list[CarriedEvent]:
+        joined = engine.clusters.joined.get(lower)
+        return joined.events.last(namespace, uid) if joined is not None and joined.events is not None else []
+
+    return PageSource(view, shown, world, held, events, in_configmap)
+
+
 async def _telemetry(
-    topology: Topology, metrics: Metrics, engine: Engine, standing: EngineStatus, changes: RecentChanges
+    topology: Topology, metrics: Metrics, engine: Engine, standing: EngineStatus, pages: PageSource
 ) -> TelemetryServer:
     """Serve telemetry; raises TensileError, which names the engine that has the port, if one has."""
 
     def status() -> bytes:
         return orjson.dumps(standing.report().document())
 
-    def view() -> PageView:
-        """Return what the status page shows."""
-        problems = engine.clusters.world.problems.items() if engine.is_running else ()
-        return PageView(standing.report(), engine.is_leader, tuple(problems), tuple(changes))
-
     where = topology.telemetry
-    telemetry = TelemetryServer(where.bind, where.port, metrics, partial(missing, engine), status, view=view)
+    telemetry = TelemetryServer(
+        where.bind, where.port, metrics, partial(missing, engine), status, site=StatusSite(pages)
+    )
     try:
         await telemetry.start()
     except PortTaken as error:

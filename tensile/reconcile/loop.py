@@ -77,7 +77,7 @@ class Loop:
     """Reconciles a world by rules. `clusters` holds the connections by cluster name, including UPPER.
 
     With `forced` the guard blocks nothing. Steps that a person decides about are only carried out if `permits` allows
-    them, None for all.
+    them, None for all. `held` are the steps that the guard blocks now, by key.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class Loop:
         self._observer = observer
         self._timing = timing
         self._forced = forced
+        self.held: dict[Key, tuple[Step, ...]] = {}
         self._queues: dict[str, WorkQueue] = {}
         self._waits = DependencyIndex()
         self._heeds = DependencyIndex()
@@ -134,6 +135,8 @@ class Loop:
         self._refusals.forget(lower)
         for key in [key for key in self._world.problems if key.lower == lower]:
             del self._world.problems[key]
+        for key in [key for key in self.held if key.lower == lower]:
+            del self.held[key]
 
     def enqueue_all(self, lower: str, *rules: str) -> None:
         """Enqueue every key of a lower, or those of the named rules."""
@@ -273,12 +276,17 @@ class Loop:
 
     def _guarded(self, key: Key, found: Plan) -> Plan:
         """Remove the steps that the guard blocks. One key per lower has all unrequested deletions, and the problem."""
+        self.held.pop(key, None)
         if all(step.requested for step in found.steps):
             return found
         world, lower = self._world, self._world.lowers[key.lower]
         is_forced, went_back = self._forced, is_restored(lower, world)
         passed, held, reason = guard(found, world.topology.guard, lower, restored=went_back, forced=is_forced)
-        return passed._replace(problem=Problem(reason, held)) if held else passed
+        if not held:
+            return passed
+        going = set(map(id, passed.steps))
+        self.held[key] = tuple(step for step in found.steps if id(step) not in going)
+        return passed._replace(problem=Problem(reason, held))
 
     def _permitted(self, found: Plan) -> Plan:
         """Remove the steps that are not permitted, and those that depend on one."""

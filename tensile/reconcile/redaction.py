@@ -21,6 +21,7 @@ from tensile.kube.store import Cache
 from tensile.names import DESCHEDULE_COUNT, KEPT_POD, PREFIX, UNSCHEDULABLE_NODE
 from tensile.objects import SECRET, Manifest, Ref
 from tensile.reconcile.plan import Step
+from tensile.text import HIDDEN
 
 UNTOLD = "the error text is omitted, because it contains data of the Secret"
 _SECTIONS = ("data", "stringData")
@@ -31,6 +32,23 @@ _SECRET = frozenset({"value", "command", "args", "volumeAttributes", "options"})
 _OURS = frozenset({DESCHEDULE_COUNT, UNSCHEDULABLE_NODE})
 _SHORTEST = 4
 """The shortest value that is searched for as a whole. Shorter ones occur in every sentence, and are no secrets."""
+
+
+def without_secrets(pod: Manifest) -> Manifest:
+    """Return what a pod's author writes, with every value that may be secret replaced: also each annotation's."""
+    meta = pod.get("metadata") or {}
+    notes = dict.fromkeys(meta.get("annotations") or (), HIDDEN)
+    spec = _hidden(pod.get("spec"), is_secret=False)
+    return {"metadata": {"labels": meta.get("labels") or {}, "annotations": notes}, "spec": spec}
+
+
+def _hidden(found: Any, *, is_secret: bool) -> Any:
+    """Return a part of a pod's spec; its depth is limited by what the store decodes."""
+    if isinstance(found, dict):
+        return {key: _hidden(inner, is_secret=is_secret or key in _SECRET) for key, inner in found.items()}
+    if isinstance(found, list):
+        return [_hidden(inner, is_secret=is_secret) for inner in found]
+    return HIDDEN if is_secret and found is not None else found
 
 
 def redact_error(error: ClusterError, step: Step, cache: Cache | None) -> ClusterError:

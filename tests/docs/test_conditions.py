@@ -24,7 +24,7 @@ DECIDING = (
 """Where statuses, problems and Events are made."""
 REHEARSING = "tensile.reconcile.dryrun"
 """What stands in for an apiserver, whose reasons it uses."""
-SHOWING = "tensile.engine.status.page"
+SHOWING = tuple(f"tensile.engine.status.{one}" for one in ("details", "html", "page", "site"))
 """What only shows the reasons that others give."""
 OF_KUBERNETES = {
     "Always", "Bound", "Cluster", "ClusterIP", "DaemonSet", "Delete", "DeletionByPodGC",
@@ -42,7 +42,7 @@ OF_OURSELVES = {"Accepted", "Rejected", "Amount", "Item", "Problems", *get_args(
 
 def is_decided_in(module: str) -> bool:
     """Report whether a module makes statuses, problems or Events."""
-    return module.startswith(DECIDING) and not module.startswith((REHEARSING, SHOWING))
+    return module.startswith(DECIDING) and not module.startswith((REHEARSING, *SHOWING))
 
 
 def literals(within: Iterable[ast.AST]) -> Iterator[ast.Constant]:

@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
+from pagekit import site_of
 
 from bench.kit.spareports import spare_port
 from tensile.engine.health import ROOM, ProbeServer, TelemetryServer
 from tensile.engine.metrics import Metrics
 from tensile.engine.status.page import PageView
 from tensile.engine.status.report import StatusReport, TopologyStatus
+from tensile.engine.status.site import StatusSite
 from tensile.errors import TensileError
 
 
@@ -32,9 +34,9 @@ class Engine:
         """Return how everything is."""
         return b'{"state":"Accepted"}'
 
-    def view(self) -> PageView:
-        """Return what the page shows: a topology's name and what the engine waits for."""
-        return PageView(StatusReport("demo", TopologyStatus(), None, self.missing), leads=True)
+    def site(self) -> StatusSite:
+        """Return its status page: a topology's name and what the engine waits for."""
+        return site_of(PageView(StatusReport("demo", TopologyStatus(), None, self.missing), leads=True))
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def engine() -> Engine:
 @pytest.fixture
 async def server(engine: Engine) -> AsyncIterator[TelemetryServer]:
     """Serve an engine's telemetry on a free port."""
-    found = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, engine.status, view=engine.view)
+    found = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, engine.status, site=engine.site())
     await found.start()
     yield found
     await found.close()
@@ -97,7 +99,7 @@ async def test_the_status_is_served_as_json(server: TelemetryServer) -> None:
     ],
 )
 async def test_nothing_else_is_there(server: TelemetryServer, path: str, method: str, status: int) -> None:
-    """Only six paths, and only to be read."""
+    """Only these paths and those of the status page, and only to be read."""
     assert (await ask(server, path, method))[0] == status
 
 
@@ -105,7 +107,7 @@ async def test_a_port_that_is_taken_is_an_error_that_says_what_to_change(
     server: TelemetryServer, engine: Engine
 ) -> None:
     """Without a traceback, and the first server goes on."""
-    second = TelemetryServer("127.0.0.1", server.port, engine.metrics, engine.ready, engine.status, view=engine.view)
+    second = TelemetryServer("127.0.0.1", server.port, engine.metrics, engine.ready, engine.status, site=engine.site())
     with pytest.raises(TensileError) as refusal:
         await second.start()
     assert str(refusal.value) == (
@@ -120,13 +122,13 @@ async def test_a_port_that_is_taken_is_an_error_that_says_what_to_change(
 async def test_an_address_that_the_machine_does_not_have_is_an_error(bind: str, shown: str, engine: Engine) -> None:
     """It names the key of the file."""
     with pytest.raises(TensileError, match=r"telemetry\.bind") as refusal:
-        await TelemetryServer(bind, 0, engine.metrics, engine.ready, engine.status, view=engine.view).start()
+        await TelemetryServer(bind, 0, engine.metrics, engine.ready, engine.status, site=engine.site()).start()
     assert str(refusal.value).startswith(f"telemetry cannot listen on {shown}:0: ")
 
 
 async def test_closed_it_gives_its_port_back(engine: Engine) -> None:
     """Closing again, or without having started, is no error; and it can be started again."""
-    server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, engine.status, view=engine.view)
+    server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, engine.status, site=engine.site())
     await server.close()
     await server.start()
     port = server.port
@@ -141,7 +143,7 @@ async def test_closed_it_gives_its_port_back(engine: Engine) -> None:
 
 async def test_closing_does_not_wait_for_who_stays_connected(engine: Engine) -> None:
     """Prometheus keeps its connection open between two scrapes."""
-    server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, engine.status, view=engine.view)
+    server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, engine.status, site=engine.site())
     await server.start()
     async with asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -231,7 +233,7 @@ async def test_what_costs_long_is_made_seldom() -> None:
         return b"%d" % len(made)
 
     engine = Engine()
-    server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, slow, view=engine.view)
+    server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, slow, site=engine.site())
     await server.start()
     begun = time.monotonic()
     answers = [(await ask(server, "/status"))[2] for _ in range(20)]

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pagekit import site_of
 
 from bench.kit.spareports import spare_port
 from tensile.engine.health import ProbeServer, TelemetryServer
@@ -76,20 +77,16 @@ async def webhook(bind: str, port: int) -> AsyncIterator[int]:
     await served.close()
 
 
-def nothing() -> PageView:
-    """Return what the status page of an engine without a topology shows."""
-    return PageView(StatusReport("", TopologyStatus()), leads=False)
-
-
 @asynccontextmanager
 async def telemetry(bind: str, port: int) -> AsyncIterator[int]:
     """Listen for Prometheus."""
-    served = TelemetryServer(bind, port, Metrics(), str, bytes, view=nothing)
+    served = TelemetryServer(bind, port, Metrics(), str, bytes, site=site_of(NOTHING))
     await served.start()
     yield served.port
     await served.close()
 
 
+NOTHING = PageView(StatusReport("", TopologyStatus()), leads=False)
 SERVERS = [kubelet, extender, webhook, telemetry]
 BINDS = [
     ("0.0.0.0", [V4]),

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from shutil import which
@@ -76,8 +76,12 @@ class Browser:
 
     async def load(self, url: str) -> Seen:
         """Load a page, and return what happened until it was loaded."""
+        return await self.follow(self.call("Page.navigate", url=url))
+
+    async def follow(self, act: Awaitable[object]) -> Seen:
+        """Do what leads to a page, such as a click, and return what happened until that was loaded."""
         self._events.clear()
-        await self.call("Page.navigate", url=url)
+        await act
         while not any(one["method"] == "Page.loadEventFired" for one in self._events):
             await self._message()
         return self.seen()

@@ -368,6 +368,12 @@ async def test_deletions_that_nobody_asked_for_are_held_back_when_they_are_many(
     assert bench.noted.verbs() == ["create told"]
     assert bench.world.problems[ONE].reason == "DeletionLimitExceeded"
     assert "21 deletions" in bench.world.problems[ONE].message
+    assert {step.ref.name for step in bench.loop.held[ONE]} == {f"web-{place}" for place in range(21)}
+    bench.loop.enqueue_all(A)
+    await bench.loop.wait_idle()
+    assert len(bench.loop.held[ONE]) == 21
+    await bench.close()
+    assert bench.loop.held == {}
 
 
 @in_virtual_time
@@ -378,7 +384,7 @@ async def test_deletions_that_are_few_pass() -> None:
     assert bench.noted.steps == []
     await bench.run(orphans(bench, 20))
     assert len(bench.noted.steps) == 20
-    assert bench.world.problems == {}
+    assert (bench.world.problems, bench.loop.held) == ({}, {})
 
 
 @pytest.mark.parametrize("forced", [False, True])

@@ -6,7 +6,7 @@ cluster.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -176,6 +176,51 @@ def capacity(
         total = add(total, _left(node.allocatable, taken.get(node.name, {})))
     kept = clamp(_left(total, parse_all(reserve)), parse_all(limit))
     return render_all({name: _whole(name, amount) for name, amount in _fewest(kept).items()})
+
+
+class ResourceShare(NamedTuple):
+    """How one resource of a lower cluster is used, in milli-units.
+
+    `total` is what its Ready and schedulable nodes have, `ours` what our pods request, `others` what other pods request
+    on these nodes, and `reserved` what the topology holds back by `reserve` and `limit`.
+    """
+
+    total: int = 0
+    ours: int = 0
+    others: int = 0
+    reserved: int = 0
+
+    @property
+    def free(self) -> int:
+        """What is left, at least zero: more may be requested than the nodes have."""
+        return max(0, self.total - self.ours - self.others - self.reserved)
+
+
+def shares(
+    nodes: Iterable[NodeOffer],
+    foreign_pods: Iterable[PodDemand],
+    our_pods: Iterable[PodDemand],
+    basis: Basis,
+    held: tuple[Mapping[str, str], Mapping[str, str]],
+) -> dict[str, ResourceShare]:
+    """Return how each resource is used; `held` are `reserve` and `limit`. Amounts are those of `capacity`."""
+    offers = [node for node in nodes if node.counts]
+    taken = _taken(foreign_pods)
+    total: Amounts = dict.fromkeys(_ALWAYS, 0)
+    left = dict(total)
+    for node in offers:
+        total = add(total, node.allocatable)
+        left = add(left, _left(node.allocatable, taken.get(node.name, {})))
+    offered = left if basis == "free" else total
+    reserve, limit = map(parse_all, held)
+    kept = clamp(_left(offered, reserve), limit)
+    ours: Amounts = {}
+    for amounts in _taken(our_pods).values():
+        ours = add(ours, amounts)
+    return {
+        name: ResourceShare(whole, ours.get(name, 0), whole - left[name], offered[name] - kept[name])
+        for name, whole in total.items()
+    }
 
 
 def declared_features(nodes: Iterable[NodeOffer]) -> frozenset[str]:

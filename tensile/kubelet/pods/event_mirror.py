@@ -22,8 +22,10 @@ from tensile.errors import AlreadyExists, ClusterError, Conflict, NotFound, Thro
 from tensile.kube.cluster import Cluster, WatchEvent
 from tensile.kube.limits import KeyedTokenBuckets
 from tensile.kubelet.pods.events import (
+    CarriedEvent,
     EventHeader,
     EventSubject,
+    carried,
     content,
     copy_of,
     event_header,
@@ -40,6 +42,8 @@ from tensile.reconcile.world import LowerWorld, World
 
 MOST_WAITING = 2_000
 """Maximum number of waiting events of one lower."""
+MOST_KEPT = 200
+"""Maximum number of events of one lower that are kept to be shown, after they were copied."""
 PAUSE = 0.1
 """Seconds between two rounds, in which repetitions are combined."""
 PATIENCE = 1.0
@@ -103,6 +107,10 @@ class FairQueue(Generic[Item]):
         self._queues.move_to_end(namespace)
         return self._drop(namespace)
 
+    def of(self, namespace: str) -> tuple[Item, ...]:
+        """Return the items of a namespace."""
+        return tuple(self._queues.get(namespace, {}).values())
+
     def _drop(self, namespace: str) -> tuple[EventKey, Item]:
         """Remove and return the oldest item of a namespace's queue."""
         uid, item = self._queues[namespace].popitem(last=False)
@@ -133,6 +141,7 @@ class EventMirror:
         self._upper = upper
         self._busy = busy
         self._queue: FairQueue[_Waiting] = FairQueue(MOST_WAITING)
+        self._kept: FairQueue[CarriedEvent] = FairQueue(MOST_KEPT)
         self._awake = asyncio.Event()
         self._copies: OrderedDict[str, str] = OrderedDict()
         self._progress = 0.0
@@ -144,6 +153,10 @@ class EventMirror:
 
     def __len__(self) -> int:
         return len(self._queue)
+
+    def last(self, namespace: str, uid: str) -> list[CarriedEvent]:
+        """Return the last events about the upper object of that namespace and UID, the latest first."""
+        return sorted((one for one in self._kept.of(namespace) if one.about == uid), key=_moment, reverse=True)
 
     def hear(self, event: WatchEvent) -> None:
         """Receive an event of the lower cluster about a pod or claim of ours; it replaces its former state."""
@@ -190,6 +203,7 @@ class EventMirror:
             place, waiting = taken
             upper = subject_of(waiting.seen, self._lower, self._world)
             if upper is not None:
+                self._kept.put(EventKey(upper.namespace, place.uid), carried(waiting.said, upper))
                 await self._attempt(place, waiting, upper)
             self._progress = now = asyncio.get_running_loop().time()
 
@@ -255,3 +269,7 @@ class EventMirror:
         self._copies.move_to_end(uid)
         if len(self._copies) > _REMEMBERED:
             self._copies.popitem(last=False)
+
+
+def _moment(event: CarriedEvent) -> str:
+    return event.time

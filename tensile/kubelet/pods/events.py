@@ -43,6 +43,7 @@ _TEXTS = {
 }
 _SOURCE = {"component": _LONGEST_NAME, "host": _LONGEST_NAME}
 _SERIES = {"lastObservedTime": _LONGEST_MOMENT}
+_MOMENTS = ("lastTimestamp", "eventTime", "firstTimestamp")
 _SORTS = ("Normal", "Warning")
 FIELD_PATH = "fieldPath"
 """The field with the part of the involved object that an event is about."""
@@ -97,6 +98,17 @@ class EventSubject(NamedTuple):
     version: str = ""
 
 
+class CarriedEvent(NamedTuple):
+    """What is kept of an event to be shown: `about` is the UID of its upper object, `times` how often it occurred."""
+
+    about: str
+    time: str
+    type: str
+    reason: str
+    message: str
+    times: int
+
+
 _GLIMPSES = msgspec.json.Decoder(EventHeader)
 
 
@@ -124,6 +136,15 @@ def content(raw: bytes) -> Manifest:
     if isinstance(event.get("series"), dict):
         found["series"] = _texts(event["series"], _SERIES) | _repeats(event["series"])
     return found | _texts(event["involvedObject"], {FIELD_PATH: _LONGEST_NAME})
+
+
+def carried(said: Manifest, upper: EventSubject) -> CarriedEvent:
+    """Return what is kept of an event about an upper object; `said` is its content."""
+    series: Manifest = said.get("series") or {}
+    moments = (series.get("lastObservedTime"), *(said.get(name) for name in _MOMENTS))
+    time = next((str(one) for one in moments if one), "")
+    count = int(series.get("count") or said.get("count") or 1)
+    return CarriedEvent(upper.uid, time, said["type"], said.get("reason", ""), said.get("message", ""), count)
 
 
 def _texts(given: Manifest, longest: dict[str, int]) -> Manifest:

@@ -136,7 +136,7 @@ def _group(group: Sequence[Change], file: str) -> Iterator[_Line]:
     first = group[0]
     names = [_where(change) for change in group]
     many = len(group) > 1
-    what = f"{len(group)} x {first.ref.kind.name}" if many else f"{first.ref.kind.name} {names[0]}"
+    what = f"{len(group)} x {first.ref.kind.name}" if many else f"{first.ref.kind.name} {harmless(names[0])}"
     cause = f" ({harmless(file)}:{first.line})" if first.line else ""
     yield _Line(_MARKS[first.action], f"{what}: {harmless(first.reason)}{cause}")
     if many:

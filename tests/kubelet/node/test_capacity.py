@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensile.kube.store import Transformed
-from tensile.kubelet.node.capacity import MOST_RESOURCES, NodeOffer, capacity, declared_features, node_offer
+from tensile.kubelet.node.capacity import (
+    MOST_RESOURCES,
+    NodeOffer,
+    ResourceShare,
+    capacity,
+    declared_features,
+    node_offer,
+    shares,
+)
 from tensile.reconcile.pods.demand import PodDemand
 
 GI = 1024**3 * 1000
@@ -233,3 +241,24 @@ def test_the_offer_is_a_function_of_the_state(nodes: list[NodeOffer], pods: list
     most = capacity(nodes, [], "allocatable", {}, {})
     assert found.keys() == most.keys()
     assert not any(amount.startswith("-") for amount in found.values())
+
+
+OURS = (taker("n1", cpu=1000), taker("", cpu=500), taker("n1", ended=True, cpu=9000))
+
+
+@pytest.mark.parametrize("basis", ["free", "allocatable"])
+def test_what_nodes_have_is_divided_among_ours_others_and_what_is_held_back(basis: str) -> None:
+    """Pods of others count on nodes that count, ours wherever they are; `reserve` and `limit` both hold back."""
+    nodes = [node(), node("n2", cpu=2000), node("away", ready=False)]
+    foreign = [taker("n2", cpu=3000), taker("away", cpu=700)]
+    found = shares(nodes, foreign, OURS, basis, ({"cpu": "1"}, {"pods": "50"}))  # type: ignore[arg-type]
+    assert found["cpu"] == ResourceShare(total=6000, ours=1500, others=2000, reserved=1000)
+    assert found["cpu"].free == 1500
+    assert (found["memory"].reserved, found["memory"].free) == (0, 16 * GI)
+    assert found["pods"].reserved == (220_000 if basis == "allocatable" else 219_000) - 50_000
+
+
+def test_nothing_is_free_where_more_is_requested_than_there_is() -> None:
+    """Never less than nothing; and a cluster without nodes has nothing of anything."""
+    assert shares([node()], [taker(cpu=3000)], [taker(cpu=3000)], "free", ({}, {}))["cpu"].free == 0
+    assert shares([], [], [], "free", ({"cpu": "1"}, {}))["cpu"] == ResourceShare()

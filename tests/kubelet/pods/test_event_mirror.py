@@ -15,7 +15,16 @@ from worldkit import drop, put
 
 from tensile.errors import AlreadyExists, Conflict, Denied, NotFound, Throttled, Unreachable
 from tensile.kube.cluster import WatchEvent
-from tensile.kubelet.pods.event_mirror import MOST_WAITING, OF_A_NAMESPACE, OF_AN_OBJECT, PATIENCE, PAUSE, EventMirror
+from tensile.kubelet.pods.event_mirror import (
+    MOST_KEPT,
+    MOST_WAITING,
+    OF_A_NAMESPACE,
+    OF_AN_OBJECT,
+    PATIENCE,
+    PAUSE,
+    EventMirror,
+)
+from tensile.kubelet.pods.events import CarriedEvent
 from tensile.objects import Manifest
 from tensile.reconcile.world import World
 
@@ -103,6 +112,43 @@ async def test_what_is_not_ours_is_not_even_kept() -> None:
         assert len(bench.mirror) == 0
         await turn(3)
         assert bench.upper.asked == []
+
+
+@in_virtual_time
+async def test_the_last_events_of_a_pod_are_kept_to_be_shown() -> None:
+    """Each in its last state, the latest first, by the upper pod; and not those of another pod."""
+    async with mirroring("web", "other") as bench:
+        bench.hear(count=2)
+        bench.hear(uid="e-2", lastTimestamp="2026-03-01T12:00:05Z", reason="Pulled", message="done", type="Normal")
+        bench.hear(name="other", uid="e-3")
+        await turn()
+        bench.hear("MODIFIED", count=3)
+        await turn(2)
+        found = [(one.time[-3:], one.type, one.reason, one.message, one.times) for one in last(bench)]
+    assert found == [
+        ("05Z", "Normal", "Pulled", "done", 1),
+        ("00Z", "Warning", "BackOff", "Back-off pulling image", 3),
+    ]
+    assert bench.mirror.last("default", "nobody") == []
+
+
+@in_virtual_time
+async def test_a_tenant_with_many_events_displaces_no_other_one_from_what_is_kept() -> None:
+    """Whatever it sends, the events of a pod of another namespace stay."""
+    async with mirroring(QUIET, *LOUD) as bench:
+        bench.hear(name=QUIET, uid="quiet-1")
+        bench.flood()
+        await asyncio.sleep(60)
+        quiet = lower_of(bench.world).upper_pods.get("quiet", "web")
+        assert quiet is not None
+        assert len(bench.mirror.last("quiet", quiet.uid)) == 1
+        kept = sum(len(bench.mirror.last("loud", f"Pod-pod-{number}")) for number in range(80))
+    assert MOST_KEPT // 2 < kept < MOST_KEPT
+
+
+def last(bench: RunningMirror) -> list[CarriedEvent]:
+    """Return what is kept of the events of the pod web."""
+    return bench.mirror.last("default", "Pod-web")
 
 
 @in_virtual_time

@@ -1,0 +1,174 @@
+"""Hostile names and messages, wherever a person reads them: on every page, and in what commands print.
+
+Whoever may create a pod in some namespace chooses names, messages and images, and the operator looks at them in a
+browser or in a terminal. Each text is shown in each place, and none of it may become an element, an attribute, a
+control sequence or another line.
+"""
+
+import re
+from collections.abc import Callable
+
+import pytest
+import worldkit
+from pagekit import Shown, Stage, populated, step
+from previewkit import A, B, create, operate, pod, previewed
+from statuskit import accepted, row
+from worldkit import put, twin, upper_pod
+
+from tensile.cli.status import as_text as status_text
+from tensile.diagnostics.inventory import Inventory, Item
+from tensile.diagnostics.inventory import as_text as list_text
+from tensile.engine.status.details import (
+    FoundPod,
+    PageOfPods,
+    TopologyCheck,
+    lower_page,
+    pod_page,
+    search_page,
+    topology_page,
+)
+from tensile.engine.status.page import ResourceUsage, page
+from tensile.engine.status.report import StatusReport
+from tensile.kubelet.pods.events import CarriedEvent
+from tensile.objects import POD, Ref
+from tensile.reconcile.plan import Step
+from tensile.reconcile.report import as_text as plan_text
+from tensile.reconcile.world import Key, Problem
+
+PLAIN = "harmless"
+TEXTS = {
+    "script": "<script>alert(1)</script>",
+    "image": "<img src=x onerror=alert(1)>",
+    "attribute": '"><svg onload=alert(1)>',
+    "handler": "' onmouseover='alert(1)",
+    "frame": "</main></body><iframe src=//example.com>",
+    "textarea": "</textarea></style></script><base href=//example.com>",
+    "address": "javascript:alert(1)",
+    "terminal": "\x1b[31mred\x1b]0;title\x07\x9b2J",
+    "lines": "one\r\ntwo\n\u2028three\x00",
+    "direction": "a\u202egnp.exe\u2066b\u200f",
+    "entity": "&lt;b&gt;&#60;i&#62;",
+    "surrogate": "\ud800\udfff",
+    "long": "x" * 1_000_000,
+}
+LONGEST_NAME = 1000
+"""The store takes no longer name; a message has no such limit."""
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+MOST = 100_000
+"""Bytes of a page around a text of a megabyte."""
+
+
+def stage_of(text: str) -> tuple[Stage, FoundPod]:
+    """Make a world whose pod, problems, changes and events consist of a text. JSON has no lone surrogates."""
+    world, stored = populated(1, 1), text.encode(errors="replace").decode()
+    lower, name = world.lowers["lower-00"], stored[:LONGEST_NAME]
+    waiting = {"name": name, "image": stored, "state": {"waiting": {"reason": stored, "message": stored}}}
+    said = [{"type": name, "status": name, "reason": stored, "message": stored}]
+    status = {"phase": name, "reason": stored, "message": stored, "podIP": stored}
+    status |= {"conditions": said, "containerStatuses": [waiting]}
+    above = upper_pod(name, {"nodeName": lower.node}, status, namespace="shop", uid="above", annotations={name: name})
+    entry = put(lower.upper_pods, above)
+    below = twin(above, status)
+    below["spec"] = {**below["spec"], "hostname": name, "nodeName": name, "schedulerName": name}
+    put(lower.pods, below)
+    lower.warning = text
+    world.problems[Key("pod", "lower-00", "shop", name)] = Problem(text, text)
+    world.problems[Key(text, text, text, text)] = Problem(text, text)
+    stage = Stage(world)
+    gone = Step("delete", Ref("lower-00", POD, text, text), text)
+    stage.held[Key("orphans", "lower-00", "", "pods")] = (gone,)
+    stage.changes.add(Step("delete", Ref("lower-00", POD, "shop", name), text))
+    stage.changes.add(step(text, reason=text))
+    stage.heard = (CarriedEvent(text, text, text, text, text, 1),)
+    return stage, FoundPod(entry, lower)
+
+
+def overview(text: str) -> str:
+    """The overview."""
+    stage, _ = stage_of(text)
+    view = stage.view(ResourceUsage())
+    rows = (row(text, node=text, message=text), *(view.report.lowers or ()))
+    report = StatusReport(text, accepted(), rows, text)
+    return page(view._replace(report=report))
+
+
+def lower(text: str) -> str:
+    """The page of a lower cluster."""
+    stage, _ = stage_of(text)
+    return lower_page(stage.view(ResourceUsage()), stage.world, "lower-00", PageOfPods("shop"), stage.held)
+
+
+def one_pod(text: str) -> str:
+    """The page of a pod."""
+    stage, found = stage_of(text)
+    return pod_page(stage.view(ResourceUsage()), stage.world, found, stage.heard)
+
+
+def search(text: str) -> str:
+    """The search: the text that is sought, and a pod that is found."""
+    stage, _ = stage_of(text)
+    put(stage.world.lowers["lower-00"].upper_pods, upper_pod("x", namespace="shop"))
+    return search_page(stage.world, text[:LONGEST_NAME].encode(errors="replace").decode()) + search_page(
+        stage.world, "shop/"
+    )
+
+
+def topology(text: str) -> str:
+    """The form, with a text that is typed and found fault with."""
+    check = TopologyCheck("", (text,), (text,), (text,), (text,), ((text, text),))
+    return topology_page(text[:LONGEST_NAME], check)
+
+
+PAGES = (overview, lower, one_pod, search, topology)
+
+
+@pytest.mark.parametrize("made", PAGES, ids=lambda made: made.__name__)
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_text_of_clusters_stays_text_on_a_page(text: str, made: Callable[[str], str]) -> None:
+    """No element, no attribute and no control character comes of it, links stay on this server, and it is cut."""
+    plain, whole = Shown(made(PLAIN)), made(text)
+    found = Shown(whole)
+    assert found.opened == plain.opened
+    assert found.tags == plain.tags
+    assert attributes_of(found) == attributes_of(plain)
+    assert [one for one in found.links if not re.match(r"/(?!/)|#main$", one)] == []
+    assert CONTROL.search(whole) is None
+    assert len(whole) < MOST
+
+
+def attributes_of(shown: Shown) -> list[list[str]]:
+    """Return the names of the attributes of each element, without the class that a cell with a long text has."""
+    return [sorted(name for name in attributes if name != "class") for _, attributes in shown.elements]
+
+
+def status(text: str) -> str:
+    """What `tensile status` prints."""
+    rows = (row(text, node=text, message=text, state=text),)
+    return status_text(StatusReport(text, accepted(), rows, text).document(), colour=False)
+
+
+def plan(text: str) -> str:
+    """What `tensile plan` prints."""
+    text = text.encode(errors="replace").decode()
+    body = worldkit.upper_pod(text, {"containers": [{"name": text, "image": text}]})
+    relabelled = operate(pod("other"), {"op": "replace", "path": "/metadata/labels/x", "value": text}, reason=text)
+    steps = (create(pod(text), body, text), relabelled)
+    found = previewed(*steps, problems={Key("pod", A, text, text): Problem(text, text)}, unreached={B: text})
+    return plan_text(found, colour=False)
+
+
+def inventory(text: str) -> str:
+    """What `tensile list` prints."""
+    return list_text(Inventory((Item(A, text, text, text, text, text),), (text,)))
+
+
+PRINTED = (status, plan, inventory)
+
+
+@pytest.mark.parametrize("made", PRINTED, ids=lambda made: made.__name__)
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_text_of_clusters_stays_text_on_a_terminal(text: str, made: Callable[[str], str]) -> None:
+    """No control sequence comes of it, no change of direction, and no line."""
+    plain, found = made(PLAIN), made(text)
+    assert found.count("\n") == plain.count("\n")
+    assert CONTROL.search(found) is None

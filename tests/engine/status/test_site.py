@@ -1,0 +1,296 @@
+"""How the status page is served: to whom, how often it is rendered, and what is made of a form."""
+
+import asyncio
+import hashlib
+import re
+import socket
+import time
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from io import BytesIO
+
+import aiohttp
+import orjson
+import pytest
+import pytest_asyncio
+from pagekit import Shown, Stage, populated, requesting, serving, site_of
+from statuskit import accepted, row
+from worldkit import put
+from yarl import URL
+
+from tensile.engine.health import TelemetryServer
+from tensile.engine.metrics import Metrics
+from tensile.engine.status.page import PageView, ResourceUsage, content
+from tensile.engine.status.report import StatusReport
+from tensile.engine.status.site import MOST_TYPED
+
+PATHS = ("/", "/lowers/lower-00", "/pods/team-0/web-0000", "/search?q=web", "/topology")
+TOPOLOGY = """\
+apiVersion: tensile-kube.io/v1alpha1
+kind: Topology
+name: demo
+lowers:
+- {name: lower-00, kubeconfig: k/0, capacity: {reserve: {cpu: '8'}}, maintenance: drain}
+"""
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """A world of two lowers with six pods."""
+    return Stage(populated())
+
+
+@pytest_asyncio.fixture
+async def url(stage: Stage) -> AsyncIterator[str]:
+    """The address of its status page."""
+    async with serving(stage.source()) as address:
+        yield address
+
+
+@pytest_asyncio.fixture
+async def client(url: str) -> AsyncIterator[aiohttp.ClientSession]:
+    """A client of it, for which a response comes soon or never."""
+    timeout = aiohttp.ClientTimeout(total=30)
+    async with aiohttp.ClientSession(url, timeout=timeout) as session:
+        yield session
+
+
+async def event(answer: aiohttp.ClientResponse) -> str:
+    """Read the next event."""
+    async for line in answer.content:
+        if line.startswith(b"data: "):
+            found: str = orjson.loads(line.removeprefix(b"data: "))
+            return found
+    raise AssertionError("the stream has ended")
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_page_runs_nothing_but_its_own_script(client: aiohttp.ClientSession, path: str) -> None:
+    """By hashes that are those of its style and script; it names no other host, and has no inline style or handler."""
+    async with client.get(path) as answer:
+        text, policy = await answer.text(), answer.headers["Content-Security-Policy"]
+    assert (answer.status, answer.content_type) == (200, "text/html")
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        assert all(sha256(one) in policy for one in re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL))
+    shown = Shown(text)
+    assert shown.opened == []
+    assert [name for _, one in shown.elements for name in one if name == "style" or name.startswith("on")] == []
+    assert "://" not in text
+
+
+def sha256(text: str) -> str:
+    """Return a hash as a Content-Security-Policy has it."""
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+async def test_every_link_leads_to_a_page(client: aiohttp.ClientSession) -> None:
+    """From the overview on, and from each page that it leads to."""
+    seen, left = set(), ["/"]
+    while left:
+        path = left.pop()
+        async with client.get(path) as answer:
+            assert answer.status == 200, path
+            links = Shown(await answer.text()).links if answer.content_type == "text/html" else []
+        seen.add(path)
+        left += [one for one in dict.fromkeys(links) if one not in seen and one not in left and one != "#main"]
+    assert {"/lowers/lower-01", "/pods/team-1/web-0002", "/topology", "/metrics"} <= seen
+
+
+@pytest.mark.parametrize("path", ["/lowers/x", "/lowers", "/lowers/a/b", "/pods/a", "/pods/team-0/x", "/pods/a/b/c"])
+async def test_what_is_not_there_is_not_found(client: aiohttp.ClientSession, path: str) -> None:
+    """As a page, since a browser shows it."""
+    async with client.get(path) as answer:
+        assert (answer.status, answer.content_type) == (404, "text/html")
+        assert "Not found" in await answer.text()
+
+
+async def test_a_name_with_any_character_is_found(client: aiohttp.ClientSession, stage: Stage) -> None:
+    """Also with those that separate parts of an address."""
+    put(stage.world.lowers["lower-00"].upper_pods, requesting("a/b?c#d%2F&e", "shop", "lower-00"))
+    async with client.get("/search?q=b%3Fc") as answer:
+        (link,) = (one for one in Shown(await answer.text()).links if one.startswith("/pods/"))
+    async with client.get(URL(link, encoded=True)) as answer:
+        assert "Pod shop/a/b?c#d%2F&e" in Shown(await answer.text()).text
+
+
+async def test_what_changes_is_sent_soon_and_nothing_else(client: aiohttp.ClientSession, stage: Stage) -> None:
+    """The first event has the present content, the next one comes with the next change, within a second."""
+    async with client.get("/events") as answer:
+        assert answer.content_type == "text/event-stream"
+        assert await event(answer) == content(stage.view(ResourceUsage()))
+        put(stage.world.lowers["lower-00"].upper_pods, requesting("more", "shop", "lower-00"))
+        assert "4 pods" in await event(answer)
+
+
+async def test_the_page_is_rendered_once_for_all_who_watch_and_not_while_nobody_does(
+    client: aiohttp.ClientSession, stage: Stage
+) -> None:
+    """About once a second during changes without end, and not at all without a change."""
+    answers = [await client.get("/events") for _ in range(10)]
+    for answer in answers:
+        await event(answer)
+    assert stage.views <= 2
+    before, began = stage.views, time.monotonic()
+    for number in range(3):
+        put(stage.world.lowers["lower-00"].upper_pods, requesting(f"more-{number}", "shop", "lower-00"))
+        assert len({await event(answer) for answer in answers}) == 1
+    assert stage.views - before <= 1 + (time.monotonic() - began) / 0.9
+    rendered = stage.views
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.0):
+            await event(answers[0])
+    assert stage.views == rendered
+    for answer in answers:
+        answer.close()
+
+
+async def test_a_new_viewer_gets_the_present_content_at_once(client: aiohttp.ClientSession, stage: Stage) -> None:
+    """Also beside one for whom nothing has changed for long."""
+    async with client.get("/events") as first:
+        seen = await event(first)
+        async with client.get("/events") as second:
+            assert await event(second) == seen
+    assert stage.views <= 2
+
+
+HOSTS = [("localhost", 200), ("127.0.0.1:9095", 200), ("[::1]:80", 200), ("evil.example.com", 403), ("10.0.0.1", 403)]
+
+
+@pytest.mark.parametrize(("host", "status"), HOSTS)
+async def test_a_website_whose_name_leads_here_reads_nothing(
+    client: aiohttp.ClientSession, host: str, status: int
+) -> None:
+    """A browser sends the name that it called: on a loopback address only names of this machine are answered."""
+    for path in (*PATHS, "/events"):
+        async with client.get(path, headers={"Host": host}) as answer:
+            assert answer.status == status
+    forged = {"Host": host, "Origin": f"http://{host}"}
+    async with client.post("/topology", data={"topology": TOPOLOGY}, headers=forged) as answer:
+        assert answer.status == status
+
+
+async def test_the_page_is_only_served_on_a_loopback_address() -> None:
+    """The port has no authentication, and in a cluster it listens on the pod's address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # no packet is sent: this chooses the address that the machine would use
+        except OSError:
+            pytest.skip("the machine has no other address than loopback")
+        own = str(probe.getsockname()[0])
+    view = PageView(StatusReport("demo", accepted(), (row(),)), leads=True)
+    server = TelemetryServer("0.0.0.0", 0, Metrics(), str, bytes, site=site_of(view))
+    await server.start()
+    async with aiohttp.ClientSession() as session:
+        for host, status in (("127.0.0.1", 200), (own, 403)):
+            for path in ("/", "/search", "/topology"):
+                async with session.get(f"http://{host}:{server.port}{path}") as answer:
+                    assert answer.status == status
+        async with session.get(f"http://{own}:{server.port}/healthz") as answer:
+            assert answer.status == 200
+    await server.close()
+
+
+async def test_the_page_is_only_read(client: aiohttp.ClientSession) -> None:
+    """There is nothing to write to but the form; HEAD of a stream ends at once."""
+    for path in (*PATHS[:-1], "/events"):
+        assert (await client.post(path)).status == 405
+        assert (await client.head(path)).status == 200
+    assert (await client.put("/topology")).status == 405
+
+
+# The form.
+
+
+async def sent(client: aiohttp.ClientSession, url: str, topology: str, **headers: str) -> tuple[int, str]:
+    """Send the form as a browser does, and return status and text of the page."""
+    given = {"Origin": url, **headers}
+    async with client.post("/topology", data={"topology": topology}, headers=given) as answer:
+        return answer.status, Shown(await answer.text()).text if answer.content_type == "text/html" else ""
+
+
+async def test_a_topology_is_compared_with_the_one_in_force(
+    client: aiohttp.ClientSession, url: str, stage: Stage
+) -> None:
+    """In words, with what becomes of the pods; the one in force stays, and the text is there to go on with."""
+    before = stage.world.topology
+    status, text = await sent(client, url, TOPOLOGY)
+    assert status == 200
+    for words in (
+        "Valid.",
+        "lower lower-01 removed",
+        "lowers[lower-00].maintenance: none -> drain",
+        "lower-01: cordoned; 3 pods stay on its node",
+        "kubeconfig: k/0",
+    ):
+        assert words in text
+    assert stage.world.topology is before
+
+
+async def test_what_needs_a_restart_is_said_apart(client: aiohttp.ClientSession, url: str) -> None:
+    """A topology of another name, or with another address of a server."""
+    _, text = await sent(client, url, TOPOLOGY.replace("name: demo", "name: other"))
+    assert "Needs a restart of the engine" in text
+    assert "name: demo -> other" in text
+
+
+async def test_every_error_of_a_topology_is_shown(client: aiohttp.ClientSession, url: str) -> None:
+    """With its line, as `tensile validate` shows it; and what is no topology at all, too."""
+    _, text = await sent(client, url, TOPOLOGY + "lowerz: 1\nmaintenance: 2\n")
+    assert "Not valid:" in text
+    assert "topology:6:1: lowerz" in text
+    assert "topology:7:1: maintenance" in text
+    for odd in ("", "[" * 5000, "&a [*a, *a]", "\x00", "a: b: c"):
+        status, text = await sent(client, url, odd)
+        assert (status, "Not valid:" in text) == (200, True)
+
+
+async def test_before_there_is_a_world_a_topology_is_only_validated(stage: Stage) -> None:
+    """There is nothing to compare it with."""
+    async with serving(stage.source(world=lambda: None)) as url, aiohttp.ClientSession(url) as session:
+        assert "Valid." in (await sent(session, url, TOPOLOGY))[1]
+        assert "Not valid:" in (await sent(session, url, "x"))[1]
+
+
+async def test_paths_are_wrong_in_a_topology_of_a_configmap(stage: Stage) -> None:
+    """As they are when the engine reads it."""
+    async with serving(stage.source(in_configmap=True)) as url, aiohttp.ClientSession(url) as session:
+        assert "kubeconfigSecret" in (await sent(session, url, TOPOLOGY))[1]
+
+
+@pytest.mark.parametrize("origin", ["", "null", "http://evil.example.com", "https://127.0.0.1", "http://127.0.0.1:1"])
+async def test_a_form_of_another_site_is_refused(client: aiohttp.ClientSession, url: str, origin: str) -> None:
+    """A browser says which site has sent it."""
+    assert (await sent(client, url, TOPOLOGY, Origin=origin))[0] == 403
+
+
+async def test_what_is_no_form_is_refused(client: aiohttp.ClientSession, url: str) -> None:
+    """By its media type, by its encoding and by its size; a large one is not even read."""
+    own = {"Origin": url}
+    async with client.post("/topology", data=b"topology=x", headers={**own, "Content-Type": "text/plain"}) as answer:
+        assert answer.status == 403
+    form = {**own, "Content-Type": "application/x-www-form-urlencoded"}
+    for body in (b"topology=%ff", b"\xff", b"&".join([b"a=1"] * 9)):
+        async with client.post("/topology", data=body, headers=form) as answer:
+            assert "the form is not valid" in await answer.text()
+    assert "larger than" in (await sent(client, url, "x" * (MOST_TYPED + 1)))[1]
+    async with client.post("/topology", data=BytesIO(b"x" * (4 * MOST_TYPED)), headers=form) as answer:
+        assert answer.status == 413
+
+
+async def test_the_event_loop_goes_on_while_a_large_topology_is_checked(
+    client: aiohttp.ClientSession, url: str
+) -> None:
+    """It is checked in a thread: others are answered meanwhile."""
+    lowers = "".join(f"- {{name: lower-{n}, kubeconfig: k/{n}}}\n" for n in range(400))
+    head = TOPOLOGY.partition("- {")[0]
+    checking = asyncio.create_task(sent(client, url, head + lowers))
+    answered = 0
+    while not checking.done():
+        async with client.get("/healthz") as answer:
+            answered += answer.status == 200
+    assert answered > 3
+    text = (await checking)[1]
+    assert "lower lower-1 added" in text
+    assert "And 302 more." in text
