@@ -13,8 +13,9 @@ from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.sync import placement, report_blocked
 from tensile.objects import POD, Manifest, Ref, metadata
-from tensile.reconcile.adoption import UNMARKED, conflict, marking, objection
 from tensile.reconcile.desired import Decision, Patched
+from tensile.reconcile.diff import marking
+from tensile.reconcile.ownership import UNMARKED, conflict, objection
 from tensile.reconcile.pods.index import view_of
 from tensile.reconcile.pods.references import is_token_volume
 from tensile.reconcile.world import Key, LowerWorld, World

@@ -13,11 +13,10 @@ from tensile.kubelet.pods.deletion import has_run, last_known_status
 from tensile.kubelet.pods.status import lost as without_lower_pod
 from tensile.kubelet.pods.status import status_write, upper_status
 from tensile.objects import POD, UPPER, Ref, metadata, timestamp
-from tensile.reconcile.adoption import adopts
 from tensile.reconcile.copies import bound_as, existing_copy, upper_of
 from tensile.reconcile.desired import Absent, Decision, Patched, VerifyAbsent, Watch
 from tensile.reconcile.guard import is_restored
-from tensile.reconcile.ownership import has_node
+from tensile.reconcile.ownership import adopts, has_node
 from tensile.reconcile.pods.index import TERMINAL, is_gone_below, is_mirror, view_of, was_deleted
 from tensile.reconcile.world import Key, LowerWorld, World
 

@@ -23,8 +23,8 @@ from worldkit import (
 
 from tensile.names import LEGACY, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD
 from tensile.objects import CONFIG_MAP, NODE, POD, UPPER, Manifest, Ref, annotations, labels
-from tensile.reconcile.adoption import adopts, claim, conflict, objection, running
 from tensile.reconcile.desired import Decision, Present
+from tensile.reconcile.ownership import adoption_problem, adopts, conflict, objection, running_owners
 from tensile.reconcile.plan import Plan, plan
 from tensile.reconcile.pods.references import copy_of
 from tensile.reconcile.world import Key, World
@@ -94,7 +94,7 @@ def test_a_topology_that_keeps_a_node_alive_is_not_lost() -> None:
     here, theirs = adopting(), marked(config_map(), "above", SIBLING)
     put(here.upper.nodes, kept_node(SIBLING.mark))
     assert why(theirs, here) == "topology second of this upper cluster owns it and is running"
-    assert running(here) == {SIBLING.mark}
+    assert running_owners(here) == {SIBLING.mark}
     put(here.upper.nodes, kept_node(SIBLING.mark, "Unknown"))
     assert why(theirs, here) == ""
     put(here.upper.nodes, kept_node(SIBLING.mark, "False"))
@@ -131,8 +131,8 @@ def test_a_lower_says_for_itself_whether_it_adopts() -> None:
     here = adopting()
     assert adopts(here, A)
     assert not adopts(here, B)
-    assert claim(REF, legacy(), "above", here, A) is None
-    assert claim(REF, legacy(), "above", here, B) == conflict(REF)
+    assert adoption_problem(REF, legacy(), "above", here, A) is None
+    assert adoption_problem(REF, legacy(), "above", here, B) == conflict(REF)
 
 
 def test_a_conflict_says_where_and_what_to_do() -> None:
@@ -141,7 +141,7 @@ def test_a_conflict_says_where_and_what_to_do() -> None:
         "ConfigMap default/settings exists in lower cluster lower-a and has another owner: "
         "rename or delete one of the two"
     )
-    problem = claim(REF, config_map(), "above", adopting(), A)
+    problem = adoption_problem(REF, config_map(), "above", adopting(), A)
     assert problem is not None
     assert problem.reason == "NameConflict"
     assert "has another owner: it is not adopted: only objects created by tensile-kube" in problem.message
@@ -209,6 +209,6 @@ def test_an_unknown_condition_is_no_sign_of_life() -> None:
     """A node without any never was kept."""
     here = adopting()
     put(here.upper.nodes, thing("Node", "bare", "", labels={OWNER: SIBLING.mark}))
-    assert running(here) == frozenset()
+    assert running_owners(here) == frozenset()
     changed(here.upper.nodes, "bare", lambda one: one.update(status={"conditions": [{"type": "Other"}]}), "")
-    assert running(here) == frozenset()
+    assert running_owners(here) == frozenset()
