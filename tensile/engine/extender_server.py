@@ -22,8 +22,7 @@ from tensile.kube.cluster import Cluster
 from tensile.kube.file_watch import FileCache, FileWatcher
 from tensile.kube.net import supervised
 from tensile.kube.store import Entry
-from tensile.kubelet.api.client_ca import ClientCA
-from tensile.kubelet.api.serving_certificate import ServingCertificate
+from tensile.kubelet.api.certificates import ClientCA, ServingCertificate
 from tensile.objects import timestamp
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, UnschedulablePod
 from tensile.policy.extender.preemption import PreemptionController

@@ -20,15 +20,14 @@ from tensile.kube.file_watch import FileCache, FileWatcher
 from tensile.kube.files import read_regular
 from tensile.kube.net import parts, soft_limit, supervised
 from tensile.kubelet.api.auth import Authenticator, Authorizer
-from tensile.kubelet.api.client_ca import CALLERS as _CALLERS_CA
-from tensile.kubelet.api.client_ca import CALLERS_KEY as _CALLERS_KEY
-from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.certificates import CALLERS as _CALLERS_CA
+from tensile.kubelet.api.certificates import CALLERS_KEY as _CALLERS_KEY
+from tensile.kubelet.api.certificates import ClientCA, ReadFile, ServingCertificate, ServingFiles
 from tensile.kubelet.api.connection import ConnectionLimits
 from tensile.kubelet.api.csr import CertificateRequester
 from tensile.kubelet.api.pods import EmptyPodLister, Log, PodLister
 from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
 from tensile.kubelet.api.service import RequestAuth
-from tensile.kubelet.api.serving_certificate import ReadFile, ServingCertificate, ServingFiles
 from tensile.kubelet.node.status import noted_port
 from tensile.kubelet.stats.collector import StatsCollector
 from tensile.reconcile.ownership import is_ours

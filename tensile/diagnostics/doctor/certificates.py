@@ -31,7 +31,7 @@ from tensile.kubelet.api.certificate_checks import (
     unreadable,
     warnings,
 )
-from tensile.kubelet.api.client_ca import CALLERS_KEY, PUBLISHED
+from tensile.kubelet.api.certificates import CALLERS_KEY, PUBLISHED
 from tensile.objects import UPPER, Manifest, metadata
 from tensile.policy.webhook.certificates import certificates_in
 from tensile.policy.webhook.registration import names_of as webhook_names

@@ -57,7 +57,7 @@ from tensile.kube.cluster import Selection
 from tensile.kube.credentials import Access, keep_secret
 from tensile.kube.files import read_regular
 from tensile.kube.store import Cache
-from tensile.kubelet.api.client_ca import CALLERS
+from tensile.kubelet.api.certificates import CALLERS
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import CONFIG_MAP, ENDPOINT_SLICE, LEASE, SERVICE, SIGNING_REQUEST, UPPER, Manifest, Ref
 from tensile.policy.webhook.listener import call

@@ -13,8 +13,8 @@ import h11
 import httptools
 
 from tensile.kubelet.api.connection import TLSConnection
-from tensile.kubelet.api.errors import HTTPError
 from tensile.kubelet.api.requests import Headers
+from tensile.kubelet.api.routes import HTTPError
 
 _HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 _SILENT_AT_MOST = 4096

@@ -21,9 +21,9 @@ from tensile import __version__
 from tensile.errors import ClusterError
 from tensile.kube.cluster import Cluster, Endpoint
 from tensile.kubelet.api.connection import ConnectionLimits, TLSConnection, dial
-from tensile.kubelet.api.errors import HTTPError, from_lower
 from tensile.kubelet.api.http import PLAIN, ChunkDecoder, Exchange, ServerExchange, plain, while_present
 from tensile.kubelet.api.requests import Headers, LowerRequest, answered
+from tensile.kubelet.api.routes import HTTPError, from_lower
 
 _ERROR_AT_MOST = 64 * 1024
 _ANNOUNCED_AT_MOST = 20

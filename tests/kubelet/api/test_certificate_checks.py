@@ -14,8 +14,7 @@ from kubelet_pki import CLIENT, DAY, SERVER, Identity, Pki, write
 from tensile.errors import TensileError
 from tensile.kube.tls import KeyPair
 from tensile.kubelet.api.certificate_checks import described, pair_fault, warnings
-from tensile.kubelet.api.client_ca import ClientCA
-from tensile.kubelet.api.serving_certificate import ServingCertificate, ServingFiles, tls_context
+from tensile.kubelet.api.certificates import ClientCA, ServingCertificate, ServingFiles, tls_context
 
 ADDRESS = "127.0.0.1"
 PEM, PKCS8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8

@@ -18,7 +18,7 @@ from preemptkit import extender as preempting
 
 from tensile.errors import TensileError
 from tensile.kube import tls as certificates
-from tensile.kubelet.api.serving_certificate import tls_context
+from tensile.kubelet.api.certificates import tls_context
 from tensile.policy.extender.extender import seeking
 from tensile.policy.extender.reservations import kind_of
 from tensile.policy.extender.server import SCHEDULER, ExtenderPort, listening

@@ -1,28 +1,45 @@
-"""The serving certificate of the kubelet API: from files, issued by the upper cluster, or self-signed.
+"""The certificates of the kubelet API: the one that it serves, and the authority that verifies its callers.
 
-Files are read for every connection and compared by content, so a renewed certificate needs no restart, and a
-half-written pair changes nothing. Without files, a certificate is requested from the upper cluster. Until one is
-issued, a self-signed certificate serves clusters whose apiserver does not verify kubelets.
+The serving certificate comes from files, is issued by the upper cluster, or is self-signed. Files are read for every
+connection and compared by content, so a renewed certificate needs no restart, and a half-written pair changes nothing.
+Without files, a certificate is requested from the upper cluster. Until one is issued, a self-signed certificate serves
+clusters whose apiserver does not verify kubelets.
+
+The authority comes from a file, or is the one that the upper cluster publishes. A rotated authority must be used
+without a restart, so it is read again regularly. One that cannot be read for a moment must not reject every caller, so
+the last good one stays. Until there has been one, no caller is admitted.
 """
 
+import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from tensile.errors import TensileError
 from tensile.kube.files import read_regular
 from tensile.kube.tls import KeyPair, self_signed, serving_tls
-from tensile.kubelet.api.certificate_checks import CertificateProblem, described, pair_fault, unreadable, warnings
+from tensile.kubelet.api.certificate_checks import (
+    CertificateProblem,
+    authority_fault,
+    authority_warnings,
+    described,
+    pair_fault,
+    unreadable,
+    warnings,
+)
 from tensile.kubelet.api.pods import Log
+from tensile.objects import CONFIG_MAP, UPPER, Ref
 
 _LIFE = timedelta(days=365)
 _RENEWED_BEFORE = timedelta(days=30)
 _FIELDS = ("kubelet.tlsCertFile", "kubelet.tlsKeyFile")
-_ADVICE = (
+_FILE_ADVICE = (
     "an apiserver with --kubelet-certificate-authority rejects it: approve the CertificateSigningRequest, or set "
     "kubelet.tlsCertFile and kubelet.tlsKeyFile"
 )
@@ -30,6 +47,21 @@ _ADVICE = (
 
 ReadFile = Callable[[Path], bytes]
 """Returns the content of a file; raises OSError."""
+ReadClientCA = Callable[[], Awaitable[str]]
+"""Returns the authority's certificates as PEM; raises TensileError or returns "" when there are none."""
+
+FRESH_SECONDS = 60.0
+"""How long a source's result is used before it is read again."""
+
+CALLERS = Ref(UPPER, CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
+CALLERS_KEY = "client-ca-file"
+PUBLISHED = "the upper cluster's ConfigMap kube-system/extension-apiserver-authentication"
+"""The name of the object above in messages; it is read, under CALLERS_KEY, when no file is given."""
+
+_CLIENT_CA_ADVICE = "allow the engine to read it, or set kubelet.clientCAFile"
+
+RETRY_SECONDS = 5.0
+"""How long after a failure a source is read again, and how long a read may take."""
 
 
 class ServingFiles(NamedTuple):
@@ -60,7 +92,7 @@ class ServingCertificate:
         address: str,
         files: ServingFiles | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        advice: str = _ADVICE,
+        advice: str = _FILE_ADVICE,
         *,
         read: ReadFile = read_regular,
     ) -> None:
@@ -188,3 +220,76 @@ def tls_context(pair: KeyPair, authority: str) -> ssl.SSLContext:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.load_verify_locations(cadata=authority)
     return context
+
+
+class ClientCA:
+    """The certificates, as PEM, that verify callers' certificates; `read` reads the file."""
+
+    def __init__(
+        self,
+        log: Log,
+        file: Path | None = None,
+        source: ReadClientCA | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        read: ReadFile = read_regular,
+    ) -> None:
+        self._log = log
+        self._file = file
+        self._source = source
+        self._clock = clock
+        self._now = now
+        self._read = read
+        self.which = f"kubelet.clientCAFile: {file}" if file else PUBLISHED
+        self._text = ""
+        self._pem = ""
+        self._trouble = ""
+        self._due = clock()
+        self._asking = asyncio.Lock()
+
+    async def pem(self) -> str:
+        """Return the active certificates; "" when none have been readable so far."""
+        if self._file is not None:
+            self._heed(self._file)
+        elif self._source is not None:
+            async with self._asking:
+                await self._refresh(self._source)
+        return self._pem
+
+    def _heed(self, file: Path) -> None:
+        try:
+            self._take(self._read(file).decode(errors="replace"))
+        except OSError as error:
+            self._troubled(unreadable(self.which, error))
+
+    async def _refresh(self, source: ReadClientCA) -> None:
+        """Read the source when that is due, and wait for it only as long as a caller can."""
+        if self._clock() < self._due:
+            return
+        try:
+            async with asyncio.timeout(RETRY_SECONDS):
+                self._take(await source())
+        except (TensileError, TimeoutError) as error:
+            self._troubled(CertificateProblem(self.which, str(error) or "no response in time", _CLIENT_CA_ADVICE))
+        self._due = self._clock() + (RETRY_SECONDS if self._trouble else FRESH_SECONDS)
+
+    def _take(self, text: str) -> None:
+        """Activate certificates, encoded again: OpenSSL accepts ASCII only, and bundles have comments."""
+        if text and text == self._text:
+            self._trouble = ""
+        elif fault := authority_fault(self.which, text.encode()):
+            self._troubled(fault)
+        else:
+            found = x509.load_pem_x509_certificates(text.encode())
+            self._pem = "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
+            self._text, self._trouble = text, ""
+            for doubt in authority_warnings(self.which, found, self._now()):
+                self._log.warning("client certificates may be rejected", why=str(doubt))
+
+    def _troubled(self, fault: CertificateProblem) -> None:
+        """Log what is wrong, once until it changes."""
+        if str(fault) != self._trouble:
+            effect = "the previous one stays in use" if self._pem else "every request is rejected"
+            self._log.warning("the client CA cannot be used", why=str(fault), effect=effect)
+        self._trouble = str(fault)

@@ -14,8 +14,7 @@ from kubelet_pki import SERVER, Pki, write
 
 from tensile.errors import TensileError, Unreachable
 from tensile.kube.tls import KeyPair
-from tensile.kubelet.api.client_ca import ClientCA
-from tensile.kubelet.api.serving_certificate import ServingCertificate, tls_context
+from tensile.kubelet.api.certificates import ClientCA, ServingCertificate, tls_context
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
