@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterator
 
 from tensile.kube.store import Delta, Entry
 from tensile.kubelet.node.rule import key_of as node_key
-from tensile.kubelet.pods.adoption import adopt
 from tensile.kubelet.pods.deletion import delete_lower, has_run, last_known_status, or_evicted, remove_upper
-from tensile.kubelet.pods.orphans import is_doubtful
+from tensile.kubelet.pods.orphans import adopt, is_doubtful
 from tensile.kubelet.pods.status import forgotten, status_write
 from tensile.kubelet.pods.sync import create, out_of_reach, report_blocked, sync
 from tensile.names import LOWER_UNREACHABLE, MIRRORED, NAMESPACE_EXCLUDED, STORE_RESTORED, VIRTUAL_POD, ProblemReason

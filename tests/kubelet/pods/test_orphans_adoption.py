@@ -21,8 +21,7 @@ from worldkit import (
     world,
 )
 
-from tensile.kubelet.pods.adoption import misfits, token_volumes
-from tensile.kubelet.pods.orphans import PodOrphanRule
+from tensile.kubelet.pods.orphans import PodOrphanRule, misfits, token_volumes
 from tensile.kubelet.pods.orphans import key_of as orphans_key
 from tensile.kubelet.pods.rule import PodRule, key_of
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, Owner, owner_of
