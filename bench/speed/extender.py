@@ -20,8 +20,8 @@ import orjson
 
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.speed.makespan import percentile
-from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.names import owner_of
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender
 from tensile.policy.extender.preemption import VictimSelector

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry
 from tensile.kubelet.pods.deletion import has_run, last_known_status
-from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.kubelet.pods.status import lost as without_lower_pod
 from tensile.kubelet.pods.status import status_write, upper_status
 from tensile.kubelet.pods.sync import placement, report_blocked

@@ -27,7 +27,7 @@ from tensile.reconcile.pods.index import lives_below, mirrors
 from tensile.reconcile.world import Key, LowerWorld, World
 
 if TYPE_CHECKING:
-    from tensile.kubelet.pods.placement_context import LowerContext
+    from tensile.kubelet.pods.scheduling import LowerContext
 
 REASONS = frozenset({"Unschedulable", "SchedulerError"})
 """Reasons of condition PodScheduled=False after the scheduler tried; a pod with a scheduling gate was not tried."""
