@@ -17,7 +17,7 @@ from tensile.kube.cluster import Cluster
 from tensile.kube.store import Cache, Delta, changed_facts
 from tensile.names import REPLACES, UPPER_UID, ProblemReason
 from tensile.objects import EVENT, UPPER, Manifest, annotations
-from tensile.reconcile.apply import carry_out, is_there, reread, taken
+from tensile.reconcile.apply import carry_out, granted, is_there, reread, taken
 from tensile.reconcile.backoff import (
     LONGEST_REST,
     SHORTEST_LOOK,
@@ -33,7 +33,6 @@ from tensile.reconcile.guard import guard, is_restored
 from tensile.reconcile.ownership import adoption_problem, conflict
 from tensile.reconcile.plan import EVICTION, Plan, Step, plan
 from tensile.reconcile.redaction import redact_error
-from tensile.reconcile.token_requests import granted
 from tensile.reconcile.workqueue import Work, WorkQueue
 from tensile.reconcile.world import Key, Problem, World
 

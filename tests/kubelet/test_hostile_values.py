@@ -19,8 +19,8 @@ from tensile.names import DESCHEDULE_COUNT, KEPT_OFF, TOKEN_TERM, TRIED, WRITTEN
 from tensile.objects import POD, deleted_at, later, timestamp
 from tensile.policy.descheduler.records import notes_on
 from tensile.policy.descheduler.replacement import freed, successor_of
+from tensile.reconcile.apply import term_of
 from tensile.reconcile.dryrun.semantics import marked
-from tensile.reconcile.token_requests import term_of
 
 TEXTS = (
     "",

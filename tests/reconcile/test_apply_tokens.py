@@ -15,9 +15,9 @@ from worldkit import NOW, STRANGER, A, marked, put, world
 from tensile.errors import Denied, Unreachable
 from tensile.names import TOKEN_TERM, UPPER_UID
 from tensile.objects import SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
+from tensile.reconcile.apply import TokenTerm, filled, granted, term_of
 from tensile.reconcile.desired import Decision, TokenRequest, TokenSecret
 from tensile.reconcile.plan import Step, TokenGrant, plan
-from tensile.reconcile.token_requests import TokenTerm, filled, granted, term_of
 from tensile.reconcile.world import Problem, World
 
 REF = Ref(A, SECRET, "default", "tokens")
