@@ -15,6 +15,7 @@ from typing import NamedTuple
 import orjson
 import structlog
 
+from tensile.engine import transitions
 from tensile.engine.caches import bound_feed, lower_feeds, lower_world
 from tensile.errors import ClusterError, TensileError
 from tensile.kube import net
@@ -42,7 +43,6 @@ from tensile.kubelet.pods.rule import UNREACHABLE_AFTER
 from tensile.kubelet.stats.collector import StatsCollector
 from tensile.names import LOWER_UID
 from tensile.objects import EVENT, UPPER, Manifest, annotations, uid
-from tensile.reconcile import namespace_mapping
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.world import LowerWorld, NamespaceNaming, World, mapping_note
 from tensile.topology import Lower, Upper, parse
@@ -273,7 +273,7 @@ class LowerConnection:
     def _learn_mapping(self) -> None:
         """Determine the namespace mapping of the lower as soon as it is certain; nothing is written before."""
         lower = self.lower
-        if namespace_mapping.learn(lower, self._world) and lower.naming != namespace_mapping.asked_for(
+        if transitions.learn_mapping(lower, self._world) and lower.naming != transitions.requested_mapping(
             lower.spec, self._world
         ):
             in_force = mapping_note(lower.naming)

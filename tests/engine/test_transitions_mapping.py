@@ -3,9 +3,9 @@
 import pytest
 from worldkit import OWNER_HERE, STRANGER, A, B, marked, put, raised, thing, twin, upper_pod, world
 
+from tensile.engine.transitions import adopt_noted_mapping, learn_mapping, may_change_mapping, requested_mapping
 from tensile.names import LOWER, NAMESPACE_MAPPING, OWNER, UPPER_NAMESPACE
 from tensile.objects import VOLUME, Manifest, metadata
-from tensile.reconcile.namespace_mapping import asked_for, follow_note, learn, may_change
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import LowerWorld, NamespaceNaming, World, mapping_note
 
@@ -32,7 +32,7 @@ def unknown(*lowers: str, note: str | None = None, owner: str = OWNER_HERE.mark)
 def learned(here: World) -> str:
     """Return the mapping that comes into force, "" while that is not certain."""
     lower = here.lowers[A]
-    learn(lower, here)
+    learn_mapping(lower, here)
     return mapping_note(lower.naming) if lower.mapping_known else ""
 
 
@@ -139,19 +139,19 @@ def test_nothing_is_made_before_the_node_notes_the_mapping() -> None:
 def test_who_only_looks_follows_the_note() -> None:
     """`explain` and `simulate` look where the engine does."""
     here = unknown(PREFIX, note="same")
-    follow_note(here.lowers[A], here)
+    adopt_noted_mapping(here.lowers[A], here)
     assert here.lowers[A].naming is None
     here = unknown(PREFIX)
-    follow_note(here.lowers[A], here)
-    assert here.lowers[A].naming == asked_for(here.lowers[A].spec, here)
+    adopt_noted_mapping(here.lowers[A], here)
+    assert here.lowers[A].naming == requested_mapping(here.lowers[A].spec, here)
 
 
 def test_nothing_is_left_when_all_is_listed_and_empty() -> None:
     """What is not listed may be anything."""
     here = world(f"name: {A}", f"name: {B}")
-    assert may_change(here.lowers[A], here)
+    assert may_change_mapping(here.lowers[A], here)
     here.upper.more[VOLUME].mark_stale()
-    assert not may_change(here.lowers[A], here)
+    assert not may_change_mapping(here.lowers[A], here)
 
 
 def lower_of(naming: NamespaceNaming | None) -> LowerWorld:
