@@ -15,7 +15,7 @@ import orjson
 from tensile.kube.store import Entry
 from tensile.objects import controller_of, deleted_at, metadata, moment_of
 from tensile.policy.descheduler.drain import is_bare, is_emptied, kept
-from tensile.policy.descheduler.records import nodes_left, told_lately
+from tensile.policy.descheduler.limits import nodes_left, told_lately
 from tensile.policy.descheduler.replacement import BACKUP, PodBackup, backup_in, backup_of, uses_claims
 from tensile.policy.descheduler.targets import Targets
 from tensile.reconcile.copies import bound

@@ -13,7 +13,7 @@ from tensile.names import ProblemReason
 from tensile.objects import controller_of, metadata, moment_of
 from tensile.policy.descheduler.drain import is_bare, is_drained, is_emptied
 from tensile.policy.descheduler.in_progress import in_flight, left_by, settle
-from tensile.policy.descheduler.records import MOST, EvictionRecord, kept_for, notes_on, recent, told_lately
+from tensile.policy.descheduler.limits import MOST, EvictionRecord, kept_for, notes_on, recent, told_lately
 from tensile.policy.descheduler.replacement import (
     CLAIMED,
     backup_of,

@@ -25,7 +25,7 @@ from tensile.kube.tls import KeyPair
 from tensile.kubelet.api.certificate_checks import pair_fault
 from tensile.kubelet.api.certificates import read_pair
 from tensile.names import Owner
-from tensile.policy.descheduler.records import nodes_tried
+from tensile.policy.descheduler.limits import nodes_tried
 from tensile.policy.webhook.admission import MutationTerms, terms_of
 from tensile.policy.webhook.certificates import (
     Served,

@@ -11,7 +11,7 @@ from tensile.kube.store import Cache
 from tensile.kubelet.node.rule import NodeRule
 from tensile.kubelet.node.rule import key_of as node_key
 from tensile.names import TRIED
-from tensile.policy.descheduler.records import (
+from tensile.policy.descheduler.limits import (
     MOST,
     EvictionRecord,
     kept_for,

@@ -1,4 +1,8 @@
-"""Records of evictions on Nodes.
+"""When and how many pods may be evicted: maintenance windows, and the records of evictions on Nodes.
+
+A window opens by a cron schedule and stays open for a duration. The library cronsim computes the schedule, also where
+the clock changes. It finds the last opening before a time as well as the next one, so that nothing has to be remembered
+of earlier openings.
 
 A record is written on the virtual node before its pod is evicted. From the records follow how many pods may leave now,
 and which nodes a re-created pod must avoid; an engine that starts later, or runs beside this one, reads the same. They
@@ -7,8 +11,11 @@ are kept on the Node because they concern it and are deleted with it.
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo
 
 import msgspec
+from cronsim import CronSim
 from msgspec.structs import replace
 
 from tensile.kube.store import Entry
@@ -16,12 +23,45 @@ from tensile.names import TRIED
 from tensile.objects import NODE, UPPER, Manifest, Ref, annotations, metadata
 from tensile.reconcile.world import LowerWorld, World
 from tensile.topology import Descheduler
+from tensile.topology.models import Window
 
+_LONGEST_WAIT = 3600.0
+"""Maximum seconds until a check whether a window is open: the clock of the machine may be set meanwhile."""
 MOST = 1_000
 """Maximum of records on one Node: without their lists of nodes they fit into its annotations several times."""
 _MOST_BYTES = 160 * 1024
 """Maximum bytes of the records; all annotations of an object together may have 256 KiB."""
 _MARK = TRIED.encode()
+
+
+def next_opening(windows: Iterable[Window], now: datetime) -> datetime | None:
+    """Return when a window opens, in its time zone, if none is open now; None if pods may be moved now."""
+    minute = now.replace(second=0, microsecond=0)
+    found: list[datetime] = []
+    for window in windows:
+        last, following = _openings(window.schedule, window.time_zone, minute)
+        if last is not None and now - last < window.duration:
+            return None
+        if following is not None:
+            found.append(following)
+    return min(found, default=None)
+
+
+def seconds_until(opening: datetime, now: datetime) -> float:
+    """Return the seconds after which to check again whether a window is open."""
+    return min(max((opening - now).total_seconds(), 0.0), _LONGEST_WAIT)
+
+
+@lru_cache(maxsize=64)
+def _openings(schedule: str, zone: str, minute: datetime) -> tuple[datetime | None, datetime | None]:
+    """Return the last opening up to a minute, and the next one after it; None for none within fifty years.
+
+    No window opens within a minute, so that the pods of a large drain share one computation.
+    """
+    local = minute.astimezone(ZoneInfo(zone))
+    last = next(CronSim(schedule, (minute + timedelta(seconds=1)).astimezone(local.tzinfo), reverse=True), None)
+    following = next(CronSim(schedule, local), None)
+    return last, following
 
 
 class EvictionRecord(msgspec.Struct, frozen=True):
