@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 from tensile.kube.store import Entry
 from tensile.policy.descheduler.drain import is_bare, kept
-from tensile.policy.descheduler.in_progress import in_flight, settle
 from tensile.policy.descheduler.replacement import loosed, obstacle, uses_claims
-from tensile.policy.descheduler.targets import Targets, said_of
+from tensile.policy.descheduler.targets import Targets, in_flight, said_of, settle
 from tensile.reconcile.world import LowerWorld, World
 from tensile.text import aligned
 

@@ -12,7 +12,6 @@ from tensile.kube.store import Entry
 from tensile.names import ProblemReason
 from tensile.objects import controller_of, metadata, moment_of
 from tensile.policy.descheduler.drain import is_bare, is_drained, is_emptied
-from tensile.policy.descheduler.in_progress import in_flight, left_by, settle
 from tensile.policy.descheduler.limits import MOST, EvictionRecord, kept_for, notes_on, recent, told_lately
 from tensile.policy.descheduler.replacement import (
     CLAIMED,
@@ -25,7 +24,7 @@ from tensile.policy.descheduler.replacement import (
     successor_now,
     uses_claims,
 )
-from tensile.policy.descheduler.targets import StuckPod, Targets, is_open, said_of, stuck_in
+from tensile.policy.descheduler.targets import StuckPod, Targets, in_flight, is_open, left_by, said_of, settle, stuck_in
 from tensile.reconcile.world import LowerWorld, World
 
 DEADLOCK: ProblemReason = "NoFeasibleCluster"

@@ -8,10 +8,10 @@ from worldkit import changed, decided, drop, put, written
 from tensile.names import WITHDRAWN
 from tensile.objects import Manifest, annotations
 from tensile.policy.descheduler.drain_report import evictions
-from tensile.policy.descheduler.in_progress import in_flight
 from tensile.policy.descheduler.plan import one_pass
 from tensile.policy.descheduler.replacement import backup, successor_of
 from tensile.policy.descheduler.rule import DeschedulerRule, key_of
+from tensile.policy.descheduler.targets import in_flight
 from tensile.reconcile.world import World
 
 C = "lower-c"
