@@ -13,9 +13,9 @@ from tensile.engine.metrics import Metrics
 from tensile.engine.observer import LoggingObserver
 from tensile.engine.oneshot import Problems, Progress, converge, opened, rehearse
 from tensile.errors import ClusterError, TensileError
-from tensile.policy.descheduler.drain_report import Eviction, evictions
-from tensile.policy.descheduler.drain_report import as_document as as_drain_document
-from tensile.policy.descheduler.drain_report import as_text as as_drain_text
+from tensile.policy.descheduler.plan import Eviction, evictions
+from tensile.policy.descheduler.plan import as_document as as_drain_document
+from tensile.policy.descheduler.plan import as_text as as_drain_text
 from tensile.reconcile.plan import Step
 from tensile.reconcile.report import (
     Preview,

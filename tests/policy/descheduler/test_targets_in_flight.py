@@ -7,8 +7,7 @@ from worldkit import changed, decided, drop, put, written
 
 from tensile.names import WITHDRAWN
 from tensile.objects import Manifest, annotations
-from tensile.policy.descheduler.drain_report import evictions
-from tensile.policy.descheduler.plan import one_pass
+from tensile.policy.descheduler.plan import evictions, one_pass
 from tensile.policy.descheduler.replacement import backup, successor_of
 from tensile.policy.descheduler.rule import DeschedulerRule, key_of
 from tensile.policy.descheduler.targets import in_flight

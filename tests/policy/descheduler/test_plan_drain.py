@@ -5,7 +5,7 @@ from deschedulingkit import ON, A, B, crowd, ground, owned_by, seeker, stranger
 from worldkit import put
 
 from tensile.objects import Manifest
-from tensile.policy.descheduler.drain_report import Eviction, as_document, as_text, evictions
+from tensile.policy.descheduler.plan import Eviction, as_document, as_text, evictions
 from tensile.reconcile.world import World
 
 DAEMON = [{**owned_by("agent")[0], "kind": "DaemonSet"}]
