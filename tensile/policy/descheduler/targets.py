@@ -25,7 +25,7 @@ from tensile.objects import Manifest, annotations, controller_of, deleted_at, me
 from tensile.policy.descheduler.drain import is_bare, is_emptied, kept
 from tensile.policy.descheduler.limits import nodes_left, told_lately
 from tensile.policy.descheduler.replacement import BACKUP, PodBackup, backup_in, backup_of, uses_claims
-from tensile.policy.extender.reservations import SORTED
+from tensile.policy.extender.node_cache import SORTED
 from tensile.policy.placement import reader
 from tensile.policy.placement.placement import TOO_MUCH, asks_too_much, examine, fitting
 from tensile.policy.placement.placement import Placement as Verdict

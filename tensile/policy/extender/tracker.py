@@ -19,8 +19,7 @@ from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.kubelet.pods.sync import placement
 from tensile.objects import Manifest, labels, metadata
 from tensile.policy.extender.extender import LAPSE, LowerCandidate, seeking
-from tensile.policy.extender.reservations import NodeCache, PodName, kind_of
-from tensile.policy.extender.search import NodeFinder
+from tensile.policy.extender.node_cache import NodeCache, NodeFinder, PodName, kind_of
 from tensile.policy.extender.victims import Residents, VirtualNodeView
 from tensile.policy.placement import reader
 from tensile.policy.placement.placement import asks_too_much

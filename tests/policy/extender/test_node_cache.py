@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from placekit import asking, node, pod, space
 from properties import examples
 
-from tensile.policy.extender.reservations import NodeCache
+from tensile.policy.extender.node_cache import NodeCache
 from tensile.policy.placement.placement import examine
 from tensile.policy.placement.reader import node_of, pod_of
 from tensile.policy.placement.snapshot import Snapshot

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from placekit import asking, claim, kind, node, pod, stock, using
 from properties import examples
 
-from tensile.policy.extender.search import NodeFinder
+from tensile.policy.extender.node_cache import NodeFinder
 from tensile.policy.placement.placement import examine
 from tensile.policy.placement.reader import node_of, pod_of
 from tensile.policy.placement.snapshot import Node, Snapshot
