@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from tensile.policy.placement.node_checks import free
+from tensile.policy.placement.checks import free
 from tensile.policy.placement.placement import Placement, examine, fitting, looked_at
 from tensile.policy.placement.snapshot import Node, Pod, Snapshot
 

@@ -14,22 +14,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tensile.policy.placement import node_checks, pod_checks, volume_checks
+from tensile.policy.placement import checks, volume_checks
 from tensile.policy.placement.snapshot import Check, Node, NoNodeFits, Pod, PreparedCheck, Snapshot
 
 CHECKS = (
-    Check("affinity", node_checks.named),
-    Check("unschedulable", node_checks.unschedulable),
-    Check("taints", node_checks.taints),
-    Check("affinity", node_checks.selected),
-    Check("ports", node_checks.ports),
-    Check("resources", node_checks.fits),
+    Check("affinity", checks.named),
+    Check("unschedulable", checks.unschedulable),
+    Check("taints", checks.taints),
+    Check("affinity", checks.selected),
+    Check("ports", checks.ports),
+    Check("resources", checks.fits),
     Check("volumes", volume_checks.restricted),
     Check("attach limits", volume_checks.limits),
     Check("volumes", volume_checks.volumes),
     Check("zones", volume_checks.zones),
-    Check("spread", pod_checks.spread),
-    Check("pod affinity", pod_checks.company),
+    Check("spread", checks.spread),
+    Check("pod affinity", checks.company),
 )
 """In kube-scheduler's order: the first check that fails for a node is reported."""
 _FEW = (50, 16, 16)
@@ -43,18 +43,18 @@ TOO_MUCH = "it has too many scheduling constraints to check"
 _SHORT = "Insufficient "
 _FOR_GOOD = frozenset(
     {
-        node_checks.UNNAMED,
-        node_checks.UNSCHEDULABLE,
-        node_checks.UNTOLERATED,
-        node_checks.UNSELECTED,
+        checks.UNNAMED,
+        checks.UNSCHEDULABLE,
+        checks.UNTOLERATED,
+        checks.UNSELECTED,
         volume_checks.UNBOUND,
         volume_checks.ELSEWHERE,
         volume_checks.UNBINDABLE,
         volume_checks.NO_SPACE,
         volume_checks.MISSING,
         volume_checks.CONFLICT,
-        pod_checks.UNLABELLED,
-        pod_checks.NOT_NEAR,
+        checks.UNLABELLED,
+        checks.NOT_NEAR,
     }
 )
 """Reasons that hold whatever pods leave the node."""
@@ -106,12 +106,12 @@ def asks_too_much(pod: Pod, snapshot: Snapshot) -> bool:
 
     Callers that answer for many pods leave such a pod to the scheduler, which must judge it anyway.
     """
-    things = len(pod.requests) + len(pod.ports) + node_checks.asked(pod)
-    rules = (things, pod_checks.affinity_terms(pod), pod_checks.spread_terms(pod))
+    things = len(pod.requests) + len(pod.ports) + checks.asked(pod)
+    rules = (things, checks.affinity_terms(pod), checks.spread_terms(pod))
     every = (
         things * len(snapshot.nodes),
-        pod_checks.affinity_cost(pod, snapshot),
-        pod_checks.spread_cost(pod, snapshot),
+        checks.affinity_cost(pod, snapshot),
+        checks.spread_cost(pod, snapshot),
     )
     return any(asked > few and effort > _MOST for few, asked, effort in zip(_FEW, rules, every, strict=True))
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from placekit import ROOM, checks, node, place, pod, reasons
 
-from tensile.policy.placement.node_checks import UNNAMED, UNSCHEDULABLE, UNSELECTED, UNTOLERATED
+from tensile.policy.placement.checks import UNNAMED, UNSCHEDULABLE, UNSELECTED, UNTOLERATED
 
 CORDON = "node.kubernetes.io/unschedulable"
 

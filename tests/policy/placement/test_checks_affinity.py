@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from placekit import ZONE, checks, node, place, pod, reasons, space
 
-from tensile.policy.placement.pod_checks import KEPT_AWAY, NOT_APART, NOT_NEAR
+from tensile.policy.placement.checks import KEPT_AWAY, NOT_APART, NOT_NEAR
 
 HOST = "kubernetes.io/hostname"
 NODES = [node("a", labels={ZONE: "1"}), node("b", labels={ZONE: "1"}), node("c", labels={ZONE: "2"}), node("d")]

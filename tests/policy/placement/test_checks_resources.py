@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from placekit import asking, checks, node, place, pod, reasons
 
-from tensile.policy.placement.node_checks import PORTS_TAKEN, TOO_MANY
+from tensile.policy.placement.checks import PORTS_TAKEN, TOO_MANY
 
 GPU = "example.com/gpu"
 
