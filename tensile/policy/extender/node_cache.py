@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tensile.policy.placement.fit import ALONE
-from tensile.policy.placement.placement import NodeRefusal, is_curable, message, prepare
+from tensile.policy.placement.placement import ALONE, NodeRefusal, is_curable, message, prepare
 from tensile.policy.placement.snapshot import Node, NodeFilter, Pod, Snapshot
 
 PodName = tuple[str, str]

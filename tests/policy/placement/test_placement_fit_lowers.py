@@ -4,7 +4,7 @@ from typing import Any
 
 from placekit import asking, node, pod, seen
 
-from tensile.policy.placement.fit import ClusterShare, ClusterSpace, spread_out
+from tensile.policy.placement.placement import ClusterShare, ClusterSpace, spread_out
 from tensile.policy.placement.reader import pod_of
 from tensile.policy.placement.snapshot import Snapshot
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from placekit import ZONE, asking, claim, kind, node, pod, seen, stock, using
 from properties import examples
 
-from tensile.policy.placement.fit import MOST, fill, put, replica, room
-from tensile.policy.placement.placement import examine
+from tensile.policy.placement.placement import MOST, examine, fill, put, replica, room
 from tensile.policy.placement.reader import pod_of
 from tensile.policy.placement.snapshot import Snapshot
 
