@@ -7,8 +7,7 @@ import pytest
 from setupkit import TOPOLOGIES, lower, setup, text
 
 from tensile.deploy.incluster import cautions, parse_in_cluster
-from tensile.deploy.render import TOPOLOGY, files, lower_stream
-from tensile.deploy.write import NAMESPACE, RenderOptions, rendering
+from tensile.deploy.manifests import NAMESPACE, TOPOLOGY, RenderOptions, lower_stream, manifest_files, rendering
 from tensile.topology import Topology, TopologyErrors, parse
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "topology.example.yaml"
@@ -108,7 +107,7 @@ def test_who_writes_what_is_said_is_refused_nothing_more() -> None:
     """The same topology is in the ConfigMap then, to the byte, and nothing is left to warn of."""
     found = rendering(POD.encode(), "topology.yaml", RenderOptions(NAMESPACE, None))
     assert (found.topology, found.text) == (parse(POD, configmap_mode=True), POD)
-    assert files(found)[TOPOLOGY] == POD
+    assert manifest_files(found)[TOPOLOGY] == POD
     assert warned(POD) == []
 
 
@@ -326,4 +325,4 @@ def test_the_secret_of_another_lower_cluster_is_not_filled_for_a_machine() -> No
 
 def test_the_directory_of_a_set_up_has_no_word_of_files() -> None:
     """Its topology names Secrets alone."""
-    assert "names a file" not in files(setup())["lowers/lower-a/access.yaml"]
+    assert "names a file" not in manifest_files(setup())["lowers/lower-a/access.yaml"]

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from setupkit import TOPOLOGIES, lower, setup, text
 
-from tensile.deploy.render import MARK
+from tensile.deploy.manifests import MARK, NAMESPACE, RenderOptions, rendering, write, written
 from tensile.deploy.setup import Setup
-from tensile.deploy.write import NAMESPACE, RenderOptions, rendering, write, written
 from tensile.errors import TensileError
 
 MINE = "# mine\n"

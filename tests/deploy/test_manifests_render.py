@@ -7,9 +7,16 @@ import yaml
 from setupkit import ALL, TOPOLOGIES, applied, lower, one, read, setup, text
 
 import tensile
-from tensile.deploy.render import OF_LOWER, OF_UPPER, files, lower_stream, upper_stream
+from tensile.deploy.manifests import (
+    OF_LOWER,
+    OF_UPPER,
+    RenderOptions,
+    lower_stream,
+    manifest_files,
+    rendering,
+    upper_stream,
+)
 from tensile.deploy.setup import Setup
-from tensile.deploy.write import RenderOptions, rendering
 from tensile.engine.configmap_source import KEY, ConfigMapKey
 from tensile.errors import TensileError
 from tensile.names import LEADS, VIRTUAL_NODE
@@ -119,26 +126,26 @@ def test_the_extenders_service_leads_to_the_pod_that_drives() -> None:
     (configuration,) = read(found, "scheduler-extender.yaml")
     (extender,) = configuration["extenders"]
     assert extender["urlPrefix"].endswith(f":{service['spec']['ports'][0]['port']}")
-    assert "get service tensile-extender" in files(found)["scheduler-extender.yaml"]
-    assert "Write IPv6 in brackets" in files(found)["scheduler-extender.yaml"]
+    assert "get service tensile-extender" in manifest_files(found)["scheduler-extender.yaml"]
+    assert "Write IPv6 in brackets" in manifest_files(found)["scheduler-extender.yaml"]
 
 
 def test_the_schedulers_configuration_is_there_before_the_extender_is_enabled() -> None:
     """It says so, and what it is; once the extender is enabled it has its port, and the namespace."""
     name = "scheduler-extender.yaml"
     early, late = setup(), setup(namespace="ops", extender={"enabled": True, "port": 9999})
-    assert "this topology does not enable the extender" in files(early)[name]
+    assert "this topology does not enable the extender" in manifest_files(early)[name]
     assert read(early, name)[0]["kind"] == "KubeSchedulerConfiguration"
-    assert "not enable" not in files(late)[name]
+    assert "not enable" not in manifest_files(late)[name]
     assert read(late, name)[0]["extenders"][0]["urlPrefix"].endswith(":9999")
-    assert "kubectl -n ops get service tensile-extender" in files(late)[name]
+    assert "kubectl -n ops get service tensile-extender" in manifest_files(late)[name]
     assert all(name not in read(found, "kustomization.yaml")[0]["resources"] for found in (early, late))
 
 
 @EVERY
 def test_every_file_has_a_name_that_is_known_to_be_ours(fields: dict[str, Any]) -> None:
     """Else nobody would remove it when it is not rendered any more."""
-    places = [path.rpartition("/") for path in files(setup(**fields))]
+    places = [path.rpartition("/") for path in manifest_files(setup(**fields))]
     assert {name for folder, _, name in places if not folder} <= set(OF_UPPER)
     assert {name for folder, _, name in places if folder} <= set(OF_LOWER)
 
@@ -148,7 +155,7 @@ def test_the_engine_says_which_port_no_topology_may_have() -> None:
     for fields in TOPOLOGIES.values():
         found = setup(**fields)
         words = f"Port {container(found)['args'][-1]} is for the probes: do not use it in the topology."
-        assert words in files(found)["engine.yaml"].replace("\n# ", " ")
+        assert words in manifest_files(found)["engine.yaml"].replace("\n# ", " ")
 
 
 def test_the_pods_never_run_on_a_virtual_node() -> None:
@@ -199,11 +206,11 @@ def test_the_head_says_which_secrets_have_to_be_there() -> None:
     """With their keys, and how they are made; a directory points to its own files."""
     secret = {"namespace": "ops", "name": "mine", "key": "config"}
     found = setup(lowers=[{"name": "a", "kubeconfigSecret": secret}])
-    assert "#   Secret ops/mine, key config: see lowers/a/access.yaml\n" in files(found)["kustomization.yaml"]
-    access = files(found)["lowers/a/access.yaml"]
+    assert "#   Secret ops/mine, key config: see lowers/a/access.yaml\n" in manifest_files(found)["kustomization.yaml"]
+    access = manifest_files(found)["lowers/a/access.yaml"]
     assert "-n ops create secret generic mine --from-file=config=/dev/stdin" in access
     assert 'kubectl --kubeconfig "$LOWER" apply -k lowers/a\n' in access
-    assert "Secret" not in files(setup(lowers=[]))["kustomization.yaml"]
+    assert "Secret" not in manifest_files(setup(lowers=[]))["kustomization.yaml"]
 
 
 def test_a_lower_that_is_not_there_is_refused() -> None:
