@@ -19,9 +19,20 @@ from typing import NamedTuple
 import yaml
 
 from tensile.deploy import upper
-from tensile.deploy.incluster import cautions, parse_in_cluster, secret_field, secret_for, sharing
 from tensile.deploy.rbac import CONFIGMAP, lower_roles
-from tensile.deploy.setup import NAME, Piece, Setup, comment, default_image, stream
+from tensile.deploy.setup import (
+    NAME,
+    Piece,
+    Setup,
+    cautions,
+    comment,
+    default_image,
+    parse_in_cluster,
+    secret_field,
+    secret_for,
+    sharing,
+    stream,
+)
 from tensile.deploy.upper import namespace, scheduler
 from tensile.engine.configmap_source import KEY
 from tensile.errors import TensileError

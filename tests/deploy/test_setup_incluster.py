@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from setupkit import TOPOLOGIES, lower, setup, text
 
-from tensile.deploy.incluster import cautions, parse_in_cluster
 from tensile.deploy.manifests import NAMESPACE, TOPOLOGY, RenderOptions, lower_stream, manifest_files, rendering
+from tensile.deploy.setup import cautions, parse_in_cluster
 from tensile.topology import Topology, TopologyErrors, parse
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "topology.example.yaml"
