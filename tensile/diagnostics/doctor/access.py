@@ -1,13 +1,21 @@
-"""Checks whether a cluster is reachable and accepts the credentials, its version, and its clock."""
+"""Checks of the access to a cluster: whether it is reachable, accepts the credentials and grants the rights.
 
-from collections.abc import Iterator
+Its version and its clock are checked here too: they come with the first response. For rights that are missing, the
+advice contains the commands that grant them.
+"""
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from itertools import groupby
 from shlex import quote
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from tensile.diagnostics.doctor.facts import ClusterFacts, ContactResult, Facts, Finding, Level, ServerEndpoint, Stage
+from tensile.engine.permissions import Permission
 from tensile.kubelet.api.certificate_checks import date_of, described, names_of
+from tensile.kubelet.stats.usage import NODE_METRICS
 from tensile.objects import UPPER
 from tensile.policy.webhook.certificates import certificates_in
 
@@ -22,7 +30,10 @@ _SLEEPS = (1, 30)
 _MOST_MINORS = 3
 """The most minor versions that a kubelet, and so a lower cluster, may be older than the upper apiserver."""
 _UNITS = (("days", 86_400), ("hours", 3600), ("minutes", 60))
+_POD_ACCOUNT = "system:serviceaccount:"
+CHECK = "rights"
 _ACCOUNT = "system:serviceaccount:"
+_DIGITS = 8
 
 
 def reached(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
@@ -131,8 +142,8 @@ def _signed(certificate: x509.Certificate) -> str:
 
 def renew_token(way: ServerEndpoint) -> str:
     """Return advice on how to get a new token."""
-    if way.token.subject.startswith(_ACCOUNT):
-        namespace, _, name = way.token.subject.removeprefix(_ACCOUNT).partition(":")
+    if way.token.subject.startswith(_POD_ACCOUNT):
+        namespace, _, name = way.token.subject.removeprefix(_POD_ACCOUNT).partition(":")
         command = f"kubectl -n {quote(namespace)} create token {quote(name)} --duration=8760h"
     else:
         command = "kubectl -n NAMESPACE create token SERVICEACCOUNT --duration=8760h"
@@ -206,3 +217,81 @@ def _end(certificate: x509.Certificate) -> str:
 
 def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
+
+
+def permitted(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+    """Yield the missing rights; those that the engine requires come in one finding, optional ones by what they cost."""
+    if not side.is_in:
+        return
+    if side.missing is None:
+        error = side.answers["rights"].error if "rights" in side.answers else "no answer in time"
+        advice = "let the user create selfsubjectaccessreviews, as ClusterRole system:basic-user does for everybody"
+        yield Finding(side.name, CHECK, Level.WARN, f"its permissions cannot be read ({error})", advice)
+        return
+    needed = [right for right in side.missing if not right.lost]
+    extra = [right for right in side.missing if right.lost]
+    if needed:
+        yield Finding(side.name, CHECK, Level.FAIL, f"missing: {_listed(needed)}", _granted(side, needed, facts))
+    for lost, rights in groupby(extra, lambda right: right.lost):
+        lacking = list(rights)
+        what = f"missing: {_listed(lacking)}: without it there is none of this: {lost}"
+        yield Finding(side.name, CHECK, Level.WARN, what, _granted(side, lacking, facts))
+    if not side.missing:
+        yield Finding(side.name, CHECK, Level.OK, "all permissions that this topology needs")
+
+
+def _listed(rights: Iterable[Permission]) -> str:
+    """Return the missing rights, each with its purpose."""
+    return "; ".join(f"{', '.join(right.verbs)} {_object(right)} ({right.purpose})" for right in rights)
+
+
+def _granted(side: ClusterFacts, rights: list[Permission], facts: Facts) -> str:
+    """Return the commands that grant rights; rights with the same verbs share a role.
+
+    kubectl resolves the resources, so it cannot create a role for the metrics API while no server provides that.
+    """
+    name, subject = f"tensile-{facts.topology.name}-{side.name or 'upper'}", _subject(side.user)
+    whose = "the upper cluster" if side.name == UPPER else f"cluster {side.name}"
+    later = ", once metrics-server is installed" * any(right.kind.api == NODE_METRICS.api for right in rights)
+    lines = [f"as an administrator of {whose}{later}:"]
+    for (namespace, one, verbs), group in groupby(sorted(rights, key=_group), _group):
+        resources = ",".join(quote(_resource(right)) for right in group)
+        rules = f"--verb={','.join(verbs)} --resource={resources}{f' --resource-name={quote(one)}' if one else ''}"
+        role, kind = f"{name}-{_digest(rules, subject)}", "role" if namespace else "clusterrole"
+        scope = f"-n {quote(namespace)} " if namespace else ""
+        lines.append(f"kubectl {scope}create {kind} {role} {rules}")
+        lines.append(f"kubectl {scope}create {kind}binding {role} --{kind}={role} {subject}")
+    return "\n".join(lines)
+
+
+def _digest(*words: str) -> str:
+    """Return a short hash of what a role grants to whom.
+
+    It makes role names distinct: a role that was created for other rights already exists, and stays.
+    """
+    return sha256("\0".join(words).encode()).hexdigest()[:_DIGITS]
+
+
+def _group(right: Permission) -> tuple[str, str, tuple[str, ...]]:
+    return right.namespace, right.name, right.verbs
+
+
+def _object(right: Permission) -> str:
+    """Return the name of a resource, or of the one object that a right is for."""
+    return f"{_resource(right)} {right.name}" if right.name else _resource(right)
+
+
+def _resource(right: Permission) -> str:
+    """Return a resource in kubectl's notation: pods/log, endpointslices.discovery.k8s.io."""
+    if right.kind.plural == "*":
+        return "*.*"
+    group = f".{right.group}" if right.group else ""
+    tail = f"/{right.subresource}" if right.subresource else ""
+    return f"{right.kind.plural}{group}{tail}"
+
+
+def _subject(user: str) -> str:
+    """Return kubectl's option for the user or account that gets a right."""
+    if user.startswith(_ACCOUNT):
+        return f"--serviceaccount={quote(user.removeprefix(_ACCOUNT))}"
+    return f"--user={quote(user)}" if user else "--user=USER"

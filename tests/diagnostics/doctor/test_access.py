@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from doctorkit import CA, LOWER, NOW, at, contact, der, facts, levels, only, side, signed_by, topology, way
 
-from tensile.diagnostics.doctor.connectivity import minor_of, reached
+from tensile.diagnostics.doctor.access import minor_of, reached
 from tensile.diagnostics.doctor.facts import ContactResult, Finding, Level, Stage, TokenInfo
 from tensile.objects import UPPER
 from tensile.sandbox.credentials import authority

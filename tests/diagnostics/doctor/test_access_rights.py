@@ -5,8 +5,8 @@ from typing import Any
 
 from doctorkit import LOWER, at, facts, only, side
 
+from tensile.diagnostics.doctor.access import permitted
 from tensile.diagnostics.doctor.facts import Finding, Level, QueryAnswer, Stage
-from tensile.diagnostics.doctor.rbac import permitted
 from tensile.engine.permissions import ALL_KINDS, Permission
 from tensile.kubelet.stats.usage import NODE_METRICS, POD_METRICS
 from tensile.names import LEASE_NAMESPACE
