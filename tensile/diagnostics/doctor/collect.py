@@ -36,6 +36,7 @@ from tensile.diagnostics.doctor.facts import (
     port_of,
     strays,
 )
+from tensile.diagnostics.doctor.lowers import MOST, places
 from tensile.diagnostics.doctor.queries import (
     NODE_PROXY,
     ClusterQueries,
@@ -45,7 +46,6 @@ from tensile.diagnostics.doctor.queries import (
     trusting_anybody,
     way_of,
 )
-from tensile.diagnostics.doctor.tenants import MOST, places
 from tensile.engine.clusters import node_address, own_namespace
 from tensile.engine.configmap_source import ConfigMapKey, document, read
 from tensile.engine.lower import ClusterAccess

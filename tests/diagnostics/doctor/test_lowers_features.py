@@ -23,7 +23,7 @@ from tensile.diagnostics.doctor.facts import (
     QueryAnswer,
     Stage,
 )
-from tensile.diagnostics.doctor.features import measured, stored
+from tensile.diagnostics.doctor.lowers import measured, stored
 from tensile.diagnostics.doctor.networks import networked
 from tensile.names import PROVISIONER
 from tensile.objects import UPPER, Manifest

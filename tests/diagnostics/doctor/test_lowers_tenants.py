@@ -6,7 +6,7 @@ import pytest
 from doctorkit import LOWER, OWNER_OF, at, facts, levels, only, side, topology
 
 from tensile.diagnostics.doctor.facts import POLICIES, SPACES, STRANGERS, Finding, Level, QueryAnswer
-from tensile.diagnostics.doctor.tenants import MOST, places, tenanted, unprotected
+from tensile.diagnostics.doctor.lowers import MOST, places, tenanted, unprotected
 from tensile.objects import UPPER
 
 OURS = OWNER_OF.mark

@@ -17,7 +17,7 @@ from tensile.diagnostics.doctor.facts import (
     lease_of,
     port_of,
 )
-from tensile.diagnostics.doctor.nodes import called, identified, noded
+from tensile.diagnostics.doctor.lowers import called, identified, noded
 from tensile.names import LOWER_UID, OWNER, OWNER_NAME
 from tensile.objects import UPPER, Manifest
 
