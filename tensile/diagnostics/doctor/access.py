@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from tensile.diagnostics.doctor.facts import ClusterFacts, ContactResult, Facts, Finding, Level, ServerEndpoint, Stage
 from tensile.engine.permissions import Permission
-from tensile.kubelet.api.certificate_checks import date_of, described, names_of
+from tensile.kube.tls import date_of, described, names_of
 from tensile.kubelet.stats.usage import NODE_METRICS
 from tensile.objects import UPPER
 from tensile.policy.webhook.certificates import certificates_in

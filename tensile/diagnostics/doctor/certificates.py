@@ -20,7 +20,7 @@ from tensile.diagnostics.doctor.facts import (
     endpoint_of,
     node_named,
 )
-from tensile.kubelet.api.certificate_checks import (
+from tensile.kube.tls import (
     CertificateProblem,
     authority_fault,
     authority_warnings,

@@ -23,13 +23,15 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from tensile.errors import TensileError
 from tensile.kube.files import read_regular
-from tensile.kube.tls import KeyPair, self_signed, serving_tls
-from tensile.kubelet.api.certificate_checks import (
+from tensile.kube.tls import (
     CertificateProblem,
+    KeyPair,
     authority_fault,
     authority_warnings,
     described,
     pair_fault,
+    self_signed,
+    serving_tls,
     unreadable,
     warnings,
 )

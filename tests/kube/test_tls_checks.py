@@ -12,8 +12,7 @@ from kubelet_lab import Notes
 from kubelet_pki import CLIENT, DAY, SERVER, Identity, Pki, write
 
 from tensile.errors import TensileError
-from tensile.kube.tls import KeyPair
-from tensile.kubelet.api.certificate_checks import described, pair_fault, warnings
+from tensile.kube.tls import KeyPair, described, pair_fault, warnings
 from tensile.kubelet.api.certificates import ClientCA, ServingCertificate, ServingFiles, tls_context
 
 ADDRESS = "127.0.0.1"
