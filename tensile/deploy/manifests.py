@@ -34,7 +34,7 @@ from tensile.deploy.setup import (
     stream,
 )
 from tensile.deploy.upper import namespace, scheduler
-from tensile.engine.configmap_source import KEY
+from tensile.engine.topology_reader import CONFIGMAP_KEY
 from tensile.errors import TensileError
 from tensile.topology import Lower, decode, parse
 from tensile.topology.fields import label_name
@@ -52,7 +52,7 @@ _EDITS = (
     "kustomization.yaml in another directory that lists this one in its resources."
 )
 LOWERS = "lowers"
-TOPOLOGY = KEY
+TOPOLOGY = CONFIGMAP_KEY
 SCHEDULER = "scheduler-extender.yaml"
 STORAGE = "storageclass.yaml"
 ADMISSION = "admission.yaml"

@@ -28,9 +28,7 @@ import structlog
 import uvloop
 
 from tensile.engine.clusters import own_namespace, utc_now
-from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.engine import Engine
-from tensile.engine.file_source import TopologyUpdate
 from tensile.engine.health import ProbeServer, TelemetryServer
 from tensile.engine.leader_election import Election, LeaderLabel, lease_ref, own_pod, warn_of_leader
 from tensile.engine.lower import ClusterAccess
@@ -40,6 +38,7 @@ from tensile.engine.sources import ConfigMapSource, FileSource, TopologySource
 from tensile.engine.status.page import PageView, RecentChanges
 from tensile.engine.status.query import engine_at
 from tensile.engine.status.report import EngineStatus
+from tensile.engine.topology_reader import ConfigMapKey, TopologyUpdate
 from tensile.errors import PortTaken, TensileError
 from tensile.kube import net
 from tensile.kube.file_watch import FileWatcher

@@ -17,7 +17,7 @@ from tensile.deploy.manifests import (
     upper_stream,
 )
 from tensile.deploy.setup import Setup
-from tensile.engine.configmap_source import KEY, ConfigMapKey
+from tensile.engine.topology_reader import CONFIGMAP_KEY, ConfigMapKey
 from tensile.errors import TensileError
 from tensile.names import LEADS, VIRTUAL_NODE
 from tensile.objects import Manifest
@@ -95,7 +95,7 @@ def test_the_engine_finds_its_topology(fields: dict[str, Any]) -> None:
     """By the name that it is started with, in the form that it takes from a ConfigMap."""
     found = setup(**fields)
     held = one(applied(found), "ConfigMap")
-    assert parse(held["data"][KEY], configmap_mode=True) == found.topology
+    assert parse(held["data"][CONFIGMAP_KEY], configmap_mode=True) == found.topology
     args = container(found)["args"]
     assert args[:2] == ["run", "--configmap"]
     assert args[2] == str(ConfigMapKey(held["metadata"]["namespace"], held["metadata"]["name"]))

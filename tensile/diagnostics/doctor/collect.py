@@ -47,9 +47,9 @@ from tensile.diagnostics.doctor.queries import (
     way_of,
 )
 from tensile.engine.clusters import node_address, own_namespace
-from tensile.engine.configmap_source import ConfigMapKey, document, read
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.permissions import Permission, lower_rights, upper_rights
+from tensile.engine.topology_reader import ConfigMapKey, document, read_configmap
 from tensile.errors import AccessError, ClusterError, NotFound, TensileError, described
 from tensile.kube import net
 from tensile.kube.client import HttpCluster
@@ -84,7 +84,7 @@ async def topology_at(place: ConfigMapKey, ways: ClusterAccess) -> Topology:
         raise TensileError(f"upper: no answer in {_PATIENCE:g} s: check that its apiserver runs") from None
     finally:
         await cluster.close()
-    return read(document(orjson.loads(raw), place), place)
+    return read_configmap(document(orjson.loads(raw), place), place)
 
 
 async def gathered(topology: Topology, ways: ClusterAccess, now: Now, place: ConfigMapKey | None = None) -> Facts:

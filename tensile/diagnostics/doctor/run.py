@@ -17,8 +17,8 @@ from tensile.diagnostics.doctor.lowers import called, identified, measured, node
 from tensile.diagnostics.doctor.networks import bound, networked
 from tensile.diagnostics.doctor.webhook import hooked
 from tensile.engine.clusters import utc_now
-from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.lower import ClusterAccess
+from tensile.engine.topology_reader import ConfigMapKey
 from tensile.text import aligned, harmless
 from tensile.topology import Topology
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from tensile.engine.file_source import SETTLE, SHRUNK, TopologyUpdate, follow
+from tensile.engine.topology_reader import SETTLE, SHRUNK, TopologyUpdate, follow_file
 from tensile.kube.file_watch import FileStates, FileWatch, FileWatcher
 from tensile.topology import Topology, TopologyErrors, parse
 
@@ -82,7 +82,7 @@ class Followed:
 async def followed(path: Path, whole: str) -> AsyncGenerator[Followed, None]:
     """Follow a file that holds `whole`."""
     rests = Rests()
-    async with aclosing(follow(path, parse(whole), Always(), sleep=rests.sleep)) as readings:
+    async with aclosing(follow_file(path, parse(whole), Always(), sleep=rests.sleep)) as readings:
         found = Followed(path, readings, rests)
         first = await found.after(whole.encode())
         assert (first.changed, first.error) == (False, None)
@@ -147,7 +147,7 @@ async def test_a_file_that_was_cut_off_while_the_engine_started_is_refused(path:
     await asyncio.to_thread(path.write_bytes, whole[:-2])
     rests = Rests()
     first = parse(whole.decode())
-    async with aclosing(follow(path, first, Always(), whole=whole, sleep=rests.sleep)) as readings:
+    async with aclosing(follow_file(path, first, Always(), whole=whole, sleep=rests.sleep)) as readings:
         assert "is a truncated copy of the active topology" in str((await anext(readings)).error)
     assert rests.seconds == [SHRUNK]
 
@@ -199,7 +199,7 @@ def contents() -> Iterator[str]:
 async def test_swaps_of_a_mounted_config_map_are_each_whole(mounted: Path) -> None:
     """Each reading is one of the contents to the byte, good ones are in force and bad ones change nothing."""
     rests = Rests()
-    async with aclosing(follow(mounted, parse(text()), Always(), sleep=rests.sleep)) as readings:
+    async with aclosing(follow_file(mounted, parse(text()), Always(), sleep=rests.sleep)) as readings:
         assert not (await anext(readings)).changed
         for number, content in enumerate(contents(), start=1):
             swapped(mounted.parent, content, number)
@@ -222,7 +222,7 @@ async def test_swaps_while_it_is_looked_at_are_never_mixed(mounted: Path) -> Non
             swapped(mounted.parent, content, number)
             return
 
-    async with aclosing(follow(mounted, parse(text()), Always(), sleep=swap)) as readings:
+    async with aclosing(follow_file(mounted, parse(text()), Always(), sleep=swap)) as readings:
         async with asyncio.timeout(20):
             while known[-1] not in seen:
                 seen.add((await anext(readings)).text.sha256)

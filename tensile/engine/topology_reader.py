@@ -1,18 +1,24 @@
-"""The topology file: yields each state of it, valid or rejected; and the validation that all sources share.
+"""Reads the topology from a file, or from a ConfigMap of the upper cluster: yields each state of it, valid or rejected.
 
 Editors rename, tools delete and write again, mounted ConfigMaps swap a symlink, and some writers are slow. So only the
-content counts. A file event merely triggers a read, and content is accepted once a second read returns the same.
+content of a file counts. A file event merely triggers a read, and content is accepted once a second read returns the
+same.
 
 The beginning of a file is often a valid file, with fewer lowers, or with 50 instead of 500. A file that is a prefix of
 the active one is watched for longer before it is accepted, and rejected if it ends in the middle of a line.
 
-A rejected state is yielded too, because its author must be informed. It does not replace the last good state, with
-which the next one is compared.
+A ConfigMap is read from the cache of that one object. The API returns an object whole or not at all, so no settling is
+needed as for a file. A ConfigMap that is deleted, or that lost its key, is a rejected state like any other.
+
+A rejected state is yielded too, because its author must be informed. It does not replace the last good state, which
+stays active, and with which the next one is compared.
 """
 
 import asyncio
+import base64
 import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +27,8 @@ import structlog
 
 from tensile.errors import TensileError
 from tensile.kube.file_watch import FileWatcher, watched
+from tensile.kube.store import Cache
+from tensile.objects import Manifest, metadata
 from tensile.topology import Topology, TopologyErrors, TopologyProblem, decode, parse
 from tensile.yaml_document import MAX_BYTES, Position
 
@@ -29,8 +37,12 @@ SETTLE = 0.1
 SHRUNK = 1.0
 """The same for a file that is a prefix of the active one: it may still be written."""
 _LARGE = 64 * 1024
-_log = structlog.get_logger("tensile.engine.file_source")
+_log = structlog.get_logger("tensile.engine.topology_reader")
 Sleep = Callable[[float], Awaitable[None]]
+CONFIGMAP_KEY = "topology.yaml"
+"""The default key of the topology."""
+
+_MOST_NAMED = 10
 
 
 class TopologyText(NamedTuple):
@@ -103,14 +115,14 @@ async def parsed(text: TopologyText, parse: Callable[[], Topology]) -> Topology:
     return await asyncio.to_thread(parse) if text.size > _LARGE else parse()
 
 
-async def read(path: Path) -> GoodTopology:
+async def read_file(path: Path) -> GoodTopology:
     """Read the file once; raises TensileError with every error in it, or with why it cannot be read."""
     found = _look(path)
     topology = await parsed(found.text(), lambda: _parse(path, found))
     return GoodTopology(TopologyUpdate(found.text(), topology, changed=True), found.data)
 
 
-async def follow(
+async def follow_file(
     path: Path, first: Topology, watcher: FileWatcher, *, whole: bytes = b"", sleep: Sleep = asyncio.sleep
 ) -> AsyncGenerator[TopologyUpdate, None]:
     """Yield each state of the file from now on, compared with `first` and later with the last good state.
@@ -198,3 +210,89 @@ def _cut_off(path: Path, data: bytes) -> TopologyErrors:
     place = Position(data.count(b"\n") + 1, len(line) + 1)
     words = "is a truncated copy of the active topology; write the whole file, with a newline at its end"
     return TopologyErrors(str(path), (TopologyProblem(place, (), words),))
+
+
+class ConfigMapKey(NamedTuple):
+    """The location of a topology: a ConfigMap of the upper cluster and a key in it."""
+
+    namespace: str
+    name: str
+    key: str = CONFIGMAP_KEY
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def file(self) -> str:
+        """The text used instead of a file name before line and column."""
+        return f"configmap/{self.namespace}/{self.name}/{self.key}"
+
+
+class ConfigMapText(NamedTuple):
+    """The content of a ConfigMap: the topology's text and its identification, or why there is none."""
+
+    text: TopologyText
+    data: bytes = b""
+    trouble: str = ""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the ConfigMap does not exist."""
+        return not self.text.uid
+
+
+def document(manifest: Manifest | None, place: ConfigMapKey) -> ConfigMapText:
+    """Return the topology's text in a ConfigMap (None: the ConfigMap does not exist)."""
+    if manifest is None:
+        trouble = f"configmap/{place}: the ConfigMap does not exist in the upper cluster: create it"
+        return ConfigMapText(TopologyText(), trouble=trouble)
+    meta = metadata(manifest)
+    known = TopologyText(version=str(meta["resourceVersion"]), uid=str(meta["uid"]))
+    data = _value(manifest, place.key)
+    if data is None:
+        return ConfigMapText(known, trouble=_no_key(manifest, place))
+    return ConfigMapText(known._replace(size=len(data), sha256=sha256(data).hexdigest()), data)
+
+
+def read_configmap(found: ConfigMapText, place: ConfigMapKey) -> Topology:
+    """Return the parsed topology; raises TensileError with every error in it, or with why there is none."""
+    if found.trouble:
+        raise TensileError(found.trouble)
+    return parse(decode(found.data, name=place.file), name=place.file, configmap_mode=True)
+
+
+async def follow_configmap(
+    cache: Cache, place: ConfigMapKey, changed: asyncio.Event, first: Topology
+) -> AsyncGenerator[TopologyUpdate, None]:
+    """Yield each state of the ConfigMap, compared with `first` and later with the last good state.
+
+    `changed` is set whenever the cache changes; states that pass while one is processed are skipped. Absence counts
+    only once the cache is synced. Never ends by itself.
+    """
+    judge, seen = TopologyValidator(first, place.file), None
+    while True:
+        changed.clear()
+        entry = cache.get(place.namespace, place.name)
+        found = document(entry.manifest() if entry else None, place)
+        if found != seen and (entry or cache.synced):
+            seen = found
+            yield await judge.judge(found.text, partial(read_configmap, found, place))
+        await changed.wait()
+
+
+def _value(manifest: Manifest, key: str) -> bytes | None:
+    """Return the value of a key, None if it is absent; `binaryData` is read too, where kubectl may have put it."""
+    text = (manifest.get("data") or {}).get(key)
+    if text is not None:
+        return str(text).encode()
+    encoded = (manifest.get("binaryData") or {}).get(key)
+    return None if encoded is None else base64.b64decode(encoded)
+
+
+def _no_key(manifest: Manifest, place: ConfigMapKey) -> str:
+    keys = sorted({**(manifest.get("data") or {}), **(manifest.get("binaryData") or {})})
+    known = ", ".join(keys[:_MOST_NAMED]) + (", ..." if len(keys) > _MOST_NAMED else "")
+    return (
+        f"configmap/{place}: has no key {place.key} (keys: {known or 'none'}): "
+        "store the topology under it, or use --key"
+    )

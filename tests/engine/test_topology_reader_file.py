@@ -15,7 +15,7 @@ from filekit import heard
 from structlog.testing import capture_logs
 from tasks import background
 
-from tensile.engine.file_source import SETTLE, TopologyText, TopologyUpdate, follow, read
+from tensile.engine.topology_reader import SETTLE, TopologyText, TopologyUpdate, follow_file, read_file
 from tensile.errors import TensileError
 from tensile.kube.file_watch import FileWatcher, Notifier, notifier
 from tensile.topology import Topology, TopologyErrors, parse
@@ -43,7 +43,7 @@ class Following:
         self.watcher = watcher
         self.refusals: asyncio.Queue[str] = asyncio.Queue()
         self.readings: list[TopologyUpdate] = []
-        self.topologies = self._changes(follow(path, parse(text("first")), watcher, **options))
+        self.topologies = self._changes(follow_file(path, parse(text("first")), watcher, **options))
 
     async def _changes(self, readings: AsyncGenerator[TopologyUpdate, None]) -> AsyncGenerator[Topology, None]:
         """Yield what is to be put in force; keep what is refused apart, and everything together."""
@@ -394,7 +394,7 @@ async def test_closing_leaves_no_task_behind(path: Path) -> None:
 
 async def test_a_file_is_read_once(path: Path) -> None:
     """As it is."""
-    reading, data = await read(path)
+    reading, data = await read_file(path)
     assert data == text("first").encode()
     assert reading.topology is not None
     assert names(reading.topology) == ["first"]
@@ -406,7 +406,7 @@ async def test_a_large_file_is_read_without_holding_up_the_rest(path: Path) -> N
     """Something else goes on while it is parsed."""
     in_place(path, "#" * 70_000 + "\n" + text(*(f"lower-{number}" for number in range(200))))
     turns = 0
-    task = asyncio.create_task(read(path))
+    task = asyncio.create_task(read_file(path))
     while not task.done():
         await asyncio.sleep(0)
         turns += 1
@@ -420,7 +420,7 @@ async def test_a_bad_file_is_refused_with_every_error(path: Path) -> None:
     """Each with its line and column."""
     in_place(path, text("A", "B"))
     with pytest.raises(TopologyErrors) as refusal:
-        await read(path)
+        await read_file(path)
     assert [line.split(": ")[0] for line in str(refusal.value).splitlines()] == [f"{path}:6:9", f"{path}:8:9"]
 
 
@@ -436,5 +436,5 @@ async def test_a_path_without_a_file_is_refused_with_what_to_do(tmp_path: Path) 
     }
     for name, words in expected.items():
         with pytest.raises(TensileError) as refusal:
-            await read(tmp_path / name)
+            await read_file(tmp_path / name)
         assert str(refusal.value) == f"{tmp_path / name}: {words}"

@@ -10,8 +10,15 @@ from typing import Any
 import orjson
 import pytest
 
-from tensile.engine.configmap_source import ConfigMapKey, ConfigMapText, document, follow, read
-from tensile.engine.file_source import TopologyText, TopologyUpdate
+from tensile.engine.topology_reader import (
+    ConfigMapKey,
+    ConfigMapText,
+    TopologyText,
+    TopologyUpdate,
+    document,
+    follow_configmap,
+    read_configmap,
+)
 from tensile.errors import TensileError
 from tensile.kube.store import Cache
 from tensile.objects import Manifest
@@ -70,7 +77,7 @@ async def told(first: str) -> AsyncGenerator[ObservedConfigMap, None]:
     """Follow a ConfigMap that holds a topology from the start."""
     made = ObservedConfigMap()
     made.cache.replace([orjson.dumps(config_map(10, {"topology.yaml": first}))], 10)
-    made.readings = follow(made.cache, PLACE, made.changed, parse(first, configmap_mode=True))
+    made.readings = follow_configmap(made.cache, PLACE, made.changed, parse(first, configmap_mode=True))
     async with aclosing(made.readings):
         assert not (await made.next()).changed
         yield made
@@ -87,7 +94,7 @@ def test_the_text_of_a_key_is_found_with_what_tells_it_from_another() -> None:
     found = document(config_map(5, {"other": "x", "topology.yaml": text("a")}), PLACE)
     content = text("a").encode()
     assert found == ConfigMapText(TopologyText(len(content), sha256(content).hexdigest(), "5", "map-1"), content)
-    assert [lower.name for lower in read(found, PLACE).lowers] == ["a"]
+    assert [lower.name for lower in read_configmap(found, PLACE).lowers] == ["a"]
 
 
 def test_another_key_can_be_named() -> None:
@@ -95,7 +102,7 @@ def test_another_key_can_be_named() -> None:
     place = PLACE._replace(key="prod.yaml")
     found = document(config_map(5, {"prod.yaml": "kind: x\n", "topology.yaml": text()}), place)
     with pytest.raises(TensileError) as refusal:
-        read(found, place)
+        read_configmap(found, place)
     assert str(refusal.value).splitlines()[0].startswith("configmap/ops/topo/prod.yaml:1:1: ")
 
 
@@ -104,7 +111,7 @@ def test_what_kubectl_took_for_binary_is_looked_at() -> None:
     data = text("a").encode() + b"# \xff\n"
     found = document(config_map(5, None, binaryData={"topology.yaml": b64encode(data).decode()}), PLACE)
     with pytest.raises(TensileError, match=r"topology\.yaml:7:3: .*not valid UTF-8"):
-        read(found, PLACE)
+        read_configmap(found, PLACE)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +130,7 @@ def test_where_there_is_no_text_that_is_said(manifest: Manifest | None, words: s
     assert words in found.trouble
     assert found.is_missing is (manifest is None)
     with pytest.raises(TensileError, match="configmap/ops/topo: "):
-        read(found, PLACE)
+        read_configmap(found, PLACE)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +141,7 @@ def test_paths_are_errors(line: str) -> None:
     """There are no files beside a ConfigMap."""
     whole = HEAD.removesuffix("\nlowers:") + "\n" + line + ("" if "lowers" in line else "\nlowers: []") + "\n"
     with pytest.raises(TensileError, match="a topology in a ConfigMap cannot have"):
-        read(document(config_map(5, {"topology.yaml": whole}), PLACE), PLACE)
+        read_configmap(document(config_map(5, {"topology.yaml": whole}), PLACE), PLACE)
 
 
 async def test_edits_are_given_as_they_come() -> None:
