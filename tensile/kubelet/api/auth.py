@@ -21,8 +21,8 @@ import msgspec
 
 from tensile.errors import ClusterError
 from tensile.kube.cluster import Cluster
+from tensile.kube.kubeconfig import is_token
 from tensile.kube.limits import KeyedTokenBuckets
-from tensile.kube.strict_models import is_token
 from tensile.kubelet.api.pods import Log
 from tensile.kubelet.api.requests import Headers
 from tensile.kubelet.api.routes import HTTPError, RequiredAccess
