@@ -31,7 +31,7 @@ from tensile.names import (
     EventReason,
 )
 from tensile.objects import Manifest, annotations, controller_of, labels, uid
-from tensile.reconcile.pods.cluster_selector import cluster_selector_flaw
+from tensile.reconcile.pods.scheduling import cluster_selector_flaw
 
 _LEFT_OUT = with_verdict(SPEC, FieldVerdict.DROP, FieldVerdict.LATER)
 _SCHEDULING = frozenset({"nodeSelector", "affinity", "tolerations", "topologySpreadConstraints"})

@@ -16,11 +16,11 @@ import msgspec
 
 from tensile.names import Owner
 from tensile.objects import Manifest
-from tensile.reconcile.pods.cluster_selector import cluster_selector
 from tensile.reconcile.pods.scheduling import REQUIRED as _REQUIRED
 from tensile.reconcile.pods.scheduling import (
     UPPER_ONLY_KEYS,
     Split,
+    cluster_selector,
     for_lower,
     is_upper_only,
     matches,

@@ -13,8 +13,7 @@ from properties import examples
 from tensile.kubelet.pods.projection import lower_pod, notes
 from tensile.kubelet.pods.scheduling import lower_tolerations, scheduling_fields
 from tensile.policy.webhook.admission import MutationTerms, prepared
-from tensile.reconcile.pods.cluster_selector import LONGEST, MOST, cluster_selector, cluster_selector_flaw
-from tensile.reconcile.pods.scheduling import UPPER_ONLY_KEYS
+from tensile.reconcile.pods.scheduling import LONGEST, MOST, UPPER_ONLY_KEYS, cluster_selector, cluster_selector_flaw
 
 UNLIMITED = [
     {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": "NoExecute"}
