@@ -33,7 +33,7 @@ from tensile.kube.credentials import (
     in_cluster,
 )
 from tensile.kube.fleet import Fleet, OpenCluster
-from tensile.kube.net import insist, supervised
+from tensile.kube.net import cancel_and_wait, insist, supervised
 from tensile.kube.store import Cache, Delta
 from tensile.kubelet.node.lease import Heartbeat
 from tensile.kubelet.node.status import SILENT_AFTER
@@ -208,9 +208,7 @@ class LowerConnection:
 
     async def end(self) -> None:
         """Leave the lower: stop all tasks and remove it from the world."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
         if self._heeds_secret:
             self._world.upper.secrets.unsubscribe(self._note_secret, self._secret_changed.set)
         await self._fleet.leave(UPPER, self.lower.upper_pods)

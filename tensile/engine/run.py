@@ -43,7 +43,7 @@ from tensile.errors import PortTaken, TensileError
 from tensile.kube import net
 from tensile.kube.file_watch import FileWatcher
 from tensile.kube.fleet import Fleet
-from tensile.kube.net import supervised
+from tensile.kube.net import cancel_and_wait, supervised
 from tensile.kube.store import forget_decoded
 from tensile.objects import UPPER
 from tensile.topology import Topology
@@ -327,9 +327,7 @@ async def _side_by_side(*work: Coroutine[None, None, None]) -> None:
     try:
         await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[None, None, T]) -> T | None:

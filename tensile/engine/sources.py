@@ -24,7 +24,7 @@ from tensile.errors import ClusterError, NotFound, TensileError, Unreachable
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.file_watch import FileWatcher
 from tensile.kube.fleet import Fleet, InformerSpec
-from tensile.kube.net import insist, supervised
+from tensile.kube.net import cancel_and_wait, insist, supervised
 from tensile.kube.store import Cache
 from tensile.objects import CONFIG_MAP, UPPER, Ref
 from tensile.topology import Topology, Upper
@@ -145,9 +145,7 @@ class ConfigMapSource:
 
     async def close(self) -> None:
         """Stop following."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
         await self._fleet.close_all()
 
     async def _open(self) -> Cluster:

@@ -56,6 +56,7 @@ from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection
 from tensile.kube.credentials import Access, keep_secret
 from tensile.kube.files import read_regular
+from tensile.kube.net import cancel_and_wait
 from tensile.kube.store import Cache
 from tensile.kubelet.api.certificates import CALLERS
 from tensile.names import LEASE_NAMESPACE
@@ -128,9 +129,7 @@ class _Gathering:
             works |= {spec.name: self._ask_lower(spec) for spec in self._topology.lowers}
             tasks = {asyncio.create_task(work): name for name, work in works.items()}
             done, late = await asyncio.wait(tasks, timeout=LIMIT)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await cancel_and_wait(*late)
             for task in done:
                 error = task.exception()
                 if error is not None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import h11
 
 from tensile.kube.listener_limits import ClientConnection
+from tensile.kube.net import cancel_and_wait
 from tensile.kubelet.api import routes
 from tensile.kubelet.api.auth import Authenticator, Authorizer, TTLCache, User
 from tensile.kubelet.api.certificates import ClientCA, ServingCertificate
@@ -53,10 +54,7 @@ class NodeServer:
 
     async def close(self) -> None:
         """End every connection."""
-        ending = tuple(self.connections)
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await cancel_and_wait(*self.connections)
 
 
 class RequestAuth(NamedTuple):
