@@ -29,10 +29,10 @@ from tensile.errors import AccessError
 from tensile.kube import tls
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.dial import read_server
-from tensile.kube.exec_plugin import MARGIN, ExecPlugin, question, read_answer, run_plugin
+from tensile.kube.exec_plugin import MARGIN, question, read_answer, run_plugin
 from tensile.kube.file_watch import FileStates, watched
 from tensile.kube.files import read_small
-from tensile.kube.kubeconfig import LONGEST_TOKEN, KubeconfigEntry, PEMSource, decode, is_token, parse
+from tensile.kube.kubeconfig import LONGEST_TOKEN, ExecPlugin, KubeconfigEntry, PEMSource, decode, is_token, parse
 from tensile.kube.store import Cache
 from tensile.kube.tls import TLSMaterial
 from tensile.objects import SECRET

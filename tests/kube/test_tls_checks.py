@@ -21,6 +21,12 @@ DAMAGED = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 DAMAGED_KEY = b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
 
 
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    """Make the authorities and identities once."""
+    return Pki(tmp_path_factory.mktemp("pki"))
+
+
 def encrypted(pki: Pki) -> bytes:
     """Return the key with a password on it."""
     key = serialization.load_pem_private_key(pki.serving.key, None)
