@@ -235,11 +235,6 @@ class ConfigMapText(NamedTuple):
     data: bytes = b""
     trouble: str = ""
 
-    @property
-    def is_missing(self) -> bool:
-        """Whether the ConfigMap does not exist."""
-        return not self.text.uid
-
 
 def document(manifest: Manifest | None, place: ConfigMapKey) -> ConfigMapText:
     """Return the topology's text in a ConfigMap (None: the ConfigMap does not exist)."""

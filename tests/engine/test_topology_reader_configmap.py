@@ -128,7 +128,7 @@ def test_where_there_is_no_text_that_is_said(manifest: Manifest | None, words: s
     """With what to do about it."""
     found = document(manifest, PLACE)
     assert words in found.trouble
-    assert found.is_missing is (manifest is None)
+    assert bool(found.text.uid) is (manifest is not None)
     with pytest.raises(TensileError, match="configmap/ops/topo: "):
         read_configmap(found, PLACE)
 
