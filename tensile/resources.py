@@ -135,11 +135,6 @@ def add(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
     return {name: left.get(name, 0) + right.get(name, 0) for name in (*left, *right)}
 
 
-def subtract(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
-    """Return `left` minus `right`, with every resource of either. Amounts may be negative."""
-    return {name: left.get(name, 0) - right.get(name, 0) for name in (*left, *right)}
-
-
 def clamp(amounts: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
     """Limit each amount to between 0 and its limit. A limit for a resource that is not in `amounts` adds nothing."""
     return {name: max(0, min(amount, limits.get(name, amount))) for name, amount in amounts.items()}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from tensile.resources import NANO, add, clamp, is_binary, is_quantity, parse, parse_all, render, render_all, subtract
+from tensile.resources import NANO, add, clamp, is_binary, is_quantity, parse, parse_all, render, render_all
 
 LARGEST = 2**63 - 1
 
@@ -240,15 +240,6 @@ def test_lists_are_added() -> None:
     assert add(left, right) == {"cpu": 11, "memory": 2, "pods": 3}
     assert (left, right) == ({"cpu": 1, "memory": 2}, {"cpu": 10, "pods": 3})
     assert add({}, {}) == {}
-
-
-def test_lists_are_subtracted() -> None:
-    """And may go below zero, so that nothing is lost on the way."""
-    assert subtract({"cpu": 5, "memory": 2}, {"cpu": 7, "pods": 1}) == {
-        "cpu": -2,
-        "memory": 2,
-        "pods": -1,
-    }
 
 
 def test_amounts_are_clamped() -> None:

@@ -23,7 +23,6 @@ CALM = 25.0
 LOOK = 1.0
 LIMIT = 60.0
 PATIENCE = 30.0
-ALL_PODS = "/api/v1/pods"
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,6 @@ lowers: []
 telemetry: {{bind: 0.0.0.0, port: {TELEMETRY}}}
 """
 UPPER = ["--configmap", f"{SPACE}/topology", "--kubeconfig", "/upper/kubeconfig"]
-WHERE_IT_IS = "/opt/tensile/bin"
 CONFINED = {
     "runAsNonRoot": True,
     "readOnlyRootFilesystem": True,

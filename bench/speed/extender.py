@@ -20,13 +20,12 @@ import orjson
 
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.speed.makespan import percentile
-from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.names import owner_of
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender
+from tensile.policy.extender.node_cache import NodeCache, NodeFinder, PodName
 from tensile.policy.extender.preemption import VictimSelector
-from tensile.policy.extender.reservations import NodeCache, PodName
-from tensile.policy.extender.search import NodeFinder
 from tensile.policy.extender.victims import Residents, VirtualNodeView
 from tensile.policy.placement.reader import node_of, pod_of
 

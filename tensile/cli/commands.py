@@ -917,20 +917,20 @@ def manifests(
         tensile manifests --dir deploy/
         kubectl apply -k deploy/
     """
-    from tensile.deploy import write  # noqa: PLC0415 - see the module's docstring
+    from tensile.deploy import manifests  # noqa: PLC0415 - see the module's docstring
 
     if lower is not None and directory is not None:
         raise TensileError("--lower and --dir exclude each other: a directory has all lower clusters")
     if directory == "":
         raise TensileError("--dir is empty: name a directory, or omit the option")
     name, data = read(file)
-    wishes = write.RenderOptions(namespace, image)
-    setup = write.rendering(data, name, wishes, for_lower=lower is not None)
-    lines = write.warnings(setup, name) if lower is None else []
+    wishes = manifests.RenderOptions(namespace, image)
+    setup = manifests.rendering(data, name, wishes, for_lower=lower is not None)
+    lines = manifests.warnings(setup, name) if lower is None else []
     if directory is None:
-        typer.echo(write.printed(setup, lower, file, wishes), nl=False)
+        typer.echo(manifests.printed(setup, lower, file, wishes), nl=False)
     else:
-        lines += write.written(setup, Path(directory), name)
+        lines += manifests.written(setup, Path(directory), name)
     for line in lines:
         typer.echo(harmless(line), err=True)
 
@@ -982,13 +982,13 @@ def import_installation(
         # One command line
         tensile import -- virtual-node --nodename lower-a
     """
-    from tensile.deploy import importing, write  # noqa: PLC0415 - see the module's docstring
+    from tensile.deploy import importing, manifests  # noqa: PLC0415 - see the module's docstring
 
     found = importing.imported(sources(file or []), command or [], name)
     if output in (None, "-"):
         typer.echo(found.text, nl=False)
     else:
-        write.write_topology(Path(output), found.text, force=force)
+        manifests.write_topology(Path(output), found.text, force=force)
     for line in found.lines():
         typer.echo(harmless(line), err=True)
 

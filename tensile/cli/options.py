@@ -19,8 +19,8 @@ from tensile.errors import TensileError
 
 if TYPE_CHECKING:
     from tensile.deploy.tensile_kube_input import Source
-    from tensile.engine.configmap_source import ConfigMapKey
     from tensile.engine.lower import ClusterAccess
+    from tensile.engine.topology_reader import ConfigMapKey
     from tensile.topology import Topology
 
 STANDARD_INPUT = "standard input"
@@ -263,8 +263,8 @@ def map_of(
 
     Raises TensileError for options that do not go together.
     """
-    from tensile.engine.configmap_source import KEY, ConfigMapKey  # noqa: PLC0415
     from tensile.engine.lower import ClusterAccess  # noqa: PLC0415 - see the module's docstring
+    from tensile.engine.topology_reader import CONFIGMAP_KEY, ConfigMapKey  # noqa: PLC0415
 
     given = {"--key": key, "--kubeconfig": kubeconfig, "--context": context}
     if configmap is None:
@@ -284,4 +284,4 @@ def map_of(
     ways = ClusterAccess(
         Path.cwd(), allow_exec_plugins, kubeconfig, context, instead="name a kubeconfig with --kubeconfig"
     )
-    return ConfigMapKey(namespace, name, key or KEY), ways
+    return ConfigMapKey(namespace, name, key or CONFIGMAP_KEY), ways

@@ -19,9 +19,9 @@ from tensile.engine.oneshot import Problems, Progress, opened, rehearse
 from tensile.errors import ClusterError, TensileError
 from tensile.kube.cluster import Selection
 from tensile.objects import CONFIG_MAP, DISRUPTION_BUDGET, NAMESPACE, NODE, POD, SECRET, UPPER, Manifest, Ref
-from tensile.policy.descheduler.drain_report import Eviction, evictions
-from tensile.policy.descheduler.drain_report import as_document as as_drain_document
-from tensile.policy.descheduler.drain_report import as_text as as_drain_text
+from tensile.policy.descheduler.plan import Eviction, evictions
+from tensile.policy.descheduler.plan import as_document as as_drain_document
+from tensile.policy.descheduler.plan import as_text as as_drain_text
 from tensile.policy.disruption import Disruption, as_sections, disruption, leaving, planned_moves
 from tensile.policy.disruption import as_document as as_cost_document
 from tensile.reconcile.guard import namespace_of

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any, NamedTuple
 
+from tensile.deploy.manifests import NAMESPACE
 from tensile.deploy.setup import WEBHOOK as SERVICE
 from tensile.deploy.setup import commented
 from tensile.deploy.tensile_kube_commands import (
@@ -34,7 +35,6 @@ from tensile.deploy.tensile_kube_commands import (
     whole,
 )
 from tensile.deploy.tensile_kube_input import Document, Installation, Source, installation, scheduler_arguments
-from tensile.deploy.write import NAMESPACE
 from tensile.errors import TensileError
 from tensile.names import CLUSTER_ID
 from tensile.text import shown

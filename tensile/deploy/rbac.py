@@ -6,8 +6,8 @@ cluster, even topologies of one name from different upper clusters, as long as e
 
 from collections.abc import Iterable, Iterator
 
-from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.permissions import Permission, lower_rights, upper_rights
+from tensile.engine.topology_reader import ConfigMapKey
 from tensile.objects import Manifest
 from tensile.topology import Lower, Topology
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tensile.deploy.rbac import CONFIGMAP, upper_roles
 from tensile.deploy.setup import EXTENDER, METRICS, NAME, WEBHOOK, Piece, Setup
-from tensile.engine.configmap_source import KEY
+from tensile.engine.topology_reader import CONFIGMAP_KEY
 from tensile.names import LEADS, VIRTUAL_NODE
 from tensile.objects import Manifest
 from tensile.policy.webhook.admission_policy import binding, has_untainted_node, policy
@@ -122,7 +122,7 @@ def namespace(name: str, why: str) -> Piece:
 
 def configmap(setup: Setup) -> Piece:
     """Return the ConfigMap with the topology."""
-    return Piece(setup.object("v1", "ConfigMap", CONFIGMAP, data={KEY: setup.text}), _CONFIGMAP)
+    return Piece(setup.object("v1", "ConfigMap", CONFIGMAP, data={CONFIGMAP_KEY: setup.text}), _CONFIGMAP)
 
 
 def storage(setup: Setup) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.names import LOWER_UNREACHABLE, MIRRORED
 from tensile.objects import Manifest, labels, metadata
-from tensile.reconcile.adoption import REASON as NAME_CONFLICT
+from tensile.reconcile.ownership import NAME_CONFLICT
 from tensile.reconcile.rules.config import CONFIG_MAP_NOT_FOUND, SECRET_NOT_FOUND
 
 _LABEL = 'virtual-pod: "true"'

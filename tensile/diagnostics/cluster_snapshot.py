@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import orjson
 
+from tensile.engine import transitions
 from tensile.engine.caches import lower_world, upper_world
 from tensile.errors import TensileError
 from tensile.kubelet.pods.projection import lower_pod
@@ -36,7 +37,6 @@ from tensile.objects import (
 )
 from tensile.policy.placement.reader import snapshot_of, storage_of
 from tensile.policy.placement.snapshot import Snapshot
-from tensile.reconcile import namespace_mapping
 from tensile.reconcile.rules.claim_rule import lower_claim
 from tensile.reconcile.rules.claims import class_of, mapped
 from tensile.reconcile.world import Key, LowerWorld, NamespaceNaming, World
@@ -192,7 +192,7 @@ class FleetSnapshot:
     def _lower(self, spec: Lower) -> LowerWorld:
         lower = lower_world(spec, NamespaceNaming(self.topology.name, self.owner.mark))
         lower.nodes.replace([orjson.dumps(node) for node in self.lowers[spec.name].all(NODE)], 1)
-        namespace_mapping.follow_note(lower, self.world)
+        transitions.adopt_noted_mapping(lower, self.world)
         return lower
 
     def _claims(self, lower: str, upper_pod: Manifest) -> list[Manifest]:

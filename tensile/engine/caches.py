@@ -45,7 +45,7 @@ from tensile.reconcile.rules.namespaces import NamespaceRule
 from tensile.reconcile.rules.network_policy_warning import NetworkPolicyRule
 from tensile.reconcile.rules.rbac import existence
 from tensile.reconcile.rules.volumes import VolumeRule
-from tensile.reconcile.schemas import checked
+from tensile.reconcile.watches import checked
 from tensile.reconcile.world import LowerWorld, NamespaceNaming, UpperWorld
 from tensile.topology import Controller, Lower
 

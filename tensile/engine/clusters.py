@@ -28,7 +28,7 @@ from tensile.kube.credentials import SERVICE_ACCOUNT, CredentialsUnavailable, ac
 from tensile.kube.file_watch import FileStates, FileWatch, FileWatcher
 from tensile.kube.fleet import Fleet
 from tensile.kube.health import AccessProblem
-from tensile.kube.net import parts, soft_limit
+from tensile.kube.net import cancel_and_wait, parts, soft_limit
 from tensile.names import LOWER_UID, owner_of
 from tensile.objects import UPPER, annotations
 from tensile.reconcile.ownership import is_ours
@@ -295,8 +295,7 @@ class CredentialChecks:
         self._watch_no_more(name)
         trial = self._trials.pop(name, None)
         if trial is not None:
-            trial.task.cancel()
-            await asyncio.gather(trial.task, return_exceptions=True)
+            await cancel_and_wait(trial.task)
 
     async def _outcome(self, spec: Lower) -> _Outcome:
         try:

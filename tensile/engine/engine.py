@@ -22,7 +22,7 @@ from tensile.engine.transitions import Action, Transition, defer, has_to_map, pl
 from tensile.errors import Denied, TensileError
 from tensile.kube.cluster import Selection
 from tensile.kube.fleet import Fleet, InformerSpec
-from tensile.kube.net import supervised
+from tensile.kube.net import cancel_and_wait, supervised
 from tensile.kubelet.api.pods import MirroredPods
 from tensile.kubelet.api.server import NodeEndpoint
 from tensile.kubelet.node import rule
@@ -63,9 +63,7 @@ class WebhookPort:
     async def close(self) -> None:
         """Stop serving."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await cancel_and_wait(task)
         await self.server.close()
 
 
@@ -182,9 +180,7 @@ class Engine:
 
     async def stop(self) -> None:
         """Stop in reverse order; work in progress is abandoned."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
         for name in tuple(self._opened):
             await self.loop.close(name)
         if hasattr(self, "trials"):

@@ -20,10 +20,9 @@ from tensile.engine.kubelet_server import authority_of, files_of, kept_files
 from tensile.errors import TensileError
 from tensile.kube.cluster import Cluster
 from tensile.kube.file_watch import FileCache, FileWatcher
-from tensile.kube.net import supervised
+from tensile.kube.net import cancel_and_wait, supervised
 from tensile.kube.store import Entry
-from tensile.kubelet.api.client_ca import ClientCA
-from tensile.kubelet.api.serving_certificate import ServingCertificate
+from tensile.kubelet.api.certificates import ClientCA, ServingCertificate
 from tensile.objects import timestamp
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, UnschedulablePod
 from tensile.policy.extender.preemption import PreemptionController
@@ -148,9 +147,7 @@ class ExtenderServer:
     async def close(self) -> None:
         """Stop serving, and drop all state."""
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
         self._wants.clear()
         async with self._changing:
             port, papers, self._port, self._papers, self._tls = self._port, self._papers, None, None, None

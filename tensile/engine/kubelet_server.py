@@ -4,12 +4,11 @@ A node's port is chosen once and stays with it: clients and firewalls know it. S
 that come or go shift no other one.
 """
 
-import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import orjson
 import structlog
@@ -18,22 +17,24 @@ from tensile.errors import TensileError
 from tensile.kube.cluster import Cluster
 from tensile.kube.file_watch import FileCache, FileWatcher
 from tensile.kube.files import read_regular
-from tensile.kube.net import parts, soft_limit, supervised
+from tensile.kube.net import cancel_and_wait, parts, soft_limit, supervised
 from tensile.kubelet.api.auth import Authenticator, Authorizer
-from tensile.kubelet.api.client_ca import CALLERS as _CALLERS_CA
-from tensile.kubelet.api.client_ca import CALLERS_KEY as _CALLERS_KEY
-from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.certificates import CALLERS as _CALLERS_CA
+from tensile.kubelet.api.certificates import CALLERS_KEY as _CALLERS_KEY
+from tensile.kubelet.api.certificates import ClientCA, ReadFile, ServingCertificate, ServingFiles
 from tensile.kubelet.api.connection import ConnectionLimits
 from tensile.kubelet.api.csr import CertificateRequester
 from tensile.kubelet.api.pods import EmptyPodLister, Log, PodLister
 from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
 from tensile.kubelet.api.service import RequestAuth
-from tensile.kubelet.api.serving_certificate import ReadFile, ServingCertificate, ServingFiles
 from tensile.kubelet.node.status import noted_port
 from tensile.kubelet.stats.collector import StatsCollector
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.world import LowerWorld, World
 from tensile.topology import Topology
+
+if TYPE_CHECKING:
+    import asyncio
 
 _UNPRIVILEGED, _LAST = 1024, 65535
 _log = structlog.get_logger("tensile.kubelet")
@@ -84,7 +85,7 @@ class KubeletServers:
         A node that cannot be served is logged, once for each reason; the next call retries.
         """
         for node in self._enrolling.keys() - endpoints.keys():
-            await _ended(self._enrolling.pop(node))
+            await cancel_and_wait(self._enrolling.pop(node))
         self._log_changes({node: str(error) for node, error in (await self._server.serve(endpoints)).items()})
         self.request_certificates(endpoints)
 
@@ -104,7 +105,7 @@ class KubeletServers:
     async def close(self) -> None:
         """Stop serving all nodes."""
         for node in tuple(self._enrolling):
-            await _ended(self._enrolling.pop(node))
+            await cancel_and_wait(self._enrolling.pop(node))
         await self._server.close()
         self._files.close()
 
@@ -227,9 +228,3 @@ def authority_of(topology: Topology, directory: Path, upper: Cluster, log: Log, 
         return found
 
     return ClientCA(log, directory / file if file else None, None if file else callers, read=read)
-
-
-async def _ended(task: asyncio.Task[None] | None) -> None:
-    if task is not None:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

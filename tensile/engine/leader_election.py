@@ -23,7 +23,7 @@ import structlog
 
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound
 from tensile.kube.cluster import Cluster, Patch, Selection
-from tensile.kube.net import supervised
+from tensile.kube.net import cancel_and_wait, supervised
 from tensile.names import LEADS, Owner
 from tensile.objects import LEASE, POD, UPPER, Manifest, Ref, as_read, metadata, uid
 from tensile.reconcile.ownership import is_ours
@@ -387,8 +387,7 @@ class LeaderLabel:
         """Stop; a leader removes its label, if that is quick."""
         if self._task is None:
             return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_and_wait(self._task)
         if not self.leads:
             return
         self.leads = False

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import orjson
 import structlog
 
+from tensile.engine import transitions
 from tensile.engine.caches import bound_feed, lower_feeds, lower_world
 from tensile.errors import ClusterError, TensileError
 from tensile.kube import net
@@ -32,7 +33,7 @@ from tensile.kube.credentials import (
     in_cluster,
 )
 from tensile.kube.fleet import Fleet, OpenCluster
-from tensile.kube.net import insist, supervised
+from tensile.kube.net import cancel_and_wait, insist, supervised
 from tensile.kube.store import Cache, Delta
 from tensile.kubelet.node.lease import Heartbeat
 from tensile.kubelet.node.status import SILENT_AFTER
@@ -42,7 +43,6 @@ from tensile.kubelet.pods.rule import UNREACHABLE_AFTER
 from tensile.kubelet.stats.collector import StatsCollector
 from tensile.names import LOWER_UID
 from tensile.objects import EVENT, UPPER, Manifest, annotations, uid
-from tensile.reconcile import namespace_mapping
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.world import LowerWorld, NamespaceNaming, World, mapping_note
 from tensile.topology import Lower, Upper, parse
@@ -208,9 +208,7 @@ class LowerConnection:
 
     async def end(self) -> None:
         """Leave the lower: stop all tasks and remove it from the world."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
         if self._heeds_secret:
             self._world.upper.secrets.unsubscribe(self._note_secret, self._secret_changed.set)
         await self._fleet.leave(UPPER, self.lower.upper_pods)
@@ -273,7 +271,7 @@ class LowerConnection:
     def _learn_mapping(self) -> None:
         """Determine the namespace mapping of the lower as soon as it is certain; nothing is written before."""
         lower = self.lower
-        if namespace_mapping.learn(lower, self._world) and lower.naming != namespace_mapping.asked_for(
+        if transitions.learn_mapping(lower, self._world) and lower.naming != transitions.requested_mapping(
             lower.spec, self._world
         ):
             in_force = mapping_note(lower.naming)

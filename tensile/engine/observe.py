@@ -20,8 +20,7 @@ from tensile.errors import TensileError
 from tensile.kube.cluster import Cluster
 from tensile.kube.store import Cache, Delta
 from tensile.objects import Manifest, Ref
-from tensile.reconcile.adoption import is_kept
-from tensile.reconcile.ownership import digest_node, is_ours
+from tensile.reconcile.ownership import digest_node, is_kept_alive, is_ours
 from tensile.reconcile.report import Change, Preview, Recorder, defects, observed, preview, summary_line
 from tensile.reconcile.report.changes import subject as name_of
 from tensile.reconcile.world import Key, Problem, World
@@ -108,7 +107,7 @@ def stopped(world: World) -> World:
 
 def _silenced(raw: bytes, world: World) -> bytes:
     node: Manifest = orjson.loads(raw)
-    if is_ours(node, world.owner) or not is_kept(node):
+    if is_ours(node, world.owner) or not is_kept_alive(node):
         return raw
     for condition in node["status"]["conditions"]:
         if condition["type"] == "Ready":

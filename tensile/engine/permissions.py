@@ -8,8 +8,8 @@ objects of its own are written too, the others are only read.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.leader_election import lease_ref
+from tensile.engine.topology_reader import ConfigMapKey
 from tensile.kubelet.stats.usage import NODE_METRICS, POD_METRICS
 from tensile.names import LEASE_NAMESPACE, STATUS_SUFFIX
 from tensile.objects import (

@@ -27,11 +27,8 @@ import orjson
 import structlog
 import uvloop
 
-from tensile.engine import file_source
 from tensile.engine.clusters import own_namespace, utc_now
-from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.engine import Engine
-from tensile.engine.file_source import TopologyUpdate
 from tensile.engine.health import ProbeServer, TelemetryServer
 from tensile.engine.leader_election import Election, LeaderLabel, lease_ref, own_pod, warn_of_leader
 from tensile.engine.lower import ClusterAccess
@@ -43,11 +40,12 @@ from tensile.engine.status.page import PageView, RecentChanges, ResourceUsage, s
 from tensile.engine.status.query import engine_at
 from tensile.engine.status.report import EngineStatus
 from tensile.engine.status.site import PageSource, StatusSite
+from tensile.engine.topology_reader import ConfigMapKey, TopologyUpdate, read_file
 from tensile.errors import PortTaken, TensileError
 from tensile.kube import net
 from tensile.kube.file_watch import FileWatcher
 from tensile.kube.fleet import Fleet
-from tensile.kube.net import supervised
+from tensile.kube.net import cancel_and_wait, supervised
 from tensile.kube.store import forget_decoded
 from tensile.kubelet.pods.events import CarriedEvent
 from tensile.objects import UPPER
@@ -117,7 +115,7 @@ def run_observing(path: Path, *, allow_exec_plugins: bool = False) -> None:
     async def run() -> None:
         """Read the file once, and observe."""
         stop = _stopped_by_signal()
-        found = await file_source.read(path)
+        found = await read_file(path)
         if found.reading.topology is not None:
             ways = ClusterAccess(path.parent, allow_exec_plugins)
             await _unless(stop, observe(found.reading.topology, ways))
@@ -374,9 +372,7 @@ async def _side_by_side(*work: Coroutine[None, None, None]) -> None:
     try:
         await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[None, None, T]) -> T | None:

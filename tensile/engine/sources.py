@@ -14,18 +14,17 @@ from typing import Protocol
 import orjson
 import structlog
 
-from tensile.engine import configmap_source, file_source
+from tensile.engine import topology_reader
 from tensile.engine.clusters import utc_now
-from tensile.engine.configmap_source import ConfigMapKey, ConfigMapText
-from tensile.engine.file_source import TopologyUpdate, parsed
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.status.configmap import StatusWriter, status_owner, status_ref
 from tensile.engine.status.report import EngineStatus
+from tensile.engine.topology_reader import ConfigMapKey, ConfigMapText, TopologyUpdate, parsed
 from tensile.errors import ClusterError, NotFound, TensileError, Unreachable
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.file_watch import FileWatcher
 from tensile.kube.fleet import Fleet, InformerSpec
-from tensile.kube.net import insist, supervised
+from tensile.kube.net import cancel_and_wait, insist, supervised
 from tensile.kube.store import Cache
 from tensile.objects import CONFIG_MAP, UPPER, Ref
 from tensile.topology import Topology, Upper
@@ -80,13 +79,13 @@ class FileSource:
 
     async def first(self) -> TopologyUpdate:
         """Return the topology of the file; raises TensileError if it is bad."""
-        found = await file_source.read(self._path)
+        found = await topology_reader.read_file(self._path)
         self._whole = found.data
         return found.reading
 
     def readings(self, first: Topology) -> AsyncGenerator[TopologyUpdate, None]:
         """Return each state of the file after the first."""
-        return file_source.follow(self._path, first, self._watcher, whole=self._whole)
+        return topology_reader.follow_file(self._path, first, self._watcher, whole=self._whole)
 
     def tell(self, reading: TopologyUpdate) -> None:
         """Do nothing: a file has no status object."""
@@ -124,7 +123,7 @@ class ConfigMapSource:
         found = await self._awaited(cluster)
         await self._prepare(cluster)
         try:
-            topology = await parsed(found.text, lambda: configmap_source.read(found, self._place))
+            topology = await parsed(found.text, lambda: topology_reader.read_configmap(found, self._place))
         except TensileError as error:
             refused = TopologyUpdate(found.text, error=error)
             self._standing.take(refused)
@@ -134,7 +133,7 @@ class ConfigMapSource:
 
     def readings(self, first: Topology) -> AsyncGenerator[TopologyUpdate, None]:
         """Return each state of the ConfigMap after the first."""
-        return configmap_source.follow(self._topology, self._place, self._changed, first)
+        return topology_reader.follow_configmap(self._topology, self._place, self._changed, first)
 
     def tell(self, reading: TopologyUpdate) -> None:
         """Write the result beside the ConfigMap."""
@@ -146,9 +145,7 @@ class ConfigMapSource:
 
     async def close(self) -> None:
         """Stop following."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
         await self._fleet.close_all()
 
     async def _open(self) -> Cluster:
@@ -178,7 +175,7 @@ class ConfigMapSource:
                 said = words
 
         async def read() -> ConfigMapText:
-            return configmap_source.document(orjson.loads(await cluster.read(ref)), self._place)
+            return topology_reader.document(orjson.loads(await cluster.read(ref)), self._place)
 
         return await insist(read, ClusterError, lambda: _RETRY, tell)
 
@@ -193,5 +190,5 @@ class ConfigMapSource:
 def _why(error: ClusterError, place: ConfigMapKey) -> str:
     """Return why there is no topology yet; "" for an unreachable cluster, which its connection reports."""
     if isinstance(error, NotFound):
-        return configmap_source.document(None, place).trouble
+        return topology_reader.document(None, place).trouble
     return "" if isinstance(error, Unreachable) else str(error)

@@ -29,16 +29,16 @@ from tensile.errors import AccessError
 from tensile.kube import tls
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.dial import read_server
-from tensile.kube.exec_plugin import MARGIN, ExecPlugin, question, read_answer, run_plugin
+from tensile.kube.exec_plugin import MARGIN, question, read_answer, run_plugin
 from tensile.kube.file_watch import FileStates, watched
 from tensile.kube.files import read_small
-from tensile.kube.kubeconfig import MAX_BYTES, KubeconfigEntry, PEMSource, decode, parse
+from tensile.kube.kubeconfig import LONGEST_TOKEN, ExecPlugin, KubeconfigEntry, PEMSource, decode, is_token, parse
 from tensile.kube.store import Cache
-from tensile.kube.strict_models import LONGEST_TOKEN, is_token
 from tensile.kube.tls import TLSMaterial
 from tensile.objects import SECRET
 from tensile.text import shown
 from tensile.topology import SecretRef
+from tensile.yaml_document import MAX_BYTES
 
 __all__ = ["Access", "AccessError", "CredentialsUnavailable", "from_kubeconfig", "from_text", "in_cluster"]
 

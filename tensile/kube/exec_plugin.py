@@ -1,4 +1,4 @@
-"""Exec plugins of kubeconfigs: their configuration, their input, and runs with limited time and output.
+"""Exec plugins of kubeconfigs: their input, their output, and runs with limited time and size.
 
 A plugin is a program that prints a credential. The kubeconfig chooses it, so only an absolute path is accepted, and
 unknown keys in its section are errors. Unknown keys in its output are ignored, as in Kubernetes: they do not change the
@@ -11,20 +11,19 @@ standard error may contain a secret and is discarded.
 
 import asyncio
 import os
-import re
 import signal
 from asyncio.subprocess import DEVNULL
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
 from tensile.errors import AccessError
-from tensile.kube.strict_models import KubeconfigSection, Text, Token, demanding, validation_message, wrong
+from tensile.kube.kubeconfig import ExecPlugin, KubeconfigSection, Text, Token, validation_message, wrong
 from tensile.text import shown
 
 MARGIN = 60.0
@@ -36,13 +35,6 @@ MOST = 1 << 18
 
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def _is_absolute(command: str) -> bool:
-    """Report whether a path is absolute, without dot segments, and printable."""
-    return command.startswith("/") and not {".", ".."} & {*command.split("/")} and command.isprintable()
-
 
 def _moment(expiry: Any) -> float | None:
     """Return a time in seconds since 1970, None for what is no time."""
@@ -50,39 +42,6 @@ def _moment(expiry: Any) -> float | None:
         return datetime.fromisoformat(str(expiry)).timestamp()
     except (ValueError, OverflowError):
         return None
-
-
-_NO_PERSON = demanding(lambda mode: mode != "Always", "Always is refused: the plugin cannot prompt a user", "remove it")
-_LISTED = BeforeValidator(lambda value: () if value is None else value)
-_Path = Annotated[Text, AfterValidator(demanding(_is_absolute, "is not an absolute path", "write one"))]
-_Passed = Annotated[str, AfterValidator(demanding(lambda text: "\0" not in text, "contains a zero byte", "remove it"))]
-_Called = Annotated[
-    str, AfterValidator(demanding(_VARIABLE.fullmatch, "is not a variable name", "use letters, digits, _"))
-]
-
-_Version = Literal["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"]
-
-
-class _Variable(KubeconfigSection):
-    """An environment variable of the program."""
-
-    name: _Called
-    value: _Passed
-
-
-class ExecPlugin(KubeconfigSection):
-    """The exec section of a user: the program, its arguments and variables, and the version of its output.
-
-    `provide_cluster_info`: the plugin receives the cluster for which the credential is.
-    """
-
-    command: _Path = Field(default="", validate_default=True)
-    args: Annotated[tuple[_Passed, ...], _LISTED] = ()
-    env: Annotated[tuple[_Variable, ...], _LISTED] = ()
-    api_version: _Version = Field(description=f"write {' or '.join(get_args(_Version))}")
-    install_hint: Any = None
-    provide_cluster_info: bool | None = None
-    interactive_mode: Annotated[Literal["Never", "IfAvailable"] | None, BeforeValidator(_NO_PERSON)] = None
 
 
 class ExecCredential(KubeconfigSection, extra="ignore"):

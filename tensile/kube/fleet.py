@@ -23,7 +23,7 @@ from tensile.kube.file_watch import FileStates, FileWatcher
 from tensile.kube.health import NOT_CONTACTED, AccessProblem, Denials, Health, WrongCluster
 from tensile.kube.informer import EventWatch, Informer, Random
 from tensile.kube.limits import Backoff, InformerTimings
-from tensile.kube.net import supervised
+from tensile.kube.net import cancel_and_wait, supervised
 from tensile.kube.store import Cache
 from tensile.kube.transport import Clock, Sleep
 from tensile.objects import NAMESPACE, UPPER, Kind
@@ -192,8 +192,7 @@ class OpenCluster:
         left = self._followed.pop(cache, None)
         if left is None:
             return
-        left.task.cancel()
-        await asyncio.gather(left.task, return_exceptions=True)
+        await cancel_and_wait(left.task)
         self._tasks.remove(left.task)
         self.cluster.followers[left.spec.kind].remove(left.informer)
         left.informer.end()

@@ -22,6 +22,7 @@ import structlog
 from tensile.errors import Denied, Unreachable
 from tensile.kube.credentials import Access
 from tensile.kube.limits import AT_ONCE, EVERY, KeyedTokenBuckets
+from tensile.kube.net import cancel_and_wait
 from tensile.objects import Kind
 
 NOT_CONTACTED = "not contacted yet"
@@ -209,9 +210,7 @@ class ClusterIdentity:
 
     async def close(self) -> None:
         """Cancel a proof in progress."""
-        if self._proving is not None:
-            self._proving.cancel()
-            await asyncio.gather(self._proving, return_exceptions=True)
+        await cancel_and_wait(self._proving)
 
     def _refused(self, error: type[WrongCluster], message: str) -> WrongCluster:
         """Record that the cluster must not be used, and return the error."""

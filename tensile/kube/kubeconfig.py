@@ -4,60 +4,122 @@ A kubeconfig can start programs, disable certificate checks and route through a 
 is refused instead of ignored: acting with other permissions or towards another server than the file says is worse than
 not acting. Nothing is opened here: files are only named.
 
-Whoever names a kubeconfig may name any Secret or file that this program can read. So errors contain positions and the
-keys that Kubernetes defines, and of the content only what the user named too.
+Whoever names a kubeconfig may name any Secret or file that this program can read. So the models are strict, and errors
+contain positions and the keys that Kubernetes defines, and of the content only what the user named too. The output of
+exec plugins is read by models of the same kind.
 """
 
 import base64
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
-from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from tensile.errors import AccessError
 from tensile.kube.dial import ServerAddress, check_server_name, read_server
-from tensile.kube.exec_plugin import ExecPlugin
-from tensile.kube.strict_models import KubeconfigSection, Name, Text, Token, demanding, read, wrong
-from tensile.text import shown
-from tensile.yaml_document import MAX_BYTES, compose, plain
+from tensile.text import key_shown, shown
+from tensile.topology.messages import fields_at
+from tensile.topology.models import Section as Strict
+from tensile.yaml_document import MAX_BYTES, compose, plain, show_path
 
-__all__ = ["MAX_BYTES", "AccessError", "KubeconfigEntry", "PEMSource", "decode", "parse"]
+LONGEST_TOKEN = 1 << 15
+_TOKEN = re.compile(rf"[\x21-\x7e]{{0,{LONGEST_TOKEN}}}")
+_WORDS = {
+    "extra_forbidden": ("is not known", "remove it, or correct its spelling"),
+    "missing": ("is missing", "add it"),
+    "string_type": ("must be text", "put it in quotes"),
+    "string_too_short": ("is empty", "write a name"),
+    "bool_type": ("must be true or false", "write it without quotes"),
+    "tuple_type": ("must be a list", "write one line with - for each"),
+    "model_type": ("must be a mapping", "write its keys below it"),
+    "literal_error": ("must be {expected}", "correct it"),
+    "json_invalid": ("is not JSON", "correct it"),
+    "wrong": ("{what}", "{advice}"),
+}
+_OTHER = ("is not valid", "correct it")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class PEMSource(NamedTuple):
-    """PEM data: the bytes themselves, or else the file that holds them. Both are empty if none was given."""
+class KubeconfigSection(Strict):
+    """A part of a kubeconfig, or of a plugin's output. It may contain a secret, so its repr() is empty."""
 
-    data: bytes = b""
-    file: str = ""
-
-
-_NOTHING = PEMSource()
+    def __repr_args__(self) -> list[tuple[str, Any]]:
+        """Return nothing."""
+        return []
 
 
-@dataclass(frozen=True, slots=True)
-class KubeconfigEntry:
-    """The access to one cluster. `token`, `token_file`, `plugin` and the certificate are alternatives."""
+_S = TypeVar("_S", bound=KubeconfigSection)
 
-    server: str
-    address: ServerAddress
-    server_name: str = ""
-    authority: PEMSource = _NOTHING
-    certificate: PEMSource = _NOTHING
-    key: PEMSource = field(default=_NOTHING, repr=False)
-    token: str = field(default="", repr=False)
-    token_file: str = ""
-    plugin: ExecPlugin | None = field(default=None, repr=False)
-    namespace: str = ""
 
-    def files(self) -> list[str]:
-        """Return the files that the entry names, including those overridden by inline data."""
-        named = (self.authority.file, self.certificate.file, self.key.file, self.token_file)
-        return [file for file in named if file]
+def wrong(what: str, advice: str) -> PydanticCustomError:
+    """Return the error of a custom check."""
+    return PydanticCustomError("wrong", "{what}", {"what": what, "advice": advice})
 
-    def needed(self) -> list[str]:
-        """Return the files that the entry requires."""
-        found = [one.file for one in (self.authority, self.certificate, self.key) if not one.data]
-        return [file for file in (*found, self.token_file) if file]
+
+def demanding(holds: Callable[[Any], object], what: str, advice: str) -> Callable[[Any], Any]:
+    """Return a validator that passes values for which `holds`, and raises the error for others."""
+
+    def checked(value: Any) -> Any:
+        if not holds(value):
+            raise wrong(what, advice)
+        return value
+
+    return checked
+
+
+def is_token(token: str) -> bool:
+    """Report whether a text is safe in a request's header: a line break could begin another header."""
+    return _TOKEN.fullmatch(token) is not None
+
+
+_IS_TOKEN = demanding(
+    is_token, f"is not one line of at most {LONGEST_TOKEN} visible characters", "write only the token"
+)
+Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
+"""A text. Null equals absent."""
+Name = Annotated[str, StringConstraints(min_length=1)]
+Token = Annotated[Text, AfterValidator(str.strip), AfterValidator(_IS_TOKEN)]
+
+
+def read_section(section: type[_S], values: Any, where: str, context: object = None) -> _S:
+    """Return the section with these values. `where` names its place in the AccessError."""
+    try:
+        return section.model_validate(values, by_alias=True, by_name=False, context=context)
+    except ValidationError as error:
+        what, advice = validation_message(section, error)
+        raise AccessError(f"{where}: {what}", advice) from None
+
+
+def validation_message(section: type[KubeconfigSection], error: ValidationError) -> tuple[str, str]:
+    """Return what is wrong with a section, and what to do. Of several errors it is the first.
+
+    A missing key is explained by the description of its field.
+    """
+    first = error.errors(include_url=False, include_input=False)[0]
+    path, place = first["loc"], show_path(first["loc"])
+    known = fields_at(section, path[:-1])
+    if first["type"] == "extra_forbidden":
+        place = f"{show_path(path[:-1])}.{key_shown(path[-1], known)}"
+    what, advice = (words.format_map(first.get("ctx", {})) for words in _WORDS.get(first["type"], _OTHER))
+    if first["type"] == "missing":
+        advice = known[str(path[-1])].description or advice
+    return f"{place} {what}".removeprefix("(file)").lstrip(" ."), advice
+
+
+def _is_absolute(command: str) -> bool:
+    """Report whether a path is absolute, without dot segments, and printable."""
+    return command.startswith("/") and not {".", ".."} & {*command.split("/")} and command.isprintable()
 
 
 def _key(name: str) -> str:
@@ -92,6 +154,37 @@ _PROXY = _refused("proxies are not supported: give a server address that is reac
 _PROVIDER = _refused("Kubernetes removed auth providers in 1.26: use a token, tokenFile or client certificate")
 _BASIC = _refused("Kubernetes removed passwords in 1.19: use a token, tokenFile or client certificate")
 _IMPERSONATION = _refused("impersonation is not supported: use the credential of that account")
+_NO_PERSON = demanding(lambda mode: mode != "Always", "Always is refused: the plugin cannot prompt a user", "remove it")
+_LISTED = BeforeValidator(lambda value: () if value is None else value)
+_Path = Annotated[Text, AfterValidator(demanding(_is_absolute, "is not an absolute path", "write one"))]
+_Passed = Annotated[str, AfterValidator(demanding(lambda text: "\0" not in text, "contains a zero byte", "remove it"))]
+_Called = Annotated[
+    str, AfterValidator(demanding(_VARIABLE.fullmatch, "is not a variable name", "use letters, digits, _"))
+]
+
+_Version = Literal["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"]
+
+
+class _Variable(KubeconfigSection):
+    """An environment variable of the program."""
+
+    name: _Called
+    value: _Passed
+
+
+class ExecPlugin(KubeconfigSection):
+    """The exec section of a user: the program, its arguments and variables, and the version of its output.
+
+    `provide_cluster_info`: the plugin receives the cluster for which the credential is.
+    """
+
+    command: _Path = Field(default="", validate_default=True)
+    args: Annotated[tuple[_Passed, ...], _LISTED] = ()
+    env: Annotated[tuple[_Variable, ...], _LISTED] = ()
+    api_version: _Version = Field(description=f"write {' or '.join(get_args(_Version))}")
+    install_hint: Any = None
+    provide_cluster_info: bool | None = None
+    interactive_mode: Annotated[Literal["Never", "IfAvailable"] | None, BeforeValidator(_NO_PERSON)] = None
 
 
 class _Context(KubeconfigSection, extra="ignore"):
@@ -146,14 +239,47 @@ class _User(KubeconfigSection, alias_generator=_key):
         return self
 
 
-_S = TypeVar("_S", bound=KubeconfigSection)
-
-
 class _Config(NamedTuple):
     """The whole file and its source."""
 
     origin: str
     values: dict[str, Any]
+
+
+class PEMSource(NamedTuple):
+    """PEM data: the bytes themselves, or else the file that holds them. Both are empty if none was given."""
+
+    data: bytes = b""
+    file: str = ""
+
+
+_NOTHING = PEMSource()
+
+
+@dataclass(frozen=True, slots=True)
+class KubeconfigEntry:
+    """The access to one cluster. `token`, `token_file`, `plugin` and the certificate are alternatives."""
+
+    server: str
+    address: ServerAddress
+    server_name: str = ""
+    authority: PEMSource = _NOTHING
+    certificate: PEMSource = _NOTHING
+    key: PEMSource = field(default=_NOTHING, repr=False)
+    token: str = field(default="", repr=False)
+    token_file: str = ""
+    plugin: ExecPlugin | None = field(default=None, repr=False)
+    namespace: str = ""
+
+    def files(self) -> list[str]:
+        """Return the files that the entry names, including those overridden by inline data."""
+        named = (self.authority.file, self.certificate.file, self.key.file, self.token_file)
+        return [file for file in named if file]
+
+    def needed(self) -> list[str]:
+        """Return the files that the entry requires."""
+        found = [one.file for one in (self.authority, self.certificate, self.key) if not one.data]
+        return [file for file in (*found, self.token_file) if file]
 
 
 def decode(data: bytes, origin: str) -> str:
@@ -227,4 +353,4 @@ def _named(
     if len(found) > 1:
         raise AccessError(f"{config.origin}: {' and '.join(where[:2])} have the same name", "remove or rename one")
     place = f"{config.origin}: {where[0]}.{sort}"
-    return read(section, entries[found[0]].get(sort), place, no_plugins), place
+    return read_section(section, entries[found[0]].get(sort), place, no_plugins), place

@@ -92,7 +92,7 @@ class InformerTimings(NamedTuple):
     """The timings of an informer, in seconds.
 
     Waits double from `first` to `cap`, or to `near` while the cluster responds. The duration of a watch is between
-    `shortest` and `longest`, so that not all end at once. `margin` is how late the end may come. After an `outage` of
+    `shortest` and `longest`, so that not all end at once. After an `outage` of
     that length the store may have been restored: list again. `settled` is how long a watch must live to count as a
     success.
 
@@ -106,7 +106,6 @@ class InformerTimings(NamedTuple):
     near: float = 5.0
     shortest: int = 240
     longest: int = 480
-    margin: float = 10.0
     outage: float = 30.0
     settled: float = 1.0
     audit: float = 1800.0

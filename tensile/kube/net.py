@@ -1,4 +1,4 @@
-"""Listeners, the accept loop, the shares of file descriptors, and tasks that restart after errors.
+"""Listeners, the accept loop, the shares of file descriptors, and tasks: restarted after errors, cancelled, awaited.
 
 All servers of the engine listen by the same rules: `::` is every IPv6 and IPv4 address. A dual-stack Service leads to
 whichever of the pod's addresses comes first there, which is not known when the topology is written.
@@ -271,3 +271,11 @@ async def insist(
     wanted = tenacity.retry_if_exception_type(on) & tenacity.retry_if_not_exception_type(unless)
     retrying = tenacity.AsyncRetrying(retry=wanted, wait=lambda _: pause(), before_sleep=before_sleep, sleep=sleep)
     return await retrying(attempt)
+
+
+async def cancel_and_wait(*tasks: asyncio.Future[Any] | None) -> None:
+    """Cancel tasks and wait until they have ended. Their results and errors are ignored; None stands for no task."""
+    ending = [task for task in tasks if task is not None]
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)

@@ -24,7 +24,7 @@ from tensile.objects import (
     metadata,
 )
 from tensile.policy.descheduler.drain import is_drained
-from tensile.policy.descheduler.drain_report import evictions
+from tensile.policy.descheduler.plan import evictions
 from tensile.policy.placement.selectors import label_test
 from tensile.reconcile.desired import PodMove
 from tensile.reconcile.report import Change
@@ -147,7 +147,11 @@ def disruption(
     ended = [pod for pod, comes_back in below if not comes_back]
     hit = {(pod.namespace, pod.name) for pod in (*away.values(), *restarted, *ended)}
     return Disruption(
-        *(tuple(sorted(pods)) for pods in (restarted, moved, stranded, evicted, ended)),
+        restarted=tuple(sorted(restarted)),
+        moved=tuple(sorted(moved)),
+        stranded=tuple(sorted(stranded)),
+        evicted=tuple(sorted(evicted)),
+        ended=tuple(sorted(ended)),
         budgets=tuple(_touched(away, world, budgets)),
         unknown_budgets=unknown_budgets if away else "",
         claims=tuple(_lost(planned, CLAIM.name, world)),

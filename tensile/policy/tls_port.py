@@ -26,7 +26,7 @@ import structlog
 from aiohttp import web
 
 from tensile.kube.listener_limits import origin_of
-from tensile.kube.net import soft_limit
+from tensile.kube.net import cancel_and_wait, soft_limit
 
 _SHARE = 8
 """A port may use at most this fraction (1/8) of the process's file descriptors."""
@@ -163,9 +163,7 @@ class TLSPort:
 
     async def retire(self, grace: float) -> None:
         """Close all connections; each may take `grace` seconds to finish the response in progress."""
-        for task in tuple(self._beginning):
-            task.cancel()
-        await asyncio.gather(*self._beginning, return_exceptions=True)
+        await cancel_and_wait(*self._beginning)
         await asyncio.gather(*(protocol.shutdown(grace) for protocol in tuple(self._by_protocol)))
 
     def cut(self) -> None:

@@ -6,16 +6,25 @@ wait for the watch.
 Before a namespace is deleted, a check makes sure that it is empty, as its deletion removes everything in it, whoever
 created it. The API has no precondition for that. So every kind of the cluster is listed, including those of extensions,
 and a kind that cannot be listed counts as present. Objects that Kubernetes creates in each namespace do not count.
+
+A rule cannot know a token, and only the lower cluster that needs it should. So a step names the account and the
+TokenRequests. They are sent when the step is carried out, and the tokens only go into its request: observers, logs and
+the output of `plan` get the planned step. If one token is missing, the step is not sent: a Secret is written once, with
+all its tokens.
 """
 
-from collections.abc import Callable, Iterable
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import NamedTuple
 
 import orjson
+from msgspec.structs import replace
 
-from tensile.errors import Denied, NotFound
-from tensile.kube.cluster import Cluster, Selection
+from tensile.errors import Denied, NotFound, Unreachable
+from tensile.kube.cluster import Cluster, Patch, Selection
 from tensile.kube.store import Cache
-from tensile.names import OWNER, REPLACES, UPPER_UID, ProblemReason
+from tensile.names import OWNER, REPLACES, TOKEN_TERM, UPPER_UID, ProblemReason
 from tensile.objects import (
     CONFIG_MAP,
     EVENT,
@@ -29,11 +38,14 @@ from tensile.objects import (
     Ref,
     annotations,
     labels,
+    later,
     metadata,
+    moment_of,
+    timestamp,
     uid,
 )
 from tensile.reconcile.ownership import upper_uid_of
-from tensile.reconcile.plan import EVICTION, Step
+from tensile.reconcile.plan import EVICTION, TERM_PATH, Step
 from tensile.reconcile.pods.references import PUBLISHED_BELOW
 from tensile.reconcile.world import Problem
 
@@ -47,6 +59,8 @@ _COUNTED_ELSEWHERE = frozenset({"metrics.k8s.io"})
 
 CheckObject = Callable[[Manifest], Problem | None]
 """Returns why an object that is not ours must not be adopted."""
+_DIGITS = 10
+"""The most digits of a term in seconds: an apiserver limits it to 32 bits."""
 
 
 async def carry_out(step: Step, cluster: Cluster, cache: Cache | None) -> None:
@@ -223,3 +237,72 @@ def _rank(kind: Kind) -> tuple[int, str, str]:
 def _denied(space: Ref, why: str) -> Denied:
     message = f"Namespace {space.name} in {space.cluster} is not needed any more, but {why}: it is not deleted"
     return Denied(message, cluster=space.cluster, doing=f"delete Namespace {space.name}", reason=NOT_EMPTY)
+
+
+class TokenTerm(NamedTuple):
+    """The start of a token's term, and its seconds: of several tokens the shortest."""
+
+    since: datetime
+    seconds: int
+
+    def __str__(self) -> str:
+        return f"{timestamp(self.since)}/PT{self.seconds}S"
+
+    def passed(self, share: float) -> datetime:
+        """Return the time at which a share of the term is over."""
+        return later(self.since, self.seconds * share)
+
+
+def term_of(secret: Manifest) -> TokenTerm | None:
+    """Return the term of a Secret's tokens, None if it is missing or invalid."""
+    since, _, span = annotations(secret).get(TOKEN_TERM, "").partition("/PT")
+    seconds = span.removesuffix("S")
+    try:
+        return TokenTerm(moment_of(since), int(seconds)) if seconds.isdecimal() and len(seconds) <= _DIGITS else None
+    except ValueError:
+        return None
+
+
+async def granted(step: Step, clusters: Mapping[str, Cluster]) -> Step:
+    """Return a step with the tokens that it requests, the same step if it requests none.
+
+    Raises the ClusterError of the cluster that did not issue one.
+    """
+    if step.grant is None:
+        return step
+    account = step.grant.account
+    cluster = clusters.get(account.cluster)
+    if cluster is None:
+        raise Unreachable("it is not connected yet", cluster=account.cluster, doing=f"create {account} token")
+    return filled(step, [orjson.loads(await cluster.issue(account, ask.request)) for ask in step.grant.asks])
+
+
+def filled(step: Step, answers: list[Manifest]) -> Step:
+    """Return the step with the tokens of answered TokenRequests. `answers` are in the order of the requests."""
+    assert step.grant is not None
+    tokens = {
+        ask.entry: b64encode(answer["status"]["token"].encode()).decode()
+        for ask, answer in zip(step.grant.asks, answers, strict=True)
+    }
+    term = TokenTerm(step.grant.since, min(int(answer["spec"]["expirationSeconds"]) for answer in answers))
+    if step.patch is not None:
+        return replace(step, patch=_patched(step.patch, tokens, str(term)))
+    assert step.body is not None
+    meta = metadata(step.body)
+    noted = {**meta, "annotations": {**meta["annotations"], TOKEN_TERM: str(term)}}
+    return replace(step, body={**step.body, "metadata": noted, "data": {**step.body["data"], **tokens}})
+
+
+def _patched(patch: Patch, tokens: dict[str, str], term: str) -> Patch:
+    """Insert tokens and term into their operations."""
+    return patch._replace(body=[_operated(one, tokens, term) for one in patch.body])
+
+
+def _operated(operation: Manifest, tokens: dict[str, str], term: str) -> Manifest:
+    match operation["path"]:
+        case "/data":
+            return {**operation, "value": {**operation["value"], **tokens}}
+        case path if path == TERM_PATH:
+            return {**operation, "value": term}
+        case _:
+            return operation

@@ -9,8 +9,9 @@ from typing import Any
 from jsonpatch import JsonPatch
 from jsonpointer import JsonPointer
 
-from tensile.objects import Manifest
-from tensile.reconcile.ownership import our_keys
+from tensile.names import UPPER_UID
+from tensile.objects import Manifest, annotations
+from tensile.reconcile.ownership import our_keys, upper_uid_of
 
 Operation = dict[str, Any]
 _KEYED = {"metadata.labels": "labels", "metadata.annotations": "annotations"}
@@ -28,6 +29,19 @@ def changes(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list
             want = _merged(want or {}, see or {}, our_keys(seen, _KEYED[section]))
         if want != see and not (_is_nothing(want) and _is_nothing(see)):
             operations += _operations("/" + "/".join(path), want, see)
+    return operations
+
+
+def marking(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list[Operation]:
+    """Return the operations that put our marks on an object, and apply the given `sections`.
+
+    If another client wrote a mark with the same value, the mark would stay theirs. So it is removed, and written again
+    once the rest is ours.
+    """
+    operations = changes(wanted, seen, sections)
+    made_for = annotations(seen).get(UPPER_UID)
+    if made_for and made_for == annotations(wanted).get(UPPER_UID) and not upper_uid_of(seen):
+        operations.append({"op": "remove", "path": f"/metadata/annotations/{UPPER_UID.replace('/', '~1')}"})
     return operations
 
 

@@ -17,8 +17,7 @@ from tensile.kube.cluster import Cluster
 from tensile.kube.store import Cache, Delta, changed_facts
 from tensile.names import REPLACES, UPPER_UID, ProblemReason
 from tensile.objects import EVENT, UPPER, Manifest, annotations
-from tensile.reconcile.adoption import claim, conflict
-from tensile.reconcile.apply import carry_out, is_there, reread, taken
+from tensile.reconcile.apply import carry_out, granted, is_there, reread, taken
 from tensile.reconcile.backoff import (
     LONGEST_REST,
     SHORTEST_LOOK,
@@ -31,9 +30,9 @@ from tensile.reconcile.backoff import (
 )
 from tensile.reconcile.desired import Rule, Watch, find_cache
 from tensile.reconcile.guard import guard, is_restored
+from tensile.reconcile.ownership import adoption_problem, conflict
 from tensile.reconcile.plan import EVICTION, Plan, Step, plan
 from tensile.reconcile.redaction import redact_error
-from tensile.reconcile.token_requests import granted
 from tensile.reconcile.workqueue import Work, WorkQueue
 from tensile.reconcile.world import Key, Problem, World
 
@@ -402,7 +401,7 @@ class Loop:
         if REPLACES in annotations(step.body or {}):
             return conflict(step.ref)
         upper_uid = annotations(step.body or {}).get(UPPER_UID, "")
-        return claim(step.ref, found, upper_uid, self._world, key.lower)
+        return adoption_problem(step.ref, found, upper_uid, self._world, key.lower)
 
     async def _look_afresh(self, key: Key, step: Step, error: ClusterError, cluster: Cluster) -> float:
         """Read the object of a step again. If it still exists, the subresource does not."""

@@ -15,7 +15,6 @@ from tensile.kube.store import Entry
 from tensile.names import COMPONENT, NO_ORIGINAL, TOKEN_TERM, UPPER_UID
 from tensile.objects import EVENT, UPPER, Manifest, Ref, annotations, metadata, timestamp
 from tensile.objects import uid as uid_of
-from tensile.reconcile.adoption import claim, marking
 from tensile.reconcile.desired import (
     Absent,
     Decision,
@@ -28,8 +27,8 @@ from tensile.reconcile.desired import (
     VerifyAbsent,
     Wanted,
 )
-from tensile.reconcile.diff import Operation, changes, fence
-from tensile.reconcile.ownership import is_ours
+from tensile.reconcile.diff import Operation, changes, fence, marking
+from tensile.reconcile.ownership import adoption_problem, is_ours
 from tensile.reconcile.world import Key, Problem, World
 from tensile.text import cut
 
@@ -156,7 +155,7 @@ def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
         ]
     seen = entry.manifest()
     if not is_ours(seen, world.owner):
-        problem = claim(wanted.ref, seen, annotations(wanted.manifest).get(UPPER_UID, ""), world, key.lower)
+        problem = adoption_problem(wanted.ref, seen, annotations(wanted.manifest).get(UPPER_UID, ""), world, key.lower)
         return problem or _take_over(wanted, entry)
     if wanted.replaceable and annotations(seen)[UPPER_UID] != annotations(wanted.manifest)[UPPER_UID]:
         return [_succeeded(key, wanted.ref, entry, annotations(seen)[UPPER_UID], world)]
@@ -244,7 +243,7 @@ def _granted(key: Key, wanted: TokenSecret, world: World) -> list[Step] | Proble
         return [Step("create", wanted.ref, wanted.reason, body=wanted.manifest, operations=whole, grant=grant)]
     seen = entry.manifest()
     if not is_ours(seen, world.owner):
-        problem = claim(wanted.ref, seen, annotations(wanted.manifest).get(UPPER_UID, ""), world, key.lower)
+        problem = adoption_problem(wanted.ref, seen, annotations(wanted.manifest).get(UPPER_UID, ""), world, key.lower)
         return problem or _take_over(Present(wanted.ref, wanted.manifest, wanted.reason), entry)
     renewed: tuple[Operation, ...] = (
         {"op": "add", "path": "/data", "value": wanted.manifest["data"]},

@@ -1,19 +1,40 @@
-"""The rules of mirrored kinds, and the kinds that each controller of the topology watches.
+"""The rules of mirrored kinds, the kinds that each controller watches, and the check of each object that arrives.
 
 A controller is a few rules and the kinds that they read, on both sides, besides those that all pods need. Only those of
 enabled controllers are listed: without a controller, its kinds need no permissions.
+
+A Kubernetes apiserver serves typed objects, so decisions rely on the types. Another server may return anything, and a
+number instead of a list would raise an error within a decision, perhaps about another cluster. So each object of a
+lower cluster is checked once when it arrives: one with a field of a wrong type is Malformed, and is not cached. Values
+are not checked, and fields that no code reads may have any type.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple, get_args
 
+import msgspec
+
 from tensile.kube.cluster import Selection
-from tensile.kube.store import Cache, Index, Transform, keep_all
+from tensile.kube.store import Cache, Index, Transform, Transformed, decoded, keep_all
 from tensile.names import OWNER, Owner
-from tensile.objects import CLAIM, CLUSTER_ROLE, STORAGE_CLASS, VOLUME, Kind
+from tensile.objects import (
+    CLAIM,
+    CLUSTER_ROLE,
+    CONFIG_MAP,
+    ENDPOINT_SLICE,
+    POD,
+    ROLE,
+    ROLE_BINDING,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    STORAGE_CLASS,
+    VOLUME,
+    Kind,
+)
 from tensile.reconcile.rules import claims, config, endpoint_slices, rbac, service_accounts, services, volumes
 from tensile.reconcile.rules.mirror import MirroredKind, MirrorRule
-from tensile.reconcile.schemas import checked
 from tensile.topology import Controller
 
 MIRRORED: tuple[MirrorRule, ...] = (
@@ -87,3 +108,253 @@ def caches(*, above: bool) -> dict[Kind, Cache]:
 def cache_of(one: WatchedKind) -> Cache:
     """Create the cache of a kind. Objects of a lower cluster are checked before they are transformed."""
     return Cache(one.digest if one.above else checked(one.kind, one.digest), one.indexes)
+
+
+class _Thing(msgspec.Struct, gc=False):
+    """An object with any content: checking it would require a copy."""
+
+
+Thing = _Thing | None
+Things = list[_Thing] | None
+Texts = dict[str, str] | None
+Amounts = dict[str, str | int | float] | None
+
+
+class _Owner(msgspec.Struct, gc=False):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class _Keys(msgspec.Struct, gc=False):
+    labels: Thing = msgspec.field(default=None, name="f:labels")
+    annotations: Thing = msgspec.field(default=None, name="f:annotations")
+
+
+class _Fields(msgspec.Struct, gc=False):
+    metadata: _Keys | None = msgspec.field(default=None, name="f:metadata")
+    spec: Thing = msgspec.field(default=None, name="f:spec")
+
+
+class _Book(msgspec.Struct, gc=False):
+    """An entry of managedFields."""
+
+    manager: str = ""
+    subresource: str = ""
+    fieldsV1: _Fields | None = None  # noqa: N815 - the API's spelling, here and below
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    name: str
+    uid: str = ""
+    namespace: str = ""
+    resourceVersion: str = ""  # noqa: N815
+    generation: int | None = None
+    labels: Texts = None
+    annotations: Texts = None
+    finalizers: list[str] | None = None
+    ownerReferences: list[_Owner] | None = None  # noqa: N815
+    managedFields: list[_Book] | None = None  # noqa: N815
+    creationTimestamp: str | None = None  # noqa: N815
+    deletionTimestamp: datetime | None = None  # noqa: N815
+    deletionGracePeriodSeconds: int | None = None  # noqa: N815
+
+
+class _Condition(msgspec.Struct, gc=False):
+    type: str
+    status: str
+    reason: str | None = None
+    message: str | None = None
+    lastTransitionTime: str | None = None  # noqa: N815
+    observedGeneration: int | None = None  # noqa: N815
+
+
+class _Named(msgspec.Struct, gc=False):
+    name: str
+
+
+class _Resources(msgspec.Struct, gc=False):
+    requests: Amounts = None
+    limits: Amounts = None
+
+
+class _Container(_Named, gc=False):
+    resources: _Resources | None = None
+    restartPolicy: str | None = None  # noqa: N815
+    ports: Things = None
+    env: Things = None
+    envFrom: Things = None  # noqa: N815
+    volumeMounts: Things = None  # noqa: N815
+
+
+class _State(msgspec.Struct, gc=False):
+    waiting: Thing = None
+    running: Thing = None
+    terminated: Thing = None
+
+
+class _ContainerStatus(_Named, gc=False):
+    ready: bool | None = None
+    restartCount: int | None = None  # noqa: N815
+    state: _State | None = None
+    lastState: _State | None = None  # noqa: N815
+    containerID: str | None = None  # noqa: N815
+    resources: _Resources | None = None
+    allocatedResources: Amounts = None  # noqa: N815
+
+
+class _PodSpec(msgspec.Struct, gc=False):
+    containers: list[_Container]
+    initContainers: list[_Container] | None = None  # noqa: N815
+    ephemeralContainers: list[_Container] | None = None  # noqa: N815
+    volumes: list[_Named] | None = None
+    nodeName: str | None = None  # noqa: N815
+    serviceAccountName: str | None = None  # noqa: N815
+    imagePullSecrets: Things = None  # noqa: N815
+    nodeSelector: Texts = None  # noqa: N815
+    tolerations: Things = None
+    affinity: Thing = None
+    overhead: Amounts = None
+    resources: _Resources | None = None
+
+
+class _PodStatus(msgspec.Struct, gc=False):
+    phase: str | None = None
+    reason: str | None = None
+    message: str | None = None
+    conditions: list[_Condition] | None = None
+    containerStatuses: list[_ContainerStatus] | None = None  # noqa: N815
+    initContainerStatuses: list[_ContainerStatus] | None = None  # noqa: N815
+    ephemeralContainerStatuses: list[_ContainerStatus] | None = None  # noqa: N815
+    podIP: str | None = None  # noqa: N815
+    hostIP: str | None = None  # noqa: N815
+    podIPs: list[dict[str, str]] | None = None  # noqa: N815
+    hostIPs: list[dict[str, str]] | None = None  # noqa: N815
+    observedGeneration: int | None = None  # noqa: N815
+    resources: _Resources | None = None
+    allocatedResources: Amounts = None  # noqa: N815
+
+
+class _Any(msgspec.Struct, gc=False):
+    """An object of a kind of which decisions only read the metadata, and compare the rest as a whole."""
+
+    metadata: _Metadata
+    spec: Thing = None
+    status: Thing = None
+
+
+class _Pod(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    spec: _PodSpec
+    status: _PodStatus | None = None
+
+
+class _Data(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    data: Texts = None
+    binaryData: Texts = None  # noqa: N815
+    type: str | None = None
+    immutable: bool | None = None
+
+
+class _ServiceSpec(msgspec.Struct, gc=False):
+    type: str | None = None
+    clusterIP: str | None = None  # noqa: N815
+    ports: Things = None
+    selector: Texts = None
+    ipFamilies: list[str] | None = None  # noqa: N815
+
+
+class _Service(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    spec: _ServiceSpec | None = None
+
+
+class _Slice(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    addressType: str | None = None  # noqa: N815
+    endpoints: Things = None
+    ports: Things = None
+
+
+class _ClaimSpec(msgspec.Struct, gc=False):
+    volumeName: str | None = None  # noqa: N815
+    storageClassName: str | None = None  # noqa: N815
+    accessModes: list[str] | None = None  # noqa: N815
+    resources: _Resources | None = None
+
+
+class _ClaimStatus(msgspec.Struct, gc=False):
+    phase: str | None = None
+    capacity: Amounts = None
+    accessModes: list[str] | None = None  # noqa: N815
+    conditions: list[_Condition] | None = None
+
+
+class _Claim(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    spec: _ClaimSpec
+    status: _ClaimStatus | None = None
+
+
+class _VolumeSpec(msgspec.Struct, gc=False):
+    capacity: Amounts = None
+    accessModes: list[str] | None = None  # noqa: N815
+    claimRef: Thing = None  # noqa: N815
+    storageClassName: str | None = None  # noqa: N815
+    nodeAffinity: Thing = None  # noqa: N815
+
+
+class _Volume(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    spec: _VolumeSpec
+    status: Thing = None
+
+
+class _Role(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    rules: Things = None
+
+
+class _Binding(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    roleRef: dict[str, str] | None = None  # noqa: N815
+    subjects: Things = None
+
+
+class _Account(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    secrets: Things = None
+    imagePullSecrets: Things = None  # noqa: N815
+
+
+SHAPES: dict[Kind, type[msgspec.Struct]] = {
+    POD: _Pod,
+    SECRET: _Data,
+    CONFIG_MAP: _Data,
+    SERVICE: _Service,
+    ENDPOINT_SLICE: _Slice,
+    CLAIM: _Claim,
+    VOLUME: _Volume,
+    ROLE: _Role,
+    ROLE_BINDING: _Binding,
+    SERVICE_ACCOUNT: _Account,
+}
+
+
+def checked(kind: Kind, digest: Transform) -> Transform:
+    """Return a transform that rejects objects of a lower cluster with fields of wrong types.
+
+    An object of which no bytes are kept is not checked, as nothing reads it again. Raises msgspec.ValidationError.
+    """
+    shape = SHAPES.get(kind, _Any)
+
+    def read(raw: bytes) -> Transformed:
+        """Transform and check an object."""
+        kept = digest(raw)
+        if kept.raw:
+            msgspec.convert(decoded(kept.raw) if kept.manifest is None else kept.manifest, shape)
+        return kept
+
+    return read

@@ -104,10 +104,6 @@ class UpperWorld:
         """Yield the caches of the upper cluster that all lowers share, without those of controllers."""
         yield from (self.nodes, self.namespaces, self.config_maps, self.secrets, self.waiting, self.remade)
 
-    def spare_caches(self) -> Iterator[Cache]:
-        """Yield the caches that need not be synced."""
-        yield self.policies
-
     def copy(self) -> "UpperWorld":
         """Return a copy with caches of its own."""
         nodes, namespaces, config_maps, secrets, waiting, remade = (cache.copy() for cache in self.caches())

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tensile.topology.models import Lower, Section, Topology
+from tensile.topology.models import Section, Topology
 from tensile.yaml_document import Path, scalar, show_path
 
 _FIXED = ("name", "upper")
@@ -20,16 +20,11 @@ _LONGEST = 80
 
 
 class Lowers(NamedTuple):
-    """The lowers that an edit affects, by name. `same` are the unaffected ones.
-
-    `moved` are those of `changed` whose pods would not be found again: another node name or namespace mapping.
-    """
+    """The lowers that an edit affects, by name."""
 
     added: frozenset[str]
     removed: frozenset[str]
     changed: frozenset[str]
-    same: frozenset[str]
-    moved: frozenset[str]
 
 
 class Edit(NamedTuple):
@@ -104,20 +99,11 @@ def _common(topology: Topology) -> tuple[Any, ...]:
 def _lowers(old: Topology, new: Topology) -> Lowers:
     """Classify the lowers by their change."""
     before, after = ({lower.name: lower for lower in topology.lowers} for topology in (old, new))
-    both = before.keys() & after.keys()
-    changed = frozenset(name for name in both if before[name] != after[name])
     return Lowers(
         added=frozenset(after.keys() - before.keys()),
         removed=frozenset(before.keys() - after.keys()),
-        changed=changed,
-        same=frozenset(both - changed),
-        moved=frozenset(name for name in changed if _place(before[name]) != _place(after[name])),
+        changed=frozenset(name for name in before.keys() & after.keys() if before[name] != after[name]),
     )
-
-
-def _place(lower: Lower) -> tuple[str, str]:
-    """Return what identifies the location of a lower's pods."""
-    return lower.node.name, lower.namespaces.mapping
 
 
 def _changes(old: Topology, new: Topology, changed: frozenset[str]) -> Iterator[_Change]:

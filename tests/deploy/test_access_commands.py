@@ -12,7 +12,7 @@ import pytest
 import yaml
 from setupkit import lower, setup
 
-from tensile.deploy.render import files
+from tensile.deploy.manifests import manifest_files
 from tensile.kube.kubeconfig import parse
 
 TOKEN, SERVER, AUTHORITY = "eyJ.the-token", "https://lower:6443", b64encode(b"an authority").decode()
@@ -57,7 +57,7 @@ def ran(place: Path, broken: str = "nothing", how: str = "", name: str = "lower-
     out), the rest for the lower cluster's part of the topology.
     """
     fields = {key: value for key, value in given.items() if key.islower()}
-    text = files(setup(lowers=[lower(name, **fields)]))[f"lowers/{name}/access.yaml"]
+    text = manifest_files(setup(lowers=[lower(name, **fields)]))[f"lowers/{name}/access.yaml"]
     script = "\n".join(line.removeprefix("#   ") for line in text.splitlines() if line.startswith("#   "))
     programs, notes, here = (place / name for name in ("programs", "notes", "here"))
     for folder in (programs, notes, here):

@@ -3,8 +3,7 @@
 import shutil
 from pathlib import Path
 
-from tensile.deploy.render import TOPOLOGY, files
-from tensile.deploy.write import NAMESPACE, RenderOptions, rendering, warnings, written
+from tensile.deploy.manifests import NAMESPACE, TOPOLOGY, RenderOptions, manifest_files, rendering, warnings, written
 
 SHIPPED = Path(__file__).resolve().parents[2] / "manifests"
 ADVICE = "mend: tensile manifests -f manifests/topology.yaml --dir manifests"
@@ -16,7 +15,7 @@ def test_the_directory_is_a_rendering_of_its_topology() -> None:
     found = rendering(name.read_bytes(), str(name), RenderOptions(NAMESPACE, None))
     assert warnings(found, str(name)) == []
     held = {str(path.relative_to(SHIPPED)): path.read_text() for path in SHIPPED.rglob("*") if path.is_file()}
-    assert held == files(found), ADVICE
+    assert held == manifest_files(found), ADVICE
 
 
 def test_what_people_enable_in_it_is_rendered_over_it(tmp_path: Path) -> None:
@@ -28,9 +27,9 @@ def test_what_people_enable_in_it_is_rendered_over_it(tmp_path: Path) -> None:
         own.write_text(text)
         found = rendering(own.read_bytes(), str(own), RenderOptions(NAMESPACE, None))
         assert written(found, own.parent, str(own)) != []
-        assert {str(path.relative_to(own.parent)): path.read_text() for path in own.parent.rglob("*.yaml")} == files(
-            found
-        )
+        assert {
+            str(path.relative_to(own.parent)): path.read_text() for path in own.parent.rglob("*.yaml")
+        } == manifest_files(found)
     assert (own.parent / "scheduler-extender.yaml").read_text() == (SHIPPED / "scheduler-extender.yaml").read_text()
 
 

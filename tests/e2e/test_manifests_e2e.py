@@ -16,9 +16,8 @@ from enginekit import LOWERS, TOLERATION, UPPER, A, polled
 from sitekit import Manifest, Site, is_ready, is_true
 
 from bench.kit.spareports import spare_ports
-from tensile.deploy.render import lower_stream, upper_stream
+from tensile.deploy.manifests import lower_stream, upper_stream, written
 from tensile.deploy.setup import Setup
-from tensile.deploy.write import written
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

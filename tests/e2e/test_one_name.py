@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 HAND_OVER = 12.0
 """Seconds: less than a Lease that is not released keeps others waiting."""
-LEADS, WAITS, WARNS = "became leader", "waiting to become leader", "another engine leads this topology"
+LEADS, WAITS = "became leader", "waiting to become leader"
 
 
 class SetUp(MapProgram):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from enginekit import A, B, edit_lower, ran
+from enginekit import A, B, Done, edit_lower, ran
 from mapkit import MapProgram
 from programkit import served
 from sitekit import Manifest, condition_of, is_ready, is_true
@@ -147,19 +147,19 @@ async def test_plan_and_apply_read_secrets_too(program: MapProgram) -> None:
     path = program.directory / "by-secret.yaml"
     path.write_text(program.text(lambda file: file.update(upper={"kubeconfig": "upper.kubeconfig"})))
     await program.upper.until(f"/api/v1/nodes/{program.nodes[A]}", is_open)
-    done = await tried(program, "plan", path)
+    done = await tried("plan", path)
     assert (done.code, done.err) == (0, ""), done
-    assert (await tried(program, "validate", path)).code == 0
-    applied = await tried(program, "apply", path)
+    assert (await tried("validate", path)).code == 0
+    applied = await tried("apply", path)
     assert (applied.code, "Applied: 0 to add" in applied.out) == (0, True), applied
     await program.upper.delete(program.path("secrets", B))
-    done = await tried(program, "plan", path)
+    done = await tried("plan", path)
     assert (done.code, done.err) == (1, f"not planned: {B}: the plan says why\n")
     assert f"{B}: Secret {program.namespace}/{B} of the upper cluster, key kubeconfig: the Secret does not" in done.out
     await program.put_secret(B, kubeconfig(program, B))
 
 
-async def tried(program: MapProgram, command: str, path: Path) -> "object":
+async def tried(command: str, path: Path) -> Done:
     """Run a command on a file to its end."""
     import sys  # noqa: PLC0415
 

@@ -7,7 +7,7 @@ from worldkit import A, put, raised, world
 from tensile.engine.observe import LogLine, news, report_of, stopped
 from tensile.names import OWNER
 from tensile.objects import CONFIG_MAP, POD, Manifest, Ref, labels
-from tensile.reconcile.adoption import is_kept
+from tensile.reconcile.ownership import is_kept_alive
 from tensile.reconcile.report import Change, Preview
 from tensile.reconcile.report.values import Difference
 from tensile.reconcile.world import Key, Problem, World
@@ -86,12 +86,12 @@ def test_nodes_of_other_engines_count_as_stopped() -> None:
     """In the copy only; a node of this topology is as it is."""
     here = world()
     raised(here)
-    assert is_kept(node_of(stopped(here)))
+    assert is_kept_alive(node_of(stopped(here)))
     foreign = node_of(here)
     del foreign["metadata"]["labels"][OWNER]
     put(here.upper.nodes, foreign)
     found = stopped(here)
-    assert not is_kept(node_of(found))
+    assert not is_kept_alive(node_of(found))
     assert labels(node_of(found)) == labels(foreign)
     assert found.upper.nodes.synced
-    assert is_kept(node_of(here))
+    assert is_kept_alive(node_of(here))

@@ -7,8 +7,8 @@ import pytest
 from rightstable import DOCUMENT, rewritten, table
 from rightstable import topology as whole
 
-from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.permissions import ALL_KINDS, READ, WRITTEN, Permission, lower_rights, upper_rights
+from tensile.engine.topology_reader import ConfigMapKey
 from tensile.objects import CLAIM, POD, STORAGE_CLASS, Kind
 from tensile.reconcile.watches import FOLLOWS
 from tensile.topology import Topology, parse

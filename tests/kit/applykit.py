@@ -13,9 +13,8 @@ import yaml
 from enginekit import UPPER, Done, ran
 from sitekit import Manifest, Site
 
-from tensile.deploy.render import STORAGE
+from tensile.deploy.manifests import STORAGE, RenderOptions, rendering
 from tensile.deploy.setup import WEBHOOK, Setup
-from tensile.deploy.write import RenderOptions, rendering
 from tensile.engine.leader_election import lease_ref
 from tensile.sandbox.sandbox import Sandbox
 

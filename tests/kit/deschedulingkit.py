@@ -8,7 +8,7 @@ from worldkit import NOW, A, B, home, lower_node, put, raised, thing, twin, uppe
 from tensile.kube.cluster import Patch
 from tensile.names import TRIED
 from tensile.objects import Manifest, annotations, timestamp
-from tensile.policy.descheduler.records import EvictionRecord, notes_on, written
+from tensile.policy.descheduler.limits import EvictionRecord, notes_on, written
 from tensile.reconcile.world import World
 
 ON = "descheduler: {enabled: true, cooldown: 10m, recreateBarePods: true}\n"

@@ -6,8 +6,7 @@ from typing import Any
 from placekit import asking, node, pod, seen
 
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender
-from tensile.policy.extender.reservations import NodeCache
-from tensile.policy.extender.search import NodeFinder
+from tensile.policy.extender.node_cache import NodeCache, NodeFinder
 from tensile.policy.placement.reader import node_of, pod_of
 from tensile.policy.placement.snapshot import Snapshot
 

@@ -18,7 +18,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 _LONGEST = 1 << 20
-_IMPORTED = ("cli.commands", "cli.mutate", "cli.plan", "deploy.write", "diagnostics.commands", "engine.run")
+_IMPORTED = ("cli.commands", "cli.mutate", "cli.plan", "deploy.manifests", "diagnostics.commands", "engine.run")
 """What commands import when they run."""
 
 

@@ -16,12 +16,11 @@ from kubelet_pki import Identity, Pki
 from bench.kit.spareports import spare_port
 from tensile.kube.cluster import Endpoint
 from tensile.kubelet.api.auth import Authenticator, Authorizer
-from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.certificates import ClientCA, ServingCertificate, ServingFiles
 from tensile.kubelet.api.connection import ConnectionLimits
 from tensile.kubelet.api.pods import PodLister, PodTarget
 from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
 from tensile.kubelet.api.service import RequestAuth
-from tensile.kubelet.api.serving_certificate import ServingCertificate, ServingFiles
 from tensile.kubelet.stats.collector import StatsCollector
 from tensile.kubelet.stats.usage import RunningPod
 from tensile.objects import TOKEN_REVIEW, UPPER, Manifest, Ref

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tensile.kubelet.api.serving_certificate import ServingFiles
+from tensile.kubelet.api.certificates import ServingFiles
 
 DAY = timedelta(days=1)
 CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 from placekit import asking, node, pod
 
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, seeking
-from tensile.policy.extender.reservations import NodeCache, Nominee
-from tensile.policy.extender.search import NodeFinder
+from tensile.policy.extender.node_cache import NodeCache, NodeFinder, Nominee
 from tensile.policy.extender.victims import (
     Budget,
     NodeVictims,

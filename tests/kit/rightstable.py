@@ -8,8 +8,8 @@ from pathlib import Path
 
 import orjson
 
-from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.permissions import Permission, lower_rights, upper_rights
+from tensile.engine.topology_reader import ConfigMapKey
 from tensile.topology import Topology, parse
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "permissions.md"

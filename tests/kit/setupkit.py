@@ -4,9 +4,8 @@ from typing import Any
 
 import yaml
 
-from tensile.deploy.render import files, upper_stream
+from tensile.deploy.manifests import NAMESPACE, RenderOptions, manifest_files, rendering, upper_stream
 from tensile.deploy.setup import Setup
-from tensile.deploy.write import NAMESPACE, RenderOptions, rendering
 from tensile.objects import Manifest
 
 
@@ -72,4 +71,4 @@ def one(objects: list[Manifest], kind: str, name: str = "") -> Manifest:
 
 def read(found: Setup, path: str) -> list[Manifest]:
     """Read a file of the rendering."""
-    return loaded(files(found)[path])
+    return loaded(manifest_files(found)[path])

@@ -2,10 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-from tensile.engine.configmap_source import ConfigMapKey
-from tensile.engine.file_source import TopologyText, TopologyUpdate
 from tensile.engine.status.configmap import status_owner
 from tensile.engine.status.report import LowerRow, TopologyStatus
+from tensile.engine.topology_reader import ConfigMapKey, TopologyText, TopologyUpdate
 from tensile.errors import TensileError
 from tensile.names import Owner
 from tensile.topology import parse

@@ -13,8 +13,8 @@ from pluginkit import V1, exec_config, plugin, script
 
 from tensile.errors import AccessError
 from tensile.kube.credentials import Access, from_kubeconfig
-from tensile.kube.exec_plugin import MOST, ExecPlugin, question, read_answer, run_plugin
-from tensile.kube.kubeconfig import parse
+from tensile.kube.exec_plugin import MOST, question, read_answer, run_plugin
+from tensile.kube.kubeconfig import ExecPlugin, parse
 
 SECRET = "hunter2-do-not-show"
 

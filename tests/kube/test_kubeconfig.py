@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from papers import inline, kubeconfig
 
-from tensile.errors import TensileError
-from tensile.kube.kubeconfig import AccessError, PEMSource, parse
+from tensile.errors import AccessError, TensileError
+from tensile.kube.kubeconfig import PEMSource, parse
 
 SECRET = "hunter2-do-not-show"
 PEM = b"-----BEGIN CERTIFICATE-----\n"

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from virtualtime import clock, in_virtual_time
 
-from tensile.kube.net import insist, supervised
+from tensile.kube.net import cancel_and_wait, insist, supervised
 
 
 @in_virtual_time
@@ -87,3 +87,25 @@ async def test_a_task_can_be_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert begun == [1]
+
+
+async def test_cancelled_tasks_have_ended_whatever_they_raise() -> None:
+    """Each has cleaned up; an error in that, a task that is done and no task at all are no matter."""
+    ended: list[str] = []
+
+    async def job(name: str, error: Exception | None = None) -> None:
+        """Take a moment to clean up."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(name)
+            if error is not None:
+                raise error
+
+    done = asyncio.ensure_future(asyncio.sleep(0))
+    await done
+    tasks = [asyncio.create_task(job("good")), asyncio.create_task(job("bad", ValueError("a defect")))]
+    await asyncio.sleep(0)
+    await cancel_and_wait(*tasks, None, done)
+    assert sorted(ended) == ["bad", "good"]

@@ -17,10 +17,10 @@ from tensile.kubelet.pods.update import image_patch
 from tensile.kubelet.stats.usage import milliseconds, node_samples, pod_samples
 from tensile.names import DESCHEDULE_COUNT, KEPT_OFF, TOKEN_TERM, TRIED, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, deleted_at, later, timestamp
-from tensile.policy.descheduler.records import notes_on
+from tensile.policy.descheduler.limits import notes_on
 from tensile.policy.descheduler.replacement import freed, successor_of
+from tensile.reconcile.apply import term_of
 from tensile.reconcile.dryrun.semantics import marked
-from tensile.reconcile.token_requests import term_of
 
 TEXTS = (
     "",

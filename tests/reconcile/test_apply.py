@@ -12,8 +12,8 @@ from tensile.kube.cluster import Cluster, Patch
 from tensile.kube.store import Cache
 from tensile.names import REPLACES, UPPER_UID
 from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, POD, UPPER, Manifest, Ref
-from tensile.reconcile.adoption import conflict
 from tensile.reconcile.apply import carry_out, reread, taken
+from tensile.reconcile.ownership import conflict
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Problem
 

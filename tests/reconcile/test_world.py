@@ -61,7 +61,7 @@ def test_every_cache_is_given() -> None:
     """One that is left out would not count for what is settled."""
     here = world()
     lower = here.lowers[A]
-    above = [*here.upper.caches(), *here.upper.spare_caches()]
+    above = [*here.upper.caches(), here.upper.policies]
     for holder, given in ((here.upper, above), (lower, [*lower.caches(), *lower.place_caches()])):
         assert {id(cache) for cache in given} == _every(holder)
         assert len(given) == len(_every(holder))

@@ -38,7 +38,7 @@ def test_the_same_topology_is_no_edit() -> None:
     )
     found = edit(one, other)
     assert (found.words, found.refused) == ((), ())
-    assert found.lowers == Lowers(NOTHING, NOTHING, NOTHING, frozenset("ab"), NOTHING)
+    assert found.lowers == Lowers(NOTHING, NOTHING, NOTHING)
 
 
 @pytest.mark.process
@@ -57,21 +57,20 @@ def test_one_changed_label_is_all_that_is_named() -> None:
     old = topology("lower-a, qps: 7, node: {labels: {zone: b, rack: r}}", "lower-b, node: {labels: {zone: b}}")
     new = topology("lower-a, qps: 7, node: {labels: {zone: c, rack: r}}", "lower-b, node: {labels: {zone: b}}")
     assert words(old, new) == ("lowers[lower-a].node.labels.zone: b -> c",)
-    changed, same = frozenset(["lower-a"]), frozenset(["lower-b"])
-    assert edit(old, new).lowers == Lowers(NOTHING, NOTHING, changed, same, NOTHING)
+    assert edit(old, new).lowers == Lowers(NOTHING, NOTHING, frozenset(["lower-a"]))
 
 
 def test_lowers_come_and_go() -> None:
     """Each is one line, not one for every field; who stays with the same port is left alone."""
     found = edit(topology("a", "b"), topology("a", "c"))
     assert found.words == ("lower c added", "lower b removed")
-    assert found.lowers == Lowers(frozenset("c"), frozenset("b"), NOTHING, frozenset("a"), NOTHING)
+    assert found.lowers == Lowers(frozenset("c"), frozenset("b"), NOTHING)
 
 
 def test_a_lower_that_stands_elsewhere_is_the_same() -> None:
     """A node keeps the port that it has."""
     found = edit(topology("a", "b"), topology("b", "a"))
-    assert (found.words, found.lowers.same) == ((), frozenset("ab"))
+    assert (found.words, found.lowers) == ((), Lowers(NOTHING, NOTHING, NOTHING))
 
 
 def test_a_port_of_a_node_is_followed() -> None:
@@ -170,7 +169,7 @@ def test_a_change_outside_the_lowers_is_said_in_the_words_of_the_file(more: str,
     """And no lower is touched by it."""
     found = edit(topology("a"), topology("a", more=more))
     assert found.words == (said,)
-    assert found.lowers.same == frozenset("a")
+    assert found.lowers == Lowers(NOTHING, NOTHING, NOTHING)
 
 
 def test_name_and_upper_do_not_reload() -> None:
@@ -239,17 +238,9 @@ def test_a_lower_called_as_a_section_is_not_taken_for_it() -> None:
     assert found.words == ("lowers[name].qps: 500 -> 4", "lowers[upper].qps: 500 -> 3")
 
 
-@pytest.mark.parametrize("fields", ["node: {name: other}", "namespaces: {mapping: prefix}"])
-def test_a_lower_whose_pods_would_be_lost_sight_of_has_moved(fields: str) -> None:
-    """Its pods are found by the node's name and by their namespace."""
-    found = edit(topology("a", "b"), topology(f"a, {fields}", "b, qps: 3"))
-    assert found.lowers.moved == frozenset("a")
-    assert found.lowers.changed == frozenset("ab")
-
-
 @given(st.data())
 def test_each_lower_has_one_fate(data: st.DataObject) -> None:
-    """Added, removed, changed or same, whatever the edit; and back again is the reverse."""
+    """Added, removed, changed or unaffected, whatever the edit; and back again is the reverse."""
     names = st.lists(st.sampled_from("abcde"), unique=True)
     fields = st.sampled_from(["", ", qps: 7", ", node: {name: other, kubeletPort: 7}", ", maintenance: drain"])
     old, new = (
@@ -257,12 +248,11 @@ def test_each_lower_has_one_fate(data: st.DataObject) -> None:
         for _ in range(2)
     )
     there, back = edit(old, new), edit(new, old)
-    added, removed, changed, same, moved = there.lowers
-    assert sorted([*added, *removed, *changed, *same]) == sorted(
-        {lower.name for lower in old.lowers} | {lower.name for lower in new.lowers}
-    )
-    assert moved <= changed
-    assert back.lowers == Lowers(removed, added, changed, same, moved)
+    added, removed, changed = there.lowers
+    before, after = ({lower.name for lower in one.lowers} for one in (old, new))
+    assert (added, removed) == (after - before, before - after)
+    assert changed <= before & after
+    assert back.lowers == Lowers(removed, added, changed)
     assert bool(there.words) == bool(added or removed or changed)
 
 

@@ -25,7 +25,6 @@ def _proxied(*paths: str, form: str = "") -> tuple[Step, ...]:
 
 _SHELL = (("# ", "echo to $((40+2))\n"), ("to 42", "sleep 1; exit 6\n"))
 _PRESENT = "--image-pull-policy=IfNotPresent"
-_SEES = "read line; cat /proc/1/comm; sleep 1"
 _DEBUG_NODE = f"debug node/{{node}} --image={{image}} {_PRESENT}"
 _DEBUG = f"debug web --image={{image}} {_PRESENT}"
 _REASONS = "get events --field-selector=involvedObject.name=%s -o jsonpath={.items[*].reason}"

@@ -12,7 +12,7 @@ from typing import Any
 from bench.conformance.predictions.stage import BUDGETS, A, B, C, Stage
 from bench.kit.sites import NODES, PODS
 from tensile.names import TRIED
-from tensile.policy.descheduler.records import EvictionRecord, written
+from tensile.policy.descheduler.limits import EvictionRecord, written
 
 SSD = {"disk": "ssd"}
 Scene = Callable[[Stage], Awaitable[None]]

@@ -10,7 +10,7 @@ import socket
 import ssl
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Any, NamedTuple
@@ -229,8 +229,3 @@ async def serving(front: Front, tls: ssl.SSLContext | None = None) -> AsyncItera
         for task in tuple(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def pieces_of(way: Way, found: Asked) -> Iterator[Piece]:
-    """Return what a way sends to whoever asks for that."""
-    return way.play(found)

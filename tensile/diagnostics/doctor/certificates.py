@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from cryptography import x509
 
-from tensile.diagnostics.doctor.connectivity import renew_token
+from tensile.diagnostics.doctor.access import renew_token
 from tensile.diagnostics.doctor.facts import (
     AUTHORITY,
     REQUESTS,
@@ -20,7 +20,7 @@ from tensile.diagnostics.doctor.facts import (
     endpoint_of,
     node_named,
 )
-from tensile.kubelet.api.certificate_checks import (
+from tensile.kube.tls import (
     CertificateProblem,
     authority_fault,
     authority_warnings,
@@ -31,7 +31,7 @@ from tensile.kubelet.api.certificate_checks import (
     unreadable,
     warnings,
 )
-from tensile.kubelet.api.client_ca import CALLERS_KEY, PUBLISHED
+from tensile.kubelet.api.certificates import CALLERS_KEY, PUBLISHED
 from tensile.objects import UPPER, Manifest, metadata
 from tensile.policy.webhook.certificates import certificates_in
 from tensile.policy.webhook.registration import names_of as webhook_names

@@ -36,6 +36,7 @@ from tensile.diagnostics.doctor.facts import (
     port_of,
     strays,
 )
+from tensile.diagnostics.doctor.lowers import MOST, places
 from tensile.diagnostics.doctor.queries import (
     NODE_PROXY,
     ClusterQueries,
@@ -45,19 +46,19 @@ from tensile.diagnostics.doctor.queries import (
     trusting_anybody,
     way_of,
 )
-from tensile.diagnostics.doctor.tenants import MOST, places
 from tensile.engine.clusters import node_address, own_namespace
-from tensile.engine.configmap_source import ConfigMapKey, document, read
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.permissions import Permission, lower_rights, upper_rights
+from tensile.engine.topology_reader import ConfigMapKey, document, read_configmap
 from tensile.errors import AccessError, ClusterError, NotFound, TensileError, described
 from tensile.kube import net
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection
 from tensile.kube.credentials import Access, keep_secret
 from tensile.kube.files import read_regular
+from tensile.kube.net import cancel_and_wait
 from tensile.kube.store import Cache
-from tensile.kubelet.api.client_ca import CALLERS
+from tensile.kubelet.api.certificates import CALLERS
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import CONFIG_MAP, ENDPOINT_SLICE, LEASE, SERVICE, SIGNING_REQUEST, UPPER, Manifest, Ref
 from tensile.policy.webhook.listener import call
@@ -84,7 +85,7 @@ async def topology_at(place: ConfigMapKey, ways: ClusterAccess) -> Topology:
         raise TensileError(f"upper: no answer in {_PATIENCE:g} s: check that its apiserver runs") from None
     finally:
         await cluster.close()
-    return read(document(orjson.loads(raw), place), place)
+    return read_configmap(document(orjson.loads(raw), place), place)
 
 
 async def gathered(topology: Topology, ways: ClusterAccess, now: Now, place: ConfigMapKey | None = None) -> Facts:
@@ -128,9 +129,7 @@ class _Gathering:
             works |= {spec.name: self._ask_lower(spec) for spec in self._topology.lowers}
             tasks = {asyncio.create_task(work): name for name, work in works.items()}
             done, late = await asyncio.wait(tasks, timeout=LIMIT)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await cancel_and_wait(*late)
             for task in done:
                 error = task.exception()
                 if error is not None:

@@ -9,19 +9,16 @@ from typing import Any
 
 import orjson
 
+from tensile.diagnostics.doctor.access import permitted, reached
 from tensile.diagnostics.doctor.certificates import papers
 from tensile.diagnostics.doctor.collect import gathered, topology_at
-from tensile.diagnostics.doctor.connectivity import reached
 from tensile.diagnostics.doctor.facts import CHECKS, ClusterFacts, Facts, Finding, Level, shown
-from tensile.diagnostics.doctor.features import measured, stored
+from tensile.diagnostics.doctor.lowers import called, identified, measured, noded, stored, tenanted, unprotected
 from tensile.diagnostics.doctor.networks import bound, networked
-from tensile.diagnostics.doctor.nodes import called, identified, noded
-from tensile.diagnostics.doctor.rbac import permitted
-from tensile.diagnostics.doctor.tenants import tenanted, unprotected
 from tensile.diagnostics.doctor.webhook import hooked
 from tensile.engine.clusters import utc_now
-from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.lower import ClusterAccess
+from tensile.engine.topology_reader import ConfigMapKey
 from tensile.text import aligned, harmless
 from tensile.topology import Topology
 

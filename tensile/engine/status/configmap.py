@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import orjson
 import structlog
 
-from tensile.engine.configmap_source import ConfigMapKey
-from tensile.engine.file_source import TopologyText, TopologyUpdate
 from tensile.engine.status.report import ACCEPTED, LOWERS, REJECTED, TOPOLOGY, EngineStatus, TopologyStatus
+from tensile.engine.topology_reader import ConfigMapKey, TopologyText, TopologyUpdate
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, TensileError
 from tensile.kube.cluster import Cluster, Patch
 from tensile.kube.store import Cache

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.status.configmap import status_owner, status_ref
 from tensile.engine.status.report import REJECTED, amounts, read_data
+from tensile.engine.topology_reader import ConfigMapKey
 from tensile.errors import NotFound, TensileError
 from tensile.kube.aio import aiohttp
 from tensile.kube.client import HttpCluster

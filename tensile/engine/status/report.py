@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import orjson
 
-from tensile.engine.file_source import TopologyText, TopologyUpdate
+from tensile.engine.topology_reader import TopologyText, TopologyUpdate
 from tensile.errors import TensileError
 from tensile.kubelet.node.capacity import capacity
 from tensile.kubelet.node.status import SILENT_AFTER, has_ready_node, is_reachable

@@ -21,12 +21,11 @@ import msgspec
 
 from tensile.errors import ClusterError
 from tensile.kube.cluster import Cluster
+from tensile.kube.kubeconfig import is_token
 from tensile.kube.limits import KeyedTokenBuckets
-from tensile.kube.strict_models import is_token
-from tensile.kubelet.api.errors import HTTPError
 from tensile.kubelet.api.pods import Log
 from tensile.kubelet.api.requests import Headers
-from tensile.kubelet.api.routes import RequiredAccess
+from tensile.kubelet.api.routes import HTTPError, RequiredAccess
 from tensile.objects import ACCESS_REVIEW, TOKEN_REVIEW, UPPER, Kind, Manifest, Ref
 
 REVIEW_SECONDS = 10.0

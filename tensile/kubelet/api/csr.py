@@ -22,10 +22,9 @@ from cryptography.x509.oid import NameOID
 from tensile.errors import AlreadyExists, ClusterError, Denied, NotFound, Unauthorized
 from tensile.kube.cluster import Cluster
 from tensile.kube.net import insist
-from tensile.kube.tls import KeyPair, alternative
-from tensile.kubelet.api.certificate_checks import spelled
+from tensile.kube.tls import KeyPair, alternative, spelled
+from tensile.kubelet.api.certificates import ServingCertificate
 from tensile.kubelet.api.pods import Log
-from tensile.kubelet.api.serving_certificate import ServingCertificate
 from tensile.objects import SIGNING_REQUEST, UPPER, Manifest, Ref
 
 SIGNER = "kubernetes.io/kubelet-serving"

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 import h11
 import httptools
 
+from tensile.kube.net import cancel_and_wait
 from tensile.kubelet.api.connection import TLSConnection
-from tensile.kubelet.api.errors import HTTPError
 from tensile.kubelet.api.requests import Headers
+from tensile.kubelet.api.routes import HTTPError
 
 _HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 _SILENT_AT_MOST = 4096
@@ -193,9 +194,7 @@ async def while_present(wire: TLSConnection, work: Coroutine[Any, Any, Result], 
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        working.cancel()
-        gone.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
+        await cancel_and_wait(working, gone)
     if working.cancelled():
         raise ClientDisconnected
     return working.result()

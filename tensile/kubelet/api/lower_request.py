@@ -20,10 +20,11 @@ import h11
 from tensile import __version__
 from tensile.errors import ClusterError
 from tensile.kube.cluster import Cluster, Endpoint
+from tensile.kube.net import cancel_and_wait
 from tensile.kubelet.api.connection import ConnectionLimits, TLSConnection, dial
-from tensile.kubelet.api.errors import HTTPError, from_lower
 from tensile.kubelet.api.http import PLAIN, ChunkDecoder, Exchange, ServerExchange, plain, while_present
 from tensile.kubelet.api.requests import Headers, LowerRequest, answered
+from tensile.kubelet.api.routes import HTTPError, from_lower
 
 _ERROR_AT_MOST = 64 * 1024
 _ANNOUNCED_AT_MOST = 20
@@ -174,9 +175,7 @@ async def splice(upper: TLSConnection, lower: TLSConnection, limits: ConnectionL
         if not up.done() or _failed(up):
             await asyncio.wait({down}, timeout=limits.leaving / 2)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
     await asyncio.gather(upper.close(), _close(lower, limits.leaving))
 
 

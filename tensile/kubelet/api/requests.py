@@ -13,9 +13,8 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from tensile.kubelet.api import routes
-from tensile.kubelet.api.errors import HTTPError
 from tensile.kubelet.api.pods import PodTarget
-from tensile.kubelet.api.routes import APICall, ContainerRef, Query
+from tensile.kubelet.api.routes import APICall, ContainerRef, HTTPError, Query
 from tensile.objects import POD
 
 _STREAMS = {"input": "stdin", "output": "stdout", "error": "stderr", "tty": "tty"}

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tensile.errors import TensileError
 from tensile.kube import net
 from tensile.kube.listener_limits import ClientConnection, ConnectionLimiter
-from tensile.kube.net import accept
+from tensile.kube.net import accept, cancel_and_wait
 from tensile.kubelet.api.connection import ConnectionLimits
 from tensile.kubelet.api.pods import Log, PodLister
 from tensile.kubelet.api.service import NodeServer, RequestAuth, Service
@@ -55,8 +55,7 @@ class NodeListener:
 
     async def close(self) -> None:
         """Close the port and end every connection."""
-        self._accepting.cancel()
-        await asyncio.gather(self._accepting, return_exceptions=True)
+        await cancel_and_wait(self._accepting)
         await self.site.close()
 
     def _serve(self, connection: socket.socket, guest: ClientConnection) -> None:

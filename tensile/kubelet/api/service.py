@@ -18,17 +18,16 @@ from typing import NamedTuple
 import h11
 
 from tensile.kube.listener_limits import ClientConnection
+from tensile.kube.net import cancel_and_wait
 from tensile.kubelet.api import routes
 from tensile.kubelet.api.auth import Authenticator, Authorizer, TTLCache, User
-from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.certificates import ClientCA, ServingCertificate
 from tensile.kubelet.api.connection import ConnectionLimits, StreamShares, TLSConnection, accept
-from tensile.kubelet.api.errors import HTTPError
 from tensile.kubelet.api.http import ClientDisconnected, RequestHead, ServerExchange
 from tensile.kubelet.api.lower_request import LowerExchange, follow, tunnel
 from tensile.kubelet.api.pods import Log, PodLister
 from tensile.kubelet.api.requests import ask_for, command_of
-from tensile.kubelet.api.routes import APICall
-from tensile.kubelet.api.serving_certificate import ServingCertificate
+from tensile.kubelet.api.routes import APICall, HTTPError
 from tensile.kubelet.stats.collector import StatsCollector, show
 from tensile.kubelet.stats.output import MEDIA, census, running_list
 
@@ -55,10 +54,7 @@ class NodeServer:
 
     async def close(self) -> None:
         """End every connection."""
-        ending = tuple(self.connections)
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await cancel_and_wait(*self.connections)
 
 
 class RequestAuth(NamedTuple):

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from tensile.kubelet.pods.fields import SPEC, FieldVerdict, note_of_images, note_of_keys, ours_to_write, with_verdict
-from tensile.kubelet.pods.placement_context import DEFAULT_SCHEDULER, LowerContext
-from tensile.kubelet.pods.scheduling import scheduling_fields
+from tensile.kubelet.pods.scheduling import DEFAULT_SCHEDULER, LowerContext, scheduling_fields
 from tensile.kubelet.pods.service_account import account_fields
 from tensile.names import (
     CLUSTER_SELECTOR,
@@ -32,7 +31,7 @@ from tensile.names import (
     EventReason,
 )
 from tensile.objects import Manifest, annotations, controller_of, labels, uid
-from tensile.reconcile.pods.cluster_selector import cluster_selector_flaw
+from tensile.reconcile.pods.scheduling import cluster_selector_flaw
 
 _LEFT_OUT = with_verdict(SPEC, FieldVerdict.DROP, FieldVerdict.LATER)
 _SCHEDULING = frozenset({"nodeSelector", "affinity", "tolerations", "topologySpreadConstraints"})

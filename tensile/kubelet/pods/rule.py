@@ -11,20 +11,17 @@ from collections.abc import Collection, Iterator
 
 from tensile.kube.store import Delta, Entry
 from tensile.kubelet.node.rule import key_of as node_key
-from tensile.kubelet.pods.adoption import adopt
 from tensile.kubelet.pods.deletion import delete_lower, has_run, last_known_status, or_evicted, remove_upper
-from tensile.kubelet.pods.orphans import is_doubtful
+from tensile.kubelet.pods.orphans import adopt, is_doubtful
 from tensile.kubelet.pods.status import forgotten, status_write
 from tensile.kubelet.pods.sync import create, out_of_reach, report_blocked, sync
 from tensile.names import LOWER_UNREACHABLE, MIRRORED, NAMESPACE_EXCLUDED, STORE_RESTORED, VIRTUAL_POD, ProblemReason
 from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, metadata, timestamp
 from tensile.reconcile import copies
-from tensile.reconcile.adoption import REASON as NOT_OURS
-from tensile.reconcile.adoption import adopts, conflict
 from tensile.reconcile.copies import BoundPod
 from tensile.reconcile.desired import Absent, Decision, VerifyAbsent, Wanted, Watch
 from tensile.reconcile.guard import is_restored
-from tensile.reconcile.ownership import has_node
+from tensile.reconcile.ownership import NAME_CONFLICT, adopts, conflict, has_node
 from tensile.reconcile.pods.index import (
     PodView,
     differ,
@@ -203,7 +200,7 @@ def _astray(ref: Ref) -> Problem:
     """Return the problem of a pod that cannot be deleted where it runs."""
     where = f"pod {ref.namespace}/{ref.name} in lower cluster {ref.cluster}"
     why = f"namespace {ref.namespace} there has lost its owner label and annotations"
-    return Problem(NOT_OURS, f"{where} is not deleted: {why}; restore them, or delete the pod")
+    return Problem(NAME_CONFLICT, f"{where} is not deleted: {why}; restore them, or delete the pod")
 
 
 def _mirrored(key: Key, upper: Entry, below: Entry, lower: LowerWorld, world: World) -> Decision:

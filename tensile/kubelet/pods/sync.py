@@ -12,8 +12,8 @@ import orjson
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Entry
 from tensile.kubelet.pods import service_account, token_rule
-from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod, mutable_metadata, notes
+from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.kubelet.pods.status import pending_because, status_write, unreachable, upper_status
 from tensile.kubelet.pods.update import (
     CHANGE_NOT_APPLIED,

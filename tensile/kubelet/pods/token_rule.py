@@ -23,10 +23,10 @@ from tensile.kubelet.pods.service_account import (
 )
 from tensile.names import TOKEN_POD, UPPER_UID, Owner, ProblemReason
 from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
+from tensile.reconcile.apply import term_of
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, TokenRequest, TokenSecret, Wanted, Watch
 from tensile.reconcile.ownership import has_node, is_of, is_ours, others_wrote
 from tensile.reconcile.pods.index import is_mirror, lives_below
-from tensile.reconcile.token_requests import term_of
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "token"

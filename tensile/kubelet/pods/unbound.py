@@ -15,9 +15,9 @@ from tensile.kubelet.pods.conditions import unplaced
 from tensile.names import EventReason
 from tensile.objects import POD, UPPER, Manifest, Ref, as_read, labels, metadata
 from tensile.reconcile.desired import Decision, EmitEvent, Patched, Wanted, Watch
-from tensile.reconcile.pods.cluster_selector import cluster_selector
 from tensile.reconcile.pods.scheduling import (
     UPPER_ONLY_KEYS,
+    cluster_selector,
     is_upper_only,
     lacking_for,
     left_alone,

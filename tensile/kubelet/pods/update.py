@@ -15,8 +15,7 @@ from typing import Any
 from tensile.kube.cluster import Patch
 from tensile.kubelet.pods.conditions import condition
 from tensile.kubelet.pods.fields import LISTS, digits, note_of_images, noted_images
-from tensile.kubelet.pods.placement_context import LowerContext
-from tensile.kubelet.pods.scheduling import lower_tolerations
+from tensile.kubelet.pods.scheduling import LowerContext, lower_tolerations
 from tensile.kubelet.pods.service_account import debug_containers
 from tensile.names import SYNCED, WRITTEN_IMAGES, EventReason, ProblemReason
 from tensile.objects import Manifest, Ref, metadata, timestamp

@@ -20,12 +20,11 @@ import h11
 from tensile.kube.cluster import Cluster
 from tensile.kubelet.api import routes
 from tensile.kubelet.api.connection import ConnectionLimits
-from tensile.kubelet.api.errors import HTTPError
 from tensile.kubelet.api.http import PLAIN, ServerExchange, while_present
 from tensile.kubelet.api.lower_request import LowerExchange
 from tensile.kubelet.api.pods import Log, MirroredPods
 from tensile.kubelet.api.requests import LowerRequest
-from tensile.kubelet.api.routes import APICall
+from tensile.kubelet.api.routes import APICall, HTTPError
 from tensile.kubelet.stats.output import MEDIA, exposition, summary
 from tensile.kubelet.stats.usage import (
     NODE_METRICS,

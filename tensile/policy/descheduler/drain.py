@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from tensile.kube.store import Delta, Entry
 from tensile.names import ProblemReason
 from tensile.objects import POD, UPPER, Ref, controller_of
-from tensile.policy.descheduler.records import told_lately
+from tensile.policy.descheduler.limits import next_opening, seconds_until, told_lately
 from tensile.policy.descheduler.replacement import forbidden, is_backed_up, successor_now
-from tensile.policy.descheduler.windows import next_opening, seconds_until
 from tensile.reconcile.desired import Absent, Decision, Watch
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import Key, LowerWorld, Problem, World

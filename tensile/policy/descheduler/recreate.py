@@ -17,9 +17,9 @@ from tensile.objects import POD, UPPER, Ref, as_read, metadata, timestamp
 from tensile.policy.descheduler.drain import is_drained, is_emptied
 from tensile.policy.descheduler.plan import candidates
 from tensile.policy.descheduler.replacement import BACKUP, PodBackup, backup_in, backup_ref
-from tensile.reconcile.adoption import conflict
 from tensile.reconcile.copies import BoundPod, bound
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Patched, Present, Watch
+from tensile.reconcile.ownership import conflict
 from tensile.reconcile.world import REMAKING, Key, Problem, World
 
 REFUSED: ProblemReason = "RecreateFailed"

@@ -17,6 +17,17 @@ from tensile.kube.store import Delta, Entry
 from tensile.names import TRIED, EventReason, ProblemReason
 from tensile.objects import POD, UPPER, Manifest, Ref, as_read
 from tensile.policy.descheduler.drain import is_drained
+from tensile.policy.descheduler.limits import (
+    EvictionRecord,
+    kept_for,
+    next_opening,
+    node_ref,
+    notes_on,
+    recent,
+    seconds_until,
+    told_lately,
+    written,
+)
 from tensile.policy.descheduler.plan import (
     DEADLOCK,
     Move,
@@ -29,17 +40,7 @@ from tensile.policy.descheduler.plan import (
     note_of,
     one_pass,
 )
-from tensile.policy.descheduler.records import (
-    EvictionRecord,
-    kept_for,
-    node_ref,
-    notes_on,
-    recent,
-    told_lately,
-    written,
-)
 from tensile.policy.descheduler.replacement import BACKUP, backup, backup_of, successor_now
-from tensile.policy.descheduler.windows import next_opening, seconds_until
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Patched, PodMove, Wanted, Watch
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.topology.fields import write_duration

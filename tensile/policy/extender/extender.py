@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from tensile.objects import Manifest, metadata, uid
-from tensile.policy.extender.reservations import AssumedPod, NodeCache, PodName, kind_of
-from tensile.policy.extender.search import NodeFinder
+from tensile.policy.extender.node_cache import AssumedPod, NodeCache, NodeFinder, PodName, kind_of
 from tensile.policy.extender.victims import Preemptor, Residents, VirtualNodeView, is_possible, may_preempt, priority_of
 from tensile.policy.placement.placement import asks_too_much
 from tensile.policy.placement.reader import pod_of

@@ -25,7 +25,7 @@ from tensile.kubelet.pods.conditions import DISRUPTION
 from tensile.names import COMPONENT, ConditionReason, EventReason
 from tensile.objects import DISRUPTION_BUDGET, POD, UPPER, Manifest, Ref, as_read, metadata, timestamp, uid
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, UnschedulablePod, seeking
-from tensile.policy.extender.reservations import Nominee
+from tensile.policy.extender.node_cache import Nominee
 from tensile.policy.extender.victims import (
     Budget,
     NodeVictims,

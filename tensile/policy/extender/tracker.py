@@ -14,13 +14,12 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from tensile.kube.store import Cache, Delta, Entry, Listener
-from tensile.kubelet.pods.placement_context import LowerContext
 from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.kubelet.pods.sync import placement
 from tensile.objects import Manifest, labels, metadata
 from tensile.policy.extender.extender import LAPSE, LowerCandidate, seeking
-from tensile.policy.extender.reservations import NodeCache, PodName, kind_of
-from tensile.policy.extender.search import NodeFinder
+from tensile.policy.extender.node_cache import NodeCache, NodeFinder, PodName, kind_of
 from tensile.policy.extender.victims import Residents, VirtualNodeView
 from tensile.policy.placement import reader
 from tensile.policy.placement.placement import asks_too_much

@@ -16,11 +16,9 @@ from math import inf
 from typing import NamedTuple, Self
 
 from tensile.objects import Manifest, labels, metadata, moment_of, uid
-from tensile.policy.extender.reservations import NodeCache, Nominee, PodName
-from tensile.policy.extender.search import first_reasons
-from tensile.policy.placement.fit import ALONE
-from tensile.policy.placement.node_checks import collide
-from tensile.policy.placement.placement import NodeRefusal, is_curable, prepare
+from tensile.policy.extender.node_cache import NodeCache, Nominee, PodName, first_reasons
+from tensile.policy.placement.checks import collide
+from tensile.policy.placement.placement import ALONE, NodeRefusal, is_curable, prepare
 from tensile.policy.placement.reader import pod_of
 from tensile.policy.placement.selectors import Labels, Test, is_empty, label_test
 from tensile.policy.placement.snapshot import Node, NodeFilter, Pod

@@ -1,4 +1,4 @@
-"""Where a pod fits in a cluster and why not elsewhere, as that cluster's kube-scheduler would say.
+"""Where a pod fits in a cluster and why not elsewhere, as its kube-scheduler would say; and how many like it fit.
 
 A virtual node is the sum of its lower nodes, so the upper scheduler sends it pods that no single lower node can hold.
 The checks are those of kube-scheduler, in its order and with its messages, so that users can look them up. Preferences
@@ -7,29 +7,36 @@ are left out, because they never prevent a pod from running.
 `is_curable` tells which refusals end once other pods are gone. kube-scheduler calls these Unschedulable and the others
 UnschedulableAndUnresolvable, and preempts for the first only: no pod must go for a node that is cordoned, tainted, too
 small or not selected.
+
+For many pods that are alike: if nodes do not depend on each other, the number for each node is computed. Otherwise, as
+with topology spread, pods are placed one by one on the node with most room, as kube-scheduler spreads pods without
+other preferences. A pod must fit twice: on the virtual node in the upper cluster, and on a node in the lower cluster.
+Pod affinity and anti-affinity count in both. Pods that share no host have one pod per virtual node, because that is one
+host.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tensile.policy.placement import node_checks, pod_checks, volume_checks
+from tensile.policy.placement import checks, volume_checks
+from tensile.policy.placement.checks import free
 from tensile.policy.placement.snapshot import Check, Node, NoNodeFits, Pod, PreparedCheck, Snapshot
 
 CHECKS = (
-    Check("affinity", node_checks.named),
-    Check("unschedulable", node_checks.unschedulable),
-    Check("taints", node_checks.taints),
-    Check("affinity", node_checks.selected),
-    Check("ports", node_checks.ports),
-    Check("resources", node_checks.fits),
+    Check("affinity", checks.named),
+    Check("unschedulable", checks.unschedulable),
+    Check("taints", checks.taints),
+    Check("affinity", checks.selected),
+    Check("ports", checks.ports),
+    Check("resources", checks.fits),
     Check("volumes", volume_checks.restricted),
     Check("attach limits", volume_checks.limits),
     Check("volumes", volume_checks.volumes),
     Check("zones", volume_checks.zones),
-    Check("spread", pod_checks.spread),
-    Check("pod affinity", pod_checks.company),
+    Check("spread", checks.spread),
+    Check("pod affinity", checks.company),
 )
 """In kube-scheduler's order: the first check that fails for a node is reported."""
 _FEW = (50, 16, 16)
@@ -43,21 +50,26 @@ TOO_MUCH = "it has too many scheduling constraints to check"
 _SHORT = "Insufficient "
 _FOR_GOOD = frozenset(
     {
-        node_checks.UNNAMED,
-        node_checks.UNSCHEDULABLE,
-        node_checks.UNTOLERATED,
-        node_checks.UNSELECTED,
+        checks.UNNAMED,
+        checks.UNSCHEDULABLE,
+        checks.UNTOLERATED,
+        checks.UNSELECTED,
         volume_checks.UNBOUND,
         volume_checks.ELSEWHERE,
         volume_checks.UNBINDABLE,
         volume_checks.NO_SPACE,
         volume_checks.MISSING,
         volume_checks.CONFLICT,
-        pod_checks.UNLABELLED,
-        pod_checks.NOT_NEAR,
+        checks.UNLABELLED,
+        checks.NOT_NEAR,
     }
 )
 """Reasons that hold whatever pods leave the node."""
+MOST = 1_000
+"""Maximum of pods placed one by one if no number is given."""
+ALONE = frozenset({"affinity", "unschedulable", "taints", "ports", "resources"})
+"""Checks that depend only on the node itself."""
+_FULL_ABOVE = "its virtual node has no free capacity"
 
 
 class NodeRefusal(NamedTuple):
@@ -106,12 +118,12 @@ def asks_too_much(pod: Pod, snapshot: Snapshot) -> bool:
 
     Callers that answer for many pods leave such a pod to the scheduler, which must judge it anyway.
     """
-    things = len(pod.requests) + len(pod.ports) + node_checks.asked(pod)
-    rules = (things, pod_checks.affinity_terms(pod), pod_checks.spread_terms(pod))
+    things = len(pod.requests) + len(pod.ports) + checks.asked(pod)
+    rules = (things, checks.affinity_terms(pod), checks.spread_terms(pod))
     every = (
         things * len(snapshot.nodes),
-        pod_checks.affinity_cost(pod, snapshot),
-        pod_checks.spread_cost(pod, snapshot),
+        checks.affinity_cost(pod, snapshot),
+        checks.spread_cost(pod, snapshot),
     )
     return any(asked > few and effort > _MOST for few, asked, effort in zip(_FEW, rules, every, strict=True))
 
@@ -180,3 +192,164 @@ def is_curable(pod: Pod, node: Node, reasons: tuple[str, ...]) -> bool:
         return False
     short = (reason.removeprefix(_SHORT) for reason in reasons if reason.startswith(_SHORT))
     return all(pod.requests.get(name, 0) <= node.allocatable.get(name, 0) for name in short)
+
+
+class Estimate(NamedTuple):
+    """How many pods each node took; `more` is whether there may be room for more, `rest` the next pod's result."""
+
+    counts: dict[str, int]
+    more: bool
+    rest: Placement
+
+    @property
+    def total(self) -> int:
+        """How many pods fit."""
+        return sum(self.counts.values())
+
+
+class ClusterSpace(NamedTuple):
+    """One lower cluster: its virtual node's name, the pod in its lower form, and the cluster's snapshot."""
+
+    node: str
+    below: Pod
+    ground: Snapshot
+
+
+class ClusterShare(NamedTuple):
+    """What one lower cluster takes: the number by node, whether there may be room for more, and why there is not."""
+
+    counts: Mapping[str, int]
+    more: bool
+    why: str
+
+
+def fill(pod: Pod, snapshot: Snapshot, most: int | None = None, steps: int = MOST) -> Estimate:
+    """Put as many pods like this one into a snapshot as it takes; the snapshot is changed.
+
+    At most `most`, if given, and at most `steps` if they must be placed one by one.
+    """
+    alone = looked_at(pod, snapshot) <= ALONE
+    bound = steps if most is None else min(most, steps)
+    counts = _at_once(pod, snapshot, most) if alone else _one_by_one(pod, snapshot, bound)
+    rest = examine(replica(pod, sum(counts.values())), snapshot)
+    return Estimate(dict(counts), rest.fits, rest)
+
+
+def replica(pod: Pod, number: int) -> Pod:
+    """Return another pod like this one, with its own name."""
+    return replace(pod, name=f"{pod.name}-{number}")
+
+
+def put(pod: Pod, snapshot: Snapshot) -> str:
+    """Place one pod on the node with most room; return the node's name, "" if it fits on none."""
+    node = next(iter(roomiest(pod, snapshot)), None)
+    if node is None:
+        return ""
+    snapshot.add(pod, node.name)
+    return node.name
+
+
+def roomiest(pod: Pod, snapshot: Snapshot) -> list[Node]:
+    """Return the nodes that a pod fits on, those with most room first."""
+    return sorted(fitting(pod, snapshot), key=lambda one: _left(one, pod), reverse=True)
+
+
+def _one_by_one(pod: Pod, snapshot: Snapshot, most: int) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for number in range(most):
+        node = put(replica(pod, number), snapshot)
+        if not node:
+            break
+        counts[node] += 1
+    return counts
+
+
+def _at_once(pod: Pod, snapshot: Snapshot, most: int | None) -> Counter[str]:
+    """Compute the number for each node, and place that many pods."""
+    counts: Counter[str] = Counter()
+    for node in list(fitting(pod, snapshot)):
+        wanted = room(node, pod)
+        if most is not None:
+            wanted = min(wanted, most - counts.total())
+        for _ in range(wanted):
+            snapshot.add(replica(pod, counts.total()), node.name)
+            counts[node.name] += 1
+    return counts
+
+
+def room(node: Node, pod: Pod) -> int:
+    """Return how many such pods a node has room for, if it takes one: by resources, pod slots and host ports."""
+    if pod.ports:
+        return 1
+    left = (free(node, name) // amount for name, amount in pod.requests.items())
+    return min(node.room - len(node.pods), *left) if pod.requests else node.room - len(node.pods)
+
+
+def _left(node: Node, pod: Pod) -> tuple[float, int]:
+    """Return the free share of a node's scarcest resource, and for equal shares the fewer pods."""
+    names = [name for name in (*pod.requests, "cpu", "memory") if node.allocatable.get(name)]
+    return min((free(node, name) / node.allocatable[name] for name in names), default=1.0), -len(node.pods)
+
+
+def spread_out(pod: Pod, upper: Snapshot, places: Mapping[str, ClusterSpace], steps: int) -> dict[str, ClusterShare]:
+    """Put as many pods like this one into the lower clusters as they take; at most `steps` one by one.
+
+    The snapshots are changed.
+    """
+    alone = looked_at(pod, upper) <= ALONE
+    if alone and all(looked_at(place.below, place.ground) <= ALONE for place in places.values()):
+        above = examine(pod, upper)
+        return {name: _alone(pod, place, upper, above) for name, place in places.items()}
+    return _together(pod, upper, places, steps)
+
+
+def _alone(pod: Pod, place: ClusterSpace, upper: Snapshot, above: Placement) -> ClusterShare:
+    """Fill one lower cluster, up to what its virtual node offers."""
+    if place.node not in above.fitting:
+        return ClusterShare({}, more=False, why=_unsent(place.node, above))
+    most = room(upper.nodes[place.node], pod)
+    found = fill(place.below, place.ground, most)
+    return ClusterShare(found.counts, more=False, why=_FULL_ABOVE if found.more else found.rest.message)
+
+
+def _together(pod: Pod, upper: Snapshot, places: Mapping[str, ClusterSpace], steps: int) -> dict[str, ClusterShare]:
+    """Place pods one by one, each on the virtual node with most room that has a fitting lower node."""
+    counts: dict[str, Counter[str]] = {name: Counter() for name in places}
+    total = 0
+    while total < steps and _one_more(pod, total, upper, places, counts):
+        total += 1
+    above = examine(replica(pod, total), upper)
+    more = total == steps
+    return {
+        name: ClusterShare(counts[name], more, "" if more else _why(place, above, total))
+        for name, place in places.items()
+    }
+
+
+def _one_more(
+    pod: Pod, number: int, upper: Snapshot, places: Mapping[str, ClusterSpace], counts: Mapping[str, Counter[str]]
+) -> bool:
+    """Place one more pod; report whether it fits."""
+    behind = {place.node: name for name, place in places.items()}
+    wanted = replica(pod, number)
+    for node in roomiest(wanted, upper):
+        name = behind.get(node.name)
+        found = put(replica(places[name].below, number), places[name].ground) if name else ""
+        if name and found:
+            upper.add(wanted, node.name)
+            counts[name][found] += 1
+            return True
+    return False
+
+
+def _why(place: ClusterSpace, above: Placement, number: int) -> str:
+    """Return why a lower cluster takes no more pods; the reasons of its own nodes come first."""
+    below = examine(replica(place.below, number), place.ground)
+    return _unsent(place.node, above) if below.fits else below.message
+
+
+def _unsent(node: str, above: Placement) -> str:
+    refusal = (
+        above.nowhere or above.refused.get(node) or f"node {node} does not exist: check that the engine is running"
+    )
+    return f"the upper scheduler does not bind it there: {refusal}"

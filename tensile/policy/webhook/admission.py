@@ -22,21 +22,24 @@ import orjson
 from tensile.errors import TensileError
 from tensile.names import CLUSTER_SELECTOR, DESCHEDULED, VIRTUAL_POD
 from tensile.objects import Manifest, annotations, controller_of, labels, metadata
-from tensile.reconcile.pods.cluster_selector import LONGEST, MOST, cluster_selector, selector_flaw
 from tensile.reconcile.pods.scheduling import (
     HOSTNAME,
     LISTS,
+    LONGEST,
+    MOST,
     NOT_READY,
     REQUIRED,
     UNREACHABLE,
     UPPER_ONLY_KEYS,
     Split,
+    cluster_selector,
     for_lower,
     has_requirements,
     is_upper_only,
     lacking_for,
     left_alone,
     required_of,
+    selector_flaw,
     split_term,
     subject,
     taints_of,

@@ -20,8 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from tensile.kube.tls import KeyPair, issued
-from tensile.kubelet.api.certificate_checks import names_of, pair_fault
+from tensile.kube.tls import KeyPair, issued, names_of, pair_fault
 from tensile.names import Owner
 from tensile.objects import SECRET, Manifest, Ref
 

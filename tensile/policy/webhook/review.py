@@ -26,7 +26,7 @@ from tensile.policy.webhook.admission import (
     operations,
     prepared,
 )
-from tensile.reconcile.pods.cluster_selector import cluster_selector_flaw
+from tensile.reconcile.pods.scheduling import cluster_selector_flaw
 
 VERSIONS = ("v1", "v1beta1")
 """The supported versions of admission.k8s.io, the newer one first."""

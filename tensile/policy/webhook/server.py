@@ -21,11 +21,10 @@ from tensile.kube.cluster import Cluster
 from tensile.kube.file_watch import FileCache, FileWatcher
 from tensile.kube.files import read_regular
 from tensile.kube.store import Cache, Delta
-from tensile.kube.tls import KeyPair
-from tensile.kubelet.api.certificate_checks import pair_fault
-from tensile.kubelet.api.serving_certificate import read_pair
+from tensile.kube.tls import KeyPair, pair_fault
+from tensile.kubelet.api.certificates import read_pair
 from tensile.names import Owner
-from tensile.policy.descheduler.records import nodes_tried
+from tensile.policy.descheduler.limits import nodes_tried
 from tensile.policy.webhook.admission import MutationTerms, terms_of
 from tensile.policy.webhook.certificates import (
     Served,

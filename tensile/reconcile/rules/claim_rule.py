@@ -10,10 +10,8 @@ from collections.abc import Iterable, Iterator
 from tensile.kube.store import Delta, Entry
 from tensile.names import LOWER, LOWER_UNREACHABLE, NAMESPACE_EXCLUDED, UPPER_UID, Owner, ProblemReason
 from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations
-from tensile.reconcile.adoption import adopts, conflict
-from tensile.reconcile.adoption import claim as claim_to
 from tensile.reconcile.desired import Decision, Present, VerifyAbsent, Wanted, Watch
-from tensile.reconcile.ownership import copy_metadata, has_node, is_copy
+from tensile.reconcile.ownership import adoption_problem, adopts, conflict, copy_metadata, has_node, is_copy
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules import claims, namespaces
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
@@ -224,7 +222,7 @@ def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
     why = claims.unfit(found.manifest(), wanted.manifest)
     upper_uid = annotations(wanted.manifest)[UPPER_UID]
     problem = conflict(wanted.ref, why) if why else None
-    return claim_to(wanted.ref, found.manifest(), upper_uid, world, wanted.ref.cluster) or problem
+    return adoption_problem(wanted.ref, found.manifest(), upper_uid, world, wanted.ref.cluster) or problem
 
 
 def _unfilled(key: Key, claim: Manifest, lower: LowerWorld, world: World) -> Problem | None:

@@ -13,10 +13,9 @@ from itertools import islice
 from tensile.kube.store import Delta, Entry
 from tensile.names import NO_ORIGINAL, ProblemReason
 from tensile.objects import CONFIG_MAP, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Manifest, Ref
-from tensile.reconcile.adoption import REASON
 from tensile.reconcile.copies import keeps, mirror_of
 from tensile.reconcile.desired import Decision, EmitEvent, Present, Watch
-from tensile.reconcile.ownership import has_node, is_copy
+from tensile.reconcile.ownership import NAME_CONFLICT, has_node, is_copy
 from tensile.reconcile.pods.references import Reference, copy_of, never_copied
 from tensile.reconcile.rules import service_accounts
 from tensile.reconcile.rules.mirror import MirroredKind, MirrorRule, Need, Pair, Users, follow_deletion, pods_referring
@@ -222,7 +221,7 @@ def _running(pair: Pair) -> Iterator[Entry]:
 def _exposed(pair: Pair) -> Iterator[EmitEvent]:
     """Yield events for running pods that a name they refer to is another's in the lower cluster."""
     problem = pair.world.problems.get(pair.key)
-    if problem is not None and problem.reason == REASON:
+    if problem is not None and problem.reason == NAME_CONFLICT:
         words = f"delete this pod, it may read an object of another owner: {problem.message}"
         for pod in islice(_running(pair), _TOLD):
             yield EmitEvent(Ref(UPPER, POD, pod.namespace, pod.name), pod.uid, problem.reason, words)

@@ -12,9 +12,8 @@ import msgspec
 from tensile.kube.store import Delta, Entry, Transformed, decoded
 from tensile.names import NAMESPACE_EXCLUDED, OWNER, UPPER_NAMESPACE, UPPER_UID, ProblemReason, owner_of
 from tensile.objects import NAMESPACE, Manifest, Ref, annotations, labels, metadata
-from tensile.reconcile.adoption import REASON, adopts, claim, conflict
 from tensile.reconcile.desired import Decision, Present, Watch
-from tensile.reconcile.ownership import has_node, is_ours, our_keys
+from tensile.reconcile.ownership import NAME_CONFLICT, adoption_problem, adopts, conflict, has_node, is_ours, our_keys
 from tensile.reconcile.pods.index import lives_below
 from tensile.reconcile.rules.claims import selected_in
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
@@ -125,7 +124,7 @@ def _is_only_used(below: Entry, above: Entry, lower: LowerWorld, world: World) -
     if lower.naming is not None or is_ours(below.manifest(), world.owner):
         return False
     ref = Ref(lower.name, NAMESPACE, "", below.name)
-    return claim(ref, below.manifest(), above.uid, world, lower.name) is not None
+    return adoption_problem(ref, below.manifest(), above.uid, world, lower.name) is not None
 
 
 def _obstacle(below: Entry, above: Entry, lower: LowerWorld, world: World) -> Problem | None:
@@ -140,12 +139,12 @@ def _obstacle(below: Entry, above: Entry, lower: LowerWorld, world: World) -> Pr
         message = (
             f"Namespace {below.name} in {lower.name} belongs to upper namespace {facts.above}, not to {above.name}"
         )
-        return Problem(REASON, f"{message}: rename one of the two")
+        return Problem(NAME_CONFLICT, f"{message}: rename one of the two")
     if facts.mark == world.owner.mark:
         return None
     predecessor = owner_of(world.owner.upper, naming.topology)
     if (facts.mark, facts.above, facts.upper_uid) == (predecessor.mark, above.name, above.uid):
-        return claim(ref, below.manifest(), above.uid, world, lower.name)
+        return adoption_problem(ref, below.manifest(), above.uid, world, lower.name)
     why = (
         f"only a namespace that topology {naming.topology} created for it is adopted"
         if adopts(world, lower.name)

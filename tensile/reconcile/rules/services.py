@@ -22,9 +22,8 @@ from tensile.kube.store import Entry, Transformed, packed
 from tensile.names import UPPER_UID, Owner
 from tensile.objects import ENDPOINT_SLICE, SERVICE, Kind, Manifest, annotations, labels, metadata, uid
 from tensile.reconcile import copies
-from tensile.reconcile.adoption import claim, conflict
 from tensile.reconcile.desired import Decision, Present
-from tensile.reconcile.ownership import is_copy, is_copy_of
+from tensile.reconcile.ownership import adoption_problem, conflict, is_copy, is_copy_of
 from tensile.reconcile.pods.index import by_namespace
 from tensile.reconcile.rules.mirror import (
     MirroredKind,
@@ -157,7 +156,7 @@ def _present(pair: Pair, _: Entry | None = None) -> Decision:
             return pair.end(fault)
         # A foreign one is not adopted: it would have to be recreated, and would lose its address.
         upper_uid = annotations(manifest)[UPPER_UID]
-        problem = claim(ref, copy.manifest(), upper_uid, world, ref.cluster) or conflict(ref, fault)
+        problem = adoption_problem(ref, copy.manifest(), upper_uid, world, ref.cluster) or conflict(ref, fault)
         return Decision(tuple(pair.told()), problem=problem)
     reason = f"pods of namespace {namespace} are in lower cluster {pair.lower.name}"
     wanted = Present(ref, manifest, reason, sections=sections(manifest), replaceable=True)

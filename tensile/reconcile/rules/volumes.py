@@ -18,9 +18,8 @@ import orjson
 from tensile.kube.store import Delta, Entry, Transformed
 from tensile.names import LOWER, LOWER_CLAIM_UID, LOWER_VOLUME, LOWER_VOLUME_SOURCE, PROVISIONER
 from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref, annotations, labels, metadata
-from tensile.reconcile.adoption import adopts
 from tensile.reconcile.desired import Absent, Decision, Present, VerifyAbsent, Watch, told_of
-from tensile.reconcile.ownership import has_node, is_copy, marks_of, node_begins
+from tensile.reconcile.ownership import adopts, has_node, is_copy, marks_of, node_begins
 from tensile.reconcile.rules import claim_rule
 from tensile.reconcile.rules.claims import can_tell, class_of, copy_in, home, is_enabled, is_selected
 from tensile.reconcile.world import Key, LowerWorld, World

@@ -145,7 +145,7 @@ def test_what_is_not_expected_breaks() -> None:
     assert len(whole["unmet"]) == whole["expected"] == len(EXPECTED)
 
 
-def test_names_take_their_places(tmp_path: object) -> None:
+def test_names_take_their_places() -> None:
     """In every word, also beside braces that are kubectl's own."""
     hand = Hand("kubectl", PAGE, {"node": "n1", "tmp": "/t"}, PAGE)
     found = hand.arguments(Step("cp {tmp}/a node/{node} 'jsonpath={.a} b'"))

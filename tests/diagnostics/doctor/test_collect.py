@@ -19,10 +19,10 @@ from papers import Papers, inline, kubeconfig
 
 from tensile.diagnostics.doctor.collect import gathered, needed_above, topology_at
 from tensile.diagnostics.doctor.facts import HOOK_CALL, STRANGERS, Facts, Level, Stage, port_of
-from tensile.diagnostics.doctor.nodes import called
+from tensile.diagnostics.doctor.lowers import called
 from tensile.diagnostics.doctor.run import as_text, diagnosed
-from tensile.engine.configmap_source import ConfigMapKey
 from tensile.engine.lower import ClusterAccess
+from tensile.engine.topology_reader import ConfigMapKey
 from tensile.errors import TensileError
 from tensile.names import OWNER
 from tensile.objects import UPPER, Manifest

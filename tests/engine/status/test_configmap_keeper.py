@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 from tasks import background
 from virtualtime import in_virtual_time
 
-from tensile.engine.file_source import TopologyText, TopologyUpdate
 from tensile.engine.status.configmap import OFTEN, SELDOM, StatusWriter, status_ref
 from tensile.engine.status.report import EngineStatus
+from tensile.engine.topology_reader import TopologyText, TopologyUpdate
 from tensile.errors import ClusterError, Denied, Unreachable
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Cache

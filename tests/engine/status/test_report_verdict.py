@@ -2,8 +2,8 @@
 
 from statuskit import LATER, NOW, accepted, bad, good
 
-from tensile.engine.file_source import TopologyText, TopologyUpdate
 from tensile.engine.status.report import TopologyStatus
+from tensile.engine.topology_reader import TopologyText, TopologyUpdate
 from tensile.errors import TensileError
 
 

@@ -20,9 +20,8 @@ from tensile.kubelet.api.auth import (
     Authorizer,
     User,
 )
-from tensile.kubelet.api.errors import HTTPError
 from tensile.kubelet.api.requests import Headers
-from tensile.kubelet.api.routes import RequiredAccess
+from tensile.kubelet.api.routes import HTTPError, RequiredAccess
 from tensile.objects import Manifest, Ref
 
 TOKEN = "abc.def.ghi"

@@ -23,7 +23,7 @@ from kubelet_lab import (
 from kubelet_pki import Identity, Pki
 
 from tensile.kubelet.api.auth import REVIEWS_OF_AN_ADDRESS
-from tensile.kubelet.api.errors import HTTPError
+from tensile.kubelet.api.routes import HTTPError
 from tensile.kubelet.api.service import AGAIN_SECONDS, RejectionLog
 
 LOGS = "GET /containerLogs/shop/web/main"

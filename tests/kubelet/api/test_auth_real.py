@@ -14,7 +14,7 @@ from sitekit import Site
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
 from tensile.kubelet.api.auth import TOKEN_SECONDS, Authenticator, User
-from tensile.kubelet.api.errors import HTTPError
+from tensile.kubelet.api.routes import HTTPError
 from tensile.objects import UPPER
 
 if TYPE_CHECKING:

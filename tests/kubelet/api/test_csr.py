@@ -18,6 +18,7 @@ from tasks import background
 from virtualtime import clock, in_virtual_time
 
 from tensile.errors import AlreadyExists, ClusterError, Denied, NotFound, Unauthorized, Unreachable
+from tensile.kubelet.api.certificates import ServingCertificate
 from tensile.kubelet.api.csr import (
     LONGEST_NODE,
     REFUSED_SECONDS,
@@ -30,7 +31,6 @@ from tensile.kubelet.api.csr import (
     renewal,
     request_for,
 )
-from tensile.kubelet.api.serving_certificate import ServingCertificate
 
 NODE, ADDRESS = "virtual-a", "192.0.2.7"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

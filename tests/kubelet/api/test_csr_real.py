@@ -12,12 +12,11 @@ from tasks import background
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
 from tensile.kubelet.api.auth import Authenticator, Authorizer
-from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.certificates import ClientCA, ServingCertificate
 from tensile.kubelet.api.csr import CertificateRequester
 from tensile.kubelet.api.pods import PodTarget
 from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
 from tensile.kubelet.api.service import RequestAuth
-from tensile.kubelet.api.serving_certificate import ServingCertificate
 from tensile.objects import UPPER
 
 if TYPE_CHECKING:

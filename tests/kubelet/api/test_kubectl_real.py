@@ -17,12 +17,11 @@ from kubelet_twins import CONTAINER, LOWER, POD, SPDY, WEBSOCKET, Twins, digest
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
 from tensile.kubelet.api.auth import Authenticator, Authorizer
-from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.certificates import ClientCA, ServingCertificate, ServingFiles
 from tensile.kubelet.api.connection import ConnectionLimits
 from tensile.kubelet.api.pods import PodTarget
 from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
 from tensile.kubelet.api.service import RequestAuth
-from tensile.kubelet.api.serving_certificate import ServingCertificate, ServingFiles
 from tensile.objects import CONFIG_MAP, UPPER, Ref
 
 if TYPE_CHECKING:

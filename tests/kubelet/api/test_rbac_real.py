@@ -22,10 +22,9 @@ from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
 from tensile.kubelet.api import routes
 from tensile.kubelet.api.auth import Authenticator, Authorizer
-from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.certificates import ClientCA, ServingCertificate, ServingFiles
 from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
 from tensile.kubelet.api.service import RequestAuth
-from tensile.kubelet.api.serving_certificate import ServingCertificate, ServingFiles
 from tensile.objects import UPPER
 from tensile.sandbox.credentials import Authority, authority
 

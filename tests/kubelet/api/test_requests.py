@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kubelet.api.errors import HTTPError
 from tensile.kubelet.api.requests import attach_query, exec_query, log_query, port_query
-from tensile.kubelet.api.routes import Query
+from tensile.kubelet.api.routes import HTTPError, Query
 
 STREAMS = (("input", "1"), ("output", "1"), ("error", "1"))
 

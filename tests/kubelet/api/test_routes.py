@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensile.kubelet.api import routes
-from tensile.kubelet.api.errors import HTTPError
-from tensile.kubelet.api.routes import ContainerRef, RequiredAccess, accesses, place, understand
+from tensile.kubelet.api.routes import ContainerRef, HTTPError, RequiredAccess, accesses, place, understand
 
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "HEAD": ""}
 SUBRESOURCES = {

@@ -26,11 +26,10 @@ from kubelet_lab import (
 from bench.kit.spareports import spare_port
 from tensile.errors import TensileError
 from tensile.kubelet.api.auth import Authenticator, Authorizer
-from tensile.kubelet.api.client_ca import ClientCA
+from tensile.kubelet.api.certificates import ClientCA, ServingCertificate, ServingFiles
 from tensile.kubelet.api.pods import PodTarget
 from tensile.kubelet.api.server import KubeletServer, NodeEndpoint, open_port
 from tensile.kubelet.api.service import RequestAuth
-from tensile.kubelet.api.serving_certificate import ServingCertificate, ServingFiles
 
 OTHER = "virtual-b"
 LOGS = "GET /containerLogs/shop/web/main"

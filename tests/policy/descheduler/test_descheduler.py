@@ -11,7 +11,7 @@ from worldkit import topology
 
 from tensile.names import TRIED
 from tensile.objects import EVENT, NODE, UPPER, Manifest, Ref, annotations
-from tensile.policy.descheduler.records import notes_on
+from tensile.policy.descheduler.limits import notes_on
 
 SMALL = "descheduler: {enabled: true, cooldown: 10m, maxEvictionsPerNode: 2}\n"
 DRY = "descheduler: {enabled: true, dryRun: true}\n"

@@ -9,7 +9,7 @@ from worldkit import changed, decided, drop, names, put, reload, written
 
 from tensile.names import WITHDRAWN
 from tensile.objects import EVENT, NODE, POD, UPPER, Ref, annotations
-from tensile.policy.descheduler.records import EvictionRecord
+from tensile.policy.descheduler.limits import EvictionRecord
 from tensile.policy.descheduler.replacement import backup, backup_ref, nodes_off, successor_of
 from tensile.policy.descheduler.rule import DeschedulerRule, key_of
 from tensile.reconcile.desired import Decision, PodMove

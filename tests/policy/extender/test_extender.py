@@ -13,8 +13,7 @@ from placekit import asking, node, pod
 from properties import examples
 
 from tensile.policy.extender.extender import LAPSE, LowerCandidate, SchedulerExtender
-from tensile.policy.extender.reservations import NodeCache
-from tensile.policy.extender.search import NodeFinder
+from tensile.policy.extender.node_cache import NodeCache, NodeFinder
 from tensile.policy.placement.reader import pod_of
 
 Manifest = dict[str, Any]

@@ -6,8 +6,8 @@ import pytest
 from preemptkit import Behind, There, budget, extender, wants
 
 from tensile.policy.extender.extender import LAPSE, SchedulerExtender
+from tensile.policy.extender.node_cache import Nominee
 from tensile.policy.extender.preemption import VictimSelector, wish_of
-from tensile.policy.extender.reservations import Nominee
 
 Manifest = dict[str, Any]
 HALF = {"n": "4", "m": "4"}

@@ -18,9 +18,9 @@ from preemptkit import extender as preempting
 
 from tensile.errors import TensileError
 from tensile.kube import tls as certificates
-from tensile.kubelet.api.serving_certificate import tls_context
+from tensile.kubelet.api.certificates import tls_context
 from tensile.policy.extender.extender import seeking
-from tensile.policy.extender.reservations import kind_of
+from tensile.policy.extender.node_cache import kind_of
 from tensile.policy.extender.server import SCHEDULER, ExtenderPort, listening
 from tensile.policy.extender.victims import Budget
 from tensile.sandbox.credentials import Authority, CertificatePair, authority

@@ -7,7 +7,7 @@ from placekit import ZONE, asking, node, on_hosts, pod, space, using
 from placekit import claim as claimed
 from placekit import volume as stored
 
-from tensile.policy.extender.search import first_reasons
+from tensile.policy.extender.node_cache import first_reasons
 from tensile.policy.placement.placement import is_curable, prepare
 from tensile.policy.placement.reader import pod_of, snapshot_of, storage_of
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tensile.kube.tls import KeyPair, issued, self_signed
-from tensile.kubelet.api.certificate_checks import names_of
+from tensile.kube.tls import KeyPair, issued, names_of, self_signed
 from tensile.names import owner_of
 from tensile.objects import SECRET, UPPER, Ref
 from tensile.policy.webhook.certificates import (

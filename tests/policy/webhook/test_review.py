@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from bench.speed.heavy import SIZES, crossing, heavy
 from tensile.policy.webhook.review import MalformedReview, answer
-from tensile.reconcile.pods.cluster_selector import LONGEST
-from tensile.reconcile.pods.scheduling import REQUIRED
+from tensile.reconcile.pods.scheduling import LONGEST, REQUIRED
 
 SELECTING = pod({"nodeSelector": {"disk": "ssd"}})
 

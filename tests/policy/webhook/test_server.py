@@ -27,7 +27,7 @@ from tensile.kube.store import Cache
 from tensile.kube.tls import KeyPair, self_signed
 from tensile.names import TRIED
 from tensile.objects import MUTATING_WEBHOOK
-from tensile.policy.descheduler.records import EvictionRecord, written
+from tensile.policy.descheduler.limits import EvictionRecord, written
 from tensile.policy.webhook.certificates import OVERLAP
 from tensile.policy.webhook.listener import WebhookListener, call
 from tensile.policy.webhook.server import LOOK, REST

@@ -172,6 +172,19 @@ def test_there_is_a_key_for_what_pods_run_as_and_for_every_copy() -> None:
     assert list(RULE.keys(here, B)) == []
 
 
+@pytest.mark.parametrize("runs", [True, False], ids=["pods run as it", "no pod runs as it"])
+def test_a_default_account_with_our_marks_stays_as_it_is(runs: bool) -> None:  # noqa: FBT001 - a case
+    """The lower cluster made it, and whoever may label it must not get it changed or deleted."""
+    here = bound()
+    key = key_of(A, "default", "default")
+    if runs:
+        put(here.lowers[A].upper_pods, upper_pod("plain", {"serviceAccountName": "default"}))
+    put(here.upper.more[SERVICE_ACCOUNT], account() | {"imagePullSecrets": [{"name": "pull"}]})
+    put(here.lowers[A].more[SERVICE_ACCOUNT], marked(account(), "ServiceAccount-default", uid="below"))
+    assert key in set(RULE.keys(here, A))
+    assert planned(here, key) == Plan(())
+
+
 def test_accounts_are_heard_of_where_their_pods_or_copies_are() -> None:
     """Every namespace has a `default`, which concerns nobody."""
     here = bound()

@@ -1,0 +1,400 @@
+"""Checks of each lower cluster: its identity, its virtual node, what pods find there, and who else runs pods there.
+
+A lower must be a different cluster from all others and have a Node of ours, whose kubelet API is reachable. Pods there
+use its metrics API and its storage.
+
+The defaults assume a lower cluster of one's own: a namespace of the same name belongs to the same tenant, and whoever
+may read there may read the copies. Pods of others in those namespaces are the visible sign that this may be wrong.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+from shlex import quote
+
+from tensile.diagnostics.doctor.facts import (
+    CLASSES,
+    METRICS,
+    NODES,
+    POLICIES,
+    SPACES,
+    STRANGERS,
+    WAITING,
+    ClusterFacts,
+    ContactResult,
+    Facts,
+    Finding,
+    Level,
+    QueryAnswer,
+    Stage,
+    endpoint_of,
+    is_loopback,
+    is_renewed,
+    lease_of,
+    node_named,
+    owner,
+    port_of,
+    shown,
+    strays,
+)
+from tensile.names import LOWER_UID, NOWHERE, OWNER, OWNER_NAME, PROVISIONER, prefixed
+from tensile.objects import UPPER, Manifest, annotations, labels, metadata
+from tensile.reconcile.ownership import is_ours
+from tensile.topology import Lower, Topology
+
+_CERTIFICATE = ("x509", "certificate", "tls:")
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_IMMEDIATE = "unbound immediate PersistentVolumeClaims"
+"""The message of kube-scheduler about a pod whose claims must be bound before it looks for a node."""
+_NAMED = 3
+_INSTALL = "kubectl apply -f https://github.com/kubernetes-sigs/metrics-server/releases/latest/download/components.yaml"
+
+_CLASS = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {"name": "tensile"},
+    "provisioner": PROVISIONER,
+    "volumeBindingMode": "WaitForFirstConsumer",
+    "allowVolumeExpansion": True,
+}
+_MAKE = f"echo '{json.dumps(_CLASS)}' | kubectl apply -f -"
+MOST = 20
+"""The largest number of a lower's namespaces that are inspected; each takes a query of its own."""
+_TOLD = 5
+_ACCOUNT = "system:serviceaccount:"
+
+
+def identified(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding on whether a cluster differs from all previous ones, and is the one its Node was created for."""
+    if not side.identity:
+        return
+    place = facts.sides().index(side)
+    twin = next((one for one in facts.sides()[:place] if one.identity == side.identity), None)
+    if twin is not None:
+        origin = side.contact.way.origin if side.contact else ""
+        what = f"it is the same cluster as {shown(twin.name)} (kube-system {side.identity})"
+        advice = f"put another cluster into {origin}, or remove one of the two from the topology"
+        yield Finding(side.name, "identity", Level.FAIL, what, advice)
+        return
+    known = _noted(side, facts)
+    if known not in ("", side.identity):
+        what = f"another cluster answers than that of its Node (kube-system {side.identity}, not {known})"
+        advice = "correct the address, or add the new cluster to the topology under another name"
+        yield Finding(side.name, "identity", Level.FAIL, what, advice)
+        return
+    yield Finding(side.name, "identity", Level.OK, f"kube-system {side.identity}")
+
+
+def _noted(side: ClusterFacts, facts: Facts) -> str:
+    """Return the identity of the lower cluster that is recorded on its Node, "" for none."""
+    if side.name == UPPER:
+        return ""
+    node = node_named(facts.upper, facts.spec(side.name).node.name)
+    return annotations(node).get(LOWER_UID, "") if node and is_ours(node, owner(facts.upper, facts.topology)) else ""
+
+
+def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding on whether a lower's Node exists and is ours, and whether an engine renews its lease."""
+    upper = facts.upper
+    if NODES not in upper.answers or upper.value(NODES) is None or not upper.identity:
+        return
+    if side.name == UPPER:
+        yield from _others(upper, facts)
+        return
+    name = facts.spec(side.name).node.name
+    node = node_named(upper, name)
+    if node is None:
+        yield Finding(side.name, "node", Level.SKIP, f"there is no Node {name} yet: the engine creates it")
+    elif not is_ours(node, owner(upper, facts.topology)):
+        yield Finding(side.name, "node", Level.FAIL, *_foreign(name, node))
+    elif is_renewed(upper, name, facts.now):
+        yield Finding(side.name, "node", Level.OK, f"Node {name} exists, and an engine renews its lease")
+    else:
+        yield Finding(side.name, "node", Level.SKIP, f"Node {name} exists, but no engine renews its lease")
+
+
+def _foreign(name: str, node: Manifest) -> tuple[str, str]:
+    """Return whose Node has the name of ours, and what to do."""
+    if labels(node).get(OWNER):
+        whose = f"topology {annotations(node).get(OWNER_NAME, 'unknown')}'s ({OWNER}={labels(node)[OWNER]})"
+    else:
+        whose = "not created by tensile"
+    advice = (
+        "give the lower another node.name in the topology, or, if nobody needs that Node: "
+        f"kubectl delete node {quote(name)}"
+    )
+    return f"the name is taken: Node {name} is {whose}, and the engine does not change it", advice
+
+
+def _others(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+    """Yield Nodes with this topology's marks that are not in it; another engine with another file may renew them."""
+    name = facts.topology.name
+    for node in strays(upper, facts.topology):
+        if is_renewed(upper, node, facts.now):
+            what = f"an engine keeps Node {node} for topology {name}, which has no such lower cluster here"
+            advice = "check whether a second engine runs a topology of that name; if so, rename one of them"
+        else:
+            what = f"Node {node} is of topology {name}, which no longer has such a lower cluster"
+            advice = "run the engine, which deletes it when no pod is bound to it"
+        yield Finding(UPPER, "node", Level.WARN, what, advice)
+
+
+def called(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding on whether the upper apiserver reaches the kubelet API of a lower's Node."""
+    upper = facts.upper
+    if side.name == UPPER or not upper.is_in:
+        return
+    name = facts.spec(side.name).node.name
+    node, answer = node_named(upper, name), upper.answers.get(port_of(name))
+    local = _loopback(facts)
+    if local:
+        yield Finding(side.name, "kubelet", Level.FAIL, *local)
+    elif node is None or not is_renewed(upper, name, facts.now):
+        what = "not checked: no engine serves it" if lease_of(name) in upper.answers else "not checked"
+        yield Finding(side.name, "kubelet", Level.SKIP, what)
+    elif endpoint_of(node)[1] in (0, NOWHERE):
+        what = f"Node {name} has no kubelet port: the engine cannot serve it, so logs and exec fail"
+        yield Finding(side.name, "kubelet", Level.FAIL, what, "see the engine's log for what uses its port")
+    elif answer is None:
+        what = (
+            "not checked: this needs the permission to get nodes/proxy, which the engine does not need; as an "
+            f"administrator: kubectl get --raw /api/v1/nodes/{name}/proxy/healthz"
+        )
+        yield Finding(side.name, "kubelet", Level.SKIP, what)
+    else:
+        yield _answered(side.name, name, node, answer)
+
+
+def _loopback(facts: Facts) -> tuple[str, str] | None:
+    """Return the error that nodes publish a loopback address to an apiserver elsewhere, None if they do not."""
+    contact = facts.upper.contact
+    if contact is None or not is_loopback(facts.address) or is_loopback(contact.way.host):
+        return None
+    what = f"nodes publish {facts.address}, which is the upper apiserver itself and not the engine"
+    return what, "set kubelet.nodeAddress to an IP address of this machine that the apiserver reaches"
+
+
+def _answered(lower: str, name: str, node: Manifest, answer: QueryAnswer) -> Finding:
+    address, port = endpoint_of(node)
+    where = f"Node {name} at {f'[{address}]' if ':' in address else address}:{port}"
+    if isinstance(answer.value, ContactResult):
+        if answer.value.stage == Stage.DONE:
+            return Finding(lower, "kubelet", Level.OK, f"{where} is reachable from here")
+        return Finding(
+            lower, "kubelet", Level.FAIL, f"{where} is not reachable ({answer.value.error})", _unreached(port)
+        )
+    if answer.value:
+        return Finding(lower, "kubelet", Level.OK, f"the upper's apiserver reaches {where}")
+    what = f"the upper's apiserver does not reach {where} (HTTP {answer.status or '-'}: {answer.error})"
+    return Finding(lower, "kubelet", Level.FAIL, what, _remedy(answer, port))
+
+
+def _remedy(answer: QueryAnswer, port: int) -> str:
+    """Return advice for an error of the apiserver, or of the kubelet API itself."""
+    words = answer.error.lower()
+    if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return (
+            "permit the apiserver's kubelet client: kubectl create clusterrolebinding kubelet-api-admin "
+            "--clusterrole=system:kubelet-api-admin --user=kube-apiserver-kubelet-client (or whom its "
+            "--kubelet-client-certificate names), and see that kubelet.clientCAFile is the CA that signed that"
+        )
+    if any(sign in words for sign in _CERTIFICATE):
+        return (
+            "the apiserver's --kubelet-certificate-authority has to hold the CA of the serving certificate, and that "
+            "has to name the address: approve the request for it (kubectl get csr), or set kubelet.tlsCertFile"
+        )
+    return _unreached(port)
+
+
+def _unreached(port: int) -> str:
+    return (
+        f"let the upper's apiserver through to port {port} of the engine (firewall, NetworkPolicy, kubelet.bind), and "
+        "set kubelet.nodeAddress to the address at which it reaches the engine"
+    )
+
+
+def measured(side: ClusterFacts, _facts: Facts) -> Iterator[Finding]:
+    """Yield a finding on whether a lower cluster serves the metrics API."""
+    answer = side.answers.get(METRICS)
+    if side.name == UPPER or answer is None:
+        return
+    if not answer.error:
+        yield Finding(side.name, "metrics", Level.OK, "the metrics API answers")
+    elif answer.status == HTTPStatus.NOT_FOUND:
+        what = "it has no metrics API (metrics.k8s.io): kubectl top and autoscaling do not work for its pods"
+        yield Finding(side.name, "metrics", Level.WARN, what, f"install metrics-server there: {_INSTALL}")
+    elif answer.status == HTTPStatus.FORBIDDEN:
+        yield Finding(side.name, "metrics", Level.SKIP, "not checked: listing node metrics is not permitted")
+    else:
+        advice = "inspect it: kubectl get apiservice v1beta1.metrics.k8s.io -o yaml"
+        yield Finding(side.name, "metrics", Level.WARN, f"the metrics API fails ({answer.error})", advice)
+
+
+def stored(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+    """Yield findings on the StorageClasses in the upper cluster and in the lower ones."""
+    if "PV" not in facts.topology.enabled or not side.is_in:
+        return
+    if side.value(CLASSES) is None:
+        error = side.answers[CLASSES].error if CLASSES in side.answers else "no answer in time"
+        yield Finding(side.name, "storage", Level.SKIP, f"not checked: storage classes cannot be read ({error})")
+    elif side.name == UPPER:
+        yield from _above(side)
+    elif "PV" in facts.spec(side.name).controllers:
+        yield from _below(side, facts)
+
+
+def _above(upper: ClusterFacts) -> Iterator[Finding]:
+    """Yield findings on the StorageClasses of the upper cluster.
+
+    Those whose volumes are created in lower clusters must bind with WaitForFirstConsumer: the upper scheduler has to
+    choose the node first.
+    """
+    classes = [one for one in upper.items(CLASSES) if one.get("provisioner") == PROVISIONER]
+    for one in classes:
+        if one.get("volumeBindingMode") != "WaitForFirstConsumer":
+            name = metadata(one)["name"]
+            what = f"StorageClass {name} binds before a node is chosen: pods with its claims never start"
+            advice = f"recreate it with volumeBindingMode WaitForFirstConsumer: kubectl delete storageclass {name}"
+            yield Finding(UPPER, "storage", Level.FAIL, what, advice)
+    yield from _unbound(upper)
+    default = next((one for one in upper.items(CLASSES) if annotations(one).get(_DEFAULT_CLASS) == "true"), None)
+    if default is not None and default not in classes:
+        name = metadata(default)["name"]
+        what = (
+            f"the default StorageClass {name} is not tensile's: claims that name none cannot be used on virtual nodes"
+        )
+        advice = (
+            "use a class whose provisioner is tensile-kube.io/lower in claims for virtual nodes, or make it the default"
+        )
+        yield Finding(UPPER, "storage", Level.WARN, what, advice)
+    if classes:
+        names = ", ".join(metadata(one)["name"] for one in classes)
+        yield Finding(UPPER, "storage", Level.OK, f"these classes create volumes in lower clusters: {names}")
+    else:
+        yield Finding(UPPER, "storage", Level.SKIP, *_none())
+
+
+def _unbound(upper: ClusterFacts) -> Iterator[Finding]:
+    """Yield a warning for pods that the scheduler's VolumeBinding plugin blocks.
+
+    Only such pods show that the plugin is enabled.
+    """
+    kept = [one["name"] for one in upper.items(WAITING) if _IMMEDIATE in one["message"]]
+    if kept:
+        more = f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else ""
+        what = f"the scheduler waits for claims that bind before a node is chosen, of {', '.join(kept[:_NAMED])}"
+        advice = f"for virtual nodes, use a StorageClass of {PROVISIONER}; to make one: {_MAKE}"
+        yield Finding(UPPER, "storage", Level.WARN, what + more, advice)
+
+
+def _none() -> tuple[str, str]:
+    what = (
+        "no StorageClass creates volumes in lower clusters: a scheduler with VolumeBinding, such as the stock one, "
+        "leaves pods with unbound claims of other classes Pending"
+    )
+    return what, f"for pods with claims on virtual nodes: {_MAKE}"
+
+
+def _below(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+    """Yield each upper StorageClass that has no counterpart in a lower cluster."""
+    there = {metadata(one)["name"] for one in side.items(CLASSES)}
+    mapped = facts.spec(side.name).storage_classes
+    ours = [one for one in facts.upper.items(CLASSES) if one.get("provisioner") == PROVISIONER]
+    wanted = {**{metadata(one)["name"]: metadata(one)["name"] for one in ours}, **mapped}
+    missing = {above: below for above, below in wanted.items() if below not in there}
+    for above, below in missing.items():
+        what = f"upper StorageClass {above} is {below} here, which does not exist: its claims stay Pending"
+        has = ", ".join(sorted(there)) or "none"
+        advice = f"create it, or set storageClasses: {{{above}: NAME}} for {side.name} (there are: {has})"
+        yield Finding(side.name, "storage", Level.WARN, what, advice)
+    if wanted and not missing:
+        yield Finding(side.name, "storage", Level.OK, "every class of the upper cluster has one here")
+
+
+def places(spec: Lower, topology: Topology, above: Iterable[str], below: Iterable[str]) -> dict[str, str]:
+    """Return the lower namespaces that mirrored pods run in, by upper namespace."""
+    there = set(below)
+    names = sorted(set(above) - set(topology.exclude_namespaces))
+    is_prefixed = spec.namespaces.mapping == "prefix"
+    found = {name: prefixed(topology.name, name) if is_prefixed else name for name in names}
+    return {upper: lower for upper, lower in found.items() if lower in there}
+
+
+def tenanted(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding on whether others run pods in the namespaces of mirrored pods.
+
+    If they do, also yield the settings that assume that they do not.
+    """
+    if side.name == UPPER or not side.is_in:
+        return
+    spec, upper = facts.spec(side.name), facts.upper
+    asked = [answers.answers.get(SPACES, QueryAnswer(error="not told in time")) for answers in (upper, side)]
+    if any(one.error for one in asked) or STRANGERS not in side.answers or side.value(STRANGERS) is None:
+        why = next(
+            (one.error for one in (*asked, side.answers.get(STRANGERS, QueryAnswer())) if one.error), "not in time"
+        )
+        yield Finding(side.name, "tenants", Level.SKIP, f"not checked: namespaces and pods cannot be read ({why})")
+        return
+    where = places(spec, facts.topology, upper.items(SPACES), side.items(SPACES))
+    mark = owner(upper, facts.topology).mark
+    strangers = Counter(namespace for namespace, of in side.items(STRANGERS) if of != mark)
+    yield from _own(side, where)
+    shared = {name: strangers[name] for name in sorted(where.values()) if strangers[name]}
+    if not shared:
+        looked = f"in {MOST} of {len(where)}" if len(where) > MOST else "in the"
+        what = f"no pods of others are {looked} namespaces that pods from the upper cluster go to"
+        yield Finding(side.name, "tenants", Level.OK, what)
+        return
+    yield from _shared(spec, _listed(shared))
+
+
+def unprotected(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+    """Yield NetworkPolicies of the upper cluster, which do not apply to its pods in a lower cluster."""
+    if side.name == UPPER or not side.is_in:
+        return
+    upper = facts.upper
+    where = places(facts.spec(side.name), facts.topology, upper.items(SPACES), side.items(SPACES))
+    policies = Counter(namespace for namespace in upper.items(POLICIES) if namespace in where)
+    if policies:
+        named = _listed(dict(sorted(policies.items())))
+        what = f"NetworkPolicies of the upper cluster are not mirrored, and do not apply to its pods here: {named}"
+        advice = f"create equivalent policies in {side.name}, in the namespaces where these pods run"
+        yield Finding(side.name, "network", Level.WARN, what, advice)
+
+
+def _shared(spec: Lower, names: str) -> Iterator[Finding]:
+    """Yield each setting that assumes that others do not use these namespaces."""
+    if spec.namespaces.mapping == "same":
+        what = f"others run pods in namespaces that pods from the upper cluster go to, and count as one tenant: {names}"
+        advice = (
+            "where they are another tenant's: give the lower namespaces: {mapping: prefix}, once no mirrored pod is "
+            "left there, or keep those namespaces out by excludeNamespaces"
+        )
+    else:
+        what = f"others run pods in namespaces that were made for pods from the upper cluster: {names}"
+        advice = "revoke the permission to create pods there from their creators"
+    yield Finding(spec.name, "tenants", Level.WARN, what, advice)
+    if spec.service_accounts.identity == "upper":
+        what = f"tokens of the upper cluster are where others can read them (serviceAccounts.identity: upper): {names}"
+        advice = f"give {spec.name} serviceAccounts: {{identity: lower}} unless its pods call the upper cluster"
+        yield Finding(spec.name, "tenants", Level.WARN, what, advice)
+    if "RBAC" in spec.controllers:
+        what = f"accounts have permissions where others can run pods as them (controllers: RBAC): {names}"
+        advice = f"leave RBAC out of controllers of {spec.name} unless its pods call the lower cluster"
+        yield Finding(spec.name, "tenants", Level.WARN, what, advice)
+
+
+def _own(side: ClusterFacts, where: dict[str, str]) -> Iterator[Finding]:
+    """Yield upper namespaces that map to the lower namespace of the engine's own account."""
+    namespace = side.user.removeprefix(_ACCOUNT).partition(":")[0] if side.user.startswith(_ACCOUNT) else ""
+    for upper in (above for above, below in where.items() if namespace and below == namespace):
+        what = f"namespace {upper} of the upper cluster leads to {namespace}, where the engine's own account is"
+        advice = "nothing of it is mirrored: run its pods in another namespace, or keep the account in one of its own"
+        yield Finding(side.name, "tenants", Level.WARN, what, advice)
+
+
+def _listed(shared: dict[str, int]) -> str:
+    """Return namespaces with their counts, cut off after the first ones."""
+    told = [f"{name} ({count})" for name, count in list(shared.items())[:_TOLD]]
+    return ", ".join(told) + (f" and {len(shared) - _TOLD} more" if len(shared) > _TOLD else "")

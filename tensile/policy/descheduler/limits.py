@@ -1,0 +1,155 @@
+"""When and how many pods may be evicted: maintenance windows, and the records of evictions on Nodes.
+
+A window opens by a cron schedule and stays open for a duration. The library cronsim computes the schedule, also where
+the clock changes. It finds the last opening before a time as well as the next one, so that nothing has to be remembered
+of earlier openings.
+
+A record is written on the virtual node before its pod is evicted. From the records follow how many pods may leave now,
+and which nodes a re-created pod must avoid; an engine that starts later, or runs beside this one, reads the same. They
+are kept on the Node because they concern it and are deleted with it.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim
+from msgspec.structs import replace
+
+from tensile.kube.store import Entry
+from tensile.names import TRIED
+from tensile.objects import NODE, UPPER, Manifest, Ref, annotations, metadata
+from tensile.reconcile.world import LowerWorld, World
+from tensile.topology import Descheduler
+from tensile.topology.models import Window
+
+_LONGEST_WAIT = 3600.0
+"""Maximum seconds until a check whether a window is open: the clock of the machine may be set meanwhile."""
+MOST = 1_000
+"""Maximum of records on one Node: without their lists of nodes they fit into its annotations several times."""
+_MOST_BYTES = 160 * 1024
+"""Maximum bytes of the records; all annotations of an object together may have 256 KiB."""
+_MARK = TRIED.encode()
+
+
+def next_opening(windows: Iterable[Window], now: datetime) -> datetime | None:
+    """Return when a window opens, in its time zone, if none is open now; None if pods may be moved now."""
+    minute = now.replace(second=0, microsecond=0)
+    found: list[datetime] = []
+    for window in windows:
+        last, following = _openings(window.schedule, window.time_zone, minute)
+        if last is not None and now - last < window.duration:
+            return None
+        if following is not None:
+            found.append(following)
+    return min(found, default=None)
+
+
+def seconds_until(opening: datetime, now: datetime) -> float:
+    """Return the seconds after which to check again whether a window is open."""
+    return min(max((opening - now).total_seconds(), 0.0), _LONGEST_WAIT)
+
+
+@lru_cache(maxsize=64)
+def _openings(schedule: str, zone: str, minute: datetime) -> tuple[datetime | None, datetime | None]:
+    """Return the last opening up to a minute, and the next one after it; None for none within fifty years.
+
+    No window opens within a minute, so that the pods of a large drain share one computation.
+    """
+    local = minute.astimezone(ZoneInfo(zone))
+    last = next(CronSim(schedule, (minute + timedelta(seconds=1)).astimezone(local.tzinfo), reverse=True), None)
+    following = next(CronSim(schedule, local), None)
+    return last, following
+
+
+class EvictionRecord(msgspec.Struct, frozen=True):
+    """One evicted pod: the UIDs of its controller and of the pod, when, and the virtual nodes that are unsuitable."""
+
+    owner: str
+    pod: str
+    at: datetime
+    nodes: tuple[str, ...] = ()
+
+
+_NOTES = msgspec.json.Decoder(list[EvictionRecord])
+
+
+def notes_on(node: Manifest) -> list[EvictionRecord]:
+    """Return the records on a Node; an empty list if they cannot be decoded."""
+    try:
+        found = _NOTES.decode(annotations(node).get(TRIED) or "[]")
+    except (msgspec.DecodeError, RecursionError):
+        return []
+    return [note for note in found if note.at.tzinfo is not None]
+
+
+def recent(notes: Iterable[EvictionRecord], now: datetime, within: timedelta) -> list[EvictionRecord]:
+    """Return the records that are younger than `within`; a clock that was set back makes none older."""
+    return [note for note in notes if now - note.at < within]
+
+
+def told_lately(lower: LowerWorld, world: World) -> list[EvictionRecord]:
+    """Return the records on a lower's Node that were written within this interval."""
+    node = world.upper.nodes.get("", lower.node)
+    return recent(notes_on(node.manifest()) if node else (), world.now, world.topology.descheduler.interval)
+
+
+def written(notes: Iterable[EvictionRecord]) -> str:
+    """Return records as the annotation's text; if that is too long, the oldest ones without their nodes.
+
+    Limits need only who left and when; the nodes matter in the latest record of a controller.
+    """
+    every, cut = list(notes), set[str]()
+    over = sum(map(_size, every)) - _MOST_BYTES
+    for note in sorted(every, key=lambda one: one.at):
+        if over > 0:
+            over -= _size(note) - _size(_bare(note))
+            cut.add(note.pod)
+    return msgspec.json.encode([_bare(note) if note.pod in cut else note for note in every]).decode()
+
+
+def _bare(note: EvictionRecord) -> EvictionRecord:
+    return replace(note, nodes=())
+
+
+def _size(note: EvictionRecord) -> int:
+    return len(msgspec.json.encode(note)) + 1
+
+
+def kept_for(policy: Descheduler) -> timedelta:
+    """Return how long a record has any effect."""
+    return max(policy.cooldown, policy.interval)
+
+
+def nodes_left(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owner: str) -> frozenset[str]:
+    """Return the virtual nodes from which pods of a controller (its UID) were evicted within the cooldown."""
+    return frozenset(
+        node.name
+        for node in nodes
+        if any(note.owner == owner for note in recent(notes_on(node.manifest()), now, policy.cooldown))
+    )
+
+
+def nodes_tried(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owner: str) -> tuple[str, ...]:
+    """Return the virtual nodes to which a pod of a controller (its UID) must not go now, sorted.
+
+    These are the nodes that its pods left, and those that could not have taken the last evicted one either. Empty while
+    the descheduler is off, because then nothing would move the pod again. This is called for each pod that is created,
+    so records are decoded only on Nodes that mention the controller.
+    """
+    if not policy.enabled:
+        return ()
+    sought = owner.encode(errors="replace")
+    known = tuple(node for node in nodes if _MARK in node.raw and sought in node.raw)
+    every = (note for node in known for note in notes_on(node.manifest()))
+    found = [note for note in recent(every, now, policy.cooldown) if note.owner == owner]
+    latest = max((note.at for note in found), default=None)
+    others = {name for note in found if note.at == latest for name in note.nodes}
+    return tuple(sorted(others | nodes_left(known, policy, now, owner)))
+
+
+def node_ref(node: Manifest) -> Ref:
+    """Return the ref of a Node."""
+    return Ref(UPPER, NODE, "", metadata(node)["name"])

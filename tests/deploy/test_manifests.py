@@ -1,0 +1,224 @@
+"""A rendering in a directory: the same again changes nothing, what others put there is never touched."""
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from setupkit import TOPOLOGIES, lower, setup, text
+
+from tensile.deploy.manifests import MARK, NAMESPACE, RenderOptions, rendering, write, written
+from tensile.deploy.setup import Setup
+from tensile.errors import TensileError
+
+MINE = "# mine\n"
+
+
+def held(directory: Path) -> dict[str, str]:
+    """Return every file below a directory, by its path there."""
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_text() for path in files}
+
+
+def test_the_same_again_changes_nothing(tmp_path: Path) -> None:
+    """Not a byte, and nothing is said."""
+    assert len(written(setup(), tmp_path, "elsewhere/topology.yaml")) == len(held(tmp_path)) > 8
+    before = held(tmp_path)
+    assert written(setup(), tmp_path, "elsewhere/topology.yaml") == []
+    assert held(tmp_path) == before
+
+
+def test_what_is_there_no_more_goes(tmp_path: Path) -> None:
+    """With the folder of a lower cluster; the first rendering of less gives the same."""
+    whole, little = setup(**TOPOLOGIES["whole"]), setup(**TOPOLOGIES["little"])
+    written(whole, tmp_path / "a", "topology.yaml")
+    said = written(little, tmp_path / "a", "topology.yaml")
+    written(little, tmp_path / "b", "topology.yaml")
+    assert held(tmp_path / "a") == held(tmp_path / "b")
+    assert not (tmp_path / "a" / "lowers").exists()
+    assert f"{tmp_path / 'a' / 'storageclass.yaml'}: removed" in said
+    assert f"{tmp_path / 'a' / 'roles.yaml'}: changed" in said
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    """Beside ours, whatever their names."""
+    (tmp_path / "lowers" / "old").mkdir(parents=True)
+    for path in ("patch.yaml", "README.md", "lowers/old/mine.yaml"):
+        (tmp_path / path).write_text(MINE)
+    written(setup(), tmp_path, "topology.yaml")
+    written(setup(lowers=[]), tmp_path, "topology.yaml")
+    found = held(tmp_path)
+    assert [found[path] for path in ("patch.yaml", "README.md", "lowers/old/mine.yaml")] == [MINE] * 3
+
+
+def test_a_file_of_somebody_else_in_the_way_ends_it_before_anything_is_written(tmp_path: Path) -> None:
+    """All such files are named."""
+    for name in ("engine.yaml", "topology.yaml"):
+        (tmp_path / name).write_text(MINE)
+    with pytest.raises(TensileError) as refusal:
+        written(setup(), tmp_path, "elsewhere/topology.yaml")
+    assert held(tmp_path) == {"engine.yaml": MINE, "topology.yaml": MINE}
+    told = str(refusal.value).splitlines()
+    assert [line.split(": ")[0] for line in told[:-1]] == [
+        str(tmp_path / "engine.yaml"),
+        str(tmp_path / "topology.yaml"),
+    ]
+    assert told[-1].startswith("nothing was written")
+
+
+def test_the_directorys_own_topology_stays_as_it_is(tmp_path: Path) -> None:
+    """It is the file that people edit; what they wrote since it was read stays."""
+    own = tmp_path / "topology.yaml"
+    own.write_text(setup().text)
+    assert str(own) not in "".join(written(setup(), tmp_path, str(own)))
+    assert own.read_text() == setup().text
+    own.write_text(text(controllers=[]))
+    with pytest.raises(TensileError, match="topology"):
+        written(setup(), tmp_path, str(own))
+    assert own.read_text() == text(controllers=[])
+
+
+def test_a_copy_of_a_topology_says_what_it_is_made_of(tmp_path: Path) -> None:
+    """By its name alone, so that the same comes out wherever it is; then the copy can be the source itself."""
+    written(setup(), tmp_path, "/somewhere/else/mine.yaml")
+    copy = tmp_path / "topology.yaml"
+    assert copy.read_text() == f"{MARK} It is a copy of mine.yaml: edit that file.\n{setup().text}"
+    assert written(setup()._replace(text=copy.read_text()), tmp_path, str(copy)) == []
+
+
+def test_what_was_there_already_is_taken_for_ours(tmp_path: Path) -> None:
+    """A file without our mark that is just as it would be written is in nobody's way."""
+    assert write(tmp_path, {"a.yaml": MINE}) == [f"{tmp_path / 'a.yaml'}: written"]
+    assert write(tmp_path, {"a.yaml": MINE}) == []
+
+
+def refused(found: Setup, directory: Path, name: str = "elsewhere/topology.yaml") -> str:
+    """Render where it cannot be; nothing must have changed. Gives what is said."""
+    before = held(directory)
+    with pytest.raises(TensileError) as refusal:
+        written(found, directory, name)
+    assert held(directory) == before
+    return str(refusal.value)
+
+
+@contextmanager
+def full(limit: int) -> Iterator[None]:
+    """Limit files to this many bytes, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("name", ["engine.yaml", "topology.yaml"])
+def test_a_link_is_not_written_through(tmp_path: Path, name: str) -> None:
+    """What it leads to is somebody else's, be it written here once, and be it not there yet."""
+    written(setup(), tmp_path / "other", "elsewhere/topology.yaml")
+    target, here = tmp_path / "other" / name, tmp_path / "here"
+    here.mkdir()
+    (here / name).symlink_to(target)
+    before = target.read_text()
+    assert f"{here / name}: a symbolic link, or not a regular file" in refused(
+        setup(image="new:1", kubelet={"port": 9000}), here
+    )
+    assert target.read_text() == before
+    target.unlink()
+    assert f"{here / name}: a symbolic link" in refused(setup(), here)
+    assert not target.exists()
+
+
+def test_a_folder_that_leads_elsewhere_is_not_written_through(tmp_path: Path) -> None:
+    """Nor is anything removed there."""
+    written(setup(), tmp_path / "other", "topology.yaml")
+    for place in ("lowers", "lowers/lower-a"):
+        here = tmp_path / place.replace("/", "-")
+        (here / place).parent.mkdir(parents=True)
+        (here / place).symlink_to(tmp_path / "other" / place)
+        before = held(tmp_path / "other")
+        assert f"{here / place}: a symbolic link, or not a directory" in refused(
+            setup(image="a:1", controllers=["PV"]), here
+        )
+        written(setup(lowers=[]), here, "topology.yaml")
+        assert held(tmp_path / "other") == before
+
+
+def test_the_directory_itself_may_be_a_link(tmp_path: Path) -> None:
+    """It was named; what it leads to is where all is written."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    written(setup(), tmp_path / "link", "topology.yaml")
+    assert len(held(tmp_path / "real")) > 8
+    written(setup(lowers=[]), tmp_path / "link", "topology.yaml")
+    assert not (tmp_path / "real" / "lowers").exists()
+
+
+def test_what_is_no_file_is_in_the_way_or_in_nobodys(tmp_path: Path) -> None:
+    """By the name of a file that is to be written it ends it; by another it is not even opened."""
+    os.mkfifo(tmp_path / "storageclass.yaml")
+    (tmp_path / "extra.yaml").mkdir()
+    written(setup(controllers=[]), tmp_path, "topology.yaml")
+    assert f"{tmp_path / 'storageclass.yaml'}: a symbolic link, or not a regular file" in refused(setup(), tmp_path)
+    (tmp_path / "lowers" / "lower-c").write_text(MINE)
+    lowers = [lower("lower-c")]
+    told = refused(setup(lowers=lowers, controllers=[]), tmp_path)
+    assert told.count(f"{tmp_path / 'lowers' / 'lower-c'}: a symbolic link, or not a directory") == 1
+
+
+def test_a_copy_under_another_name_stays(tmp_path: Path) -> None:
+    """With its head: whoever copied it made it theirs."""
+    written(setup(), tmp_path, "topology.yaml")
+    for name, copy in (
+        ("network.yaml", "network-extra.yaml"),
+        ("lowers/lower-a/access.yaml", "lowers/lower-a/more.yaml"),
+    ):
+        (tmp_path / copy).write_bytes((tmp_path / name).read_bytes())
+    written(setup(lowers=[]), tmp_path, "topology.yaml")
+    found = held(tmp_path)
+    assert {"network-extra.yaml", "lowers/lower-a/more.yaml"} <= set(found)
+    assert "lowers/lower-a/access.yaml" not in found
+
+
+def test_a_topology_keeps_its_ends_of_lines_and_its_letters(tmp_path: Path) -> None:
+    """The directory's own is the same file again; a copy has them too."""
+    lines = f"# Für uns.\n{setup().text}".replace("\n", "\r\n")
+    own = tmp_path / "own" / "topology.yaml"
+    own.parent.mkdir()
+    own.write_bytes(lines.encode())
+    found = rendering(own.read_bytes(), str(own), RenderOptions(NAMESPACE, None))
+    written(found, own.parent, str(own))
+    assert own.read_bytes() == lines.encode()
+    assert written(found, own.parent, str(own)) == []
+    written(found, tmp_path / "copy", str(own))
+    assert (tmp_path / "copy" / "topology.yaml").read_bytes().endswith(lines.encode())
+
+
+def test_the_directorys_own_topology_is_known_by_another_path(tmp_path: Path) -> None:
+    """Through its parent, through a link: it is the file that is there, not another one to be copied over it."""
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "topology.yaml").write_text(setup().text)
+    (tmp_path / "link").symlink_to(here)
+    for name in (here / ".." / "here" / "topology.yaml", tmp_path / "link" / "topology.yaml"):
+        written(setup(), here, str(name))
+        assert (here / "topology.yaml").read_text() == setup().text
+
+
+def test_a_file_that_cannot_be_written_is_as_it_was(tmp_path: Path) -> None:
+    """The error names it; nothing is left beside it, and once there is room it is written."""
+    written(setup(), tmp_path, "topology.yaml")
+    before = (tmp_path / "engine.yaml").read_text()
+    with (
+        full(1000),
+        pytest.raises(TensileError, match=r"engine.yaml: cannot be written: File too large. The old content is kept"),
+    ):
+        written(setup(image="new:1"), tmp_path, "topology.yaml")
+    assert (tmp_path / "engine.yaml").read_text() == before
+    assert not list(tmp_path.rglob(".*"))
+    assert written(setup(image="new:1"), tmp_path, "topology.yaml") == [f"{tmp_path / 'engine.yaml'}: changed"]
+    (tmp_path / "plain").write_text(MINE)
+    with pytest.raises(TensileError, match=r"plain/kustomization.yaml: cannot be written: "):
+        written(setup(), tmp_path / "plain", "topology.yaml")

@@ -1,0 +1,263 @@
+"""What is applied for a topology: each object fits the others, and what the engine does with that topology."""
+
+from typing import Any
+
+import pytest
+import yaml
+from setupkit import ALL, TOPOLOGIES, applied, lower, one, read, setup, text
+
+import tensile
+from tensile.deploy.manifests import (
+    OF_LOWER,
+    OF_UPPER,
+    RenderOptions,
+    lower_stream,
+    manifest_files,
+    rendering,
+    upper_stream,
+)
+from tensile.deploy.setup import Setup
+from tensile.engine.topology_reader import CONFIGMAP_KEY, ConfigMapKey
+from tensile.errors import TensileError
+from tensile.names import LEADS, VIRTUAL_NODE
+from tensile.objects import Manifest
+from tensile.policy.webhook.registration import names_of
+from tensile.topology import parse
+
+EVERY = pytest.mark.parametrize("fields", TOPOLOGIES.values(), ids=TOPOLOGIES)
+
+
+def pod(found: Setup) -> Manifest:
+    """Return the template of the engine's pods."""
+    return one(applied(found), "Deployment")["spec"]["template"]
+
+
+def container(found: Setup) -> Manifest:
+    """Return the one container of them."""
+    (only,) = pod(found)["spec"]["containers"]
+    return only
+
+
+def called(found: Setup) -> set[int]:
+    """Return every port that the engine listens on with a topology, and that of probes."""
+    topology = found.topology
+    ports = {topology.telemetry.port, int(container(found)["args"][-1])}
+    ports |= {lower.node.kubelet_port or first for first, lower in enumerate(topology.lowers, topology.kubelet.port)}
+    return ports | {server.port for server in (topology.webhook, topology.extender) if server.enabled}
+
+
+def allowed(found: Setup) -> set[int]:
+    """Return the ports that the policy lets callers come to."""
+    (rule,) = one(applied(found), "NetworkPolicy")["spec"]["ingress"]
+    assert set(rule) == {"ports"}, "whoever calls"
+    return {port for row in rule["ports"] for port in range(row["port"], row.get("endPort", row["port"]) + 1)}
+
+
+@EVERY
+def test_every_port_that_is_listened_on_can_be_called(fields: dict[str, Any]) -> None:
+    """And what the pods call is left open: lower clusters may be anywhere."""
+    found = setup(**fields)
+    assert called(found) <= allowed(found)
+    assert one(applied(found), "NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]
+
+
+def test_lower_clusters_that_join_later_have_ports_that_can_be_called() -> None:
+    """Theirs follow kubelet.port, so that an edit of the ConfigMap is enough; the last port is the last."""
+    assert set(range(10350, 10450)) <= allowed(setup())
+    assert max(allowed(setup(kubelet={"port": 65500}))) == 65535
+    among = setup(kubelet={"port": 8080})
+    assert not set(range(8080, 8180)) & {int(container(among)["args"][-1])}
+    many = [lower(f"l{number}") for number in range(150)]
+    assert set(range(10350, 10500)) <= allowed(setup(lowers=many))
+
+
+@EVERY
+def test_everything_fits_together(fields: dict[str, Any]) -> None:
+    """Selectors choose the pods, ports by name are there, and all names are those of one engine."""
+    found = setup(**fields)
+    objects, labels = applied(found), pod(found)["metadata"]["labels"]
+    ports = {port["name"]: port["containerPort"] for port in container(found)["ports"]}
+    for service in (each for each in objects if each["kind"] == "Service"):
+        assert dict(service["spec"]["selector"]).items() <= {**labels, LEADS: found.topology.name}.items()
+        assert all(port["targetPort"] in ports for port in service["spec"]["ports"])
+    budget, policy = one(objects, "PodDisruptionBudget"), one(objects, "NetworkPolicy")
+    assert budget["spec"]["selector"] == {"matchLabels": labels}
+    assert policy["spec"]["podSelector"] == {"matchLabels": labels}
+    assert one(objects, "Deployment")["spec"]["selector"] == {"matchLabels": labels}
+    assert len(set(ports.values())) == len(ports)
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert ports[container(found)[probe]["httpGet"]["port"]] == int(container(found)["args"][-1])
+    assert pod(found)["spec"]["serviceAccountName"] == one(objects, "ServiceAccount")["metadata"]["name"]
+
+
+@EVERY
+def test_the_engine_finds_its_topology(fields: dict[str, Any]) -> None:
+    """By the name that it is started with, in the form that it takes from a ConfigMap."""
+    found = setup(**fields)
+    held = one(applied(found), "ConfigMap")
+    assert parse(held["data"][CONFIGMAP_KEY], configmap_mode=True) == found.topology
+    args = container(found)["args"]
+    assert args[:2] == ["run", "--configmap"]
+    assert args[2] == str(ConfigMapKey(held["metadata"]["namespace"], held["metadata"]["name"]))
+
+
+def test_only_what_is_enabled_is_there() -> None:
+    """Services for what is served, a storage class where volumes are made."""
+    little, whole = (applied(setup(**TOPOLOGIES[name])) for name in ("little", "whole"))
+    names = [{each["metadata"]["name"] for each in some if each["kind"] == "Service"} for some in (little, whole)]
+    assert names == [{"tensile-metrics"}, {"tensile-metrics", "tensile-webhook", "tensile-extender"}]
+    assert [sum(each["kind"] == "StorageClass" for each in some) for some in (little, whole)] == [0, 1]
+
+
+def test_the_webhook_is_called_by_the_name_that_its_certificate_is_for() -> None:
+    """At port 443, as the engine registers it; a name in the file is taken."""
+    for fields in (TOPOLOGIES["whole"], TOPOLOGIES["ports"]):
+        found = setup(**fields)
+        name = names_of(found.topology.webhook)[0].removesuffix(".tensile.svc")
+        (port,) = one(applied(found), "Service", name)["spec"]["ports"]
+        assert (port["port"], port["targetPort"]) == (443, "webhook")
+
+
+def test_the_extenders_service_leads_to_the_pod_that_drives() -> None:
+    """The scheduler's configuration names that Service, and the port."""
+    found = setup(**TOPOLOGIES["whole"])
+    service = one(applied(found), "Service", "tensile-extender")
+    assert service["spec"]["selector"][LEADS] == "demo"
+    (configuration,) = read(found, "scheduler-extender.yaml")
+    (extender,) = configuration["extenders"]
+    assert extender["urlPrefix"].endswith(f":{service['spec']['ports'][0]['port']}")
+    assert "get service tensile-extender" in manifest_files(found)["scheduler-extender.yaml"]
+    assert "Write IPv6 in brackets" in manifest_files(found)["scheduler-extender.yaml"]
+
+
+def test_the_schedulers_configuration_is_there_before_the_extender_is_enabled() -> None:
+    """It says so, and what it is; once the extender is enabled it has its port, and the namespace."""
+    name = "scheduler-extender.yaml"
+    early, late = setup(), setup(namespace="ops", extender={"enabled": True, "port": 9999})
+    assert "this topology does not enable the extender" in manifest_files(early)[name]
+    assert read(early, name)[0]["kind"] == "KubeSchedulerConfiguration"
+    assert "not enable" not in manifest_files(late)[name]
+    assert read(late, name)[0]["extenders"][0]["urlPrefix"].endswith(":9999")
+    assert "kubectl -n ops get service tensile-extender" in manifest_files(late)[name]
+    assert all(name not in read(found, "kustomization.yaml")[0]["resources"] for found in (early, late))
+
+
+@EVERY
+def test_every_file_has_a_name_that_is_known_to_be_ours(fields: dict[str, Any]) -> None:
+    """Else nobody would remove it when it is not rendered any more."""
+    places = [path.rpartition("/") for path in manifest_files(setup(**fields))]
+    assert {name for folder, _, name in places if not folder} <= set(OF_UPPER)
+    assert {name for folder, _, name in places if folder} <= set(OF_LOWER)
+
+
+def test_the_engine_says_which_port_no_topology_may_have() -> None:
+    """The one of the probes stands in the Deployment, and the topology is edited without it."""
+    for fields in TOPOLOGIES.values():
+        found = setup(**fields)
+        words = f"Port {container(found)['args'][-1]} is for the probes: do not use it in the topology."
+        assert words in manifest_files(found)["engine.yaml"].replace("\n# ", " ")
+
+
+def test_the_pods_never_run_on_a_virtual_node() -> None:
+    """Whatever they would tolerate: an engine on a node that it serves itself could not begin."""
+    (term,) = pod(setup())["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    key, value = VIRTUAL_NODE
+    assert term["matchExpressions"] == [{"key": key, "operator": "NotIn", "values": [value]}]
+    assert "tolerations" not in pod(setup())["spec"]
+
+
+def test_the_image_is_that_of_this_version_or_the_one_that_is_named() -> None:
+    """Without a registry: where it is only the operator knows."""
+    assert container(setup())["image"] == f"tensile-kube:{tensile.__version__}"
+    assert container(setup(image="mine/tensile@sha256:0"))["image"] == "mine/tensile@sha256:0"
+
+
+def test_the_namespace_is_everywhere() -> None:
+    """But where a role has to be in another one; in lower clusters it is the same."""
+    found = setup(namespace="ops", **ALL)
+    elsewhere = {"kube-node-lease", "kube-system"}
+    places = {each["metadata"].get("namespace") for each in applied(found)}
+    assert places == {None, "ops", *elsewhere}
+    below = list(yaml.safe_load_all(lower_stream(found, "lower-a", "tensile manifests")))
+    assert {each["metadata"].get("namespace") for each in below} == {None, "ops"}
+    assert {one(objects, "Namespace")["metadata"]["name"] for objects in (applied(found), below)} == {"ops"}
+
+
+def test_a_lower_cluster_gets_the_rights_of_its_own_controllers() -> None:
+    """And an account whose token it is that the kubeconfig holds."""
+    lowers = [lower("a"), lower("b", controllers=[])]
+    found = setup(lowers=lowers)
+    rights = []
+    for name in "ab":
+        objects = read(found, f"lowers/{name}/access.yaml")
+        rights.append({resource for rule in one(objects, "ClusterRole")["rules"] for resource in rule["resources"]})
+        token = one(objects, "Secret")
+        account = token["metadata"]["annotations"]["kubernetes.io/service-account.name"]
+        assert (token["type"], account) == (
+            "kubernetes.io/service-account-token",
+            one(objects, "ServiceAccount")["metadata"]["name"],
+        )
+    assert rights[0] - rights[1] >= {"services", "persistentvolumeclaims"}
+
+
+def test_the_head_says_which_secrets_have_to_be_there() -> None:
+    """With their keys, and how they are made; a directory points to its own files."""
+    secret = {"namespace": "ops", "name": "mine", "key": "config"}
+    found = setup(lowers=[{"name": "a", "kubeconfigSecret": secret}])
+    assert "#   Secret ops/mine, key config: see lowers/a/access.yaml\n" in manifest_files(found)["kustomization.yaml"]
+    access = manifest_files(found)["lowers/a/access.yaml"]
+    assert "-n ops create secret generic mine --from-file=config=/dev/stdin" in access
+    assert 'kubectl --kubeconfig "$LOWER" apply -k lowers/a\n' in access
+    assert "Secret" not in manifest_files(setup(lowers=[]))["kustomization.yaml"]
+
+
+def test_a_lower_that_is_not_there_is_refused() -> None:
+    """With those that are."""
+    with pytest.raises(
+        TensileError, match=r"^--lower c: the topology has no such lower cluster \(it has: lower-a, lower-b\)$"
+    ):
+        lower_stream(setup(), "c", "")
+    with pytest.raises(TensileError, match="it has: none"):
+        lower_stream(setup(lowers=[]), "c", "")
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        (RenderOptions("kube-system", None), "--namespace kube-system: other pods use it"),
+        (RenderOptions("default", None), "--namespace default: other pods use it"),
+        (RenderOptions("Tensile", None), '--namespace: is "Tensile"; must be lower-case'),
+        (RenderOptions("", None), '--namespace: is ""; must be'),
+        (RenderOptions("tensile", ""), "--image ''"),
+        (RenderOptions("tensile", "a b"), "--image 'a b': not an image name"),
+    ],
+)
+def test_what_cannot_be_is_refused(wishes: RenderOptions, words: str) -> None:
+    """By the option's name; strict Pod Security would hold for all that lives in a namespace of others."""
+    with pytest.raises(TensileError) as refusal:
+        rendering(text().encode(), "topology.yaml", wishes)
+    assert str(refusal.value).startswith(words)
+
+
+def test_a_secret_that_two_lower_clusters_share_is_said_before_the_commands() -> None:
+    """They would put one kubeconfig in place of the other."""
+    lowers = [
+        {"name": name, "kubeconfigSecret": {"namespace": "ops", "name": "both", "key": f"{name}.yaml"}} for name in "ab"
+    ]
+    shared = lower_stream(setup(lowers=lowers), "a", "tensile manifests")
+    assert "# Lower cluster b uses the same Secret: these commands replace its whole content.\n" in shared
+    assert "the same Secret" not in lower_stream(setup(), "lower-a", "tensile manifests")
+
+
+def test_the_head_names_the_command_that_was_given() -> None:
+    """With what was chosen beside the topology, else another thing would be printed."""
+    found = setup(extender={"enabled": True})
+    command = "tensile manifests -f my.yaml --namespace ops"
+    text = upper_stream(found, command)
+    assert f"#   Secret tensile/lower-a, key kubeconfig: see {command} --lower lower-a\n" in text
+    assert f"`{command} --dir DIR` writes it" in text.replace("\n#", "")
+    assert f'#   {command} --lower lower-a | kubectl --kubeconfig "$LOWER" apply -f -\n' in lower_stream(
+        found, "lower-a", command
+    )

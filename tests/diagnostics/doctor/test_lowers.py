@@ -1,0 +1,218 @@
+"""Which cluster is which, whose its Node is, and whether the upper's apiserver reaches that Node."""
+
+from typing import Any
+
+import pytest
+from doctorkit import LOWER, LOWER_ID, UPPER_ID, at, contact, facts, lease, only, side, topology, way
+from doctorkit import node as node_of
+
+from tensile.diagnostics.doctor.facts import (
+    NODES,
+    ClusterFacts,
+    Facts,
+    Finding,
+    Level,
+    QueryAnswer,
+    Stage,
+    lease_of,
+    port_of,
+)
+from tensile.diagnostics.doctor.lowers import called, identified, noded
+from tensile.names import LOWER_UID, OWNER, OWNER_NAME
+from tensile.objects import UPPER, Manifest
+
+TWO = [{"name": LOWER, "kubeconfig": "a"}, {"name": "lower-b", "kubeconfig": "b"}]
+
+
+def above(*nodes: Manifest, ago: float = 1.0, **answers: QueryAnswer) -> ClusterFacts:
+    """Make an upper cluster with these Nodes, all of whose leases were renewed so many seconds ago."""
+    leases = {lease_of(one["metadata"]["name"]): lease(ago) for one in nodes}
+    return side(UPPER, answers={NODES: QueryAnswer(list(nodes)), **leases, **answers})
+
+
+# Identity.
+
+
+def test_clusters_that_differ() -> None:
+    """Each is told by the UID of its kube-system."""
+    known = facts()
+    assert only(identified(known.upper, known)).what == f"kube-system {UPPER_ID}"
+    assert only(identified(known.lowers[LOWER], known)).level == Level.OK
+
+
+def test_a_lower_that_is_the_upper() -> None:
+    """Its pods would come back as pods to mirror."""
+    one = side(identity=UPPER_ID)
+    finding = only(identified(one, facts(None, one)))
+    assert (finding.level, "it is the same cluster as upper" in finding.what) == (Level.FAIL, True)
+
+
+def test_two_lowers_that_are_one() -> None:
+    """It is told of the second: two nodes would run the same pods."""
+    first, second = side(), side("lower-b")
+    known = facts(None, first, second, topology=topology(lowers=TWO))
+    assert only(identified(first, known)).level == Level.OK
+    finding = only(identified(second, known))
+    assert (finding.level, "it is the same cluster as lower-a" in finding.what) == (Level.FAIL, True)
+
+
+def test_another_cluster_than_the_node_was_made_for() -> None:
+    """The Node tells which one it was; one that is not ours tells nothing."""
+    found = {}
+    for ours in (True, False):
+        node = node_of(LOWER, ours=ours)
+        node["metadata"]["annotations"][LOWER_UID] = "uid-of-another"
+        one = side()
+        found[ours] = only(identified(one, facts(above(node), one)))
+    assert found[True].level == Level.FAIL
+    assert f"(kube-system {LOWER_ID}, not uid-of-another)" in found[True].what
+    assert found[False].level == Level.OK
+
+
+def test_a_cluster_that_did_not_tell_who_it_is() -> None:
+    """Nothing is said, and nothing is taken for its twin."""
+    first, second = side(identity=""), side("lower-b", identity="")
+    assert not list(identified(second, facts(None, first, second, topology=topology(lowers=TWO))))
+
+
+# Nodes.
+
+
+def noded_lower(*nodes: Manifest, ago: float = 1.0) -> Finding:
+    """Look at the lower's Node."""
+    known = facts(above(*nodes, ago=ago))
+    return only(noded(known.lowers[LOWER], known))
+
+
+def test_a_node_that_is_kept() -> None:
+    """It is ours, and its lease is renewed."""
+    assert noded_lower(node_of(LOWER)).level == Level.OK
+
+
+def test_a_node_that_nobody_keeps() -> None:
+    """No engine runs, which is no fault."""
+    finding = noded_lower(node_of(LOWER), ago=41.0)
+    assert (finding.level, "no engine renews its lease" in finding.what) == (Level.SKIP, True)
+
+
+def test_a_node_that_is_not_there_yet() -> None:
+    """The engine makes it."""
+    assert noded_lower().level == Level.SKIP
+
+
+def test_a_name_that_somebody_has_taken() -> None:
+    """The name of whoever is said where it can be seen."""
+    finding = noded_lower(node_of(LOWER, ours=False))
+    assert (finding.level, "is not created by tensile" in finding.what) == (Level.FAIL, True)
+    assert "kubectl delete node lower-a" in finding.advice
+    foreign = node_of(LOWER, ours=False)
+    foreign["metadata"] |= {"labels": {OWNER: "0123456789abcdef"}, "annotations": {OWNER_NAME: "staging"}}
+    assert "is topology staging's (tensile-kube.io/owner=0123456789abcdef)" in noded_lower(foreign).what
+
+
+def test_a_node_that_another_engine_keeps_for_this_topology() -> None:
+    """Two engines with two files of one name would undo each other's work."""
+    known = facts(above(node_of("elsewhere")))
+    finding = only(noded(known.upper, known))
+    assert (finding.level, "an engine keeps Node elsewhere for topology demo" in finding.what) == (Level.WARN, True)
+    known = facts(above(node_of("elsewhere"), ago=3600.0))
+    assert "no longer has such a lower cluster" in only(noded(known.upper, known)).what
+
+
+def test_nodes_of_others_are_not_looked_at() -> None:
+    """They are none of this topology's."""
+    known = facts(above(node_of("real-node", ours=False)))
+    assert not list(noded(known.upper, known))
+
+
+def test_nodes_that_may_not_be_listed() -> None:
+    """Nothing is said of them: the right to is told of."""
+    known = facts(side(UPPER, answers={NODES: QueryAnswer(error="forbidden", status=403)}))
+    assert not list(noded(known.upper, known))
+    assert not list(noded(known.lowers[LOWER], known))
+
+
+# The kubelet API.
+
+
+def reached(answer: QueryAnswer | None, node: Manifest | None = None, **fields: Any) -> Finding:
+    """Look at whether the lower's Node is called."""
+    node = node or node_of(LOWER)
+    upper = above(node)
+    if answer is not None:
+        upper.answers[port_of(LOWER)] = answer
+    known: Facts = facts(upper, **fields)
+    return only(called(known.lowers[LOWER], known))
+
+
+def test_a_node_that_the_apiserver_reaches() -> None:
+    """It has said so itself."""
+    finding = reached(QueryAnswer(value=True, error="ok", status=200))
+    assert (finding.level, finding.what) == (Level.OK, "the upper's apiserver reaches Node lower-a at 192.0.2.9:10350")
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "advice"),
+    [
+        (503, "error trying to reach service: dial tcp 192.0.2.9:10350: connect: connection refused", "port 10350"),
+        (0, "no answer in 3 s", "firewall, NetworkPolicy, kubelet.bind"),
+        (503, "tls: failed to verify certificate: x509: unknown authority", "--kubelet-certificate-authority"),
+        (403, "Forbidden", "--clusterrole=system:kubelet-api-admin"),
+        (401, "Unauthorized", "kubelet.clientCAFile is the CA that signed that"),
+    ],
+)
+def test_a_node_that_it_does_not_reach(status: int, words: str, advice: str) -> None:
+    """What the apiserver says decides what helps."""
+    finding = reached(QueryAnswer(value=False, error=words, status=status))
+    assert finding.level == Level.FAIL
+    assert f"(HTTP {status or '-'}: {words})" in finding.what
+    assert advice in finding.advice
+
+
+def test_a_node_on_loopback_is_called_from_here() -> None:
+    """An apiserver does not proxy to loopback, and is on this machine too then."""
+    local = contact(way=way("127.0.0.1"))
+    upper = above(node_of(LOWER, address="::1"))
+    upper.contact = local
+    for answered, level in ((local, Level.OK), (contact(Stage.CONNECTION, "Connection refused"), Level.FAIL)):
+        upper.answers[port_of(LOWER)] = QueryAnswer(answered)
+        known = facts(upper, address="127.0.0.1")
+        finding = only(called(known.lowers[LOWER], known))
+        assert (finding.level, "[::1]:10350" in finding.what) == (level, True)
+
+
+def test_nodes_that_publish_loopback_to_another_machine() -> None:
+    """The apiserver finds itself there; that can be told without an engine."""
+    known = facts(above(), address="127.0.0.1")
+    finding = only(called(known.lowers[LOWER], known))
+    assert (finding.level, "set kubelet.nodeAddress" in finding.advice) == (Level.FAIL, True)
+
+
+def test_a_node_that_no_engine_serves() -> None:
+    """It is said that nothing was looked at."""
+    known = facts(above(node_of(LOWER), ago=100.0))
+    finding = only(called(known.lowers[LOWER], known))
+    assert (finding.level, finding.what) == (Level.SKIP, "not checked: no engine serves it")
+
+
+def test_a_node_that_the_engine_cannot_serve() -> None:
+    """Its Node says port 0, at which nobody could be called."""
+    finding = reached(None, node_of(LOWER, port=0))
+    assert (finding.level, "has no kubelet port" in finding.what) == (Level.FAIL, True)
+    assert "engine's log" in finding.advice
+
+
+def test_a_node_that_we_may_not_have_called() -> None:
+    """The engine needs no such right: an administrator can look."""
+    finding = reached(None)
+    assert (finding.level, "kubectl get --raw /api/v1/nodes/lower-a/proxy/healthz" in finding.what) == (
+        Level.SKIP,
+        True,
+    )
+
+
+def test_an_upper_cluster_that_is_not_reached() -> None:
+    """Nothing is said of nodes in it."""
+    known = facts(side(UPPER, contact=contact(Stage.CONNECTION, "refused")))
+    assert not list(called(known.lowers[LOWER], known))
+    assert not at(list(called(known.upper, known)), Level.FAIL)

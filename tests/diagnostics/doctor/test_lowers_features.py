@@ -1,0 +1,332 @@
+"""What the work rests on around the clusters: metrics, storage, networks."""
+
+from time import process_time
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from doctorkit import LOWER, at, contact, facts, only, side, topology
+from doctorkit import node as node_of
+
+from tensile.deploy.upper import STORAGE_CLASS
+from tensile.diagnostics.doctor.facts import (
+    ADVERTISED,
+    CLASSES,
+    METRICS,
+    NODES,
+    RANGES,
+    WAITING,
+    ClusterFacts,
+    Finding,
+    Level,
+    QueryAnswer,
+    Stage,
+)
+from tensile.diagnostics.doctor.lowers import measured, stored
+from tensile.diagnostics.doctor.networks import networked
+from tensile.names import PROVISIONER
+from tensile.objects import UPPER, Manifest
+
+# Metrics.
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "words"),
+    [
+        (QueryAnswer(), Level.OK, "the metrics API answers"),
+        (QueryAnswer(error="not found", status=404), Level.WARN, "it has no metrics API"),
+        (
+            QueryAnswer(error="service unavailable", status=503),
+            Level.WARN,
+            "the metrics API fails (service unavailable)",
+        ),
+        (QueryAnswer(error="forbidden", status=403), Level.SKIP, "not checked"),
+    ],
+)
+def test_metrics_of_a_lower(answer: QueryAnswer, level: Level, words: str) -> None:
+    """A cluster can do without, so it never fails."""
+    one = side(answers={METRICS: answer})
+    finding = only(measured(one, facts(None, one)))
+    assert (finding.level, words in finding.what) == (level, True)
+
+
+def test_nobody_asks_the_upper_for_metrics() -> None:
+    """It is the virtual nodes that tell it."""
+    known = facts()
+    assert not list(measured(known.upper, known))
+
+
+# Storage.
+
+
+def storage_class(
+    name: str, provisioner: str = PROVISIONER, mode: str = "WaitForFirstConsumer", **meta: Any
+) -> Manifest:
+    """Make a storage class."""
+    return {"metadata": {"name": name, **meta}, "provisioner": provisioner, "volumeBindingMode": mode}
+
+
+def classes(name: str, *found: Manifest) -> ClusterFacts:
+    """Make a cluster with these storage classes."""
+    return side(name, answers={CLASSES: QueryAnswer(list(found))})
+
+
+def above(*found: Manifest) -> list[Finding]:
+    """Look at the upper cluster's storage classes."""
+    known = facts(classes(UPPER, *found))
+    return list(stored(known.upper, known))
+
+
+def test_a_class_whose_volumes_are_made_below() -> None:
+    """It is named."""
+    assert only(above(storage_class("tensile"))).what == "these classes create volumes in lower clusters: tensile"
+
+
+def test_a_class_that_binds_at_once() -> None:
+    """The scheduler would never bind the pod."""
+    failing, _ = above(storage_class("tensile", mode="Immediate"))
+    assert (failing.level, "WaitForFirstConsumer" in failing.advice) == (Level.FAIL, True)
+
+
+def test_no_class_at_all() -> None:
+    """Claims are not everybody's, so it is only said."""
+    finding = only(above(storage_class("disks", "example.com/disks")))
+    assert (finding.level, finding.advice.endswith("' | kubectl apply -f -")) == (Level.SKIP, True)
+    made = orjson.loads(finding.advice.split("'")[1])
+    shipped = yaml.safe_load(STORAGE_CLASS)
+    assert made.items() <= shipped.items()
+
+
+def test_pods_that_the_scheduler_keeps_for_their_claims() -> None:
+    """A few are named; what other pods wait for is none of this."""
+    said = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
+    pods = [{"name": f"shop/db-{number}", "message": said} for number in range(5)]
+    pods.append({"name": "shop/web", "message": "0/2 nodes are available: 2 Insufficient cpu."})
+    upper = classes(UPPER, storage_class("tensile"))
+    upper.answers[WAITING] = QueryAnswer(pods)
+    finding = only(at(list(stored(upper, facts(upper))), Level.WARN))
+    assert finding.what.endswith("of shop/db-0, shop/db-1, shop/db-2 and 2 more")
+    upper.answers[WAITING] = QueryAnswer(pods[-1:])
+    assert not at(list(stored(upper, facts(upper))), Level.WARN)
+
+
+def test_a_default_class_that_is_not_ours() -> None:
+    """Claims that name none are not for virtual nodes."""
+    default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
+    finding = only(at(above(storage_class("disks", "example.com/disks", **default)), Level.WARN))
+    assert "the default StorageClass disks is not tensile's" in finding.what
+    assert not at(above(storage_class("tensile", **default)), Level.WARN)
+
+
+def test_classes_that_are_missing_below() -> None:
+    """Those of the mapping, and those of ours that have no other name there."""
+    lower = classes(LOWER, storage_class("nvme", "example.com/disks"))
+    mapped = topology(lower={"storageClasses": {"fast": "nvme", "slow": "tape"}})
+    known = facts(classes(UPPER, storage_class("tensile"), storage_class("fast")), lower, topology=mapped)
+    told = at(list(stored(lower, known)), Level.WARN)
+    assert [one.what.partition(",")[0] for one in told] == [
+        "upper StorageClass tensile is tensile here",
+        "upper StorageClass slow is tape here",
+    ]
+    assert told[0].advice == "create it, or set storageClasses: {tensile: NAME} for lower-a (there are: nvme)"
+
+
+def test_classes_that_are_all_there_below() -> None:
+    """One word is enough, and none where no class is needed."""
+    lower = classes(LOWER, storage_class("tensile", "example.com/disks"))
+    assert only(stored(lower, facts(classes(UPPER, storage_class("tensile")), lower))).level == Level.OK
+    assert not list(stored(lower, facts(classes(UPPER), lower)))
+
+
+def test_storage_that_nobody_uses() -> None:
+    """Without the controller, classes do not matter."""
+    known = facts(classes(UPPER), topology=topology(controllers=["Service"]))
+    assert not list(stored(known.upper, known))
+
+
+def test_classes_that_are_not_told() -> None:
+    """The engine itself needs no right to read them below."""
+    lower = side(answers={CLASSES: QueryAnswer(error="forbidden", status=403)})
+    assert only(stored(lower, facts(None, lower))).level == Level.SKIP
+
+
+# Networks.
+
+
+def network(name: str, *pods: str, services: str = "192.168.0.0/16", identity: str = "") -> ClusterFacts:
+    """Make a cluster whose nodes have these addresses for pods, and Services those; "" for a node that tells none."""
+    ranges = [{"spec": {"cidrs": [services]}}] if services else []
+    nodes = [node_of(f"n{number}", ours=False, podCIDRs=[cidr] if cidr else []) for number, cidr in enumerate(pods)]
+    answers = {NODES: QueryAnswer(nodes), RANGES: QueryAnswer(ranges)}
+    return side(name, answers=answers, identity=identity or f"uid-of-{name}")
+
+
+def clash(first: ClusterFacts, second: ClusterFacts) -> list[Finding]:
+    """Look at the second of two clusters."""
+    above = first if first.name == UPPER else network(UPPER, "10.222.0.0/24")
+    known = facts(above, *(one for one in (first, second) if one.name != UPPER))
+    lowers = [{"name": one, "kubeconfig": one} for one in known.lowers]
+    whole = facts(known.upper, *known.lowers.values(), topology=topology(lowers=lowers))
+    return [one for one in networked(whole) if one.cluster == second.name]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (network("a", "10.0.0.0/24"), network("b", "10.0.0.0/16"), "addresses of pods here (10.0.0.0/16)"),
+        (network(UPPER, services="10.96.0.0/12"), network("b", "10.100.0.0/24"), "those of Services of upper (10.96."),
+        (
+            network("a", "10.100.0.0/24"),
+            network("b", "10.7.0.0/24", services="10.96.0.0/12"),
+            "addresses of Services here",
+        ),
+        (network("a", "fd00::/64"), network("b", "fd00::/80"), "addresses of pods here (fd00::/80)"),
+    ],
+)
+def test_addresses_that_two_clusters_have(first: ClusterFacts, second: ClusterFacts, words: str) -> None:
+    """Pods of one cannot be reached from the other: that is a warning, as not everybody needs it."""
+    finding = only(clash(first, second))
+    assert (finding.level, words in finding.what) == (Level.WARN, True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (network("a", "10.0.0.0/24"), network("b", "10.0.1.0/24")),
+        (network("a", "10.1.0.0/24", services="10.96.0.0/12"), network("b", "10.2.0.0/24", services="10.96.0.0/12")),
+        (network("a", "10.0.0.0/24"), network("b", "fd00::/64")),
+        (network("a", "10.0.0.0/24", identity="same"), network("b", "10.0.0.0/24", identity="same")),
+    ],
+)
+def test_addresses_that_are_in_nobodys_way(first: ClusterFacts, second: ClusterFacts) -> None:
+    """Services leave no cluster, and two names of one cluster are told of elsewhere."""
+    assert only(clash(first, second)).level == Level.OK
+
+
+def test_many_nodes_with_many_overlaps_are_told_once() -> None:
+    """A thousand nodes have a thousand ranges."""
+    many = [f"10.0.{number}.0/24" for number in range(50)]
+    assert len(clash(network("a", *many), network("b", *many))) == 1
+    told = only(clash(network("a"), network("b", *many))).what
+    assert told.startswith(
+        "pods 10.0.0.0/19, pods 10.0.32.0/20, pods 10.0.48.0/23, Services 192.168.0.0/16: no overlap"
+    )
+    apart = only(clash(network("a"), network("b", *many[::2]))).what
+    assert (apart.count("10.0."), " and more" in apart) == (4, True)
+
+
+def test_large_clusters_are_compared_in_no_time() -> None:
+    """A dozen of five hundred nodes each, of which two have one address twice: not every node with every other."""
+    ranges = [[f"10.{lower}.{low // 8}.{low % 8 * 32}/28" for low in range(500)] for lower in range(12)]
+    ranges[11][77] = ranges[4][77]
+    lowers = [network(f"c{number}", *found) for number, found in enumerate(ranges)]
+    spec = topology(lowers=[{"name": one.name, "kubeconfig": one.name} for one in lowers])
+    begun = process_time()
+    warning = only(at(list(networked(facts(None, *lowers, topology=spec))), Level.WARN))
+    assert process_time() - begun < 3.0
+    assert (warning.cluster, "those of pods of c4" in warning.what) == ("c11", True)
+
+
+def test_each_pair_of_clusters_is_told_at_the_later_one() -> None:
+    """Of three with the same addresses, the second has one line and the third two, in the order of the clusters."""
+    spec = topology(lowers=[{"name": name, "kubeconfig": name} for name in "abc"])
+    known = facts(None, *(network(name, "10.0.0.0/24", "fd00::/64") for name in "abc"), topology=spec)
+    found = at(list(networked(known)), Level.WARN)
+    assert [one.cluster for one in found] == ["b", "c", "c"]
+    assert [" of b " in one.what for one in found] == [False, False, True]
+
+
+def test_a_pods_address_may_be_in_the_way_twice() -> None:
+    """Within another's pods, and within the Services of a third."""
+    upper = network(UPPER, services="10.0.0.0/8")
+    found = clash(upper, network("b", "10.1.0.0/24"))
+    assert "those of Services of upper (10.0.0.0/8)" in only(found).what
+    spec = topology(lowers=[{"name": name, "kubeconfig": name} for name in "ab"])
+    both = facts(upper, network("a", "10.1.0.0/16"), network("b", "10.1.0.0/24"), topology=spec)
+    told = [one.what for one in networked(both) if one.cluster == "b"]
+    assert ["of upper" in told[0], "of a " in told[1], len(told)] == [True, True, 2]
+
+
+def test_virtual_nodes_have_no_addresses_for_pods() -> None:
+    """What somebody gave them is not used."""
+    virtual = node_of("lower-a", podCIDR="10.0.0.0/24")
+    upper = network(UPPER)
+    upper.answers[NODES] = QueryAnswer([virtual])
+    assert only(clash(upper, network("b", "10.0.0.0/24"))).level == Level.OK
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (network("b", "", services=""), "not checked: the addresses of pods and Services, which"),
+        (network("b", services=""), "not checked: the addresses of pods and Services, which"),
+        (
+            network("b", "10.2.0.0/24", services=""),
+            "pods 10.2.0.0/24: no overlap with other clusters; not checked: the",
+        ),
+        (
+            network("b", ""),
+            "Services 192.168.0.0/16: no overlap with other clusters; not checked: the addresses of pods,",
+        ),
+        (network("b", "10.2.0.0/24", ""), "not checked: the addresses of pods, which"),
+    ],
+)
+def test_clusters_that_do_not_tell_all_addresses(second: ClusterFacts, words: str) -> None:
+    """Some networks do not write them down: what is not known is said in the one line, and how to compare it."""
+    whole = facts(network(UPPER, "10.1.0.0/24"), second)
+    finding = only(one for one in networked(whole) if one.cluster == "b")
+    assert (finding.level, words in finding.what) == (Level.SKIP, True), finding
+    assert finding.advice.startswith("compare them by hand with those of the other clusters: of ")
+    assert ("pools" in finding.advice) == ("of pods" in words)
+    assert ("servicecidrs" in finding.advice) == ("Services, which" in finding.what)
+
+
+def test_services_alone_are_compared_with_nothing() -> None:
+    """Those of two clusters may be the same, so that nothing is known where both tell nothing else."""
+    first, second = (only(clash(*pair)) for pair in ((network(UPPER, ""), network("b", "")),) * 2)
+    assert (first.level, "not compared" in first.what) == (Level.SKIP, True)
+    assert first == second
+
+
+def test_what_others_do_not_tell_is_not_vouched_for() -> None:
+    """A cluster that tells everything was compared with a part of the others."""
+    first, second = network(UPPER, "10.1.0.0/24"), network("b", "")
+    upper = only(one for one in networked(facts(first, second)) if one.cluster == UPPER)
+    assert (upper.level, upper.what.endswith("no overlap with the ranges that other clusters publish")) == (
+        Level.OK,
+        True,
+    )
+    alone = only(one for one in networked(facts(first, network("b", "", services=""))) if one.cluster == UPPER)
+    assert (alone.level, "not compared" in alone.what) == (Level.SKIP, True)
+
+
+def test_an_overlap_hides_nothing_that_is_not_known() -> None:
+    """Both are told, each in a line."""
+    warning, skipped = clash(network("a", "10.0.0.0/24"), network("b", "10.0.0.0/16", services=""))
+    assert (warning.level, skipped.level) == (Level.WARN, Level.SKIP)
+    assert "the addresses of Services, which" in skipped.what
+
+
+def test_an_upper_cluster_of_virtual_nodes_has_no_pods_of_its_own() -> None:
+    """Nothing is missing of it then, unless its nodes could not be listed; nor is it of virtual nodes below."""
+    virtual = node_of("lower-a")
+    ranges = QueryAnswer([{"spec": {"cidrs": ["192.168.0.0/16"]}}])
+    below = network("b", "10.0.0.0/24")
+    below.answers[NODES].value.append(virtual)
+    for nodes, level in ((QueryAnswer([virtual]), Level.OK), (QueryAnswer(error="forbidden", status=403), Level.SKIP)):
+        upper = side(UPPER, answers={NODES: nodes, RANGES: ranges})
+        found = {one.cluster: one.level for one in networked(facts(upper, below))}
+        assert found == {UPPER: level, "b": Level.OK}
+
+
+def test_the_way_of_pods_to_the_upper_apiserver() -> None:
+    """Where its certificate does not name the host, clients below refuse it."""
+    for stage, warns in ((Stage.DONE, False), (Stage.TLS, True)):
+        upper = side(UPPER, answers={ADVERTISED: QueryAnswer(contact(stage, "Hostname mismatch"))})
+        found = at(list(networked(facts(upper))), Level.WARN)
+        assert bool(found) == warns
+        assert not warns or "--apiserver-cert-extra-sans" in only(found).advice
+
+
+# The webhook.

@@ -1,0 +1,134 @@
+"""Who else is where pods from above go, and what the topology would hand them."""
+
+from typing import Any
+
+import pytest
+from doctorkit import LOWER, OWNER_OF, at, facts, levels, only, side, topology
+
+from tensile.diagnostics.doctor.facts import POLICIES, SPACES, STRANGERS, Finding, Level, QueryAnswer
+from tensile.diagnostics.doctor.lowers import MOST, places, tenanted, unprotected
+from tensile.objects import UPPER
+
+OURS = OWNER_OF.mark
+
+
+def looked(
+    below: list[str], pods: list[tuple[str, str]], above: tuple[str, ...] = ("shop",), **fields: Any
+) -> list[Finding]:
+    """Look at a lower with these namespaces and pods; other fields are of the topology's lower, `user` of the side."""
+    user = fields.pop("user", "engine")
+    upper = side(UPPER, answers={SPACES: QueryAnswer(["kube-system", *above])})
+    lower = side(user=user, answers={SPACES: QueryAnswer(["kube-system", *below]), STRANGERS: QueryAnswer(pods)})
+    return list(tenanted(lower, facts(upper, lower, topology=topology(lower=fields))))
+
+
+@pytest.mark.parametrize(
+    "pods", [[], [("shop", OURS)], [("other", ""), ("other", "theirs")]], ids=["none", "ours", "of another namespace"]
+)
+def test_a_lower_of_ones_own_is_well(pods: list[tuple[str, str]]) -> None:
+    """What others do in namespaces of their own is no matter of ours; kube-system is excluded."""
+    finding = only(looked(["shop", "other"], [*pods, ("kube-system", "")]))
+    assert (finding.level, finding.cluster, finding.check) == (Level.OK, LOWER, "tenants")
+
+
+def test_pods_of_others_in_a_namespace_of_the_same_name_are_told() -> None:
+    """With how many there are, and of what follows: which field to change. Another topology's are others', too."""
+    finding = only(looked(["shop"], [("shop", ""), ("shop", "another"), ("shop", OURS)]))
+    assert finding.level == Level.WARN
+    assert finding.what.endswith("go to, and count as one tenant: shop (2)")
+    assert "namespaces: {mapping: prefix}" in finding.advice
+    assert "excludeNamespaces" in finding.advice
+
+
+def test_pods_of_others_in_a_prefixed_namespace_are_told() -> None:
+    """Nobody but us should be able to make pods there; one of the plain name is another's."""
+    prefixed = {"namespaces": {"mapping": "prefix"}}
+    finding = only(looked(["demo-shop", "shop"], [("demo-shop", ""), ("shop", "")], **prefixed))
+    assert finding.what.endswith("made for pods from the upper cluster: demo-shop (1)")
+    assert levels(looked(["shop"], [("shop", "")], **prefixed)) == [Level.OK]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words", "advice"),
+    [
+        (
+            {"serviceAccounts": {"identity": "upper"}},
+            "tokens of the upper cluster are where others can read them (serviceAccounts.identity: upper): shop (1)",
+            "give lower-a serviceAccounts: {identity: lower}",
+        ),
+        (
+            {"controllers": ["RBAC", "ServiceAccount"]},
+            "accounts have permissions where others can run pods as them (controllers: RBAC): shop (1)",
+            "leave RBAC out of controllers of lower-a",
+        ),
+    ],
+)
+def test_what_a_topology_asks_for_in_a_shared_lower_is_told(fields: dict[str, Any], words: str, advice: str) -> None:
+    """Each with the field that asks for it; in a lower of one's own it is no finding."""
+    _, finding = looked(["shop"], [("shop", "")], **fields)
+    assert (finding.level, finding.what) == (Level.WARN, words)
+    assert finding.advice.startswith(advice)
+    assert levels(looked(["shop"], [], **fields)) == [Level.OK]
+
+
+def test_a_namespace_that_leads_to_the_engines_own_is_told() -> None:
+    """Its pods are not mirrored: better said before there are any."""
+    account = "system:serviceaccount:tensile:engine"
+    finding = at(looked(["tensile"], [], ("tensile",), user=account), Level.WARN)[0]
+    assert finding.what == "namespace tensile of the upper cluster leads to tensile, where the engine's own account is"
+    prefixed = {"namespaces": {"mapping": "prefix"}}
+    assert levels(looked(["tensile"], [], ("tensile",), user=account, **prefixed)) == [Level.OK]
+    assert levels(looked(["tensile"], [], ("shop",), user=account)) == [Level.OK]
+
+
+def test_many_namespaces_are_cut_short() -> None:
+    """In the words, and in what is looked into, which is said."""
+    names = [f"n{number:02}" for number in range(MOST + 5)]
+    finding = only(looked(names, [(name, "") for name in names[:7]], tuple(names)))
+    assert finding.what.endswith("n00 (1), n01 (1), n02 (1), n03 (1), n04 (1) and 2 more")
+    assert f"in {MOST} of {MOST + 5} namespaces" in only(looked(names, [], tuple(names))).what
+
+
+@pytest.mark.parametrize("missing", [(UPPER, SPACES), (LOWER, SPACES), (LOWER, STRANGERS)])
+@pytest.mark.parametrize("answer", [None, QueryAnswer(error="forbidden", status=403)])
+def test_what_is_not_told_is_not_judged(missing: tuple[str, str], answer: QueryAnswer | None) -> None:
+    """Neither well nor ill."""
+    sides = {UPPER: side(UPPER), LOWER: side()}
+    cluster, question = missing
+    if answer is None:
+        del sides[cluster].answers[question]
+    else:
+        sides[cluster].answers[question] = answer
+    finding = only(tenanted(sides[LOWER], facts(sides[UPPER], sides[LOWER])))
+    assert (finding.level, "forbidden" in finding.what) == (Level.SKIP, answer is not None)
+
+
+def test_the_upper_cluster_has_no_tenants_of_that_kind() -> None:
+    """Nor is a lower judged that does not answer."""
+    upper, away = side(UPPER), side(contact=None)
+    assert list(tenanted(upper, facts(upper))) == []
+    assert list(tenanted(away, facts(upper, away))) == []
+
+
+def test_places_are_where_the_engine_would_put_pods() -> None:
+    """By their names above."""
+    same, prefixed = (topology(lower={"namespaces": {"mapping": mapping}}) for mapping in ("same", "prefix"))
+    above, below = ["shop", "kube-system", "new"], ["shop", "demo-shop", "kube-system", "other"]
+    assert places(same.lowers[0], same, above, below) == {"shop": "shop"}
+    assert places(prefixed.lowers[0], prefixed, above, below) == {"shop": "demo-shop"}
+
+
+def policies(above: list[str], below: list[str]) -> list[Finding]:
+    """Look at a lower with these namespaces, and NetworkPolicies in those of the upper cluster."""
+    answers = {SPACES: QueryAnswer(["kube-system", "shop", "bank"]), POLICIES: QueryAnswer(above)}
+    upper, lower = side(UPPER, answers=answers), side(answers={SPACES: QueryAnswer(below)})
+    return [*unprotected(upper, facts(upper, lower)), *unprotected(lower, facts(upper, lower))]
+
+
+def test_network_policies_of_namespaces_that_are_mirrored_are_told() -> None:
+    """They protect nobody there; elsewhere they do what they should."""
+    finding = only(policies(["shop", "shop", "bank", "kube-system"], ["shop", "kube-system"]))
+    assert (finding.cluster, finding.check, finding.level) == (LOWER, "network", Level.WARN)
+    assert finding.what.endswith("do not apply to its pods here: shop (2)")
+    assert finding.advice == f"create equivalent policies in {LOWER}, in the namespaces where these pods run"
+    assert policies([], ["shop"]) == policies(["bank"], ["shop"]) == []

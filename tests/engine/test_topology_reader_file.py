@@ -1,0 +1,440 @@
+"""Following the topology file: real files, every way in which they change."""
+
+import asyncio
+import os
+import shutil
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filekit import heard
+from structlog.testing import capture_logs
+from tasks import background
+
+from tensile.engine.topology_reader import SETTLE, TopologyText, TopologyUpdate, follow_file, read_file
+from tensile.errors import TensileError
+from tensile.kube.file_watch import FileWatcher, Notifier, notifier
+from tensile.topology import Topology, TopologyErrors, parse
+
+PATIENCE = 20.0
+"""Seconds after which a change counts as unseen; far more than any change takes."""
+
+
+def text(*lowers: str, qps: int = 1) -> str:
+    """Write a topology of these lowers."""
+    head = f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowerDefaults: {{qps: {qps}}}\nlowers:"
+    return head + "".join(f"\n- name: {lower}\n  kubeconfig: k" for lower in lowers) + ("\n" if lowers else " []\n")
+
+
+def names(topology: Topology) -> list[str]:
+    """Return the lowers' names."""
+    return [lower.name for lower in topology.lowers]
+
+
+class Following:
+    """A followed file: what comes of it, and what is refused."""
+
+    def __init__(self, path: Path, watcher: FileWatcher, **options: Any) -> None:
+        self.path = path
+        self.watcher = watcher
+        self.refusals: asyncio.Queue[str] = asyncio.Queue()
+        self.readings: list[TopologyUpdate] = []
+        self.topologies = self._changes(follow_file(path, parse(text("first")), watcher, **options))
+
+    async def _changes(self, readings: AsyncGenerator[TopologyUpdate, None]) -> AsyncGenerator[Topology, None]:
+        """Yield what is to be put in force; keep what is refused apart, and everything together."""
+        async with aclosing(readings):
+            async for reading in readings:
+                self.readings.append(reading)
+                if reading.error is not None:
+                    self.refusals.put_nowait(str(reading.error))
+                elif reading.topology is not None and reading.changed:
+                    yield reading.topology
+
+    async def next(self) -> list[str]:
+        """Wait for the next topology, and return its lowers."""
+        async with asyncio.timeout(PATIENCE):
+            return names(await anext(self.topologies))
+
+
+@asynccontextmanager
+async def following(path: Path, watcher: FileWatcher | None = None, **options: Any) -> AsyncIterator[Following]:
+    """Follow a file for the length of a test."""
+    found = Following(path, watcher or FileWatcher(), **options)
+    async with aclosing(found.topologies):
+        yield found
+    await found.watcher.close()
+
+
+@asynccontextmanager
+async def looking(found: Following) -> AsyncIterator[asyncio.Queue[str]]:
+    """Follow in the background: gives the lowers of each topology, or the words of a refusal, as they come."""
+
+    async def keep() -> None:
+        """Put what comes beside what is refused."""
+        async for topology in found.topologies:
+            found.refusals.put_nowait(",".join(names(topology)))
+
+    async with background(keep()), asyncio.timeout(PATIENCE):
+        yield found.refusals
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return a topology file with one lower, in a folder of its own."""
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    file = folder / "topology.yaml"
+    file.write_text(text("first"))
+    return file
+
+
+class Notices:
+    """Real notices; what is watched for them is in `begun` from when on a change is certain to be noticed."""
+
+    def __init__(self) -> None:
+        self.begun: asyncio.Queue[frozenset[str]] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self.watcher = FileWatcher(self._begin)
+
+    def _begin(self, paths: Sequence[str]) -> Notifier:
+        made = notifier(paths)
+        self._loop.call_soon_threadsafe(self.begun.put_nowait, frozenset(paths))
+        return made
+
+    async def watched(self, *directories: Path) -> None:
+        """Wait until these are watched."""
+        while not {str(one) for one in directories} <= await self.begun.get():
+            pass
+
+
+def in_place(path: Path, content: str | bytes) -> None:
+    """Write as `cp` does."""
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def gone(path: Path) -> None:
+    """Delete the file."""
+    path.unlink()
+
+
+def folder_again(path: Path, content: str) -> None:
+    """Make the folder and the file that were deleted."""
+    path.parent.mkdir()
+    path.write_text(content)
+
+
+def renamed_over(path: Path, content: str) -> None:
+    """Write as editors do: a new file takes the old one's name."""
+    fresh = path.with_suffix(".swp")
+    fresh.write_text(content)
+    fresh.replace(path)
+
+
+def made_anew(path: Path, content: str) -> None:
+    """Write as tools do that delete first."""
+    path.unlink()
+    path.write_text(content)
+
+
+def kept_as_backup(path: Path, content: str) -> None:
+    """Write as editors do that keep the old file under another name."""
+    path.replace(path.with_suffix(".yaml~"))
+    path.write_text(content)
+
+
+@pytest.mark.parametrize("write", [in_place, renamed_over, made_anew, kept_as_backup])
+async def test_an_edit_is_noticed_however_it_is_written(path: Path, write: Callable[[Path, str], None]) -> None:
+    """Twice in a row, so that the first way of writing does not end the watching."""
+    notices = Notices()
+    async with following(path, notices.watcher) as found, looking(found) as told:
+        await notices.watched(path.parent)
+        for lower in ("a", "b"):
+            write(path, text(lower))
+            assert await told.get() == lower
+
+
+def mounted(folder: Path, content: str, number: int) -> None:
+    """Put content into a folder as the kubelet does with a ConfigMap: a fresh folder, and a symlink that swaps."""
+    fresh = folder / f"..2026_{number}"
+    fresh.mkdir()
+    (fresh / "topology.yaml").write_text(content)
+    (folder / "..data_tmp").symlink_to(fresh.name)
+    (folder / "..data_tmp").replace(folder / "..data")
+    old = folder / f"..2026_{number - 1}"
+    if old.exists():
+        shutil.rmtree(old)
+
+
+async def test_a_mounted_config_map_is_followed(tmp_path: Path) -> None:
+    """The file itself is a symlink that never changes; the folder that it leads through does."""
+    mounted(tmp_path, text("first"), 0)
+    (tmp_path / "topology.yaml").symlink_to("..data/topology.yaml")
+    notices = Notices()
+    async with following(tmp_path / "topology.yaml", notices.watcher) as found, looking(found) as told:
+        for number in (1, 2, 3):
+            await notices.watched(tmp_path, tmp_path / f"..2026_{number - 1}")
+            mounted(tmp_path, text(f"a{number}"), number)
+            assert await told.get() == f"a{number}"
+
+
+async def test_a_symlink_is_followed_to_its_folder(tmp_path: Path, path: Path) -> None:
+    """A write to the target is noticed, and so is a symlink that leads elsewhere."""
+    link, other = tmp_path / "link.yaml", tmp_path / "other.yaml"
+    link.symlink_to(path)
+    other.write_text(text("other"))
+    notices = Notices()
+    async with following(link, notices.watcher) as found, looking(found) as told:
+        await notices.watched(tmp_path, path.parent)
+        renamed_over(path, text("a"))
+        assert await told.get() == "a"
+        link.unlink()
+        link.symlink_to(other)
+        assert await told.get() == "other"
+        in_place(other, text("b"))
+        assert await told.get() == "b"
+
+
+@pytest.fixture
+def relative(path: Path) -> Path:
+    """Return the file's path as seen from where the tests run."""
+    return Path(os.path.relpath(path))
+
+
+async def test_a_relative_path_is_followed(relative: Path, path: Path) -> None:
+    """As it may be given on a command line."""
+    async with following(relative) as found:
+        in_place(path, text("a"))
+        assert await found.next() == ["a"]
+
+
+async def test_a_folder_that_goes_and_comes_back_is_followed(path: Path) -> None:
+    """The file is missing meanwhile, which is said once; edits in the new folder are noticed."""
+    notices = Notices()
+    with capture_logs() as logs:
+        async with following(path, notices.watcher) as found, looking(found) as told:
+            await notices.watched(path.parent)
+            shutil.rmtree(path.parent)
+            assert await told.get() == f"{path}: no such file: create it, or name another with -f"
+            folder_again(path, text("a"))
+            assert await told.get() == "a"
+            in_place(path, text("b"))
+            assert await told.get() == "b"
+    assert [entry["event"] for entry in logs] == ["topology is valid again"]
+
+
+async def test_an_edit_before_the_watching_began_is_seen(path: Path) -> None:
+    """What counts is what differs from the first topology, not what differs from the first look."""
+    in_place(path, text("a"))
+    async with following(path) as found:
+        assert await found.next() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "topology.yaml:1:1: (file): the file is empty"),
+        (text("a").encode()[:60], "topology.yaml:1:1: lowers: required key is missing"),
+        (text("a").replace("qps", "qsp").encode(), "topology.yaml:4:17: lowerDefaults.qsp: "),
+        (b"\xff" + text("a").encode(), "topology.yaml:1:1: (file): this byte is not valid UTF-8"),
+        (b"\xff\xfea\x00", "topology.yaml:1:1: (file): the file is UTF-16 text"),
+        (b"#" * 2_000_000, "topology.yaml:1:1: (file): the file is larger than"),
+    ],
+)
+async def test_a_bad_file_is_refused_once_and_the_next_good_one_accepted(
+    path: Path, content: bytes, words: str
+) -> None:
+    """With line, column and key; nothing is given for it, and the very next thing given is the mended file."""
+    async with following(path) as found, looking(found) as told:
+        in_place(path, content)
+        assert words in await told.get()
+        in_place(path, text("a"))
+        assert await told.get() == "a"
+        assert told.empty()
+
+
+async def test_a_file_that_is_gone_is_refused_once(path: Path) -> None:
+    """The last good topology stays in force until there is another one."""
+    async with following(path) as found, looking(found) as told:
+        gone(path)
+        assert "no such file" in await told.get()
+        in_place(path, text("a"))
+        assert await told.get() == "a"
+
+
+async def test_a_bad_file_that_becomes_bad_in_another_way_is_refused_again(path: Path) -> None:
+    """Each state is told once, so that whoever mends it sees what is left."""
+    async with following(path) as found, looking(found) as told:
+        in_place(path, text("A"))
+        assert "lowers[0].name" in await told.get()
+        in_place(path, text("a", qps=-1))
+        assert "lowerDefaults.qps" in await told.get()
+
+
+async def test_what_means_the_same_is_not_given(path: Path) -> None:
+    """A comment, the same written anew: the next thing given is the next change."""
+    async with following(path) as found, looking(found) as told:
+        in_place(path, text())
+        assert await told.get() == ""
+        in_place(path, "# a comment\n" + text())
+        renamed_over(path, text())
+        in_place(path, text("a"))
+        assert await told.get() == "a"
+
+
+async def test_a_bad_file_that_is_put_back_is_no_change(path: Path) -> None:
+    """What is in force stays so, and a log says that the file is well again."""
+    with capture_logs() as logs:
+        async with following(path) as found, looking(found) as told:
+            in_place(path, "")
+            assert "empty" in await told.get()
+            in_place(path, text("first"))
+            for lower in ("a", "b"):
+                in_place(path, text(lower))
+                assert await told.get() == lower
+    assert [entry["event"] for entry in logs] == ["topology is valid again"]
+
+
+class Writer:
+    """Someone who writes on whenever the follower waits for the file to settle."""
+
+    def __init__(self, path: Path, parts: Iterator[str]) -> None:
+        self.path = path
+        self.parts = parts
+        self.waited: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        """Let no time pass but write the next part."""
+        self.waited.append(seconds)
+        for part in self.parts:
+            with self.path.open("a") as file:
+                file.write(part)
+            return
+
+
+async def test_a_file_that_is_still_being_written_is_not_taken_for_whole(path: Path) -> None:
+    """Each prefix of it here is a valid topology with fewer lowers, which must not lose the others."""
+    whole = text("a", "b", "c", "d")
+    start, *rest = whole.split("- name: b")
+    writer = Writer(path, iter(["- name: b", *rest]))
+    in_place(path, start)
+    async with following(path, sleep=writer.sleep) as found:
+        assert await found.next() == ["a", "b", "c", "d"]
+        assert found.refusals.empty()
+    assert writer.waited == [SETTLE] * 3
+
+
+def no_notice(_paths: Sequence[str]) -> Notifier:
+    """Watch as a system does whose watches are all taken."""
+    raise OSError("OS file watch limit reached")
+
+
+def broken_notice(_paths: Sequence[str]) -> Notifier:
+    """Watch as watchfiles does when it cannot even begin."""
+    raise RuntimeError("Error creating recommended watcher: Too many open files (os error 24)")
+
+
+@pytest.mark.parametrize("notify", [no_notice, broken_notice])
+async def test_without_notices_the_file_is_looked_at(path: Path, notify: Callable[[Sequence[str]], Notifier]) -> None:
+    """With one warning that says why, however long it lasts."""
+    with capture_logs() as logs:
+        async with following(path, FileWatcher(notify, look=0.01)) as found:
+            for lower in ("a", "b", "c"):
+                in_place(path, text(lower))
+                assert await found.next() == [lower]
+    (warning,) = logs
+    assert warning["log_level"] == "warning"
+    assert warning["event"] == "cannot watch files for changes, polling them instead"
+    assert "limit reached" in warning["error"] or "Too many open files" in warning["error"]
+
+
+@pytest.mark.parametrize("content", ["", text("first"), text("a")])
+async def test_a_file_that_stays_as_it_is_is_told_once(path: Path, content: str) -> None:
+    """Bad or good, however often it is written anew."""
+    async with following(path) as found, looking(found) as told:
+        in_place(path, content)
+        if content != text("first"):
+            await told.get()
+        for _ in range(3):
+            async with heard(found.watcher, path):
+                renamed_over(path, content)
+        in_place(path, text("b"))
+        assert await told.get() == "b"
+
+
+async def test_who_awaits_can_be_cancelled(path: Path) -> None:
+    """At once, and the iterator is at its end then."""
+    async with following(path) as found:
+        task = asyncio.ensure_future(anext(found.topologies))
+        in_place(path, text("a"))
+        assert names(await task) == ["a"]
+        task = asyncio.ensure_future(anext(found.topologies))
+        await asyncio.wait([task], timeout=0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(StopAsyncIteration):
+            await anext(found.topologies)
+
+
+async def test_closing_leaves_no_task_behind(path: Path) -> None:
+    """Neither when it was never begun nor after something was given."""
+    async with following(path):
+        pass
+    async with following(path) as found:
+        in_place(path, text("a"))
+        assert await found.next() == ["a"]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert not any(thread.name == "file watch" for thread in threading.enumerate())
+
+
+async def test_a_file_is_read_once(path: Path) -> None:
+    """As it is."""
+    reading, data = await read_file(path)
+    assert data == text("first").encode()
+    assert reading.topology is not None
+    assert names(reading.topology) == ["first"]
+    whole = text("first").encode()
+    assert reading.text == TopologyText(len(whole), sha256(whole).hexdigest())
+
+
+async def test_a_large_file_is_read_without_holding_up_the_rest(path: Path) -> None:
+    """Something else goes on while it is parsed."""
+    in_place(path, "#" * 70_000 + "\n" + text(*(f"lower-{number}" for number in range(200))))
+    turns = 0
+    task = asyncio.create_task(read_file(path))
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    topology = (await task).reading.topology
+    assert topology is not None
+    assert len(names(topology)) == 200
+    assert turns > 10
+
+
+async def test_a_bad_file_is_refused_with_every_error(path: Path) -> None:
+    """Each with its line and column."""
+    in_place(path, text("A", "B"))
+    with pytest.raises(TopologyErrors) as refusal:
+        await read_file(path)
+    assert [line.split(": ")[0] for line in str(refusal.value).splitlines()] == [f"{path}:6:9", f"{path}:8:9"]
+
+
+async def test_a_path_without_a_file_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """Nothing there, a folder, a pipe that would never end, a symlink to itself."""
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    expected = {
+        "nothing": "no such file: create it, or name another with -f",
+        "pipe": "not a regular file: use the path of a topology file",
+        ".": "not a regular file: use the path of a topology file",
+        "loop": "cannot be read: Too many levels of symbolic links: fix that, or name another with -f",
+    }
+    for name, words in expected.items():
+        with pytest.raises(TensileError) as refusal:
+            await read_file(tmp_path / name)
+        assert str(refusal.value) == f"{tmp_path / name}: {words}"

@@ -1,0 +1,244 @@
+"""When pods may be moved: maintenance windows in many time zones, also where the clock changes."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from deschedulingkit import A, B, ground, owned_by, seeker, wait
+from worldkit import decided, put, raised, reload, upper_pod
+
+from tensile.policy.descheduler import drain, rule
+from tensile.policy.descheduler.drain import DrainRule
+from tensile.policy.descheduler.limits import next_opening, seconds_until
+from tensile.policy.descheduler.rule import DeschedulerRule
+from tensile.reconcile.desired import Decision
+from tensile.reconcile.plan import Plan, Step
+from tensile.reconcile.world import World
+from tensile.topology import Topology, parse
+
+HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers: []\n"
+ON, DRAINED = "descheduler: {enabled: true, cooldown: 10m}\n", (f"name: {A}, maintenance: drain", f"name: {B}")
+NIGHT = "windows: [{schedule: 0 2 * * *, duration: 4h}]\n"
+"""The tests of the rules are at noon UTC on 1 March 2026."""
+NIGHT_OPENS = "2026-03-02T02:00+00:00"
+OPEN = ""
+
+
+def windows(*entries: str) -> Topology:
+    """Read a topology with windows given in flow style without braces."""
+    return parse(f"{HEAD}windows: [" + ", ".join(f"{{{entry}}}" for entry in entries) + "]\n")
+
+
+def opening(now: str, *entries: str) -> str:
+    """Return when a window opens that is closed at a time in UTC; "" if one is open."""
+    found = next_opening(windows(*entries).windows, datetime.fromisoformat(f"{now}Z"))
+    return OPEN if found is None else found.isoformat(timespec="minutes")
+
+
+NIGHTLY = "schedule: 0 2 * * *, duration: 4h"
+BERLIN = "schedule: 0 2 * * *, duration: 1h, timeZone: Europe/Berlin"
+HALF_PAST = "schedule: 30 2 * * *, duration: 30m, timeZone: Europe/Berlin"
+NEW_YORK = "schedule: 0 22 * * 5, duration: 8h, timeZone: America/New_York"
+LORD_HOWE = "schedule: 0 2 * * *, duration: 1h, timeZone: Australia/Lord_Howe"
+KOLKATA = "schedule: 30 1 * * *, duration: 2h, timeZone: Asia/Kolkata"
+
+
+@pytest.mark.parametrize(
+    ("now", "window", "expected"),
+    [
+        ("2026-06-10T01:59:59.999", NIGHTLY, "2026-06-10T02:00+00:00"),
+        ("2026-06-10T02:00", NIGHTLY, OPEN),
+        ("2026-06-10T02:00:30", NIGHTLY, OPEN),
+        ("2026-06-10T05:59:59.999", NIGHTLY, OPEN),
+        ("2026-06-10T06:00", NIGHTLY, "2026-06-11T02:00+00:00"),
+        ("2026-12-31T23:00", NIGHTLY, "2027-01-01T02:00+00:00"),
+        ("2026-06-10T01:00", "schedule: 0 22 * * *, duration: 4h", OPEN),
+        ("2026-06-10T02:00", "schedule: 0 22 * * *, duration: 4h", "2026-06-10T22:00+00:00"),
+        ("2026-06-10T12:00", "schedule: 0 0 1 * *, duration: 240h", OPEN),
+        ("2026-06-11T00:00", "schedule: 0 0 1 * *, duration: 240h", "2026-07-01T00:00+00:00"),
+        ("2026-06-10T12:34", "schedule: 0 0 * * *, duration: 24h", OPEN),
+        ("2026-06-10T12:34", "schedule: 0 0 * * *, duration: 25h", OPEN),
+        ("2026-06-10T12:34", "schedule: '*/10 * * * *', duration: 5m", OPEN),
+        ("2026-06-10T12:35", "schedule: '*/10 * * * *', duration: 5m", "2026-06-10T12:40+00:00"),
+        ("2026-06-10T12:34:40", "schedule: '34 12 * * *', duration: 30s", "2026-06-11T12:34+00:00"),
+        ("2026-06-13T12:00", "schedule: 0 9 * * 1-5, duration: 8h", "2026-06-15T09:00+00:00"),
+        ("2026-06-12T12:00", "schedule: 0 9 * * 1-5, duration: 8h", OPEN),
+        ("2026-06-13T12:00", "schedule: 0 9 * * sat, duration: 8h", OPEN),
+        ("2026-06-13T12:00", "schedule: 0 9 13 * 1, duration: 8h", OPEN),
+        ("2026-06-15T12:00", "schedule: 0 9 13 * 1, duration: 8h", OPEN),
+        ("2026-06-14T12:00", "schedule: 0 9 13 * 1, duration: 8h", "2026-06-15T09:00+00:00"),
+        ("2026-03-01T00:00", "schedule: 0 0 29 2 *, duration: 24h", "2028-02-29T00:00+00:00"),
+        ("2028-02-29T12:00", "schedule: 0 0 29 2 *, duration: 24h", OPEN),
+        ("2026-06-10T00:30", BERLIN, OPEN),
+        ("2026-06-10T01:00", BERLIN, "2026-06-11T02:00+02:00"),
+        ("2026-12-10T01:30", BERLIN, OPEN),
+        ("2026-12-10T00:30", BERLIN, "2026-12-10T02:00+01:00"),
+        # The clock goes from 02:00 to 03:00, which is 01:00 UTC.
+        ("2026-03-29T00:59", BERLIN, "2026-03-29T03:00+02:00"),
+        ("2026-03-29T01:00", BERLIN, OPEN),
+        ("2026-03-29T02:00", BERLIN, "2026-03-30T02:00+02:00"),
+        ("2026-03-29T01:29", HALF_PAST, OPEN),
+        ("2026-03-29T01:30", HALF_PAST, "2026-03-30T02:30+02:00"),
+        # The clock goes from 03:00 back to 02:00, which is 01:00 UTC: the first 02:00 is 00:00 UTC.
+        ("2026-10-25T00:00", BERLIN, OPEN),
+        ("2026-10-25T00:59", BERLIN, OPEN),
+        ("2026-10-25T01:00", BERLIN, "2026-10-26T02:00+01:00"),
+        ("2026-10-25T01:30", HALF_PAST, "2026-10-26T02:30+01:00"),
+        ("2026-06-13T05:59", NEW_YORK, OPEN),
+        ("2026-06-13T10:00", NEW_YORK, "2026-06-19T22:00-04:00"),
+        ("2026-12-12T02:59", NEW_YORK, "2026-12-11T22:00-05:00"),
+        ("2026-12-12T10:59", NEW_YORK, OPEN),
+        # The clock of this island changes by half an hour only: from 02:00 to 02:30, which is 15:30 UTC.
+        ("2026-10-03T15:29", LORD_HOWE, "2026-10-04T02:30+11:00"),
+        ("2026-10-03T16:29", LORD_HOWE, OPEN),
+        ("2026-10-03T16:30", LORD_HOWE, "2026-10-05T02:00+11:00"),
+        ("2026-06-10T20:00", KOLKATA, OPEN),
+        ("2026-06-10T19:59", KOLKATA, "2026-06-11T01:30+05:30"),
+    ],
+)
+def test_a_window_is_open_from_its_start_for_its_duration(now: str, window: str, expected: str) -> None:
+    """Neither a second earlier nor a second longer; a closed one names its next opening."""
+    assert opening(now, window) == expected
+
+
+def test_pods_may_always_be_moved_without_windows() -> None:
+    """No window is no restriction."""
+    assert opening("2026-06-10T12:00") == OPEN
+
+
+def test_one_open_window_is_enough_and_the_earliest_opening_counts() -> None:
+    """Windows in several zones are compared by the time at which they open."""
+    weekend, night = "schedule: 0 0 * * 6, duration: 48h, timeZone: Asia/Tokyo", "schedule: 0 22 * * *, duration: 1h"
+    assert opening("2026-06-13T12:00", night, weekend) == OPEN
+    assert opening("2026-06-12T12:00", night, weekend) == "2026-06-13T00:00+09:00"
+    assert opening("2026-06-10T12:00", night, weekend) == "2026-06-10T22:00+00:00"
+
+
+@pytest.mark.parametrize(("ahead", "expected"), [(30, 30), (3600, 3600), (9000, 3600), (0, 0), (-5, 0)])
+def test_a_long_wait_is_checked_every_hour(ahead: int, expected: int) -> None:
+    """A clock that is set forward meanwhile does not skip the window."""
+    now = datetime.fromisoformat("2026-06-10T12:00Z")
+    assert seconds_until(now + timedelta(seconds=ahead), now) == expected
+
+
+def asked(here: World) -> tuple[Decision, Plan]:
+    """Ask the rule of the descheduler about lower-a."""
+    return decided(DeschedulerRule(), rule.key_of(A), here)
+
+
+def evictions(found: Plan) -> list[Step]:
+    """Return the evictions of a plan."""
+    return [step for step in found.steps if step.subresource == "eviction"]
+
+
+def test_the_descheduler_waits_for_the_window_and_reports_it() -> None:
+    """The pods are evicted once it is open."""
+    here = ground(more=ON + NIGHT)
+    wait(here, seeker())
+    decision, found = asked(here)
+    assert (found.steps, decision.requeue_after) == ((), 60.0)
+    assert found.problem is not None
+    assert found.problem.reason == "OutsideWindow"
+    assert f"opens at {NIGHT_OPENS}; pods to move: 1" in found.problem.message
+    here.now += timedelta(hours=14)
+    assert [step.ref.name for step in evictions(asked(here)[1])] == ["web"]
+
+
+def test_a_window_that_opens_soon_is_not_missed() -> None:
+    """The next check is at its opening, where that is before the next pass."""
+    here = ground(more=ON + NIGHT)
+    wait(here, seeker())
+    here.now += timedelta(hours=13, minutes=59, seconds=50)
+    assert asked(here)[0].requeue_after == 10.0
+
+
+def test_a_descheduler_without_pods_to_move_reports_nothing() -> None:
+    """A closed window is no problem by itself."""
+    assert asked(ground(more=ON + NIGHT))[1] == Plan((), None)
+
+
+def test_a_dry_run_shows_the_moves_while_the_window_is_closed() -> None:
+    """It is read by day what would be done by night."""
+    here = ground(more="descheduler: {enabled: true, dryRun: true}\n" + NIGHT)
+    wait(here, seeker())
+    problem = asked(here)[1].problem
+    assert problem is not None
+    assert problem.reason == "DryRun"
+
+
+def drained(more: str = "", **pod: object) -> World:
+    """Make a world where a pod of a controller runs in lower-a, which is drained; its node is cordoned."""
+    here = ground(*DRAINED, more=more)
+    node = raised(here).manifest()
+    put(here.upper.nodes, {**node, "spec": {**node["spec"], "unschedulable": True}})
+    put(here.lowers[A].upper_pods, upper_pod(**{"ownerReferences": owned_by("rs"), **pod}))
+    return here
+
+
+def leaves(here: World) -> tuple[Decision, Plan]:
+    """Ask the rule of the drain about the pod."""
+    return decided(DrainRule(), drain.key_of(A, "default", "web"), here)
+
+
+def test_a_drain_waits_for_the_window_and_reports_it_once() -> None:
+    """The rule of the descheduler reports it for all pods of the lower cluster."""
+    here = drained(NIGHT)
+    decision, found = leaves(here)
+    assert (found, decision.requeue_after) == (Plan((), None), 3600.0)
+    problem = asked(here)[1].problem
+    assert problem is not None
+    assert problem.message.startswith("the drain waits for the maintenance window")
+    here.now += timedelta(hours=14)
+    assert [step.ref.name for step in evictions(leaves(here)[1])] == ["web"]
+    assert asked(here)[1].problem is None
+
+
+def test_an_edit_that_opens_a_window_lets_the_drain_go_on() -> None:
+    """Nothing is remembered of the window before."""
+    here = drained(NIGHT)
+    assert not evictions(leaves(here)[1])
+    reload(here, *DRAINED, more="windows: [{schedule: 0 11 * * *, duration: 2h}]\n")
+    assert evictions(leaves(here)[1])
+
+
+FORBID = [
+    {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
+    {"karpenter.sh/do-not-disrupt": "true"},
+]
+ALLOW = [
+    {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
+    {"karpenter.sh/do-not-disrupt": "false"},
+    {},
+]
+
+
+@pytest.mark.parametrize("notes", FORBID)
+def test_a_pod_whose_annotation_forbids_its_eviction_stays_in_a_drain(notes: dict[str, str]) -> None:
+    """The drain waits, and reports the annotation; it goes on when that is removed."""
+    here = drained(annotations=notes)
+    found = leaves(here)[1]
+    assert not found.steps
+    assert found.problem is not None
+    assert found.problem.reason == "EvictionForbidden"
+    assert next(iter(notes)) in found.problem.message
+    put(here.lowers[A].upper_pods, upper_pod(ownerReferences=owned_by("rs")))
+    assert evictions(leaves(here)[1])
+
+
+@pytest.mark.parametrize("notes", FORBID)
+def test_the_descheduler_does_not_move_such_a_pod(notes: dict[str, str]) -> None:
+    """With or without a controller."""
+    more = "descheduler: {enabled: true, recreateBarePods: true}\n"
+    here = ground(more=more)
+    wait(here, seeker(annotations=notes), seeker("bare", annotations=notes, ownerReferences=[]))
+    found = asked(here)[1]
+    assert not found.steps
+    assert found.problem is not None
+    assert found.problem.reason == "EvictionForbidden"
+
+
+@pytest.mark.parametrize("notes", ALLOW)
+def test_other_values_forbid_nothing(notes: dict[str, str]) -> None:
+    """The annotations have one value each that forbids."""
+    here = ground(more=ON)
+    wait(here, seeker(annotations=notes))
+    assert evictions(asked(here)[1])

@@ -1,0 +1,160 @@
+"""Who is on the way from one lower cluster to another, and has room kept for it there."""
+
+from typing import Any
+
+from deschedulingkit import NOW, ON, A, B, ground, left, noted, owned_by, seeker, wait
+from worldkit import changed, decided, drop, put, written
+
+from tensile.names import WITHDRAWN
+from tensile.objects import Manifest, annotations
+from tensile.policy.descheduler.plan import evictions, one_pass
+from tensile.policy.descheduler.replacement import backup, successor_of
+from tensile.policy.descheduler.rule import DeschedulerRule, key_of
+from tensile.policy.descheduler.targets import in_flight
+from tensile.reconcile.world import World
+
+C = "lower-c"
+ENDING = "2026-03-01T12:00:00Z"
+BEFORE = "2026-03-01T11:59:29Z"
+LOWERS = (f"name: {A}, maintenance: drain", f"name: {B}", f"name: {C}, maintenance: drain")
+
+
+def drained(*lowers: str, room: str = "4") -> World:
+    """Make a world in which lower-a and lower-c are drained, and lower-b has one node."""
+    here = ground(*(lowers or LOWERS), more=ON, cpus=(("8",), (room,), ("8",)))
+    for lower in here.lowers.values():
+        if lower.spec.maintenance == "drain":
+            changed(here.upper.nodes, lower.node, lambda node: node["spec"].update(unschedulable=True), "")
+    return here
+
+
+def run(here: World, name: str, lower: str = A, **given: Any) -> None:
+    """Let a pod run in a lower, as a rule one without a controller."""
+    pod = seeker(name, node=lower, **{"ownerReferences": [], **given})
+    put(here.lowers[lower].upper_pods, {**pod, "status": {"phase": "Running"}})
+
+
+def keep(here: World, name: str, lower: str = A, notes: dict[str, str] | None = None) -> Manifest:
+    """Let a pod be kept, and return what is to be made."""
+    pod = here.lowers[lower].upper_pods.get("default", name)
+    assert pod is not None
+    made = successor_of(pod.manifest(), (lower,))
+    secret = backup(made, pod, here.owner, "it moves").manifest
+    meta = {**secret["metadata"], "uid": "s", "annotations": {**annotations(secret), **(notes or {})}}
+    put(here.upper.secrets, written({**secret, "metadata": meta}))
+    return made
+
+
+def names(here: World) -> list[str]:
+    """Return the names of those on their way."""
+    return [one.pod.name for one in in_flight(here)]
+
+
+def stays(here: World, lower: str = A) -> str:
+    """Return what is said of the pods that a drained lower keeps."""
+    problem = decided(DeschedulerRule(), key_of(lower), here)[1].problem
+    return problem.message.removeprefix("pods block the drain: ") if problem else ""
+
+
+def test_one_that_leaves_has_its_room_until_it_is_bound_again() -> None:
+    """There is room for one of two: whatever moment the second is looked at in, it stays."""
+    here = drained()
+    run(here, "one")
+    run(here, "two")
+    made = keep(here, "one")
+    moments = [stays(here)]
+    run(here, "one", deletionTimestamp=ENDING)
+    moments.append(stays(here))
+    drop(here.lowers[A].upper_pods, "one")
+    moments.append(stays(here))
+    new = {**made, "metadata": {**made["metadata"], "uid": "new"}}
+    put(here.upper.remade, new)
+    moments.append(stays(here))
+    drop(here.upper.secrets, "tensile-pod-Pod-one")
+    moments.append(stays(here))
+    bound = {**new, "spec": {**new["spec"], "nodeName": B}}
+    put(here.lowers[B].upper_pods, bound)
+    assert names(here) == [], "its virtual node is told on another watch"
+    put(here.upper.remade, bound)
+    moments.append(stays(here))
+    assert [said.partition(":")[0] for said in moments] == ["default/two"] * 6
+    drop(here.lowers[B].upper_pods, "one")
+    assert stays(here) == ""
+
+
+def test_two_lowers_that_are_drained_together_do_not_count_on_the_same_room() -> None:
+    """One pass is made for both; once a pod has been told to go, whoever asks what a drain comes to sees that too."""
+    here = drained()
+    run(here, "one")
+    run(here, "two", C)
+    assert stays(here) == ""
+    assert stays(here, C).startswith("default/two: ")
+    keep(here, "one")
+    noted(here, left("Pod-one", ""))
+    assert stays(here, C).startswith("default/two: ")
+    (told,) = evictions(here, C)
+    assert not told.leaves
+    (own,) = evictions(here, A)
+    assert own.leaves
+
+
+def test_what_nobody_relies_on_keeps_no_room() -> None:
+    """A pod that is backed up, and was not told to go, or may stay after all."""
+    here = drained()
+    run(here, "one")
+    keep(here, "one")
+    assert names(here) == []
+    noted(here, left("Pod-one", ""))
+    assert names(here) == ["one"], "once, though it is noted and backed up"
+    keep(here, "one", notes={WITHDRAWN: ENDING})
+    assert names(here) == []
+    run(here, "one", deletionTimestamp=ENDING)
+    assert names(here) == ["one"], "it has begun to leave for it"
+
+
+def test_those_that_a_drain_evicts_come_first() -> None:
+    """They leave whatever room there is, and would take it from one that leaves only for room."""
+    here = drained()
+    run(here, "bare")
+    run(here, "owned", ownerReferences=owned_by("x"))
+    assert stays(here).startswith("default/bare: ")
+    drop(here.lowers[A].upper_pods, "owned")
+    assert stays(here) == ""
+
+
+def test_those_that_a_drain_leaves_or_has_ended_keep_no_room() -> None:
+    """A DaemonSet's pod, one that has run to its end, one that its claims hold back, one that is not mirrored."""
+    here = drained()
+    claims = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    run(here, "agent", ownerReferences=[{**owned_by("agent")[0], "kind": "DaemonSet"}])
+    run(here, "stored", ownerReferences=owned_by("stored"), spec={"volumes": claims})
+    run(here, "system", ownerReferences=owned_by("system"), namespace="kube-system")
+    put(here.lowers[A].upper_pods, {**seeker("done"), "status": {"phase": "Succeeded"}})
+    assert names(here) == []
+
+
+def test_one_whose_replacement_has_come_is_not_counted_twice() -> None:
+    """It begins to end, its controller makes another at once, and that one is bound before the old one is gone."""
+    here = drained(room="7")
+    run(here, "old", ownerReferences=owned_by("x"), deletionTimestamp=ENDING, deletionGracePeriodSeconds=30)
+    assert names(here) == ["old"]
+    come = seeker("come", node=B, ownerReferences=owned_by("x"), creationTimestamp="2026-03-01T11:59:31Z")
+    put(here.lowers[B].upper_pods, come)
+    assert names(here) == []
+    changed(
+        here.lowers[B].upper_pods, "come", lambda pod: pod["metadata"].update(creationTimestamp="2026-03-01T11:59:29Z")
+    )
+    assert names(here) == ["old"], "that one was there before"
+
+
+def test_the_descheduler_leaves_them_their_room() -> None:
+    """Also when the old pod is gone, and nothing but the Secret tells of the new one."""
+    here = ground(cpus=(("2",), ("4",)), now=NOW)
+    run(here, "one")
+    keep(here, "one")
+    drop(here.lowers[A].upper_pods, "one")
+    wait(here, seeker("stuck"))
+    (stay,) = one_pass(here).stays
+    assert stay.reason == "NoFeasibleCluster"
+    drop(here.upper.secrets, "tensile-pod-Pod-one")
+    assert [move.upper.name for move in one_pass(here).moves] == ["stuck"]

@@ -1,0 +1,136 @@
+"""What a node is: cordoned, tainted, selected or not."""
+
+from typing import Any
+
+import pytest
+from placekit import ROOM, checks, node, place, pod, reasons
+
+from tensile.policy.placement.checks import UNNAMED, UNSCHEDULABLE, UNSELECTED, UNTOLERATED
+
+CORDON = "node.kubernetes.io/unschedulable"
+
+
+def tainted(*taints: dict[str, str]) -> dict[str, Any]:
+    """Make a node's spec."""
+    return {"taints": list(taints)}
+
+
+RED = {"key": "team", "value": "red", "effect": "NoSchedule"}
+
+
+def test_a_cordoned_node_does_not_do() -> None:
+    """The others do."""
+    found = place(pod(), [node("a", spec={"unschedulable": True}), node("b")])
+    assert found.fitting == ("b",)
+    assert reasons(found) == {"a": (UNSCHEDULABLE,)}
+    assert checks(found) == {"a": "unschedulable"}
+
+
+@pytest.mark.parametrize(
+    ("toleration", "fits"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"key": CORDON, "operator": "Exists"}, True),
+        ({"key": CORDON, "operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"key": CORDON, "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "team", "operator": "Exists"}, False),
+    ],
+)
+def test_who_tolerates_a_cordon(toleration: dict[str, str], *, fits: bool) -> None:
+    """Pods of a DaemonSet do, for one."""
+    assert place(pod(spec={"tolerations": [toleration]}), [node("a", spec={"unschedulable": True})]).fits == fits
+
+
+@pytest.mark.parametrize(
+    ("toleration", "fits"),
+    [
+        (None, False),
+        ({"key": "team", "operator": "Exists"}, True),
+        ({"key": "team", "value": "red"}, True),
+        ({"key": "team", "operator": "Equal", "value": "red", "effect": "NoSchedule"}, True),
+        ({"key": "team", "operator": "Equal", "value": "blue"}, False),
+        ({"key": "team", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"operator": "Exists"}, True),
+        ({"key": "team", "operator": "Gt", "value": "1"}, False),
+    ],
+)
+def test_a_taint_has_to_be_tolerated(toleration: dict[str, str] | None, *, fits: bool) -> None:
+    """By key, value and effect, as far as the toleration gives them."""
+    spec = {"tolerations": [toleration]} if toleration else {}
+    found = place(pod(spec=spec), [node("a", spec=tainted(RED))])
+    assert found.fits == fits
+    assert reasons(found) == ({} if fits else {"a": (UNTOLERATED,)})
+
+
+def test_every_taint_has_to_be_tolerated() -> None:
+    """The first that is not is named, for whoever asks."""
+    gpu = {"key": "gpu", "effect": "NoExecute"}
+    found = place(
+        pod(spec={"tolerations": [{"key": "team", "operator": "Exists"}]}), [node("a", spec=tainted(RED, gpu))]
+    )
+    assert found.refused["a"].detail == "taint gpu:NoExecute"
+    assert place(pod(), [node("a", spec=tainted(RED, gpu))]).refused["a"].detail == "taint team=red:NoSchedule"
+
+
+def test_nodes_with_other_taints_are_told_apart() -> None:
+    """One toleration does for one of them only."""
+    nodes = [node("a", spec=tainted(RED)), node("b", spec=tainted(RED | {"value": "blue"})), node("c")]
+    found = place(pod(spec={"tolerations": [{"key": "team", "value": "red"}]}), nodes)
+    assert found.fitting == ("a", "c")
+
+
+def test_a_node_selector() -> None:
+    """What a node lacks is named."""
+    found = place(pod(spec={"nodeSelector": {"disk": "ssd"}}), [node("a", labels={"disk": "ssd"}), node("b")])
+    assert found.fitting == ("a",)
+    assert found.refused["b"].reasons == (UNSELECTED,)
+    assert found.refused["b"].detail == "missing label disk=ssd"
+    assert str(found.refused["b"]) == f"{UNSELECTED} (missing label disk=ssd)"
+
+
+def affine(*terms: dict[str, Any]) -> dict[str, Any]:
+    """Make the spec of a pod with a required node affinity."""
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+def test_node_affinity() -> None:
+    """Expressions on labels."""
+    term = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd", "nvme"]}]}
+    found = place(pod(spec=affine(term)), [node("a", labels={"disk": "nvme"}), node("b", labels={"disk": "hdd"})])
+    assert found.fitting == ("a",)
+    assert reasons(found) == {"b": (UNSELECTED,)}
+
+
+def test_preferences_keep_nobody_away() -> None:
+    """A preferred affinity, and a taint PreferNoSchedule, are for scores."""
+    preferred = [{"weight": 1, "preference": {"matchExpressions": [{"key": "x", "operator": "Exists"}]}}]
+    spec = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}}
+    assert place(pod(spec=spec), [node("a", spec=tainted(RED | {"effect": "PreferNoSchedule"}))]).fits
+
+
+def test_a_pod_that_names_its_node() -> None:
+    """The scheduler looks at no other, and says so before anything else that is wrong with them."""
+    named = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}
+    found = place(pod(spec=affine(named)), [node("a"), node("b", spec={"unschedulable": True})])
+    assert found.fitting == ("a",)
+    assert reasons(found) == {"b": (UNNAMED,)}
+    assert checks(found) == {"b": "affinity"}
+
+
+def test_names_in_one_of_two_terms() -> None:
+    """The other term lets further nodes in."""
+    named = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}
+    labelled = {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}
+    found = place(pod(spec=affine(named, labelled)), [node("a"), node("b", labels={"disk": ""}), node("c")])
+    assert found.fitting == ("a", "b")
+    assert reasons(found) == {"c": (UNSELECTED,)}
+
+
+def test_the_first_check_that_fails_is_told() -> None:
+    """In the scheduler's order, so that its counts come out the same."""
+    wrong = node("a", spec={"unschedulable": True, **tainted(RED)}, cpu="0")
+    found = place(
+        pod(spec={"nodeSelector": {"x": "y"}, "containers": [{"name": "m", "resources": {"requests": ROOM}}]}), [wrong]
+    )
+    assert checks(found) == {"a": "unschedulable"}
