@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-FIRST, LAST = 10_000, 14_999
-"""Sandboxes begin above it."""
+FIRST, LAST = 10_400, 14_999
+"""Sandboxes begin above them, and the ports that virtual nodes have by default are below."""
 MOST = 500
 """That one process locks: a run of all tests asks for some thousand."""
 _V4 = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "0.0.0.0"))

@@ -108,6 +108,6 @@ def test_status_of_a_cluster_that_hangs_ends(files: Files, silent: socket.socket
     assert told.startswith("upper: no response within 5 s")
 
 
-def test_status_takes_two_forms() -> None:
+def test_status_takes_three_forms() -> None:
     """And names them."""
-    assert "'yaml' is not one of text, json" in refused("status", "-o", "yaml")
+    assert "'yaml' is not one of text, wide, json" in refused("status", "-o", "yaml")

@@ -16,7 +16,7 @@ from tensile.cli.plan import kinds_named
         ("sandbox dwn", "unknown command 'dwn': did you mean down? (see: tensile sandbox --help)"),
         ("help xyz", "unknown command 'xyz' (see: tensile --help)"),
         ("explain deployment", "unknown command 'deployment' (see: tensile explain --help)"),
-        ("plan --ouput json", "unknown option --ouput: did you mean --output? (see: tensile plan --help)"),
+        ("plan --ouput json", "unknown option --ouput: did you mean --out or --output? (see: tensile plan --help)"),
         ("validate -x", "unknown option -x (see: tensile validate --help)"),
         ("schema topology", "unexpected 'topology': the command takes no such argument (see: tensile schema --help)"),
         ("plan topology.yml", "unexpected 'topology.yml': did you mean -f topology.yml? (see: tensile plan --help)"),
@@ -73,7 +73,5 @@ def test_a_lower_that_the_topology_lacks_is_told_before_any_cluster_is_asked(opt
 def test_an_unknown_kind_of_a_plan_is_refused_with_the_known_ones(tmp_path: Path, capsys: Capture) -> None:
     """Before any cluster is contacted; kinds may be given as in kubectl."""
     told = within(capsys, "plan", "-f", str(tmp_path / "none.yaml"), "--kind", "pods", "--kind", "widget")
-    assert told.err.startswith(
-        "--kind widget: no kind of a plan; there are: ConfigMap, EndpointSlice, Namespace, Node, "
-    )
+    assert told.err.startswith("--kind widget: no kind of a plan; there are: ClusterRole, ConfigMap, EndpointSlice, ")
     assert kinds_named(["pods", "Secret", "POD"]) == ("Pod", "Secret")

@@ -36,7 +36,7 @@ OF_KUBERNETES = {
     "StatefulSet", "Status", "Succeeded", "Time", "TokenRequest", "True", "Unknown", "Unschedulable", "Warning",
 }  # fmt: skip
 """Capitalized words of its API that the code reads, or copies into an object, and that are no reasons of ours."""
-OF_OURSELVES = {"Accepted", "Rejected", "Amount", "Item", "Problems", *get_args(LowerState)}
+OF_OURSELVES = {"Accepted", "Rejected", "Amount", "Item", "Lines", "Problems", *get_args(LowerState)}
 """Others: words of the topology's status, of a heading, and names of types."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import structlog
+from clikit import logging_kept
 
 from tensile.engine.logging import configure
 from tensile.errors import TensileError, described, raised_at
@@ -30,13 +31,8 @@ class Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     """Leave logging as it was found."""
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
-    yield
-    structlog.reset_defaults()
-    root.setLevel(level)
-    for handler in [handler for handler in root.handlers if handler not in handlers]:
-        root.removeHandler(handler)
+    with logging_kept():
+        yield
 
 
 @pytest.fixture

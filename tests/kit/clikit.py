@@ -1,5 +1,6 @@
 """The program as a process of its own, and files to give it that need no cluster."""
 
+import logging
 import os
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 import pytest
+import structlog
 import yaml
 from forkserver import ForkServer
 
@@ -52,9 +54,26 @@ class Wait(NamedTuple):
     directory: Path
 
 
+@contextmanager
+def logging_kept() -> Iterator[None]:
+    """Leave logging as it was found."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
+        root.setLevel(level)
+        for handler in [handler for handler in root.handlers if handler not in handlers]:
+            root.removeHandler(handler)
+
+
 def within(capsys: Capture, *arguments: str) -> Completed:
-    """Run the program inside the tests' own process: starting one costs far more than reading a command line."""
-    with pytest.raises(SystemExit) as ended:
+    """Run the program inside the tests' own process: starting one costs far more than reading a command line.
+
+    Logging is as before afterwards.
+    """
+    with logging_kept(), pytest.raises(SystemExit) as ended:
         main(arguments)
     return Completed(int(str(ended.value.code)), *capsys.readouterr())
 
