@@ -5,6 +5,8 @@ enqueued whenever something that it depends on changed, and the reason is not st
 """
 
 import asyncio
+import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
@@ -14,6 +16,7 @@ from weakref import WeakSet
 
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
 from tensile.kube.cluster import Cluster
+from tensile.kube.measures import Histogram
 from tensile.kube.store import Cache, Delta, changed_facts
 from tensile.names import REPLACES, UPPER_UID, ProblemReason
 from tensile.objects import EVENT, UPPER, Manifest, annotations
@@ -34,7 +37,7 @@ from tensile.reconcile.guard import guard, is_restored
 from tensile.reconcile.plan import EVICTION, Plan, Step, plan
 from tensile.reconcile.redaction import redact_error
 from tensile.reconcile.token_requests import granted
-from tensile.reconcile.workqueue import Work, WorkQueue
+from tensile.reconcile.workqueue import QueueReading, Work, WorkQueue
 from tensile.reconcile.world import Key, Problem, World
 
 DENIED: ProblemReason = "Denied"
@@ -64,16 +67,17 @@ class Observer(Protocol):
 
 
 class Timing(NamedTuple):
-    """Clock and randomness: `now` returns UTC, `jitter` a float in [0, 1)."""
+    """Clocks and randomness: `now` returns UTC, `jitter` a float in [0, 1), `clock` seconds for durations."""
 
     now: Callable[[], datetime]
     jitter: Callable[[], float]
+    clock: Callable[[], float] = time.perf_counter
 
 
 class Loop:
     """Reconciles a world by rules. `clusters` holds the connections by cluster name, including UPPER.
 
-    With `forced` the guard blocks nothing.
+    With `forced` the guard blocks nothing. `durations` is how long keys were processed, by rule.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class Loop:
         self._observer = observer
         self._timing = timing
         self._forced = forced
+        self.durations: defaultdict[str, Histogram] = defaultdict(Histogram)
         self._queues: dict[str, WorkQueue] = {}
         self._waits = DependencyIndex()
         self._heeds = DependencyIndex()
@@ -108,7 +113,7 @@ class Loop:
 
     def open(self, lower: str) -> None:
         """Start reconciling a lower: subscribe to its changes, and enqueue all its keys."""
-        self._queues[lower] = WorkQueue(self._start)
+        self._queues[lower] = WorkQueue(self._start, durations=self.durations, clock=self._timing.clock)
         for name, routes in self._routes(upper=False).items():
             cache = find_cache(self._world, lower, name)
             cache.subscribe(partial(self._changed, routes, lower, cache))
@@ -171,6 +176,10 @@ class Loop:
     def depth(self) -> dict[str, int]:
         """The number of keys that are queued or in progress, by lower."""
         return {name: queue.depth for name, queue in self._queues.items()}
+
+    def read_queues(self) -> dict[str, QueueReading]:
+        """Return the state of each lower's queue."""
+        return {name: queue.read() for name, queue in self._queues.items()}
 
     def _wake_all(self) -> None:
         for lower in self._queues:

@@ -20,6 +20,7 @@ from tensile.reconcile.desired import (
     Absent,
     Decision,
     EmitEvent,
+    EvictionCause,
     Patched,
     PodMove,
     Present,
@@ -64,7 +65,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
     An `only_if_empty` namespace is checked at quorum to be empty just before its deletion. `grant` lists the tokens to
     request when the step is carried out; `body` and `patch` contain "" for each. With a `version`, a delete only
-    applies to that state. `moving` is where an evicted pod goes.
+    applies to that state. `moving` is where an evicted pod goes, `cause` why it is evicted.
     """
 
     verb: Verb
@@ -84,6 +85,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     version: str = ""
     grant: TokenGrant | None = None
     moving: PodMove | None = None
+    cause: EvictionCause | None = None
 
     @property
     def identity(self) -> StepIdentity:
@@ -181,6 +183,7 @@ def _absent(wanted: Absent) -> Step:
         only_if_empty=wanted.only_if_empty,
         version=wanted.version,
         moving=wanted.moving,
+        cause=wanted.cause,
     )
 
 
