@@ -51,7 +51,8 @@ ObserveRequest = Callable[[str, str, str], None]
 class MetricReadings:
     """What is read at each scrape, on the event loop's thread.
 
-    `queues` is the work queue of each lower, and `reconciled` how long keys were processed, by rule. `created` and
+    `queues` is the work queue of each lower, and `reconciled` how long keys were processed, by rule. `drift` counts
+    what other clients changed, by lower and kind. `created` and
     `reported` are the latencies of pods, by lower. `silent` is for how many seconds a lower has not responded (0 if it
     does). `problems` yields the lower and reason of each blocked key. `events` counts mirrored events of lower pods, by
     lower and result. `skipped` counts skipped objects, by cluster ("" for the upper) and kind. `preempted` counts the
@@ -62,6 +63,7 @@ class MetricReadings:
     """
 
     queues: Callable[[], Mapping[str, QueueReading]] = dict
+    drift: Callable[[], Mapping[Series, int]] = dict
     reconciled: Callable[[], Mapping[str, Histogram]] = dict
     created: Callable[[], Mapping[str, Histogram]] = dict
     reported: Callable[[], Mapping[str, Histogram]] = dict
@@ -114,6 +116,12 @@ _EVICTIONS = MetricFamily(
     ("lower", "reason"),
 )
 """Remedy: where those with reason unreachable grow, bring the cluster back; the others are as the topology wants."""
+_DRIFT = MetricFamily(
+    "tensile_drift_total",
+    "Objects of the engine that another client changed or deleted, and that were put back, by kind.",
+    ("lower", "kind"),
+)
+"""Remedy: where it grows, look for Events with reason DriftReverted: who changes copies should change the originals."""
 _EVENTS = MetricFamily(
     "tensile_events_total",
     "Events of lower pods, by result: copied, dropped (rate limit, full queue) or failed (rejected by the upper).",
@@ -199,7 +207,7 @@ _STRAYS = MetricFamily(
     "Pods, ConfigMaps and Secrets in a lower cluster that carry this topology's owner mark without an upper object.",
     ("lower",),
 )
-"""Remedy: alert above 0, and find out where they come from ([strays](../metrics.md#engine-metrics))."""
+"""Remedy: alert above 0, and find out where they come from ([strays](../metrics.md#strays))."""
 _ADVERTISED = MetricFamily(
     "tensile_node_advertised_allocatable",
     "Allocatable amount of a resource that a virtual node advertises, cpu in cores, memory in bytes.",
@@ -290,6 +298,7 @@ class Metrics(Collector):
         yield _counter(_SKIPPED, {(cluster or "upper", kind): count for (cluster, kind), count in skipped})
         preempted = {(lower, "preempted"): count for lower, count in self.readings.preempted().items() if count}
         yield _counter(_EVICTIONS, self._evictions | Counter(preempted))
+        yield _counter(_DRIFT, self.readings.drift())
         yield from _request_metrics(self.requests)
         yield from _queue_metrics(self.readings.queues())
         yield _histogram(_RECONCILED, _labelled(self.readings.reconciled()))
@@ -370,6 +379,7 @@ def readings(engine: Engine) -> MetricReadings:
 
     return MetricReadings(
         queues=lambda: engine.loop.read_queues() if engine.is_running else {},
+        drift=lambda: _drift(engine),
         reconciled=lambda: engine.loop.durations if engine.is_running else {},
         created=lambda: engine.latency.created,
         reported=lambda: engine.latency.reported,
@@ -413,6 +423,12 @@ def _strays(engine: Engine) -> dict[str, int]:
     owner = engine.clusters.world.owner if engine.is_leader else None
     joined = engine.clusters.joined.items() if owner else ()
     return {name: strays(one.lower, owner) for name, one in joined if owner}
+
+
+def _drift(engine: Engine) -> dict[Series, int]:
+    """Return the number of objects that were put back, by lower and kind."""
+    found = engine.loop.drift.items() if engine.is_running else ()
+    return {(lower, kind): number for (lower, kind), number in found}
 
 
 def _preempted(engine: Engine) -> dict[str, int]:

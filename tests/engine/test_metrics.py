@@ -156,7 +156,7 @@ def test_every_metric_has_a_meaning(metrics: Metrics) -> None:
     """It is the only manual that whoever reads a dashboard has."""
     metrics.readings = MetricReadings(silent=lambda: {"a": 1.0}, problems=lambda: [("a", "b")])
     families = [one for one in metrics.registry.collect() if not one.name.startswith(("process", "python"))]
-    assert len(families) == 27
+    assert len(families) == 28
     assert all(len(family.documentation) > 20 for family in families)
 
 
@@ -213,6 +213,12 @@ def test_evictions_are_told_by_reason(metrics: Metrics) -> None:
         series("tensile_evictions_total", lower="a", reason="drained"): 2,
         series("tensile_evictions_total", lower="a", reason="preempted"): 3,
     }
+
+
+def test_what_others_changed_is_told_by_kind(metrics: Metrics) -> None:
+    """As the loop has counted it, by lower."""
+    metrics.readings = MetricReadings(drift=lambda: {("a", "Secret"): 2})
+    assert scraped(metrics)[series("tensile_drift_total", lower="a", kind="Secret")] == 2
 
 
 def test_the_leader_is_told_by_its_lease(metrics: Metrics) -> None:
