@@ -17,6 +17,7 @@ from tensile.engine.caches import rules
 from tensile.engine.clusters import Clusters, CredentialChecks, node_address, own_namespace, utc_now
 from tensile.engine.extender_server import ExtenderServer
 from tensile.engine.kubelet_server import KubeletServers, endpoints_of, noted_ports
+from tensile.engine.latency import SyncLatency
 from tensile.engine.lower import ClusterAccess, LowerConnection
 from tensile.engine.transitions import Action, Transition, defer, has_to_map, plan_transition, removed_lowers
 from tensile.errors import Denied, TensileError
@@ -68,7 +69,10 @@ class WebhookPort:
 
 
 class Engine:
-    """Runs the clusters of a topology until it is stopped; used inside one event loop."""
+    """Runs the clusters of a topology until it is stopped; used inside one event loop.
+
+    `latency` is how long pods take from one cluster to the other.
+    """
 
     loop: Loop
     ports: KubeletServers
@@ -82,6 +86,7 @@ class Engine:
         self._ways = ways
         self._observer = observer
         self.clusters = Clusters(fleet, ways, self._wake, beat=True, busy=self._is_busy)
+        self.latency = SyncLatency()
         self._tasks: list[asyncio.Task[None]] = []
         self._opened: set[str] = set()
         self._silent: set[str] = set()
@@ -300,7 +305,7 @@ class Engine:
             self._wake(spec.name)
 
     async def _join(self, spec: Lower, *, connect: bool = True, remaps: bool = False) -> None:
-        self.clusters.join(spec, connect=connect, remaps=remaps)
+        self.latency.follow(self.clusters.join(spec, connect=connect, remaps=remaps).lower)
         await self._serve()
         self.loop.open(spec.name)
         self._opened.add(spec.name)

@@ -8,7 +8,7 @@ state of the lowers' nodes and pods is kept.
 import asyncio
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,6 +101,11 @@ class ExtenderServer:
     def port(self) -> int:
         """The port it listens on, 0 for none."""
         return self._port.port if self._port else 0
+
+    @property
+    def evicted(self) -> Mapping[str, int]:
+        """How many pods were deleted to make room for pods of a higher priority, by virtual node."""
+        return self._preemptor.evicted
 
     async def open(self, topology: Topology) -> None:
         """Serve as a topology says; raises TensileError if that is not possible yet: it is tried again."""

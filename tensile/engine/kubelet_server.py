@@ -5,6 +5,7 @@ that come or go shift no other one.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -64,7 +65,7 @@ class KubeletServers:
         files = files_of(topology, directory)
         self._files = kept_files(topology, directory, watcher)
         authority = authority_of(topology, directory, upper, _log, self._files.read)
-        serving = ServingCertificate(_log, address, files, read=self._files.read)
+        self._serving = serving = ServingCertificate(_log, address, files, read=self._files.read)
         self._server = KubeletServer(
             RequestAuth(serving, authority, Authenticator(upper, _log), Authorizer(upper, _log)),
             _log,
@@ -108,6 +109,10 @@ class KubeletServers:
             await cancel_and_wait(self._enrolling.pop(node))
         await self._server.close()
         self._files.close()
+
+    def expirations(self) -> dict[str, datetime]:
+        """Return when the serving certificate of each node expires."""
+        return self._serving.expirations()
 
     def port(self, node: str) -> int:
         """Return the port on which a node is served, 0 for none."""

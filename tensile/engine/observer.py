@@ -50,6 +50,8 @@ class LoggingObserver:
         ref = step.ref
         self._metrics.step(ref.cluster, step.verb, ref.kind.name, type(error).__name__ if error else "ok")
         if error is None:
+            if step.cause is not None:
+                self._metrics.eviction(key.lower, step.cause)
             self._told(step)
         elif isinstance(error, _ROUTINE):
             self._log.debug("step refused", rule=key.rule, error=str(error))

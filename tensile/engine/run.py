@@ -165,7 +165,7 @@ async def _run_engine(topology: Topology, around: _RunContext) -> None:
         topology,
         around.ways,
         LoggingObserver(metrics, time.monotonic, changed=changes.add),
-        Fleet(chance=random.random, observe=metrics.observe, watcher=around.watcher),
+        Fleet(chance=random.random, observe=metrics.observe, requests=metrics.requests, watcher=around.watcher),
     )
     metrics.readings = readings(engine)
     around.standing.lowers, around.standing.waits = lowers(engine), partial(missing, engine)
@@ -174,7 +174,7 @@ async def _run_engine(topology: Topology, around: _RunContext) -> None:
     telemetry = await _telemetry(topology, metrics, engine, around.standing, pages)
     async with AsyncExitStack() as ending:
         ending.push_async_callback(telemetry.close)
-        election = await _candidate(engine, around, ending) if around.elects else None
+        election = await _candidate(engine, around, ending, metrics) if around.elects else None
         ending.push_async_callback(engine.stop)
         keep_large_apart()
         await _unless(around.stop, engine.start() if election is None else engine.standby())
@@ -238,9 +238,9 @@ async def _telemetry(
     return telemetry
 
 
-async def _candidate(engine: Engine, around: _RunContext, ending: AsyncExitStack) -> Election:
+async def _candidate(engine: Engine, around: _RunContext, ending: AsyncExitStack, metrics: Metrics) -> Election:
     """Return the engine's part in the election; the lease has a connection of its own, which nothing else can block."""
-    fleet = Fleet(chance=random.random, patience=_PROBING, watcher=around.watcher)
+    fleet = Fleet(chance=random.random, patience=_PROBING, requests=metrics.requests, watcher=around.watcher)
     ending.push_async_callback(fleet.close_all)
     upper = fleet.open(UPPER, await around.ways.upper_access(engine.topology.upper), connections=2)
     ref, identity = lease_ref(engine.topology.name), f"{socket.gethostname()}_{uuid4()}"

@@ -27,6 +27,7 @@ from tensile.kube.cluster import Endpoint, Listing, Patch, Read, Selection, Watc
 from tensile.kube.credentials import Access
 from tensile.kube.health import CheckIdentity, ClusterIdentity, Health, WrongCluster
 from tensile.kube.limits import CacheLimit, ClusterPaused, OversizeBackoff, ResponseBudget, TokenBucket, TooLarge
+from tensile.kube.measures import RequestMetrics
 from tensile.kube.requests import FetchPage, Pager, TimeShare, path_of, query_of, retrying, shown, target_of
 from tensile.kube.responses import (
     Page,
@@ -96,8 +97,9 @@ class HttpCluster:
     `qps` and `burst` limit requests per second (0: no limit), `connections` limits concurrent calls, `timeout` one call
     in seconds. `anchored`: the server's URL must not change. `tally` counts the objects in all caches of a lower
     cluster, and `allowance` limits them. `observe(verb, kind, result)` is called for every write, with result "ok" or
-    the error's name. `pin` is the required UID of kube-system, "" for the first UID that the cluster returns.
-    `admit(uid)` returns why the cluster of that UID must not be used under this name, None if it may.
+    the error's name, and `requests` counts every HTTP request. `pin` is the required UID of kube-system, "" for the
+    first UID that the cluster returns. `admit(uid)` returns why the cluster of that UID must not be used under this
+    name, None if it may.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class HttpCluster:
         pin: str = "",
         allowance: CacheLimit | None = None,
         observe: ObserveRequest | None = None,
+        requests: RequestMetrics | None = None,
         admit: CheckIdentity = lambda _uid: None,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
@@ -140,6 +143,7 @@ class HttpCluster:
             anchored=anchored,
             changed=self._access_changed,
             vouch=self.identity.vouches,
+            requests=requests,
             clock=clock,
             sleep=sleep,
         )

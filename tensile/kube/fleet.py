@@ -23,6 +23,7 @@ from tensile.kube.file_watch import FileStates, FileWatcher
 from tensile.kube.health import NOT_CONTACTED, AccessProblem, Denials, Health, WrongCluster
 from tensile.kube.informer import EventWatch, Informer, Random
 from tensile.kube.limits import Backoff, InformerTimings
+from tensile.kube.measures import RequestMetrics
 from tensile.kube.net import cancel_and_wait, supervised
 from tensile.kube.store import Cache
 from tensile.kube.transport import Clock, Sleep
@@ -353,9 +354,9 @@ class Fleet(Mapping[str, OpenCluster]):
     """All open clusters by name. Used inside one event loop, closed with `close_all`.
 
     `chance` returns random numbers in [0, 1). `probe` is the time between two reads of a cluster's identity, `patience`
-    the time-out of one, both in seconds. `observe(name)` returns the observer of a cluster's writes. `watcher` watches
-    the files of credentials (None: the fleet creates one). `again` is the seconds until an exec plugin is retried that
-    failed after its files changed.
+    the time-out of one, both in seconds. `observe(name)` returns the observer of a cluster's writes, and `requests`
+    counts the requests to all clusters. `watcher` watches the files of credentials (None: the fleet creates one).
+    `again` is the seconds until an exec plugin is retried that failed after its files changed.
     """
 
     def __init__(
@@ -366,6 +367,7 @@ class Fleet(Mapping[str, OpenCluster]):
         probe: float = 10.0,
         patience: float = 10.0,
         observe: Callable[[str], ObserveRequest] | None = None,
+        requests: RequestMetrics | None = None,
         watcher: FileWatcher | None = None,
         again: float = 5.0,
         clock: Clock = time.monotonic,
@@ -377,6 +379,7 @@ class Fleet(Mapping[str, OpenCluster]):
             chance, pace or InformerTimings(), probe, patience, self.watcher, again, clock, sleep
         )
         self._observe = observe
+        self._requests = requests or RequestMetrics()
         self._open: dict[str, OpenCluster] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._claim: ClaimIdentity = lambda _name, _uid: None
@@ -418,6 +421,7 @@ class Fleet(Mapping[str, OpenCluster]):
             anchored=anchored,
             pin=pin,
             observe=self._observe(name) if self._observe else None,
+            requests=self._requests,
             admit=partial(self._objection, name),
             clock=self._settings.clock,
             sleep=self._settings.sleep,

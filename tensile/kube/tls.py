@@ -143,6 +143,14 @@ def issued(
     return KeyPair(certificate.public_bytes(pem), key.private_bytes(pem, pkcs8, plain))
 
 
+def expiration(pem: bytes) -> datetime | None:
+    """Return when the first of some certificates in PEM expires, None if there is none that can be read."""
+    try:
+        return x509.load_pem_x509_certificates(pem)[0].not_valid_after_utc if pem else None
+    except ValueError:
+        return None
+
+
 def alternative(address: str) -> x509.GeneralName:
     """Return an address as a certificate's alternative name: an IP address, or a DNS name."""
     try:

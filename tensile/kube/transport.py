@@ -23,6 +23,7 @@ from tensile.errors import TensileError, Unreachable
 from tensile.kube.aio import NO_CONTENT, UnverifiedServer, VerifyCertificate, aiohttp, is_overlong
 from tensile.kube.credentials import Access
 from tensile.kube.limits import OBJECT, ResponseBudget, TokenBucket, TooLarge
+from tensile.kube.measures import RequestMetrics
 from tensile.kube.rest import RequestPool, StreamPool
 from tensile.kube.wire import KeepAlive, ProtocolError, RequestLimits
 
@@ -92,6 +93,7 @@ class Transport:
     seconds, from when a connection is available. `access` is the one in use, `reread` the result of the last reload.
     `anchored`: a later kubeconfig must not name another server. `changed` is called when another access is used, before
     anything is sent with it. Calls and streams only use servers whose certificate `vouch` accepts.
+    `requests` counts every request.
     """
 
     def __init__(
@@ -105,10 +107,12 @@ class Transport:
         anchored: bool = False,
         changed: Callable[[], None] = lambda: None,
         vouch: VerifyCertificate = lambda _certificate: True,
+        requests: RequestMetrics | None = None,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.access = access
+        self._requests = requests or RequestMetrics()
         self.reread = CredentialRefresh()
         self._anchored = anchored
         self._changed = changed
@@ -163,11 +167,16 @@ class Transport:
 
         Raises Unreachable also for errors while reading inside the block.
         """
+        began, status = self._clock(), 0
         try:
             headers = _headers(access.headers, "")
             async with self._streams.opened(access, target, headers, seconds=seconds) as reply:
+                status = reply.status
+                self._observe(access, "GET", status, began)
                 yield reply
         except _FAILURES as error:
+            if not status:
+                self._observe(access, "GET", 0, began)
             raise _failure(error, access) from None
 
     async def renew(self, refused: Access) -> str:
@@ -222,12 +231,19 @@ class Transport:
         """Send a request once, when a connection is available."""
         headers, limits = self._headers(access, request.media), RequestLimits(self._timeout, request.most)
         async with self._slots:
+            began = self._clock()
             try:
                 answer = await calls.call(access, request.method, request.target, headers, request.body, limits=limits)
             except _FAILURES as error:
+                self._observe(access, request.method, 0, began)
                 raise _failure(error, access) from None
+        self._observe(access, request.method, answer.status, began)
         found = answer.headers
         return HTTPReply(answer.status, answer.body, found.get("content-type", ""), found.get("retry-after", ""))
+
+    def _observe(self, access: Access, method: str, status: int, began: float) -> None:
+        """Count a request that was sent at `began`; status 0: there was no response."""
+        self._requests.observe(access.address, access.port, method, status, self._clock() - began)
 
     def _headers(self, access: Access, media: str) -> Mapping[str, str]:
         """Return a call's headers, built once for each access and media type."""

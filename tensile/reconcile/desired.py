@@ -5,7 +5,7 @@ state. So all rules share the same code for idempotence, ownership and precondit
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -33,6 +33,11 @@ class Present(msgspec.Struct, frozen=True, gc=False):
     independent: bool = False
 
 
+EvictionCause = Literal["descheduled", "drained", "preempted", "unreachable"]
+"""Why the engine ends an upper pod: it fits elsewhere, its lower cluster is drained, a pod of a higher priority needs
+its place, or its lower cluster has not answered for too long."""
+
+
 class PodMove(NamedTuple):
     """The source and targets of a pod that is moved to another node.
 
@@ -51,7 +56,7 @@ class Absent(msgspec.Struct, frozen=True, gc=False):
     `after_rollback`: the deletion rests on objects that disappeared with a store's history. `only_if_empty`: it is a
     namespace, which is only deleted while it is empty. With a `version`, it is deleted only in that state.
     `independent` as in `Patched`. `evict`: it is a pod, deleted when its disruption budgets allow it. `moving` is where
-    it moves, if that was determined.
+    it moves, if that was determined. `cause` is why a pod is evicted, None for any other deletion.
     """
 
     ref: Ref
@@ -65,6 +70,7 @@ class Absent(msgspec.Struct, frozen=True, gc=False):
     independent: bool = False
     evict: bool = False
     moving: PodMove | None = None
+    cause: EvictionCause | None = None
 
 
 class Patched(msgspec.Struct, frozen=True, gc=False):

@@ -5,6 +5,8 @@ enqueued whenever something that it depends on changed, and the reason is not st
 """
 
 import asyncio
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
@@ -12,11 +14,14 @@ from http import HTTPStatus
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
+import msgspec
+
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
 from tensile.kube.cluster import Cluster
-from tensile.kube.store import Cache, Delta, changed_facts
-from tensile.names import REPLACES, UPPER_UID, ProblemReason
-from tensile.objects import EVENT, UPPER, Manifest, annotations
+from tensile.kube.measures import Histogram
+from tensile.kube.store import Cache, Delta, Entry, changed_facts
+from tensile.names import NO_ORIGINAL, REPLACES, UPPER_UID, ProblemReason
+from tensile.objects import EVENT, UPPER, Manifest, Ref, annotations
 from tensile.reconcile.apply import carry_out, granted, is_there, reread, taken
 from tensile.reconcile.backoff import (
     LONGEST_REST,
@@ -28,12 +33,13 @@ from tensile.reconcile.backoff import (
     is_answer,
     is_lasting,
 )
-from tensile.reconcile.desired import Rule, Watch, find_cache
+from tensile.reconcile.desired import EmitEvent, Rule, Watch, find_cache
+from tensile.reconcile.drift import DRIFT_REVERTED, DriftDetector
 from tensile.reconcile.guard import guard, is_restored
 from tensile.reconcile.ownership import adoption_problem, conflict
-from tensile.reconcile.plan import EVICTION, Plan, Step, plan
+from tensile.reconcile.plan import EVICTION, Plan, Step, event, plan
 from tensile.reconcile.redaction import redact_error
-from tensile.reconcile.workqueue import Work, WorkQueue
+from tensile.reconcile.workqueue import QueueReading, Work, WorkQueue
 from tensile.reconcile.world import Key, Problem, World
 
 DENIED: ProblemReason = "Denied"
@@ -66,17 +72,19 @@ class Observer(Protocol):
 
 
 class Timing(NamedTuple):
-    """Clock and randomness: `now` returns UTC, `jitter` a float in [0, 1)."""
+    """Clocks and randomness: `now` returns UTC, `jitter` a float in [0, 1), `clock` seconds for durations."""
 
     now: Callable[[], datetime]
     jitter: Callable[[], float]
+    clock: Callable[[], float] = time.perf_counter
 
 
 class Loop:
     """Reconciles a world by rules. `clusters` holds the connections by cluster name, including UPPER.
 
     With `forced` the guard blocks nothing. Steps that a person decides about are only carried out if `permits` allows
-    them, None for all. `held` are the steps that the guard blocks now, by key.
+    them, None for all. `held` are the steps that the guard blocks now, by key. `durations` is how long keys were
+    processed, by rule. `drift` counts the changes of other clients that were put back, by lower and kind.
     """
 
     def __init__(
@@ -98,6 +106,9 @@ class Loop:
         self._timing = timing
         self._forced = forced
         self.held: dict[Key, tuple[Step, ...]] = {}
+        self.durations: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self.drift: Counter[tuple[str, str]] = Counter()
+        self._drift = DriftDetector()
         self._queues: dict[str, WorkQueue] = {}
         self._waits = DependencyIndex()
         self._heeds = DependencyIndex()
@@ -114,7 +125,7 @@ class Loop:
 
     def open(self, lower: str) -> None:
         """Start reconciling a lower: subscribe to its changes, and enqueue all its keys."""
-        self._queues[lower] = WorkQueue(self._start)
+        self._queues[lower] = WorkQueue(self._start, durations=self.durations, clock=self._timing.clock)
         for name, routes in self._routes(upper=False).items():
             cache = find_cache(self._world, lower, name)
             cache.subscribe(partial(self._changed, routes, lower, cache))
@@ -132,6 +143,7 @@ class Loop:
         self._waits.forget(lower)
         self._heeds.forget(lower)
         self._refusals.forget(lower)
+        self._drift.forget(lower)
         for key in [key for key in self._world.problems if key.lower == lower]:
             del self._world.problems[key]
         for key in [key for key in self.held if key.lower == lower]:
@@ -179,6 +191,10 @@ class Loop:
     def depth(self) -> dict[str, int]:
         """The number of keys that are queued or in progress, by lower."""
         return {name: queue.depth for name, queue in self._queues.items()}
+
+    def read_queues(self) -> dict[str, QueueReading]:
+        """Return the state of each lower's queue."""
+        return {name: queue.read() for name, queue in self._queues.items()}
 
     def _wake_all(self) -> None:
         for lower in self._queues:
@@ -261,9 +277,26 @@ class Loop:
             self.add(key, self._refusals.left(key, now))
         steps = self._unrepeated(key, steps, now)
         if steps:
-            return self._carry_out(key, steps)
+            return self._carry_out(key, (*self._drift_of(key, steps, now), *steps))
         self._done(key)
         return None
+
+    def _drift_of(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
+        """Count what other clients changed that the steps put back. Return Events about it, on the upper objects."""
+        told: list[Step] = []
+        for step in steps:
+            entry = self._known(key, step)
+            changed = self._drift.find(step, entry, self._world.owner, now)
+            if changed:
+                self.drift[key.lower, step.ref.kind.name] += 1
+                said = _about_drift(key, step, changed, entry)
+                told += [_aside(event(said, self._world.now))] if said is not None else []
+        return self._telling.fresh(tuple(told), now) if told else ()
+
+    def _known(self, key: Key, step: Step) -> Entry | None:
+        """Return the object of a step as it is known now."""
+        cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower, key.rule)
+        return cache.get(step.ref.namespace, step.ref.name) if cache is not None else None
 
     def _unrepeated(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
         """Return the steps without those that another client keeps reverting, which are delayed and block no other."""
@@ -439,6 +472,8 @@ class Loop:
 
     def _came_through(self, key: Key, step: Step) -> None:
         self._repetitions.note(step, asyncio.get_running_loop().time())
+        if step.content or step.verb == "delete":
+            self._drift.note(step, self._known(key, step))
         if step.verb == "confirm":
             self.add(key)
         said = self._refusals.problem(key)
@@ -451,3 +486,28 @@ class Loop:
         """Enqueue the keys that depend on this one."""
         for waiting in self._waits.waiting_for(key):
             self.add(waiting)
+
+
+def _aside(step: Step) -> Step:
+    """Return a step whose failure does not keep the others back."""
+    return msgspec.structs.replace(step, independent=True)
+
+
+def _about_drift(key: Key, step: Step, changed: str, entry: Entry | None) -> EmitEvent | None:
+    """Return the Event about a change that another client made, None if there is no upper object for it.
+
+    It is about the original of a copy, and about a Node of ours itself. `entry` is the object, None if it was deleted.
+    """
+    ref = step.ref
+    body = entry.manifest() if entry is not None else step.body or {}
+    where = f"{ref.kind.name} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind.name} {ref.name}"
+    if ref.cluster == UPPER:
+        return EmitEvent(
+            ref, step.uid, DRIFT_REVERTED, f"another client changed {where} in the upper cluster: {changed}"
+        )
+    upper_uid = annotations(body).get(UPPER_UID, "")
+    if upper_uid in ("", NO_ORIGINAL):
+        return None
+    above = Ref(UPPER, ref.kind, key.namespace, ref.name if key.namespace else key.name)
+    words = f"another client changed {where} in lower cluster {ref.cluster}: {changed}"
+    return EmitEvent(above, upper_uid, DRIFT_REVERTED, words)

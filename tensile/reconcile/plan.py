@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+import orjson
 
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Entry
@@ -19,6 +20,7 @@ from tensile.reconcile.desired import (
     Absent,
     Decision,
     EmitEvent,
+    EvictionCause,
     Patched,
     PodMove,
     Present,
@@ -63,7 +65,8 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
     An `only_if_empty` namespace is checked at quorum to be empty just before its deletion. `grant` lists the tokens to
     request when the step is carried out; `body` and `patch` contain "" for each. With a `version`, a delete only
-    applies to that state. `moving` is where an evicted pod goes.
+    applies to that state. `moving` is where an evicted pod goes, `cause` why it is evicted. `content` is a hash of all
+    that is wanted of a copy, 0 for other steps.
     """
 
     verb: Verb
@@ -83,6 +86,8 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     version: str = ""
     grant: TokenGrant | None = None
     moving: PodMove | None = None
+    cause: EvictionCause | None = None
+    content: int = 0
 
     @property
     def identity(self) -> StepIdentity:
@@ -151,6 +156,7 @@ def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
                 body=wanted.manifest,
                 operations=whole,
                 independent=wanted.independent,
+                content=_content(wanted),
             )
         ]
     seen = entry.manifest()
@@ -180,6 +186,7 @@ def _absent(wanted: Absent) -> Step:
         only_if_empty=wanted.only_if_empty,
         version=wanted.version,
         moving=wanted.moving,
+        cause=wanted.cause,
     )
 
 
@@ -229,8 +236,14 @@ def _change(wanted: Present, entry: Entry, operations: list[Operation]) -> list[
             uid=entry.uid,
             operations=told,
             independent=wanted.independent,
+            content=_content(wanted),
         )
     ]
+
+
+def _content(wanted: Present) -> int:
+    """Return a hash of a copy's content, 0 for other objects."""
+    return hash(orjson.dumps(wanted.manifest, option=orjson.OPT_SORT_KEYS)) if wanted.replaceable else 0
 
 
 def _granted(key: Key, wanted: TokenSecret, world: World) -> list[Step] | Problem:

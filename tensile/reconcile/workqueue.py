@@ -5,8 +5,12 @@ Each lower has its own queue, so that a slow cluster delays no other.
 """
 
 import asyncio
+import time
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
+from typing import NamedTuple
 
+from tensile.kube.measures import Histogram
 from tensile.reconcile.world import Key
 
 _TURN = 200
@@ -15,19 +19,49 @@ _TURN = 200
 Work = Coroutine[None, None, float | None]
 
 
+class QueueReading(NamedTuple):
+    """The state of a work queue, with client-go's terms for its metrics.
+
+    `depth` is the number of keys that wait. `adds` counts the keys that were added, without those that waited already,
+    and `retries` those that were added with a delay. `queued` is for how long keys waited, `worked` how long they were
+    processed. `unfinished` is the total of the seconds for which the keys in progress have been processed, `longest`
+    the longest of them.
+    """
+
+    depth: int
+    adds: int
+    retries: int
+    queued: Histogram
+    worked: Histogram
+    unfinished: float
+    longest: float
+
+
 class WorkQueue:
     """Calls `start(key)` for each added key, and awaits the result in a task of its own.
 
     `start` decides synchronously and returns None if there is nothing to await. The awaited result is a delay in
-    seconds after which the key is enqueued again, or None.
+    seconds after which the key is enqueued again, or None. `durations` has the time from the start to the end of the
+    work, by rule.
     """
 
-    def __init__(self, start: Callable[[Key], Work | None], limit: int = 96) -> None:
+    def __init__(
+        self,
+        start: Callable[[Key], Work | None],
+        limit: int = 96,
+        *,
+        durations: defaultdict[str, Histogram] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._start = start
         self._limit = limit
-        self._ready: dict[Key, None] = {}
-        self._busy: dict[Key, tuple[asyncio.Task[None], Work]] = {}
-        self._again: set[Key] = set()
+        self._durations = durations if durations is not None else defaultdict(Histogram)
+        self._clock = clock
+        self._adds = self._retries = 0
+        self._queued, self._worked = Histogram(), Histogram()
+        self._ready: dict[Key, float] = {}
+        self._busy: dict[Key, tuple[asyncio.Task[None], Work, float]] = {}
+        self._again: dict[Key, float] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._pump: asyncio.Handle | None = None
         self._closed = False
@@ -44,23 +78,38 @@ class WorkQueue:
         """The number of keys with a delay."""
         return len(self._timers)
 
+    def read(self) -> QueueReading:
+        """Return the present state."""
+        now = self._clock()
+        running = [now - began for _, _, began in self._busy.values()]
+        return QueueReading(
+            len(self._ready),
+            self._adds,
+            self._retries,
+            self._queued,
+            self._worked,
+            sum(running),
+            max(running, default=0.0),
+        )
+
     def add(self, key: Key) -> None:
         """Enqueue a key. A key in progress is enqueued again afterwards."""
-        if self._closed:
+        if self._closed or key in self._ready or key in self._again:
             return
+        self._adds += 1
         if key in self._busy:
-            self._again.add(key)
-            return
-        self._ready[key] = None
-        self._quiet.clear()
-        if self._pump is None:
-            self._pump = asyncio.get_running_loop().call_soon(self._turn)
+            self._again[key] = self._clock()
+        else:
+            self._enqueue(key, self._clock())
 
     def add_after(self, key: Key, delay: float) -> None:
         """Enqueue a key after `delay` seconds, or at its earlier due time."""
+        if self._closed:
+            return
+        self._retries += 1
         loop = asyncio.get_running_loop()
         known = self._timers.get(key)
-        if self._closed or (known is not None and known.when() <= loop.time() + delay):
+        if known is not None and known.when() <= loop.time() + delay:
             return
         if known is not None:
             known.cancel()
@@ -90,10 +139,10 @@ class WorkQueue:
         self._timers.clear()
         self._ready.clear()
         busy = list(self._busy.values())
-        for task, _ in busy:
+        for task, _, _ in busy:
             task.cancel()
-        await asyncio.gather(*(task for task, _ in busy), return_exceptions=True)
-        for _, work in busy:
+        await asyncio.gather(*(task for task, _, _ in busy), return_exceptions=True)
+        for _, work, _ in busy:
             work.close()
         self._busy.clear()
         self._quiet.set()
@@ -114,29 +163,45 @@ class WorkQueue:
 
     def _take(self, key: Key) -> None:
         """Decide a key."""
-        del self._ready[key]
+        added, began = self._ready.pop(key), self._clock()
+        self._queued.observe(began - added)
         work = self._start(key)
-        if work is not None:
-            self._begin(key, work)
+        if work is None:
+            self._note(key, began)
+        else:
+            self._begin(key, work, began)
 
-    def _begin(self, key: Key, work: Work) -> None:
+    def _note(self, key: Key, began: float) -> None:
+        """Record how long a key was processed."""
+        seconds = self._clock() - began
+        self._worked.observe(seconds)
+        self._durations[key.rule].observe(seconds)
+
+    def _enqueue(self, key: Key, added: float) -> None:
+        """Enqueue a key that neither waits nor is in progress, and that was added at a time of the clock."""
+        self._ready[key] = added
+        self._quiet.clear()
+        if self._pump is None:
+            self._pump = asyncio.get_running_loop().call_soon(self._turn)
+
+    def _begin(self, key: Key, work: Work, began: float) -> None:
         """Start the work on a key. If its decision enqueued the key again, that runs afterwards, never in parallel."""
         if key in self._ready:
-            del self._ready[key]
-            self._again.add(key)
-        self._busy[key] = (asyncio.get_running_loop().create_task(self._finish(key, work)), work)
+            self._again[key] = self._ready.pop(key)
+        self._busy[key] = (asyncio.get_running_loop().create_task(self._finish(key, work)), work, began)
 
     async def _finish(self, key: Key, work: Work) -> None:
         delay: float | None = None
         try:
             delay = await work
         finally:
-            del self._busy[key]
+            _, _, began = self._busy.pop(key)
+            self._note(key, began)
             if delay is not None:
                 self.add_after(key, delay)
-            if key in self._again:
-                self._again.discard(key)
-                self.add(key)
+            added = self._again.pop(key, None)
+            if added is not None and not self._closed:
+                self._enqueue(key, added)
             self._settle()
 
     def _settle(self) -> None:

@@ -1,4 +1,7 @@
-"""manifests/ is what `tensile manifests` makes of manifests/topology.yaml, and never drifts from it."""
+"""manifests/ is what `tensile manifests` makes of manifests/topology.yaml, and never drifts from it.
+
+Beside that it has manifests/monitoring, which is written by hand.
+"""
 
 import shutil
 from pathlib import Path
@@ -6,6 +9,7 @@ from pathlib import Path
 from tensile.deploy.manifests import NAMESPACE, TOPOLOGY, RenderOptions, manifest_files, rendering, warnings, written
 
 SHIPPED = Path(__file__).resolve().parents[2] / "manifests"
+MONITORING = SHIPPED / "monitoring"
 ADVICE = "mend: tensile manifests -f manifests/topology.yaml --dir manifests"
 
 
@@ -14,13 +18,14 @@ def test_the_directory_is_a_rendering_of_its_topology() -> None:
     name = SHIPPED / TOPOLOGY
     found = rendering(name.read_bytes(), str(name), RenderOptions(NAMESPACE, None))
     assert warnings(found, str(name)) == []
-    held = {str(path.relative_to(SHIPPED)): path.read_text() for path in SHIPPED.rglob("*") if path.is_file()}
+    paths = [path for path in SHIPPED.rglob("*") if path.is_file() and MONITORING not in path.parents]
+    held = {str(path.relative_to(SHIPPED)): path.read_text() for path in paths}
     assert held == manifest_files(found), ADVICE
 
 
 def test_what_people_enable_in_it_is_rendered_over_it(tmp_path: Path) -> None:
     """By the command that its topology gives: no file of it is taken for somebody else's."""
-    shutil.copytree(SHIPPED, tmp_path / "mine")
+    shutil.copytree(SHIPPED, tmp_path / "mine", ignore=shutil.ignore_patterns(MONITORING.name))
     own = tmp_path / "mine" / TOPOLOGY
     enabled = own.read_text() + "extender: {enabled: true, port: 9999}\n"
     for text in (enabled, (SHIPPED / TOPOLOGY).read_text()):

@@ -3,11 +3,14 @@
 import asyncio
 import json
 from base64 import b64encode
+from collections import Counter
 
 import pytest
 from enginekit import A, Ground
+from prometheus_client.parser import text_string_to_metric_families
 from sitekit import Manifest, is_ready, phase_of
 
+from tensile.engine.metrics import Metrics, readings
 from tensile.names import OWNER, OWNER_NAME, TRIPPED_LABELS, UPPER_UID, VIRTUAL_POD
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -68,6 +71,16 @@ def secret() -> str:
     return b64encode(b"hidden").decode()
 
 
+def samples(ground: Ground, name: str) -> Counter[str]:
+    """Return the sum of a metric of the engine by the label `lower`, `controller` or `name`."""
+    text = Metrics(readings(ground.engine)).text().decode()
+    found = [one for family in text_string_to_metric_families(text) for one in family.samples if one.name == name]
+    sums: Counter[str] = Counter()
+    for one in found:
+        sums[next(one.labels[key] for key in ("lower", "controller", "name") if key in one.labels)] += one.value
+    return sums
+
+
 async def test_a_deployment_runs_below_with_all_that_it_refers_to(ground: Ground, secret: str) -> None:
     """Four pods become ready above because four run below, with the ConfigMap and the Secret beside them."""
     await ground.upper.create(
@@ -88,6 +101,21 @@ async def test_a_deployment_runs_below_with_all_that_it_refers_to(ground: Ground
         password = await lower.read(ground.path("secrets", "password"))
         assert settings["data"] == {"greeting": "hello"}
         assert password["data"] == {"PASSWORD": secret}
+
+
+async def test_the_engine_tells_how_long_that_took(ground: Ground) -> None:
+    """Each of the four pods was created once and is running, and nothing takes longer than the pods did."""
+    created = samples(ground, "tensile_pod_creation_duration_seconds_count")
+    reported = samples(ground, "tensile_pod_status_report_duration_seconds_count")
+    assert set(created) == set(reported) == set(ground.nodes)
+    assert sum(created.values()) == 4
+    assert sum(reported.values()) >= 4
+    assert 0 < samples(ground, "tensile_pod_creation_duration_seconds_sum")[A] < 60
+    assert samples(ground, "controller_runtime_reconcile_time_seconds_count")["pod"] >= 4
+    assert samples(ground, "workqueue_adds_total")[A] >= samples(ground, "workqueue_depth")[A]
+    assert set(samples(ground, "tensile_certificate_expiration_timestamp_seconds")) >= {"upper", A}
+    assert samples(ground, "tensile_node_real_allocatable")[A] > 0
+    assert samples(ground, "tensile_node_advertised_allocatable")[A] > 0
 
 
 async def test_what_the_lower_pod_looks_like(ground: Ground) -> None:

@@ -1,6 +1,7 @@
 """Two engines of one topology, as a Deployment of two replicas runs them: one drives, the other takes over."""
 
 import asyncio
+import re
 import signal
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable
@@ -150,7 +151,8 @@ async def test_an_engine_that_stands_by_is_ready_and_drives_nothing(program: Rep
             while (await session.get(f"http://127.0.0.1:{other.port}/readyz")).status != 200:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(POLL)
         async with session.get(f"http://127.0.0.1:{other.port}/metrics") as answer:
-            assert "leader_election_master_status 0.0" in await answer.text()
+            assert 'leader_election_master_status{name="tensile-' in (text := await answer.text())
+            assert not re.search(r"^leader_election_master_status\{.*\} 1", text, re.MULTILINE)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", other.extender)
         await runs(program, "beside")

@@ -83,6 +83,15 @@ def test_a_decision_is_one_line(reader: Reader) -> None:
     assert reader.read() == [("info", "Pod created", fields)]
 
 
+@pytest.mark.parametrize(("error", "count"), [(None, 1), (Throttled("a budget forbids it"), 0)])
+def test_an_eviction_is_counted_when_it_succeeds(reader: Reader, error: ClusterError | None, count: int) -> None:
+    """By the lower that the pod leaves, and the cause."""
+    step = Step("delete", Ref("", POD, "default", "web"), "is drained", subresource="eviction", cause="drained")
+    reader.narration.on_step(KEY, step, error)
+    reader.narration.on_step(KEY, Step("delete", CREATE.ref, "the upper pod was deleted"), None)
+    assert reader.counted('tensile_evictions_total{lower="lower-a",reason="drained"}') == count
+
+
 def test_an_object_without_a_namespace_has_none(reader: Reader) -> None:
     """And the upper cluster, which has no name, is called so."""
     reader.narration.on_step(NODE_KEY, Step("create", Ref("", NODE, "", "lower-a"), "is in the topology"), None)

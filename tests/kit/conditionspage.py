@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from usagekit import node_sample, pod_sample, running
 
 from tensile.engine import metrics
-from tensile.kubelet.stats.output import census, exposition
+from tensile.kubelet.stats.output import cadvisor_exposition, census, exposition
 from tensile.kubelet.stats.usage import CPUCounters, picture
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,7 +97,7 @@ def reference() -> str:
     lines += ["## Metrics of the engine", "", "On the telemetry port (`telemetry.port`, 9095) at `/metrics`:", ""]
     lines += ["| metric | type | labels | meaning | what to do |", "|---|---|---|---|---|", *_own_metrics(), ""]
     lines += ["## Metrics of a virtual node", "", "On its kubelet port, named as a kubelet does. Nothing to do:", ""]
-    lines += ["| metric | type | labels | meaning |", "|---|---|---|---|", *_node_metrics(), ""]
+    lines += ["| page | metric | type | labels | meaning |", "|---|---|---|---|---|", *_node_metrics(), ""]
     return "\n".join(lines)
 
 
@@ -129,14 +129,20 @@ def _own_metrics() -> Iterator[str]:
 def _node_metrics() -> Iterator[str]:
     samples = {("mapped", "web-below"): pod_sample(main=1)}
     measured = picture("node", node_sample(), [running()], samples, CPUCounters())
-    for text in (exposition(measured), census("node", [running()])):
+    pages = {
+        "/metrics": census("node", [running()]),
+        "/metrics/resource": exposition(measured),
+        "/metrics/cadvisor": cadvisor_exposition(measured),
+    }
+    for page, text in pages.items():
         for family in text_string_to_metric_families(text.decode()):
-            yield _node_metric(family)
+            yield _node_metric(page, family)
 
 
-def _node_metric(family: Metric) -> str:
+def _node_metric(page: str, family: Metric) -> str:
     sample = family.samples[0]
-    return f"| `{sample.name}` | {family.type} | {_quoted(sample.labels)} | {family.documentation.rstrip('.')}. |"
+    meaning = f"{family.documentation.rstrip('.')}."
+    return f"| `{page}` | `{sample.name}` | {family.type} | {_quoted(sample.labels)} | {meaning} |"
 
 
 def _quoted(labels: Iterable[str]) -> str:

@@ -37,6 +37,7 @@ class Group(NamedTuple):
     verb: str = ""
 
 
+METRICS_PAGES = ("resource", "cadvisor", "probes", "slis")
 GROUPS = (
     Group("exec, attach, portForward, run", (
         "/exec/shop/web/main?command=id&output=1",
@@ -54,7 +55,7 @@ GROUPS = (
     Group("healthz", ("/healthz",), ("healthz", "proxy")),
     Group("configz", ("/configz",), ("configz", "proxy")),
     Group("stats", ("/stats/summary",), ("stats",)),
-    Group("metrics", ("/metrics", "/metrics/resource", "/metrics/cadvisor"), ("metrics",)),
+    Group("metrics", ("/metrics", *(f"/metrics/{page}" for page in METRICS_PAGES)), ("metrics",)),
     Group("logs", ("/logs/", "/logs/syslog"), ("log",)),
     Group("checkpoint", ("/checkpoint/shop/web/main",), ("checkpoint",)),
     Group("statusz", ("/statusz",), ("statusz",)),

@@ -37,6 +37,7 @@ RULES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         ("manifests/", "tensile/deploy/", "tensile/engine/permissions.py"),
         ("tests/e2e/test_manifests_e2e.py", "tests/e2e/test_rights_e2e.py", "tests/faults/test_rights_real.py"),
     ),
+    (("manifests/monitoring/", "tensile/engine/metrics.py"), ("tests/packaging/test_promtool.py",)),
     (
         ("tensile/engine/leader_election.py", "tensile/engine/run.py"),
         ("tests/e2e/test_replicas.py", "tests/faults/test_twins.py"),

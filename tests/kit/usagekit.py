@@ -12,7 +12,13 @@ def running(name: str = "web", **containers: int) -> RunningPod:
     """Make a pod of namespace shop, below mapped/NAME-below; `containers` started so many seconds before noon."""
     starts = {one: NOON - seconds * 1000 for one, seconds in (containers or {"main": 3600}).items()}
     return RunningPod(
-        "shop", name, f"{name}-uid", LowerPodRef("mapped", f"{name}-below", f"{name}-below-uid"), NOON - HOUR, starts
+        "shop",
+        name,
+        f"{name}-uid",
+        LowerPodRef("mapped", f"{name}-below", f"{name}-below-uid"),
+        NOON - HOUR,
+        starts,
+        {one: f"{one}:1" for one in starts},
     )
 
 

@@ -11,11 +11,13 @@ from tensile import __version__
 from tensile.errors import (
     Conflict,
     Denied,
+    Expired,
     Throttled,
     Unreachable,
 )
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Patch, Selection
+from tensile.kube.measures import RequestMetrics
 from tensile.objects import CONFIG_MAP, NODE, POD, SERVICE_ACCOUNT, TOKEN_REVIEW, Ref
 
 REF = Ref("a", POD, "default", "web")
@@ -171,6 +173,29 @@ async def test_a_refused_write_is_an_error_and_is_counted(apiserver: Apiserver) 
     assert (refused.value.cluster, refused.value.doing) == ("a", "patch Pod default/web")
     assert heard == [("patch", "Pod", "Conflict"), ("create", "Pod", "ok")]
     assert [asked.method for asked in apiserver.asked] == ["PATCH", "POST"]
+
+
+async def test_every_request_is_counted(apiserver: Apiserver) -> None:
+    """By method and status, 0 where no answer came; each try of a read counts, and a watch once it begins."""
+    requests = RequestMetrics()
+    cluster = HttpCluster("a", access_to(apiserver.port), requests=requests)
+    half = Drop(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n{")
+    apiserver.play("list", half, answer(pod("web", 12)))
+    apiserver.play("write", refusal(409, "Conflict"))
+    await cluster.read(REF)
+    with pytest.raises(Conflict):
+        await cluster.patch(REF, Patch("merge-patch", {}))
+    apiserver.play("watch", refusal(410, "Expired"))
+    with pytest.raises(Expired):
+        await anext(cluster.watch(POD, Selection(), "1", 1))
+    await cluster.close()
+    here = ("127.0.0.1", apiserver.port)
+    assert {key[:2] for key in requests.counts} == {here}
+    assert sum(requests.counts.values()) == len(apiserver.asked)
+    once = {key[2:]: count for key, count in requests.counts.items() if key[2:] != ("GET", 200)}
+    assert once == {("GET", 0): 1, ("PATCH", 409): 1, ("GET", 410): 1}
+    assert sum(requests.durations[*here, "PATCH"].counts) == 1
+    assert requests.durations[*here, "GET"].total > 0
 
 
 @pytest.mark.parametrize("first", [b"", b"HTTP/1.1 201 Created\r\nContent-Length: 90\r\n\r\n{"])

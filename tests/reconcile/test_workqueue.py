@@ -1,11 +1,13 @@
 """Keys on their way to a decision: each once, one at a time, later or sooner, and never lost."""
 
 import asyncio
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
 from virtualtime import clock, in_virtual_time
 
+from tensile.kube.measures import Histogram
 from tensile.reconcile.workqueue import Work, WorkQueue
 from tensile.reconcile.world import Key
 
@@ -21,7 +23,7 @@ class QueueWorker:
     def __init__(self, limit: int = 96) -> None:
         self.decided: list[tuple[str, float]] = []
         self.work: dict[Key, Callable[[], Work]] = {}
-        self.queue = WorkQueue(self.start, limit)
+        self.queue = WorkQueue(self.start, limit, clock=clock)
 
     def start(self, key: Key) -> Work | None:
         """Note the decision and give the work, if there is any."""
@@ -294,3 +296,54 @@ async def test_work_that_had_no_chance_to_begin_is_dropped_cleanly() -> None:
     desk.queue._turn()
     await desk.queue.close()
     assert (job.runs, desk.queue.depth) == (0, 0)
+
+
+@in_virtual_time
+async def test_it_tells_how_long_keys_wait_and_work() -> None:
+    """With client-go's terms: one that waits already is not added again, one in progress is, and waits from then on."""
+    worker, job = QueueWorker(limit=1), Job()
+    worker.work[ONE] = job
+    worker.queue.add(ONE)
+    worker.queue.add(ONE)
+    worker.queue.add(TWO)
+    await job.began.wait()
+    await asyncio.sleep(0.2)
+    worker.queue.add(ONE)
+    worker.queue.add(ONE)
+    await asyncio.sleep(0.1)
+    now = worker.queue.read()
+    assert (now.depth, now.adds, now.retries) == (1, 3, 0)
+    assert now.unfinished == now.longest == pytest.approx(0.3)
+    assert sum(now.worked.counts) == 0
+    job.go.set()
+    await worker.queue.wait_idle()
+    ended = worker.queue.read()
+    assert (ended.depth, ended.adds, ended.unfinished, ended.longest) == (0, 3, 0.0, 0.0)
+    assert (sum(ended.queued.counts), sum(ended.worked.counts)) == (3, 3)
+    assert ended.queued.total == pytest.approx(0.3 + 0.1)
+    assert ended.worked.total == pytest.approx(0.3)
+    await worker.queue.close()
+
+
+@in_virtual_time
+async def test_durations_are_kept_by_rule() -> None:
+    """For all queues together, whose rules are the same."""
+    durations: defaultdict[str, Histogram] = defaultdict(Histogram)
+    queue = WorkQueue(lambda _: None, durations=durations, clock=clock)
+    queue.add(ONE)
+    queue.add(ONE._replace(rule="other"))
+    await queue.wait_idle()
+    assert {rule: sum(found.counts) for rule, found in durations.items()} == {"rule": 1, "other": 1}
+    await queue.close()
+
+
+@in_virtual_time
+async def test_what_is_added_with_a_delay_counts_as_a_retry() -> None:
+    """As in client-go, also where the key was due anyway."""
+    worker = QueueWorker()
+    worker.queue.add_after(ONE, 1.0)
+    worker.queue.add_after(ONE, 2.0)
+    assert (worker.queue.read().retries, worker.queue.read().adds) == (2, 0)
+    await asyncio.sleep(1.5)
+    assert (worker.queue.read().retries, worker.queue.read().adds) == (2, 1)
+    await worker.queue.close()

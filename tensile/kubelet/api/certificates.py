@@ -141,6 +141,12 @@ class ServingCertificate:
         known = self._contexts.get(node)
         return described(known.certificate) if known else "none yet"
 
+    def expirations(self) -> dict[str, datetime]:
+        """Return when the certificate of each node that is served expires; it is loaded first if it was renewed."""
+        for node, known in tuple(self._contexts.items()):
+            self.context(node, known.authority)
+        return {node: known.certificate.not_valid_after_utc for node, known in self._contexts.items()}
+
     def forget(self, node: str) -> None:
         """Drop the state of a node that is no longer served, except the certificate that was issued for it."""
         self._made.pop(node, None)

@@ -26,6 +26,10 @@ HEALTH = "healthz"
 PODS = "pods"
 RUNNING_PODS = "runningpods"
 METRICS = "metrics"
+CADVISOR = ("cadvisor",)
+WITHOUT_SAMPLES = frozenset({("probes",), ("slis",)})
+"""Pages below `/metrics` of which a lower cluster tells nothing: they are served empty, so that Prometheus does not
+report the node as down, which reads them from each kubelet."""
 STATS = "stats"
 
 Query = tuple[tuple[str, str], ...]
@@ -81,7 +85,7 @@ ROUTES = {
     HEALTH: _Route(_READ, 0),
     PODS: _Route(_READ, 0),
     RUNNING_PODS: _Route(_READ, 0),
-    METRICS: _Route(_READ, 0, frozenset({(), ("resource",)})),
+    METRICS: _Route(_READ, 0, frozenset({(), ("resource",), CADVISOR}) | WITHOUT_SAMPLES),
     STATS: _Route(_READ, 0, frozenset({("summary",)})),
 }
 

@@ -284,6 +284,8 @@ class Service:
                 await visit.caller.reply(HTTPStatus.OK, running_list(site.pods.running()), _JSON)
             case routes.METRICS if not visit.call.rest:
                 await visit.caller.reply(HTTPStatus.OK, census(site.node, site.pods.running()), MEDIA)
+            case routes.METRICS if visit.call.rest in routes.WITHOUT_SAMPLES:
+                await visit.caller.reply(HTTPStatus.OK, b"", MEDIA)
             case _:
                 await show(visit.caller, visit.call, site.meter)
 

@@ -128,4 +128,4 @@ def _evicted(upper: PodView, lower: LowerWorld, world: World) -> Decision:
     words = f"lower cluster {lower.name} has not answered for longer than unreachable.evictAfter"
     body = evicted(upper, words, timestamp(world.now))
     said = [status_write(upper, body, words)] if body else []
-    return Decision((*said, EmitEvent(ref, uid, EVICTED, words), Absent(ref, uid, words)))
+    return Decision((*said, EmitEvent(ref, uid, EVICTED, words), Absent(ref, uid, words, cause="unreachable")))

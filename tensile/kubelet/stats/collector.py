@@ -25,7 +25,7 @@ from tensile.kubelet.api.lower_request import LowerExchange
 from tensile.kubelet.api.pods import Log, MirroredPods
 from tensile.kubelet.api.requests import LowerRequest
 from tensile.kubelet.api.routes import APICall, HTTPError
-from tensile.kubelet.stats.output import MEDIA, exposition, summary
+from tensile.kubelet.stats.output import MEDIA, cadvisor_exposition, exposition, summary
 from tensile.kubelet.stats.usage import (
     NODE_METRICS,
     POD_METRICS,
@@ -155,16 +155,24 @@ class StatsCollector:
 
 
 async def show(caller: ServerExchange, call: APICall, meter: StatsCollector | None) -> None:
-    """Answer with the usage of a node and its pods, or with the reason why it is not known."""
+    """Answer with the usage of a node and its pods, or with the reason why it is not known.
+
+    cAdvisor's metrics then say so themselves, as in a kubelet: its page is never missing, whatever cannot be measured.
+    """
+    is_cadvisor = call.rest == routes.CADVISOR
     try:
         found = await while_present(caller.wire, _picture(meter))
     except HTTPError as refused:
+        if is_cadvisor:
+            await caller.reply(HTTPStatus.OK, cadvisor_exposition(None), MEDIA)
+            return
         await caller.reply(refused.status, f"{refused.message}\n".encode(), PLAIN, reason(refused.message))
         return
     if call.area == routes.STATS:
         await caller.reply(HTTPStatus.OK, await asyncio.to_thread(summary, found), _JSON)
     else:
-        await caller.reply(HTTPStatus.OK, await asyncio.to_thread(exposition, found), MEDIA)
+        text = await asyncio.to_thread(cadvisor_exposition if is_cadvisor else exposition, found)
+        await caller.reply(HTTPStatus.OK, text, MEDIA)
 
 
 async def _picture(meter: StatsCollector | None) -> UsageReport:

@@ -1,10 +1,12 @@
-"""Render a virtual node's usage as a kubelet does: `/metrics/resource`, `/stats/summary`, `/metrics` and running pods.
+"""Render a virtual node's usage as a kubelet does: `/metrics` and what is below it, `/stats/summary`, running pods.
 
-Names and labels are the kubelet's. Values of `/metrics/resource`, which metrics-server and Prometheus read, carry the
-time of their sample, so that a reader who comes twice between two samples sees that nothing is new. They are floating
-point numbers, as in a kubelet. The summary holds cpu and memory only; network and file systems are left out, as a
-kubelet leaves out what it cannot measure. The list of running pods holds names and running containers only, because in
-a kubelet it comes from the container runtime and not from the API.
+Names and labels are the kubelet's. Values of `/metrics/resource` and `/metrics/cadvisor`, which metrics-server and
+Prometheus read, carry the time of their sample, so that a reader who comes twice between two samples sees that nothing
+is new. They are floating point numbers, as in a kubelet. cAdvisor's metrics repeat those of containers, pods and the
+node with its labels, since the rules and dashboards of most clusters select by these, such as by `image!=""`. The
+summary holds cpu and memory only; network and file systems are left out, as a kubelet leaves out what it cannot
+measure. The list of running pods holds names and running containers only, because in a kubelet it comes from the
+container runtime and not from the API.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,6 +26,8 @@ _NANO = 1_000_000_000
 _THOUSAND = 1000
 _POD = ("namespace", "pod")
 _CONTAINER = ("container", *_POD)
+_CGROUP = ("container", "id", "image", *_POD)
+"""cAdvisor's labels: `id` is the path of the cgroup, with the upper names here; pods have no container and no image."""
 
 Stats = dict[str, Any]
 
@@ -54,9 +58,61 @@ class _Measured(Collector):
         yield failed
 
 
+class _CAdvisor(Collector):
+    """The collector of cAdvisor's metrics, which has no others if the usage is not known (None)."""
+
+    def __init__(self, picture: UsageReport | None) -> None:
+        self._picture = picture
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric family; without a usage, `container_scrape_error` is 1."""
+        if self._picture is not None:
+            yield from _cgroup_use(self._picture)
+        failed = GaugeMetricFamily(
+            "container_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise"
+        )
+        failed.add_metric((), int(self._picture is None or self._picture.node is None))
+        yield failed
+
+
 def exposition(picture: UsageReport) -> bytes:
     """Return the text of `/metrics/resource`."""
     return generate_latest(_Measured(picture))
+
+
+def cadvisor_exposition(picture: UsageReport | None) -> bytes:
+    """Return the text of `/metrics/cadvisor`; None for a usage that is not known."""
+    return generate_latest(_CAdvisor(picture))
+
+
+def _cgroup_use(picture: UsageReport) -> Iterator[Metric]:
+    """Yield the cpu seconds and the memory bytes of every cgroup, and the starts of containers."""
+    words = "Cumulative cpu time consumed in seconds"
+    cpu = CounterMetricFamily("container_cpu_usage_seconds", words, labels=(*_CGROUP, "cpu"))
+    memory = GaugeMetricFamily("container_memory_working_set_bytes", "Current working set in bytes", labels=_CGROUP)
+    starts = GaugeMetricFamily(
+        "container_start_time_seconds", "Start time of the container since unix epoch in seconds", labels=_CGROUP
+    )
+    for values, (counter, amount), started in _cgroups(picture):
+        time = counter.time / _THOUSAND
+        cpu.add_metric((*values, "total"), counter.used / _NANO, timestamp=time)
+        memory.add_metric(values, amount.memory, timestamp=time)
+        if started is not None:
+            starts.add_metric(values, started / _THOUSAND)
+    yield from (cpu, memory, starts)
+
+
+def _cgroups(picture: UsageReport) -> Iterator[tuple[tuple[str, ...], UsageReading, int | None]]:
+    """Yield the label values and the reading of each cgroup, and the start of a container."""
+    if picture.node is not None:
+        yield ("", "/", "", "", ""), picture.node, None
+    for pod in picture.pods:
+        runner = pod.runner
+        place, names = f"/kubepods/pod{runner.uid}", (runner.namespace, runner.name)
+        yield ("", place, "", *names), pod.reading, None
+        for one in pod.containers:
+            labels = (one.name, f"{place}/{one.name}", runner.images.get(one.name, ""), *names)
+            yield labels, one.reading, one.started
 
 
 def _scopes(picture: UsageReport) -> Iterator[_Scope]:

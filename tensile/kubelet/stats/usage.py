@@ -9,6 +9,7 @@ included, as in a kubelet.
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
@@ -84,7 +85,8 @@ class LowerPodRef(NamedTuple):
 class RunningPod(NamedTuple):
     """A mirrored pod: its upper names and UID, the lower pod, and when each running container was started.
 
-    Times are milliseconds since 1970; `started` is the pod's start, None before it.
+    Times are milliseconds since 1970; `started` is the pod's start, None before it. `images` are the images of the
+    running containers, by their name.
     """
 
     namespace: str
@@ -93,6 +95,7 @@ class RunningPod(NamedTuple):
     below: LowerPodRef
     started: int | None
     containers: dict[str, int]
+    images: Mapping[str, str] = MappingProxyType({})
 
 
 class UsageReading(NamedTuple):
@@ -180,6 +183,7 @@ class _State(msgspec.Struct, gc=False):
 
 class _RunningContainer(msgspec.Struct, gc=False):
     name: str
+    image: str = ""
     state: _State = msgspec.field(default_factory=_State)
 
 
@@ -302,13 +306,19 @@ def runner(upper: Entry, below: Entry) -> RunningPod:
     status = _RUNNING_PODS.decode(below.raw).status
     started = None if status.startTime is None else milliseconds(status.startTime)
     place = LowerPodRef(below.namespace, below.name, below.uid)
-    return RunningPod(upper.namespace, upper.name, upper.uid, place, started, _starts(status))
+    starts, images = _running_containers(status)
+    return RunningPod(upper.namespace, upper.name, upper.uid, place, started, starts, images)
 
 
-def _starts(status: _Status) -> dict[str, int]:
+def _running_containers(status: _Status) -> tuple[dict[str, int], dict[str, str]]:
+    """Return when each running container was started, and its image."""
     lists = status.initContainerStatuses, status.containerStatuses, status.ephemeralContainerStatuses
-    running = [(one.name, one.state.running) for found in lists for one in found or ()]
-    return {name: milliseconds(run.startedAt) for name, run in running if run and run.startedAt}
+    starts, images = {}, {}
+    for one in (one for found in lists for one in found or ()):
+        if one.state.running and one.state.running.startedAt:
+            starts[one.name] = milliseconds(one.state.running.startedAt)
+            images[one.name] = one.image
+    return starts, images
 
 
 def picture(

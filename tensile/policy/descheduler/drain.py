@@ -108,7 +108,7 @@ def kept(pod: Entry) -> Problem | None:
 def _evicted(pod: Entry, lower: LowerWorld) -> Absent:
     """Return the eviction of a pod from a drained lower cluster."""
     ref = Ref(UPPER, POD, pod.namespace, pod.name)
-    return Absent(ref, pod.uid, f"lower cluster {lower.name} is being drained", evict=True)
+    return Absent(ref, pod.uid, f"lower cluster {lower.name} is being drained", evict=True, cause="drained")
 
 
 def _pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:

@@ -177,7 +177,8 @@ def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[W
     yield _noted(node, notes)
     for move in () if is_drained(lower) else moves:
         told = PodMove(lower.node, (move.target, *move.others), move.node)
-        yield Absent(_ref(move), move.upper.uid, _reason(move, world), evict=True, independent=True, moving=told)
+        ref, why = _ref(move), _reason(move, world)
+        yield Absent(ref, move.upper.uid, why, evict=True, independent=True, moving=told, cause="descheduled")
 
 
 def _reason(move: Move, world: World) -> str:

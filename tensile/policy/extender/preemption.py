@@ -11,6 +11,7 @@ itself, on whatever node, it calls the extender within `PATIENCE`.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -166,7 +167,8 @@ def _are_there(choice: NodeVictims, above: VirtualNodeView) -> bool:
 class PreemptionController:
     """Preempts for the `wants` of the current extender (`extender` returns None without one), while `run` runs.
 
-    `clock` returns monotonic seconds, the same clock as the extender's; `now` returns the time of day.
+    `clock` returns monotonic seconds, the same clock as the extender's; `now` returns the time of day. `evicted` counts
+    the pods that were deleted to make room, by virtual node.
     """
 
     def __init__(
@@ -181,6 +183,7 @@ class PreemptionController:
         self._extender = extender
         self._clock = clock
         self._now = now
+        self.evicted: Counter[str] = Counter()
         self._wanted = asyncio.Event()
         self._seldom = LogThrottle(clock)
 
@@ -275,6 +278,7 @@ class PreemptionController:
             await self._upper.delete(ref, uid=victim.pod.uid)
         except (NotFound, Conflict):
             return
+        self.evicted[best.name] += 1
         words = f"Preempted by pod {uid(pod)} on node {best.name}"
         step = event(EmitEvent(ref, victim.pod.uid, PREEMPTED, words, warning=False), self._now())
         try:

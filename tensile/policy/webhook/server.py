@@ -105,6 +105,12 @@ class WebhookServer:
         """The port it listens on, 0 for none."""
         return self._listener.port if self._listener else 0
 
+    @property
+    def certificate(self) -> bytes:
+        """The certificate that it serves, in PEM, b"" for none."""
+        pair = self._listener.shown if self._listener else None
+        return pair.certificate if pair else b""
+
     def waits(self) -> str:
         """Return why the engine is not ready for reviews, "" if it is ready."""
         if not self._topology.webhook.enabled:

@@ -13,7 +13,7 @@ from kubelet_lab import Notes
 from kubelet_pki import SERVER, Pki, write
 
 from tensile.errors import TensileError, Unreachable
-from tensile.kube.tls import KeyPair
+from tensile.kube.tls import KeyPair, expiration, self_signed
 from tensile.kubelet.api.certificates import ClientCA, ServingCertificate, tls_context
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -60,6 +60,18 @@ def test_a_certificate_of_our_own_fits_the_node() -> None:
     usage = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(usage) == [x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]
     assert not made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+
+
+def test_it_tells_when_what_is_served_expires() -> None:
+    """Of each node that is served, also of a certificate that was issued since the last connection."""
+    clock = Clock()
+    certificate = ServingCertificate(Notes(), "10.0.0.7", now=clock.now)
+    certificate.context("a", "")
+    certificate.context("b", "")
+    certificate.take("b", self_signed("o", "b", ["b"], NOW, timedelta(days=3)))
+    assert certificate.expirations() == {"a": NOW + timedelta(days=365), "b": NOW + timedelta(days=3)}
+    certificate.forget("a")
+    assert certificate.expirations() == {"b": NOW + timedelta(days=3)}
 
 
 def test_an_address_may_be_a_name_and_a_node_long() -> None:
@@ -245,3 +257,10 @@ async def test_a_failure_of_the_upper_keeps_the_last_authority(pki: Pki) -> None
 async def test_no_authority_at_all() -> None:
     """With neither file nor source there is none."""
     assert await ClientCA(Notes()).pem() == ""
+
+
+@pytest.mark.parametrize("pem", [b"", b"no certificate"])
+def test_what_is_no_certificate_does_not_expire(pem: bytes) -> None:
+    """A credential without one, or with one that cannot be read, has no date."""
+    assert expiration(pem) is None
+    assert expiration(self_signed("o", "b", ["b"], NOW, timedelta(days=3)).certificate) == NOW + timedelta(days=3)

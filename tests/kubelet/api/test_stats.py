@@ -17,8 +17,9 @@ from tensile.objects import Manifest
 from tensile.reconcile.world import LowerWorld
 
 STARTED = {"running": {"startedAt": "2026-03-01T11:00:00Z"}}
-RUNS = {"phase": "Running", "containerStatuses": [{"name": "main", "state": STARTED}]}
+RUNS = {"phase": "Running", "containerStatuses": [{"name": "main", "image": "app:1", "state": STARTED}]}
 RESOURCE, SUMMARY = "GET /metrics/resource", "GET /stats/summary"
+CADVISOR = "GET /metrics/cadvisor"
 UNMEASURED = b"lower-a has no metrics API (metrics.k8s.io)"
 
 
@@ -110,6 +111,31 @@ async def test_resource_metrics_are_told(scene: Scene) -> None:
     assert found["node_memory_working_set_bytes"][0].value == 40 << 20
     (pod,) = found["pod_cpu_usage_seconds_total"]
     assert (pod.labels, pod.value) == ({"namespace": "default", "pod": "web"}, 7.5)
+
+
+async def test_cadvisor_metrics_are_told(scene: Scene) -> None:
+    """From the same look, with the image of the container."""
+    await scene.ask()
+    answer = await scene.ask(CADVISOR)
+    assert answer.head.value("content-type") == "text/plain; version=0.0.4; charset=utf-8"
+    _, _, container = parsed(answer.body)["container_cpu_usage_seconds_total"]
+    assert (container.labels["pod"], container.labels["image"], container.value) == ("web", "app:1", 7.5)
+    assert len(scene.asked()) == 2
+
+
+async def test_cadvisor_is_there_whatever_is_missing(scene: Scene) -> None:
+    """Its reader would call the node down; the metric for it says that nothing was measured."""
+    scene.lab.lower.script = answering("404 Not Found", b"404 page not found\n")
+    answer = await scene.ask(CADVISOR)
+    assert (answer.status, parsed(answer.body)["container_scrape_error"][0].value) == (200, 1)
+
+
+@pytest.mark.parametrize("page", ["probes", "slis"])
+async def test_what_no_lower_tells_is_empty(scene: Scene, page: str) -> None:
+    """It is a page that Prometheus takes, and nothing is asked below for it."""
+    answer = await scene.ask(f"GET /metrics/{page}")
+    assert (answer.status, answer.body, scene.asked()) == (200, b"", [])
+    assert answer.head.value("content-type") == "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def test_the_summary_is_told(scene: Scene) -> None:
@@ -277,7 +303,7 @@ async def test_a_node_counts_what_runs(scene: Scene) -> None:
     assert scene.asked() == []
 
 
-@pytest.mark.parametrize("first", [RESOURCE, SUMMARY])
+@pytest.mark.parametrize("first", [RESOURCE, SUMMARY, CADVISOR, "GET /metrics/probes", "GET /metrics/slis"])
 async def test_figures_take_the_kubelets_rights(scene: Scene, first: str) -> None:
     """`get nodes/metrics` for the one and `get nodes/stats` for the other; without, nothing is asked below."""
     scene.lab.upper.rights.clear()

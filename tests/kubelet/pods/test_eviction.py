@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from worldkit import A, decided, home, put, raised, reload, twin, upper_pod, world
+from worldkit import A, decided, home, lose, put, raised, reload, twin, upper_pod, world
 
 from tensile.kubelet.pods.rule import PodRule, key_of
 from tensile.objects import POD, UPPER, Ref
@@ -40,6 +40,14 @@ def steps(here: World) -> list[Step]:
 def is_evicted(here: World) -> bool:
     """Report whether the pod is deleted above."""
     return any(step.verb == "delete" and step.ref == ABOVE for step in steps(here))
+
+
+def test_an_eviction_has_its_cause() -> None:
+    """It is counted by that; the removal of a pod that ended has none."""
+    assert [step.cause for step in steps(away()) if step.verb == "delete"] == ["unreachable"]
+    ended = away(0.0, deletionTimestamp="2026-03-01T11:59:00Z")
+    lose(ended.lowers[A].pods, "web")
+    assert {step.cause for step in steps(ended)} == {None}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 from usagekit import CPU, HOUR, MEBI, NOON, node_sample, pod_sample, running
 
-from tensile.kubelet.stats.output import exposition, summary
+from tensile.kubelet.stats.output import cadvisor_exposition, exposition, summary
 from tensile.kubelet.stats.usage import CPUCounters, UsageReport, picture
 
 WEB = {"namespace": "shop", "pod": "web"}
@@ -116,3 +116,51 @@ def test_the_summary_has_rates_and_counters() -> None:
 def test_the_summary_of_a_node_that_was_not_measured_has_no_figures() -> None:
     """Its name is all that is known."""
     assert orjson.loads(summary(UsageReport("virtual-a", None, ()))) == {"node": {"nodeName": "virtual-a"}, "pods": []}
+
+
+def cadvisor(found: UsageReport | None) -> dict[str, list[Any]]:
+    """Parse cAdvisor's text as Prometheus does: samples by metric, without empty labels, which are none to it."""
+    samples: dict[str, list[Any]] = {}
+    for family in text_string_to_metric_families(cadvisor_exposition(found).decode()):
+        for sample in family.samples:
+            labels = {name: value for name, value in sample.labels.items() if value}
+            samples.setdefault(sample.name, []).append(sample._replace(labels=labels))
+    return samples
+
+
+def test_cadvisor_has_its_own_labels() -> None:
+    """The node's root, pods without a container, and containers with the image by which rules tell them from pods."""
+    found = cadvisor(two_pods())
+    memory = [one.labels for one in found["container_memory_working_set_bytes"]]
+    web, db = {**WEB, "id": "/kubepods/podweb-uid"}, {**WEB, "pod": "db", "id": "/kubepods/poddb-uid"}
+    assert memory == [
+        {"id": "/"},
+        web,
+        {**web, "id": "/kubepods/podweb-uid/main", "container": "main", "image": "main:1"},
+        {**web, "id": "/kubepods/podweb-uid/side", "container": "side", "image": "side:1"},
+        db,
+        {**db, "id": "/kubepods/poddb-uid/main", "container": "main", "image": "main:1"},
+    ]
+    cpu = found["container_cpu_usage_seconds_total"]
+    assert [one.labels for one in cpu] == [{**one, "cpu": "total"} for one in memory]
+    starts = [one.labels for one in found["container_start_time_seconds"]]
+    assert starts == [one for one in memory if "container" in one]
+
+
+def test_cadvisor_has_the_same_values() -> None:
+    """With the time of their sample: both pages are read by the same clients."""
+    resource, found = read(two_pods()), cadvisor(two_pods())
+    for name in ("container_cpu_usage_seconds_total", "container_memory_working_set_bytes"):
+        containers = [one for one in found[name] if "container" in one.labels]
+        assert [(one.value, one.timestamp) for one in containers] == [
+            (one.value, one.timestamp) for one in resource[name]
+        ]
+    assert found["container_scrape_error"][0].value == 0
+
+
+def test_cadvisor_says_that_nothing_is_known() -> None:
+    """By its own metric for it; a node that was not measured yet is the same."""
+    for unknown in (None, UsageReport("virtual-a", None, ())):
+        found = cadvisor(unknown)
+        assert set(found) == {"container_scrape_error"}
+        assert found["container_scrape_error"][0].value == 1

@@ -48,6 +48,7 @@ def test_a_pod_is_evicted_above_with_its_own_time() -> None:
     """By its UID, asked for by the topology, through the subresource that heeds disruption budgets."""
     (step,) = steps(drained())
     assert (step.verb, step.ref, step.subresource, step.uid) == ("delete", ABOVE, "eviction", "Pod-web")
+    assert step.cause == "drained"
     assert (step.grace, step.requested, step.in_plan) == (None, True, True)
     assert step.reason == "lower cluster lower-a is being drained"
 

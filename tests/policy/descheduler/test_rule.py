@@ -153,6 +153,7 @@ def test_the_plan_says_where_from_and_where_to() -> None:
     wait(here, seeker())
     _, eviction = asked(here)[1].steps
     assert eviction.moving == PodMove(A, (B, "lower-c"), "lower-b-n1")
+    assert eviction.cause == "descheduled"
     assert eviction.reason.endswith("it fits on node lower-b (lower-b-n1) or lower-c")
 
 

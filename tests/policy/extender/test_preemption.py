@@ -101,6 +101,7 @@ async def test_it_preempts_as_the_scheduler_does() -> None:
     assert here.behind.ground.promises["default", "comer"].node == "n"
     assert [one["event"] for one in said] == ["preempting"]
     assert here.extender.wants == {}
+    assert here.made.evicted == {"v": 1}
 
 
 async def test_the_scheduler_has_its_turn() -> None:

@@ -1,0 +1,157 @@
+"""Alert rules, dashboard and ServiceMonitor fit the engine's metrics, its Service, and the documentation."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tensile.engine.metrics import Metrics
+from tensile.kubelet.stats.output import census
+from tensile.kubelet.stats.usage import RunningPod
+
+ROOT = Path(__file__).resolve().parents[2]
+MONITORING = ROOT / "manifests" / "monitoring"
+RUNBOOKS = ROOT / "docs" / "runbooks"
+STRINGS_AND_RANGES = re.compile(r'"[^"]*"|\[[^\]]*\]')
+GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
+SELECTOR = re.compile(r"(\w+)\s*\{([^}]*)\}")
+WORDS = {"and", "or", "unless", "offset", "by", "without", "on", "ignoring", "group_left", "group_right", "bool"}
+SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
+
+
+def load(name: str) -> Any:
+    """Return a file of manifests/monitoring, parsed."""
+    return yaml.safe_load((MONITORING / name).read_text())
+
+
+def alerts() -> list[dict[str, Any]]:
+    """Return all alert rules."""
+    return [rule for group in load("rules.yaml")["spec"]["groups"] for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, Any]]:
+    """Return the panels of the dashboard, without its rows."""
+    board = json.loads((MONITORING / "dashboard.json").read_text())
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Yield every query with the name of its rule or panel."""
+    yield from ((rule["alert"], rule["expr"]) for rule in alerts())
+    for panel in panels():
+        yield from ((panel["title"], target["expr"]) for target in panel["targets"])
+
+
+def exposed() -> dict[str, set[str]]:
+    """Return the labels of every time series name that the engine, its process and a virtual node have."""
+    found: dict[str, set[str]] = {}
+    for family in Metrics().registry.collect():
+        labels = set(getattr(family, "_labelnames", ()))
+        for suffix in SUFFIXES.get(family.type, ("",)):
+            found[family.name + suffix] = labels | ({"le"} if suffix == "_bucket" else set())
+    pod = RunningPod("shop", "web", "uid", None, 0, {"main": 0})  # type: ignore[arg-type]
+    for line in census("node", [pod]).decode().splitlines():
+        if not line.startswith("#"):
+            name, _, rest = line.partition("{") if "{" in line else (line.split()[0], "", "")
+            found[name] = set(re.findall(r"(\w+)=", rest))
+    return found
+
+
+def names_in(expression: str) -> set[str]:
+    """Return the names of metrics in a query."""
+    bare = re.sub(r"\{[^}]*\}", "", STRINGS_AND_RANGES.sub("", expression))
+    bare = GROUPING.sub("", bare)
+    words = re.findall(r"(?<![\w.])[a-zA-Z_:]\w*\b(?!\s*\()", bare)
+    return {word for word in words if word not in WORDS}
+
+
+@pytest.mark.parametrize(("title", "expression"), list(expressions()))
+def test_queries_use_metrics_and_labels_that_exist(title: str, expression: str) -> None:
+    """A renamed metric would leave an alert that never fires. Prometheus itself adds `job` and `instance`."""
+    known = exposed()
+    names = names_in(expression)
+    assert names, title
+    assert names - known.keys() == set()
+    allowed = set().union(*(known[name] for name in names)) | {"job", "instance", "le"}
+    used = {label.strip() for group in GROUPING.findall(expression) for label in group.split(",")}
+    for _, selector in SELECTOR.findall(expression):
+        used |= set(re.findall(r"(\w+)\s*(?:=|!=|=~|!~)", STRINGS_AND_RANGES.sub('""', selector)))
+    assert used - allowed == set()
+
+
+def test_a_name_that_does_not_exist_would_be_found() -> None:
+    """The test above reads names out of every form that a query has."""
+    query = 'histogram_quantile(0.9, sum by (a, le) (rate(x_bucket{b="y"}[5m]))) > 1 or z unless w offset 15m'
+    assert names_in(query) == {"x_bucket", "z", "w"}
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
+    """Named in its annotations; its heading begins with the alert, so that a search finds it."""
+    found = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in alerts()}
+    assert found == {name: f"docs/runbooks/{name}.md" for name in found}
+    assert sorted(found) == sorted(path.stem for path in RUNBOOKS.glob("*.md"))
+    for name in found:
+        text = (RUNBOOKS / f"{name}.md").read_text()
+        assert text.startswith(f"# {name}: ")
+        assert "\n## What to do\n1. " in text
+
+
+def test_every_alert_says_what_and_how_bad() -> None:
+    """Summary, description and a severity of kube-prometheus."""
+    for rule in alerts():
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}, rule["alert"]
+        assert all(rule["annotations"][key].endswith(".") for key in ("summary", "description")), rule["alert"]
+
+
+def test_the_page_of_metrics_lists_the_alerts() -> None:
+    """In their order, with links to the runbooks."""
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    assert re.findall(r"^\| \[(\w+)\]\(runbooks/\1\.md\)", page, re.MULTILINE) == [rule["alert"] for rule in alerts()]
+
+
+def test_panels_are_told_apart_and_do_not_overlap() -> None:
+    """Grafana would show one above the other."""
+    board = json.loads((MONITORING / "dashboard.json").read_text())
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(ids) == len(set(ids))
+    cells = [
+        (x, y)
+        for panel in board["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+
+
+def test_every_panel_has_a_meaning() -> None:
+    """It is shown when a reader points at the panel."""
+    assert [panel["title"] for panel in panels() if not panel["description"].endswith(".")] == []
+
+
+def test_the_monitor_finds_the_service_whose_name_the_rules_select() -> None:
+    """By its labels and the name of its port; without another jobLabel, its name is the job."""
+    monitor = load("servicemonitor.yaml")
+    services = list(yaml.safe_load_all((ROOT / "manifests" / "network.yaml").read_text()))
+    selected = [
+        one["metadata"]["name"]
+        for one in services
+        if one["kind"] == "Service"
+        and monitor["spec"]["selector"]["matchLabels"].items() <= one["metadata"]["labels"].items()
+        and monitor["spec"]["endpoints"][0]["port"] in [port["name"] for port in one["spec"]["ports"]]
+    ]
+    assert "jobLabel" not in monitor["spec"]
+    assert set(re.findall(r'job="([^"]*)"', "".join(rule["expr"] for rule in alerts()))) == set(selected)
+
+
+def test_the_kustomization_has_every_file() -> None:
+    """Those that are applied, and the dashboard in a ConfigMap that Grafana's sidecar loads."""
+    found = load("kustomization.yaml")
+    (generated,) = found["configMapGenerator"]
+    files = {*found["resources"], *(one.partition("=")[2] for one in generated["files"]), "kustomization.yaml"}
+    assert files == {path.name for path in MONITORING.iterdir()}
+    assert generated["options"]["labels"] == {"grafana_dashboard": "1"}
