@@ -20,6 +20,7 @@ from tensile.cli import completion as completing
 from tensile.cli.help import INSPECT, PLAN, RUN, SET_UP, TRY, TensileCommand, TensileGroup
 from tensile.cli.options import (
     AskExtender,
+    BareSandbox,
     ConfigMapOption,
     ContextOption,
     DirectoryOption,
@@ -755,11 +756,13 @@ def sandbox_up(
     *,
     real_node: RealNode = False,
     extender: AskExtender = False,
+    bare: BareSandbox = False,
     _version: Version = False,
 ) -> None:
     """Start the clusters.
 
-    Starts an upper cluster and lower clusters on 127.0.0.1. They run until `tensile sandbox down`.
+    Starts an upper cluster and lower clusters on 127.0.0.1. They run until `tensile sandbox down`. They provision
+    volumes, and have a metrics API for kubectl top and autoscalers.
 
     Examples:
         tensile sandbox up
@@ -767,7 +770,7 @@ def sandbox_up(
     """
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
 
-    raise typer.Exit(commands.up(lowers, nodes, directory, real_node=real_node, extender=extender))
+    raise typer.Exit(commands.up(lowers, nodes, directory, real_node=real_node, extender=extender, bare=bare))
 
 
 @sandbox.command("status", cls=TensileCommand)

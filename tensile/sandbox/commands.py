@@ -17,6 +17,7 @@ import msgspec
 
 from tensile.errors import INTERRUPTED
 from tensile.sandbox import binaries, start, stop
+from tensile.sandbox.credentials import ADDONS
 from tensile.sandbox.layout import SandboxError, cluster_names
 from tensile.sandbox.processes import running
 from tensile.sandbox.progress import progress_to
@@ -25,6 +26,8 @@ from tensile.sandbox.state import Options, State, load
 
 REAL_LOWER = cluster_names(1)[start.REAL]
 DEFAULT_DIRECTORY = Path(".tensile-sandbox")
+FLAGS = {"addons": "bare"}
+"""The flags of options that have another name on the command line."""
 
 
 def prepare() -> int:
@@ -45,6 +48,7 @@ def up(
     compressed_eviction: bool = False,
     real_node: bool = False,
     extender: bool = False,
+    bare: bool = False,
 ) -> int:
     """Start a sandbox that runs until `down`, or report that one already runs.
 
@@ -54,6 +58,7 @@ def up(
         directory: the directory for its files.
         compressed_eviction: evict pods from silent nodes of the upper cluster after seconds instead of minutes.
         real_node: replace the nodes of the first lower cluster with one that runs containers.
+        bare: no StorageClass, no provisioner and no metrics API.
         extender: configure the upper scheduler to use the engine's extender, which the topology file enables.
 
     Returns:
@@ -66,13 +71,15 @@ def up(
         "compressed_eviction": compressed_eviction or None,
         "real_node": real_node or None,
         "extender": extender or None,
+        "addons": False if bare else None,
     }
     asked = {key: value for key, value in given.items() if value is not None}
     directory = directory.resolve()
     begun = time.monotonic()
     try:
         with _interruptible():
-            started = start.bring_up(directory, msgspec.structs.replace(Options(), **asked), progress_to(sys.stderr))
+            options = msgspec.structs.replace(Options(addons=True), **asked)
+            started = start.bring_up(directory, options, progress_to(sys.stderr))
     except (SandboxError, OSError) as error:
         return _failed(error)
     except KeyboardInterrupt:
@@ -125,7 +132,7 @@ def _already(directory: Path, state: State, asked: dict[str, int]) -> int:
     _tell(
         f"already running: {has.lowers} lower clusters with {has.nodes} nodes each{real}\n\n{_guide(directory, state)}"
     )
-    differing = [key.replace("_", "-") for key, value in asked.items() if getattr(has, key) != value]
+    differing = [FLAGS.get(key, key.replace("_", "-")) for key, value in asked.items() if getattr(has, key) != value]
     if not differing:
         return 0
     return _failed(
@@ -177,7 +184,7 @@ def _rows(state: State) -> list[tuple[str, str, str, bool]]:
 
 def _ports(ports: object) -> dict[str, int]:
     """Return the ports that the status shows, by component."""
-    fields = {"etcd": "etcd", "kube-apiserver": "apiserver", "endpoint": "endpoint"}
+    fields = {"etcd": "etcd", "kube-apiserver": "apiserver", "endpoint": "endpoint", ADDONS: "addons"}
     fields |= {"kube-controller-manager": "controller_manager", "kube-scheduler": "scheduler"}
     return {component: getattr(ports, field) for component, field in fields.items()}
 

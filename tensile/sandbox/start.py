@@ -18,7 +18,15 @@ from tensile.sandbox.apiserver import Api
 from tensile.sandbox.layout import LOOPBACK, MAX_LOWERS, Layout, Ports, PortTakenError, SandboxError, cluster_names
 from tensile.sandbox.progress import Progress
 from tensile.sandbox.state import FILE, DirectoryLock, Options, SandboxCluster, State, claimed, load, save
-from tensile.sandbox.stop import CleanupGuard, begin, end_processes, remove_entries, tear_down, unless_done
+from tensile.sandbox.stop import (
+    PACKAGE_ROOT,
+    CleanupGuard,
+    begin,
+    end_processes,
+    remove_entries,
+    tear_down,
+    unless_done,
+)
 
 STAGES = Path(__file__).parent / "stages"
 TRIES = 3
@@ -128,6 +136,8 @@ def with_other_ports(attempt: Callable[[], None], again: Callable[[], None]) -> 
 def start_process(directory: Path, state: State, cluster: SandboxCluster, name: str, command: Sequence[str]) -> None:
     """Start one process of a cluster and save it in the state."""
     variables = processes.environment(state.identity, cluster.layout.directory)
+    if name == credentials.ADDONS:
+        variables["PYTHONPATH"] = str(PACKAGE_ROOT)
     output = cluster.layout.output / f"{name}.log"
     cluster.processes[name] = processes.spawn(command, variables, output)
     save(directory, state)
@@ -221,7 +231,7 @@ def _start(directory: Path, state: State) -> None:
         for name, command in commands.items():
             start_process(directory, state, cluster, name, command)
     for cluster in clusters:
-        _populate(cluster)
+        _populate(cluster, state.options)
     _wait_for_all(clusters)
 
 
@@ -235,8 +245,8 @@ def _commands(state: State, cluster: SandboxCluster) -> dict[str, list[str]]:
     return found
 
 
-def _populate(cluster: SandboxCluster) -> None:
-    """Create the initial objects of a cluster: the role binding of the kubelet client, and its kwok nodes.
+def _populate(cluster: SandboxCluster, options: Options) -> None:
+    """Create the initial objects of a cluster: the role binding of the kubelet client, its kwok nodes, and addons.
 
     These report the release of the cluster, which may have been found and not built.
     """
@@ -246,6 +256,8 @@ def _populate(cluster: SandboxCluster) -> None:
     version = str(api.get("/version").get("gitVersion", binaries.KUBERNETES))
     for name in () if cluster.layout.network else cluster.layout.node_names:
         api.create("/api/v1/nodes", apiserver.node(name, cluster.layout, version))
+    for path, manifest in apiserver.addons(cluster.layout) if options.addons else ():
+        api.create(path, manifest)
 
 
 def _wait_for_all(clusters: Sequence[SandboxCluster]) -> None:
@@ -253,4 +265,6 @@ def _wait_for_all(clusters: Sequence[SandboxCluster]) -> None:
     for name in apiserver.PROBES:
         having = [cluster for cluster in clusters if name in cluster.processes]
         apiserver.wait(having, apiserver.component(name), name)
+    if any(credentials.ADDONS in cluster.processes for cluster in clusters):
+        apiserver.wait(clusters, apiserver.metrics_available, "metrics API")
     apiserver.wait(clusters, apiserver.cluster_ready, "nodes and the default service account")

@@ -25,7 +25,7 @@ from tensile.sandbox.commands import up
 sys.exit(up({options}, Path(sys.argv[1])))
 """
 ONE_LOWER = "1, 1"
-ALL_OF_ONE_LOWER = 10
+ALL_OF_ONE_LOWER = 11
 
 
 def begin_up(
@@ -231,7 +231,7 @@ def guard_of(number: int) -> int:
     """Return the number of the guard that an `up` started."""
     children = Path(f"/proc/{number}/task/{number}/children").read_text().split()
     lines = {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in children}
-    (found,) = [child for child, line in lines.items() if b"tensile.sandbox.guard" in line]
+    (found,) = [child for child, line in lines.items() if b"tensile.sandbox.stop" in line]
     return found
 
 
