@@ -3,6 +3,7 @@
 Results go to stdout, progress and errors to stderr. An interrupted start cleans up before it ends.
 """
 
+import os
 import shutil
 import signal
 import sys
@@ -150,23 +151,39 @@ def _guide(directory: Path, state: State) -> str:
     return (
         f"clusters:\n{lowers}\n"
         f"{real if state.options.real_node else ''}"
-        f"next:\n"
-        f"  tensile run -f {quote(str(directory / 'topology.yaml'))}\n"
+        f"start the engine, which runs until Ctrl-C:\n"
+        f"  {program()} run -f {quote(str(directory / 'topology.yaml'))}\n"
+        f"in another terminal:\n"
         f"  export KUBECONFIG={quote(str(directory / 'upper.kubeconfig'))}\n"
         f"  {quote(_kubectl(state))} get nodes\n"
+        f"at the end:\n"
         f"  {_command('down', directory)}"
     )
 
 
 def _command(verb: str, directory: Path) -> str:
     """Return a command for this sandbox, quoted for a shell."""
-    return f"tensile sandbox {verb} --dir {quote(str(directory))}"
+    return f"{program()} sandbox {verb} --dir {quote(str(directory))}"
+
+
+def program() -> str:
+    """Return the command of this program, quoted for a shell: its name if a shell finds it there, else its path.
+
+    Without an installed command, as in a checkout, it is run by its interpreter.
+    """
+    script = Path(sys.executable).with_name("tensile")
+    found = shutil.which("tensile")
+    if found and Path(found).resolve() == script.resolve():
+        return "tensile"
+    return quote(str(script)) if os.access(script, os.X_OK) else f"{quote(sys.executable)} -m tensile"
 
 
 def _kubectl(state: State) -> str:
-    """Return the command for kubectl: its name if it is on the search path, else the path of the sandbox's own."""
-    ours = state.binaries.kubectl if state.binaries else "kubectl"
-    return "kubectl" if shutil.which("kubectl") else ours
+    """Return the command for kubectl: its name if a shell finds one that works, else the path of the sandbox's own."""
+    found = shutil.which("kubectl")
+    if not state.binaries or (found and binaries.runs(Path(found))):
+        return "kubectl"
+    return state.binaries.kubectl
 
 
 def _rows(state: State) -> list[tuple[str, str, str, bool]]:
