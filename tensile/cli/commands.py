@@ -828,12 +828,13 @@ def demo(
     log_format: LogFormat = None,
     *,
     engine_log: Annotated[bool, typer.Option("--engine-log", help="Show the engine's log at the end.")] = False,
+    no_pause: Annotated[bool, typer.Option("--no-pause", help="Do not wait for Enter between the steps.")] = False,
     _version: Version = False,
 ) -> None:
     """Take a guided tour.
 
-    Starts a sandbox, the engine and a workload, and shows them at work with kubectl. On a terminal it then stays until
-    Ctrl-C. It leaves nothing behind.
+    Starts a sandbox, the engine and a workload, and shows them at work with kubectl. On a terminal it waits for Enter
+    before each step, and stays until Ctrl-C at the end. It leaves nothing behind.
 
     Examples:
         tensile demo
@@ -846,7 +847,14 @@ def demo(
 
     _configure_logs(log_level or "info", log_format)
     raise typer.Exit(
-        shown(DemoOptions(engine_log=engine_log, log_level=log_level or "info", log_format=log_format or "text"))
+        shown(
+            DemoOptions(
+                engine_log=engine_log,
+                pause=not no_pause,
+                log_level=log_level or "info",
+                log_format=log_format or "text",
+            )
+        )
     )
 
 
