@@ -45,6 +45,7 @@ OWN_SANDBOX = {
     "tests/kube/test_fleet_real.py",
     "tests/packaging/test_install.py",
     "tests/policy/placement/test_placement_real.py",
+    "tests/sandbox/test_addons_real.py",
     "tests/sandbox/test_real_node_real.py",
     "tests/sandbox/test_faults_real.py",
     "tests/sandbox/test_lifecycle_real.py",

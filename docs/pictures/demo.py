@@ -24,8 +24,6 @@ PICTURE = CAST.with_suffix(".svg")
 SHOWN = (
     "kubectl get nodes -L clusterID",
     "kubectl apply -f workload.yaml",
-    "kubectl -n shop get pods -o wide",
-    "kubectl --kubeconfig lower-a.kubeconfig -n shop get pods -o wide",
     "kubectl -n shop logs -l app=web --prefix",
     "grep -A 4 'name: lower-b' edited.yaml",
     "tensile plan -f edited.yaml",

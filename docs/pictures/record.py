@@ -25,8 +25,8 @@ import orjson
 from docs.pictures.demo import CAST
 from tensile.sandbox import binaries
 
-COLUMNS, ROWS = 110, 28
-LAST_WORDS = "is taken up at once."
+COLUMNS, ROWS = 80, 28
+LAST_WORDS = "reloads it at once."
 """The end of what the demo prints before it waits for Ctrl-C."""
 CTRL_C = b"\x03"
 Event = tuple[float, str]
@@ -40,7 +40,7 @@ def started(kubectl: Path) -> tuple[int, int]:
         size = struct.pack("HHHH", ROWS, COLUMNS, 0, 0)
         fcntl.ioctl(sys.stdout.fileno(), termios.TIOCSWINSZ, size)
         path = f"{kubectl.parent}{os.pathsep}{os.environ['PATH']}"
-        os.execve(sys.executable, [sys.executable, "-m", "tensile", "demo"], {**os.environ, "PATH": path})
+        os.execve(sys.executable, [sys.executable, "-m", "tensile", "demo", "--no-pause"], {**os.environ, "PATH": path})
     return process, terminal
 
 

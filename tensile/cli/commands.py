@@ -21,6 +21,7 @@ from tensile.cli import completion as completing
 from tensile.cli.help import INSPECT, PLAN, RUN, SET_UP, TRY, TensileCommand, TensileGroup
 from tensile.cli.options import (
     AskExtender,
+    BareSandbox,
     ConfigMapOption,
     ContextOption,
     DirectoryOption,
@@ -1017,11 +1018,13 @@ def sandbox_up(
     *,
     real_node: RealNode = False,
     extender: AskExtender = False,
+    bare: BareSandbox = False,
     _version: Version = False,
 ) -> None:
     """Start the clusters.
 
-    Starts an upper cluster and lower clusters on 127.0.0.1. They run until `tensile sandbox down`.
+    Starts an upper cluster and lower clusters on 127.0.0.1. They run until `tensile sandbox down`. They provision
+    volumes, and have a metrics API for kubectl top and autoscalers.
 
     Examples:
         tensile sandbox up
@@ -1029,7 +1032,7 @@ def sandbox_up(
     """
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
 
-    raise typer.Exit(commands.up(lowers, nodes, directory, real_node=real_node, extender=extender))
+    raise typer.Exit(commands.up(lowers, nodes, directory, real_node=real_node, extender=extender, bare=bare))
 
 
 @sandbox.command("status", cls=TensileCommand)
@@ -1087,12 +1090,13 @@ def demo(
     log_format: LogFormat = None,
     *,
     engine_log: Annotated[bool, typer.Option("--engine-log", help="Show the engine's log at the end.")] = False,
+    no_pause: Annotated[bool, typer.Option("--no-pause", help="Do not wait for Enter between the steps.")] = False,
     _version: Version = False,
 ) -> None:
     """Take a guided tour.
 
-    Starts a sandbox, the engine and a workload, and shows them at work with kubectl. On a terminal it then stays until
-    Ctrl-C. It leaves nothing behind.
+    Starts a sandbox, the engine and a workload, and shows them at work with kubectl. On a terminal it waits for Enter
+    before each step, and stays until Ctrl-C at the end. It leaves nothing behind.
 
     Examples:
         tensile demo
@@ -1105,7 +1109,14 @@ def demo(
 
     _configure_logs(log_level or "info", log_format)
     raise typer.Exit(
-        shown(DemoOptions(engine_log=engine_log, log_level=log_level or "info", log_format=log_format or "text"))
+        shown(
+            DemoOptions(
+                engine_log=engine_log,
+                pause=not no_pause,
+                log_level=log_level or "info",
+                log_format=log_format or "text",
+            )
+        )
     )
 
 

@@ -145,6 +145,9 @@ RealNode = Annotated[
 AskExtender = Annotated[
     bool, typer.Option("--extender", help="Configure the upper scheduler to use tensile's scheduler extender.")
 ]
+BareSandbox = Annotated[
+    bool, typer.Option("--bare", help="Only control planes and nodes: no StorageClasses and no metrics API.")
+]
 
 
 def output_option(*forms: str) -> Any:

@@ -12,14 +12,16 @@ import json
 import socket
 import ssl
 import time
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tensile.names import PROVISIONER
 from tensile.sandbox import go_build
-from tensile.sandbox.credentials import KUBELET_CLIENT
+from tensile.sandbox.credentials import ADDONS, KUBELET_CLIENT, METRICS_NAMESPACE, METRICS_SERVICE
 from tensile.sandbox.go_build import tail
 from tensile.sandbox.layout import LOOPBACK, Layout, PortTakenError, SandboxError
 from tensile.sandbox.processes import running
@@ -33,6 +35,11 @@ PORT_TAKEN = "address already in use"
 ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
 CORDONED = "node.kubernetes.io/unschedulable"
 RESOURCES = {"cpu": "32", "memory": "256Gi", "pods": "500"}
+STORAGE_CLASS = "standard"
+"""The name of the default StorageClass of each cluster; the same name above and below needs no entry in a topology."""
+LOWER_PROVISIONER = "sandbox.tensile-kube.io/folder"
+METRICS_GROUP, METRICS_VERSION = "metrics.k8s.io", "v1beta1"
+METRICS_SERVICE_PATH = f"/apis/apiregistration.k8s.io/v1/apiservices/{METRICS_VERSION}.{METRICS_GROUP}"
 TOPOLOGY = """\
 # Made by `tensile sandbox up`; `tensile sandbox down` removes it. `tensile run` reloads it when it changes.
 apiVersion: tensile-kube.io/v1alpha1
@@ -223,12 +230,24 @@ def _endpoint(cluster: SandboxCluster, _api: Api) -> bool:
     return Api(cluster.layout, "kubelet-client").healthy(cluster.layout.ports.endpoint, "/healthz")
 
 
+def _addons(cluster: SandboxCluster, _api: Api) -> bool:
+    """Report whether the metrics APIs are served; they accept the apiserver's front proxy only."""
+    return Api(cluster.layout, "front-proxy").healthy(cluster.layout.ports.addons, "/healthz")
+
+
+def metrics_available(_cluster: SandboxCluster, api: Api) -> bool:
+    """Report whether the apiserver has found its metrics API."""
+    conditions = api.get(METRICS_SERVICE_PATH).get("status", {}).get("conditions", [])
+    return any(one["type"] == "Available" and one["status"] == "True" for one in conditions)
+
+
 PROBES: dict[str, Probe] = {
     "etcd": _apiserver,
     "kube-apiserver": _apiserver,
     "kube-controller-manager": _controller_manager,
     "kube-scheduler": _scheduler,
     "endpoint": _endpoint,
+    ADDONS: _addons,
 }
 
 
@@ -279,6 +298,52 @@ def kubelet_binding() -> JSONObject:
         "metadata": {"name": KUBELET_CLIENT},
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "system:kubelet-api-admin"},
         "subjects": [{"apiGroup": group, "kind": "User", "name": KUBELET_CLIENT}],
+    }
+
+
+def addons(layout: Layout) -> list[tuple[str, JSONObject]]:
+    """Return the objects of the addons of a cluster, each with the path of its collection."""
+    where = {"name": METRICS_SERVICE, "namespace": METRICS_NAMESPACE}
+    port = layout.ports.addons
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": where,
+        "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]},
+    }
+    registration = {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": f"{METRICS_VERSION}.{METRICS_GROUP}"},
+        "spec": {
+            "group": METRICS_GROUP,
+            "version": METRICS_VERSION,
+            "service": {**where, "port": port},
+            "caBundle": b64encode((layout.pki / "ca.crt").read_bytes()).decode(),
+            "groupPriorityMinimum": 100,
+            "versionPriority": 100,
+        },
+    }
+    return [
+        ("/apis/storage.k8s.io/v1/storageclasses", storage_class(layout)),
+        (f"/api/v1/namespaces/{METRICS_NAMESPACE}/services", service),
+        (METRICS_SERVICE_PATH.rpartition("/")[0], registration),
+    ]
+
+
+def storage_class(layout: Layout) -> JSONObject:
+    """Return the default StorageClass of a cluster; that of the upper cluster leads to the lower clusters."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {
+            "name": STORAGE_CLASS,
+            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+        },
+        "provisioner": LOWER_PROVISIONER if layout.place else PROVISIONER,
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "reclaimPolicy": "Delete",
+        "allowVolumeExpansion": True,
     }
 
 

@@ -3,6 +3,7 @@
 Results go to stdout, progress and errors to stderr. An interrupted start cleans up before it ends.
 """
 
+import os
 import shutil
 import signal
 import sys
@@ -17,6 +18,7 @@ import msgspec
 
 from tensile.errors import INTERRUPTED
 from tensile.sandbox import binaries, start, stop
+from tensile.sandbox.credentials import ADDONS
 from tensile.sandbox.layout import SandboxError, cluster_names
 from tensile.sandbox.processes import running
 from tensile.sandbox.progress import progress_to
@@ -25,6 +27,8 @@ from tensile.sandbox.state import Options, State, load
 
 REAL_LOWER = cluster_names(1)[start.REAL]
 DEFAULT_DIRECTORY = Path(".tensile-sandbox")
+FLAGS = {"addons": "bare"}
+"""The flags of options that have another name on the command line."""
 
 
 def prepare() -> int:
@@ -45,6 +49,7 @@ def up(
     compressed_eviction: bool = False,
     real_node: bool = False,
     extender: bool = False,
+    bare: bool = False,
 ) -> int:
     """Start a sandbox that runs until `down`, or report that one already runs.
 
@@ -54,6 +59,7 @@ def up(
         directory: the directory for its files.
         compressed_eviction: evict pods from silent nodes of the upper cluster after seconds instead of minutes.
         real_node: replace the nodes of the first lower cluster with one that runs containers.
+        bare: no StorageClass, no provisioner and no metrics API.
         extender: configure the upper scheduler to use the engine's extender, which the topology file enables.
 
     Returns:
@@ -66,13 +72,15 @@ def up(
         "compressed_eviction": compressed_eviction or None,
         "real_node": real_node or None,
         "extender": extender or None,
+        "addons": False if bare else None,
     }
     asked = {key: value for key, value in given.items() if value is not None}
     directory = directory.resolve()
     begun = time.monotonic()
     try:
         with _interruptible():
-            started = start.bring_up(directory, msgspec.structs.replace(Options(), **asked), progress_to(sys.stderr))
+            options = msgspec.structs.replace(Options(addons=True), **asked)
+            started = start.bring_up(directory, options, progress_to(sys.stderr))
     except (SandboxError, OSError) as error:
         return _failed(error)
     except KeyboardInterrupt:
@@ -125,7 +133,7 @@ def _already(directory: Path, state: State, asked: dict[str, int]) -> int:
     _tell(
         f"already running: {has.lowers} lower clusters with {has.nodes} nodes each{real}\n\n{_guide(directory, state)}"
     )
-    differing = [key.replace("_", "-") for key, value in asked.items() if getattr(has, key) != value]
+    differing = [FLAGS.get(key, key.replace("_", "-")) for key, value in asked.items() if getattr(has, key) != value]
     if not differing:
         return 0
     return _failed(
@@ -143,23 +151,39 @@ def _guide(directory: Path, state: State) -> str:
     return (
         f"clusters:\n{lowers}\n"
         f"{real if state.options.real_node else ''}"
-        f"next:\n"
-        f"  tensile run -f {quote(str(directory / 'topology.yaml'))}\n"
+        f"start the engine, which runs until Ctrl-C:\n"
+        f"  {program()} run -f {quote(str(directory / 'topology.yaml'))}\n"
+        f"in another terminal:\n"
         f"  export KUBECONFIG={quote(str(directory / 'upper.kubeconfig'))}\n"
         f"  {quote(_kubectl(state))} get nodes\n"
+        f"at the end:\n"
         f"  {_command('down', directory)}"
     )
 
 
 def _command(verb: str, directory: Path) -> str:
     """Return a command for this sandbox, quoted for a shell."""
-    return f"tensile sandbox {verb} --dir {quote(str(directory))}"
+    return f"{program()} sandbox {verb} --dir {quote(str(directory))}"
+
+
+def program() -> str:
+    """Return the command of this program, quoted for a shell: its name if a shell finds it there, else its path.
+
+    Without an installed command, as in a checkout, it is run by its interpreter.
+    """
+    script = Path(sys.executable).with_name("tensile")
+    found = shutil.which("tensile")
+    if found and Path(found).resolve() == script.resolve():
+        return "tensile"
+    return quote(str(script)) if os.access(script, os.X_OK) else f"{quote(sys.executable)} -m tensile"
 
 
 def _kubectl(state: State) -> str:
-    """Return the command for kubectl: its name if it is on the search path, else the path of the sandbox's own."""
-    ours = state.binaries.kubectl if state.binaries else "kubectl"
-    return "kubectl" if shutil.which("kubectl") else ours
+    """Return the command for kubectl: its name if a shell finds one that works, else the path of the sandbox's own."""
+    found = shutil.which("kubectl")
+    if not state.binaries or (found and binaries.runs(Path(found))):
+        return "kubectl"
+    return state.binaries.kubectl
 
 
 def _rows(state: State) -> list[tuple[str, str, str, bool]]:
@@ -177,7 +201,7 @@ def _rows(state: State) -> list[tuple[str, str, str, bool]]:
 
 def _ports(ports: object) -> dict[str, int]:
     """Return the ports that the status shows, by component."""
-    fields = {"etcd": "etcd", "kube-apiserver": "apiserver", "endpoint": "endpoint"}
+    fields = {"etcd": "etcd", "kube-apiserver": "apiserver", "endpoint": "endpoint", ADDONS: "addons"}
     fields |= {"kube-controller-manager": "controller_manager", "kube-scheduler": "scheduler"}
     return {component: getattr(ports, field) for component, field in fields.items()}
 

@@ -28,6 +28,10 @@ VALIDITY = timedelta(days=365)
 LEEWAY = timedelta(hours=1)
 ADMINISTRATORS = "system:masters"
 NODES = "system:nodes"
+ADDONS = "addons"
+METRICS_SERVICE = "sandbox-metrics"
+METRICS_NAMESPACE = "kube-system"
+"""The Service by which an apiserver finds its metrics API."""
 KUBELET_CLIENT = "kube-apiserver-kubelet-client"
 FRONT_PROXY_CLIENT = "front-proxy-client"
 SCHEDULER = "kube-scheduler"
@@ -126,11 +130,13 @@ def kubelet_pair(signer: Authority) -> CertificatePair:
 
 
 def _write_servers(layout: Layout, signer: Authority) -> None:
-    """Write the serving certificates of the apiserver and the kubelet API."""
+    """Write the serving certificates of the apiserver, the kubelet API and the addons, which are clients too."""
     addresses = (LOOPBACK, layout.service_address, *([layout.gateway] if layout.network else ()))
     pair = signer.issue("kube-apiserver", hosts=APISERVER_NAMES, addresses=addresses)
     write_pair(layout.pki / "apiserver", pair)
     write_pair(layout.pki / "kubelet", kubelet_pair(signer))
+    hosts = ("localhost", f"{METRICS_SERVICE}.{METRICS_NAMESPACE}.svc")
+    write_pair(layout.pki / ADDONS, signer.issue(ADDONS, (ADMINISTRATORS,), hosts=hosts, addresses=(LOOPBACK,)))
 
 
 def _write_node(layout: Layout, signer: Authority) -> None:

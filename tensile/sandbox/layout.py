@@ -36,6 +36,7 @@ class Ports(msgspec.Struct, frozen=True):
     controller_manager: int
     scheduler: int
     endpoint: int
+    addons: int = 0
 
 
 class Layout(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from tensile.sandbox.layout import LOOPBACK, SandboxError
@@ -31,6 +31,10 @@ START_FIELD = 19
 LOWEST = 15000
 HIGHEST = 32767
 TRIES = 200
+INOTIFY_OF_A_CLUSTER = 13
+"""Inotify instances: 6 of kube-apiserver, 6 of kube-controller-manager, 1 of kube-scheduler (counted)."""
+INOTIFY_LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
+MEMORY = Path("/proc/meminfo")
 KERNEL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -161,6 +165,55 @@ def _variables(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return []
+
+
+def inotify_shortage(clusters: int, used: int, limit: int) -> str:
+    """Return why the limit of inotify instances is too low for so many clusters and what to do, "" if it is not."""
+    needed = clusters * INOTIFY_OF_A_CLUSTER
+    if used + needed <= limit:
+        return ""
+    possible = max(0, (limit - used) // INOTIFY_OF_A_CLUSTER - 1)
+    return (
+        f"{clusters} clusters need {needed} inotify instances, and {used} of the {limit} of this user are used: "
+        f"raise the limit with `sudo sysctl fs.inotify.max_user_instances={2 * (used + needed)}`, "
+        f"or use --lowers {possible} or less"
+    )
+
+
+def inotify_limit() -> int:
+    """Return how many inotify instances a user may have; a large number where the kernel does not say."""
+    return int(INOTIFY_LIMIT.read_text()) if INOTIFY_LIMIT.exists() else 1 << 30
+
+
+def inotify_used() -> int:
+    """Return how many inotify instances the visible processes of this user have."""
+    mine = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and _owner(entry) == os.getuid()]
+    return sum(link == "anon_inode:inotify" for entry in mine for link in _links(entry / "fd"))
+
+
+def _owner(process: Path) -> int | None:
+    """Return the user of a process, None if it has ended."""
+    try:
+        return process.stat().st_uid
+    except OSError:
+        return None
+
+
+def _links(folder: Path) -> list[str]:
+    """Return the targets of the links in a folder; those that are gone or not permitted are left out."""
+    found: list[str] = []
+    with suppress(OSError):
+        for link in folder.iterdir():
+            with suppress(OSError):
+                found.append(str(link.readlink()))
+    return found
+
+
+def available_memory() -> int:
+    """Return the memory that new processes can use without swapping, in MiB; 0 where the kernel does not say."""
+    lines = MEMORY.read_text().splitlines() if MEMORY.exists() else []
+    found = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return found[0] // 1024 if found else 0
 
 
 def choose(sizes: Sequence[int]) -> list[range]:

@@ -17,13 +17,27 @@ from tensile.sandbox import apiserver, binaries, credentials, flags, processes, 
 from tensile.sandbox.apiserver import Api
 from tensile.sandbox.layout import LOOPBACK, MAX_LOWERS, Layout, Ports, PortTakenError, SandboxError, cluster_names
 from tensile.sandbox.progress import Progress
-from tensile.sandbox.state import FILE, DirectoryLock, Options, SandboxCluster, State, claimed, load, save
-from tensile.sandbox.stop import CleanupGuard, begin, end_processes, remove_entries, tear_down, unless_done
+from tensile.sandbox.state import NEW_FILE, DirectoryLock, Options, SandboxCluster, State, claimed, load, save
+from tensile.sandbox.stop import (
+    PACKAGE_ROOT,
+    CleanupGuard,
+    begin,
+    end_processes,
+    remove_entries,
+    tear_down,
+    unless_done,
+)
 
 STAGES = Path(__file__).parent / "stages"
 TRIES = 3
 PORTS_OF_A_CLUSTER = len(Ports.__struct_fields__)
 SPARE_KUBELET_PORTS = 8
+SHOWN = 3
+"""How many files an error names."""
+MEMORY_OF_A_CLUSTER = 650
+"""MiB, with three nodes and few pods (measured)."""
+SECONDS_OF_A_CLUSTER = 20.0
+"""The time limit of a start, for each cluster: on two cores, many clusters take minutes."""
 FIRST = ("etcd", "kube-apiserver")
 REAL = 1
 """The place of the cluster with the real node."""
@@ -128,6 +142,8 @@ def with_other_ports(attempt: Callable[[], None], again: Callable[[], None]) -> 
 def start_process(directory: Path, state: State, cluster: SandboxCluster, name: str, command: Sequence[str]) -> None:
     """Start one process of a cluster and save it in the state."""
     variables = processes.environment(state.identity, cluster.layout.directory)
+    if name == credentials.ADDONS:
+        variables["PYTHONPATH"] = str(PACKAGE_ROOT)
     output = cluster.layout.output / f"{name}.log"
     cluster.processes[name] = processes.spawn(command, variables, output)
     save(directory, state)
@@ -136,7 +152,8 @@ def start_process(directory: Path, state: State, cluster: SandboxCluster, name: 
 def _guarded(directory: Path, options: Options, progress: Progress, claim: DirectoryLock, *, bound: bool) -> Started:
     """Start a new sandbox with a guard."""
     names = cluster_names(options.lowers)
-    _refuse_foreign(directory, entries(names))
+    _refuse_foreign(directory)
+    check_machine(len(names), progress)
     state = State(uuid.uuid4().hex, options, entries(names), claim.made)
     guard = begin(directory, state.identity, claim.made, claim.descriptor)
     with unless_done(guard, bound=bound):
@@ -145,13 +162,42 @@ def _guarded(directory: Path, options: Options, progress: Progress, claim: Direc
     return Started(state, guard=guard if bound else None)
 
 
-def _refuse_foreign(directory: Path, names: Sequence[str]) -> None:
-    """Raise SandboxError if a file exists under a name that the sandbox would use."""
-    taken = [name for name in (*names, FILE) if (directory / name).exists()]
-    if taken:
+def _refuse_foreign(directory: Path) -> None:
+    """Raise SandboxError if the directory has files, which are not the sandbox's."""
+    found = sorted(path.name for path in directory.iterdir() if path.name != NEW_FILE)
+    if found:
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         raise SandboxError(
-            f"{directory} contains {', '.join(taken)}, which the sandbox would overwrite; use another --dir"
+            f"{directory} is not empty ({', '.join(found[:SHOWN])}{more}), and the sandbox needs its own directory: "
+            "choose a new or empty one with --dir, or remove these files"
         )
+
+
+def check_machine(clusters: int, progress: Progress) -> None:
+    """Check that this machine can run so many clusters; too little memory is only reported, as there may be swap.
+
+    Raises:
+        SandboxError: it permits too few inotify instances.
+    """
+    short = processes.inotify_shortage(clusters, processes.inotify_used(), processes.inotify_limit())
+    if short:
+        raise SandboxError(short)
+    if scarce := memory_shortage(clusters, processes.available_memory()):
+        progress(scarce)
+
+
+def memory_shortage(clusters: int, available: int) -> str:
+    """Return that so many clusters need more than the available memory, "" if they do not.
+
+    `available` is in MiB, 0 if it is not known.
+    """
+    needed = clusters * MEMORY_OF_A_CLUSTER
+    if not available or needed <= available:
+        return ""
+    return (
+        f"{clusters} clusters need about {needed / 1024:.1f} GB of memory, and {available / 1024:.1f} GB are "
+        "available: if processes are killed, use a smaller --lowers"
+    )
 
 
 def _launch(directory: Path, state: State, progress: Progress) -> None:
@@ -216,12 +262,12 @@ def _start(directory: Path, state: State) -> None:
     for name in FIRST:
         for cluster, commands in waiting:
             start_process(directory, state, cluster, name, commands.pop(name))
-    apiserver.wait(clusters, apiserver.component("kube-apiserver"), "kube-apiserver")
+    apiserver.wait(clusters, apiserver.component("kube-apiserver"), "kube-apiserver", _limit(clusters))
     for cluster, commands in waiting:
         for name, command in commands.items():
             start_process(directory, state, cluster, name, command)
     for cluster in clusters:
-        _populate(cluster)
+        _populate(cluster, state.options)
     _wait_for_all(clusters)
 
 
@@ -235,8 +281,8 @@ def _commands(state: State, cluster: SandboxCluster) -> dict[str, list[str]]:
     return found
 
 
-def _populate(cluster: SandboxCluster) -> None:
-    """Create the initial objects of a cluster: the role binding of the kubelet client, and its kwok nodes.
+def _populate(cluster: SandboxCluster, options: Options) -> None:
+    """Create the initial objects of a cluster: the role binding of the kubelet client, its kwok nodes, and addons.
 
     These report the release of the cluster, which may have been found and not built.
     """
@@ -246,11 +292,21 @@ def _populate(cluster: SandboxCluster) -> None:
     version = str(api.get("/version").get("gitVersion", binaries.KUBERNETES))
     for name in () if cluster.layout.network else cluster.layout.node_names:
         api.create("/api/v1/nodes", apiserver.node(name, cluster.layout, version))
+    for path, manifest in apiserver.addons(cluster.layout) if options.addons else ():
+        api.create(path, manifest)
 
 
 def _wait_for_all(clusters: Sequence[SandboxCluster]) -> None:
     """Wait until every component is ready and pods can run."""
+    limit = _limit(clusters)
     for name in apiserver.PROBES:
         having = [cluster for cluster in clusters if name in cluster.processes]
-        apiserver.wait(having, apiserver.component(name), name)
-    apiserver.wait(clusters, apiserver.cluster_ready, "nodes and the default service account")
+        apiserver.wait(having, apiserver.component(name), name, limit)
+    if any(credentials.ADDONS in cluster.processes for cluster in clusters):
+        apiserver.wait(clusters, apiserver.metrics_available, "metrics API", limit)
+    apiserver.wait(clusters, apiserver.cluster_ready, "nodes and the default service account", limit)
+
+
+def _limit(clusters: Sequence[SandboxCluster]) -> float:
+    """Return the seconds after which a component counts as not starting."""
+    return max(apiserver.LIMIT, SECONDS_OF_A_CLUSTER * len(clusters))

@@ -53,6 +53,8 @@ class Options(msgspec.Struct, frozen=True):
             instead of after 40 s and 5 minutes. It then has one cordoned node of its own that stays alive, since
             Kubernetes evicts no pods while every node of a cluster is silent.
         real_node: the first lower cluster has one node that runs containers, instead of its kwok nodes.
+        addons: the lower clusters have a default StorageClass that provisions volumes, the upper one a class that leads
+            there, and all have a metrics API.
         extender: the upper scheduler uses the engine's extender, which the topology file then enables.
         verify_kubelet: apiservers accept only kubelets whose certificate is signed by the cluster's CA.
         kubernetes: the release of Kubernetes, such as "v1.35.2"; "" for that of $TENSILE_KUBERNETES_VERSION, else the
@@ -65,6 +67,7 @@ class Options(msgspec.Struct, frozen=True):
     real_node: bool = False
     verify_kubelet: bool = True
     extender: bool = False
+    addons: bool = False
     kubernetes: str = ""
 
 

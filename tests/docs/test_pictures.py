@@ -53,7 +53,7 @@ def test_both_sets_of_colours_have_the_same_names() -> None:
 
 def test_the_demo_still_runs_the_commands_of_its_picture() -> None:
     """If not, change SHOWN, and record the demo again: python -m docs.pictures.record."""
-    commands = [command.line for scene in TOUR for command in scene.commands]
+    commands = [command.line for scene in TOUR for command in scene.lines]
     assert [command for command in demo.SHOWN if command not in commands] == []
 
 

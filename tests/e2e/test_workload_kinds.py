@@ -12,11 +12,9 @@ APPS, BATCH = "apis/apps/v1", "apis/batch/v1"
 OUTCOME = "sandbox.tensile-kube.io/outcome"
 
 
-async def make_job(ground: Ground, name: str, outcome: str = "", **spec: Manifest | int | str) -> str:
-    """Create a Job of one pod that ends as `outcome` says ("" for never), and give its path."""
-    template = ground.template(
-        {"job": name}, {"restartPolicy": "Never"}, annotations={OUTCOME: outcome} if outcome else {}
-    )
+async def make_job(ground: Ground, name: str, outcome: str, **spec: Manifest | int | str) -> str:
+    """Create a Job of one pod that ends as `outcome` says ("run" for never), and give its path."""
+    template = ground.template({"job": name}, {"restartPolicy": "Never"}, annotations={OUTCOME: outcome})
     body = {"backoffLimit": 0, "template": template, **spec}
     await ground.upper.create(ground.path("jobs", api=BATCH), {"metadata": {"name": name}, "spec": body})
     return ground.path("jobs", name, api=BATCH)
@@ -56,7 +54,7 @@ async def test_a_job_that_completes(ground: Ground) -> None:
 
 async def test_a_job_that_waits_for_its_pods_to_end_goes_on(ground: Ground) -> None:
     """With podReplacementPolicy Failed, a deleted pod ends in a terminal phase, so that the Job counts and goes on."""
-    job = await make_job(ground, "patient", podReplacementPolicy="Failed", backoffLimit=3)
+    job = await make_job(ground, "patient", "run", podReplacementPolicy="Failed", backoffLimit=3)
     (name,) = await pods_of(ground, "job=patient", 1)
     await ground.end_pods(name)
     await ground.upper.until(job, lambda one: one["status"].get("failed") == 1 and not one["status"].get("terminating"))

@@ -20,13 +20,13 @@ def now() -> datetime:
 @pytest.fixture
 def upper(tmp_path: Path) -> Layout:
     """An upper cluster that exists on paper."""
-    return Layout(str(tmp_path), "upper", 0, 0, Ports(20001, 20002, 20003, 20004, 20005, 20006))
+    return Layout(str(tmp_path), "upper", 0, 0, Ports(20001, 20002, 20003, 20004, 20005, 20006, 20007))
 
 
 @pytest.fixture
 def lower(tmp_path: Path) -> Layout:
     """A lower cluster of two nodes that exists on paper."""
-    return Layout(str(tmp_path), "lower-a", 1, 2, Ports(21001, 21002, 21003, 21004, 21005, 21006))
+    return Layout(str(tmp_path), "lower-a", 1, 2, Ports(21001, 21002, 21003, 21004, 21005, 21006, 21007))
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def test_status_tells_what_does_not_run(dead: Path, capsys: pytest.CaptureFixtur
     assert commands.status(dead) == 1
     said = capsys.readouterr().out
     assert "etcd                     does not run; see /somewhere/etcd.log" in said
-    assert f"some processes do not run: `tensile sandbox up --dir {dead}` restarts them" in said
+    assert f"some processes do not run: `{commands.program()} sandbox up --dir {dead}` restarts them" in said
 
 
 def test_down_removes_what_a_dead_sandbox_left(dead: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,14 +64,29 @@ def test_a_foreign_state_is_not_touched(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / state.FILE).read_text() == "[1]"
 
 
-@pytest.mark.parametrize("name", ["upper.kubeconfig", "topology.yaml", "lower-b", "kubelet.key"])
-def test_up_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """A file that is not the sandbox's is named, and stays as it is."""
-    (tmp_path / name).write_text("mine")
+@pytest.mark.parametrize("names", [["topology.yaml"], ["notes.txt"], ["a", "b", "c"], ["a", "b", "c", "d", "e"]])
+def test_up_does_not_mix_its_files_with_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str]
+) -> None:
+    """A directory with files is refused, with the first of their names and what to do; they stay as they are."""
+    for name in names:
+        (tmp_path / name).write_text("mine")
     assert commands.up(2, 1, tmp_path) == 1
-    assert f"contains {name}, which the sandbox would overwrite; use another --dir" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert (tmp_path / name).read_text() == "mine"
+    shown = ", ".join(names[:3]) + (" and 2 more" if len(names) == 5 else "")
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path} is not empty ({shown}), and the sandbox needs its own directory: "
+        "choose a new or empty one with --dir, or remove these files\n"
+    )
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, "mine")
+
+
+def test_up_passes_over_what_a_killed_start_left(tmp_path: Path) -> None:
+    """A state that was being written is the sandbox's own."""
+    (tmp_path / state.NEW_FILE).write_text("{")
+    start._refuse_foreign(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(SandboxError, match=r"is not empty \(notes\.txt\)"):
+        start._refuse_foreign(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -277,8 +292,25 @@ def test_what_is_printed_to_be_pasted_is_quoted(
     one = State("feed", Options(0, 0), ["upper"], [], ready=True, binaries=binaries, clusters=clusters)
     state.save(place, one)
     assert commands.status(place) == 1
-    assert f"`tensile sandbox up --dir '{place}'` restarts them" in capsys.readouterr().out
+    assert f"`{commands.program()} sandbox up --dir '{place}'` restarts them" in capsys.readouterr().out
     guide = commands._guide(place, one).splitlines()
-    assert f"  tensile run -f '{place}/topology.yaml'" in guide
+    assert f"  {commands.program()} run -f '{place}/topology.yaml'" in guide
     assert f"  export KUBECONFIG='{place}/upper.kubeconfig'" in guide
-    assert guide[-1] == f"  tensile sandbox down --dir '{place}'"
+    assert guide[-1] == f"  {commands.program()} sandbox down --dir '{place}'"
+
+
+def test_scarce_memory_is_told_and_no_error() -> None:
+    """There may be swap; a machine that does not say, and one with enough, get no words."""
+    said = start.memory_shortage(13, 4096)
+    assert said == (
+        "13 clusters need about 8.3 GB of memory, and 4.0 GB are available: "
+        "if processes are killed, use a smaller --lowers"
+    )
+    assert (start.memory_shortage(3, 4096), start.memory_shortage(13, 0)) == ("", "")
+
+
+def test_many_clusters_get_more_time(upper: Layout) -> None:
+    """Thirteen take minutes on two cores; three are late after two minutes."""
+    one = SandboxCluster(upper)
+    assert start._limit([one] * 3) == 120
+    assert start._limit([one] * 13) == 260

@@ -94,7 +94,7 @@ def test_kubelets_are_on_loopback(written: Layout) -> None:
 def test_nobody_else_can_read_what_is_secret(written: Layout) -> None:
     """Keys and kubeconfigs are readable by their owner alone."""
     secret = [written.kubeconfig, *written.pki.glob("*.key"), *written.pki.glob("*.kubeconfig")]
-    assert len(secret) == 14
+    assert len(secret) == 15
     assert {path.stat().st_mode & 0o777 for path in secret} == {0o600}
 
 

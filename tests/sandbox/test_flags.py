@@ -53,6 +53,21 @@ def test_each_component_is_its_own_program(lower: Layout, binaries: Binaries) ->
     }
 
 
+def test_addons_are_one_process_of_the_upper_cluster(upper: Layout, lower: Layout, binaries: Binaries) -> None:
+    """It serves all clusters; without the option there is none."""
+    line = arguments.commands(upper, binaries, Options(addons=True), STAGES)["addons"]
+    assert line[1:] == ["-m", "tensile.sandbox.addons", upper.root]
+    assert "addons" not in arguments.commands(lower, binaries, Options(addons=True), STAGES)
+    assert "addons" not in arguments.commands(upper, binaries, Options(), STAGES)
+
+
+def test_autoscaling_is_quick_where_a_person_watches(upper: Layout, binaries: Binaries) -> None:
+    """With addons alone; measurements keep the times of Kubernetes."""
+    flag = "horizontal-pod-autoscaler-sync-period"
+    assert command(upper, binaries, "kube-controller-manager", Options(addons=True))[flag] == "5s"
+    assert flag not in command(upper, binaries, "kube-controller-manager")
+
+
 def test_no_flag_is_given_twice(lower: Layout, binaries: Binaries) -> None:
     """A flag that is there twice would hide one of its values; only kwok's stages repeat."""
     for component, line in arguments.commands(lower, binaries, Options(), STAGES).items():

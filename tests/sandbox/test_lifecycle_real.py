@@ -25,7 +25,9 @@ from tensile.sandbox.commands import up
 sys.exit(up({options}, Path(sys.argv[1])))
 """
 ONE_LOWER = "1, 1"
-ALL_OF_ONE_LOWER = 10
+BARE_PATH = "/usr/bin:/bin"
+"""A search path with neither tensile nor, on most machines, kubectl."""
+ALL_OF_ONE_LOWER = 11
 
 
 def begin_up(
@@ -63,24 +65,38 @@ def loaded(directory: Path) -> State:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with a file of the user's and a sandbox of one lower that `up` started; `down` ended it."""
+    """A directory with a sandbox of one lower that `up` started, and then a file of the user's; `down` ended it."""
     path = tmp_path_factory.mktemp("lifecycle")
-    (path / "notes.txt").write_text("mine")
     code, out, err = up(path)
     assert code == 0, err
+    (path / "notes.txt").write_text("mine")
     assert out.startswith("ready in ")
     yield path
     commands.down(path)
 
 
 def test_up_tells_what_to_do_next(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The commands that lead on are there, with paths that exist."""
-    code, out, _ = up(directory)
+    """Its commands work as printed, in a shell that finds neither program: the engine first, then the others."""
+    with begin_up(directory, environ={**os.environ, "PATH": BARE_PATH}) as process:
+        out, _ = process.communicate()
+    engine, *others, _ = [line.strip() for line in out.partition("start the engine")[2].splitlines() if line[:1] == " "]
+    nodes = f"for n in $(seq 200); do {'; '.join(others)} | grep ' Ready' && exit; sleep 0.1; done; exit 1"
+    script = f"{engine} & trap 'kill $!; wait' EXIT; {nodes}"
+    done = subprocess.run(["sh", "-c", script], env={"PATH": BARE_PATH}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("lower-a "), done.stdout
+
+
+def test_up_tells_how_to_end_it(tmp_path: Path) -> None:
+    """The last line that it prints is a command that does it."""
+    code, out, _ = up(tmp_path / "my sandbox", "0, 0")
     assert code == 0
-    assert f"  export KUBECONFIG={directory / 'upper.kubeconfig'}\n" in out
-    assert f"  tensile run -f {directory / 'topology.yaml'}\n" in out
-    assert f"  tensile sandbox down --dir {directory}" in out
-    assert all((directory / name).exists() for name in ("upper.kubeconfig", "lower-a.kubeconfig", "topology.yaml"))
+    last = out.splitlines()[-1].strip()
+    ended = subprocess.run(
+        ["sh", "-c", last], env={"PATH": BARE_PATH}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.stdout == f"stopped and removed: {tmp_path / 'my sandbox'}\n"
+    assert not (tmp_path / "my sandbox").exists()
 
 
 def test_up_names_a_kubectl_that_is_there(directory: Path) -> None:
@@ -118,7 +134,8 @@ def test_a_second_up_that_asks_for_more_fails(directory: Path) -> None:
     before = loaded(directory)
     code, _, err = up(directory, "2, 3")
     assert code == 1
-    assert f"runs with other options (--lowers, --nodes): run `tensile sandbox down --dir {directory}` first" in err
+    remedy = f"run `{commands.program()} sandbox down --dir {directory}` first"
+    assert f"runs with other options (--lowers, --nodes): {remedy}" in err
     assert loaded(directory) == before
     assert commands.status(directory) == 0
 
@@ -231,7 +248,7 @@ def guard_of(number: int) -> int:
     """Return the number of the guard that an `up` started."""
     children = Path(f"/proc/{number}/task/{number}/children").read_text().split()
     lines = {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in children}
-    (found,) = [child for child, line in lines.items() if b"tensile.sandbox.guard" in line]
+    (found,) = [child for child, line in lines.items() if b"tensile.sandbox.stop" in line]
     return found
 
 

@@ -1,7 +1,10 @@
-"""The choice of free ports."""
+"""The choice of free ports, and what else of the machine many clusters need."""
 
+import ctypes
+import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +75,40 @@ def test_ports_lie_below_those_of_outgoing_connections() -> None:
 def test_the_range_ends_where_the_kernels_begins(kernel: str, expected: int) -> None:
     """Where the kernel leaves fewer than a thousand ports, ours is taken all the same."""
     assert processes.highest(kernel) == expected
+
+
+def test_clusters_that_fit_are_not_short_of_inotify() -> None:
+    """Nine clusters, which have 117 instances, fit into the usual limit of 128."""
+    assert processes.inotify_shortage(9, 11, 128) == ""
+
+
+def test_too_many_clusters_are_told_before_they_start() -> None:
+    """The words have the figures, a command that raises the limit far enough, and the number that is possible."""
+    said = processes.inotify_shortage(13, 20, 128)
+    assert said == (
+        "13 clusters need 169 inotify instances, and 20 of the 128 of this user are used: raise the limit with "
+        "`sudo sysctl fs.inotify.max_user_instances=378`, or use --lowers 7 or less"
+    )
+    assert processes.inotify_shortage(8, 20, 128) == ""
+    assert processes.inotify_shortage(9, 20, 128) != ""
+    assert processes.inotify_shortage(13, 20, 378) == ""
+
+
+def test_inotify_instances_of_this_user_are_counted() -> None:
+    """One more counts as one more, until it is closed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    own, kind = Path("/proc/self/fd"), "anon_inode:inotify"
+    before = processes._links(own).count(kind)
+    descriptor = libc.inotify_init1(0)
+    assert descriptor >= 0
+    try:
+        assert processes._links(own).count(kind) == before + 1
+        assert processes.inotify_used() > before
+    finally:
+        os.close(descriptor)
+    assert processes._links(own).count(kind) == before
+
+
+def test_the_machine_says_how_much_memory_is_available() -> None:
+    """In MiB: more than this test needs, and less than a petabyte."""
+    assert 10 < processes.available_memory() < 1 << 30

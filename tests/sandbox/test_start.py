@@ -1,5 +1,6 @@
 """What the sandbox creates and writes: nodes, the binding, the topology file, kwok's stages."""
 
+import base64
 import copy
 from typing import Any
 
@@ -152,13 +153,49 @@ def test_a_stage_is_called_as_its_file(path: object) -> None:
     assert path.stem in stages()
 
 
-@pytest.mark.parametrize("name", ["pod-succeed", "pod-fail"])
-def test_a_pod_ends_only_when_it_asks_to(name: str) -> None:
-    """A pod without the annotation runs for ever, a Job's pod as well."""
-    wanted = requirement(stages()[name], OUTCOME)
+def test_a_pod_fails_only_when_it_asks_to() -> None:
+    """Without the annotation no pod does."""
+    wanted = requirement(stages()["pod-fail"], OUTCOME)
     assert wanted is not None
-    assert wanted["operator"] == "In"
-    assert wanted["values"] == [name.removeprefix("pod-")]
+    assert (wanted["operator"], wanted["values"]) == ("In", ["fail"])
+
+
+def test_only_the_pod_of_a_job_ends_without_asking_to() -> None:
+    """What the annotation says comes first; a pod that runs a real command ends with it."""
+    key = stages()["pod-succeed"]["spec"]["selector"]["matchExpressions"][-1]["key"]
+    asks, _, otherwise = key.partition(" // ")
+    assert asks == OUTCOME
+    condition, _, outcomes = otherwise.partition(" then ")
+    assert '.metadata.labels["batch.kubernetes.io/job-name"] != null' in condition
+    assert '.metadata.annotations["sandbox.tensile-kube.io/run"] != "command"' in condition
+    assert outcomes == '"succeed" else "run" end'
+
+
+@pytest.mark.parametrize("name", ["pod-succeed", "pod-fail"])
+def test_a_pod_says_after_how_long_it_ends(name: str) -> None:
+    """By an annotation."""
+    expression = stages()[name]["spec"]["delay"]["durationFrom"]["expressionFrom"]
+    assert expression.startswith('.metadata.annotations["sandbox.tensile-kube.io/duration"]')
+
+
+def test_the_addons_know_the_cluster_and_its_port(lower: Layout) -> None:
+    """The apiserver finds the metrics API by a Service of this name and port, with a CA to check it by."""
+    lower.pki.mkdir(parents=True)
+    (lower.pki / "ca.crt").write_bytes(b"authority")
+    objects = {one["kind"]: one for _, one in apiserver.addons(lower)}
+    service, registered = objects["Service"], objects["APIService"]["spec"]
+    assert registered["service"] == {**service["metadata"], "port": lower.ports.addons}
+    assert service["spec"]["ports"] == [{"port": lower.ports.addons}]
+    assert base64.b64decode(registered["caBundle"]) == b"authority"
+
+
+def test_the_default_class_above_leads_to_the_one_below(upper: Layout, lower: Layout) -> None:
+    """Both have one name, so no topology has to map it; each waits until the scheduler has chosen a node."""
+    above, below = apiserver.storage_class(upper), apiserver.storage_class(lower)
+    assert above["metadata"] == below["metadata"]
+    assert above["metadata"]["annotations"] == {"storageclass.kubernetes.io/is-default-class": "true"}
+    assert (above["provisioner"], below["provisioner"]) == ("tensile-kube.io/lower", apiserver.LOWER_PROVISIONER)
+    assert above["volumeBindingMode"] == below["volumeBindingMode"] == "WaitForFirstConsumer"
 
 
 def test_a_pod_can_ask_never_to_run() -> None:

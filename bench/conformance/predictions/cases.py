@@ -172,6 +172,7 @@ async def mixed_owners(stage: Stage) -> None:
     body = {"serviceName": "db", "replicas": 1, "selector": _of("db"), "template": stage.template("db", 1, spec)}
     await stage.make("/apis/apps/v1/namespaces/{}/statefulsets", {"metadata": {"name": "db"}, "spec": body})
     once = stage.template("once", 1, {**spec, "restartPolicy": "Never"})
+    once["metadata"]["annotations"] = {"sandbox.tensile-kube.io/outcome": "run"}  # else the sandbox ends it
     ignored = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
     job = {"template": once, "podFailurePolicy": ignored}
     await stage.make("/apis/batch/v1/namespaces/{}/jobs", {"metadata": {"name": "once"}, "spec": job})

@@ -18,12 +18,16 @@ from pathlib import Path
 import tensile
 from tensile.errors import INTERRUPTED, TensileError
 from tensile.sandbox import processes, stop
+from tensile.sandbox.commands import program
 from tensile.sandbox.demo.runner import DemoEngine, DemoError, DemoScreen, Shell, ignore, interruptible
 from tensile.sandbox.demo.script import (
     CACHE_FOLDER,
+    COLUMNS,
+    COLUMNS_FILE,
     EDITED_FILE,
     LOG_FILE,
     NAMES,
+    SUMMARY,
     TOUR,
     WORKLOAD,
     WORKLOAD_FILE,
@@ -43,10 +47,12 @@ class DemoOptions:
 
     Attributes:
         engine_log: show the engine's log at the end.
+        pause: wait for Enter before each step but the first, if a person can press it.
         log_level, log_format: the options of that log.
     """
 
     engine_log: bool = False
+    pause: bool = True
     log_level: str = "info"
     log_format: str = "text"
 
@@ -102,7 +108,8 @@ def _visit(screen: DemoScreen, directory: Path, wishes: DemoOptions) -> None:
         ending.callback(_end_in_peace)
         if wishes.engine_log:
             ending.callback(_show_log, screen, engine)
-        _show(screen, sandbox, engine, variables)
+        pause = wishes.pause and sys.stdin.isatty() and sys.stdout.isatty()
+        _show(screen, sandbox, engine, variables, pause=pause)
 
 
 def _write_files(sandbox: Sandbox) -> None:
@@ -111,13 +118,14 @@ def _write_files(sandbox: Sandbox) -> None:
     topology = (sandbox.directory / TOPOLOGY_FILE).read_text()
     (sandbox.directory / EDITED_FILE).write_text(edited(topology))
     (sandbox.directory / WORKLOAD_FILE).write_text(WORKLOAD)
+    (sandbox.directory / COLUMNS_FILE).write_text(COLUMNS)
 
 
 def _variables(sandbox: Sandbox) -> dict[str, str]:
     """Return the environment of all commands of the demo: they neither read nor write the user's own configuration."""
     return {
         **os.environ,
-        "KUBECONFIG": "upper.kubeconfig",
+        "KUBECONFIG": _kubeconfigs(sandbox),
         "KUBECACHEDIR": str(sandbox.directory / CACHE_FOLDER),
         "KUBERC": "off",
         "PYTHONPATH": str(Path(tensile.__file__).parents[1]),
@@ -125,31 +133,48 @@ def _variables(sandbox: Sandbox) -> dict[str, str]:
     }
 
 
+def _kubeconfigs(sandbox: Sandbox) -> str:
+    """Return $KUBECONFIG for the demo's directory: each cluster is a context, and the upper one the default."""
+    return os.pathsep.join(f"{name}.kubeconfig" for name in sandbox.clusters)
+
+
 def _start_engine(screen: DemoScreen, directory: Path, variables: dict[str, str], wishes: DemoOptions) -> DemoEngine:
     """Show the commands that start the engine, and start it the same way."""
     screen.command(f"cd {directory}")
-    screen.command("export KUBECONFIG=upper.kubeconfig")
+    screen.command(f"export KUBECONFIG={variables['KUBECONFIG']}")
     screen.command(f"tensile run -f {TOPOLOGY_FILE} 2> {LOG_FILE} &")
     options = ("--log-level", wishes.log_level, "--log-format", wishes.log_format)
     command = (*TENSILE, "run", "-f", TOPOLOGY_FILE, *options)
     return DemoEngine.start(command, directory, variables, directory / LOG_FILE)
 
 
-def _show(screen: DemoScreen, sandbox: Sandbox, engine: DemoEngine, variables: dict[str, str]) -> None:
+def _show(screen: DemoScreen, sandbox: Sandbox, engine: DemoEngine, variables: dict[str, str], *, pause: bool) -> None:
     """Run the scenes, and stay on a terminal; an error is raised with the end of the engine's log."""
     programs = {"kubectl": sandbox.kubectl_command()[:1], "tensile": TENSILE}
     shell = Shell(screen, sandbox.directory, programs, variables, engine.check)
     try:
-        for scene in TOUR:
-            screen.title(scene.title)
+        for number, scene in enumerate(TOUR, 1):
+            if pause and number > 1:
+                _wait_for_enter(screen)
+            screen.title(f"{number}/{len(TOUR)} {scene.title}")
             screen.words(scene.words)
             for command in scene.commands:
                 shell.run(command)
+        screen.title("What you have seen")
+        screen.words(SUMMARY)
         if screen.stream.isatty():
             _stay(screen, sandbox, engine)
+        else:
+            screen.words(f"\nNext, start clusters that stay:\n  {program()} sandbox up")
     except TensileError as error:
         told = f"{error}\nThe last lines of the engine's log:\n{engine.last_lines()}\n"
         raise DemoError(f"{told}For more details: tensile demo --engine-log --log-level debug") from error
+
+
+def _wait_for_enter(screen: DemoScreen) -> None:
+    """Let the person read; Ctrl-C ends the demo here too."""
+    screen.words("\nPress Enter for the next step, or Ctrl-C to end the demo.")
+    sys.stdin.readline()
 
 
 def _stay(screen: DemoScreen, sandbox: Sandbox, engine: DemoEngine) -> None:
@@ -160,11 +185,12 @@ def _stay(screen: DemoScreen, sandbox: Sandbox, engine: DemoEngine) -> None:
         screen.words(
             "The clusters and the engine run until Ctrl-C. In another terminal:\n"
             f"  cd {sandbox.directory}\n"
-            f"  export KUBECONFIG={sandbox.directory / 'upper.kubeconfig'}\n"
+            f"  export KUBECONFIG={_kubeconfigs(sandbox)}\n"
             f"  {kubectl} apply -f {WORKLOAD_FILE}\n"
             f"  {kubectl} -n shop get pods -o wide --watch\n"
             f"  tail -f {LOG_FILE}\n"
-            f"Edit {TOPOLOGY_FILE} there: the engine reloads it at once."
+            f"Edit {TOPOLOGY_FILE} there: the engine reloads it at once.\n"
+            f"For clusters that stay: {program()} sandbox up"
         )
         engine.wait()
 

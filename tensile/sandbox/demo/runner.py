@@ -20,12 +20,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import FrameType
-from typing import Self, TextIO
+from typing import IO, Self, TextIO
 
 from tensile.errors import TensileError
-from tensile.sandbox.demo.script import Command
+from tensile.sandbox.demo.script import Command, SideBySide
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGAIN = 0.05
@@ -34,6 +36,8 @@ STOP_LIMIT = 10.0
 LAST = 15
 LIMIT = 90.0
 PAUSE = 0.1
+GAP = "  |  "
+"""What stands between two outputs."""
 _BOLD, _PROMPT, _END = "\x1b[1m", "\x1b[36m", "\x1b[0m"
 
 
@@ -56,9 +60,9 @@ class DemoScreen:
         """Print a text with its line breaks."""
         self._write(text)
 
-    def command(self, line: str) -> None:
-        """Print a command line; the command's output follows it."""
-        self._write(f"\n{self._in(_PROMPT, f'$ {line}')}")
+    def command(self, *lines: str) -> None:
+        """Print command lines; the output of the commands follows them."""
+        self._write("\n" + "\n".join(self._in(_PROMPT, f"$ {line}") for line in lines))
 
     def _in(self, style: str, text: str) -> str:
         return f"{style}{text}{_END}" if self._colour else text
@@ -136,19 +140,40 @@ class Shell:
     look_after: Callable[[], None]
     limit: float = LIMIT
 
-    def run(self, command: Command) -> None:
+    def run(self, command: Command | SideBySide) -> None:
         """Print a command and run it to its end.
 
         Raises:
             DemoError: it cannot be started, times out, or ends with an unexpected exit code.
         """
-        self.screen.command(command.line)
-        code = self._ended(command.line)
+        if isinstance(command, SideBySide):
+            self._compare(command)
+        else:
+            self.screen.command(command.line)
+            self._run(command, self.screen.stream)
+
+    def _compare(self, sides: SideBySide) -> None:
+        """Run several commands, and print their outputs next to each other."""
+        commands = (sides.left, *sides.right)
+        self.screen.command(*(command.line for command in commands))
+        left, *right = map(self._output, commands)
+        self.screen.words(beside(left, "".join(right)))
+
+    def _output(self, command: Command) -> str:
+        """Run a command to its end and return its output."""
+        with TemporaryFile("w+") as output:
+            self._run(command, output)
+            output.seek(0)
+            return output.read()
+
+    def _run(self, command: Command, output: IO[str]) -> None:
+        """Run a command to its end, with its output to a stream that has a file descriptor."""
+        code = self._ended(command.line, output)
         if code not in command.codes:
             wanted = " or ".join(map(str, command.codes))
             raise DemoError(f"demo: `{command.line}` exited with code {code}, expected {wanted}; see its output")
 
-    def _ended(self, line: str) -> int:
+    def _ended(self, line: str, output: IO[str]) -> int:
         """Run a command line to its end and return the exit code."""
         first, *others = shlex.split(line)
         arguments = [*self.programs.get(first, (first,)), *others]
@@ -158,7 +183,7 @@ class Shell:
                 cwd=self.directory,
                 env=self.variables,
                 stdin=subprocess.DEVNULL,
-                stdout=self.screen.stream,
+                stdout=output,
             )
         except OSError as error:
             raise DemoError(f"demo: `{line}` cannot be run: {error.strerror}; install {first}") from error
@@ -176,6 +201,13 @@ class Shell:
             except subprocess.TimeoutExpired:
                 self.look_after()
         raise DemoError(f"demo: `{line}` took more than {self.limit:.0f} s; is the machine busy? Try again")
+
+
+def beside(left: str, right: str) -> str:
+    """Return the lines of two texts next to each other; the shorter text ends earlier."""
+    rows = list(zip_longest(left.splitlines(), right.splitlines(), fillvalue=""))
+    width = max((len(one) for one, _ in rows), default=0)
+    return "\n".join(f"{one:{width}}{GAP}{other}".rstrip() for one, other in rows)
 
 
 @contextmanager

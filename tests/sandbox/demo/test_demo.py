@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from demo_stage import COMMAND, LIMIT, Place, read_until, until
 
-from tensile.sandbox.demo.script import TOUR, WORKLOAD_SCENE
+from tensile.sandbox.demo.script import BOTH_SIDES, SUMMARY, TOUR, WORKLOAD_SCENE
 
 pytestmark = pytest.mark.real
 
@@ -31,7 +31,10 @@ def test_the_whole_tour_leaves_nothing(place: Place) -> None:
         text, told = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, told
     shown = [line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ ")]
-    assert shown[3:] == [command.line for scene in TOUR for command in scene.commands]
+    assert shown[3:] == [command.line for scene in TOUR for command in scene.lines]
+    titles = [line for line in text.splitlines() if line.startswith("# ")]
+    assert titles[:2] == [f"# {place}/7 {scene.title}" for place, scene in enumerate(TOUR[:2], 1)]
+    assert SUMMARY in text
     assert "\x1b" not in text + told
     assert text.splitlines()[-1].endswith("All processes and files of the demo were removed.")
     assert_the_workload_was_on_both(text)
@@ -40,15 +43,23 @@ def test_the_whole_tour_leaves_nothing(place: Place) -> None:
     place.assert_clean()
 
 
+def both_sides(text: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the pods with their nodes that are shown first: of the upper cluster, and of the lower clusters."""
+    rows = output_of(text, BOTH_SIDES.right[-1].line).splitlines()
+    assert max(map(len, rows)) <= 80
+    sides = zip(*(row.partition("|")[::2] for row in rows), strict=True)
+    pairs = ([cell.split() for cell in side if cell.split() and cell.split()[0] != "POD"] for side in sides)
+    above, below = (dict(cells) for cells in pairs)
+    return above, below
+
+
 def assert_the_workload_was_on_both(text: str) -> None:
     """What kubectl printed shows the same pods above, below, in logs, and by exec."""
-    above = output_of(text, "kubectl -n shop get pods -o wide").splitlines()[1:]
+    above, below = both_sides(text)
     assert len(above) == 7
-    for lower in ("lower-a", "lower-b"):
-        bound = {line.split()[0] for line in above if f" {lower} " in line}
-        below = output_of(text, f"kubectl --kubeconfig {lower}.kubeconfig -n shop get pods -o wide").splitlines()[1:]
-        assert bound == {line.split()[0] for line in below} != set()
-    web = {line.split()[0] for line in above if line.startswith("web-")}
+    assert {node.rpartition("-node-")[0] for node in below.values()} == {"lower-a", "lower-b"}
+    assert above == {name: node.rpartition("-node-")[0] for name, node in below.items()}
+    web = {name for name in above if name.startswith("web-")}
     logs = output_of(text, "kubectl -n shop logs -l app=web --prefix").splitlines()
     assert {f"[pod/{name}/web] web started in pod shop/{name}" for name in web} == set(logs)
     assert "/work/shop/web-" in output_of(text, "kubectl -n shop exec deployment/web -- pwd")
@@ -59,12 +70,11 @@ def assert_the_edit_did_what_was_planned(text: str) -> None:
     assert "~ Node lower-b" in output_of(text, "tensile plan -f edited.yaml")
     nodes = output_of(text, "kubectl get nodes -L clusterID,zone").splitlines()
     assert ["SchedulingDisabled" in line and line.split()[-1] == "north" for line in nodes[1:]] == [False, True]
-    before = output_of(text, "kubectl -n shop get pods -o wide").splitlines()
-    after = output_of(text, "kubectl -n shop get pods -l app=web -o wide").splitlines()
-    known = {line.split()[0] for line in before}
-    later = [line for line in after[1:] if line.split()[0] not in known]
+    before = both_sides(text)[0]
+    after = both_sides(text.partition("--replicas=8")[2])[0]
+    later = {name: node for name, node in after.items() if name not in before}
+    assert set(later.values()) == {"lower-a"}
     assert len(later) == 2
-    assert all(" lower-a " in line for line in later)
     assert output_of(text, "tensile plan -f topology.yaml").startswith("No changes.")
 
 
@@ -103,20 +113,25 @@ def test_an_engine_that_ends_is_told_with_its_last_words(place: Place) -> None:
     assert "tensile.run: started" in told
     assert told.endswith("For more details: tensile demo --engine-log --log-level debug\n")
     assert "Traceback" not in told
-    assert WORKLOAD_SCENE.commands[-1].line not in text
+    assert WORKLOAD_SCENE.lines[-1].line not in text
     place.assert_clean()
 
 
 def test_on_a_terminal_it_stays_until_ctrl_c(place: Place) -> None:
-    """It is in colour, says where the clusters are and what to try, and Ctrl-C is its ordinary end."""
+    """It is in colour, waits for Enter before each step, says what to try, and Ctrl-C is its ordinary end."""
     number, terminal = pty.fork()
     if not number:
         os.execve(COMMAND[0], COMMAND, place.variables)
-    text = b""
+    text, pressed = b"", 0
     while b"reloads it at once" not in text:
         text += os.read(terminal, 4096)
+        if text.count(b"Press Enter") > pressed:
+            assert text.rstrip().endswith(b"to end the demo.")
+            pressed += 1
+            os.write(terminal, b"\n")
+    assert pressed == len(TOUR) - 1
     (directory,) = place.temporary.glob("tensile-demo-*")
-    assert f"  export KUBECONFIG={directory}/upper.kubeconfig\r\n".encode() in text
+    assert b"  export KUBECONFIG=upper.kubeconfig:lower-a.kubeconfig:lower-b.kubeconfig\r\n" in text
     assert b"\x1b[36m$ kubectl get nodes" in text
     assert (directory / "upper.kubeconfig").exists()
     os.write(terminal, b"\x03")

@@ -7,11 +7,16 @@ import yaml
 
 from tensile.sandbox import apiserver
 from tensile.sandbox.demo.script import (
+    BOTH_SIDES,
+    COLUMNS_FILE,
     DELETION,
     EDIT,
     EDITED_FILE,
+    LOWERS,
     NAMES,
     NODES,
+    RELOAD,
+    SUMMARY,
     TOUR,
     WORKLOAD,
     WORKLOAD_FILE,
@@ -21,7 +26,7 @@ from tensile.sandbox.demo.script import (
 from tensile.sandbox.demo.script import WORKLOAD_SCENE as CREATION
 from tensile.topology import parse
 
-COMMANDS = [command for scene in TOUR for command in scene.commands]
+COMMANDS = [command for scene in TOUR for command in scene.lines]
 LINES = [command.line for command in COMMANDS]
 MADE = apiserver.topology(["lower-a", "lower-b"], kubelet_port=23450, telemetry_port=23460)
 THERE = {"topology.yaml", EDITED_FILE, WORKLOAD_FILE, "upper.kubeconfig", "lower-a.kubeconfig", "lower-b.kubeconfig"}
@@ -59,8 +64,9 @@ def test_the_scenes_are_told_apart_and_said_in_short_lines() -> None:
     """Each scene has a title of its own, words, commands, and no line that a terminal breaks."""
     assert len({scene.title for scene in TOUR}) == len(TOUR)
     assert all(scene.words and scene.commands for scene in TOUR)
-    assert max(len(line) for scene in TOUR for line in scene.words.splitlines()) <= 120
-    assert max(map(len, LINES)) <= 118
+    texts = [*(scene.words for scene in TOUR), SUMMARY]
+    assert max(len(line) for text in texts for line in text.splitlines()) <= 80
+    assert max(map(len, LINES)) <= 90
 
 
 def test_the_tour_shows_every_part_of_the_main_job() -> None:
@@ -68,9 +74,9 @@ def test_the_tour_shows_every_part_of_the_main_job() -> None:
     shown = [
         "kubectl get nodes",
         "kubectl apply -f workload.yaml",
-        "kubectl -n shop get pods -o wide",
-        "kubectl --kubeconfig lower-a.kubeconfig -n shop get pods",
-        "kubectl --kubeconfig lower-b.kubeconfig -n shop get pods",
+        "kubectl -n shop get pods",
+        "kubectl --context lower-a -n shop get pods",
+        "kubectl --context lower-b -n shop get pods",
         "kubectl -n shop logs",
         "kubectl -n shop exec",
         "tensile plan -f edited.yaml",
@@ -86,16 +92,27 @@ def test_only_the_plan_of_the_edit_holds_changes() -> None:
     """Every other command ends with 0, the last plan with it, which then says that nothing is left to change."""
     others = [command for command in COMMANDS if command.codes != (0,)]
     assert others == [Command("tensile plan -f edited.yaml", (2,))]
-    assert others[0] in EDIT.commands
-    assert DELETION.commands[-1] == Command("tensile plan -f topology.yaml")
+    assert others[0] in EDIT.lines
+    assert DELETION.lines[-1] == Command("tensile plan -f topology.yaml")
 
 
 def test_nodes_and_workload_are_waited_for_before_they_are_shown() -> None:
     """No list of the tour is printed before it is complete."""
-    for scene, waits, lists in ((NODES, "wait", "get nodes"), (CREATION, "rollout status", "get pods")):
-        lines = [command.line for command in scene.commands]
+    for scenes, waits, lists in (
+        ((NODES,), "condition=Ready", "get nodes"),
+        ((CREATION, LOWERS), "readyReplicas}'=6", "get pods"),
+        ((RELOAD,), "readyReplicas}'=8", "get pods"),
+    ):
+        lines = [command.line for scene in scenes for command in scene.lines]
         first = next(place for place, line in enumerate(lines) if lists in line)
         assert any(waits in line for line in lines[:first])
+
+
+def test_both_sides_are_shown_before_and_after_the_edit() -> None:
+    """With columns that fit next to each other, of a file that the demo writes."""
+    assert [scene for scene in TOUR if BOTH_SIDES in scene.commands] == [LOWERS, RELOAD]
+    assert all(command.line.endswith(f"={COLUMNS_FILE}") for command in (BOTH_SIDES.left, *BOTH_SIDES.right))
+    assert COLUMNS_FILE in NAMES
 
 
 def test_the_edit_is_a_cordon_and_a_label_of_lower_b_alone() -> None:
@@ -113,7 +130,7 @@ def test_the_edit_is_a_cordon_and_a_label_of_lower_b_alone() -> None:
 
 def test_the_plan_of_the_edit_is_shown_with_the_lines_that_were_added() -> None:
     """What grep prints is the whole entry of lower-b."""
-    assert words(EDIT.commands[0]) == ["grep", "-A", "4", "name: lower-b", EDITED_FILE]
+    assert words(EDIT.lines[0]) == ["grep", "-A", "4", "name: lower-b", EDITED_FILE]
     after = edited(MADE).splitlines()
     start = after.index("- name: lower-b")
     assert after[start + 4] == "  kubeconfig: lower-b.kubeconfig"

@@ -9,8 +9,8 @@ from typing import TextIO
 
 import pytest
 
-from tensile.sandbox.demo.runner import DemoError, DemoScreen, Shell
-from tensile.sandbox.demo.script import Command
+from tensile.sandbox.demo.runner import DemoError, DemoScreen, Shell, beside
+from tensile.sandbox.demo.script import Command, SideBySide
 
 Make = Callable[..., Shell]
 
@@ -55,6 +55,27 @@ def test_a_command_is_shown_and_then_what_it_prints(make: Make, out: TextIO) -> 
     shell.run(Command("say 'print(1)'"))
     shell.run(Command("say 'print(2)'"))
     assert read(out) == "\n$ say 'print(1)'\n1\n\n$ say 'print(2)'\n2\n"
+
+
+def test_two_outputs_stand_next_to_each_other(make: Make, out: TextIO) -> None:
+    """Below all their commands; the left one is as wide as its longest line, and the right ones follow each other."""
+    left, *right = (Command(f"say 'print({text})'") for text in ('"POD NODE\\nweb a"', '"x"', '"y\\nz"'))
+    make().run(SideBySide(left, tuple(right)))
+    shown = read(out).splitlines()
+    assert shown[1:4] == [f"$ {command.line}" for command in (left, *right)]
+    assert shown[4:] == ["POD NODE  |  x", "web a     |  y", "          |  z"]
+
+
+def test_a_failure_of_either_side_ends_the_tour(make: Make) -> None:
+    """It is named as any other."""
+    with pytest.raises(DemoError, match=r"`say 'exit\(3\)'` exited with code 3"):
+        make().run(SideBySide(Command("say 'print(1)'"), (Command("say 'exit(3)'"),)))
+
+
+def test_the_longer_text_goes_on_alone() -> None:
+    """Without blanks at the ends of lines."""
+    assert beside("a\nbb\n", "") == "a   |\nbb  |"
+    assert beside("", "") == ""
 
 
 def test_a_command_runs_in_the_place_with_the_variables_given(make: Make, out: TextIO, tmp_path: Path) -> None:

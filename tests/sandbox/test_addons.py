@@ -1,0 +1,247 @@
+"""The process of the addons, between a scripted apiserver and a caller: what it asks for, and what it answers."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from tensile.kubelet.stats.usage import node_samples, pod_samples
+from tensile.objects import Manifest
+from tensile.sandbox import addons, credentials, provisioner
+from tensile.sandbox.addons import AddonCluster, Provisioner
+from tensile.sandbox.apiserver import LOWER_PROVISIONER
+from tensile.sandbox.layout import LOOPBACK, Layout, Ports
+from tensile.sandbox.processes import choose
+
+ROOT = "/apis/metrics.k8s.io/v1beta1"
+FAKE = {"kwok.x-k8s.io/node": "fake"}
+NODE = {"metadata": {"name": "n-1", "annotations": FAKE}, "status": {}}
+
+
+def pod(name: str, node: str = "n-1") -> Manifest:
+    """Return a running pod, which uses a quarter of a cpu if it is on a simulated node."""
+    notes = {"sandbox.tensile-kube.io/usage-cpu": "250m"}
+    meta = {"name": name, "namespace": "shop", "uid": name, "annotations": notes, "labels": {"app": name}}
+    status = {"containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+    return {"metadata": meta, "spec": {"nodeName": node, "containers": [{"name": "main"}]}, "status": status}
+
+
+class Apiserver:
+    """Answers reads from a table, and keeps what it is asked. A watch gets the events that a test sends."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {
+            "/api/v1/nodes": [NODE],
+            "/api/v1/pods": [pod("web"), pod("db")],
+            "/api/v1/namespaces/shop/pods": [pod("web"), pod("db")],
+            "/api/v1/namespaces/shop/pods/web": pod("web"),
+            provisioner.CLAIMS: [],
+            provisioner.VOLUMES: [],
+        }
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.written: asyncio.Queue[tuple[str, str, Any]] = asyncio.Queue()
+        self.events: dict[str, asyncio.Queue[Manifest]] = {path: asyncio.Queue() for path in self.objects}
+        self.page = ""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer any request."""
+        if request.path == "/metrics/resource":
+            return web.Response(text=self.page)
+        if request.method != "GET":
+            body = await request.json() if request.can_read_body else None
+            self.written.put_nowait((request.method, request.path, body))
+            return web.json_response({}, status=201)
+        self.asked.append((request.path, dict(request.query)))
+        if "watch" in request.query:
+            return await self._watched(request)
+        found = self.objects.get(request.path)
+        if found is None:
+            return web.json_response({"kind": "Status", "reason": "NotFound"}, status=404)
+        body = {"items": found, "metadata": {"resourceVersion": "7"}} if isinstance(found, list) else found
+        return web.json_response(body)
+
+    async def _watched(self, request: web.Request) -> web.StreamResponse:
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        while True:
+            await stream.write(orjson.dumps(await self.events[request.path].get()) + b"\n")
+
+
+@pytest.fixture
+def layout(tmp_path: Path, now: datetime) -> Layout:
+    """A lower cluster with credentials and free ports."""
+    (run,) = choose([len(Ports.__struct_fields__)])
+    made = Layout(str(tmp_path), "lower-a", 1, 1, Ports(*run))
+    credentials.write(made, datetime.now(now.tzinfo))
+    return made
+
+
+@asynccontextmanager
+async def scripted(layout: Layout) -> AsyncIterator[Apiserver]:
+    """Run an apiserver at the cluster's port, with its certificate, for callers with one of the cluster's."""
+    server = Apiserver()
+    application = web.Application()
+    application.router.add_route("*", "/{rest:.*}", server.answer)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(layout.pki / "ca.crt"))
+    tls.verify_mode = ssl.CERT_REQUIRED
+    tls.load_cert_chain(layout.pki / "apiserver.crt", layout.pki / "apiserver.key")
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, LOOPBACK, layout.ports.apiserver, ssl_context=tls).start()
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
+
+
+@pytest_asyncio.fixture
+async def server(layout: Layout) -> AsyncIterator[Apiserver]:
+    """The apiserver, while the test runs."""
+    async with scripted(layout) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def cluster(layout: Layout, server: Apiserver) -> AsyncIterator[AddonCluster]:
+    """The cluster as the addons access it, with its nodes known."""
+    async with AddonCluster(layout) as opened:
+        await opened.read_kubelets()
+        server.asked.clear()
+        yield opened
+
+
+@pytest_asyncio.fixture
+async def served(cluster: AddonCluster) -> AsyncIterator[aiohttp.ClientSession]:
+    """The metrics API, and a session of a caller with the front proxy's certificate."""
+    runner = await addons.serve(cluster)
+    try:
+        async with aiohttp.ClientSession(connector=connector(cluster.layout, "front-proxy")) as session:
+            yield session
+    finally:
+        await runner.cleanup()
+
+
+def connector(layout: Layout, credential: str) -> aiohttp.TCPConnector:
+    """Return connections of the client with that certificate, to the Service's name as the apiserver checks it."""
+    tls = ssl.create_default_context(cafile=str(layout.pki / "ca.crt"))
+    tls.load_cert_chain(layout.pki / f"{credential}.crt", layout.pki / f"{credential}.key")
+    return aiohttp.TCPConnector(ssl=tls)
+
+
+async def read(session: aiohttp.ClientSession, layout: Layout, path: str, status: int = 200) -> bytes:
+    """Read a page of the metrics API."""
+    name = f"{credentials.METRICS_SERVICE}.{credentials.METRICS_NAMESPACE}.svc"
+    url = f"https://{LOOPBACK}:{layout.ports.addons}{path}"
+    async with session.get(url, server_hostname=name) as answer:
+        body = await answer.read()
+        assert answer.status == status, body
+        return body
+
+
+async def test_pods_are_those_that_the_apiserver_selects(
+    served: aiohttp.ClientSession, server: Apiserver, layout: Layout
+) -> None:
+    """The query is passed on as it is, and the answer has the usage of every pod in its answer."""
+    body = await read(served, layout, f"{ROOT}/namespaces/shop/pods?labelSelector=app%20in%20(web%2Cdb)&limit=500")
+    assert server.asked == [("/api/v1/namespaces/shop/pods", {"labelSelector": "app in (web,db)", "limit": "500"})]
+    samples = pod_samples(body)
+    assert {place: sample.containers["main"].cpu for place, sample in samples.items()} == {
+        ("shop", "web"): 250_000_000,
+        ("shop", "db"): 250_000_000,
+    }
+    assert orjson.loads(body)["items"][0]["metadata"]["labels"] == {"app": "web"}
+
+
+async def test_one_pod_can_be_read(served: aiohttp.ClientSession, layout: Layout) -> None:
+    """By its name, as an object and not as a list."""
+    found = orjson.loads(await read(served, layout, f"{ROOT}/namespaces/shop/pods/web"))
+    assert (found["kind"], found["metadata"]["name"]) == ("PodMetrics", "web")
+
+
+async def test_a_pod_that_is_not_there_is_not_found(served: aiohttp.ClientSession, layout: Layout) -> None:
+    """With the apiserver's own words."""
+    found = orjson.loads(await read(served, layout, f"{ROOT}/namespaces/shop/pods/gone", 404))
+    assert found == {"kind": "Status", "reason": "NotFound"}
+
+
+async def test_a_node_uses_what_its_pods_use(served: aiohttp.ClientSession, layout: Layout) -> None:
+    """And something of its own."""
+    (sample,) = node_samples(await read(served, layout, f"{ROOT}/nodes"))
+    assert 500_000_000 < sample.used.cpu < 1_000_000_000
+
+
+async def test_discovery_and_health(served: aiohttp.ClientSession, layout: Layout) -> None:
+    """What the apiserver and the sandbox ask for; other paths do not exist, as its discovery expects."""
+    assert orjson.loads(await read(served, layout, ROOT))["kind"] == "APIResourceList"
+    assert await read(served, layout, "/healthz") == b"ok"
+    await read(served, layout, "/apis", 404)
+
+
+async def test_only_the_front_proxy_may_ask(served: aiohttp.ClientSession, layout: Layout) -> None:
+    """Not even an administrator, whose request nobody would have authorized."""
+    assert await read(served, layout, "/healthz") == b"ok"
+    async with aiohttp.ClientSession(connector=connector(layout, "admin")) as session:
+        with pytest.raises(aiohttp.ClientError):
+            await read(session, layout, "/healthz")
+
+
+async def test_an_apiserver_that_is_away_is_told(layout: Layout) -> None:
+    """As one that does not answer now: nothing is made up."""
+    async with AddonCluster(layout) as cluster:
+        runner = await addons.serve(cluster)
+        try:
+            async with aiohttp.ClientSession(connector=connector(layout, "front-proxy")) as session:
+                body = await read(session, layout, f"{ROOT}/nodes", 503)
+        finally:
+            await runner.cleanup()
+    assert body.startswith(b"the apiserver does not answer: ")
+
+
+async def test_kubelets_are_read_at_the_address_of_their_node(
+    served: aiohttp.ClientSession, cluster: AddonCluster, server: Apiserver, layout: Layout
+) -> None:
+    """Twice, as a virtual node's; until then its pods and itself are not known, and other pods are not affected."""
+    addresses = [{"type": "InternalIP", "address": LOOPBACK}]
+    endpoint = {"kubeletEndpoint": {"Port": layout.ports.apiserver}}
+    virtual = {"metadata": {"name": "v"}, "status": {"addresses": addresses, "daemonEndpoints": endpoint}}
+    server.objects["/api/v1/nodes"] = [NODE, virtual]
+    server.objects["/api/v1/pods"] = [pod("web"), pod("far", "v")]
+    for seconds in (1, 3):
+        assert set(pod_samples(await read(served, layout, f"{ROOT}/pods"))) == {("shop", "web")}
+        labels = '{container="main",namespace="shop",pod="far"}'
+        server.page = "".join(
+            f"{line} {seconds}.0 {seconds}000\n"
+            for line in ("node_cpu_usage_seconds_total", f"container_cpu_usage_seconds_total{labels}")
+        )
+        await cluster.read_kubelets()
+    samples = pod_samples(await read(served, layout, f"{ROOT}/pods"))
+    assert samples[("shop", "far")].containers["main"].cpu == 1_000_000_000
+    assert len(node_samples(await read(served, layout, f"{ROOT}/nodes"))) == 2
+
+
+async def test_a_claim_that_comes_gets_its_volume(cluster: AddonCluster, server: Apiserver, layout: Layout) -> None:
+    """As soon as it is seen; a released volume is deleted."""
+    notes = {provisioner.STORAGE_PROVISIONER: LOWER_PROVISIONER, provisioner.SELECTED_NODE: "n-1"}
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    meta = {"name": "data", "namespace": "shop", "uid": "u", "annotations": notes}
+    task = asyncio.create_task(Provisioner(cluster).run())
+    try:
+        server.events[provisioner.CLAIMS].put_nowait({"type": "ADDED", "object": {"metadata": meta, "spec": spec}})
+        method, path, body = await server.written.get()
+        assert (method, path, body["metadata"]["name"]) == ("POST", provisioner.VOLUMES, "pvc-u")
+        assert body["spec"]["hostPath"]["path"] == str(layout.directory / "volumes" / "pvc-u")
+        released = {**body, "metadata": {**body["metadata"], "uid": "v"}, "status": {"phase": "Released"}}
+        server.events[provisioner.VOLUMES].put_nowait({"type": "ADDED", "object": released})
+        assert (await server.written.get())[:2] == ("DELETE", f"{provisioner.VOLUMES}/pvc-u")
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,120 @@
+"""The provisioner of a sandbox: volumes for claims, their expansion, and their end."""
+
+from typing import Any
+
+import pytest
+
+from tensile.objects import Manifest
+from tensile.sandbox import provisioner
+from tensile.sandbox.apiserver import LOWER_PROVISIONER
+from tensile.sandbox.provisioner import VolumeRequest
+
+FOLDER = "/srv/lower-a/volumes"
+CLAIM_PATH = "/api/v1/namespaces/shop/persistentvolumeclaims/data"
+
+
+def claim(size: str = "1Gi", volume: str = "", has: str = "1Gi", **notes: Any) -> Manifest:
+    """Return a claim that waits for a volume on node n-1, or is bound to one; a note of None is left out."""
+    basis = {provisioner.STORAGE_PROVISIONER: LOWER_PROVISIONER, provisioner.SELECTED_NODE: "n-1"}
+    annotations = {key: value for key, value in {**basis, **notes}.items() if value is not None}
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "standard",
+        "resources": {"requests": {"storage": size}},
+        **({"volumeName": volume} if volume else {}),
+    }
+    status = {"phase": "Bound", "capacity": {"storage": has}} if volume else {"phase": "Pending"}
+    meta = {"name": "data", "namespace": "shop", "uid": "u-1", "annotations": annotations}
+    return {"metadata": meta, "spec": spec, "status": status}
+
+
+def volume(phase: str = "Bound", policy: str = "Delete", owner: str = LOWER_PROVISIONER, **meta: str) -> Manifest:
+    """Return the volume of that claim, as the apiserver has it."""
+    made = provisioner.volume(claim(), FOLDER)
+    made["metadata"] |= {"annotations": {provisioner.PROVISIONED_BY: owner}, **meta}
+    made["spec"]["persistentVolumeReclaimPolicy"] = policy
+    return {**made, "status": {"phase": phase}}
+
+
+def asked(claims: list[Manifest], volumes: list[Manifest]) -> list[VolumeRequest]:
+    """Return all requests."""
+    return list(provisioner.requests(claims, volumes, FOLDER))
+
+
+def test_a_claim_gets_a_volume_on_the_chosen_node() -> None:
+    """Bound to this very claim, in a folder of its own, with the claim's size and modes."""
+    (request,) = asked([claim("3Gi")], [])
+    assert request[:2] == ("POST", "/api/v1/persistentvolumes")
+    assert request.body is not None
+    spec = request.body["spec"]
+    assert request.body["metadata"]["name"] == "pvc-u-1"
+    assert (spec["capacity"], spec["accessModes"], spec["storageClassName"]) == (
+        {"storage": "3Gi"},
+        ["ReadWriteOnce"],
+        "standard",
+    )
+    assert spec["hostPath"]["path"] == f"{FOLDER}/pvc-u-1"
+    assert {key: spec["claimRef"][key] for key in ("namespace", "name", "uid")} == {
+        "namespace": "shop",
+        "name": "data",
+        "uid": "u-1",
+    }
+    (term,) = spec["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    assert term["matchExpressions"][0]["values"] == ["n-1"]
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        {provisioner.STORAGE_PROVISIONER: "disk.example.com"},
+        {provisioner.STORAGE_PROVISIONER: None},
+        {provisioner.SELECTED_NODE: None},
+    ],
+    ids=["another provisioner", "no provisioner", "no node yet"],
+)
+def test_other_claims_are_left_alone(notes: dict[str, Any]) -> None:
+    """Neither those of another class, nor those whose pod is not scheduled yet."""
+    assert asked([claim(**notes)], []) == []
+
+
+def test_a_claim_that_is_being_deleted_gets_nothing() -> None:
+    """Its volume would be deleted at once."""
+    leaving = claim()
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert asked([leaving], []) == []
+
+
+def test_a_volume_is_made_once() -> None:
+    """While Kubernetes binds it, nothing more is asked for."""
+    assert asked([claim()], [volume("Available")]) == []
+
+
+def test_a_bound_claim_needs_nothing() -> None:
+    """Nor does its volume."""
+    assert asked([claim(volume="pvc-u-1")], [volume()]) == []
+
+
+def test_a_claim_that_grows_has_its_volume_grow_first() -> None:
+    """Then the claim shows the size; when both do, it is done."""
+    requests = asked([claim("2Gi", "pvc-u-1")], [volume()])
+    assert requests == [
+        VolumeRequest("PATCH", "/api/v1/persistentvolumes/pvc-u-1", {"spec": {"capacity": {"storage": "2Gi"}}}),
+        VolumeRequest("PATCH", f"{CLAIM_PATH}/status", {"status": {"capacity": {"storage": "2Gi"}}}),
+    ]
+    grown = volume()
+    grown["spec"]["capacity"] = {"storage": "2Gi"}
+    assert asked([claim("2Gi", "pvc-u-1", has="2Gi")], [grown]) == []
+
+
+def test_a_released_volume_is_deleted() -> None:
+    """With its policy Delete, and once."""
+    assert asked([], [volume("Released")]) == [VolumeRequest("DELETE", "/api/v1/persistentvolumes/pvc-u-1")]
+    assert asked([], [volume("Released", deletionTimestamp="2026-01-01T00:00:00Z")]) == []
+
+
+@pytest.mark.parametrize(
+    "kept", [volume(), volume("Released", "Retain"), volume("Released", owner="disk.example.com")], ids=str
+)
+def test_other_volumes_stay(kept: Manifest) -> None:
+    """Those in use, those to be retained, and those of another provisioner."""
+    assert asked([claim(volume="pvc-u-1")], [kept]) == []
