@@ -34,12 +34,12 @@ Event = tuple[float, str]
 
 
 def started(kubectl: Path) -> tuple[int, int]:
-    """Start the demo on a terminal of its own, with kubectl in $PATH; return its process id and the terminal."""
+    """Start the demo on a terminal, with kubectl and tensile in $PATH; return its process id and the terminal."""
     process, terminal = pty.fork()
     if process == 0:
         size = struct.pack("HHHH", ROWS, COLUMNS, 0, 0)
         fcntl.ioctl(sys.stdout.fileno(), termios.TIOCSWINSZ, size)
-        path = f"{kubectl.parent}{os.pathsep}{os.environ['PATH']}"
+        path = os.pathsep.join((str(kubectl.parent), str(Path(sys.executable).parent), os.environ["PATH"]))
         os.execve(sys.executable, [sys.executable, "-m", "tensile", "demo", "--no-pause"], {**os.environ, "PATH": path})
     return process, terminal
 
