@@ -28,6 +28,7 @@ RULES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         ("tensile/sandbox/",),
         (
             "tests/sandbox/demo/test_demo.py",
+            "tests/sandbox/test_addons_real.py",
             "tests/sandbox/test_faults_real.py",
             "tests/sandbox/test_lifecycle_real.py",
             "tests/sandbox/test_real_node_real.py",
