@@ -26,6 +26,8 @@ AGAIN = 1800.0
 """Seconds after which the same change of the same object counts again: a controller may make it all the time."""
 _MOST_FIELDS = 5
 _KEY_DEPTH = 3
+_SHARED = ("f:spec", "f:taints")
+"""A field of Nodes that is one list to managedFields: the node lifecycle controller writes it as the engine does."""
 
 
 class _Written(NamedTuple):
@@ -111,6 +113,8 @@ def taken_over(step: Step, seen: Manifest) -> Iterator[str]:
     ours = max((_time(book) for book in books if book.get("manager") == FIELD_MANAGER), default="")
     later = [book for book in books if book.get("manager") != FIELD_MANAGER and _time(book) >= ours]
     for name, path in _paths(step) if later else ():
+        if path[: len(_SHARED)] == _SHARED and step.ref.kind == NODE:
+            continue
         if any(_owns(book.get("fieldsV1") or {}, path) for book in later) or _is_lost_key(path, step, seen):
             yield name
 

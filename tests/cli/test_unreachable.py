@@ -40,12 +40,13 @@ def test_lowers_that_cannot_be_read_are_named_with_what_to_do_and_the_others_are
         "below": f"out of reach: cannot connect to {wait.address} (Connection refused): ",
         "hangs": "out of reach: no response: check the address",
         "forbidden": 'read Namespace kube-system: denied: namespaces "kube-system" is forbidden: User "nobody-known"',
-        "unknown": "credential rejected: Unauthorized: renew the credential of ",
+        "unknown": "credential rejected: Unauthorized",
         "gone": f"{wait.directory / 'gone.kubeconfig'}: cannot be read (No such file or directory): ",
     }
     assert away.keys() == causes.keys()
     assert [name for name, cause in causes.items() if not away[name].startswith(cause)] == [], away
     assert "`tensile doctor` lists the missing permissions" in away["forbidden"]
+    assert ": renew the credential of " in away["unknown"]
     assert sorted(told.err.splitlines()) == sorted(f"{name}: {why}" for name, why in away.items()), "each once"
 
 

@@ -18,7 +18,7 @@ NOT_RUN = {
     "docs/deploy.md": 2,
     "docs/first-topology.md": 1,
     "docs/howto/kind.md": 1,
-    "docs/howto/migrate-from-tensile-kube.md": 4,
+    "docs/howto/migrate-from-tensile-kube.md": 5,
     "docs/howto/spark.md": 1,
     "docs/image.md": 2,
     "docs/install.md": 3,

@@ -148,9 +148,9 @@ async def test_what_others_put_there_stays(virtual: Virtual) -> None:
 
 
 async def test_what_is_ours_is_put_back(virtual: Virtual) -> None:
-    """Whoever changed it or took it away."""
+    """Whoever changed it or took it away; an Event tells it."""
     await virtual.written({"metadata": {"labels": {"type": "wrong", "clusterID": None}}})
-    assert await virtual.settled() == ["patch"]
+    assert await virtual.settled() == ["create", "patch"]
     labels = (await virtual.seen())["metadata"]["labels"]
     assert (labels["type"], labels["clusterID"]) == ("virtual-kubelet", virtual.name)
 
