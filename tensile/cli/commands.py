@@ -306,7 +306,7 @@ def apply(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Carry out deletions that the guard blocks.")] = False,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
@@ -1096,7 +1096,7 @@ def demo(
     """Take a guided tour.
 
     Starts a sandbox, the engine and a workload, and shows them at work with kubectl. On a terminal it waits for Enter
-    before each step, and stays until Ctrl-C at the end. It leaves nothing behind.
+    before each step, and stays until Ctrl-C at the end. It leaves only the cache of programs.
 
     Examples:
         tensile demo
