@@ -52,11 +52,15 @@ class DeletionCount(NamedTuple):
 
 
 class GuardedPlan(NamedTuple):
-    """The part of a plan that may be carried out, and why the rest is blocked: message and reason, "" for none."""
+    """The part of a plan that may be carried out, why the rest is blocked, and the `blocked` steps.
+
+    `held` is the message and `reason` the reason, both "" if nothing is blocked.
+    """
 
     plan: Plan
     held: str = ""
     reason: str = ""
+    blocked: tuple[Step, ...] = ()
 
 
 def guard(plan: Plan, limits: Guard, lower: LowerWorld, *, restored: bool = False, forced: bool = False) -> GuardedPlan:
@@ -106,7 +110,8 @@ def _is_about(step: Step, namespace: str, pods: set[tuple[str, str]]) -> bool:
 def _without(plan: Plan, held: list[Step], words: str, reason: str) -> GuardedPlan:
     """Remove steps from a plan, with the message."""
     out = set(map(id, held))
-    return GuardedPlan(plan._replace(steps=tuple(step for step in plan.steps if id(step) not in out)), words, reason)
+    left = tuple(step for step in plan.steps if id(step) not in out)
+    return GuardedPlan(plan._replace(steps=left), words, reason, tuple(held))
 
 
 def is_restored(lower: LowerWorld, world: World) -> bool:

@@ -313,12 +313,11 @@ class Loop:
             return found
         world, lower = self._world, self._world.lowers[key.lower]
         is_forced, went_back = self._forced, is_restored(lower, world)
-        passed, held, reason = guard(found, world.topology.guard, lower, restored=went_back, forced=is_forced)
-        if not held:
-            return passed
-        going = set(map(id, passed.steps))
-        self.held[key] = tuple(step for step in found.steps if id(step) not in going)
-        return passed._replace(problem=Problem(reason, held))
+        guarded = guard(found, world.topology.guard, lower, restored=went_back, forced=is_forced)
+        if not guarded.held:
+            return guarded.plan
+        self.held[key] = guarded.blocked
+        return guarded.plan._replace(problem=Problem(guarded.reason, guarded.held))
 
     def _permitted(self, found: Plan) -> Plan:
         """Remove the steps that are not permitted, and those that depend on one."""

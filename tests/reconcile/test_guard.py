@@ -47,7 +47,7 @@ def namespaces(guarded: GuardedPlan) -> list[str]:
 def test_few_in_number_or_in_share_pass(unasked: int, owned: int) -> None:
     """Both limits have to be broken."""
     plan = deletions(unasked)
-    assert guard(plan, LIMITS, owning(default=owned)) == (plan, "", "")
+    assert guard(plan, LIMITS, owning(default=owned)) == (plan, "", "", ())
 
 
 @pytest.mark.parametrize(("unasked", "owned"), [(3, 5), (3, 0), (100, 100)])
@@ -139,7 +139,7 @@ def test_of_what_a_restored_store_lacks_not_even_one_passes(noted: bool) -> None
 def test_a_restored_store_holds_nothing_that_was_asked_for() -> None:
     """There is nothing to say then either."""
     plan = deletions(0, asked=3)
-    assert guard(plan, LIMITS, owning(default=3), restored=True) == (plan, "", "")
+    assert guard(plan, LIMITS, owning(default=3), restored=True) == (plan, "", "", ())
 
 
 def test_force_lets_everything_pass() -> None:
