@@ -16,9 +16,9 @@ from typing import NamedTuple, TextIO
 
 from tensile.cli.plan import Planned, previewed
 from tensile.engine.metrics import Metrics
-from tensile.engine.observer import LoggingObserver
+from tensile.engine.observer import LoggingObserver, LoggingRecorder
 from tensile.engine.oneshot import OpenedClusters, converge, rehearse
-from tensile.errors import ClusterError, TensileError
+from tensile.errors import TensileError
 from tensile.objects import Ref
 from tensile.policy.disruption import as_sections
 from tensile.reconcile.loop import NOT_IN_PLAN
@@ -36,7 +36,6 @@ from tensile.reconcile.report import (
     summary_line,
 )
 from tensile.reconcile.report.values import listed
-from tensile.reconcile.world import Key, Problem
 from tensile.text import takes_colour
 
 QUESTION = "Make these changes? Only 'yes' or 'y' is accepted: "
@@ -67,23 +66,6 @@ class ApplyOptions(NamedTuple):
     ask: Ask | None = None
     plan: SavedPlan | None = None
     lines: Lines = lambda found: found
-
-
-class _Applying(Recorder):
-    """A recorder that also logs every step: `apply` takes time, and people watch it."""
-
-    def __init__(self, narration: LoggingObserver) -> None:
-        super().__init__()
-        self._narration = narration
-
-    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
-        """Record and log a step."""
-        super().on_step(key, step, error)
-        self._narration.on_step(key, step, error)
-
-    def on_blocked(self, key: Key, problem: Problem) -> None:
-        """Log a key whose reconciliation is blocked."""
-        self._narration.on_blocked(key, problem)
 
 
 def question(reading: TextIO, *writing: TextIO) -> Ask | None:
@@ -194,7 +176,7 @@ async def _rehearsed(found: OpenedClusters, options: ApplyOptions) -> tuple[Plan
 
 async def _applied(found: OpenedClusters, options: ApplyOptions, allowed: frozenset[tuple[str, Ref]] | None) -> str:
     """Make the changes, only those that are `allowed` (None: all)."""
-    recorder = _Applying(LoggingObserver(Metrics(), time.monotonic))
+    recorder = LoggingRecorder(LoggingObserver(Metrics(), time.monotonic))
 
     def permits(step: Step) -> bool:
         """Report whether a step is in the plan."""

@@ -36,10 +36,9 @@ from tensile.reconcile.report import (
     as_json,
     as_markdown,
     as_text,
-    defects,
     identities,
     observed,
-    preview,
+    preview_of,
     saved,
 )
 from tensile.reconcile.watches import FOLLOWS
@@ -205,19 +204,8 @@ async def previewed(
     topology, then = clusters.world.topology, clusters.world.copy()
     moves = planned_moves(then)
     problems = await work(clusters)
-    broken = defects(recorder.broken)
-    if broken:
-        raise TensileError(broken)
-    lowers = [spec.name for spec in topology.lowers]
-    found = preview(
-        recorder.recorded,
-        problems,
-        observed(then),
-        topology=topology.name,
-        lowers=lowers,
-        unreached=unreached,
-        only=only,
-        home=partial(_home, then),
+    found = preview_of(
+        recorder, problems, observed(then), topology, unreached=unreached, only=only, home=partial(_home, then)
     )
     budgets, unknown = await _budgets(clusters, {ref.namespace for ref in leaving(found.changes, then)})
     return Planned(found, identities(then), disruption(found.changes, then, moves, budgets, unknown))

@@ -15,7 +15,7 @@ from tensile.diagnostics.inventory import Inventory, Item, read_inventory
 from tensile.engine.clusters import Clusters, own_namespace, utc_now
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics
-from tensile.engine.observer import LoggingObserver
+from tensile.engine.observer import LoggingObserver, LoggingRecorder
 from tensile.engine.oneshot import Progress, converge, opened, rehearse
 from tensile.engine.uninstall import (
     NAME,
@@ -26,21 +26,19 @@ from tensile.engine.uninstall import (
     registrations,
     uninstall_rules,
 )
-from tensile.errors import ClusterError, TensileError
+from tensile.errors import TensileError
 from tensile.objects import CLAIM, NAMESPACE, NODE, UPPER, VOLUME, Ref
 from tensile.reconcile.apply import NOT_EMPTY
-from tensile.reconcile.plan import Step
 from tensile.reconcile.report import (
     Preview,
     Recorder,
     as_json,
     as_text,
-    defects,
     observed,
-    preview,
+    preview_of,
     summary_line,
 )
-from tensile.reconcile.world import Key, Problem
+from tensile.reconcile.world import Key
 from tensile.text import joined
 from tensile.topology import Topology
 
@@ -52,23 +50,6 @@ _STAYS = {
     VOLUME.name: _DATA,
 }
 _ELSE = "the mark alone does not prove that the engine made it: look at it, and delete it yourself"
-
-
-class _Deleting(Recorder):
-    """A recorder that also logs every step, since deletions take time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._narration = LoggingObserver(Metrics(), time.monotonic)
-
-    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
-        """Record and log a step."""
-        super().on_step(key, step, error)
-        self._narration.on_step(key, step, error)
-
-    def on_blocked(self, key: Key, problem: Problem) -> None:
-        """Log a key whose reconciliation is blocked."""
-        self._narration.on_blocked(key, problem)
 
 
 class UninstallPlan(NamedTuple):
@@ -175,10 +156,7 @@ async def _rehearsed(clusters: Clusters, unreached: dict[str, str], ways: Cluste
     upper = clusters.connections[UPPER]
     for one in await registrations(upper, world.topology, world, own_namespace(ways.account)):
         recorder.on_step(Key(NAME, UPPER, "", one.ref.name), one.step(), None)
-    if broken := defects(recorder.broken):
-        raise TensileError(broken)
-    names = [spec.name for spec in world.topology.lowers]
-    return preview(recorder.recorded, problems, before, topology=world.topology.name, lowers=names, unreached=unreached)
+    return preview_of(recorder, problems, before, world.topology, unreached=unreached)
 
 
 async def _uninstall(topology: Topology, ways: ClusterAccess, shown: UninstallPlan, progress: Progress | None) -> str:
@@ -190,14 +168,11 @@ async def _uninstall(topology: Topology, ways: ClusterAccess, shown: UninstallPl
         now = UninstallPlan(found, tuple(why), shown.stays)
         check(now)
         _check_shown(shown, now)
-        recorder, before = _Deleting(), observed(world.copy())
+        recorder, before = LoggingRecorder(LoggingObserver(Metrics(), time.monotonic)), observed(world.copy())
         problems = await converge(clusters, recorder, uninstall_rules(), forced=False)
         registered = await registrations(upper, topology, world, own_namespace(ways.account))
         failed = await delete_registrations(upper, registered, recorder)
-    if broken := defects(recorder.broken):
-        raise TensileError(broken)
-    names = [spec.name for spec in topology.lowers]
-    done = preview(recorder.recorded, problems, before, topology=topology.name, lowers=names, unreached={})
+    done = preview_of(recorder, problems, before, topology, unreached={})
     return _closing(now, done, failed)
 
 

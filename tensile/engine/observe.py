@@ -16,12 +16,11 @@ import structlog
 
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.oneshot import KnownClusters, feeds, opened, rehearse
-from tensile.errors import TensileError
 from tensile.kube.cluster import Cluster
 from tensile.kube.store import Cache, Delta
 from tensile.objects import Manifest, Ref
 from tensile.reconcile.ownership import digest_node, is_kept_alive, is_ours
-from tensile.reconcile.report import Change, Preview, Recorder, defects, observed, preview, summary_line
+from tensile.reconcile.report import Change, Preview, Recorder, observed, preview_of, summary_line
 from tensile.reconcile.report.changes import subject as name_of
 from tensile.reconcile.world import Key, Problem, World
 from tensile.topology import Topology
@@ -90,10 +89,7 @@ async def planned(clusters: KnownClusters, topology: Topology, unreached: Mappin
     world, recorder = stopped(clusters.world), Recorder()
     before = observed(world)
     problems = await rehearse(_Stopped(world, clusters.connections), recorder)
-    if broken := defects(recorder.broken):
-        raise TensileError(broken)
-    lowers = [spec.name for spec in topology.lowers]
-    return preview(recorder.recorded, problems, before, topology=topology.name, lowers=lowers, unreached=unreached)
+    return preview_of(recorder, problems, before, topology, unreached=unreached)
 
 
 def stopped(world: World) -> World:

@@ -16,6 +16,7 @@ from tensile.kube.limits import LogThrottle
 from tensile.objects import Ref
 from tensile.reconcile.diff import fields
 from tensile.reconcile.plan import Step
+from tensile.reconcile.report import Recorder
 from tensile.reconcile.world import Key, Problem
 
 _PAST = {"create": "created", "patch": "changed", "delete": "deleted", "confirm": "looked up"}
@@ -83,6 +84,23 @@ class LoggingObserver:
         """Log a warning, rate-limited per sort; otherwise log it at level debug."""
         if not self._seldom.tell(sort, lambda more: self._log.warning(event, **said, **more)):
             self._log.debug(event, **said)
+
+
+class LoggingRecorder(Recorder):
+    """A recorder that also logs, for commands that change clusters: that takes time, and people watch it."""
+
+    def __init__(self, observer: LoggingObserver) -> None:
+        super().__init__()
+        self._observer = observer
+
+    def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
+        """Record and log a step."""
+        super().on_step(key, step, error)
+        self._observer.on_step(key, step, error)
+
+    def on_blocked(self, key: Key, problem: Problem) -> None:
+        """Log a key whose reconciliation is blocked."""
+        self._observer.on_blocked(key, problem)
 
 
 def _where(namespace: str, name: str) -> str:

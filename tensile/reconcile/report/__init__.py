@@ -17,6 +17,7 @@ from tensile.reconcile.report.changes import (
     defects,
     observed,
     preview,
+    preview_of,
 )
 from tensile.reconcile.report.render import as_json, as_markdown, as_text, summary_line
 from tensile.reconcile.report.saved import SavedPlan, SavedTopology, as_file, identities, moved, parsed, saved
@@ -44,6 +45,7 @@ __all__ = [
     "observed",
     "parsed",
     "preview",
+    "preview_of",
     "saved",
     "summary_line",
 ]

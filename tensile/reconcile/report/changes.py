@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
 
-from tensile.errors import ClusterError, Denied
+from tensile.errors import ClusterError, Denied, TensileError
 from tensile.kube.cluster import Patch
 from tensile.names import BOOKKEEPING
 from tensile.objects import (
@@ -47,6 +47,9 @@ from tensile.reconcile.report.values import (
     written,
 )
 from tensile.reconcile.world import Key, Problem, World
+
+if TYPE_CHECKING:
+    from tensile.topology import Topology
 
 Action = Literal["create", "update", "delete", "replace"]
 
@@ -348,6 +351,32 @@ def preview(
     places = {cluster: place for place, cluster in enumerate(clusters)}
     stuck = sorted(problems.items(), key=lambda item: (places.get(item[0].lower, len(places)), _key_order(item[0])))
     return Preview(topology, clusters, tuple(stuck), unreached, only)
+
+
+def preview_of(
+    recorder: Recorder,
+    problems: Mapping[Key, Problem],
+    before: ReadBefore,
+    topology: "Topology",
+    *,
+    unreached: Mapping[str, str],
+    only: PlanScope = WHOLE_PLAN,
+    home: Callable[[Ref], str] = attrgetter("namespace"),
+) -> Preview:
+    """Return the `preview` of all that a recorder has recorded. Raises TensileError for a bug in a rule."""
+    if broken := defects(recorder.broken):
+        raise TensileError(broken)
+    lowers = [spec.name for spec in topology.lowers]
+    return preview(
+        recorder.recorded,
+        problems,
+        before,
+        topology=topology.name,
+        lowers=lowers,
+        unreached=unreached,
+        only=only,
+        home=home,
+    )
 
 
 def _is_shown(key: Key, only: PlanScope) -> bool:
