@@ -98,9 +98,13 @@ class Ref(NamedTuple):
     namespace: str
     name: str
 
+    @property
+    def namespaced_name(self) -> str:
+        """The namespace and name as "shop/web", the name alone if the kind has no namespaces."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
     def __str__(self) -> str:
-        where = f"{self.namespace}/{self.name}" if self.namespace else self.name
-        return f"{self.cluster or 'upper'}: {self.kind.name} {where}"
+        return f"{self.cluster or 'upper'}: {self.kind.name} {self.namespaced_name}"
 
     def path(self, subresource: str = "") -> str:
         """Return the object's URL path, or the path of one of its subresources such as "status"."""

@@ -23,7 +23,7 @@ from tensile.engine.metrics import CONTENT_TYPE, Metrics
 from tensile.engine.status.site import SPARING, StatusSite
 from tensile.kube import net
 from tensile.kube.listener_limits import ClientConnection, ClientTimeouts, ConnectionLimiter
-from tensile.kube.net import accept, take_over
+from tensile.kube.net import accept, cancel_and_wait, take_over
 
 _GRACE = 1.0
 ROOM = 64
@@ -152,10 +152,7 @@ class _Listening(web.Server):
 
     async def close(self) -> None:
         """Stop listening; a request in progress has a second to finish."""
-        tasks = (self._accepting, *self._serving)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(self._accepting, *self._serving)
         if self._site is not None:
             await self._site.close()
         self.pre_shutdown()

@@ -15,6 +15,7 @@ import orjson
 import structlog
 
 from tensile.engine.lower import ClusterAccess
+from tensile.engine.observer import first_fields, place
 from tensile.engine.oneshot import KnownClusters, feeds, opened, rehearse
 from tensile.kube.cluster import Cluster
 from tensile.kube.store import Cache, Delta
@@ -29,7 +30,6 @@ _PAUSE = 2.0
 """Minimum number of seconds between two reports."""
 _SHARE = 5.0
 """Minimum time between two reports, in multiples of what one takes: planning for thousands of pods takes seconds."""
-_MOST_FIELDS = 8
 _WOULD = {"create": "would create", "update": "would change", "delete": "would delete", "replace": "would replace"}
 
 
@@ -129,17 +129,12 @@ def news(report: Report, last: Report | None, summary: str) -> list[LogLine]:
 
 
 def _change(change: Change) -> LogLine:
-    fields: dict[str, Any] = {**_place(change.ref), "because": change.reason}
+    fields: dict[str, Any] = {**place(change.ref), "because": change.reason}
     if change.action == "update":
-        names = [difference.field for difference in change.differences]
-        fields["fields"] = names[:_MOST_FIELDS] + (["..."] if len(names) > _MOST_FIELDS else [])
+        fields["fields"] = first_fields([difference.field for difference in change.differences])
     return LogLine("info", f"{_WOULD[change.action]} {change.ref.kind.name}", fields)
 
 
 def _problem(key: Key, problem: Problem) -> LogLine:
     fields = {"lower": key.lower, "object": name_of(key), "reason": problem.reason, "error": problem.message}
     return LogLine("warning", "would be blocked", fields)
-
-
-def _place(ref: Ref) -> dict[str, str]:
-    return {"cluster": ref.cluster or "upper", "object": f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name}

@@ -63,10 +63,10 @@ class LoggingObserver:
         """Log a step that succeeded."""
         what = f"{step.ref.kind.name} {_PAST[step.verb]}"
         if step.in_plan and step.verb != "confirm":
-            self._log.info(what, **_place(step.ref), because=step.reason, **_more(step))
+            self._log.info(what, **place(step.ref), because=step.reason, **_more(step))
             self._changed(step)
         else:
-            self._log.debug(what, **_place(step.ref), because=step.reason)
+            self._log.debug(what, **place(step.ref), because=step.reason)
 
     def on_blocked(self, key: Key, problem: Problem) -> None:
         """Log that a key is blocked, and why: once for each reason, and again with another message after a while."""
@@ -103,23 +103,27 @@ class LoggingRecorder(Recorder):
         self._observer.on_blocked(key, problem)
 
 
-def _where(namespace: str, name: str) -> str:
-    return f"{namespace}/{name}" if namespace else name
-
-
-def _place(ref: Ref) -> dict[str, str]:
+def place(ref: Ref) -> dict[str, str]:
     """Return the log fields of an object."""
-    return {"cluster": ref.cluster or "upper", "object": _where(ref.namespace, ref.name)}
+    return {"cluster": ref.cluster or "upper", "object": ref.namespaced_name}
+
+
+def first_fields(names: list[str]) -> list[str]:
+    """Return the names of changed fields for a log line: the first ones of many."""
+    return names[:_MOST_FIELDS] + (["..."] if len(names) > _MOST_FIELDS else [])
 
 
 def _names(key: Key) -> dict[str, str]:
     """Return the log fields of a key."""
-    return {"lower": key.lower, "rule": key.rule, "object": _where(key.namespace, key.name)}
+    return {
+        "lower": key.lower,
+        "rule": key.rule,
+        "object": f"{key.namespace}/{key.name}" if key.namespace else key.name,
+    }
 
 
 def _more(step: Step) -> dict[str, Any]:
     """Return the names of the fields that a patch changes, not their values; `unrequested` for such a deletion."""
     if step.verb == "patch":
-        touched = fields(list(step.operations))
-        return {"fields": touched[:_MOST_FIELDS] + (["..."] if len(touched) > _MOST_FIELDS else [])}
+        return {"fields": first_fields(fields(list(step.operations)))}
     return {} if step.requested else {"unrequested": True}

@@ -164,7 +164,7 @@ async def _upper(clusters: Clusters, end: float, wait: Awaitable[object]) -> Non
             raise ClusterTimeout(f"upper: {_why(clusters, UPPER)}")
         task.result()
     finally:
-        await _cancelled(task)
+        await net.cancel_and_wait(task)
 
 
 async def _pending(clusters: Clusters, tasks: Mapping[str, asyncio.Future[Any]], end: float) -> list[str]:
@@ -181,13 +181,6 @@ async def _pending(clusters: Clusters, tasks: Mapping[str, asyncio.Future[Any]],
             break
         await asyncio.wait([tasks[name] for name in waiting], timeout=_PAUSE, return_when=asyncio.ALL_COMPLETED)
     return waiting
-
-
-async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
-    """End those tasks that are not done."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _join(clusters: Clusters, topology: Topology, unreached: Container[str]) -> None:
@@ -225,7 +218,7 @@ async def _completed(clusters: Clusters, end: float, progress: Progress) -> dict
             tasks[name].result()
         return {name: _why(clusters, name) for name in waiting}
     finally:
-        await _cancelled(*tasks.values())
+        await net.cancel_and_wait(*tasks.values())
 
 
 def _by_source(topology: Topology) -> tuple[list[Lower], list[Lower]]:

@@ -36,7 +36,7 @@ _UNDER_WAY = 0.001
 
 def shown(ref: Ref) -> str:
     """Format an object for an error."""
-    return f"{ref.kind.name} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind.name} {ref.name}"
+    return f"{ref.kind.name} {ref.namespaced_name}"
 
 
 def path_of(doing: RequestInfo, ref: Ref, subresource: str = "") -> str:

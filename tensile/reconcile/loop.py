@@ -499,7 +499,7 @@ def _about_drift(key: Key, step: Step, changed: str, entry: Entry | None) -> Emi
     """
     ref = step.ref
     body = entry.manifest() if entry is not None else step.body or {}
-    where = f"{ref.kind.name} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind.name} {ref.name}"
+    where = f"{ref.kind.name} {ref.namespaced_name}"
     if ref.cluster == UPPER:
         return EmitEvent(
             ref, step.uid, DRIFT_REVERTED, f"another client changed {where} in the upper cluster: {changed}"

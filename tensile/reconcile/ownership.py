@@ -192,9 +192,10 @@ def conflict(ref: Ref, why: str = "") -> Problem:
     A user has to decide which of the two keeps the name.
     """
     cluster = f"lower cluster {ref.cluster}" if ref.cluster else "the upper cluster"
-    where = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
     advice = f"it is not adopted: {why}" if why else "rename or delete one of the two"
-    return Problem(NAME_CONFLICT, f"{ref.kind.name} {where} exists in {cluster} and has another owner: {advice}")
+    return Problem(
+        NAME_CONFLICT, f"{ref.kind.name} {ref.namespaced_name} exists in {cluster} and has another owner: {advice}"
+    )
 
 
 def adoption_problem(ref: Ref, found: Manifest, upper_uid: str, world: World, lower: str) -> Problem | None:

@@ -131,13 +131,12 @@ def _held(steps: list[Step]) -> Iterator[str]:
         return
     yield f'<h2 id="held">Blocked by the guard</h2><p>These {len(steps):,} deletions follow from no deletion in the '
     yield f"upper cluster. If they are correct, run {code('tensile apply --force')}.</p>"
-    rows = ((one.ref.cluster or "upper", f"{one.ref.kind.name} {_named(one)}", one.reason) for one in steps[:PER_PAGE])
+    rows = (
+        (one.ref.cluster or "upper", f"{one.ref.kind.name} {one.ref.namespaced_name}", one.reason)
+        for one in steps[:PER_PAGE]
+    )
     yield from table("Deletions that the guard blocks", ("Cluster", "Object", "Why"), rows)
     yield _more(len(steps))
-
-
-def _named(step: Step) -> str:
-    return f"{step.ref.namespace}/{step.ref.name}" if step.ref.namespace else step.ref.name
 
 
 def _more(count: int) -> str:

@@ -270,5 +270,5 @@ CHANGE_HEAD = ("Time", "Cluster", "Change", "Why")
 def change_row(one: RecentChange) -> tuple[object, ...]:
     """Return a change as cells of a table: time, cluster, what became of which object, and why."""
     ref = one.ref
-    name = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
-    return timestamp(one.time), ref.cluster or "upper", f"{ref.kind.name} {name} {one.action}", one.reason
+    what = f"{ref.kind.name} {ref.namespaced_name} {one.action}"
+    return timestamp(one.time), ref.cluster or "upper", what, one.reason

@@ -22,6 +22,7 @@ from tensile.kube.aio import aiohttp
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.informer import Informer
+from tensile.kube.net import cancel_and_wait
 from tensile.kube.store import Cache
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import LEASE, NODE, UPPER, Kind, Manifest, Ref
@@ -105,8 +106,7 @@ async def follow_map(place: ConfigMapKey, ways: ClusterAccess) -> StatusUpdates:
             async for update in updates:
                 yield update
     finally:
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
+        await cancel_and_wait(watch)
         await cluster.close()
 
 

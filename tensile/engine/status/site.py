@@ -35,7 +35,7 @@ from tensile.engine.status.html import HEADERS
 from tensile.engine.status.page import PageView, ResourceUsage, content, page
 from tensile.engine.transitions import plan_transition
 from tensile.errors import TensileError
-from tensile.kube.net import supervised
+from tensile.kube.net import cancel_and_wait, supervised
 from tensile.kubelet.pods.events import CarriedEvent
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Key, World
@@ -119,8 +119,7 @@ class _Viewers:
         """Stop watching for changes."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel_and_wait(task)
             self._usage.forget()
 
     async def _watch(self) -> None:

@@ -134,7 +134,7 @@ def _likeness(change: Change) -> bytes:
 
 def _group(group: Sequence[Change], file: str) -> Iterator[_Line]:
     first = group[0]
-    names = [_where(change) for change in group]
+    names = [change.ref.namespaced_name for change in group]
     many = len(group) > 1
     what = f"{len(group)} x {first.ref.kind.name}" if many else f"{first.ref.kind.name} {harmless(names[0])}"
     cause = f" ({harmless(file)}:{first.line})" if first.line else ""
@@ -142,11 +142,6 @@ def _group(group: Sequence[Change], file: str) -> Iterator[_Line]:
     if many:
         yield _Line(" ", _INDENT + listed(names, _NAMED))
     yield from (_Line(" ", _INDENT + line) for line in _details(first))
-
-
-def _where(change: Change) -> str:
-    ref = change.ref
-    return f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
 
 
 def _details(change: Change) -> list[str]:
