@@ -56,7 +56,7 @@ Show = Callable[[Planned], None]
 
 
 class ApplyOptions(NamedTuple):
-    """How to apply: whether to make deletions that the guard blocks, and who is asked first (None: nobody).
+    """How to apply: whether to make deletions that the guard blocks, and what asks a person first (None: no question).
 
     With a `plan`, exactly its steps are made, or none if anything that it rests on has moved. `lines` adds the lines of
     the topology file that cause changes.

@@ -313,8 +313,8 @@ def apply(
 ) -> None:
     """Apply the topology once.
 
-    Shows the plan, asks on a terminal whether to go on, makes the changes, and ends. Without a terminal nobody is
-    asked. A saved plan is applied exactly as it was saved, or refused if anything that it rests on has moved. May run
+    Shows the plan, asks on a terminal whether to go on, makes the changes, and ends. Without a terminal it does
+    not ask. A saved plan is applied exactly as it was saved, or refused if anything that it rests on has moved. May run
     beside the engine.
 
     Examples:

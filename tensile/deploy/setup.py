@@ -230,7 +230,7 @@ def _certificates(topology: Topology) -> Iterator[_Change]:
 
 
 def _addresses(topology: Topology) -> Iterator[_Change]:
-    """Yield the servers that listen on an address which a pod does not have, or on which nobody reaches it."""
+    """Yield the servers that listen on an address which a pod does not have, or where no client reaches it."""
     servers = [("kubelet", topology.kubelet.bind)]
     servers += [("webhook", topology.webhook.bind)] if topology.webhook.enabled else []
     servers += [("extender", topology.extender.bind)] if topology.extender.enabled else []

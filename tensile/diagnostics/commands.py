@@ -37,7 +37,7 @@ def explain(topology: Topology, ways: ClusterAccess, pod: str, namespace: str | 
 
 
 def explain_node(topology: Topology, ways: ClusterAccess, name: str, output: str) -> str:
-    """Return the state of a virtual node, as "text" or "json". Raises TensileError for a Node of somebody else."""
+    """Return the state of a virtual node, as "text" or "json". Raises TensileError for a Node of another owner."""
     known = {spec.node.name for spec in topology.lowers}
     picture, asked = looked_around(topology, ways, utc_now, Ref(UPPER, NODE, "", name))
     if name not in known and not is_ours(asked.manifest, picture.owner):

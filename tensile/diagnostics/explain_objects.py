@@ -292,7 +292,7 @@ def _without_endpoints(service: Manifest, picture: FleetSnapshot) -> Verdict:
     """Return why a Service has no ready endpoint in the upper cluster."""
     meta, selector = metadata(service), (service.get("spec") or {}).get("selector") or {}
     if not selector:
-        return Verdict("it has no selector, and nobody has created ready endpoints", "create its EndpointSlice")
+        return Verdict("it has no selector, and no ready endpoints were created", "create its EndpointSlice")
     space = [pod for pod in picture.upper.all(POD) if metadata(pod)["namespace"] == meta["namespace"]]
     chosen = [pod for pod in space if selector.items() <= labels(pod).items()]
     if not chosen:
@@ -339,7 +339,7 @@ def _lives_in(pod: Manifest, spec: Lower, namespace: str, picture: FleetSnapshot
 def _at_place(upper: Manifest, kind: Kind, spec: Lower, picture: FleetSnapshot) -> tuple[Manifest, str]:
     """Return what a lower has at the place of an upper object, and its state.
 
-    The state is "copy", "other" (somebody else's), "none" or "unreadable". Marks alone identify no copy.
+    The state is "copy", "other" (of another owner), "none" or "unreadable". Marks alone identify no copy.
     """
     sight, meta = picture.lowers[spec.name], metadata(upper)
     if sight.trouble or any(one.startswith(f"{kind.plural}:") for one in sight.unread):

@@ -21,7 +21,7 @@ DRIFT_REVERTED: EventReason = "DriftReverted"
 """Another client changed or deleted what the engine made for the object, and the engine puts it back. Remedy: change
 the upper object instead; the audit log of the cluster in the message has the client."""
 DELETED = "deleted"
-"""What is told of a copy that another client deleted."""
+"""Stands for the changed fields if another client deleted the copy."""
 AGAIN = 1800.0
 """Seconds after which the same change of the same object counts again: a controller may make it all the time."""
 _MOST_FIELDS = 5

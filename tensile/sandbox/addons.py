@@ -100,7 +100,7 @@ class AddonCluster:
         return found
 
     async def followed(self, path: str) -> AsyncIterator[list[Manifest]]:
-        """Yield the objects of a collection, anew after every change, until the watch ends."""
+        """Yield the objects of a collection, and again after every change, until the watch ends."""
         listed = orjson.loads(await self.call("GET", path))
         objects: dict[str, Manifest] = {metadata(one)["uid"]: one for one in listed["items"]}
         yield list(objects.values())

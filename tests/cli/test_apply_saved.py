@@ -76,7 +76,7 @@ def test_a_plan_of_some_kinds_changes_no_others() -> None:
 
 
 def test_what_happens_while_a_plan_is_applied_is_left_out() -> None:
-    """A pod that is bound meanwhile is not created: nobody has approved that."""
+    """A pod that is bound meanwhile is not created: it was not approved."""
     clusters = MemoryClusters(busy_world())
     plan = asyncio.run(planned(clusters))
 

@@ -156,7 +156,7 @@ async def other(ground: Ground, word: str, *arguments: str) -> str:
 
 
 async def test_a_virtual_node_is_explained(ground: Ground) -> None:
-    """By its own conditions and its lease; a Node of somebody else is none of ours."""
+    """By its own conditions and its lease; a Node of another owner is none of ours."""
     node = ground.nodes[A]
     text = await other(ground, "node", node)
     assert text.startswith(f"Node {node}: it is Ready with ")

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from enginekit import A, B, Ground, polled
+from enginekit import A, B, Ground, polled, unstarted
 from sitekit import Manifest, is_ready
 
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID, owner_of
@@ -32,14 +32,8 @@ def second_topology(ground: Ground) -> Manifest:
 @pytest.fixture
 async def field(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Ground]:
     """Return a ground whose engine has not been started."""
-    ground = Ground(sandbox, tmp_path)
-    try:
-        await ground.open()
+    async with unstarted(Ground(sandbox, tmp_path)) as ground:
         yield ground
-        await ground.clear()
-    finally:
-        await ground.close()
-    assert not ground.heard.defects, "\n".join(ground.heard.defects)
 
 
 @pytest.mark.parametrize("marks", [plain, forged, second_topology])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from enginekit import A, Ground, with_fields
+from enginekit import A, Ground, unstarted, with_fields
 from sitekit import Manifest, is_ready
 
 from tensile.names import LEGACY, VIRTUAL_POD
@@ -42,13 +42,8 @@ class Log:
 @pytest.fixture
 async def field(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Ground]:
     """Return a ground whose engine is never started."""
-    ground = Ground(sandbox, tmp_path)
-    try:
-        await ground.open()
+    async with unstarted(Ground(sandbox, tmp_path)) as ground:
         yield ground
-        await ground.clear()
-    finally:
-        await ground.close()
 
 
 async def keep_node(field: Ground) -> None:

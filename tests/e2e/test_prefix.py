@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from enginekit import UPPER, A, B, Edit, Ground, polled, standing, with_fields
+from enginekit import UPPER, A, B, Edit, Ground, polled, standing, unstarted, with_fields
 from sitekit import Manifest, is_ready
 
 from tensile.names import OWNER, UPPER_NAMESPACE, UPPER_UID, owner_of
@@ -212,14 +212,8 @@ class OtherUpper(Ground):
 @pytest_asyncio.fixture(loop_scope="module")
 async def other(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Ground]:
     """A ground of another upper cluster that has not been started."""
-    made = OtherUpper(sandbox, tmp_path)
-    try:
-        await made.open()
+    async with unstarted(OtherUpper(sandbox, tmp_path)) as made:
         yield made
-        await made.clear()
-    finally:
-        await made.close()
-    assert made.heard.defects == []
 
 
 @pytest.mark.parametrize("mapping", ["same", "prefix"])

@@ -36,7 +36,7 @@ def _name(found: Manifest) -> str:
 
 
 def other_of(ground: Ground) -> str:
-    """Return the namespace that holds an object of somebody else in the first lower."""
+    """Return the namespace that holds an object of another owner in the first lower."""
     return f"{ground.namespace}-other"
 
 
@@ -63,7 +63,7 @@ async def test_it_refuses_while_pods_are_bound_and_the_engine_runs(ground: Groun
 
 
 async def test_the_plan_shows_deletions_alone(ground: Ground) -> None:
-    """Of nodes and empty namespaces; one that holds an object of somebody else stays."""
+    """Of nodes and empty namespaces; one that holds an object of another owner stays."""
     other = other_of(ground)
     await ground.end_pods("web")
     await ground.upper.delete(ground.path("pods", "guest", namespace=other))
@@ -84,7 +84,7 @@ async def test_the_plan_shows_deletions_alone(ground: Ground) -> None:
 
 
 async def test_all_that_is_ours_goes_and_nothing_else(ground: Ground) -> None:
-    """In every cluster; the object of somebody else is not even written to."""
+    """In every cluster; the object of another owner is not even written to."""
     other, theirs = other_of(ground), await ground.sites[A].read(theirs_of(ground))
     done = await uninstalled(ground, "--yes")
     assert done.code == 0, done.err

@@ -3,8 +3,9 @@
 from typing import Any, NamedTuple
 
 import pytest
+from openkit import busy_world
 from stagekit import Script
-from worldkit import A, account, config_map, home, put, raised, space, twin, upper_pod, world
+from worldkit import A, B, account, config_map, home, put, raised, upper_pod, world
 
 from tensile.engine.oneshot import rehearse
 from tensile.errors import NotFound
@@ -33,18 +34,6 @@ class ReadOnly:
         return b'{"metadata":{"name":"settings","namespace":"default","uid":"theirs","resourceVersion":"9"}}'
 
 
-def standing() -> World:
-    """Make a world with a pod to make, one that is there, and one to end."""
-    here = world()
-    home(here)
-    put(here.upper.namespaces, space())
-    raised(here)
-    kept = upper_pod("kept", resourceVersion="3")
-    put(here.lowers[A].upper_pods, upper_pod("new"), kept)
-    put(here.lowers[A].pods, twin(kept), twin(upper_pod("orphan")))
-    return here
-
-
 async def rehearsed(here: World, **connections: Any) -> tuple[Script, dict[str, str]]:
     """Rehearse, and give what was done and the reasons of the problems by the keys' names."""
     script = Script()
@@ -60,14 +49,14 @@ def done(script: Script) -> list[str]:
 
 async def test_the_whole_way_is_gone() -> None:
     """A step shows what the next decision makes of it: what is confirmed first is then deleted."""
-    script, problems = await rehearsed(standing(), **{A: ReadOnly()})
+    script, problems = await rehearsed(busy_world(f"name: {A}", f"name: {B}"), **{A: ReadOnly()})
     assert done(script) == ["create Pod new", "delete Pod orphan"]
     assert problems == {}
 
 
 async def test_what_is_known_stays_as_it_was() -> None:
     """The world that was rehearsed on is a copy."""
-    here = standing()
+    here = busy_world(f"name: {A}", f"name: {B}")
     before = [sorted((entry.name, entry.version) for entry in cache) for cache in here.lowers[A].caches()]
     await rehearsed(here)
     assert before == [sorted((entry.name, entry.version) for entry in cache) for cache in here.lowers[A].caches()]
@@ -77,7 +66,7 @@ async def test_what_is_known_stays_as_it_was() -> None:
 @pytest.mark.parametrize("taken", [True, False])
 async def test_the_real_clusters_are_read_for_what_is_not_followed(*, taken: bool) -> None:
     """A stranger's ConfigMap in the way shows before anything is tried."""
-    here = standing()
+    here = busy_world(f"name: {A}", f"name: {B}")
     volumes = [{"name": "c", "configMap": {"name": "settings"}}]
     put(here.lowers[A].upper_pods, upper_pod("reader", spec={"volumes": volumes}))
     put(here.upper.config_maps, config_map("settings"))

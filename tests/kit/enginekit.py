@@ -431,6 +431,18 @@ async def standing(
     assert ground.heard.defects == [], "\n".join(ground.heard.defects)
 
 
+@asynccontextmanager
+async def unstarted(ground: Ground) -> AsyncIterator[Ground]:
+    """Open a ground whose engine the test starts, if any; at the end nothing may be left, and no rule have failed."""
+    try:
+        await ground.open()
+        yield ground
+        await ground.clear()
+    finally:
+        await ground.close()
+    assert not ground.heard.defects, "\n".join(ground.heard.defects)
+
+
 def policies_of(topology: str) -> tuple[str, str]:
     """Return the paths of the MutatingAdmissionPolicy of a topology of this name, and of its binding."""
     return policy_ref(topology).path(), binding_ref(topology).path()

@@ -73,9 +73,12 @@ def _selects(feed: InformerSpec, manifest: dict[str, object]) -> bool:
     return is_selected(manifest, feed.selection)
 
 
-def busy_world() -> World:
-    """Return a world with a pod to create, one that needs nothing, and one to delete, all in lower-a."""
-    here = world(f"name: {A}")
+def busy_world(*lowers: str) -> World:
+    """Return a world with a pod to create, one that needs nothing, and one to delete, all in lower-a.
+
+    `lowers` are as in `world`; lower-a alone if none are given.
+    """
+    here = world(*(lowers or (f"name: {A}",)))
     home(here)
     put(here.upper.namespaces, space())
     raised(here)

@@ -121,7 +121,7 @@ def _foreign(name: str, node: Manifest) -> tuple[str, str]:
     else:
         whose = "not created by tensile"
     advice = (
-        "give the lower another node.name in the topology, or, if nobody needs that Node: "
+        "give the lower another node.name in the topology, or, if that Node is not needed: "
         f"kubectl delete node {quote(name)}"
     )
     return f"the name is taken: Node {name} is {whose}, and the engine does not change it", advice

@@ -96,7 +96,7 @@ class ResourceUsage:
         return known[1]
 
     def forget(self) -> None:
-        """Drop what is known, while nobody looks at the page."""
+        """Drop what is known, while the page is not open."""
         self._shares.clear()
         self._demands.clear()
 

@@ -1,7 +1,7 @@
 """Serves the status page: its pages, its events, and the form in which a topology is checked.
 
 Any program on the machine may call the port, so the cost is bounded. The overview is rendered at most about once a
-second for all viewers together, only while somebody watches, and only if something that it shows has changed. Other
+second for all viewers together, only while the page is open, and only if something that it shows has changed. Other
 pages are rendered one at a time, and together take at most a tenth of the time.
 
 A topology that is checked is parsed and compared in a thread, since it may take seconds. Nothing of it is opened,
