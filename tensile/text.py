@@ -25,8 +25,8 @@ _SECRET_KEYS = frozenset(
 )
 _CREDENTIAL = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{8,}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-_PLAIN = re.compile(r"[\x21-\x7e]*").fullmatch
-"""One word of ASCII. It cannot hold a credential, which contains a blank, or a control character."""
+_SCHEME = re.compile(r"(?i)(?:bearer|basic)\s").search
+"""What every credential begins with."""
 _CUT = "..."
 _MOST_ITEMS = 100
 _DEEPEST = 6
@@ -100,10 +100,15 @@ def key_shown(key: object, known: Collection[str]) -> str:
 
 def clean(text: str) -> str:
     """Return a text on one line: control characters escaped, credentials hidden, truncated to `LONGEST_PRINTED`."""
-    if _PLAIN(text) and len(text) <= LONGEST_PRINTED:
+    if len(text) <= LONGEST_PRINTED and _is_harmless_line(text):
         return text
     short = text if len(text) <= LONGEST_PRINTED else text[: LONGEST_PRINTED - len(_CUT)] + _CUT
     return _CONTROL.sub(_escaped, _CREDENTIAL.sub(rf"\1\2{HIDDEN}", short))
+
+
+def _is_harmless_line(text: str) -> bool:
+    """Report whether a text certainly needs no change: most lines do not, and each change costs a scan."""
+    return text.isascii() and text.isprintable() and not _SCHEME(text)
 
 
 def cut(text: str, most: int) -> str:
@@ -111,6 +116,8 @@ def cut(text: str, most: int) -> str:
 
     Line breaks and tabs stay, as the output of a probe has lines and kubectl shows them.
     """
+    if len(text) <= min(most, LONGEST_PRINTED) and _is_harmless_line(text):
+        return text
     whole = text.encode(errors="backslashreplace")
     lines = _head(whole, most).split("\n")
     safe = "\n".join("\t".join(map(clean, line.split("\t"))) for line in lines)
