@@ -108,6 +108,8 @@ class TimeShare:
 
     async def begin(self) -> None:
         """Wait for a turn of the loop with time left, then measure until `rest`."""
+        if not self._is_bounded:
+            return
         while self._is_spent:
             await self._next.wait()
         self._began, self._began_by_wall = thread_time(), perf_counter()
@@ -120,7 +122,7 @@ class TimeShare:
     def _over(self) -> float:
         """Count the time since `begin`. Return the seconds to wait before the next work."""
         spent = thread_time() - self._began
-        if spent > SLICE and self._is_bounded:
+        if spent > SLICE:
             self._is_spent = True
             self._next.clear()
             asyncio.get_running_loop().call_soon(self._renew)
@@ -128,7 +130,7 @@ class TimeShare:
 
     async def rest(self) -> None:
         """End the measurement, and wait until more work is allowed."""
-        wait = self._over()
+        wait = self._over() if self._is_bounded else 0.0
         if wait:
             await self._sleep(wait)
 

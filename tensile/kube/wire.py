@@ -36,6 +36,8 @@ IDLE_SECONDS = 20.0
 """Seconds after which an unused connection is closed. A probe every ten seconds keeps one open."""
 _READ = (b"content-type", b"retry-after")
 _BREAKS = re.compile(r"[\r\n\0]").search
+_HEADS = 16
+"""The most headers of requests that are kept as lines. A client sends one credential and a few media types."""
 _FINAL, _ERROR = 200, 300
 """Lower statuses are informational. From `_ERROR` on a status is a redirect or an error."""
 
@@ -86,6 +88,7 @@ class ConnectionRESTClient(RESTClientObject):  # type: ignore[misc]  # the packa
         self._free: deque[_Connection] = deque()
         """Connections without a request, the most recently used at the end."""
         self._open: set[_Connection] = set()
+        self._heads: dict[tuple[tuple[str, str], ...], str] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -110,14 +113,17 @@ class ConnectionRESTClient(RESTClientObject):  # type: ignore[misc]  # the packa
         cancelled or takes too long ends its connection: a late response would be taken for that of the next request.
         """
         limits = _request_timeout or RequestLimits()
-        content = _written(method, url.removeprefix(self._origin), {"Host": self._host, **(headers or {})}, body)
-        async with asyncio.timeout(limits.seconds):
-            connection = self._take() or await self._connect()
-            try:
-                answer = await connection.exchange(content, limits.most)
-            except BaseException:
-                connection.end()
-                raise
+        content = _written(method, url.removeprefix(self._origin), self._head(headers or {}), body)
+        until = None if limits.seconds is None else asyncio.get_running_loop().time() + limits.seconds
+        connection = self._take()
+        if connection is None:
+            async with asyncio.timeout_at(until):
+                connection = await self._connect()
+        try:
+            answer = await connection.exchange(content, limits.most, until)
+        except BaseException:
+            connection.end()
+            raise
         self._put_back(connection)
         return answer
 
@@ -133,6 +139,16 @@ class ConnectionRESTClient(RESTClientObject):  # type: ignore[misc]  # the packa
     async def close(self) -> None:
         """Do the same, under the package's name."""
         self.hang_up()
+
+    def _head(self, headers: Mapping[str, str]) -> str:
+        """Return the lines of a request's headers, built once: most requests have those of an earlier one."""
+        given = tuple(headers.items())
+        known = self._heads.get(given)
+        if known is None:
+            if len(self._heads) >= _HEADS:
+                self._heads.clear()
+            known = self._heads[given] = _head_lines({"Host": self._host, **headers})
+        return known
 
     def _take(self) -> "_Connection | None":
         """Return the most recently used free connection."""
@@ -186,14 +202,18 @@ class ConnectionRESTClient(RESTClientObject):  # type: ignore[misc]  # the packa
         return connection
 
 
-def _written(method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
-    """Return the bytes of a request. Raises ValueError for a header with a line break."""
+def _head_lines(headers: Mapping[str, str]) -> str:
+    """Return headers as lines. Raises ValueError for one with a line break."""
     if any(_BREAKS(name) or _BREAKS(value) for name, value in headers.items()):
         raise ValueError("a header contains a line break")
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+
+
+def _written(method: str, target: str, head: str, body: bytes | None) -> bytes:
+    """Return the bytes of a request; `head` are the lines of its headers."""
     content = body or b""
     length = f"Content-Length: {len(content)}\r\n" if content or method != "GET" else ""
-    return f"{method} {target} HTTP/1.1\r\n{lines}{length}\r\n".encode("latin-1") + content
+    return f"{method} {target} HTTP/1.1\r\n{head}{length}\r\n".encode("latin-1") + content
 
 
 class _Connection(asyncio.Protocol):
@@ -216,14 +236,24 @@ class _Connection(asyncio.Protocol):
         self._is_error = False
         self._parts: list[bytes] = []
 
-    async def exchange(self, content: bytes, most: int) -> HTTPAnswer:
-        """Send a request and return its response, of `most` bytes at most."""
+    async def exchange(self, content: bytes, most: int, until: float | None) -> HTTPAnswer:
+        """Send a request and return its response, of `most` bytes at most.
+
+        Raises TimeoutError at `until`, by the event loop's clock. asyncio.timeout would do the same, and take longer
+        than the rest of this function.
+        """
         if self._transport is None or not self.is_usable:
             raise ProtocolError("the connection is closed")
+        loop = asyncio.get_running_loop()
         self._most, self._around = most + HEAD, 0
-        self._awaited = asyncio.get_running_loop().create_future()
+        self._awaited = loop.create_future()
         self._transport.write(content)
-        return await self._awaited
+        expiry = loop.call_at(until, self._fail, TimeoutError()) if until is not None else None
+        try:
+            return await self._awaited
+        finally:
+            if expiry is not None:
+                expiry.cancel()
 
     def end(self) -> None:
         """Close the connection without waiting for the other side."""

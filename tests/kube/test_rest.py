@@ -179,6 +179,39 @@ async def test_a_call_that_is_given_up_ends_its_connection() -> None:
         assert await ask(calls, access) == (200, b"{}")
 
 
+async def test_a_call_that_takes_too_long_ends_its_connection() -> None:
+    """Its time counts from its start, on a kept connection as on a new one."""
+    half, limits = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", RequestLimits(seconds=0.05)
+    async with wire(half, OK, half, OK) as (made, access, calls):
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await calls.call(access, "GET", "/x", {}, limits=limits)
+            assert await ask(calls, access) == (200, b"{}")
+    assert len(made.heard) == 3
+
+
+async def test_a_call_in_time_leaves_no_deadline_behind() -> None:
+    """The next one on its connection has its own."""
+    async with wire(OK, OK) as (made, access, calls):
+        await calls.call(access, "GET", "/x", {}, limits=RequestLimits(seconds=0.05))
+        made.pause()
+        late = asyncio.create_task(ask(calls, access))
+        await made.paused.wait()
+        done, _ = await asyncio.wait({late}, timeout=0.1)
+        assert not done
+        late.cancel()
+    assert len(made.heard) == 1
+
+
+async def test_each_call_has_its_own_headers() -> None:
+    """Those of earlier calls are kept as text, up to a limit."""
+    async with wire(*[OK] * 40) as (made, access, calls):
+        for number in [*range(20), *range(20)]:
+            await calls.call(access, "GET", "/x", {"X-Number": str(number)})
+    sent = [line for line in made.heard[0].decode().split("\r\n") if line.startswith("X-Number")]
+    assert sent == [f"X-Number: {number}" for number in [*range(20), *range(20)]]
+
+
 async def test_a_connection_belongs_to_its_keys() -> None:
     """What was opened with other certificates is not used any more."""
     async with wire(OK, OK) as (made, access, calls):
