@@ -83,9 +83,13 @@ class TokenBucket:
         """Take tokens and return the seconds to wait before using them. Calls are served in order."""
         if not self._qps:
             return 0.0
-        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._qps) - amount
+        self._tokens = self.left(now) - amount
         self._at = now
         return max(-self._tokens / self._qps, 0.0)
+
+    def left(self, now: float) -> float:
+        """Return the tokens that can be taken now without a wait, negative if some were taken in advance."""
+        return min(self._burst, self._tokens + (now - self._at) * self._qps)
 
 
 class InformerTimings(NamedTuple):

@@ -32,6 +32,8 @@ _LONGEST_WAIT = 5.0
 _PAUSE = 0.1
 _UNDER_WAY = 0.001
 """Seconds in which a request is sent, before other work occupies the event loop."""
+_AMPLE = 0.75
+"""The part of a burst beyond which time is measured by the wall clock."""
 
 
 def shown(ref: Ref) -> str:
@@ -92,15 +94,18 @@ def _wait(state: tenacity.RetryCallState) -> float:
 class TimeShare:
     """One cluster's share of time: `part` of all time, 0 for no limit, with a `burst` in seconds.
 
-    It measures thread time, so that time lost to other processes does not count. Reading that is a system call. So it
-    is only read once the wall clock, which is never behind and costs a tenth, says that the share may be used up.
+    It measures thread time, so that time lost to other processes does not count. Reading that is a system call, and
+    watches would make two for each event. So while most of the burst is left, the wall clock is used, which is never
+    behind.
     """
 
     def __init__(self, part: float, burst: int, clock: Clock, sleep: Sleep) -> None:
         self._bucket = TokenBucket(part, burst, clock())
         self._is_bounded = bool(part)
+        self._ample = _AMPLE * burst
         self._clock = clock
         self._sleep = sleep
+        self._stopwatch: Clock = perf_counter
         self._began = 0.0
         self._began_by_wall = 0.0
         self._is_spent = False
@@ -112,16 +117,18 @@ class TimeShare:
             return
         while self._is_spent:
             await self._next.wait()
-        self._began, self._began_by_wall = thread_time(), perf_counter()
+        self._stopwatch = perf_counter if self._bucket.left(self._clock()) > self._ample else thread_time
+        self._began, self._began_by_wall = self._stopwatch(), perf_counter()
 
     @property
     def is_long(self) -> bool:
         """Whether the work since `begin` has used its part of a turn."""
-        return self._is_bounded and perf_counter() - self._began_by_wall > SLICE and thread_time() - self._began > SLICE
+        is_long_by_wall = self._is_bounded and perf_counter() - self._began_by_wall > SLICE
+        return is_long_by_wall and self._stopwatch() - self._began > SLICE
 
     def _over(self) -> float:
         """Count the time since `begin`. Return the seconds to wait before the next work."""
-        spent = thread_time() - self._began
+        spent = self._stopwatch() - self._began
         if spent > SLICE:
             self._is_spent = True
             self._next.clear()

@@ -1,6 +1,7 @@
 """How much of one cluster is taken, as arithmetic: what is under way, what is kept, and how long a pause is."""
 
 import asyncio
+import time
 
 import pytest
 from hypothesis import given
@@ -125,6 +126,24 @@ async def test_a_cluster_gets_its_part_of_the_time_and_no_more() -> None:
         assert share.is_long
         await share.rest()
     assert [round(wait) for wait in waits] == [0, 4, 8] or [round(wait) for wait in waits] == [4, 8]
+
+
+async def test_time_lost_to_other_processes_costs_no_more_than_a_part_of_the_burst() -> None:
+    """Beyond that, what a cluster took is measured by the time of the thread, which here is next to none."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    share = TimeShare(0.25, 10, lambda: 0.0, sleep)
+    for _ in range(20):
+        await share.begin()
+        share._began_by_wall -= 1.0
+        if share._stopwatch is time.perf_counter:
+            share._began -= 1.0
+        await share.rest()
+    assert share._stopwatch is time.thread_time
+    assert not waits
 
 
 async def test_the_streams_of_one_cluster_take_turns() -> None:
