@@ -24,7 +24,7 @@ from tensile.sandbox import state
 from tensile.sandbox.sandbox import Sandbox
 
 OWN_SANDBOX = {
-    "tests/sandbox/demo/test_demo.py",
+    "tests/sandbox/test_demo.py",
     "tests/docs/test_run.py",
     "tests/e2e/test_bare_e2e.py",
     "tests/e2e/test_descheduler_e2e.py",

@@ -30,8 +30,8 @@ from bench.conformance.suite import PROCESSES, Selection, Side, by_names, comman
 from bench.kit.reporting import RESULTS, keep, kept_before, verdict
 from tensile.sandbox import real_node
 from tensile.sandbox.binaries import cache_directory
-from tensile.sandbox.layout import UPPER, SandboxError
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER, SandboxError
 
 NAME = "conformance"
 DIRECT, THROUGH = "direct", "through"

@@ -22,9 +22,8 @@ from bench.kit.parties import nodes_usable
 from bench.kit.sites import DEPLOYMENTS, NODES, PODS, Manifest, Site, until
 from bench.kit.trial import NAMESPACE, Snapshot, Trial, run
 from bench.kit.workload import deployment
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 EACH = 4
 """Pods that a node has room for."""

@@ -14,9 +14,9 @@ import orjson
 from bench.kit import topologies
 from bench.kit.sites import Manifest
 from tensile.sandbox.binaries import METRICS, Finder
-from tensile.sandbox.layout import LOOPBACK
 from tensile.sandbox.processes import MARK
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import LOOPBACK
 
 GROUP = "metrics.k8s.io"
 USER = "metrics-server"

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tensile.sandbox import container_runtime
+from tensile.sandbox import real_node
 from tensile.sandbox.binaries import VERSION_FLAGS, Finder, ProgramSet, cache_directory
-from tensile.sandbox.layout import SandboxError
 from tensile.sandbox.progress import Progress
+from tensile.sandbox.state import SandboxError
 
 VERSION = "v1.36.3"
 SOURCES = Path(__file__).parent / "sources"
@@ -61,7 +61,7 @@ def shell(cache: Path, environ: Mapping[str, str], progress: Progress) -> Path:
     folder = cache / f"{SHELL}-{platform.machine()}"
     if not folder.is_dir():
         progress(f"fetching package {SHELL} (once) into {folder}")
-        container_runtime.fetch(folder, (SHELL,), search, _unpacked)
+        real_node.fetch_packages(folder, (SHELL,), search, _unpacked)
     return _unpacked(folder)
 
 

@@ -23,10 +23,9 @@ from bench.kit.children import engine
 from bench.kit.parties import nodes_usable
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.sites import Manifest, NotInTime, Site, until
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.processes import choose
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 LOWER = "lower-a"
 NAME = "busy"

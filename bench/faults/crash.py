@@ -17,9 +17,8 @@ from bench.kit import audit, oracles
 from bench.kit.sites import DEPLOYMENTS, MERGE, PODS, until
 from bench.kit.trial import AGENT, NAMESPACE, Snapshot, Trial, run
 from bench.kit.workload import deployment, pod
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 GRACE = 30
 STARTED = 30.0

@@ -36,9 +36,8 @@ from bench.kit.sites import AWAY, DEPLOYMENTS, MERGE, NODES, PODS, Refused, unti
 from bench.kit.trial import AGENT, NAMESPACE, Snapshot, Trial, run
 from bench.kit.workload import deployment, pod
 from tensile.names import LOWER_REACHABLE
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 AT_MOST = 5.0
 CALLED_IN = 2.0

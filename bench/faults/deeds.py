@@ -14,7 +14,7 @@ from bench.kit.oracles import Manifest, is_ready
 from bench.kit.rig import LOWERS
 from bench.kit.scene import Scene
 from tensile.names import CLUSTER_SELECTOR, DESCHEDULE_COUNT
-from tensile.sandbox.layout import UPPER
+from tensile.sandbox.state import UPPER
 
 A, B = LOWERS
 Act = Callable[[Scene], Awaitable[None]]

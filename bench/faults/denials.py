@@ -29,8 +29,8 @@ from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.rig import LOWERS, Rig
 from bench.kit.sites import MERGE, PODS, Refused, Site, until
 from tensile.names import MIRRORED
-from tensile.sandbox.layout import LOOPBACK, UPPER
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import LOOPBACK, UPPER
 
 A, B = LOWERS
 NAME = "faults-denials"

@@ -22,9 +22,8 @@ from bench.kit.parties import nodes_usable
 from bench.kit.sites import DEPLOYMENTS, PODS, Manifest, until
 from bench.kit.trial import NAMESPACE, Trial, run
 from bench.kit.workload import deployment
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
 EACH, AWAY = 30, 6

@@ -28,9 +28,8 @@ from bench.kit.children import Child
 from bench.kit.parties import nodes_usable
 from bench.kit.sites import AWAY, MERGE, NODES, NotInTime, Refused
 from bench.kit.trial import NAMESPACE, Trial, run
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 from tensile.topology import TopologyErrors, parse
 
 MAPS, SECRETS = (f"/api/v1/namespaces/{NAMESPACE}/{plural}" for plural in ("configmaps", "secrets"))

@@ -33,8 +33,8 @@ from bench.kit.reporting import RESULTS, keep, kept_before, verdict
 from bench.kit.rig import Rig
 from bench.kit.scene import Scene
 from bench.kit.sites import NotInTime, until
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
 
 NAME = "faults-everywrite"
 MOMENTS = ("before", "after", "lost", "cut")

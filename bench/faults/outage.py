@@ -24,9 +24,8 @@ from bench.kit.sites import DEPLOYMENTS
 from bench.kit.trial import NAMESPACE, Trial, run
 from bench.kit.workload import deployment
 from bench.speed.makespan import all_ready, labelled
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 APISERVER = "kube-apiserver"
 CONTROLLERS = ("kube-controller-manager", "kube-scheduler")

@@ -18,9 +18,8 @@ from bench.kit.parties import is_usable, nodes_usable
 from bench.kit.sites import DEPLOYMENTS, NODES, PODS, until
 from bench.kit.trial import NAMESPACE, Trial, run
 from bench.kit.workload import deployment
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 CANARY = "canary"
 CANARIES = PODS.format("kube-public")

@@ -32,9 +32,8 @@ from bench.kit.sites import PODS, Refused, Site, until
 from bench.kit.trial import ENGINE_LOG, NAMESPACE, run
 from bench.speed.webhook import HOOKS, pod
 from tensile.policy.webhook.registration import TIMEOUT_SECONDS
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 LIMIT = 60.0
 BESIDE = 2

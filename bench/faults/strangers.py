@@ -22,10 +22,9 @@ from bench.kit.children import Child
 from bench.kit.sites import MERGE, Manifest, NotInTime, Refused, Site, until
 from bench.kit.trial import AGENT, LIMIT, TOPOLOGY, Trial, run
 from tensile.names import Owner, owner_of
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.processes import choose
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 FILE = "strangers.yaml"
 ENGINES_HAND = "fieldManager=tensile-kube"

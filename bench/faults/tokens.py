@@ -24,9 +24,8 @@ from bench.kit.sites import NODES, PODS, until
 from bench.kit.trial import NAMESPACE, Trial, run
 from tensile.sandbox import real_node
 from tensile.sandbox.binaries import cache_directory
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 ROBOT = "robot"
 LOWER = "lower-a"

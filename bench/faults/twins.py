@@ -33,8 +33,8 @@ from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.rig import LOWERS, Rig
 from bench.kit.scene import Scene
 from bench.kit.sites import MERGE, NotInTime, Refused, until
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
 
 NAME = "faults-twins"
 ELSEWHERE = "127.0.0.2"

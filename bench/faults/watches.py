@@ -40,8 +40,8 @@ from tensile.kube.fleet import Fleet
 from tensile.kube.limits import InformerTimings
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Key, Problem
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
 from tensile.topology import parse
 
 LOWER = LOWERS[0]

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.kit.sites import NotInTime, Site
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 Scenario = Callable[[Sandbox, Path], Awaitable[dict[str, Any]]]
 """Takes the clusters and a directory that vanishes with the run; what it broke is "broken" in its result."""

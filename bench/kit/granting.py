@@ -1,16 +1,16 @@
 """The roles of an engine as an administrator applies them, given to a user of a real cluster.
 
 A user with a certificate stands for the account, so that every test's engine has a name of its own in audit logs; what
-it may do is to the letter what tensile/deploy/rbac.py renders, or all of that but one thing.
+it may do is to the letter what tensile/deploy/setup.py renders, or all of that but one thing.
 """
 
 import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from tensile.deploy.rbac import lower_roles, upper_roles
+from tensile.deploy.setup import lower_roles, upper_roles
 from tensile.engine.permissions import ALL_KINDS
-from tensile.sandbox.layout import UPPER
+from tensile.sandbox.state import UPPER
 from tensile.topology import Topology
 
 Manifest = dict[str, Any]

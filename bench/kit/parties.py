@@ -15,8 +15,8 @@ import psutil
 
 from bench.kit.children import Child, ceiling, engine
 from bench.kit.sites import NODES, Manifest, Site, until, until_gone
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
 
 CALM = 25.0
 """Percent of all processors: three idle clusters take about ten."""

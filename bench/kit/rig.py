@@ -20,8 +20,8 @@ from bench.kit.faultproxy.proxy import Director, Proxy, Quiet
 from bench.kit.sites import NODES, Manifest, Refused, Site, patiently, until
 from bench.kit.spareports import spare_ports
 from tensile.names import LOWER_SCHEDULABLE, OWNER, owner_of
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
 
 if TYPE_CHECKING:
     from types import TracebackType

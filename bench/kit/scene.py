@@ -16,7 +16,7 @@ from bench.kit.oracles import Manifest
 from bench.kit.rig import LOWERS, Rig
 from bench.kit.sites import Refused, until
 from tensile.names import OWNER, UPPER_UID
-from tensile.sandbox.layout import UPPER
+from tensile.sandbox.state import UPPER
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -14,7 +14,7 @@ import orjson
 from bench.kit.faultproxy.keys import signer_of
 from tensile.sandbox import credentials
 from tensile.sandbox.credentials import ADMINISTRATORS
-from tensile.sandbox.layout import LOOPBACK, UPPER
+from tensile.sandbox.state import LOOPBACK, UPPER
 
 if TYPE_CHECKING:
     from tensile.sandbox.sandbox import ClusterProcesses

@@ -20,9 +20,8 @@ from bench.kit.parties import nodes_usable
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.sites import DEPLOYMENTS, PODS, NotInTime, Site, until
 from tensile.names import owner_of
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -13,7 +13,7 @@ import orjson
 
 from bench.kit import audit
 from bench.kit.granting import OWN, Thing, named, side_of
-from tensile.sandbox.layout import UPPER
+from tensile.sandbox.state import UPPER
 
 _DECISION = "authorization.k8s.io/decision"
 _SCOPED = {"leases.coordination.k8s.io", "configmaps", "secrets"}

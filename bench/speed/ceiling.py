@@ -19,8 +19,8 @@ from bench.kit.sites import MERGE, NODES, Manifest, Site
 from tensile.names import VIRTUAL_POD
 from tensile.resources import add, parse_all, render_all
 from tensile.sandbox.apiserver import RESOURCES
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
 
 PREFIX = "ceiling-"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"

@@ -41,9 +41,8 @@ from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection
 from tensile.kube.credentials import from_kubeconfig
 from tensile.objects import NAMESPACE
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 BAR = 0.6
 """Seconds to the first answer."""

@@ -27,7 +27,7 @@ from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender
 from tensile.policy.extender.node_cache import NodeCache, NodeFinder, PodName
 from tensile.policy.extender.preemption import VictimSelector
 from tensile.policy.extender.victims import Residents, VirtualNodeView
-from tensile.policy.placement.reader import node_of, pod_of
+from tensile.policy.placement.snapshot import node_of, pod_of
 
 NAME = "extender"
 BARS = {"fits": 5.0, "nowhere_first": 30.0, "nowhere_siblings": 2.0, "nowhere_new_kinds": 30.0}

@@ -11,8 +11,8 @@ from typing import Any
 from aiohttp import WSMsgType
 
 from bench.kit.sites import PODS, Site
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
 
 EXEC = PODS.format("default") + "/{}/exec?command=echo&command=hello&stdout=true&container=main"
 PROTOCOL = "v5.channel.k8s.io"

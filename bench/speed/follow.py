@@ -33,9 +33,8 @@ from bench.kit.trial import NAMESPACE, Trial, run
 from bench.kit.workload import PROVIDER, deployment
 from bench.speed.lines import Reading, Shape, between, due, entry, harmed, line, told
 from bench.speed.makespan import all_ready, labelled
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 if TYPE_CHECKING:
     from typing import Self

@@ -32,9 +32,8 @@ from bench.kit.sites import DEPLOYMENTS, NODES, PODS, Manifest, until, until_gon
 from bench.kit.trial import NAMESPACE, Trial
 from bench.kit.workload import deployment
 from tensile.kube.net import EACH, OWN
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 SOFT, HARD = 512, 300
 LIMIT = 180.0

@@ -14,9 +14,8 @@ from bench.kit.parties import PARTIES, Party, Turn, emptied, taking_part
 from bench.kit.reporting import RESULTS, keep, medians, ratios, table
 from bench.kit.sites import Site
 from tensile.sandbox.apiserver import RESOURCES
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 NAMESPACE = "default"
 LIMIT = 400.0

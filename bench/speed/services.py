@@ -25,9 +25,8 @@ from bench.kit.trial import AGENT, NAMESPACE, Trial, run
 from bench.kit.workload import deployment
 from bench.speed.propagation import Readiness, Slices, content, figures, ready, service_of
 from tensile.names import OWNER
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
 SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"

@@ -23,9 +23,8 @@ from bench.kit.parties import calm
 from bench.kit.sites import DEPLOYMENTS, PODS, until
 from bench.kit.trial import AGENT, NAMESPACE, Trial, run
 from bench.kit.workload import deployment
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 NAME = "steady"
 SETTLED_IN = 300.0

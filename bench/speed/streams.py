@@ -34,10 +34,9 @@ from bench.kit.sites import PODS, Manifest, Site, until
 from bench.speed.firstbyte import first_bytes, late, summary
 from tensile.sandbox import real_node
 from tensile.sandbox.binaries import cache_directory
-from tensile.sandbox.layout import LOOPBACK, UPPER
 from tensile.sandbox.real_node import IMAGE
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import LOOPBACK, UPPER, Options
 
 NAMESPACE = "default"
 BAR = 0.65

@@ -31,8 +31,8 @@ from tensile.names import VIRTUAL_POD
 from tensile.policy.webhook.admission import MutationTerms
 from tensile.policy.webhook.review import answer
 from tensile.reconcile.pods.scheduling import REQUIRED, UPPER_ONLY_KEYS
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
 
 NAMESPACE = "default"
 RATE = 200.0

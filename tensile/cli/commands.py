@@ -1104,8 +1104,8 @@ def demo(
         # With the engine's log at the end
         tensile demo --engine-log
     """
-    from tensile.sandbox.demo.guide import DemoOptions  # noqa: PLC0415 - see the module's docstring
-    from tensile.sandbox.demo.guide import demo as shown  # noqa: PLC0415
+    from tensile.sandbox.demo import DemoOptions  # noqa: PLC0415 - see the module's docstring
+    from tensile.sandbox.demo import demo as shown  # noqa: PLC0415
 
     _configure_logs(log_level or "info", log_format)
     raise typer.Exit(

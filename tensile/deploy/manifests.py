@@ -19,14 +19,15 @@ from typing import NamedTuple
 import yaml
 
 from tensile.deploy import upper
-from tensile.deploy.rbac import CONFIGMAP, lower_roles
 from tensile.deploy.setup import (
+    CONFIGMAP,
     NAME,
     Piece,
     Setup,
     cautions,
     comment,
     default_image,
+    lower_roles,
     parse_in_cluster,
     secret_field,
     secret_for,

@@ -12,8 +12,7 @@ The storage class and the scheduler's configuration are text, not data, because 
 
 from typing import Any
 
-from tensile.deploy.rbac import CONFIGMAP, upper_roles
-from tensile.deploy.setup import EXTENDER, METRICS, NAME, WEBHOOK, Piece, Setup
+from tensile.deploy.setup import CONFIGMAP, EXTENDER, METRICS, NAME, WEBHOOK, Piece, Setup, upper_roles
 from tensile.engine.topology_reader import CONFIGMAP_KEY
 from tensile.names import LEADS, VIRTUAL_NODE
 from tensile.objects import Manifest

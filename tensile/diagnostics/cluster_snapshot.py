@@ -35,8 +35,7 @@ from tensile.objects import (
     metadata,
     uid,
 )
-from tensile.policy.placement.reader import snapshot_of, storage_of
-from tensile.policy.placement.snapshot import Snapshot
+from tensile.policy.placement.snapshot import Snapshot, snapshot_of, storage_of
 from tensile.reconcile.rules.claim_rule import lower_claim
 from tensile.reconcile.rules.claims import class_of, mapped
 from tensile.reconcile.world import Key, LowerWorld, NamespaceNaming, World

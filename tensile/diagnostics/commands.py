@@ -1,14 +1,31 @@
-"""Runs `tensile explain` and `tensile simulate` and returns their output."""
+"""Runs `tensile explain` and `tensile simulate`: reads every cluster of a topology once, and returns their output.
 
-from collections.abc import Sequence
+Unlike `plan`, which needs all clusters, these commands run when something is wrong: a partial view may be the answer.
+A cluster that does not respond is reported, and delays no other.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import orjson
 
-from tensile.diagnostics.cluster_snapshot import FleetSnapshot, picture_of
-from tensile.diagnostics.collect import looked, looked_around, looked_at
+from tensile.diagnostics.cluster_snapshot import (
+    KINDS,
+    NEEDED,
+    ClusterSnapshot,
+    FleetSnapshot,
+    UpperPod,
+    kept,
+    picture_of,
+)
 from tensile.diagnostics.explain import explained, explanation_text
 from tensile.diagnostics.explain_objects import (
+    EXTRA,
     UpperObject,
     explained_claim,
     explained_node,
@@ -19,10 +36,163 @@ from tensile.diagnostics.podfile import Template
 from tensile.diagnostics.simulate import Addition, Case, Document, simulated, simulation_text
 from tensile.engine.clusters import own_namespace, utc_now
 from tensile.engine.lower import ClusterAccess
-from tensile.errors import TensileError
-from tensile.objects import CLAIM, NODE, SERVICE, UPPER, Kind, Ref
+from tensile.errors import ClusterError, NotFound, TensileError
+from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Cluster, Selection
+from tensile.kube.credentials import keep_secret
+from tensile.kube.store import Cache
+from tensile.names import LEASE_NAMESPACE
+from tensile.objects import CLAIM, EVENT, LEASE, NODE, POD, SERVICE, UPPER, Kind, Manifest, Ref, uid
 from tensile.reconcile.ownership import is_ours
-from tensile.topology import Topology
+from tensile.topology import Lower, Topology
+
+Found = TypeVar("Found")
+
+PATIENCE = 20.0
+"""The timeout in seconds for reading one cluster."""
+
+
+def looked(topology: Topology, ways: ClusterAccess, now: Callable[[], datetime]) -> FleetSnapshot:
+    """Return a snapshot of all clusters; raises TensileError if the upper cluster is unreachable."""
+    return asyncio.run(_looked(topology, ways, now, None))[0]
+
+
+def looked_around(
+    topology: Topology, ways: ClusterAccess, now: Callable[[], datetime], ref: Ref
+) -> tuple[FleetSnapshot, UpperObject]:
+    """Return a snapshot of all clusters, with what explains an object of the upper cluster, and the object.
+
+    Raises TensileError if the upper cluster is unreachable. A missing object is returned as {}.
+    """
+    picture, asked = asyncio.run(_looked(topology, ways, now, ref, EXTRA[ref.kind]))
+    return picture, asked or UpperObject({}, [], {})
+
+
+def looked_at(
+    topology: Topology, ways: ClusterAccess, now: Callable[[], datetime], namespace: str, name: str
+) -> tuple[FleetSnapshot, UpperPod]:
+    """Return a snapshot of all clusters, and one pod with its events; raises TensileError if the pod does not exist."""
+    picture, found = asyncio.run(_looked(topology, ways, now, Ref(UPPER, POD, namespace, name)))
+    asked = UpperPod(found.manifest, found.events) if found else None
+    if asked is None:
+        raise TensileError(
+            f"upper: there is no pod {namespace}/{name}: check the name, "
+            "or look at the events of its owner (`kubectl describe`)"
+        )
+    return picture, asked
+
+
+async def _looked(
+    topology: Topology,
+    ways: ClusterAccess,
+    now: Callable[[], datetime],
+    ref: Ref | None,
+    extra: tuple[Kind, ...] = (),
+) -> tuple[FleetSnapshot, UpperObject | None]:
+    """Read the upper cluster first, since its Secrets may hold the kubeconfigs of lower clusters."""
+    async with reading_upper(topology, ways) as upper:
+        async with asyncio.timeout(PATIENCE):
+            upper_uid = await upper.identify()
+            asked = await _asked(upper, ref) if ref else None
+        secrets = await secrets_of(upper, topology.lowers)
+        see = partial(_sight, extra=extra)
+        sight, *lowers = await asyncio.gather(
+            see(upper), *(read_lower(spec, ways, secrets, see, _unseen) for spec in topology.lowers)
+        )
+    if sight.trouble:
+        raise TensileError(sight.trouble)
+    return FleetSnapshot(topology, upper_uid, sight, lowers, now()), asked
+
+
+@asynccontextmanager
+async def reading_upper(topology: Topology, ways: ClusterAccess) -> AsyncIterator[HttpCluster]:
+    """Connect to the upper cluster of a topology; a TimeoutError within becomes the TensileError that it is away."""
+    upper = HttpCluster(UPPER, await ways.upper_access(topology.upper))
+    try:
+        yield upper
+    except TimeoutError:
+        raise TensileError(f"upper: no answer in {PATIENCE:g} s: check that its apiserver runs") from None
+    finally:
+        await upper.close()
+
+
+async def _asked(upper: Cluster, ref: Ref) -> UpperObject | None:
+    """Return an object with its events; None if it does not exist."""
+    try:
+        found: Manifest = orjson.loads(await upper.read(ref))
+    except NotFound:
+        return None
+    about = f"involvedObject.uid={uid(found)}"
+    if ref.kind == NODE:  # a kubelet, and the engine, name a Node by its name in place of the UID
+        about = f"involvedObject.kind=Node,involvedObject.name={ref.name}"
+    events = await upper.list(EVENT, Selection(ref.namespace, fields=about), orjson.loads)
+    return UpperObject(found, events.items, await _lease(upper, ref) if ref.kind == NODE else {})
+
+
+async def _lease(upper: Cluster, node: Ref) -> Manifest:
+    try:
+        found: Manifest = orjson.loads(await upper.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node.name)))
+    except NotFound:
+        return {}
+    return found
+
+
+async def secrets_of(upper: Cluster, lowers: Iterable[Lower]) -> Cache:
+    """Return the Secrets that hold kubeconfigs; a missing Secret is reported later, as trouble of its lower."""
+    found = Cache()
+    for ref in (spec.kubeconfig_secret for spec in lowers):
+        if ref is not None:
+            await keep_secret(upper, ref, found)
+    return found
+
+
+async def read_lower(
+    spec: Lower,
+    ways: ClusterAccess,
+    secrets: Cache,
+    read: Callable[[Cluster], Awaitable[Found]],
+    unread: Callable[[str, str], Found],
+) -> Found:
+    """Return what `read` makes of a lower cluster.
+
+    If its credentials cannot be used, return what `unread` makes of its name and the error.
+    """
+    try:
+        cluster = HttpCluster(spec.name, await ways.lower_access(spec, secrets))
+    except TensileError as error:
+        return unread(spec.name, str(error))
+    try:
+        return await read(cluster)
+    finally:
+        await cluster.close()
+
+
+def _unseen(name: str, why: str) -> ClusterSnapshot:
+    return ClusterSnapshot(name, trouble=why)
+
+
+async def _sight(cluster: Cluster, extra: tuple[Kind, ...]) -> ClusterSnapshot:
+    """Return one cluster, with all objects that placement reads, and those of `extra` kinds."""
+    sight = ClusterSnapshot(cluster.name)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*(_listed(cluster, kind, sight) for kind in (*KINDS, *extra)))
+    except TimeoutError:
+        sight.trouble = f"{cluster.name or 'upper'}: no answer in {PATIENCE:g} s"
+    except ClusterError as error:
+        sight.trouble = str(error)
+    return sight
+
+
+async def _listed(cluster: Cluster, kind: Kind, sight: ClusterSnapshot) -> None:
+    try:
+        found = await cluster.list(kind, Selection(), lambda raw: kept(kind, orjson.loads(raw)))
+    except ClusterError as error:
+        if kind in NEEDED or not error.status:
+            raise
+        sight.unread.append(f"{kind.plural}: {error.message}")
+        return
+    sight.objects[kind.plural] = found.items
 
 
 def explain(topology: Topology, ways: ClusterAccess, pod: str, namespace: str | None, output: str) -> str:

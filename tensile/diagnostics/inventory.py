@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from tensile.diagnostics.collect import PATIENCE, read_lower, reading_upper, secrets_of
+from tensile.diagnostics.commands import PATIENCE, read_lower, reading_upper, secrets_of
 from tensile.engine.lower import ClusterAccess
 from tensile.errors import ClusterError, NotFound, TensileError
 from tensile.kube.cluster import Cluster, Selection

@@ -17,8 +17,7 @@ from tensile.errors import TensileError
 from tensile.kubelet.pods.rule import excluded
 from tensile.objects import NODE, POD, Manifest, metadata
 from tensile.policy.placement.placement import MOST, ClusterShare, ClusterSpace, examine, put, spread_out
-from tensile.policy.placement.reader import pod_of
-from tensile.policy.placement.snapshot import Node, Snapshot
+from tensile.policy.placement.snapshot import Node, Snapshot, pod_of
 from tensile.policy.webhook.admission import CannotMutate, is_prepared_for, prepared, terms_of
 from tensile.reconcile.pods.scheduling import lacking_for, tolerations_for_upper
 from tensile.resources import add

@@ -30,10 +30,9 @@ from tensile.objects import (
     Manifest,
 )
 from tensile.policy.descheduler import replacement
-from tensile.policy.descheduler.drain import DrainRule
 from tensile.policy.descheduler.recreate import RecreateRule
-from tensile.policy.descheduler.rule import DeschedulerRule
-from tensile.policy.placement import reader
+from tensile.policy.descheduler.rule import DeschedulerRule, DrainRule
+from tensile.policy.placement import snapshot
 from tensile.reconcile import ownership, watches
 from tensile.reconcile.desired import Rule
 from tensile.reconcile.ownership import digest_marks, digest_node
@@ -95,7 +94,7 @@ def node_feed(nodes: Cache) -> InformerSpec:
 
 def place_caches() -> tuple[Cache, Cache]:
     """Return the empty caches of placement: for nodes, and for pods that are not ours."""
-    return Cache(reader.digest_node), Cache(reader.digest_pod)
+    return Cache(snapshot.digest_node), Cache(snapshot.digest_pod)
 
 
 def lower_world(

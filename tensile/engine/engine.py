@@ -24,7 +24,7 @@ from tensile.errors import Denied, TensileError
 from tensile.kube.cluster import Selection
 from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.net import cancel_and_wait, supervised
-from tensile.kubelet.api.pods import MirroredPods
+from tensile.kubelet.api.requests import MirroredPods
 from tensile.kubelet.api.server import NodeEndpoint
 from tensile.kubelet.node import rule
 from tensile.objects import CLAIM, UPPER

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import orjson
 import structlog
+from structlog.typing import FilteringBoundLogger
 
 from tensile.errors import TensileError
 from tensile.kube.cluster import Cluster
@@ -25,7 +26,7 @@ from tensile.kubelet.api.certificates import CALLERS_KEY as _CALLERS_KEY
 from tensile.kubelet.api.certificates import ClientCA, ReadFile, ServingCertificate, ServingFiles
 from tensile.kubelet.api.connection import ConnectionLimits
 from tensile.kubelet.api.csr import CertificateRequester
-from tensile.kubelet.api.pods import EmptyPodLister, Log, PodLister
+from tensile.kubelet.api.requests import EmptyPodLister, PodLister
 from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
 from tensile.kubelet.api.service import RequestAuth
 from tensile.kubelet.node.status import noted_port
@@ -221,7 +222,9 @@ def kept_files(
     return FileCache(watcher, [directory / file for file in named if file], hear, read=read_regular)
 
 
-def authority_of(topology: Topology, directory: Path, upper: Cluster, log: Log, read: ReadFile) -> ClientCA:
+def authority_of(
+    topology: Topology, directory: Path, upper: Cluster, log: FilteringBoundLogger, read: ReadFile
+) -> ClientCA:
     """Return the client CA: from a file, or as published by the upper cluster."""
     file = topology.kubelet.client_ca_file
 

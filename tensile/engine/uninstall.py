@@ -25,7 +25,6 @@ from tensile.kube.cluster import Cluster
 from tensile.kube.store import Delta
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, Ref, as_read
-from tensile.policy.descheduler import drain
 from tensile.policy.descheduler import rule as descheduling
 from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
 from tensile.policy.webhook.registration import ref_of, secret_ref
@@ -38,7 +37,7 @@ from tensile.reconcile.world import REMAKING, WAITING, Key, LowerWorld, World
 from tensile.topology import Topology
 
 NAME = "uninstall"
-_MOVING = frozenset({WAITING, REMAKING, drain.NAME, descheduling.NAME})
+_MOVING = frozenset({WAITING, REMAKING, descheduling.DRAIN, descheduling.NAME})
 """The rules that move pods, or prepare them for virtual nodes."""
 _NAMED = 3
 

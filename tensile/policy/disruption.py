@@ -23,7 +23,7 @@ from tensile.objects import (
     labels,
     metadata,
 )
-from tensile.policy.descheduler.drain import is_drained
+from tensile.policy.descheduler.limits import is_drained
 from tensile.policy.descheduler.plan import evictions
 from tensile.policy.placement.selectors import label_test
 from tensile.reconcile.desired import PodMove

@@ -23,9 +23,8 @@ from tensile.names import PROVISIONER
 from tensile.sandbox import go_build
 from tensile.sandbox.credentials import ADDONS, KUBELET_CLIENT, METRICS_NAMESPACE, METRICS_SERVICE
 from tensile.sandbox.go_build import tail
-from tensile.sandbox.layout import LOOPBACK, Layout, PortTakenError, SandboxError
 from tensile.sandbox.processes import running
-from tensile.sandbox.state import Process, SandboxCluster
+from tensile.sandbox.state import LOOPBACK, Layout, PortTakenError, Process, SandboxCluster, SandboxError
 
 TIMEOUT = 5.0
 LIMIT = 120.0

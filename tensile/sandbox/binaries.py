@@ -23,13 +23,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tensile.sandbox import container_runtime, go_build, releases
-from tensile.sandbox.container_runtime import Runtime
-from tensile.sandbox.download import DownloadError, download, release_hosts
-from tensile.sandbox.layout import SandboxError
+from tensile.sandbox import go_build, real_node
+from tensile.sandbox.download import (
+    ARCHITECTURES,
+    DownloadError,
+    ReleasedFile,
+    control_plane,
+    download,
+    kubelet,
+    kwok,
+    release_hosts,
+)
 from tensile.sandbox.progress import Progress, Updates
-from tensile.sandbox.releases import ReleasedFile
-from tensile.sandbox.state import Binaries, NodePrograms
+from tensile.sandbox.state import Binaries, NodePrograms, Runtime, SandboxError
 
 SOURCES = Path(__file__).parent / "controlplane"
 KUBERNETES = "v1.36.3"
@@ -79,10 +85,10 @@ CONTROL_PLANE = ProgramSet(
     ".",
     VERSION_FLAGS,
     "about 5 minutes on 2 cores",
-    releases.control_plane,
+    control_plane,
 )
-KWOK = ProgramSet("kwok", "v0.8.0", ("kwok",), "sigs.k8s.io/kwok/cmd/kwok", "-s -w", "about a minute", releases.kwok)
-KUBELET = ProgramSet("kubelet", KUBERNETES, ("kubelet",), ".", VERSION_FLAGS, "about a minute", releases.kubelet)
+KWOK = ProgramSet("kwok", "v0.8.0", ("kwok",), "sigs.k8s.io/kwok/cmd/kwok", "-s -w", "about a minute", kwok)
+KUBELET = ProgramSet("kubelet", KUBERNETES, ("kubelet",), ".", VERSION_FLAGS, "about a minute", kubelet)
 METRICS = ProgramSet(
     "metrics-server",
     "v0.9.0",
@@ -139,7 +145,7 @@ class Finder:
         cache = cache_directory(self.environ)
         cache.mkdir(parents=True, exist_ok=True)
         with _locked(cache / "lock"):
-            return container_runtime.find(cache, self.environ, self.progress)
+            return real_node.find_runtime(cache, self.environ, self.progress)
 
     def clear(self) -> None:
         """Delete what is kept between two builds, once all wanted sets exist."""
@@ -302,7 +308,7 @@ def cache_names(wanted: ProgramSet, sources: Path = SOURCES) -> tuple[str, str]:
 
 def released_files(wanted: ProgramSet) -> tuple[ReleasedFile, ...]:
     """Return the released files of a set for this machine, nothing if there are none."""
-    architecture = releases.ARCHITECTURES.get(platform.machine())
+    architecture = ARCHITECTURES.get(platform.machine())
     return wanted.released(wanted.version, architecture) if wanted.released and architecture else ()
 
 

@@ -19,11 +19,10 @@ import msgspec
 from tensile.errors import INTERRUPTED
 from tensile.sandbox import binaries, start, stop
 from tensile.sandbox.credentials import ADDONS
-from tensile.sandbox.layout import SandboxError, cluster_names
 from tensile.sandbox.processes import running
 from tensile.sandbox.progress import progress_to
 from tensile.sandbox.real_node import IMAGE
-from tensile.sandbox.state import Options, State, load
+from tensile.sandbox.state import Options, SandboxError, State, cluster_names, load
 
 REAL_LOWER = cluster_names(1)[start.REAL]
 DEFAULT_DIRECTORY = Path(".tensile-sandbox")

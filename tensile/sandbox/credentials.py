@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tensile.sandbox.layout import LOOPBACK, Layout
+from tensile.sandbox.state import LOOPBACK, Layout
 
 VALIDITY = timedelta(days=365)
 LEEWAY = timedelta(hours=1)

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 import yaml
 
 from tensile.sandbox.credentials import ADDONS, FRONT_PROXY_CLIENT, KUBELET_CLIENT
-from tensile.sandbox.layout import LOOPBACK, Layout
-from tensile.sandbox.state import Binaries, Options
+from tensile.sandbox.state import LOOPBACK, Binaries, Layout, Options
 
 FILE = "scheduler.yaml"
 QPS, BURST = 5000, 10000

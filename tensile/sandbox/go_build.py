@@ -24,8 +24,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tensile.sandbox.layout import SandboxError
 from tensile.sandbox.progress import Progress, Updates
+from tensile.sandbox.state import SandboxError
 
 LONGEST = 200
 """The maximum length in characters of the line that explains a failure."""

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from tensile.sandbox.layout import LOOPBACK, SandboxError
-from tensile.sandbox.state import Process
+from tensile.sandbox.state import LOOPBACK, Process, SandboxError
 
 MARK = "TENSILE_SANDBOX_ID"
 PAUSE = 0.02

@@ -7,6 +7,10 @@ are required on machines that were not set up for a kubelet: either version of c
 The requirements are checked first, without changing the machine. Many machines (containers, CI) lack some of the
 privileges, and the later errors would not say what to do.
 
+The machine's containerd, runc and CNI plugins are used if they are complete. Otherwise all of them come from the
+distribution's packages, so that the versions fit each other. The packages are unpacked into the cache and not
+installed, so the machine is not changed.
+
 The images are created from one static program, without a registry, so a sandbox works offline and always has the same
 images. They are in the format of `docker save`, which every containerd can read.
 """
@@ -16,19 +20,30 @@ import io
 import json
 import os
 import platform
+import shutil
 import socket
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tensile.sandbox import container_runtime, stop
-from tensile.sandbox.layout import LOOPBACK, Layout, SandboxError
-from tensile.sandbox.releases import ARCHITECTURES
-from tensile.sandbox.state import NodePrograms
+from tensile.sandbox import stop
+from tensile.sandbox.download import ARCHITECTURES
+from tensile.sandbox.progress import Progress
+from tensile.sandbox.state import LOOPBACK, Layout, NodePrograms, Runtime, SandboxError
 
+PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "runc", "busybox")
+PLUGINS = ("bridge", "host-local", "loopback")
+PLUGIN_FOLDERS = ("/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni")
+PACKAGES = ("containerd", "runc", "containernetworking-plugins", "busybox-static")
+UNPACKED_PROGRAMS = ("usr/bin", "usr/sbin", "bin")
+UNPACKED_PLUGINS = "usr/lib/cni"
+FETCHERS = ("apt-get", "dpkg")
+LOADER = b"/ld-"
+"""The bytes near the beginning of a dynamically linked program; an image has no loader."""
+BEGINNING = 4096
 IMAGE = "busybox:latest"
 PAUSE = "tensile-pause:1"
 IMAGES: dict[str, dict[str, Any]] = {
@@ -57,6 +72,111 @@ COVERED = tuple(map(Path, ("/run", "/var/run", "/var/lib", "/var/log")))
 TRY = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({flags}) != 0)"
 NAMESPACES = 0x00020000 | 0x20000000 | 0x40000000 | 0x04000000 | 0x08000000
 """The kernel's flags for mount, process, network, host name and IPC namespaces."""
+
+
+def find_runtime(cache: Path, environ: Mapping[str, str], progress: Progress) -> Runtime:
+    """Return the runtime: the machine's, the cache's, or one that is fetched now.
+
+    Args:
+        cache: the folder to unpack packages into; it exists.
+        environ: the variables with the search path.
+        progress: called with lines for a person.
+
+    Raises:
+        SandboxError: the packages cannot be fetched.
+    """
+    search = environ.get("PATH", "")
+    found = installed(search)
+    if found is not None:
+        return found
+    folder = cache / f"runtime-{platform.machine()}"
+    if not folder.is_dir():
+        progress(f"fetching packages {', '.join(PACKAGES)} (once) into {folder}")
+        fetch_packages(folder, PACKAGES, search, unpacked)
+    return unpacked(folder)
+
+
+def runtime_obstacle(environ: Mapping[str, str]) -> str:
+    """Return why there is no runtime and none can be fetched, "" if there is one or it can be fetched."""
+    search = environ.get("PATH", "")
+    if installed(search) is not None or all(shutil.which(name, path=search) for name in FETCHERS):
+        return ""
+    return f"it needs {', '.join(PROGRAMS)} and network plugins; install them, or apt-get to fetch them"
+
+
+def installed(search: str, folders: Sequence[str] = PLUGIN_FOLDERS) -> Runtime | None:
+    """Return the machine's runtime, None if a part is missing or busybox is not static."""
+    found = [shutil.which(name, path=search) for name in PROGRAMS]
+    plugins = [folder for folder in folders if all((Path(folder) / name).exists() for name in PLUGINS)]
+    busybox = found[-1]
+    if not all(found) or not plugins or busybox is None or not static(Path(busybox)):
+        return None
+    return Runtime(search, plugins[0], busybox)
+
+
+def static(program: Path) -> bool:
+    """Report whether a program is statically linked, so that it runs in an image without other files."""
+    with program.open("rb") as file:
+        return LOADER not in file.read(BEGINNING)
+
+
+def unpacked(folder: Path) -> Runtime:
+    """Return the runtime in a folder that packages were unpacked into.
+
+    Raises:
+        SandboxError: a program is missing.
+    """
+    search = ":".join(str(folder / part) for part in UNPACKED_PROGRAMS)
+    found = installed(search, [str(folder / UNPACKED_PLUGINS)])
+    if found is None:
+        raise SandboxError(f"{folder} does not contain all of {', '.join(PROGRAMS)}; remove it to fetch it again")
+    return found
+
+
+def fetch_packages(folder: Path, packages: Sequence[str], search: str, check: Callable[[Path], object]) -> None:
+    """Fetch and unpack packages into a temporary folder and rename it, so that an existing folder is always complete.
+
+    Args:
+        folder: the final folder.
+        packages: the names of the packages.
+        search: the search path of apt-get and dpkg.
+        check: raises SandboxError for an incomplete folder.
+
+    Raises:
+        SandboxError: they cannot be fetched.
+    """
+    new = folder.with_name(f"new-{folder.name}")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    _download(new, packages, search)
+    for package in sorted(new.glob("*.deb")):
+        _run(["dpkg", "-x", str(package), str(new)], new, search)
+        package.unlink()
+    check(new)
+    new.rename(folder)
+
+
+def _download(new: Path, packages: Sequence[str], search: str) -> None:
+    """Download packages by the machine's package lists, or by newly fetched lists if it has none."""
+    fetcher = ["apt-get", "-q", "-o", "APT::Sandbox::User=root"]
+    try:
+        return _run([*fetcher, "download", *packages], new, search)
+    except SandboxError:
+        lists = new / "apt" / "lists"
+        for path in (lists, new / "apt" / "archives"):
+            (path / "partial").mkdir(parents=True)
+    own = [*fetcher, "-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={new / 'apt'}"]
+    _run([*own, "update"], new, search)
+    _run([*own, "download", *packages], new, search)
+    return shutil.rmtree(new / "apt")
+
+
+def _run(command: Sequence[str], folder: Path, search: str) -> None:
+    """Run a command in a folder; raises SandboxError with its error output if it fails."""
+    program = shutil.which(command[0], path=search) or command[0]
+    done = subprocess.run([program, *command[1:]], cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SandboxError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
 
 
 class Image(NamedTuple):
@@ -92,7 +212,7 @@ def obstacle(used: Sequence[Path], environ: Mapping[str, str], user: int | None 
     """
     if (os.geteuid() if user is None else user) != 0:
         return "it needs root, for namespaces, mounts and cgroups"
-    return _kernel() or _folders(used) or container_runtime.obstacle(environ)
+    return _kernel() or _folders(used) or runtime_obstacle(environ)
 
 
 def _kernel() -> str:

@@ -15,9 +15,24 @@ import tenacity
 
 from tensile.sandbox import apiserver, binaries, credentials, flags, processes, real_node
 from tensile.sandbox.apiserver import Api
-from tensile.sandbox.layout import LOOPBACK, MAX_LOWERS, Layout, Ports, PortTakenError, SandboxError, cluster_names
 from tensile.sandbox.progress import Progress
-from tensile.sandbox.state import NEW_FILE, DirectoryLock, Options, SandboxCluster, State, claimed, load, save
+from tensile.sandbox.state import (
+    LOOPBACK,
+    MAX_LOWERS,
+    NEW_FILE,
+    DirectoryLock,
+    Layout,
+    Options,
+    Ports,
+    PortTakenError,
+    SandboxCluster,
+    SandboxError,
+    State,
+    claimed,
+    cluster_names,
+    load,
+    save,
+)
 from tensile.sandbox.stop import (
     PACKAGE_ROOT,
     CleanupGuard,

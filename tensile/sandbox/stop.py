@@ -24,8 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tensile.sandbox import processes, state
-from tensile.sandbox.layout import SandboxError
-from tensile.sandbox.state import FILE, NEW_FILE, Process, State, claimed, load
+from tensile.sandbox.state import FILE, NEW_FILE, Process, SandboxError, State, claimed, load
 
 APISERVER = "kube-apiserver"
 KEEP = b"keep"

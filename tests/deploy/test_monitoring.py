@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tensile.engine.metrics import Metrics
-from tensile.kubelet.stats.output import census
+from tensile.kubelet.stats.collector import census
 from tensile.kubelet.stats.usage import RunningPod
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from tensile.errors import TensileError
 from tensile.names import UPPER_UID
 from tensile.objects import CLAIM, NAMESPACE, NODE, POD, VOLUME
 from tensile.policy.placement.placement import examine
-from tensile.policy.placement.reader import pod_of, snapshot_of
+from tensile.policy.placement.snapshot import pod_of, snapshot_of
 
 SECRET = "hunter2"
 

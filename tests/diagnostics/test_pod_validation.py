@@ -14,7 +14,7 @@ from properties import examples
 from tensile.cli.mutate import default_topology, mutation, read_pods, written
 from tensile.diagnostics.podfile import templates
 from tensile.errors import TensileError
-from tensile.policy.placement.reader import pod_of
+from tensile.policy.placement.snapshot import pod_of
 from tensile.reconcile.pods.pod_schema import forms
 
 REQUIREMENT = {"key": "disk", "operator": "In", "values": ["ssd"]}

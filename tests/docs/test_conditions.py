@@ -153,7 +153,7 @@ def test_metrics_are_made_in_two_modules() -> None:
         for node in every
         if isinstance(node, ast.ImportFrom) and node.module == "prometheus_client.core"
     }
-    assert makers == {"tensile.engine.metrics", "tensile.kubelet.stats.output"}
+    assert makers == {"tensile.engine.metrics", "tensile.kubelet.stats.collector"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from docs.pictures import clusters, demo
-from tensile.sandbox.demo.script import TOUR
+from tensile.sandbox.demo_script import TOUR
 
 PICTURES = {clusters.PICTURE: clusters.drawn, demo.PICTURE: lambda: demo.drawn(demo.CAST.read_bytes())}
 HEAD = {"version": 2, "width": 80, "height": 24}

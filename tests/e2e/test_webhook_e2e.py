@@ -21,7 +21,7 @@ from bench.kit.spareports import spare_ports
 from tensile.engine.engine import Engine
 from tensile.engine.lower import ClusterAccess
 from tensile.kube.fleet import Fleet
-from tensile.policy.webhook.listener import call
+from tensile.policy.webhook.registration import call
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

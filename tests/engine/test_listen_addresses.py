@@ -22,7 +22,7 @@ from tensile.kube.net import listening, place
 from tensile.kube.tls import self_signed
 from tensile.kubelet.api.server import open_port
 from tensile.policy.extender.server import listening as extender_port
-from tensile.policy.webhook.listener import WebhookListener
+from tensile.policy.webhook.server import WebhookListener
 
 V4, V6 = "127.0.0.1", "::1"
 LATER = 65_000

@@ -15,12 +15,12 @@ from bench.conformance.diagnoses.stage import LOWERS, Diagnosis, Stage
 from bench.conformance.diagnoses.works import allowed, behind_a_service, own_address, reachable, read
 from bench.kit.sites import Refused, Site, until
 from tensile.diagnostics.doctor.facts import CHECKS
-from tensile.diagnostics.doctor.webhook import tried
+from tensile.diagnostics.doctor.networks import tried
 from tensile.kube.tls import self_signed
-from tensile.policy.webhook.listener import WebhookListener
-from tensile.sandbox.layout import UPPER
+from tensile.policy.webhook.server import WebhookListener
 from tensile.sandbox.processes import choose
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
 
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 SHORT = (

@@ -17,8 +17,8 @@ from bench.speed.firstbyte import first_bytes
 from bench.speed.follow import follow
 from bench.speed.services import rolls
 from bench.speed.streams import Place, Pod, drawn, made, put, rounds_of
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
 
 pytestmark = pytest.mark.real
 

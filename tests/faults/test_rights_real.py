@@ -7,8 +7,8 @@ import pytest
 
 from bench.kit.granting import Thing
 from bench.mutation.rights import Measure, Trial, trial_of
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 

@@ -8,8 +8,8 @@ import pytest
 from bench.faults.watches import FAULTS, LOWER, PATIENCE, Field, laid_out, suffer
 from bench.kit.rig import Rig
 from bench.kit.sites import MERGE, PODS, Refused, until
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
 
 pytestmark = pytest.mark.real
 SHORT = ("stale", "dropped", "duplicated", "reordered", "410", "hang")

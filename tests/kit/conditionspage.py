@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from usagekit import node_sample, pod_sample, running
 
 from tensile.engine import metrics
-from tensile.kubelet.stats.output import cadvisor_exposition, census, exposition
+from tensile.kubelet.stats.collector import cadvisor_exposition, census, exposition
 from tensile.kubelet.stats.usage import CPUCounters, picture
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,8 +7,7 @@ from placekit import asking, node, pod, seen
 
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender
 from tensile.policy.extender.node_cache import NodeCache, NodeFinder
-from tensile.policy.placement.reader import node_of, pod_of
-from tensile.policy.placement.snapshot import Snapshot
+from tensile.policy.placement.snapshot import Snapshot, node_of, pod_of
 
 NAMES = ("a", "b", "c")
 HOST = "kubernetes.io/hostname"

@@ -17,8 +17,7 @@ from tensile.kube.store import Cache
 from tensile.names import owner_of
 from tensile.objects import MUTATING_WEBHOOK, NAMESPACE, SECRET, UPPER, Ref
 from tensile.policy.webhook.certificates import certificates_in
-from tensile.policy.webhook.listener import call
-from tensile.policy.webhook.registration import bundle_in
+from tensile.policy.webhook.registration import bundle_in, call
 from tensile.policy.webhook.server import WebhookContext, WebhookServer
 from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.rules import claims

@@ -18,7 +18,7 @@ from tensile.kube.cluster import Endpoint
 from tensile.kubelet.api.auth import Authenticator, Authorizer
 from tensile.kubelet.api.certificates import ClientCA, ServingCertificate, ServingFiles
 from tensile.kubelet.api.connection import ConnectionLimits
-from tensile.kubelet.api.pods import PodLister, PodTarget
+from tensile.kubelet.api.requests import PodLister, PodTarget
 from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
 from tensile.kubelet.api.service import RequestAuth
 from tensile.kubelet.stats.collector import StatsCollector

@@ -3,8 +3,7 @@
 from typing import Any
 
 from tensile.policy.placement.placement import Placement, examine
-from tensile.policy.placement.reader import pod_of, snapshot_of, storage_of
-from tensile.policy.placement.snapshot import Snapshot, Storage
+from tensile.policy.placement.snapshot import Snapshot, Storage, pod_of, snapshot_of, storage_of
 
 Manifest = dict[str, Any]
 ROOM = {"cpu": "4", "memory": "8Gi", "pods": "10"}

@@ -16,7 +16,7 @@ from tensile.policy.extender.victims import (
     budget_of,
     choices,
 )
-from tensile.policy.placement.reader import node_of, pod_of
+from tensile.policy.placement.snapshot import node_of, pod_of
 
 Manifest = dict[str, Any]
 HOST = "kubernetes.io/hostname"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tensile.sandbox.releases import ReleasedFile
+from tensile.sandbox.download import ReleasedFile
 
 PROGRAM = b"#!/bin/sh\nexit 0\n"
 SHORTER = 10

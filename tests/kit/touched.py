@@ -27,7 +27,7 @@ RULES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (
         ("tensile/sandbox/",),
         (
-            "tests/sandbox/demo/test_demo.py",
+            "tests/sandbox/test_demo.py",
             "tests/sandbox/test_addons_real.py",
             "tests/sandbox/test_faults_real.py",
             "tests/sandbox/test_lifecycle_real.py",

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tensile.sandbox.layout import Layout, Ports
-from tensile.sandbox.state import Binaries
+from tensile.sandbox.state import Binaries, Layout, Ports
 
 NOW = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
 

@@ -16,11 +16,11 @@ from aiohttp import web
 
 from tensile.kubelet.stats.usage import node_samples, pod_samples
 from tensile.objects import Manifest
-from tensile.sandbox import addons, credentials, provisioner
+from tensile.sandbox import addons, credentials
 from tensile.sandbox.addons import AddonCluster, Provisioner
 from tensile.sandbox.apiserver import LOWER_PROVISIONER
-from tensile.sandbox.layout import LOOPBACK, Layout, Ports
 from tensile.sandbox.processes import choose
+from tensile.sandbox.state import LOOPBACK, Layout, Ports
 
 ROOT = "/apis/metrics.k8s.io/v1beta1"
 FAKE = {"kwok.x-k8s.io/node": "fake"}
@@ -44,8 +44,8 @@ class Apiserver:
             "/api/v1/pods": [pod("web"), pod("db")],
             "/api/v1/namespaces/shop/pods": [pod("web"), pod("db")],
             "/api/v1/namespaces/shop/pods/web": pod("web"),
-            provisioner.CLAIMS: [],
-            provisioner.VOLUMES: [],
+            addons.CLAIMS: [],
+            addons.VOLUMES: [],
         }
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.written: asyncio.Queue[tuple[str, str, Any]] = asyncio.Queue()
@@ -230,18 +230,18 @@ async def test_kubelets_are_read_at_the_address_of_their_node(
 
 async def test_a_claim_that_comes_gets_its_volume(cluster: AddonCluster, server: Apiserver, layout: Layout) -> None:
     """As soon as it is seen; a released volume is deleted."""
-    notes = {provisioner.STORAGE_PROVISIONER: LOWER_PROVISIONER, provisioner.SELECTED_NODE: "n-1"}
+    notes = {addons.STORAGE_PROVISIONER: LOWER_PROVISIONER, addons.SELECTED_NODE: "n-1"}
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     meta = {"name": "data", "namespace": "shop", "uid": "u", "annotations": notes}
     task = asyncio.create_task(Provisioner(cluster).run())
     try:
-        server.events[provisioner.CLAIMS].put_nowait({"type": "ADDED", "object": {"metadata": meta, "spec": spec}})
+        server.events[addons.CLAIMS].put_nowait({"type": "ADDED", "object": {"metadata": meta, "spec": spec}})
         method, path, body = await server.written.get()
-        assert (method, path, body["metadata"]["name"]) == ("POST", provisioner.VOLUMES, "pvc-u")
+        assert (method, path, body["metadata"]["name"]) == ("POST", addons.VOLUMES, "pvc-u")
         assert body["spec"]["hostPath"]["path"] == str(layout.directory / "volumes" / "pvc-u")
         released = {**body, "metadata": {**body["metadata"], "uid": "v"}, "status": {"phase": "Released"}}
-        server.events[provisioner.VOLUMES].put_nowait({"type": "ADDED", "object": released})
-        assert (await server.written.get())[:2] == ("DELETE", f"{provisioner.VOLUMES}/pvc-u")
+        server.events[addons.VOLUMES].put_nowait({"type": "ADDED", "object": released})
+        assert (await server.written.get())[:2] == ("DELETE", f"{addons.VOLUMES}/pvc-u")
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -15,8 +15,7 @@ from sandbox_waiting import until
 
 from tensile.sandbox import apiserver, credentials, processes
 from tensile.sandbox.apiserver import Api
-from tensile.sandbox.layout import LOOPBACK, Layout, Ports, PortTakenError, SandboxError
-from tensile.sandbox.state import SandboxCluster
+from tensile.sandbox.state import LOOPBACK, Layout, Ports, PortTakenError, SandboxCluster, SandboxError
 
 OBJECT: dict[str, Any] = {"kind": "Node", "metadata": {"name": "n"}}
 

@@ -10,7 +10,7 @@ import pytest
 
 from tensile.sandbox import binaries, go_build
 from tensile.sandbox.binaries import Finder, ProgramSet
-from tensile.sandbox.layout import SandboxError
+from tensile.sandbox.state import SandboxError
 
 PAIR = ProgramSet("pair", "v2", ("left", "kubectl"), ".", "-s -w", "no time at all")
 MAIN = (

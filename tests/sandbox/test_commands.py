@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 
 from tensile.sandbox import commands, start, state
-from tensile.sandbox.layout import Layout, PortTakenError, SandboxError
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Binaries, Options, Process, SandboxCluster, State
+from tensile.sandbox.state import (
+    Binaries,
+    Layout,
+    Options,
+    PortTakenError,
+    Process,
+    SandboxCluster,
+    SandboxError,
+    State,
+)
 
 
 @pytest.fixture

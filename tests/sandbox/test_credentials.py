@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from tensile.sandbox import credentials
-from tensile.sandbox.layout import Layout
+from tensile.sandbox.state import Layout
 
 
 @pytest.fixture

@@ -13,12 +13,11 @@ import pytest
 from papers import Papers
 from releasekit import PROGRAM, ReleaseServer, archive, free_port, serving
 
-from tensile.sandbox import binaries, download, releases
+from tensile.sandbox import binaries, download
 from tensile.sandbox.binaries import Finder, ProgramSet
-from tensile.sandbox.download import DownloadError, DownloadLimits, ReleaseHosts
-from tensile.sandbox.layout import SandboxError
+from tensile.sandbox.download import DownloadError, DownloadLimits, ReleasedFile, ReleaseHosts
 from tensile.sandbox.progress import Updates
-from tensile.sandbox.releases import ReleasedFile
+from tensile.sandbox.state import SandboxError
 
 ONE = ReleasedFile("one", "v1", "https://host.example/v1/one", "https://host.example/v1/one.sha256")
 PACKED = ReleasedFile(
@@ -265,21 +264,21 @@ def test_a_proxy_that_is_no_address_is_told_without_its_password(folder: Path) -
 def test_a_mirror_that_is_not_secure_is_refused(address: str) -> None:
     """What to give instead is said, and what was given is not."""
     with pytest.raises(SandboxError, match=r"^\$TENSILE_RELEASES: give the https address of a mirror") as error:
-        releases.mirror({releases.VARIABLE: address})
+        download.mirror({download.VARIABLE: address})
     assert "secret" not in str(error.value)
 
 
 def test_a_mirror_has_a_folder_for_each_host() -> None:
     """As `wget --mirror` stores files; without a mirror it is the host itself, and `off` is nothing."""
-    address = releases.mirror({releases.VARIABLE: "https://mirror.example/k8s/"})
+    address = download.mirror({download.VARIABLE: "https://mirror.example/k8s/"})
     assert address == "https://mirror.example/k8s"
-    assert releases.mirrored(ONE.url, address) == "https://mirror.example/k8s/host.example/v1/one"
-    assert releases.mirror({}) == ""
-    assert releases.mirrored(ONE.url, "") == ONE.url
-    assert releases.mirror({releases.VARIABLE: "off"}) is None
+    assert download.mirrored(ONE.url, address) == "https://mirror.example/k8s/host.example/v1/one"
+    assert download.mirror({}) == ""
+    assert download.mirrored(ONE.url, "") == ONE.url
+    assert download.mirror({download.VARIABLE: "off"}) is None
 
 
-@pytest.mark.parametrize("architecture", releases.ARCHITECTURES.values())
+@pytest.mark.parametrize("architecture", download.ARCHITECTURES.values())
 def test_every_released_set_is_whole(architecture: str) -> None:
     """The files are exactly the programs of the set, each with a checksum, from the versions that would be built."""
     for one in (binaries.CONTROL_PLANE, binaries.KWOK, binaries.KUBELET):
@@ -289,12 +288,12 @@ def test_every_released_set_is_whole(architecture: str) -> None:
         assert all(bool(file.checksums) != bool(file.digest) for file in files)
         assert all(architecture in file.url and file.version in file.url for file in files)
     required = (binaries.SOURCES / "kubernetes" / "go.mod").read_text()
-    assert f"go.etcd.io/etcd/server/v3 {releases.ETCD}\n" in required
+    assert f"go.etcd.io/etcd/server/v3 {download.ETCD}\n" in required
 
 
 def test_the_addresses_are_the_projects() -> None:
     """A file of each kind, as its project documents it."""
-    servers = releases.control_plane("v1.36.3", "amd64")
+    servers = download.control_plane("v1.36.3", "amd64")
     by_program = {file.program: file for file in servers}
     kubectl, etcd = by_program["kubectl"], by_program["etcd"]
     assert kubectl.url == "https://dl.k8s.io/release/v1.36.3/bin/linux/amd64/kubectl"
@@ -303,9 +302,9 @@ def test_the_addresses_are_the_projects() -> None:
     assert etcd.url == f"{release}/etcd-v3.6.8-linux-amd64.tar.gz"
     assert etcd.checksums == f"{release}/SHA256SUMS"
     assert etcd.member == "etcd-v3.6.8-linux-amd64/etcd"
-    (kwok,) = releases.kwok("v0.8.0", "arm64")
+    (kwok,) = download.kwok("v0.8.0", "arm64")
     assert kwok.url == "https://github.com/kubernetes-sigs/kwok/releases/download/v0.8.0/kwok-linux-arm64"
-    assert releases.kwok("v0.9.0", "arm64") == ()
+    assert download.kwok("v0.9.0", "arm64") == ()
 
 
 @pytest.mark.parametrize(
@@ -337,7 +336,7 @@ def finder(tmp_path: Path, address: str, said: list[str]) -> Finder:
     source.mkdir(parents=True, exist_ok=True)
     (source / "go.mod").write_text("module pair\n\ngo 1.21\n")
     (source / "main.go").write_text('package main\n\nfunc main() { println("built") }\n')
-    environ = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(tmp_path / "cache"), releases.VARIABLE: address}
+    environ = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(tmp_path / "cache"), download.VARIABLE: address}
     return Finder(environ, said.append, sources=source.parent)
 
 
@@ -397,4 +396,4 @@ def test_another_release_is_another_download() -> None:
     (_, pinned), (_, named) = (binaries.cache_names(one) for one in (binaries.CONTROL_PLANE, other))
     assert named.startswith("kubernetes-v1.35.4-released-")
     assert pinned.startswith("kubernetes-v1.36.3-released-")
-    assert {file.version for file in binaries.released_files(other)} == {"v1.35.4", releases.ETCD}
+    assert {file.version for file in binaries.released_files(other)} == {"v1.35.4", download.ETCD}

@@ -11,9 +11,8 @@ import pytest
 from sandbox_waiting import until
 
 from tensile.sandbox import processes
-from tensile.sandbox.layout import SandboxError
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import Options, SandboxError
 
 pytestmark = pytest.mark.real
 

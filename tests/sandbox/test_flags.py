@@ -4,8 +4,7 @@ import pytest
 import yaml
 
 from tensile.sandbox import flags as arguments
-from tensile.sandbox.layout import Layout
-from tensile.sandbox.state import Binaries, Options
+from tensile.sandbox.state import Binaries, Layout, Options
 
 STAGES = ("/stages/a.yaml", "/stages/b.yaml")
 

@@ -7,7 +7,7 @@ import yaml
 
 from tensile.policy.extender.server import SCHEDULER
 from tensile.sandbox import credentials, flags
-from tensile.sandbox.layout import Layout
+from tensile.sandbox.state import Layout
 
 MANIFEST = Path(__file__).resolve().parent.parent.parent / "manifests" / "scheduler-extender.yaml"
 PLACES = ("urlPrefix", "tlsConfig")

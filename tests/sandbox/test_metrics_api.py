@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tensile.kubelet.stats.output import exposition
+from tensile.kubelet.stats.collector import exposition
 from tensile.kubelet.stats.usage import (
     ContainerReading,
     Counter,

@@ -11,8 +11,7 @@ import pytest
 from sandbox_waiting import until
 
 from tensile.sandbox import processes
-from tensile.sandbox.layout import SandboxError
-from tensile.sandbox.state import Process
+from tensile.sandbox.state import Process, SandboxError
 
 SLEEP = ["/bin/sleep", "600"]
 FAMILY = ["/bin/sh", "-c", "sleep 600 & sleep 600 & wait"]

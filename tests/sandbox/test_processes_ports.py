@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tensile.sandbox import processes
-from tensile.sandbox.layout import LOOPBACK
+from tensile.sandbox.state import LOOPBACK
 
 
 @pytest.fixture

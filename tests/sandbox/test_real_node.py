@@ -16,9 +16,7 @@ from cryptography import x509
 from tensile.sandbox import apiserver as manifests
 from tensile.sandbox import credentials, real_node, start, stop
 from tensile.sandbox import flags as arguments
-from tensile.sandbox.container_runtime import Runtime
-from tensile.sandbox.layout import LOOPBACK, Layout, SandboxError
-from tensile.sandbox.state import Binaries, NodePrograms, Options
+from tensile.sandbox.state import LOOPBACK, Binaries, Layout, NodePrograms, Options, Runtime, SandboxError
 
 IDENTITY = "0123456789abcdef0123456789abcdef"
 

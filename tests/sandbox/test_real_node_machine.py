@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tensile.sandbox import commands, container_runtime, real_node, start
-from tensile.sandbox.layout import SandboxError
-from tensile.sandbox.state import Options
+from tensile.sandbox import commands, real_node, start
+from tensile.sandbox.state import Options, SandboxError
 
 NOBODY = 65534
 FOLDER = Path("/srv/sandbox")
@@ -63,7 +62,7 @@ def test_a_folder_that_the_node_would_not_see_is_an_obstacle(covered: str) -> No
 
 def test_without_a_runtime_and_a_way_to_fetch_it(tmp_path: Path) -> None:
     """What is missing is named."""
-    found = container_runtime.obstacle({"PATH": str(tmp_path)})
+    found = real_node.runtime_obstacle({"PATH": str(tmp_path)})
     assert "containerd" in found
     assert "apt-get" in found
 

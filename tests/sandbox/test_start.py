@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tensile.sandbox import apiserver, start
-from tensile.sandbox.layout import Layout
+from tensile.sandbox.state import Layout
 
 READY = {"type": "Ready", "status": "True"}
 USABLE: dict[str, Any] = {"spec": {}, "status": {"conditions": [READY]}}

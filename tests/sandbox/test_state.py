@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tensile.sandbox import state
-from tensile.sandbox.layout import Layout, SandboxError
-from tensile.sandbox.state import Binaries, Options, Process, SandboxCluster, State
+from tensile.sandbox.state import Binaries, Layout, Options, Process, SandboxCluster, SandboxError, State
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tensile.sandbox import stop
-from tensile.sandbox.layout import SandboxError
-from tensile.sandbox.state import claimed
+from tensile.sandbox.state import SandboxError, claimed
 from tensile.sandbox.stop import PACKAGE_ROOT
 
 HOLDER = """

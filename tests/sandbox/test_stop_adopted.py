@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tensile.sandbox.layout import SandboxError
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options, State, load, save
+from tensile.sandbox.state import Options, SandboxError, State, load, save
 
 
 @pytest.fixture

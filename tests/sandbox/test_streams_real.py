@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from sandbox_waiting import until
 
-from tensile.sandbox.layout import LOOPBACK
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import LOOPBACK
 
 pytestmark = pytest.mark.real
 

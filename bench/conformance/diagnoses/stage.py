@@ -21,9 +21,9 @@ from bench.kit.faultproxy.keys import signer_of
 from bench.kit.sites import Manifest, Site
 from tensile.names import owner_of
 from tensile.sandbox.credentials import ADMINISTRATORS, Authority
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.processes import choose
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
 
 if TYPE_CHECKING:
     from types import TracebackType

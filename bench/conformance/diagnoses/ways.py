@@ -13,7 +13,7 @@ from bench.conformance.diagnoses.setup import setup
 from bench.conformance.diagnoses.stage import A, B, Stage
 from bench.kit.faultproxy.keys import Keys, User
 from tensile.sandbox.credentials import ADMINISTRATORS
-from tensile.sandbox.layout import LOOPBACK, UPPER
+from tensile.sandbox.state import LOOPBACK, UPPER
 
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 LONG_AGO = "Thu, 01 Jan 2026 00:00:00 GMT"

@@ -8,7 +8,7 @@ from bench.conformance.diagnoses.stage import BINDINGS, LOWERS, A, B, Stage
 from bench.kit.sites import Manifest, until
 from tensile.engine.permissions import Permission, lower_rights, upper_rights
 from tensile.kubelet.api.csr import request_for
-from tensile.sandbox.layout import LOOPBACK, UPPER
+from tensile.sandbox.state import LOOPBACK, UPPER
 from tensile.topology import Topology, parse
 
 NODES = "/api/v1/nodes"

@@ -34,9 +34,8 @@ from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.sites import NotInTime
 from tensile.sandbox import real_node
 from tensile.sandbox.binaries import Finder, cache_directory
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 NAME = "faults-kubectl"
 CLUSTERS = Options(lowers=1, nodes=1, real_node=True, verify_kubelet=False)

@@ -10,9 +10,9 @@ from bench.conformance.kubectl.giving import Hand
 from bench.conformance.kubectl.normal import normal
 from bench.conformance.kubectl.steps import Step
 from tensile.sandbox.binaries import ProgramSet
-from tensile.sandbox.layout import LOOPBACK, UPPER
 from tensile.sandbox.real_node import IMAGE
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import LOOPBACK, UPPER
 
 KUBECTL = "v1.36.3"
 LOWER = "lower-a"

@@ -19,9 +19,8 @@ from bench.conformance.placement.stage import Stage
 from bench.conformance.placement.trial import Outcome, trial
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.sites import Site
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 NAME = "placement"
 BAR = 0.99

@@ -11,8 +11,8 @@ import yaml
 from aiohttp import web
 
 from tensile.sandbox import processes
-from tensile.sandbox.layout import LOOPBACK
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import LOOPBACK
 
 REASON = "recorded"
 

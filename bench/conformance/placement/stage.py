@@ -12,8 +12,7 @@ from bench.conformance.placement.nodes import NAMESPACES, RandomCluster
 from bench.conformance.placement.recorder import Recorder
 from bench.conformance.placement.storage import DRIVER, TRACKED
 from bench.kit.sites import MERGE, NODES, PODS, Refused, Site, until
-from tensile.policy.placement.reader import snapshot_of, storage_of
-from tensile.policy.placement.snapshot import Snapshot
+from tensile.policy.placement.snapshot import Snapshot, snapshot_of, storage_of
 
 Manifest = dict[str, Any]
 STORAGE = "/apis/storage.k8s.io/v1"

@@ -8,8 +8,7 @@ from bench.conformance.placement.recorder import REASON
 from bench.conformance.placement.seekers import seeker
 from bench.conformance.placement.stage import Answer, Stage
 from tensile.policy.placement.placement import Placement, examine
-from tensile.policy.placement.reader import pod_of
-from tensile.policy.placement.snapshot import Snapshot
+from tensile.policy.placement.snapshot import Snapshot, pod_of
 
 
 class Outcome(NamedTuple):

@@ -27,9 +27,8 @@ from bench.kit.workload import PROVIDER
 from tensile.names import TRIED, VIRTUAL_POD
 from tensile.objects import moment_of
 from tensile.policy.descheduler.plan import DEADLOCK
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 if TYPE_CHECKING:
     from types import TracebackType

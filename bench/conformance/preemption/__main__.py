@@ -31,9 +31,8 @@ from bench.kit.workload import PROVIDER
 from tensile.names import CLUSTER_SELECTOR
 from tensile.resources import parse
 from tensile.sandbox.apiserver import node_info
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
-from tensile.sandbox.state import Options
+from tensile.sandbox.state import UPPER, Options
 
 STOCK = "lower-c"
 """The cluster that has all nodes itself."""

@@ -26,8 +26,8 @@ from bench.kit.rig import with_own_ports
 from bench.kit.sites import DEPLOYMENTS, PODS, Manifest, Refused, Site, until
 from bench.kit.workload import deployment
 from tensile.sandbox.credentials import ADMINISTRATORS
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
 
 if TYPE_CHECKING:
     from types import TracebackType

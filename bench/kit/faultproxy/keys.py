@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from tensile.sandbox.credentials import Authority, CertificatePair
-from tensile.sandbox.layout import LOOPBACK
+from tensile.sandbox.state import LOOPBACK
 
 
 class User(NamedTuple):

@@ -26,7 +26,7 @@ from bench.kit.faultproxy.faults import Delayed, Dropped, Fault, Hung, Lost, Pas
 from bench.kit.faultproxy.journal import Journal, Write
 from bench.kit.faultproxy.keys import Keys, User, user_of
 from bench.kit.faultproxy.streams import Event, Stream, Tamper, expired, untouched
-from tensile.sandbox.layout import LOOPBACK
+from tensile.sandbox.state import LOOPBACK
 
 if TYPE_CHECKING:
     from types import TracebackType

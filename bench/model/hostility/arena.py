@@ -26,7 +26,7 @@ from bench.model.sequences.nature import Nature, Record
 from bench.model.sequences.stage import BEGIN, OWNER, Stage
 from tensile.errors import ClusterError
 from tensile.kube.cluster import Patch, WatchEvent
-from tensile.kubelet.api.pods import MirroredPods
+from tensile.kubelet.api.requests import MirroredPods
 from tensile.kubelet.pods.event_mirror import EventMirror
 from tensile.names import FIELD_MANAGER
 from tensile.objects import (

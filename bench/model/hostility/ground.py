@@ -36,7 +36,7 @@ from tensile.objects import (
     uid,
 )
 from tensile.objects import metadata as meta_of
-from tensile.sandbox.layout import UPPER as UPPER_SITE
+from tensile.sandbox.state import UPPER as UPPER_SITE
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -13,7 +13,7 @@ from bench.kit.rig import LOWERS, Rig
 from bench.kit.sites import AWAY, PAUSE, Refused
 from bench.model.hostility.watchman import KINDS
 from tensile.objects import NAMESPACE, UPPER, Kind, Manifest, Ref, metadata
-from tensile.sandbox.layout import UPPER as ABOVE
+from tensile.sandbox.state import UPPER as ABOVE
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -33,7 +33,7 @@ from tensile.objects import (
     metadata,
     uid,
 )
-from tensile.sandbox.layout import UPPER as ABOVE
+from tensile.sandbox.state import UPPER as ABOVE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -11,7 +11,7 @@ from bench.kit import histories
 from bench.kit.faultproxy.journal import Write
 from bench.kit.histories import Sight
 from bench.kit.oracles import ENDED, Manifest, name_of, uid_of, upper_uid_of
-from tensile.sandbox.layout import UPPER
+from tensile.sandbox.state import UPPER
 
 
 class Past(NamedTuple):

@@ -31,8 +31,8 @@ from bench.kit.sites import NotInTime, until
 from bench.model.sequences.actions import RANGE, Action
 from bench.model.sequences.ground import RealNamespace
 from bench.model.sequences.model import PODS
-from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

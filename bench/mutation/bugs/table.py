@@ -250,7 +250,7 @@ BUGS = (
     ),
     Bug(
         "a pod without a controller leaves before it is kept",
-        "tensile/policy/descheduler/drain.py",
+        "tensile/policy/descheduler/rule.py",
         "return not is_bare(pod) or any(",
         "return True or any(",
         _tests("policy/descheduler/bare_pods"),

@@ -61,8 +61,7 @@ from tensile.kube.store import Cache
 from tensile.kubelet.api.certificates import CALLERS
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import CONFIG_MAP, ENDPOINT_SLICE, LEASE, SERVICE, SIGNING_REQUEST, UPPER, Manifest, Ref
-from tensile.policy.webhook.listener import call
-from tensile.policy.webhook.registration import address_of, bundle_in, proxied, ref_of
+from tensile.policy.webhook.registration import address_of, bundle_in, call, proxied, ref_of
 from tensile.reconcile.rules.endpoint_slices import SERVICE_NAME
 from tensile.reconcile.rules.services import server_of
 from tensile.topology import Lower, ServiceRef, Topology, Upper, Webhook

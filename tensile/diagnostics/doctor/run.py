@@ -14,8 +14,7 @@ from tensile.diagnostics.doctor.certificates import papers
 from tensile.diagnostics.doctor.collect import gathered, topology_at
 from tensile.diagnostics.doctor.facts import CHECKS, ClusterFacts, Facts, Finding, Level, shown
 from tensile.diagnostics.doctor.lowers import called, identified, measured, noded, stored, tenanted, unprotected
-from tensile.diagnostics.doctor.networks import bound, networked
-from tensile.diagnostics.doctor.webhook import hooked
+from tensile.diagnostics.doctor.networks import bound, hooked, networked
 from tensile.engine.clusters import utc_now
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.topology_reader import ConfigMapKey

@@ -18,12 +18,12 @@ from http import HTTPStatus
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+from structlog.typing import FilteringBoundLogger
 
 from tensile.errors import ClusterError
 from tensile.kube.cluster import Cluster
 from tensile.kube.kubeconfig import is_token
 from tensile.kube.limits import KeyedTokenBuckets
-from tensile.kubelet.api.pods import Log
 from tensile.kubelet.api.requests import Headers
 from tensile.kubelet.api.routes import HTTPError, RequiredAccess
 from tensile.objects import ACCESS_REVIEW, TOKEN_REVIEW, UPPER, Kind, Manifest, Ref
@@ -139,7 +139,12 @@ class ReviewClient:
     """
 
     def __init__(
-        self, upper: Cluster, log: Log, rate: tuple[int, float], whose: str, clock: Callable[[], float] = time.monotonic
+        self,
+        upper: Cluster,
+        log: FilteringBoundLogger,
+        rate: tuple[int, float],
+        whose: str,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._upper = upper
         self._log = log
@@ -185,7 +190,7 @@ class Authenticator:
     def __init__(
         self,
         upper: Cluster,
-        log: Log,
+        log: FilteringBoundLogger,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -261,7 +266,7 @@ def _stranger() -> HTTPError:
 class Authorizer:
     """Admits a user with any of the rights that a call needs; else 403, or 503 when the upper cannot answer."""
 
-    def __init__(self, upper: Cluster, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, upper: Cluster, log: FilteringBoundLogger, clock: Callable[[], float] = time.monotonic) -> None:
         self._reviews = ReviewClient(upper, log, DENIALS_OF_A_USER, "user", clock)
         self._clock = clock
         self._answers: TTLCache[_Question, bool] = TTLCache(_DECISIONS_REMEMBERED)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from structlog.typing import FilteringBoundLogger
 
 from tensile.errors import TensileError
 from tensile.kube.files import read_regular
@@ -35,7 +36,6 @@ from tensile.kube.tls import (
     unreadable,
     warnings,
 )
-from tensile.kubelet.api.pods import Log
 from tensile.objects import CONFIG_MAP, UPPER, Ref
 
 _LIFE = timedelta(days=365)
@@ -90,7 +90,7 @@ class ServingCertificate:
 
     def __init__(
         self,
-        log: Log,
+        log: FilteringBoundLogger,
         address: str,
         files: ServingFiles | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -235,7 +235,7 @@ class ClientCA:
 
     def __init__(
         self,
-        log: Log,
+        log: FilteringBoundLogger,
         file: Path | None = None,
         source: ReadClientCA | None = None,
         clock: Callable[[], float] = time.monotonic,

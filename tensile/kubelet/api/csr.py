@@ -18,13 +18,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from structlog.typing import FilteringBoundLogger
 
 from tensile.errors import AlreadyExists, ClusterError, Denied, NotFound, Unauthorized
 from tensile.kube.cluster import Cluster
 from tensile.kube.net import insist
 from tensile.kube.tls import KeyPair, alternative, spelled
 from tensile.kubelet.api.certificates import ServingCertificate
-from tensile.kubelet.api.pods import Log
 from tensile.objects import SIGNING_REQUEST, UPPER, Manifest, Ref
 
 SIGNER = "kubernetes.io/kubelet-serving"
@@ -161,7 +161,7 @@ class CertificateRequester:
         self,
         upper: Cluster,
         serving: ServingCertificate,
-        log: Log,
+        log: FilteringBoundLogger,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._upper = upper

@@ -15,12 +15,14 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import NamedTuple
 
+from structlog.typing import FilteringBoundLogger
+
 from tensile.errors import TensileError
 from tensile.kube import net
 from tensile.kube.listener_limits import ClientConnection, ConnectionLimiter
 from tensile.kube.net import accept, cancel_and_wait
 from tensile.kubelet.api.connection import ConnectionLimits
-from tensile.kubelet.api.pods import Log, PodLister
+from tensile.kubelet.api.requests import PodLister
 from tensile.kubelet.api.service import NodeServer, RequestAuth, Service
 from tensile.kubelet.stats.collector import StatsCollector
 
@@ -39,7 +41,9 @@ class NodeEndpoint(NamedTuple):
 class NodeListener:
     """The port of a virtual node and the task that accepts on it."""
 
-    def __init__(self, site: NodeServer, address: Address, service: Service, log: Log, door: ConnectionLimiter) -> None:
+    def __init__(
+        self, site: NodeServer, address: Address, service: Service, log: FilteringBoundLogger, door: ConnectionLimiter
+    ) -> None:
         """Start to accept connections for a site; raise TensileError when the port is not available."""
         self.site = site
         self.address = address
@@ -102,7 +106,7 @@ def open_port(node: str, bind: str, port: int) -> socket.socket:
 class KubeletServer:
     """The listeners of all virtual nodes; they come and go without effect on open connections of other nodes."""
 
-    def __init__(self, gate: RequestAuth, log: Log, limits: ConnectionLimits | None = None) -> None:
+    def __init__(self, gate: RequestAuth, log: FilteringBoundLogger, limits: ConnectionLimits | None = None) -> None:
         self._gate = gate
         self._log = log
         self._limits = limits or ConnectionLimits()

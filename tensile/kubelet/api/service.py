@@ -16,6 +16,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 import h11
+from structlog.typing import FilteringBoundLogger
 
 from tensile.kube.listener_limits import ClientConnection
 from tensile.kube.net import cancel_and_wait
@@ -23,13 +24,10 @@ from tensile.kubelet.api import routes
 from tensile.kubelet.api.auth import Authenticator, Authorizer, TTLCache, User
 from tensile.kubelet.api.certificates import ClientCA, ServingCertificate
 from tensile.kubelet.api.connection import ConnectionLimits, StreamShares, TLSConnection, accept
-from tensile.kubelet.api.http import ClientDisconnected, RequestHead, ServerExchange
-from tensile.kubelet.api.lower_request import LowerExchange, follow, tunnel
-from tensile.kubelet.api.pods import Log, PodLister
-from tensile.kubelet.api.requests import ask_for, command_of
+from tensile.kubelet.api.http import ClientDisconnected, LowerExchange, RequestHead, ServerExchange, follow, tunnel
+from tensile.kubelet.api.requests import PodLister, ask_for, command_of
 from tensile.kubelet.api.routes import APICall, HTTPError
-from tensile.kubelet.stats.collector import StatsCollector, show
-from tensile.kubelet.stats.output import MEDIA, census, running_list
+from tensile.kubelet.stats.collector import MEDIA, StatsCollector, census, running_list, show
 
 _KEPT = 20
 """1/20 of a user's limit is available on each node, even if streams to other nodes use up the limit."""
@@ -137,7 +135,7 @@ class RejectionLog:
     retry.
     """
 
-    def __init__(self, log: Log, clock: Callable[[], float]) -> None:
+    def __init__(self, log: FilteringBoundLogger, clock: Callable[[], float]) -> None:
         self._log = log
         self._clock = clock
         self._said: TTLCache[tuple[str, str], bool] = TTLCache(_REMEMBERED)
@@ -190,7 +188,7 @@ def _alert(error: ssl.SSLError) -> str:
 class Service:
     """Serves connections to any virtual node; what belongs to one node is in its `NodeServer`."""
 
-    def __init__(self, gate: RequestAuth, log: Log, limits: ConnectionLimits) -> None:
+    def __init__(self, gate: RequestAuth, log: FilteringBoundLogger, limits: ConnectionLimits) -> None:
         self._gate = gate
         self._log = log
         self._limits = limits

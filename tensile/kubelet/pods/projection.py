@@ -1,25 +1,36 @@
-"""Project an upper pod to the lower pod: what it looks like in the cluster where it runs.
+"""Project an upper pod to the lower pod: what happens to each field on its way there, and to those of its status.
 
-Raw JSON in, raw JSON out, by the table of verdicts; unknown fields are copied unchanged. Each rule here answers
-something that a real apiserver refused or a real controller destroyed. A lower pod is controlled by its own Namespace.
-Otherwise a lower ReplicaSet with a matching selector would adopt and delete it, and an upper owner reference would have
-it garbage-collected.
+Raw JSON in, raw JSON out, by tables of verdicts, so that they can be read beside the API's reference. A test compares
+them with the schema, and fails for a field without a verdict. Fields that no schema knows yet are copied to the lower
+pod; an older apiserver prunes them. They are not copied to the upper status, since they may be immutable or concern
+only the lower cluster.
 
-For generic ephemeral volumes the lower cluster makes its own claim for the lower pod and deletes it with the pod. A
-copy of the upper claim would not be owned by that pod, which Kubernetes refuses. Only the storage class is mapped to
-its lower name.
+Each rule here answers something that a real apiserver refused or a real controller destroyed. A lower pod is controlled
+by its own Namespace. Otherwise a lower ReplicaSet with a matching selector would adopt and delete it, and an upper
+owner reference would have it garbage-collected. For generic ephemeral volumes the lower cluster makes its own claim for
+the lower pod and deletes it with the pod. A copy of the upper claim would not be owned by that pod, which Kubernetes
+refuses. Only the storage class is mapped to its lower name.
+
+Notes on the lower pod record what we last wrote to it. Three parties write there: the upper pod through us, other
+clients, and lower admission, which changes our values, for example to an image of the lower's own registry.
+managedFields says whose a field is now, but neither whether it was ours before nor which value we sent. So label and
+annotation keys are noted by name, and images by a few digits of their hash.
 """
 
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from hashlib import sha256
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import orjson
 
-from tensile.kubelet.pods.fields import SPEC, FieldVerdict, note_of_images, note_of_keys, ours_to_write, with_verdict
 from tensile.kubelet.pods.scheduling import DEFAULT_SCHEDULER, LowerContext, scheduling_fields
 from tensile.kubelet.pods.service_account import account_fields
 from tensile.names import (
     CLUSTER_SELECTOR,
     KEPT_OFF,
+    OWNER,
     OWNER_NAME,
     REPLACES,
     SAFE_TO_EVICT,
@@ -30,8 +41,181 @@ from tensile.names import (
     WRITTEN_KEYS,
     EventReason,
 )
-from tensile.objects import Manifest, annotations, controller_of, labels, uid
+from tensile.objects import Manifest, annotations, controller_of, labels, metadata, uid
+from tensile.reconcile.ownership import our_keys
 from tensile.reconcile.pods.scheduling import cluster_selector_flaw
+
+LISTS = ("containers", "initContainers")
+"""The lists of a pod's spec whose images may change while it runs."""
+_DIGITS = 8
+_MARKS = frozenset({VIRTUAL_POD, OWNER, OWNER_NAME, TRIPPED_LABELS, UPPER_UID, WRITTEN_KEYS, WRITTEN_IMAGES})
+
+
+class FieldVerdict(Enum):
+    """What happens to a field."""
+
+    KEEP = "kept as it is"
+    DROP = "left out"
+    MAP = "rewritten by a rule"
+    LATER = "not at creation, afterwards through a subresource"
+
+
+METADATA: Mapping[str, FieldVerdict] = MappingProxyType(
+    {
+        "name": FieldVerdict.KEEP,
+        "namespace": FieldVerdict.MAP,
+        "labels": FieldVerdict.MAP,
+        "annotations": FieldVerdict.MAP,
+        "ownerReferences": FieldVerdict.MAP,
+        "creationTimestamp": FieldVerdict.DROP,
+        "deletionGracePeriodSeconds": FieldVerdict.DROP,
+        "deletionTimestamp": FieldVerdict.DROP,
+        "finalizers": FieldVerdict.DROP,
+        "generateName": FieldVerdict.DROP,
+        "generation": FieldVerdict.DROP,
+        "managedFields": FieldVerdict.DROP,
+        "resourceVersion": FieldVerdict.DROP,
+        "selfLink": FieldVerdict.DROP,
+        "uid": FieldVerdict.DROP,
+    }
+)
+"""ObjectMeta. A create with a resourceVersion fails, and no lower controller would remove the finalizers."""
+
+SPEC: Mapping[str, FieldVerdict] = MappingProxyType(
+    {
+        "activeDeadlineSeconds": FieldVerdict.KEEP,
+        "affinity": FieldVerdict.MAP,
+        "automountServiceAccountToken": FieldVerdict.MAP,
+        "containers": FieldVerdict.MAP,
+        "dnsConfig": FieldVerdict.KEEP,
+        "dnsPolicy": FieldVerdict.KEEP,
+        "enableServiceLinks": FieldVerdict.KEEP,
+        "ephemeralContainers": FieldVerdict.LATER,
+        "hostAliases": FieldVerdict.KEEP,
+        "hostIPC": FieldVerdict.KEEP,
+        "hostNetwork": FieldVerdict.KEEP,
+        "hostPID": FieldVerdict.KEEP,
+        "hostUsers": FieldVerdict.KEEP,
+        "hostname": FieldVerdict.KEEP,
+        "hostnameOverride": FieldVerdict.KEEP,
+        "imagePullSecrets": FieldVerdict.KEEP,
+        "initContainers": FieldVerdict.MAP,
+        "nodeName": FieldVerdict.DROP,
+        "nodeSelector": FieldVerdict.MAP,
+        "os": FieldVerdict.KEEP,
+        "overhead": FieldVerdict.DROP,
+        "preemptionPolicy": FieldVerdict.DROP,
+        "priority": FieldVerdict.DROP,
+        "priorityClassName": FieldVerdict.MAP,
+        "readinessGates": FieldVerdict.DROP,
+        "resourceClaims": FieldVerdict.KEEP,
+        "resources": FieldVerdict.KEEP,
+        "restartPolicy": FieldVerdict.KEEP,
+        "runtimeClassName": FieldVerdict.MAP,
+        "schedulerName": FieldVerdict.MAP,
+        "schedulingGates": FieldVerdict.DROP,
+        "schedulingGroup": FieldVerdict.DROP,
+        "securityContext": FieldVerdict.KEEP,
+        "serviceAccount": FieldVerdict.MAP,
+        "serviceAccountName": FieldVerdict.MAP,
+        "setHostnameAsFQDN": FieldVerdict.KEEP,
+        "shareProcessNamespace": FieldVerdict.KEEP,
+        "subdomain": FieldVerdict.KEEP,
+        "terminationGracePeriodSeconds": FieldVerdict.KEEP,
+        "tolerations": FieldVerdict.MAP,
+        "topologySpreadConstraints": FieldVerdict.MAP,
+        "volumes": FieldVerdict.MAP,
+        "workloadRef": FieldVerdict.DROP,
+    }
+)
+"""PodSpec. Lower admission computes priority, preemptionPolicy and overhead, and refuses values that differ."""
+
+STATUS: Mapping[str, FieldVerdict] = MappingProxyType(
+    {
+        "allocatedResources": FieldVerdict.KEEP,
+        "conditions": FieldVerdict.MAP,
+        "containerStatuses": FieldVerdict.MAP,
+        "ephemeralContainerStatuses": FieldVerdict.MAP,
+        "extendedResourceClaimStatus": FieldVerdict.DROP,
+        "hostIP": FieldVerdict.KEEP,
+        "hostIPs": FieldVerdict.KEEP,
+        "initContainerStatuses": FieldVerdict.MAP,
+        "message": FieldVerdict.KEEP,
+        "nodeAllocatableResourceClaimStatuses": FieldVerdict.DROP,
+        "nominatedNodeName": FieldVerdict.DROP,
+        "observedGeneration": FieldVerdict.MAP,
+        "phase": FieldVerdict.MAP,
+        "podIP": FieldVerdict.MAP,
+        "podIPs": FieldVerdict.MAP,
+        "qosClass": FieldVerdict.DROP,
+        "reason": FieldVerdict.KEEP,
+        "resize": FieldVerdict.DROP,
+        "resourceClaimStatuses": FieldVerdict.DROP,
+        "resources": FieldVerdict.KEEP,
+        "startTime": FieldVerdict.KEEP,
+    }
+)
+"""PodStatus. qosClass is immutable, and differs if a lower LimitRange adds limits; claims are the lower's own."""
+
+
+def with_verdict(table: Mapping[str, FieldVerdict], *verdicts: FieldVerdict) -> frozenset[str]:
+    """Return the fields of a table that have one of the verdicts."""
+    return frozenset(field for field, verdict in table.items() if verdict in verdicts)
+
+
+def digits(image: str) -> str:
+    """Return the digits that stand for an image in a note."""
+    return sha256(image.encode()).hexdigest()[:_DIGITS]
+
+
+def note_of_images(upper_pod: Manifest) -> str:
+    """Return the note of the images in an upper pod's spec, by container."""
+    return _json({one["name"]: digits(one.get("image", "")) for one in _containers(upper_pod["spec"])})
+
+
+def noted_images(lower_pod: Manifest) -> Mapping[str, Any] | None:
+    """Return the digits of the images that we sent, by container, None where that is not noted."""
+    return _read(annotations(lower_pod).get(WRITTEN_IMAGES))
+
+
+def note_of_keys(labels: Iterable[str], notes: Iterable[str]) -> str:
+    """Return the note of label and annotation keys that we write, without our marks, which are always ours."""
+    return _json({"annotations": sorted(set(notes) - _MARKS), "labels": sorted(set(labels) - _MARKS)})
+
+
+def ours_to_write(wanted: dict[str, str], lower_pod: Manifest, section: str) -> dict[str, str]:
+    """Return the wanted "labels" or "annotations" without keys that another client had set before us.
+
+    A key that we wrote and another client changed since is included: it is reverted.
+    """
+    noted = _read(annotations(lower_pod).get(WRITTEN_KEYS))
+    keys = [] if noted is None else noted.get(section, [])
+    if noted is None or not isinstance(keys, list):
+        return wanted
+    seen: Mapping[str, str] = metadata(lower_pod).get(section) or {}
+    ours = _MARKS | our_keys(lower_pod, section) | {key for key in keys if isinstance(key, str)}
+    return {key: value for key, value in wanted.items() if key not in seen or key in ours}
+
+
+def _containers(spec: Manifest) -> Iterator[Manifest]:
+    """Yield the containers whose images may change."""
+    for field in LISTS:
+        yield from spec.get(field) or ()
+
+
+def _json(value: Any) -> str:
+    """Return a note as text."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _read(text: str | None) -> Mapping[str, Any] | None:
+    """Return the content of a note, None for an invalid one."""
+    try:
+        found = orjson.loads(text or "")
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None
+
 
 _LEFT_OUT = with_verdict(SPEC, FieldVerdict.DROP, FieldVerdict.LATER)
 _SCHEDULING = frozenset({"nodeSelector", "affinity", "tolerations", "topologySpreadConstraints"})

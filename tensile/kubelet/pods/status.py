@@ -25,7 +25,7 @@ from tensile.kubelet.pods.conditions import (
     reflected_conditions,
     status_patch,
 )
-from tensile.kubelet.pods.fields import STATUS, FieldVerdict, with_verdict
+from tensile.kubelet.pods.projection import STATUS, FieldVerdict, with_verdict
 from tensile.names import LOWER_SCHEDULED, LOWER_UNREACHABLE, MIRRORED, STORE_RESTORED, SYNCED, ConditionReason
 from tensile.objects import Manifest
 from tensile.reconcile.desired import Patched

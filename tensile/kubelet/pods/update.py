@@ -14,7 +14,7 @@ from typing import Any
 
 from tensile.kube.cluster import Patch
 from tensile.kubelet.pods.conditions import condition
-from tensile.kubelet.pods.fields import LISTS, digits, note_of_images, noted_images
+from tensile.kubelet.pods.projection import LISTS, digits, note_of_images, noted_images
 from tensile.kubelet.pods.scheduling import LowerContext, lower_tolerations
 from tensile.kubelet.pods.service_account import debug_containers
 from tensile.names import SYNCED, WRITTEN_IMAGES, EventReason, ProblemReason

@@ -1,4 +1,7 @@
-"""When and how many pods may be evicted: maintenance windows, and the records of evictions on Nodes.
+"""Which pods may be evicted, when and how many: drains, maintenance windows, and the records of evictions on Nodes.
+
+A lower cluster with `maintenance: drain` is emptied once its node is cordoned. A DaemonSet's pod stays, because it
+would come back at once.
 
 A window opens by a cron schedule and stays open for a duration. The library cronsim computes the schedule, also where
 the clock changes. It finds the last opening before a time as well as the next one, so that nothing has to be remembered
@@ -19,12 +22,17 @@ from cronsim import CronSim
 from msgspec.structs import replace
 
 from tensile.kube.store import Entry
-from tensile.names import TRIED
-from tensile.objects import NODE, UPPER, Manifest, Ref, annotations, metadata
-from tensile.reconcile.world import LowerWorld, World
+from tensile.names import TRIED, ProblemReason
+from tensile.objects import NODE, UPPER, Manifest, Ref, annotations, controller_of, metadata
+from tensile.policy.descheduler.replacement import forbidden
+from tensile.reconcile.ownership import has_node
+from tensile.reconcile.world import LowerWorld, Problem, World
 from tensile.topology import Descheduler
 from tensile.topology.models import Window
 
+MANAGED_BY_DAEMON_SET: ProblemReason = "ManagedByDaemonSet"
+"""The drain waits for a pod of a DaemonSet that tolerates the node, and would come back to it. Remedy: change the
+node selection of the DaemonSet."""
 _LONGEST_WAIT = 3600.0
 """Maximum seconds until a check whether a window is open: the clock of the machine may be set meanwhile."""
 MOST = 1_000
@@ -32,6 +40,38 @@ MOST = 1_000
 _MOST_BYTES = 160 * 1024
 """Maximum bytes of the records; all annotations of an object together may have 256 KiB."""
 _MARK = TRIED.encode()
+
+
+def is_drained(lower: LowerWorld) -> bool:
+    """Report whether the topology drains a lower cluster."""
+    return lower.in_topology and lower.spec.maintenance == "drain"
+
+
+def is_emptied(lower: LowerWorld, world: World) -> bool:
+    """Report whether the pods of a drained lower are evicted now: its Node is ours and cordoned.
+
+    If it were not cordoned, pods would come back.
+    """
+    node = world.upper.nodes.get("", lower.node) if is_drained(lower) else None
+    return node is not None and has_node(lower, world) and bool(node.manifest()["spec"].get("unschedulable"))
+
+
+def is_bare(pod: Entry) -> bool:
+    """Report whether a pod has no controller to create it again.
+
+    False for a pod in a terminal phase, which is not created again anyway.
+    """
+    return bool(pod.facts.bare) and not pod.facts.terminal
+
+
+def drain_problem(pod: Entry) -> Problem | None:
+    """Return why a pod with a controller stays, None for one that goes."""
+    if controller_of(pod.manifest()).get("kind") == "DaemonSet":
+        return Problem(
+            MANAGED_BY_DAEMON_SET,
+            "managed by a DaemonSet that tolerates this node; change the DaemonSet's node selection first",
+        )
+    return forbidden(pod)
 
 
 def next_opening(windows: Iterable[Window], now: datetime) -> datetime | None:

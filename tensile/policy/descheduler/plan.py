@@ -16,8 +16,18 @@ from typing import Any, NamedTuple
 from tensile.kube.store import Entry
 from tensile.names import ProblemReason
 from tensile.objects import controller_of, metadata, moment_of
-from tensile.policy.descheduler.drain import is_bare, is_drained, is_emptied, kept
-from tensile.policy.descheduler.limits import MOST, EvictionRecord, kept_for, notes_on, recent, told_lately
+from tensile.policy.descheduler.limits import (
+    MOST,
+    EvictionRecord,
+    drain_problem,
+    is_bare,
+    is_drained,
+    is_emptied,
+    kept_for,
+    notes_on,
+    recent,
+    told_lately,
+)
 from tensile.policy.descheduler.replacement import (
     CLAIMED,
     backup_of,
@@ -245,7 +255,7 @@ def _departure(
     """
     whose = (upper.namespace, upper.name)
     is_alone = _goes_alone(upper)
-    problem = obstacle(upper, world) if is_alone else kept(upper)
+    problem = obstacle(upper, world) if is_alone else drain_problem(upper)
     if problem is not None:
         return Eviction(*whose, leaves=False, why=problem.message)
     if upper.facts.terminating or upper.facts.terminal:

@@ -14,7 +14,7 @@ from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry
 from tensile.names import WITHDRAWN, ProblemReason
 from tensile.objects import POD, UPPER, Ref, as_read, metadata, timestamp
-from tensile.policy.descheduler.drain import is_drained, is_emptied
+from tensile.policy.descheduler.limits import is_drained, is_emptied
 from tensile.policy.descheduler.plan import candidates
 from tensile.policy.descheduler.replacement import BACKUP, PodBackup, backup_in, backup_ref
 from tensile.reconcile.copies import BoundPod, bound

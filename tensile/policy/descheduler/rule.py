@@ -1,12 +1,15 @@
-"""The rule that evicts pods for which their lower cluster has no node, if another lower cluster has one.
+"""The rules that evict pods: from a lower cluster that has no node for them, and from a drained lower cluster.
 
-A pod is evicted by the Eviction API, with its UID. Its controller creates another pod, which is kept off the unsuitable
-nodes. A pod without a controller gets a backup first, and another rule re-creates it from there. The pods without a
-controller of a drained lower cluster leave in the same way, whether the descheduler is enabled or not; the rule of the
-drain evicts them once they are recorded here.
+A pod is evicted by the Eviction API, with its UID, so that disruption budgets and grace periods hold. A refused
+eviction is retried. Its controller creates another pod, which is kept off the unsuitable nodes. A pod without a
+controller gets a backup first, and another rule re-creates it from there. The descheduler finds room for it, also if it
+only leaves because of a drain, and whether it is enabled or not; the rule of the drain evicts it once it is recorded.
 
 Evictions are recorded on the Node before they are sent. Another engine, or this one after a crash, counts them, so that
 no more pods leave than the topology allows. A pod that fits in no other lower cluster stays, with one event.
+
+A drain works like `kubectl drain`, once the node is cordoned. A DaemonSet's pod is reported unless it was never
+mirrored.
 """
 
 from collections.abc import Iterator
@@ -16,9 +19,12 @@ from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry
 from tensile.names import TRIED, EventReason, ProblemReason
 from tensile.objects import POD, UPPER, Manifest, Ref, as_read
-from tensile.policy.descheduler.drain import is_drained
 from tensile.policy.descheduler.limits import (
     EvictionRecord,
+    drain_problem,
+    is_bare,
+    is_drained,
+    is_emptied,
     kept_for,
     next_opening,
     node_ref,
@@ -40,7 +46,7 @@ from tensile.policy.descheduler.plan import (
     note_of,
     one_pass,
 )
-from tensile.policy.descheduler.replacement import BACKUP, backup, backup_of, successor_now
+from tensile.policy.descheduler.replacement import BACKUP, backup, backup_of, is_backed_up, successor_now
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Patched, PodMove, Wanted, Watch
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.topology.fields import write_duration
@@ -52,7 +58,7 @@ DRY_RUN: ProblemReason = "DryRun"
 once you agree."""
 OUTSIDE_WINDOW: ProblemReason = "OutsideWindow"
 """Pods wait until a window of `windows` opens, to be moved or drained. Remedy: wait, or change `windows`."""
-NAME = "descheduler"
+NAME, DRAIN = "descheduler", "drain"
 _SHORTEST = 2.0
 """Minimum seconds between two passes, however short the interval, and between checks for missing data."""
 _MOMENT = 0.05
@@ -288,3 +294,69 @@ def _leaving(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 def _was_told(pod: Entry, lower: LowerWorld, world: World) -> bool:
     return any(note.pod == pod.uid for note in told_lately(lower, world))
+
+
+def drain_key(lower: str, namespace: str, name: str) -> Key:
+    """Return the key of an upper pod on the node of a drained lower cluster."""
+    return Key(DRAIN, lower, namespace, name)
+
+
+class DrainRule:
+    """One key per pod that is bound to the node of a drained lower cluster."""
+
+    name = DRAIN
+
+    def watches(self) -> tuple[Watch, ...]:
+        """Watch the pods, and the node, which must be cordoned first and has the records of those that leave."""
+        return (
+            Watch("upper_pods", _drained_pod, facts=("terminal", "terminating", "daemon", "ran", "bare", "pinned")),
+            Watch("upper.nodes", _drained_node),
+        )
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Yield the keys of all pods on the node if the lower is drained, and those with a reported problem."""
+        here = world.lowers[lower]
+        pods = here.upper_pods if is_drained(here) else ()
+        told = {key for key in world.problems if key.rule == DRAIN and key.lower == lower}
+        yield from told.union(drain_key(lower, pod.namespace, pod.name) for pod in pods)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Return the eviction of the pod, or what prevents it."""
+        lower = world.lowers[key.lower]
+        pod = lower.upper_pods.get(key.namespace, key.name)
+        if pod is None or not is_emptied(lower, world) or not _can_leave(pod, lower, world):
+            return Decision()
+        problem = drain_problem(pod)
+        if problem is not None:
+            return Decision(problem=problem)
+        opening = next_opening(world.topology.windows, world.now)
+        if opening is not None:  # the rule of the descheduler reports that the drain waits
+            return Decision(requeue_after=seconds_until(opening, world.now))
+        return Decision((_drained(pod, lower),))
+
+
+def _can_leave(pod: Entry, lower: LowerWorld, world: World) -> bool:
+    """Report whether a pod can be evicted and will be created again."""
+    if pod.facts.terminating or pod.facts.stays_out:
+        return False
+    return not is_bare(pod) or any(
+        note.pod == pod.uid and is_backed_up(pod, successor_now(pod, world, note.nodes), world)
+        for note in told_lately(lower, world)
+    )
+
+
+def _drained(pod: Entry, lower: LowerWorld) -> Absent:
+    """Return the eviction of a pod from a drained lower cluster."""
+    why = f"lower cluster {lower.name} is being drained"
+    return Absent(_ref_of(pod.namespace, pod.name), pod.uid, why, evict=True, cause="drained")
+
+
+def _drained_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    key = drain_key(lower, delta.entry.namespace, delta.entry.name)
+    if is_drained(world.lowers[lower]) or key in world.problems:
+        yield key
+
+
+def _drained_node(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    if delta.entry.name == world.lowers[lower].node:
+        yield from DrainRule().keys(world, lower)

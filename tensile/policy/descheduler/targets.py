@@ -22,15 +22,12 @@ from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.sync import placement
 from tensile.names import CLUSTER_SELECTOR
 from tensile.objects import Manifest, annotations, controller_of, deleted_at, metadata, moment_of
-from tensile.policy.descheduler.drain import is_bare, is_emptied, kept
-from tensile.policy.descheduler.limits import nodes_left, told_lately
+from tensile.policy.descheduler.limits import drain_problem, is_bare, is_emptied, nodes_left, told_lately
 from tensile.policy.descheduler.replacement import BACKUP, PodBackup, backup_in, backup_of, uses_claims
 from tensile.policy.extender.node_cache import SORTED
-from tensile.policy.placement import reader
 from tensile.policy.placement.placement import TOO_MUCH, asks_too_much, examine, fitting
 from tensile.policy.placement.placement import Placement as Verdict
-from tensile.policy.placement.reader import pod_of, snapshot_of
-from tensile.policy.placement.snapshot import Pod, Snapshot
+from tensile.policy.placement.snapshot import Pod, Snapshot, is_known, pod_of, snapshot_now, snapshot_of
 from tensile.reconcile.copies import bound, mirror_of, upper_of
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.pods.index import lives_below, mirrors
@@ -58,7 +55,7 @@ def is_open(lower: LowerWorld, world: World) -> bool:
     node = world.upper.nodes.get("", lower.node)
     if node is None or not (lower.in_topology and lower.connected and has_node(lower, world)):
         return False
-    return reader.is_known(lower) and is_reachable(node.manifest(), lower)
+    return is_known(lower) and is_reachable(node.manifest(), lower)
 
 
 def stuck_in(lower: LowerWorld, world: World) -> Iterator[StuckPod]:
@@ -193,7 +190,7 @@ class Targets:
     def _snapshot(self, lower: LowerWorld) -> Snapshot:
         """Return a lower cluster with the pods on their way to it placed first, the oldest before the others."""
         if lower.name not in self._below:
-            self._below[lower.name] = snapshot = reader.snapshot_now(lower)
+            self._below[lower.name] = snapshot = snapshot_now(lower)
             nowhere: set[_Likeness] = set()
             for pod in self._arriving(lower):
                 is_judged = not asks_too_much(pod, snapshot) and _likeness(pod) not in nowhere
@@ -313,7 +310,7 @@ def _drained(world: World) -> Iterator[InFlight]:
             continue
         for upper in lower.upper_pods:
             is_there = upper.facts.terminating or lives_below(upper, world.topology.exclude_namespaces)
-            if not is_there or upper.facts.bare or kept(upper) is not None:
+            if not is_there or upper.facts.bare or drain_problem(upper) is not None:
                 continue
             pod = upper.manifest()
             if not uses_claims(pod):

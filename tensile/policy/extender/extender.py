@@ -17,8 +17,7 @@ from tensile.objects import Manifest, metadata, uid
 from tensile.policy.extender.node_cache import AssumedPod, NodeCache, NodeFinder, PodName, kind_of
 from tensile.policy.extender.victims import Preemptor, Residents, VirtualNodeView, is_possible, may_preempt, priority_of
 from tensile.policy.placement.placement import asks_too_much
-from tensile.policy.placement.reader import pod_of
-from tensile.policy.placement.snapshot import Pod
+from tensile.policy.placement.snapshot import Pod, pod_of
 
 LAPSE = 30.0
 """Seconds after which a reservation expires that no binding has confirmed."""

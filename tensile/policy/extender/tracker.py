@@ -21,9 +21,8 @@ from tensile.objects import Manifest, labels, metadata
 from tensile.policy.extender.extender import LAPSE, LowerCandidate, seeking
 from tensile.policy.extender.node_cache import NodeCache, NodeFinder, PodName, kind_of
 from tensile.policy.extender.victims import Residents, VirtualNodeView
-from tensile.policy.placement import reader
 from tensile.policy.placement.placement import asks_too_much
-from tensile.policy.placement.reader import node_of, pod_of
+from tensile.policy.placement.snapshot import is_known, node_of, pod_of
 from tensile.reconcile.pods.index import is_daemon, lives_below, mirrors
 from tensile.reconcile.world import Key, LowerWorld, World
 
@@ -101,7 +100,7 @@ class ClusterTracker:
 
     def _is_known(self) -> bool:
         """Report whether all relevant caches are synced; bound pods without a reservation get one first."""
-        if not reader.is_known(self.lower):
+        if not is_known(self.lower):
             return False
         if self._unseated and self._tried != self.ground.grown:
             self._seat()

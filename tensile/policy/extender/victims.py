@@ -19,9 +19,8 @@ from tensile.objects import Manifest, labels, metadata, moment_of, uid
 from tensile.policy.extender.node_cache import NodeCache, Nominee, PodName, first_reasons
 from tensile.policy.placement.checks import collide
 from tensile.policy.placement.placement import ALONE, NodeRefusal, is_curable, prepare
-from tensile.policy.placement.reader import pod_of
 from tensile.policy.placement.selectors import Labels, Test, is_empty, label_test
-from tensile.policy.placement.snapshot import Node, NodeFilter, Pod
+from tensile.policy.placement.snapshot import Node, NodeFilter, Pod, pod_of
 
 PODS, _WHOLE = "pods", 1000
 _PREEMPTED = ("DisruptionTarget", "True", "PreemptionByScheduler")

@@ -1,26 +1,33 @@
 """The webhook's objects in the upper cluster: its MutatingWebhookConfiguration, and the Secret with its certificates.
 
 Creations of pods must never fail or wait for long because of the webhook. So only pods that opted in are sent, the
-timeout is three seconds, the failure policy is Ignore, and it is registered only once it has answered at its address.
+timeout is three seconds, the failure policy is Ignore, and it is registered only once it has answered a test call at
+its address.
 
 Only the leader writes, as other engines may be set up differently. What is not ours under our name stays as it is.
 """
 
+import ssl
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
+from http import HTTPStatus
 from urllib.parse import urlsplit
+from uuid import uuid4
 
+import aiohttp
 import orjson
 import structlog
 
 from tensile.errors import AlreadyExists, ClusterError, Conflict, NotFound, TensileError
+from tensile.kube.aio import beginning
 from tensile.kube.cluster import Cluster, Patch
+from tensile.kube.tls import TLSMaterial, context
 from tensile.names import PREFIX, VIRTUAL_POD, Owner
 from tensile.objects import MUTATING_WEBHOOK, SECRET, UPPER, Manifest, Ref, annotations, as_read, labels, metadata
 from tensile.policy.webhook.certificates import certificates_of, renewed, secret
-from tensile.policy.webhook.listener import call
+from tensile.policy.webhook.review import VERSIONS
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.pods.scheduling import left_alone
 from tensile.reconcile.redaction import redact
@@ -31,6 +38,9 @@ HOOK = f"pods.{PREFIX.rstrip('/')}"
 TIMEOUT_SECONDS = 3
 PATH = "/mutate"
 _PORT = 443
+_CALL_PATIENCE = 5.0
+MOST_BYTES = 3 * 1024 * 1024
+"""Maximum bytes of a body: as much as an apiserver accepts from a client."""
 _log = structlog.get_logger("tensile.webhook")
 
 
@@ -221,3 +231,34 @@ class WebhookRegistration:
             return await (self._upper.patch(ref, patch) if patch else self._upper.create(ref, wanted))
         except AlreadyExists as error:
             raise Conflict(error.message) from None
+
+
+async def call(url: str, trusted: bytes) -> None:
+    """Have a webhook review a pod that does not exist, trusting only the given certificates.
+
+    Raises TensileError with what went wrong.
+    """
+    uid = str(uuid4())
+    request = {"uid": uid, "kind": {"kind": "Pod"}, "operation": "CREATE", "object": {"metadata": {}, "spec": {}}}
+    review = {"apiVersion": f"admission.k8s.io/{VERSIONS[0]}", "kind": "AdmissionReview", "request": request}
+    tls = context(TLSMaterial(authority=trusted), "the webhook's certificate")
+    tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    timeout = aiohttp.ClientTimeout(total=_CALL_PATIENCE)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
+            session.post(url, data=orjson.dumps(review), ssl=tls, allow_redirects=False) as response,
+        ):
+            status, said = response.status, await beginning(response.content, MOST_BYTES)
+    except aiohttp.ClientConnectorCertificateError as error:
+        raise TensileError(f"{url}: {error.certificate_error}") from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+        raise TensileError(f"{url}: {str(cause) or type(cause).__name__}") from None
+    try:
+        found = orjson.loads(said)["response"]
+        is_answer = status == HTTPStatus.OK and found["uid"] == uid and found["allowed"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        is_answer = False
+    if not is_answer:
+        raise TensileError(f"{url}: the response is not from this webhook (HTTP {status})")

@@ -4,27 +4,35 @@ All replicas serve it, so that creations never wait for a new leader. The leader
 certificates and the registration, and deletes both when the webhook is disabled. They stay when the engine stops,
 because this or another engine will come back. A replica that has no certificate creates a missing Secret itself: it is
 not ready without, and a leader of another version or namespace may not create it.
+
+Reviews are answered on every path, as in tensile-kube's webhook. A request can do no more than get an answer: bodies
+are bounded, and a defect fails only that request.
 """
 
 import asyncio
+import errno
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
+from aiohttp import web
 
-from tensile.errors import Conflict, Denied, TensileError
+from tensile.errors import Conflict, Denied, TensileError, described
+from tensile.kube import net
 from tensile.kube.cluster import Cluster
 from tensile.kube.file_watch import FileCache, FileWatcher
 from tensile.kube.files import read_regular
 from tensile.kube.store import Cache, Delta
-from tensile.kube.tls import KeyPair, pair_fault
+from tensile.kube.tls import KeyPair, pair_fault, serving_tls
 from tensile.kubelet.api.certificates import read_pair
 from tensile.names import Owner
 from tensile.policy.descheduler.limits import nodes_tried
+from tensile.policy.tls_port import ClientBounds, TLSPort
 from tensile.policy.webhook.admission import MutationTerms, terms_of
 from tensile.policy.webhook.certificates import (
     Served,
@@ -35,9 +43,8 @@ from tensile.policy.webhook.certificates import (
     shown,
     trusted,
 )
-from tensile.policy.webhook.listener import WebhookListener
-from tensile.policy.webhook.registration import WebhookRegistration, demand_ours, names_of, secret_ref
-from tensile.policy.webhook.review import answer
+from tensile.policy.webhook.registration import MOST_BYTES, WebhookRegistration, demand_ours, names_of, secret_ref
+from tensile.policy.webhook.review import MalformedReview, answer
 from tensile.topology import Topology, Webhook
 
 if TYPE_CHECKING:
@@ -45,8 +52,15 @@ if TYPE_CHECKING:
 
 LOOK, REST, AGAIN = 10.0, 5.0, 0.2
 """Seconds between two checks, after an error, and after a write conflict."""
+_GRACE = 1.0
+_LEAVING = 1.0
+"""Seconds for which connections in use may finish before idle ones are closed."""
+_LOOK = 0.02
+_PATIENCE = 5.0
 _FILES = ("webhook.tlsCertFile", "webhook.tlsKeyFile")
 _log = structlog.get_logger("tensile.webhook")
+
+AnswerReview = Callable[[bytes], bytes]
 
 
 class WebhookContext(NamedTuple):
@@ -255,3 +269,93 @@ class WebhookServer:
         """Return the node selected for a claim, "" for none."""
         claim = self._home.claims.get(namespace, name)
         return str(claim.facts.selected) if claim else ""
+
+
+class WebhookListener:
+    """The webhook's server on `bind`:`port` (0 for any free port).
+
+    It accepts connections once it has a certificate, `shown`. `answer` returns the response to a review or raises
+    MalformedReview. A body must arrive within `patience` seconds.
+    """
+
+    def __init__(self, pair: KeyPair | None, answer: AnswerReview, patience: float = _PATIENCE) -> None:
+        self.shown = pair
+        self._answer = answer
+        self._patience = patience
+        self._front: TLSPort | None = None
+        self._leaves = False
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, 0 before `start`."""
+        return self._front.port if self._front else 0
+
+    async def start(self, bind: str, port: int) -> None:
+        """Start listening; raises TensileError, with what to change, if that is not possible."""
+        try:
+            opened = net.listening(bind, port)
+        except OSError as error:
+            where = f"webhook cannot listen on port {port} of {bind}"
+            why = f"{error.strerror or error}: check webhook.bind and webhook.port"
+            if error.errno == errno.EADDRINUSE:
+                why = "another program uses the port: set another webhook.port, or stop that program"
+            raise net.refusal(error, f"{where}: {why}") from None
+        self._front = TLSPort(opened, self._serve, ClientBounds(MOST_BYTES, patience=self._patience))
+        if self.shown is not None:
+            self.show(self.shown)
+
+    def show(self, pair: KeyPair) -> None:
+        """Serve a certificate, from the next connection on; raises TensileError if TLS does not take it."""
+        assert self._front is not None, "it was started"
+        try:
+            self._front.show(serving_tls(pair))
+        except OSError as error:
+            raise TensileError(f"TLS rejects the webhook's certificate ({error}): renew it") from None
+        self.shown = pair
+
+    async def close(self) -> None:
+        """Stop listening; answer on open connections for one more second, and close each after its answer.
+
+        An apiserver keeps its connections, also to an engine that is no endpoint of the Service any more. A connection
+        cut during a review leaves that pod unprepared; one that ends with an answer does not.
+        """
+        self._leaves = True
+        if self._front is not None:
+            await self._front.deafen()
+            await self._seen_off(self._front)
+            await self._front.retire(_GRACE)
+
+    async def _seen_off(self, front: TLSPort) -> None:
+        """Wait until no client is connected; close the connections that are left after `_LEAVING` seconds.
+
+        They are cut at once, because aiohttp's own shutdown would leave them open longer and drop requests that arrive
+        there.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVING):
+                while front.is_used:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(_LOOK)
+        front.cut()
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        response = await self._answered(request)
+        if self._leaves:
+            response.force_close()
+        return response
+
+    async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method == "GET" and request.path == "/healthz":
+            return web.Response(text="ok")
+        if request.method != "POST":
+            return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED, text="send an AdmissionReview with POST\n")
+        assert self._front is not None
+        body = await self._front.body(request)
+        if body is None:
+            return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        try:
+            return web.Response(body=self._answer(body), content_type="application/json")
+        except MalformedReview as error:
+            return web.Response(status=HTTPStatus.BAD_REQUEST, text=f"{error}\n")
+        except Exception as error:  # noqa: BLE001 - a creation must not wait for what never comes
+            _log.error("admission review failed, pod admitted unmodified (bug, please report)", error=described(error))
+            return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="internal error (bug in tensile)\n")

@@ -10,7 +10,7 @@ from bench.kit.faultproxy.faults import Dropped, Passed
 from bench.kit.faultproxy.journal import Write
 from bench.kit.histories import Sight
 from bench.model.sequences.hindsight import Past, misdeeds
-from tensile.sandbox.layout import UPPER
+from tensile.sandbox.state import UPPER
 
 
 def seen(cluster: str, pod: dict[str, Any], sort: str = "MODIFIED") -> Sight:

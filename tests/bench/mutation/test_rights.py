@@ -9,7 +9,7 @@ import pytest
 from bench.kit.granting import OWN, Thing, collection, path_of, singles, thing, things, without
 from bench.kit.uses import Uses, asked_of
 from bench.mutation.rights import TESTS, Ran, failure, is_shown, joined, likely, told, wanted, wrong
-from tensile.sandbox.layout import UPPER
+from tensile.sandbox.state import UPPER
 
 LEASES = "leases.coordination.k8s.io"
 ROLE = {

@@ -17,8 +17,7 @@ from kubelet_pki import Pki
 from tensile.kube.tls import KeyPair
 from tensile.kubelet.api.certificates import tls_context
 from tensile.kubelet.api.connection import Connection, ConnectionLimits, TLSConnection, accept
-from tensile.kubelet.api.http import ClientDisconnected, while_present
-from tensile.kubelet.api.lower_request import splice
+from tensile.kubelet.api.http import ClientDisconnected, splice, while_present
 
 Peer = Callable[[ssl.SSLSocket], None]
 CONTENT = bytes(range(256)) * 4096

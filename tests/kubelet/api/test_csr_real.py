@@ -14,7 +14,7 @@ from tensile.kube.credentials import from_kubeconfig
 from tensile.kubelet.api.auth import Authenticator, Authorizer
 from tensile.kubelet.api.certificates import ClientCA, ServingCertificate
 from tensile.kubelet.api.csr import CertificateRequester
-from tensile.kubelet.api.pods import PodTarget
+from tensile.kubelet.api.requests import PodTarget
 from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
 from tensile.kubelet.api.service import RequestAuth
 from tensile.objects import UPPER

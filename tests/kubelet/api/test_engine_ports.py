@@ -23,7 +23,7 @@ from bench.kit.spareports import spare_port, spare_ports
 from tensile.engine.kubelet_server import KubeletServers, endpoints_of, noted_ports
 from tensile.errors import NotFound, TensileError
 from tensile.kube.file_watch import FileWatcher
-from tensile.kubelet.api.pods import EmptyPodLister
+from tensile.kubelet.api.requests import EmptyPodLister
 from tensile.kubelet.api.server import NodeEndpoint
 from tensile.kubelet.stats.collector import StatsCollector
 from tensile.reconcile.world import LowerWorld

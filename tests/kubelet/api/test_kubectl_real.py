@@ -19,7 +19,7 @@ from tensile.kube.credentials import from_kubeconfig
 from tensile.kubelet.api.auth import Authenticator, Authorizer
 from tensile.kubelet.api.certificates import ClientCA, ServingCertificate, ServingFiles
 from tensile.kubelet.api.connection import ConnectionLimits
-from tensile.kubelet.api.pods import PodTarget
+from tensile.kubelet.api.requests import PodTarget
 from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
 from tensile.kubelet.api.service import RequestAuth
 from tensile.objects import CONFIG_MAP, UPPER, Ref

@@ -6,8 +6,7 @@ import orjson
 import pytest
 
 from tensile.kubelet.api.auth import TTLCache
-from tensile.kubelet.api.pods import PodTarget
-from tensile.kubelet.api.requests import Headers, ask_for, lower_request
+from tensile.kubelet.api.requests import Headers, PodTarget, ask_for, lower_request
 from tensile.kubelet.api.routes import HTTPError, from_lower, place, understand
 
 SPDY: Headers = (("connection", "Upgrade"), ("upgrade", "SPDY/3.1"), ("x-stream-protocol-version", "v4.channel.k8s.io"))

@@ -27,7 +27,7 @@ from bench.kit.spareports import spare_port
 from tensile.errors import TensileError
 from tensile.kubelet.api.auth import Authenticator, Authorizer
 from tensile.kubelet.api.certificates import ClientCA, ServingCertificate, ServingFiles
-from tensile.kubelet.api.pods import PodTarget
+from tensile.kubelet.api.requests import PodTarget
 from tensile.kubelet.api.server import KubeletServer, NodeEndpoint, open_port
 from tensile.kubelet.api.service import RequestAuth
 

@@ -10,7 +10,7 @@ from kubelet_lab import NODE, PATIENCE, QUICK, Answer, Head, Lab, Stream, answer
 from prometheus_client.parser import text_string_to_metric_families
 from worldkit import OWNER_HERE, A, home, put, twin, upper_pod, world
 
-from tensile.kubelet.api.pods import MirroredPods
+from tensile.kubelet.api.requests import MirroredPods
 from tensile.kubelet.stats import collector
 from tensile.kubelet.stats.collector import FRESH_SECONDS, StatsCollector, reason
 from tensile.objects import Manifest

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from podkit import OWNER, place, pod
 from worldkit import token_volume
 
-from tensile.kubelet.pods.fields import digits
-from tensile.kubelet.pods.projection import lower_pod, mutable_metadata, notes
+from tensile.kubelet.pods.projection import digits, lower_pod, mutable_metadata, notes
 from tensile.names import OWNER as OWNER_LABEL
 from tensile.names import OWNER_NAME, SAFE_TO_EVICT, UPPER_UID, WRITTEN_IMAGES, WRITTEN_KEYS
 

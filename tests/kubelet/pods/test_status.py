@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from podkit import EARLIER, NOW, below, conditions, exited, patched, pod, running, said
 from podviewkit import ending, upper_status
 
-from tensile.kubelet.pods.fields import STATUS, FieldVerdict, with_verdict
+from tensile.kubelet.pods.projection import STATUS, FieldVerdict, with_verdict
 from tensile.kubelet.pods.status import CONTAINERS_OF
 from tensile.names import SYNCED
 from tensile.reconcile.pods.index import TERMINAL

@@ -8,7 +8,7 @@ from podviewkit import sync_pod as sync
 from worldkit import A, account, changed, home, lower_node, marked, put, raised, thing, twin, upper_pod, world
 
 from tensile.kubelet.pods import token_rule
-from tensile.kubelet.pods.fields import note_of_images
+from tensile.kubelet.pods.projection import note_of_images
 from tensile.kubelet.pods.rule import key_of
 from tensile.kubelet.pods.sync import placement
 from tensile.names import TOKEN_POD, WRITTEN_IMAGES, WRITTEN_KEYS

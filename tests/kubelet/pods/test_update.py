@@ -6,8 +6,7 @@ import pytest
 from podkit import place, pod
 from worldkit import token_volume
 
-from tensile.kubelet.pods.fields import digits
-from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.projection import digits, lower_pod
 from tensile.kubelet.pods.service_account import secret_name
 from tensile.kubelet.pods.update import ephemeral_patch, image_patch, resize_patch, toleration_patch
 from tensile.names import FIELD_MANAGER, WRITTEN_IMAGES

@@ -8,13 +8,13 @@ from virtualtime import in_virtual_time
 from worldkit import A, B, decided, home, lower_node, names, put, raised, reload, space, twin, upper_pod, world
 
 from tensile.objects import NAMESPACE, NODE, POD, UPPER, Manifest, Ref
-from tensile.policy.descheduler.drain import DrainRule, key_of
+from tensile.policy.descheduler.rule import DrainRule, drain_key
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.world import Problem, World
 
 DRAINED, OTHER = f"name: {A}, maintenance: drain", f"name: {B}"
-KEY = key_of(A, "default", "web")
+KEY = drain_key(A, "default", "web")
 ABOVE = Ref(UPPER, POD, "default", "web")
 MADE = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}]
 DAEMON = [{**MADE[0], "kind": "DaemonSet"}]
@@ -145,5 +145,5 @@ async def test_a_lower_that_is_drained_comes_to_be_empty() -> None:
     await stage.calm()
     left = {name: [pod["metadata"]["name"] for pod in await stage.listed(name)] for name in (UPPER, A)}
     assert left == {UPPER: ["agent"], A: ["agent"]}
-    assert stage.world.problems[key_of(A, "default", "agent")].reason == "ManagedByDaemonSet"
+    assert stage.world.problems[drain_key(A, "default", "agent")].reason == "ManagedByDaemonSet"
     await stage.stop()

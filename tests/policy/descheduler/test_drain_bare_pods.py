@@ -8,10 +8,8 @@ from worldkit import changed, decided, put, reload, written
 
 from tensile.names import KEPT_OFF, TRIED, WITHDRAWN
 from tensile.objects import SECRET, Manifest, annotations
-from tensile.policy.descheduler.drain import DrainRule
-from tensile.policy.descheduler.drain import key_of as drain_key
 from tensile.policy.descheduler.replacement import backup, backup_ref, successor_of
-from tensile.policy.descheduler.rule import DeschedulerRule, key_of
+from tensile.policy.descheduler.rule import DeschedulerRule, DrainRule, drain_key, key_of
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.world import Problem, World

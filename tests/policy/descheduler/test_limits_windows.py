@@ -7,9 +7,8 @@ from deschedulingkit import A, B, ground, owned_by, seeker, wait
 from worldkit import decided, put, raised, reload, upper_pod
 
 from tensile.policy.descheduler import drain, rule
-from tensile.policy.descheduler.drain import DrainRule
 from tensile.policy.descheduler.limits import next_opening, seconds_until
-from tensile.policy.descheduler.rule import DeschedulerRule
+from tensile.policy.descheduler.rule import DeschedulerRule, DrainRule
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.world import World

@@ -14,7 +14,7 @@ from properties import examples
 
 from tensile.policy.extender.extender import LAPSE, LowerCandidate, SchedulerExtender
 from tensile.policy.extender.node_cache import NodeCache, NodeFinder
-from tensile.policy.placement.reader import pod_of
+from tensile.policy.placement.snapshot import pod_of
 
 Manifest = dict[str, Any]
 

@@ -11,8 +11,7 @@ from properties import examples
 
 from tensile.policy.extender.node_cache import NodeCache
 from tensile.policy.placement.placement import examine
-from tensile.policy.placement.reader import node_of, pod_of
-from tensile.policy.placement.snapshot import Snapshot
+from tensile.policy.placement.snapshot import Snapshot, node_of, pod_of
 
 
 def shape(snapshot: Snapshot) -> Any:

@@ -11,8 +11,7 @@ from properties import examples
 from bench.conformance.placement.nodes import ground
 from bench.conformance.placement.seekers import seeker
 from tensile.policy.placement.placement import CHECKS, NodeRefusal, Placement, examine, fitting
-from tensile.policy.placement.reader import pod_of, snapshot_of, storage_of
-from tensile.policy.placement.snapshot import Snapshot
+from tensile.policy.placement.snapshot import Snapshot, pod_of, snapshot_of, storage_of
 
 
 def drawn(seed: int, pods: int = 6) -> tuple[list[dict], Snapshot]:

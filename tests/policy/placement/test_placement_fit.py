@@ -9,8 +9,7 @@ from placekit import ZONE, asking, claim, kind, node, pod, seen, stock, using
 from properties import examples
 
 from tensile.policy.placement.placement import MOST, examine, fill, put, replica, room
-from tensile.policy.placement.reader import pod_of
-from tensile.policy.placement.snapshot import Snapshot
+from tensile.policy.placement.snapshot import Snapshot, pod_of
 
 HOST = "kubernetes.io/hostname"
 

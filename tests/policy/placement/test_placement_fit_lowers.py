@@ -5,8 +5,7 @@ from typing import Any
 from placekit import asking, node, pod, seen
 
 from tensile.policy.placement.placement import ClusterShare, ClusterSpace, spread_out
-from tensile.policy.placement.reader import pod_of
-from tensile.policy.placement.snapshot import Snapshot
+from tensile.policy.placement.snapshot import Snapshot, pod_of
 
 HOST = "kubernetes.io/hostname"
 OWN = {"app": "web"}

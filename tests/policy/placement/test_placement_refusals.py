@@ -9,7 +9,7 @@ from placekit import volume as stored
 
 from tensile.policy.extender.node_cache import first_reasons
 from tensile.policy.placement.placement import is_curable, prepare
-from tensile.policy.placement.reader import pod_of, snapshot_of, storage_of
+from tensile.policy.placement.snapshot import pod_of, snapshot_of, storage_of
 
 Manifest = dict[str, Any]
 HOST = "kubernetes.io/hostname"

@@ -29,8 +29,8 @@ from tensile.names import TRIED
 from tensile.objects import MUTATING_WEBHOOK
 from tensile.policy.descheduler.limits import EvictionRecord, written
 from tensile.policy.webhook.certificates import OVERLAP
-from tensile.policy.webhook.listener import WebhookListener, call
-from tensile.policy.webhook.server import LOOK, REST
+from tensile.policy.webhook.registration import call
+from tensile.policy.webhook.server import LOOK, REST, WebhookListener
 from tensile.topology import parse
 
 HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\n"

@@ -21,8 +21,8 @@ from tensile.kube.cluster import Patch
 from tensile.kube.tls import self_signed
 from tensile.objects import MUTATING_WEBHOOK, SECRET, UPPER, Manifest, Ref
 from tensile.policy.webhook.certificates import OVERLAP, certificates_of
-from tensile.policy.webhook.listener import WebhookListener, call
-from tensile.policy.webhook.server import AGAIN, LOOK, REST
+from tensile.policy.webhook.registration import call
+from tensile.policy.webhook.server import AGAIN, LOOK, REST, WebhookListener
 from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.redaction import UNTOLD
 

@@ -9,8 +9,8 @@ from typing import TextIO
 
 import pytest
 
-from tensile.sandbox.demo.runner import DemoError, DemoScreen, Shell, beside
-from tensile.sandbox.demo.script import Command, SideBySide
+from tensile.sandbox.demo import DemoError, DemoScreen, Shell, beside
+from tensile.sandbox.demo_script import Command, SideBySide
 
 Make = Callable[..., Shell]
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from rightstable import topology as whole
 
-from tensile.deploy.rbac import lower_roles, role_name, rules, upper_roles
+from tensile.deploy.setup import lower_roles, role_name, rules, upper_roles
 from tensile.engine.permissions import Permission, lower_rights, upper_rights
 from tensile.engine.topology_reader import ConfigMapKey
 from tensile.objects import CONFIG_MAP, LEASE, POD, SECRET, Manifest

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from demo_stage import COMMAND, LIMIT, Place, read_until, until
 
-from tensile.sandbox.demo.script import BOTH_SIDES, SUMMARY, TOUR, WORKLOAD_SCENE
+from tensile.sandbox.demo_script import BOTH_SIDES, SUMMARY, TOUR, WORKLOAD_SCENE
 
 pytestmark = pytest.mark.real
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tensile.sandbox.layout import MAX_LOWERS, Layout, Ports, cluster_names
+from tensile.sandbox.state import MAX_LOWERS, Layout, Ports, cluster_names
 
 PORTS = Ports(1, 2, 3, 4, 5, 6)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tensile.sandbox import container_runtime
-from tensile.sandbox.layout import SandboxError
+from tensile.sandbox import real_node
+from tensile.sandbox.state import Runtime, SandboxError
 
 STATIC = b"\x7fELF and nothing that names a loader"
 DYNAMIC = b"\x7fELF\0\0/lib64/ld-linux-x86-64.so.2\0"
@@ -21,10 +21,10 @@ def program(path: Path, content: bytes = STATIC) -> Path:
 
 def whole(root: Path) -> Path:
     """Write all parts, as packages lay them out."""
-    for name in container_runtime.PROGRAMS:
+    for name in real_node.PROGRAMS:
         program(root / "usr" / ("sbin" if name == "runc" else "bin") / name)
-    for name in container_runtime.PLUGINS:
-        program(root / container_runtime.UNPACKED_PLUGINS / name)
+    for name in real_node.PLUGINS:
+        program(root / real_node.UNPACKED_PLUGINS / name)
     return root
 
 
@@ -35,7 +35,7 @@ def search(root: Path) -> str:
 
 def plugins(root: Path) -> list[str]:
     """Return where those plugins are."""
-    return [str(root / container_runtime.UNPACKED_PLUGINS)]
+    return [str(root / real_node.UNPACKED_PLUGINS)]
 
 
 def fetcher(folder: Path, *, has_lists: bool = True) -> str:
@@ -49,9 +49,9 @@ case "$*" in
 esac
 """
     program(folder / "apt-get", script.encode())
-    parts = " ".join(f"usr/bin/{name}" for name in container_runtime.PROGRAMS)
-    links = " ".join(f"{container_runtime.UNPACKED_PLUGINS}/{name}" for name in container_runtime.PLUGINS)
-    unpack = f'#!/bin/sh\nPATH=/usr/bin:/bin; cd "$3"; mkdir -p usr/bin {container_runtime.UNPACKED_PLUGINS}\n'
+    parts = " ".join(f"usr/bin/{name}" for name in real_node.PROGRAMS)
+    links = " ".join(f"{real_node.UNPACKED_PLUGINS}/{name}" for name in real_node.PLUGINS)
+    unpack = f'#!/bin/sh\nPATH=/usr/bin:/bin; cd "$3"; mkdir -p usr/bin {real_node.UNPACKED_PLUGINS}\n'
     files = f"for f in {parts} {links}; do printf x > $f; chmod 755 $f; done\n"
     program(folder / "dpkg", (unpack + files).encode())
     return str(folder)
@@ -60,25 +60,25 @@ esac
 def test_what_the_machine_has_is_taken(tmp_path: Path) -> None:
     """With every part on the search path nothing is fetched."""
     root = whole(tmp_path)
-    found = container_runtime.installed(search(root), plugins(root))
-    assert found == container_runtime.Runtime(search(root), *plugins(root), str(root / "usr/bin/busybox"))
+    found = real_node.installed(search(root), plugins(root))
+    assert found == Runtime(search(root), *plugins(root), str(root / "usr/bin/busybox"))
 
 
-@pytest.mark.parametrize("name", [*container_runtime.PROGRAMS, *container_runtime.PLUGINS])
+@pytest.mark.parametrize("name", [*real_node.PROGRAMS, *real_node.PLUGINS])
 def test_a_missing_part_makes_the_rest_useless(tmp_path: Path, name: str) -> None:
     """Parts of different origins are not mixed."""
     root = whole(tmp_path)
     (found,) = root.rglob(name)
     found.unlink()
-    assert container_runtime.installed(search(root), plugins(root)) is None
+    assert real_node.installed(search(root), plugins(root)) is None
 
 
 def test_a_busybox_that_needs_a_loader_makes_no_image(tmp_path: Path) -> None:
     """It would not start in a container that has nothing else."""
     root = whole(tmp_path)
     program(root / "usr/bin/busybox", DYNAMIC)
-    assert container_runtime.installed(search(root), plugins(root)) is None
-    assert container_runtime.static(program(tmp_path / "static"))
+    assert real_node.installed(search(root), plugins(root)) is None
+    assert real_node.static(program(tmp_path / "static"))
 
 
 @pytest.mark.parametrize("has_lists", [True, False], ids=["the machine's lists", "lists of our own"])
@@ -88,8 +88,8 @@ def test_packages_are_fetched_once(tmp_path: Path, *, has_lists: bool) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     environ = {"PATH": f"{fetcher(tmp_path / 'tools', has_lists=has_lists)}:/no/such"}
-    found = container_runtime.find(cache, environ, said.append)
-    assert container_runtime.find(cache, environ, said.append) == found
+    found = real_node.find_runtime(cache, environ, said.append)
+    assert real_node.find_runtime(cache, environ, said.append) == found
     (folder,) = cache.iterdir()
     assert found.busybox == str(folder / "usr/bin/busybox")
     assert {path.name for path in folder.iterdir()} == {"usr"}
@@ -103,17 +103,17 @@ def test_what_cannot_be_fetched_is_said(tmp_path: Path) -> None:
     cache.mkdir()
     program(tmp_path / "tools" / "apt-get", b"#!/bin/sh\necho no network >&2; exit 100\n")
     with pytest.raises(SandboxError, match=r"apt-get .* update failed:\nno network"):
-        container_runtime.find(cache, {"PATH": str(tmp_path / "tools")}, str)
+        real_node.find_runtime(cache, {"PATH": str(tmp_path / "tools")}, str)
     assert not list(cache.glob("runtime-*"))
 
 
 def test_half_a_runtime_in_the_cache_is_said(tmp_path: Path) -> None:
     """It is named, with what to do."""
     with pytest.raises(SandboxError, match="remove it to fetch it again"):
-        container_runtime.unpacked(tmp_path)
+        real_node.unpacked(tmp_path)
 
 
 def test_a_fetcher_or_the_parts_will_do(tmp_path: Path) -> None:
     """Either is enough to begin."""
-    assert container_runtime.obstacle({"PATH": fetcher(tmp_path)}) == ""
-    assert container_runtime.obstacle({"PATH": str(tmp_path / "none")}) != ""
+    assert real_node.runtime_obstacle({"PATH": fetcher(tmp_path)}) == ""
+    assert real_node.runtime_obstacle({"PATH": str(tmp_path / "none")}) != ""

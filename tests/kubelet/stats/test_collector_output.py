@@ -7,7 +7,7 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 from usagekit import CPU, HOUR, MEBI, NOON, node_sample, pod_sample, running
 
-from tensile.kubelet.stats.output import cadvisor_exposition, exposition, summary
+from tensile.kubelet.stats.collector import cadvisor_exposition, exposition, summary
 from tensile.kubelet.stats.usage import CPUCounters, UsageReport, picture
 
 WEB = {"namespace": "shop", "pod": "web"}

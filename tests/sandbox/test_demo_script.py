@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tensile.sandbox import apiserver
-from tensile.sandbox.demo.script import (
+from tensile.sandbox.demo_script import (
     BOTH_SIDES,
     COLUMNS_FILE,
     DELETION,
@@ -23,7 +23,7 @@ from tensile.sandbox.demo.script import (
     Command,
     edited,
 )
-from tensile.sandbox.demo.script import WORKLOAD_SCENE as CREATION
+from tensile.sandbox.demo_script import WORKLOAD_SCENE as CREATION
 from tensile.topology import parse
 
 COMMANDS = [command for scene in TOUR for command in scene.lines]

@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from podkit import place, pod
 
-from tensile.kubelet.pods.fields import digits, note_of_images, note_of_keys, noted_images, ours_to_write
-from tensile.kubelet.pods.projection import mutable_metadata
+from tensile.kubelet.pods.projection import (
+    digits,
+    mutable_metadata,
+    note_of_images,
+    note_of_keys,
+    noted_images,
+    ours_to_write,
+)
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID, WRITTEN_IMAGES, WRITTEN_KEYS
 
 

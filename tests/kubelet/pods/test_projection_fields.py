@@ -3,8 +3,7 @@
 import pytest
 from podkit import place, pod
 
-from tensile.kubelet.pods.fields import METADATA, SPEC, STATUS, FieldVerdict, with_verdict
-from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.projection import METADATA, SPEC, STATUS, FieldVerdict, lower_pod, with_verdict
 from tensile.reconcile.pods.pod_schema import forms
 
 FIELDS = {kind: {field: of.removesuffix("!") for field, of in fields.items()} for kind, fields in forms().items()}

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tensile.objects import Manifest
-from tensile.sandbox import provisioner
+from tensile.sandbox import addons
+from tensile.sandbox.addons import VolumeRequest
 from tensile.sandbox.apiserver import LOWER_PROVISIONER
-from tensile.sandbox.provisioner import VolumeRequest
 
 FOLDER = "/srv/lower-a/volumes"
 CLAIM_PATH = "/api/v1/namespaces/shop/persistentvolumeclaims/data"
@@ -15,7 +15,7 @@ CLAIM_PATH = "/api/v1/namespaces/shop/persistentvolumeclaims/data"
 
 def claim(size: str = "1Gi", volume: str = "", has: str = "1Gi", **notes: Any) -> Manifest:
     """Return a claim that waits for a volume on node n-1, or is bound to one; a note of None is left out."""
-    basis = {provisioner.STORAGE_PROVISIONER: LOWER_PROVISIONER, provisioner.SELECTED_NODE: "n-1"}
+    basis = {addons.STORAGE_PROVISIONER: LOWER_PROVISIONER, addons.SELECTED_NODE: "n-1"}
     annotations = {key: value for key, value in {**basis, **notes}.items() if value is not None}
     spec = {
         "accessModes": ["ReadWriteOnce"],
@@ -30,15 +30,15 @@ def claim(size: str = "1Gi", volume: str = "", has: str = "1Gi", **notes: Any) -
 
 def volume(phase: str = "Bound", policy: str = "Delete", owner: str = LOWER_PROVISIONER, **meta: str) -> Manifest:
     """Return the volume of that claim, as the apiserver has it."""
-    made = provisioner.volume(claim(), FOLDER)
-    made["metadata"] |= {"annotations": {provisioner.PROVISIONED_BY: owner}, **meta}
+    made = addons.volume(claim(), FOLDER)
+    made["metadata"] |= {"annotations": {addons.PROVISIONED_BY: owner}, **meta}
     made["spec"]["persistentVolumeReclaimPolicy"] = policy
     return {**made, "status": {"phase": phase}}
 
 
 def asked(claims: list[Manifest], volumes: list[Manifest]) -> list[VolumeRequest]:
     """Return all requests."""
-    return list(provisioner.requests(claims, volumes, FOLDER))
+    return list(addons.volume_requests(claims, volumes, FOLDER))
 
 
 def test_a_claim_gets_a_volume_on_the_chosen_node() -> None:
@@ -66,9 +66,9 @@ def test_a_claim_gets_a_volume_on_the_chosen_node() -> None:
 @pytest.mark.parametrize(
     "notes",
     [
-        {provisioner.STORAGE_PROVISIONER: "disk.example.com"},
-        {provisioner.STORAGE_PROVISIONER: None},
-        {provisioner.SELECTED_NODE: None},
+        {addons.STORAGE_PROVISIONER: "disk.example.com"},
+        {addons.STORAGE_PROVISIONER: None},
+        {addons.SELECTED_NODE: None},
     ],
     ids=["another provisioner", "no provisioner", "no node yet"],
 )

@@ -4,7 +4,7 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 from usagekit import running
 
-from tensile.kubelet.stats.output import census, running_list
+from tensile.kubelet.stats.collector import census, running_list
 
 
 def test_pods_and_containers_are_counted() -> None:

@@ -13,7 +13,7 @@ from tensile.diagnostics.doctor.facts import (
     QueryAnswer,
     Stage,
 )
-from tensile.diagnostics.doctor.webhook import hooked
+from tensile.diagnostics.doctor.networks import hooked
 from tensile.objects import UPPER, Manifest
 
 URL = "https://hooks.example:8443/mutate"

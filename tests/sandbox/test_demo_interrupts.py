@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tensile
-from tensile.sandbox.demo.runner import SIGNALS, ignore, interruptible
+from tensile.sandbox.demo import SIGNALS, ignore, interruptible
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(tensile.__file__).parents[1])}
 
@@ -107,7 +107,7 @@ def test_nohup_holds() -> None:
     """A hangup that was ignored before stays ignored, while the other signals interrupt."""
     program = (
         "import signal\n"
-        "from tensile.sandbox.demo.runner import interruptible\n"
+        "from tensile.sandbox.demo import interruptible\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
         "with interruptible():\n"
         "    signal.raise_signal(signal.SIGHUP)\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from demo_stage import until
 
-from tensile.sandbox.demo.runner import LAST, DemoEngine, DemoError
+from tensile.sandbox.demo import LAST, DemoEngine, DemoError
 
 POLITE = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(0)); print('up', flush=True); signal.pause()"
 DEAF = (

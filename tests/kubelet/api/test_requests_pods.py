@@ -7,7 +7,7 @@ import pytest
 from stagekit import FaultyCluster
 from worldkit import NOW, OWNER_HERE, STRANGER, A, home, marked, put, twin, upper_pod, world
 
-from tensile.kubelet.api.pods import EmptyPodLister, MirroredPods
+from tensile.kubelet.api.requests import EmptyPodLister, MirroredPods
 from tensile.objects import Manifest
 from tensile.reconcile.world import LowerWorld
 

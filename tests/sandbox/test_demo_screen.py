@@ -2,7 +2,7 @@
 
 import io
 
-from tensile.sandbox.demo.runner import DemoScreen
+from tensile.sandbox.demo import DemoScreen
 
 
 def shown(*, colour: bool) -> str:
