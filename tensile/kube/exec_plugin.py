@@ -93,11 +93,9 @@ def read_answer(output: bytes, version: str, where: str) -> ExecCredential:
         ) from None
 
 
-async def run_plugin(
-    plugin: ExecPlugin, asked: str, where: str, *, environment: Mapping[str, str] = os.environ, seconds: float = SECONDS
-) -> bytes:
+async def run_plugin(plugin: ExecPlugin, asked: str, where: str, *, seconds: float = SECONDS) -> bytes:
     """Run a plugin with its input and return its output. Raises AccessError if it fails."""
-    inherited = {name: environment[name] for name in _INHERITED if name in environment}
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     variables = {**inherited, **{one.name: one.value for one in plugin.env}, "KUBERNETES_EXEC_INFO": asked}
     subject = f"{where}: the exec plugin {shown(plugin.command)}"
     _demand_program(plugin.command, subject)

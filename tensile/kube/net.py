@@ -42,6 +42,7 @@ OWN = 100
 _CALLS, _UPPER_CALLS, _STREAMS, _WAITING = 3, 7, 8, 8
 _MOST_CALLS, _MOST_UPPER_CALLS = 32, 64
 _PAUSE = 1.0
+_PROBES = 3
 _log = structlog.get_logger("tensile.kube.net")
 
 Serve = Callable[[socket.socket, ClientConnection], object]
@@ -89,14 +90,13 @@ def listening(bind: str | None, port: int) -> socket.socket:
     return opened
 
 
-def keep_alive(made: socket.socket, *, idle: int, interval: int, count: int) -> None:
+def keep_alive(made: socket.socket, *, idle: int, interval: int) -> None:
     """Enable TCP keep-alive, also while nothing is sent.
 
-    The first probe is sent after `idle` seconds, then `count` probes every `interval` seconds, then the connection
-    ends.
+    The first probe is sent after `idle` seconds, the other two every `interval` seconds, then the connection ends.
     """
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", idle), ("TCP_KEEPINTVL", interval), ("TCP_KEEPCNT", count)):
+    for name, value in (("TCP_KEEPIDLE", idle), ("TCP_KEEPINTVL", interval), ("TCP_KEEPCNT", _PROBES)):
         if hasattr(socket, name):
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 

@@ -129,7 +129,7 @@ class _Streaming(RESTClientObject):  # type: ignore[misc]  # the package is not 
         """Create a socket and store it for closing."""
         family, sort, protocol, _, _ = address
         made = socket.socket(family=family, type=sort, proto=protocol)
-        keep_alive(made, idle=15, interval=5, count=3)
+        keep_alive(made, idle=15, interval=5)
         self._sockets.add(made)
         return made
 

@@ -185,7 +185,7 @@ class ConnectionRESTClient(RESTClientObject):  # type: ignore[misc]  # the packa
         async with asyncio.timeout(CONNECT_SECONDS):
             made = await connected(access.address, access.port)
             try:
-                keep_alive(made, idle=15, interval=5, count=3)
+                keep_alive(made, idle=15, interval=5)
                 loop = asyncio.get_running_loop()
                 transport, _ = await loop.create_connection(
                     lambda: connection, sock=made, ssl=tls, server_hostname=name

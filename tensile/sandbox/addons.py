@@ -263,9 +263,8 @@ def _kubelet_url(node: Manifest) -> str:
 class MetricsAPI:
     """The HTTP handlers of the metrics API of a cluster."""
 
-    def __init__(self, cluster: AddonCluster, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, cluster: AddonCluster) -> None:
         self._cluster = cluster
-        self._clock = clock
 
     def application(self) -> web.Application:
         """Return the routes: discovery, and both kinds as a list and by name."""
@@ -286,7 +285,7 @@ class MetricsAPI:
         return _json(metrics_api.resources())
 
     async def _nodes(self, request: web.Request) -> web.Response:
-        now = self._now()
+        now = _now()
         nodes = await self._asked(request, "/nodes")
         samples = await self._cluster.node_samples([metadata(one)["name"] for one in nodes], now)
         named = [(one, samples.get(metadata(one)["name"])) for one in nodes]
@@ -294,7 +293,7 @@ class MetricsAPI:
         return _shown(request, "NodeMetrics", found)
 
     async def _pods(self, request: web.Request) -> web.Response:
-        now = self._now()
+        now = _now()
         namespace = request.match_info.get("namespace")
         pods = await self._asked(request, f"/namespaces/{namespace}/pods" if namespace else "/pods")
         measured = [(one, self._cluster.pod_sample(one, now)) for one in pods]
@@ -308,9 +307,10 @@ class MetricsAPI:
         body = orjson.loads(await self._cluster.call("GET", path, query=request.query))
         return [body] if name else body["items"]
 
-    def _now(self) -> int:
-        """Return the time in milliseconds since 1970, in whole seconds as the API has it."""
-        return int(self._clock()) * 1000
+
+def _now() -> int:
+    """Return the time in milliseconds since 1970, in whole seconds as the API has it."""
+    return int(time.time()) * 1000
 
 
 def _shown(request: web.Request, kind: str, items: list[Manifest]) -> web.Response:

@@ -45,7 +45,6 @@ def up(
     nodes: int | None = None,
     directory: Path = DEFAULT_DIRECTORY,
     *,
-    compressed_eviction: bool = False,
     real_node: bool = False,
     extender: bool = False,
     bare: bool = False,
@@ -56,7 +55,6 @@ def up(
         lowers: the number of lower clusters, 0-26; None: 2, or as many as already run.
         nodes: the number of nodes of each lower cluster; None: 3, or as many as already run.
         directory: the directory for its files.
-        compressed_eviction: evict pods from silent nodes of the upper cluster after seconds instead of minutes.
         real_node: replace the nodes of the first lower cluster with one that runs containers.
         bare: no StorageClass, no provisioner and no metrics API.
         extender: configure the upper scheduler to use the engine's extender, which the topology file enables.
@@ -68,7 +66,6 @@ def up(
     given = {
         "lowers": lowers,
         "nodes": nodes,
-        "compressed_eviction": compressed_eviction or None,
         "real_node": real_node or None,
         "extender": extender or None,
         "addons": False if bare else None,

@@ -351,7 +351,7 @@ def _opener(hosts: ReleaseHosts) -> urllib.request.OpenerDirector:
 
 
 def _request(url: str) -> urllib.request.Request:
-    return urllib.request.Request(url, headers={"User-Agent": AGENT})  # noqa: S310  # releases.mirror checks the scheme
+    return urllib.request.Request(url, headers={"User-Agent": AGENT})  # noqa: S310  # mirror checks the scheme
 
 
 @contextmanager

@@ -92,14 +92,14 @@ class Met:
 
 
 @asynccontextmanager
-async def meeting(way: str, pace: InformerTimings = HASTY) -> AsyncIterator[Met]:
+async def meeting(way: str) -> AsyncIterator[Met]:
     """Follow a cluster that answers in that way, with every feed that the engine has for a lower."""
     capture, front = LogCapture(), Front()
     before = structlog.get_config()["processors"]
     structlog.configure(processors=[structlog.stdlib.add_log_level, capture])
     front.turn(WAYS[way])
     found = lower()
-    fleet = Fleet(chance=lambda: 0.5, pace=pace, probe=0.2, patience=2.0)
+    fleet = Fleet(chance=lambda: 0.5, pace=HASTY, probe=0.2, patience=2.0)
     try:
         met = Met(fleet, found, front, capture.entries)
         async with serving(front), running(met.honest):

@@ -79,8 +79,8 @@ class Noted:
 class LoopUnderTest:
     """A loop over lower-a and lower-b with one rule or more, opened by the test."""
 
-    def __init__(self, *rules: ScriptedRule, forced: bool = False, more: str = "") -> None:
-        self.world = world(more=more)
+    def __init__(self, *rules: ScriptedRule, forced: bool = False) -> None:
+        self.world = world()
         self.rules = rules or (ScriptedRule(),)
         self.rule = self.rules[0]
         self.noted = Noted()

@@ -66,12 +66,12 @@ async def _told(stream: aiohttp.ClientResponse) -> AsyncGenerator[tuple[str, str
 
 
 @asynccontextmanager
-async def fronted(sandbox: Sandbox, cluster: str = CLUSTER) -> AsyncIterator[Fronted]:
-    """Put a proxy before a cluster; what was made is removed at the end."""
-    processes = sandbox.clusters[cluster]
+async def fronted(sandbox: Sandbox) -> AsyncIterator[Fronted]:
+    """Put a proxy before lower-a; what was made is removed at the end."""
+    processes = sandbox.clusters[CLUSTER]
     pki = processes.audit_log.parent / "pki"
     async with (
-        Proxy(cluster, processes.server, pki) as proxy,
+        Proxy(CLUSTER, processes.server, pki) as proxy,
         Site(processes) as past,
         Site(replace(processes, server=proxy.url)) as site,
     ):

@@ -112,9 +112,9 @@ class Apiserver:
         """Prepare the next answers to requests of a sort, or only to those with this label selector."""
         self._plays[sort, selector] += plays
 
-    def forget(self, sort: str, *, selector: str | None = None) -> None:
+    def forget(self, sort: str) -> None:
         """Answer requests of a sort as a healthy cluster would from now on."""
-        self._plays[sort, selector].clear()
+        self._plays[sort, None].clear()
 
     def of(self, sort: str) -> list[Asked]:
         """Return the requests of a sort so far."""

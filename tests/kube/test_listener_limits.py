@@ -177,6 +177,8 @@ async def test_friends_are_remembered_in_bounded_number() -> None:
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
         ("2001:db8:1:2::1", "2001:db8:1:2::"),
         ("fe80::1%eth0", "fe80::"),
+        ("::1", "::"),
+        ("somewhere", "somewhere"),
         ("", ""),
     ],
 )

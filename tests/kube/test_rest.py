@@ -126,33 +126,23 @@ async def test_a_call_that_is_given_up_costs_the_kept_connections_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("first", "connections"),
     [
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n",
-        b"HTTP/1.1 100 Continue\r\n\r\n" + OK,
-        b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + OK,
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n", 1),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + OK, 1),
+        (b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + OK, 1),
+        (OK.replace(b"Content-Type", b"Connection: close\r\nContent-Type"), 2),
+        (OK + OK, 2),
+        (OK.replace(b"1.1", b"1.0"), 2),
     ],
-    ids=["chunked", "continue", "hints"],
+    ids=["chunked", "continue", "hints", "close", "said too much", "http/1.0"],
 )
-async def test_every_form_of_an_answer_is_read_to_its_end(answer: bytes) -> None:
-    """In parts, or after what only announces it; the connection is used again."""
-    async with wire(answer, OK) as (made, access, calls):
-        assert await ask(calls, access) == (200, b"{}")
-        assert await ask(calls, access) == (200, b"{}")
-    assert len(made.heard) == 1
-
-
-@pytest.mark.parametrize(
-    "first",
-    [OK.replace(b"Content-Type", b"Connection: close\r\nContent-Type"), OK + OK, OK.replace(b"1.1", b"1.0")],
-    ids=["close", "said too much", "http/1.0"],
-)
-async def test_a_connection_that_ends_or_says_too_much_is_not_used_again(first: bytes) -> None:
-    """The next call gets an answer to its own request, on another."""
+async def test_every_form_of_an_answer_is_read_to_its_end(first: bytes, connections: int) -> None:
+    """The connection is used again, unless it ends, or had more than one answer: the next call needs its own."""
     async with wire(first, OK) as (made, access, calls):
         assert await ask(calls, access) == (200, b"{}")
         assert await ask(calls, access) == (200, b"{}")
-    assert len(made.heard) == 2
+    assert len(made.heard) == connections
 
 
 @pytest.mark.parametrize(
@@ -252,21 +242,18 @@ async def test_nothing_is_called_once_it_is_closed() -> None:
         await made.ended.wait()
 
 
-@pytest.mark.parametrize("value", ["a\r\nX: y", "a\ny", "a\0"])
-async def test_no_header_begins_another(value: str) -> None:
-    """A token with a line break in it is refused before anything is sent."""
+@pytest.mark.parametrize(
+    ("target", "value", "why"),
+    [
+        *(("/x", value, r"header|Newline") for value in ("a\r\nX: y", "a\ny", "a\0")),
+        *((target, "a", "space") for target in ("/x y", "/x\r\nHost: z", "/\u00e4")),
+    ],
+)
+async def test_nothing_in_a_path_or_a_header_begins_another(target: str, value: str, why: str) -> None:
+    """A line break, or in a path a blank or anything beyond ASCII, is refused before anything is sent."""
     async with wire(OK) as (made, access, calls):
-        with pytest.raises(ValueError, match=r"header|Newline"):
-            await calls.call(access, "GET", "/x", {"Authorization": value})
-        assert made.heard in ([], [b""])
-
-
-@pytest.mark.parametrize("target", ["/x y", "/x\r\nHost: z", "/\u00e4"])
-async def test_no_path_ends_the_request_line(target: str) -> None:
-    """One with a blank, a line break, or anything beyond ASCII is refused."""
-    async with wire(OK) as (made, access, calls):
-        with pytest.raises(ValueError, match="space"):
-            await calls.call(access, "GET", target, {})
+        with pytest.raises(ValueError, match=why):
+            await calls.call(access, "GET", target, {"Authorization": value})
         assert made.heard in ([], [b""])
 
 

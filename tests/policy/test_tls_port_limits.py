@@ -1,10 +1,8 @@
 """Who makes room at a port: whoever has most there, and never a caller with a few connections."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kube.listener_limits import origin_of
 from tensile.policy.tls_port import PortClient, PortClients
 
 
@@ -100,20 +98,3 @@ def test_the_bounds_hold_whatever_comes(doings: list[tuple[int, int, int]]) -> N
         assert len(port.visitors) <= 6
         assert sum(one.held for one in port.visitors) <= 100
         assert "caller" not in port.dropped
-
-
-@pytest.mark.parametrize(
-    ("host", "origin"),
-    [
-        ("10.0.0.1", "10.0.0.1"),
-        ("::ffff:10.0.0.1", "10.0.0.1"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
-        ("2001:db8:1:2::", "2001:db8:1:2::"),
-        ("fe80::1%eth0", "fe80::"),
-        ("::1", "::"),
-        ("somewhere", "somewhere"),
-    ],
-)
-def test_an_origin_is_an_address_or_a_network(host: str, origin: str) -> None:
-    """One machine has all the addresses of an IPv6 network, and one address however it is written."""
-    assert origin_of(host) == origin

@@ -210,16 +210,13 @@ def test_attaching_needs_a_sandbox(tmp_path: Path) -> None:
         Sandbox.attach(tmp_path)
 
 
-def test_a_component_that_is_not_there_is_named_with_those_that_are(dead: Path) -> None:
-    """A test with a typing error learns the right names."""
-    with pytest.raises(SandboxError, match="upper has no kwok, it has etcd"):
-        Sandbox.attach(dead).kill("upper", "kwok")
-
-
-def test_a_component_that_ended_cannot_be_killed(dead: Path) -> None:
-    """Killing the dead is a mistake in the test that does it."""
-    with pytest.raises(SandboxError, match=r"\(etcd\) does not run"):
-        Sandbox.attach(dead).kill("upper", "etcd")
+@pytest.mark.parametrize(
+    ("component", "why"), [("kwok", "upper has no kwok, it has etcd"), ("etcd", r"\(etcd\) does not run")]
+)
+def test_only_a_component_that_runs_can_be_killed(dead: Path, component: str, why: str) -> None:
+    """A test with a typing error learns the right names, and one that kills the dead its mistake."""
+    with pytest.raises(SandboxError, match=why):
+        Sandbox.attach(dead).kill("upper", component)
 
 
 def test_the_clusters_of_a_sandbox(dead: Path) -> None:

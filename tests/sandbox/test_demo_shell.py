@@ -124,31 +124,17 @@ def test_a_command_that_hangs_is_ended(make: Make) -> None:
     assert children() == before
 
 
-def test_the_engines_end_ends_the_command_that_waits_for_it(make: Make, tmp_path: Path) -> None:
-    """It is looked after while the command runs; the program is killed then."""
+@pytest.mark.parametrize("ending", [DemoError("the engine exited"), KeyboardInterrupt()], ids=["engine", "Ctrl-C"])
+def test_the_engines_end_and_an_interrupt_end_the_command(make: Make, tmp_path: Path, ending: BaseException) -> None:
+    """Both are noticed while the command runs; its program is killed then."""
     written = tmp_path / "place" / "number"
 
     def look_after() -> None:
-        """Find the engine dead as soon as the program runs."""
+        """Raise the error as soon as the program runs."""
         if written.exists() and written.read_text():
-            raise DemoError("the engine exited")
+            raise ending
 
     line = 'say \'import os, signal; open("number", "w").write(str(os.getpid())); signal.pause()\''
-    with pytest.raises(DemoError, match="the engine exited"):
-        make(look_after=look_after).run(Command(line))
-    assert not Path(f"/proc/{written.read_text()}").exists()
-
-
-def test_an_interrupt_ends_the_command(make: Make, tmp_path: Path) -> None:
-    """No program outlives the demo that started it."""
-    written = tmp_path / "place" / "number"
-
-    def look_after() -> None:
-        """Press Ctrl-C as soon as the program runs."""
-        if written.exists() and written.read_text():
-            raise KeyboardInterrupt
-
-    line = 'say \'import os, signal; open("number", "w").write(str(os.getpid())); signal.pause()\''
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(ending)):
         make(look_after=look_after).run(Command(line))
     assert not Path(f"/proc/{written.read_text()}").exists()

@@ -153,11 +153,12 @@ def test_a_stage_is_called_as_its_file(path: object) -> None:
     assert path.stem in stages()
 
 
-def test_a_pod_fails_only_when_it_asks_to() -> None:
-    """Without the annotation no pod does."""
-    wanted = requirement(stages()["pod-fail"], OUTCOME)
+@pytest.mark.parametrize(("stage", "operator", "outcome"), [("pod-fail", "In", "fail"), ("pod-ready", "NotIn", "wait")])
+def test_a_pod_asks_to_fail_or_never_to_run(stage: str, operator: str, outcome: str) -> None:
+    """By the annotation; without it no pod does."""
+    wanted = requirement(stages()[stage], OUTCOME)
     assert wanted is not None
-    assert (wanted["operator"], wanted["values"]) == ("In", ["fail"])
+    assert (wanted["operator"], wanted["values"]) == (operator, [outcome])
 
 
 def test_only_the_pod_of_a_job_ends_without_asking_to() -> None:
@@ -196,13 +197,6 @@ def test_the_default_class_above_leads_to_the_one_below(upper: Layout, lower: La
     assert above["metadata"]["annotations"] == {"storageclass.kubernetes.io/is-default-class": "true"}
     assert (above["provisioner"], below["provisioner"]) == ("tensile-kube.io/lower", apiserver.LOWER_PROVISIONER)
     assert above["volumeBindingMode"] == below["volumeBindingMode"] == "WaitForFirstConsumer"
-
-
-def test_a_pod_can_ask_never_to_run() -> None:
-    """The annotation `wait` keeps a pod Pending."""
-    wanted = requirement(stages()["pod-ready"], OUTCOME)
-    assert wanted is not None
-    assert (wanted["operator"], wanted["values"]) == ("NotIn", ["wait"])
 
 
 @pytest.mark.parametrize("name", ["pod-ready", "pod-succeed", "pod-fail"])

@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
         """Take over the transport."""
         self._transport = cast("asyncio.Transport", transport)
         self._socket = transport.get_extra_info("socket")
-        keep_alive(self._socket, idle=30, interval=10, count=3)
+        keep_alive(self._socket, idle=30, interval=10)
 
     def data_received(self, data: bytes) -> None:
         """Keep received data; while it is not read, leave further data in the kernel."""

@@ -66,7 +66,7 @@ def listening(bind: str, port: int) -> socket.socket:
 class ExtenderPort:
     """Serves on a bound socket, from the first `show` to `close`.
 
-    `callers` are the permitted users; `clock` returns seconds. `extender` may be replaced between two requests.
+    `clock` returns seconds. `extender` may be replaced between two requests.
     `budgets` returns the current PodDisruptionBudgets, None if they cannot be read; `answered` is called after each
     filter request.
     """
@@ -79,14 +79,12 @@ class ExtenderPort:
         clock: Callable[[], float],
         budgets: Budgets | None = None,
         answered: Callable[[], None] = lambda: None,
-        callers: Collection[str] = (SCHEDULER,),
     ) -> None:
         self.extender = extender
         self._budgets = budgets
         self._answered_one = answered
         self._front = TLSPort(port, self._serve, ClientBounds(_LARGEST))
         self._clock = clock
-        self._callers = frozenset(callers)
         self._has_refused = False
         self._verbs = {
             "/filter": _Verb(self._filtered),
@@ -139,9 +137,8 @@ class ExtenderPort:
     async def _answered(self, request: web.BaseRequest, verb: _Verb) -> web.Response:
         """Answer a request; a malformed one is refused with a message, and a defect fails this answer only."""
         caller = _caller(request)
-        if caller not in self._callers:
-            allowed = ", ".join(sorted(self._callers))
-            words = f"{caller or 'a client without a name'} must not call the extender; allowed: {allowed}"
+        if caller != SCHEDULER:
+            words = f"{caller or 'a client without a name'} must not call the extender; allowed: {SCHEDULER}"
             return web.Response(status=HTTPStatus.FORBIDDEN, text=f"{words}\n")
         body = await self._front.body(request)
         if body is None:

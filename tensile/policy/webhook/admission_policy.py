@@ -14,7 +14,6 @@ import asyncio
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import NamedTuple
 
 import orjson
 import structlog
@@ -44,15 +43,9 @@ _WITHOUT_SECONDS = (
     "variables.limited.map(i, JSONPatch{op: 'remove', path: '/spec/tolerations/' + string(i) + '/tolerationSeconds'})"
 )
 _REAL_NODES = Selection(labels="!=".join(VIRTUAL_NODE))
+LOOK, REST, AGAIN = 300.0, 30.0, 1.0
+"""Seconds between two checks, after an error, and after a write conflict."""
 _log = structlog.get_logger("tensile.admissionpolicy")
-
-
-class PolicyTimings(NamedTuple):
-    """Seconds until the next check: usually, after an error, and after a write conflict."""
-
-    usually: float = 300.0
-    after_error: float = 30.0
-    after_conflict: float = 1.0
 
 
 def policy_ref(topology: str) -> Ref:
@@ -175,13 +168,10 @@ class PolicyRegistration:
     `own_namespace` is where this process runs, "" outside a cluster.
     """
 
-    def __init__(
-        self, upper: Cluster, owner: Owner, own_namespace: str = "", pace: PolicyTimings | None = None
-    ) -> None:
+    def __init__(self, upper: Cluster, owner: Owner, own_namespace: str) -> None:
         self._upper = upper
         self._owner = owner
         self._own_namespace = own_namespace
-        self._pace = pace or PolicyTimings()
         self._topology: Topology
         self._changed = asyncio.Event()
         self._trouble = ""
@@ -206,12 +196,12 @@ class PolicyRegistration:
         try:
             trouble = await (self._register(topology) if topology.lowers else self._take_back(topology))
         except (AlreadyExists, Conflict):
-            return self._pace.after_conflict
+            return AGAIN
         except ClusterError as error:
             self._warn(str(error))
-            return self._pace.after_error
+            return REST
         self._warn(trouble)
-        return self._pace.usually
+        return LOOK
 
     async def _register(self, topology: Topology) -> str:
         """Register policy and binding; return what prevents it, "" for nothing."""

@@ -1,12 +1,17 @@
 """What the tests of the kubelet API share: certificates, the engine's event loop, and a lab that notices leaks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
 from kubelet_lab import Lab, leak_watch
 from kubelet_pki import Pki
+from kubelet_twins import Twins
+
+if TYPE_CHECKING:
+    from tensile.sandbox.sandbox import Sandbox
 
 
 def pytest_asyncio_loop_factories(
@@ -30,3 +35,12 @@ async def lab(pki: Pki) -> AsyncIterator[Lab]:
         laboratory = Lab(pki)
         async with laboratory:
             yield laboratory
+
+
+@pytest.fixture(scope="module")
+def twins(sandbox: "Sandbox") -> Iterator[Twins]:
+    """Two upper pods and their twin below, in clusters whose apiservers verify kubelets."""
+    made = Twins(sandbox)
+    made.create()
+    yield made
+    made.delete()

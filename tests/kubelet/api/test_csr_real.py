@@ -1,8 +1,7 @@
 """A serving certificate that a real upper cluster issues: nothing works before the approval, all after it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 from kubelet_lab import NamedPods, Notes, leak_watch, until
@@ -19,19 +18,7 @@ from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
 from tensile.kubelet.api.service import RequestAuth
 from tensile.objects import UPPER
 
-if TYPE_CHECKING:
-    from tensile.sandbox.sandbox import Sandbox
-
 pytestmark = pytest.mark.real
-
-
-@pytest.fixture(scope="module")
-def twins(sandbox: "Sandbox") -> Iterator[Twins]:
-    """An upper pod and its twin below, in a cluster whose apiserver verifies kubelets."""
-    made = Twins(sandbox)
-    made.create()
-    yield made
-    made.delete()
 
 
 class Site:

@@ -3,7 +3,8 @@
 import asyncio
 import socket
 import struct
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from kubelet_lab import NODE, PATIENCE, QUICK, Head, Lab, Script, Stream, leak_watch, request, until
@@ -160,10 +161,13 @@ async def test_a_slow_reader_holds_a_flood_back(lab: Lab) -> None:
     await until(lambda: lab.server.streams() == {NODE: 0})
 
 
-async def test_one_pod_and_one_node_do_not_take_every_stream(pki: Pki) -> None:
-    """All come through one user, the upper's apiserver: others' streams are opened though a pod's are all in use."""
-    limits = QUICK._replace(waiting=64, streams=40, portion=StreamShares(node=6, pod=4))
-    async with leak_watch(), Lab(pki, limits) as lab:
+Follow = Callable[[str, str], Awaitable[int]]
+
+
+@asynccontextmanager
+async def two_nodes(pki: Pki, streams: int, portion: StreamShares) -> AsyncIterator[Follow]:
+    """Serve two nodes; yield what follows the log of a pod on one and returns the status. All streams end in time."""
+    async with leak_watch(), Lab(pki, QUICK._replace(waiting=64, streams=streams, portion=portion)) as lab:
         lab.lower.script = hostile("log-stalls")
         lab.pods.targets["shop", "api"] = lab.pods.targets["shop", "web"]
         lab.upper.rights |= {(user, verb, rest, "virtual-b") for user, verb, rest, _ in set(lab.upper.rights)}
@@ -176,31 +180,22 @@ async def test_one_pod_and_one_node_do_not_take_every_stream(pki: Pki) -> None:
             await stream.send(request(f"GET /containerLogs/shop/{pod}/main?follow=true"))
             return (await stream.head()).status
 
-        assert [await follow("web", NODE) for _ in range(5)] == [200] * 4 + [429]
-        assert [await follow("api", NODE) for _ in range(3)] == [200] * 2 + [429]
-        assert await follow("web", "virtual-b") == 200
+        yield follow
         for stream in open_streams:
             stream.writer.transport.abort()
         await until(lambda: lab.server.streams() == {NODE: 0, "virtual-b": 0})
+
+
+async def test_one_pod_and_one_node_do_not_take_every_stream(pki: Pki) -> None:
+    """All come through one user, the upper's apiserver: others' streams are opened though a pod's are all in use."""
+    async with two_nodes(pki, 40, StreamShares(node=6, pod=4)) as follow:
+        assert [await follow("web", NODE) for _ in range(5)] == [200] * 4 + [429]
+        assert [await follow("api", NODE) for _ in range(3)] == [200] * 2 + [429]
+        assert await follow("web", "virtual-b") == 200
 
 
 async def test_a_node_has_some_streams_though_others_have_the_rest(pki: Pki) -> None:
     """One part in twenty of what a user may have."""
-    limits = QUICK._replace(waiting=64, streams=20, portion=StreamShares(node=100, pod=100))
-    async with leak_watch(), Lab(pki, limits) as lab:
-        lab.lower.script = hostile("log-stalls")
-        lab.upper.rights |= {(user, verb, rest, "virtual-b") for user, verb, rest, _ in set(lab.upper.rights)}
-        await lab.serve("virtual-b")
-        open_streams = []
-
-        async def follow(node: str) -> int:
-            stream = await lab.connect(pki.apiserver, node)
-            open_streams.append(stream)
-            await stream.send(request(LOG))
-            return (await stream.head()).status
-
-        assert [await follow(NODE) for _ in range(21)] == [200] * 20 + [429]
-        assert [await follow("virtual-b") for _ in range(2)] == [200, 429]
-        for stream in open_streams:
-            stream.writer.transport.abort()
-        await until(lambda: lab.server.streams() == {NODE: 0, "virtual-b": 0})
+    async with two_nodes(pki, 20, StreamShares(node=100, pod=100)) as follow:
+        assert [await follow("web", NODE) for _ in range(21)] == [200] * 20 + [429]
+        assert [await follow("web", "virtual-b") for _ in range(2)] == [200, 429]

@@ -3,9 +3,8 @@
 import asyncio
 import hashlib
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import orjson
 import pytest
@@ -24,9 +23,6 @@ from tensile.kubelet.api.server import KubeletServer, NodeEndpoint
 from tensile.kubelet.api.service import RequestAuth
 from tensile.objects import CONFIG_MAP, UPPER, Ref
 
-if TYPE_CHECKING:
-    from tensile.sandbox.sandbox import Sandbox
-
 pytestmark = pytest.mark.real
 
 PATIENCE = 300.0
@@ -40,15 +36,6 @@ WAYS = pytest.mark.parametrize(
     ids=["websocket-to-us", "websocket-turned-spdy", "spdy-past-websocket-node", "spdy-to-us"],
 )
 AUTHORITIES = Ref(UPPER, CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
-
-
-@pytest.fixture(scope="module")
-def twins(sandbox: "Sandbox") -> Iterator[Twins]:
-    """Two upper pods and their twin below."""
-    made = Twins(sandbox)
-    made.create()
-    yield made
-    made.delete()
 
 
 def seats(twins: Twins, pods: dict[str, NamedPods]) -> dict[str, NodeEndpoint]:

@@ -110,17 +110,6 @@ RUNTIME = {"details": {"causes": [{"message": "the runtime is down"}]}}
         ),
         (500, told("InternalError", "Internal error occurred: the runtime is down", **RUNTIME), "the runtime is down"),
         (500, b"a\x1b[31m\r\nb", "a [31m  b"),
-    ],
-)
-def test_a_kubelets_own_words_are_told_as_they_are(status: int, body: bytes, message: str) -> None:
-    """As the apiserver hands them on: raw to an upgrade, as a Status to a request for logs, wrapped if that was 500."""
-    refused = from_lower("lower-a", "exec", status, body, of_kubelet=True)
-    assert (refused.status, refused.message) == (status, message)
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "message"),
-    [
         (404, told("NotFound", 'pods "web-0" not found'), 'lower-a: pods "web-0" not found'),
         (500, told("", "Get https://10.0.0.1:10250: dial tcp"), "lower-a: Get https://10.0.0.1:10250: dial tcp"),
         (500, told("InternalError", "Internal error occurred"), "lower-a: Internal error occurred"),
@@ -132,8 +121,11 @@ def test_a_kubelets_own_words_are_told_as_they_are(status: int, body: bytes, mes
         (503, b"no healthy upstream", "lower-a: no healthy upstream"),
     ],
 )
-def test_what_no_kubelet_said_is_named_after_the_lower(status: int, body: bytes, message: str) -> None:
-    """An apiserver's own trouble, or who it is to the kubelet: none of it is the caller's, and says where it is."""
+def test_a_kubelets_own_words_are_told_as_they_are(status: int, body: bytes, message: str) -> None:
+    """As the apiserver hands them on: raw to an upgrade, as a Status to a request for logs, wrapped if that was 500.
+
+    What no kubelet said is named after the lower: an apiserver's own trouble, or who it is to the kubelet.
+    """
     refused = from_lower("lower-a", "exec", status, body, of_kubelet=True)
     assert (refused.status, refused.message) == (status, message)
 

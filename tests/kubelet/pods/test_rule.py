@@ -34,7 +34,6 @@ ABOVE = Ref(UPPER, POD, "default", "web")
 BELOW = Ref(A, POD, "default", "web")
 RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main"}]}
 DELETED = {"deletionTimestamp": "2026-03-01T12:00:30Z", "deletionGracePeriodSeconds": 30}
-GONE_ALONE = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}]}
 
 
 def bound(*lowers: str, more: str = "", **pod: Any) -> World:

@@ -1,5 +1,7 @@
 """Statuses that the engine gives by itself: pending and why, lost, out of reach."""
 
+from typing import Any
+
 import pytest
 from podkit import EARLIER, NOW, conditions, exited, patched, pod, running, said
 from podviewkit import lost, pending_because, unreachable
@@ -80,10 +82,11 @@ def test_a_lost_pod_fails() -> None:
     assert "another client deleted the pod" in status["message"]
 
 
-def test_a_lost_pod_is_told_once() -> None:
+@pytest.mark.parametrize("told", [lost, unreachable])
+def test_a_lost_or_unreachable_pod_is_told_once(told: Any) -> None:
     """After the write there is nothing more to say."""
     upper = pod(status=RUNNING)
-    assert lost(patched(upper, lost(upper, NOW)), LATER) is None
+    assert told(patched(upper, told(upper, NOW)), LATER) is None
 
 
 def test_a_disruption_that_is_known_keeps_its_reason() -> None:
@@ -116,12 +119,6 @@ def test_an_unreachable_pod_is_not_ready_and_nothing_else() -> None:
     for one in told.values():
         assert (one["status"], one["reason"], one["lastTransitionTime"]) == ("False", "LowerUnreachable", NOW)
         assert "does not answer" in one["message"]
-
-
-def test_an_unreachable_pod_is_told_once() -> None:
-    """As long as the cluster stays silent there is nothing to add."""
-    upper = pod(status=RUNNING)
-    assert unreachable(patched(upper, unreachable(upper, NOW)), LATER) is None
 
 
 def test_a_pod_that_was_not_ready_keeps_since_when() -> None:

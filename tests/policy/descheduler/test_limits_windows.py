@@ -6,9 +6,9 @@ import pytest
 from deschedulingkit import A, B, ground, owned_by, seeker, wait
 from worldkit import decided, put, raised, reload, upper_pod
 
-from tensile.policy.descheduler import drain, rule
+from tensile.policy.descheduler import rule
 from tensile.policy.descheduler.limits import next_opening, seconds_until
-from tensile.policy.descheduler.rule import DeschedulerRule, DrainRule
+from tensile.policy.descheduler.rule import DeschedulerRule, DrainRule, drain_key
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.world import World
@@ -175,7 +175,7 @@ def drained(more: str = "", **pod: object) -> World:
 
 def leaves(here: World) -> tuple[Decision, Plan]:
     """Ask the rule of the drain about the pod."""
-    return decided(DrainRule(), drain.key_of(A, "default", "web"), here)
+    return decided(DrainRule(), drain_key(A, "default", "web"), here)
 
 
 def test_a_drain_waits_for_the_window_and_reports_it_once() -> None:

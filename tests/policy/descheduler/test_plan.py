@@ -35,18 +35,20 @@ def test_a_pod_moves_to_where_a_single_node_has_room() -> None:
 
 
 @pytest.mark.parametrize(
-    "status",
+    ("lower", "status", "meta"),
     [
-        pytest.param(refused(119), id="not for long enough"),
-        pytest.param(refused(reason="SchedulingGated"), id="gated"),
-        pytest.param({"conditions": [{"type": "PodScheduled", "status": "True"}]}, id="scheduled"),
-        pytest.param({"phase": "Running"}, id="running"),
+        pytest.param(A, refused(119), {}, id="not for long enough"),
+        pytest.param(A, refused(reason="SchedulingGated"), {}, id="gated"),
+        pytest.param(A, {"conditions": [{"type": "PodScheduled", "status": "True"}]}, {}, id="scheduled"),
+        pytest.param(A, {"phase": "Running"}, {}, id="running"),
+        pytest.param(A, refused(), {"deletionTimestamp": "2026-03-01T12:00:00Z"}, id="leaves already"),
+        pytest.param(f"{A}, maintenance: drain", refused(), {}, id="leaves with all others of a drain"),
     ],
 )
-def test_a_pod_that_does_not_wait_for_a_node_is_left_alone(status: dict[str, Any]) -> None:
-    """Only what the lower scheduler has refused for long is moved."""
-    here = ground()
-    wait(here, seeker(), status=status)
+def test_a_pod_that_does_not_wait_for_a_node_is_left_alone(lower: str, status: dict[str, Any], meta: Any) -> None:
+    """Only what the lower scheduler has refused for long is moved, and nothing that leaves anyway."""
+    here = ground(f"name: {lower}", f"name: {B}")
+    wait(here, seeker(**meta), status=status)
     assert one_pass(here) == PassPlan((), (), 0)
 
 
@@ -58,13 +60,6 @@ def test_a_pod_that_no_scheduler_has_looked_at_moves_too() -> None:
     assert not moves(here)
     changed(here.lowers[A].pods, "web", lambda one: one["metadata"].update(creationTimestamp="2026-03-01T11:50:00Z"))
     assert moves(here) == [("web", A, B)]
-
-
-def test_a_pod_that_leaves_already_is_not_asked_again() -> None:
-    """It is Terminating above until its lower pod is gone."""
-    here = ground()
-    wait(here, seeker(deletionTimestamp="2026-03-01T12:00:00Z"))
-    assert one_pass(here) == PassPlan((), (), 0)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +85,14 @@ def test_what_fits_nowhere_stays(cpu: str, spec: dict[str, Any], why: str) -> No
     assert not found.moves
 
 
-def test_room_that_strangers_take_is_not_there() -> None:
-    """The node of lower-b is too full for it below, though the pod above would be let in."""
+@pytest.mark.parametrize("is_on_its_way", [False, True])
+def test_room_that_others_take_is_not_there(is_on_its_way: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """A stranger below takes it, though the pod would be let in above; and so does a pod without its lower pod yet."""
     here = ground(cpus=(("2", "2"), ("4", "2")))
-    crowd(here, B, stranger("theirs", "lower-b-n1", "2"))
+    if is_on_its_way:
+        put(here.lowers[B].upper_pods, seeker("arriving", node=B))
+    else:
+        crowd(here, B, stranger("theirs", "lower-b-n1", "2"))
     wait(here, seeker())
     found = one_pass(here)
     assert stays(found) == [("web", "NoFeasibleCluster")]
@@ -110,29 +109,12 @@ def test_those_that_leave_together_do_not_count_on_the_same_room() -> None:
     assert stays(found) == [("late", "NoFeasibleCluster")]
 
 
-def test_those_on_their_way_come_first() -> None:
-    """A pod that is bound to the virtual node and has no lower pod yet will want its room."""
-    here = ground(cpus=(("2", "2"), ("4", "2")))
-    put(here.lowers[B].upper_pods, seeker("arriving", node=B))
-    wait(here, seeker())
-    found = one_pass(here)
-    assert stays(found) == [("web", "NoFeasibleCluster")]
-    assert "2 Insufficient cpu" in found.stays[0].message
-
-
 @pytest.mark.parametrize("mode", ["cordon", "drain"])
 def test_nothing_moves_to_a_lower_under_maintenance(mode: str) -> None:
     """It shall take no new pods."""
     here = ground(f"name: {A}", f"name: {B}, maintenance: {mode}")
     wait(here, seeker())
     assert stays(one_pass(here)) == [("web", "NoFeasibleCluster")]
-
-
-def test_nothing_moves_out_of_a_lower_that_is_drained() -> None:
-    """Its pods leave anyway."""
-    here = ground(f"name: {A}, maintenance: drain", f"name: {B}")
-    wait(here, seeker())
-    assert one_pass(here) == PassPlan((), (), 0)
 
 
 @pytest.mark.parametrize("lower", [A, B])

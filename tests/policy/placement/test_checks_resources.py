@@ -25,18 +25,22 @@ def test_everything_that_is_short_is_said() -> None:
     assert checks(found) == {"a": "resources"}
 
 
-def test_how_much_is_left_is_told() -> None:
-    """In the units of the resource."""
-    there = [pod("r", asking(cpu="3", memory="6Gi"), on="a")]
-    found = place(pod(spec=asking(cpu="2", memory="4Gi")), [node("a")], there)
-    assert found.refused["a"].detail == "cpu: requested 2, free 1 of 4; memory: requested 4Gi, free 2Gi of 8Gi"
-
-
-def test_more_used_than_offered_is_nothing_left() -> None:
-    """A node that shrank under its pods."""
-    there = [pod("r", asking(cpu="8"), on="a")]
-    found = place(pod(spec=asking(cpu="1")), [node("a")], there)
-    assert found.refused["a"].detail == "cpu: requested 1, free 0 of 4"
+@pytest.mark.parametrize(
+    ("used", "wanted", "detail"),
+    [
+        (
+            {"cpu": "3", "memory": "6Gi"},
+            {"cpu": "2", "memory": "4Gi"},
+            "cpu: requested 2, free 1 of 4; memory: requested 4Gi, free 2Gi of 8Gi",
+        ),
+        ({"cpu": "8"}, {"cpu": "1"}, "cpu: requested 1, free 0 of 4"),
+    ],
+    ids=["some is left", "the node shrank under its pods"],
+)
+def test_how_much_is_left_is_told(used: dict[str, str], wanted: dict[str, str], detail: str) -> None:
+    """In the units of the resource; more used than offered is nothing left."""
+    found = place(pod(spec=asking(**wanted)), [node("a")], [pod("r", asking(**used), on="a")])
+    assert found.refused["a"].detail == detail
 
 
 def test_a_full_node_takes_a_pod_that_asks_for_nothing_more() -> None:

@@ -251,14 +251,10 @@ def test_a_volume_of_a_zone() -> None:
     assert found.refused["a"].detail == "volume in 2"
 
 
-def test_a_volume_of_several_zones() -> None:
-    """They are written in one label."""
-    assert place(pod(spec=using("data")), NODES, storage=zoned(**{ZONE: "1__2"})).fitting == ("a", "b")
-
-
-def test_the_older_label_of_a_zone() -> None:
-    """A node may have the newer one instead."""
-    assert place(pod(spec=using("data")), NODES, storage=zoned(**{BETA: "1"})).fitting == ("a",)
+@pytest.mark.parametrize(("zone", "fitting"), [({ZONE: "1__2"}, ("a", "b")), ({BETA: "1"}, ("a",))])
+def test_a_volume_of_several_zones_or_with_the_older_label(zone: dict[str, str], fitting: tuple[str, ...]) -> None:
+    """Several zones are written in one label; a node may have the newer label where the volume has the older one."""
+    assert place(pod(spec=using("data")), NODES, storage=zoned(**zone)).fitting == fitting
 
 
 def test_a_node_of_another_kind_of_place() -> None:

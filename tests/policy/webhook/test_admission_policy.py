@@ -8,8 +8,10 @@ from tensile.errors import AlreadyExists, Denied, NotFound, TensileError, Unreac
 from tensile.names import owner_of
 from tensile.objects import NODE, UPPER, Manifest, Ref
 from tensile.policy.webhook.admission_policy import (
+    AGAIN,
+    LOOK,
+    REST,
     PolicyRegistration,
-    PolicyTimings,
     binding,
     binding_ref,
     policy,
@@ -19,7 +21,6 @@ from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.topology import Topology, parse
 
 OWNER = owner_of("11111111-upper", "demo")
-PACE = PolicyTimings()
 
 
 def topology(lowers: str = "[{name: a, kubeconfig: a}]") -> Topology:
@@ -77,7 +78,7 @@ async def test_an_edit_of_the_taints_changes_the_policy_that_is_there(upper: Upp
     """The object stays the same one, and the binding as it is."""
     await looked(upper, topology())
     first = found(upper)
-    assert await looked(upper, UNTAINTED) == PACE.usually
+    assert await looked(upper, UNTAINTED) == LOOK
     assert is_for_every_pod(upper)
     assert [one and one["metadata"]["uid"] for one in found(upper)] == [one and one["metadata"]["uid"] for one in first]
 
@@ -104,7 +105,7 @@ async def test_what_somebody_else_registered_is_never_changed_or_deleted(
     """Where it does something else, the log says what to do."""
     other = {**policy(topology(), None, all_virtual=False), "spec": {"failurePolicy": "Fail"}}
     upper.place(policy_ref(EMPTY.name).kind, other)
-    assert await looked(upper, topology(), EMPTY) == PACE.usually
+    assert await looked(upper, topology(), EMPTY) == LOOK
     kept = found(upper)[0]
     assert kept is not None
     assert kept["spec"] == {"failurePolicy": "Fail"}
@@ -119,7 +120,7 @@ async def test_what_was_applied_by_hand_does_as_well(
     applied = (policy(UNTAINTED, None, all_virtual=all_virtual, own_namespace="engine"), binding(UNTAINTED, None))
     for ref, one in zip((policy_ref(EMPTY.name), binding_ref(EMPTY.name)), applied, strict=True):
         upper.place(ref.kind, one)
-    assert await looked(upper, UNTAINTED) == PACE.usually
+    assert await looked(upper, UNTAINTED) == LOOK
     assert [one and one["spec"] for one in found(upper)] == [one["spec"] for one in applied]
     assert "WARN" not in capsys.readouterr().out.upper()
 
@@ -127,9 +128,9 @@ async def test_what_was_applied_by_hand_does_as_well(
 @pytest.mark.parametrize(
     ("error", "rest", "words"),
     [
-        (NotFound("no such resource", status=404), PACE.usually, "does not serve MutatingAdmissionPolicy"),
-        (Denied("no right to that", status=403), PACE.after_error, "no right to that"),
-        (Unreachable("away"), PACE.after_error, "away"),
+        (NotFound("no such resource", status=404), LOOK, "does not serve MutatingAdmissionPolicy"),
+        (Denied("no right to that", status=403), REST, "no right to that"),
+        (Unreachable("away"), REST, "away"),
     ],
 )
 async def test_what_keeps_it_from_being_registered_is_logged_once(
@@ -140,11 +141,11 @@ async def test_what_keeps_it_from_being_registered_is_logged_once(
     assert await looked(upper, topology(), topology()) == rest
     assert found(upper)[0] is None
     assert capsys.readouterr().out.count(words) == 1
-    assert await looked(upper, topology()) == PACE.usually
+    assert await looked(upper, topology()) == LOOK
     assert None not in found(upper)
 
 
 async def test_another_engine_that_writes_at_the_same_time_costs_a_second(upper: Upper) -> None:
     """What it made is read then."""
     upper.errors = [AlreadyExists("there", status=409)]
-    assert await looked(upper, topology()) == PACE.after_conflict
+    assert await looked(upper, topology()) == AGAIN
