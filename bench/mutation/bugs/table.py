@@ -218,7 +218,7 @@ BUGS = (
         "tensile/reconcile/rules/claims.py",
         "return bool(copy.facts.bound or copy.facts.lost or copy.facts.volume)",
         "return False",
-        _tests("reconcile/rules/claims", "reconcile/rules/claim_rule", "reconcile/rules/claim_orphans"),
+        _tests("reconcile/rules/claims", "reconcile/rules/claim_rule", "reconcile/rules/orphans"),
     ),
     Bug(
         "a volume's placeholder goes before the data",
