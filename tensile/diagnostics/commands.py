@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 
 from tensile.diagnostics.cluster_snapshot import FleetSnapshot, picture_of
-from tensile.diagnostics.collect import looked, looked_around, looked_at
+from tensile.diagnostics.collect import looked, looked_along, looked_around, looked_at
 from tensile.diagnostics.explain import explained, explanation_text
 from tensile.diagnostics.explain_objects import (
     UpperObject,
@@ -17,6 +17,7 @@ from tensile.diagnostics.explain_objects import (
 )
 from tensile.diagnostics.podfile import Template
 from tensile.diagnostics.simulate import Addition, Case, Document, simulated, simulation_text
+from tensile.diagnostics.timeline import timeline, timeline_text
 from tensile.engine.clusters import own_namespace, utc_now
 from tensile.engine.lower import ClusterAccess
 from tensile.errors import TensileError
@@ -34,6 +35,13 @@ def explain(topology: Topology, ways: ClusterAccess, pod: str, namespace: str | 
     where, name = _place("pod", pod, namespace, topology, ways)
     document = explained(*looked_at(topology, ways, utc_now, where, name))
     return as_json(document) if output == "json" else explanation_text(document)
+
+
+def explain_timeline(topology: Topology, ways: ClusterAccess, pod: str, namespace: str | None, output: str) -> str:
+    """Return when each step of a pod happened; arguments and errors as in `explain`."""
+    where, name = _place("pod", pod, namespace, topology, ways)
+    document = timeline(looked_along(topology, ways, utc_now, where, name), utc_now())
+    return as_json(document) if output == "json" else timeline_text(document)
 
 
 def explain_node(topology: Topology, ways: ClusterAccess, name: str, output: str) -> str:
