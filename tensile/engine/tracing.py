@@ -34,7 +34,7 @@ from tensile.objects import Manifest, metadata, moment_of
 from tensile.reconcile.world import LowerWorld
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace import SpanProcessor
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -49,6 +49,8 @@ _FLUSHING = 2.0
 """Seconds that an engine waits for its last spans when it stops."""
 _TRACE_BYTES, _SPAN_BYTES = 16, 8
 _SECOND = 1_000_000_000
+_DELETED = "the pod was deleted before it was Ready"
+_FAILED = "the pod failed before it was Ready"
 _MISSING = "pip install 'tensile-kube[otel]'"
 _LIBRARY = "opentelemetry"
 _EXPORTER = f"{_LIBRARY}.exporter"
@@ -138,7 +140,7 @@ class _Ways:
         name = (delta.entry.namespace, delta.entry.name)
         way = self._ways.get(name)
         if way is not None and (after is None or after.uid != way.uid):
-            self._end(name, way, "the pod was deleted before it was Ready")
+            self._end(name, way, _DELETED)
         if after is None:
             return
         if before is None or before.uid != after.uid:
@@ -181,8 +183,8 @@ class _Ways:
             self._complete(way, len(STEPS), self._clock())
             self._end(name, way)
         elif upper.facts.terminal:
-            phase = (upper.manifest().get("status") or {}).get("phase")
-            self._end(name, way, "" if phase == "Succeeded" else "the pod failed before it was Ready")
+            is_success = (upper.manifest().get("status") or {}).get("phase") == "Succeeded"
+            self._end(name, way, "" if is_success else _DELETED if upper.facts.terminating else _FAILED)
 
     def _complete(self, way: _Way, place: int, end: int, *, sends: bool = True) -> None:
         """Complete all steps before a place; those that were skipped take no time."""
@@ -241,7 +243,7 @@ def _nanoseconds(text: str | None) -> int:
 class TraceExport:
     """Sends spans by OTLP; made by `open_export`."""
 
-    def __init__(self, tracer: Any, ids: Any, sampler: Any, processor: "BatchSpanProcessor") -> None:
+    def __init__(self, tracer: Any, ids: Any, sampler: Any, processor: "SpanProcessor") -> None:
         self._tracer = tracer
         self._ids = ids
         self._sampler = sampler

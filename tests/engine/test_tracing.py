@@ -153,7 +153,20 @@ def test_a_pod_that_is_deleted_before_it_is_ready_shows_where_it_waited() -> Non
     assert watch.told == [("schedule", 0, 1, ""), ("create lower pod", 1, 9, error), (START, 0, 9, error)]
 
 
-@pytest.mark.parametrize(("end", "error"), [(failed, "the pod failed before it was Ready"), (succeeded, "")])
+def deleted(one: Manifest) -> None:
+    """Let a pod that is deleted have ended, as the engine reports it before the pod goes."""
+    one["metadata"] |= {"deletionTimestamp": CREATED, "deletionGracePeriodSeconds": 0}
+    failed(one)
+
+
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [
+        (failed, "the pod failed before it was Ready"),
+        (succeeded, ""),
+        (deleted, "the pod was deleted before it was Ready"),
+    ],
+)
 def test_a_pod_that_ends_before_it_is_ready(end: Any, error: str) -> None:
     """To succeed that fast is no error."""
     watch = Watch()
