@@ -197,8 +197,9 @@ class _Ways:
     def _end(self, name: _Name, way: _Way, error: str = "") -> None:
         """Send the span of the whole start, and before it that of a step that is not complete."""
         del self._ways[name]
-        end = max(self._clock(), way.since)
+        end = way.since
         if way.place < len(STEPS):
+            end = max(self._clock(), end)
             self._send(way, STEPS[way.place], way.since, end, error)
         self._send(way, START, way.created, end, error)
 
