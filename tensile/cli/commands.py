@@ -485,25 +485,33 @@ def explain_pod(
             show_default=False,
         ),
     ] = None,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Show when each step happened, in both clusters, and what took longest.")
+    ] = False,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
     """Explain where a pod runs, and why.
 
-    Shows the first obstacle, the result of every check on every node, and what to do.
+    Shows the first obstacle, the result of every check on every node, and what to do. With --timeline, shows the steps
+    of the pod from its creation on instead, with their times.
 
     Examples:
         tensile explain pod web-0
         tensile explain pod web-0 -n shop
         tensile explain pod shop/web-0 -f topology.yaml -o json
+
+        # How long each step took
+        tensile explain pod shop/web-0 --timeline
     """
     from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
     from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
     topology, directory = topology_of(file)
+    explained = commands.explain_timeline if timeline else commands.explain
     with _waiting(_READING):
-        text = commands.explain(topology, ClusterAccess(directory, allow_exec_plugins), name, namespace, output)
+        text = explained(topology, ClusterAccess(directory, allow_exec_plugins), name, namespace, output)
     typer.echo(text)
 
 

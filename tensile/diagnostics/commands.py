@@ -23,7 +23,7 @@ from tensile.diagnostics.cluster_snapshot import (
     kept,
     picture_of,
 )
-from tensile.diagnostics.explain import explained, explanation_text
+from tensile.diagnostics.explain import explained, explanation_text, is_copy_of
 from tensile.diagnostics.explain_objects import (
     EXTRA,
     UpperObject,
@@ -34,6 +34,7 @@ from tensile.diagnostics.explain_objects import (
 )
 from tensile.diagnostics.podfile import Template
 from tensile.diagnostics.simulate import Addition, Case, Document, simulated, simulation_text
+from tensile.diagnostics.timeline import Traced, timeline, timeline_text
 from tensile.engine.clusters import own_namespace, utc_now
 from tensile.engine.lower import ClusterAccess
 from tensile.errors import ClusterError, NotFound, TensileError
@@ -75,11 +76,70 @@ def looked_at(
     picture, found = asyncio.run(_looked(topology, ways, now, Ref(UPPER, POD, namespace, name)))
     asked = UpperPod(found.manifest, found.events) if found else None
     if asked is None:
-        raise TensileError(
-            f"upper: there is no pod {namespace}/{name}: check the name, "
-            "or look at the events of its owner (`kubectl describe`)"
-        )
+        raise TensileError(_no_pod(namespace, name))
     return picture, asked
+
+
+def looked_along(
+    topology: Topology, ways: ClusterAccess, now: Callable[[], datetime], namespace: str, name: str
+) -> Traced:
+    """Return a pod of the upper cluster, its lower pod and the events of both; raises TensileError as `looked_at`.
+
+    Only the cluster of its node is read besides the upper one; if that fails, the result says why.
+    """
+    found = asyncio.run(_looked_along(topology, ways, now, Ref(UPPER, POD, namespace, name)))
+    if found is None:
+        raise TensileError(_no_pod(namespace, name))
+    return found
+
+
+def _no_pod(namespace: str, name: str) -> str:
+    return (
+        f"upper: there is no pod {namespace}/{name}: check the name, "
+        "or look at the events of its owner (`kubectl describe`)"
+    )
+
+
+async def _looked_along(
+    topology: Topology, ways: ClusterAccess, now: Callable[[], datetime], ref: Ref
+) -> Traced | None:
+    async with reading_upper(topology, ways) as upper, asyncio.timeout(PATIENCE):
+        asked = await _asked(upper, ref)
+        if asked is None:
+            return None
+        bound = asked.manifest["spec"].get("nodeName")
+        spec = next((one for one in topology.lowers if one.node.name == bound), None)
+        if spec is None:
+            return Traced(asked.manifest, asked.events)
+        upper_uid, node = await upper.identify(), await _asked(upper, Ref(UPPER, NODE, "", spec.node.name))
+        secrets = await secrets_of(upper, (spec,))
+    above = ClusterSnapshot(UPPER, {NODE.plural: [node.manifest] if node else []})
+    picture = FleetSnapshot(topology, upper_uid, above, [], now())
+    place = Ref(spec.name, POD, picture.namespace_below(spec.name, ref.namespace), ref.name)
+    traced = Traced(asked.manifest, asked.events, spec.name)
+
+    async def read(cluster: Cluster) -> Traced:
+        """Read the lower pod and its events."""
+        return await _traced_below(cluster, place, picture, traced)
+
+    def unread(_: str, why: str) -> Traced:
+        return traced._replace(trouble=why)
+
+    return await read_lower(spec, ways, secrets, read, unread)
+
+
+async def _traced_below(cluster: Cluster, place: Ref, picture: FleetSnapshot, traced: Traced) -> Traced:
+    """Return a pod with its lower pod, if that is a copy of it; marks alone do not identify one."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            found = await _asked(cluster, place)
+    except TimeoutError:
+        return traced._replace(trouble=f"{cluster.name}: no answer in {PATIENCE:g} s")
+    except ClusterError as error:
+        return traced._replace(trouble=str(error))
+    if found is None or not is_copy_of(found.manifest, traced.pod, picture.owner):
+        return traced._replace(trouble=f"{cluster.name}: there is no pod {place.namespaced_name} that is its copy")
+    return traced._replace(lower_pod=found.manifest, lower_events=found.events)
 
 
 async def _looked(
@@ -116,17 +176,17 @@ async def reading_upper(topology: Topology, ways: ClusterAccess) -> AsyncIterato
         await upper.close()
 
 
-async def _asked(upper: Cluster, ref: Ref) -> UpperObject | None:
+async def _asked(cluster: Cluster, ref: Ref) -> UpperObject | None:
     """Return an object with its events; None if it does not exist."""
     try:
-        found: Manifest = orjson.loads(await upper.read(ref))
+        found: Manifest = orjson.loads(await cluster.read(ref))
     except NotFound:
         return None
     about = f"involvedObject.uid={uid(found)}"
     if ref.kind == NODE:  # a kubelet, and the engine, name a Node by its name in place of the UID
         about = f"involvedObject.kind=Node,involvedObject.name={ref.name}"
-    events = await upper.list(EVENT, Selection(ref.namespace, fields=about), orjson.loads)
-    return UpperObject(found, events.items, await _lease(upper, ref) if ref.kind == NODE else {})
+    events = await cluster.list(EVENT, Selection(ref.namespace, fields=about), orjson.loads)
+    return UpperObject(found, events.items, await _lease(cluster, ref) if ref.kind == NODE else {})
 
 
 async def _lease(upper: Cluster, node: Ref) -> Manifest:
@@ -204,6 +264,13 @@ def explain(topology: Topology, ways: ClusterAccess, pod: str, namespace: str | 
     where, name = _place("pod", pod, namespace, topology, ways)
     document = explained(*looked_at(topology, ways, utc_now, where, name))
     return as_json(document) if output == "json" else explanation_text(document)
+
+
+def explain_timeline(topology: Topology, ways: ClusterAccess, pod: str, namespace: str | None, output: str) -> str:
+    """Return when each step of a pod happened; arguments and errors as in `explain`."""
+    where, name = _place("pod", pod, namespace, topology, ways)
+    document = timeline(looked_along(topology, ways, utc_now, where, name), utc_now())
+    return as_json(document) if output == "json" else timeline_text(document)
 
 
 def explain_node(topology: Topology, ways: ClusterAccess, name: str, output: str) -> str:

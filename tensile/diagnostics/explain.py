@@ -11,7 +11,7 @@ from typing import Any
 from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperPod
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.kubelet.pods.rule import excluded
-from tensile.names import LOWER_UNREACHABLE, MIRRORED, OWNER, UPPER_UID
+from tensile.names import LOWER_UNREACHABLE, MIRRORED, OWNER, UPPER_UID, Owner
 from tensile.objects import POD, QUOTA, Manifest, annotations, labels, metadata, uid
 from tensile.policy.placement.placement import NodeRefusal, Placement, examine
 from tensile.policy.placement.snapshot import Pod, pod_of
@@ -104,10 +104,14 @@ def _copy(pod: Manifest, picture: FleetSnapshot, lower: str) -> Manifest | None:
     meta = metadata(pod)
     place = (picture.namespace_below(lower, meta["namespace"]), meta["name"])
     for one in picture.lowers[lower].all(POD):
-        is_marked = labels(one).get(OWNER) == picture.owner.mark and annotations(one).get(UPPER_UID) == uid(pod)
-        if is_marked and (metadata(one)["namespace"], metadata(one)["name"]) == place:
+        if (metadata(one)["namespace"], metadata(one)["name"]) == place and is_copy_of(one, pod, picture.owner):
             return one
     return None
+
+
+def is_copy_of(lower_pod: Manifest, pod: Manifest, owner: Owner) -> bool:
+    """Report whether a lower pod at the place of an upper pod's copy is marked as that."""
+    return labels(lower_pod).get(OWNER) == owner.mark and annotations(lower_pod).get(UPPER_UID) == uid(pod)
 
 
 def _above(node: str, above: Placement) -> Document:

@@ -19,6 +19,7 @@ from tensile.engine.extender_server import ExtenderServer
 from tensile.engine.kubelet_server import KubeletServers, endpoints_of, noted_ports
 from tensile.engine.latency import SyncLatency
 from tensile.engine.lower import ClusterAccess, LowerConnection
+from tensile.engine.tracing import PodTraces
 from tensile.engine.transitions import Action, Transition, defer, has_to_map, plan_transition, removed_lowers
 from tensile.errors import Denied, TensileError
 from tensile.kube.cluster import Selection
@@ -71,7 +72,7 @@ class WebhookPort:
 class Engine:
     """Runs the clusters of a topology until it is stopped; used inside one event loop.
 
-    `latency` is how long pods take from one cluster to the other.
+    `latency` is how long pods take from one cluster to the other. `traces` follows their starts, if that is wanted.
     """
 
     loop: Loop
@@ -81,12 +82,20 @@ class Engine:
     admission: PolicyRegistration
     trials: CredentialChecks
 
-    def __init__(self, topology: Topology, ways: ClusterAccess, observer: Observer, fleet: Fleet) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        ways: ClusterAccess,
+        observer: Observer,
+        fleet: Fleet,
+        traces: PodTraces | None = None,
+    ) -> None:
         self.topology = topology
         self._ways = ways
         self._observer = observer
         self.clusters = Clusters(fleet, ways, self._wake, beat=True, busy=self._is_busy)
         self.latency = SyncLatency()
+        self._traces = traces
         self._tasks: list[asyncio.Task[None]] = []
         self._opened: set[str] = set()
         self._silent: set[str] = set()
@@ -305,7 +314,10 @@ class Engine:
             self._wake(spec.name)
 
     async def _join(self, spec: Lower, *, connect: bool = True, remaps: bool = False) -> None:
-        self.latency.follow(self.clusters.join(spec, connect=connect, remaps=remaps).lower)
+        lower = self.clusters.join(spec, connect=connect, remaps=remaps).lower
+        self.latency.follow(lower)
+        if self._traces is not None:
+            self._traces.follow(lower)
         await self._serve()
         self.loop.open(spec.name)
         self._opened.add(spec.name)

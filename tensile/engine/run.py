@@ -41,6 +41,7 @@ from tensile.engine.status.query import engine_at
 from tensile.engine.status.report import EngineStatus
 from tensile.engine.status.site import PageSource, StatusSite
 from tensile.engine.topology_reader import ConfigMapKey, TopologyUpdate, read_file
+from tensile.engine.tracing import PodTraces, open_export
 from tensile.errors import PortTaken, TensileError
 from tensile.kube import net
 from tensile.kube.file_watch import FileWatcher
@@ -160,12 +161,13 @@ def _waits(standing: EngineStatus) -> str:
 
 
 async def _run_engine(topology: Topology, around: _RunContext) -> None:
-    metrics, changes = Metrics(), RecentChanges(utc_now)
+    metrics, changes, traced = Metrics(), RecentChanges(utc_now), open_export(os.environ)
     engine = Engine(
         topology,
         around.ways,
         LoggingObserver(metrics, time.monotonic, changed=changes.add),
         Fleet(chance=random.random, observe=metrics.observe, requests=metrics.requests, watcher=around.watcher),
+        PodTraces(traced) if traced is not None else None,
     )
     metrics.readings = readings(engine)
     around.standing.lowers, around.standing.waits = lowers(engine), partial(missing, engine)
@@ -173,6 +175,8 @@ async def _run_engine(topology: Topology, around: _RunContext) -> None:
     pages = page_source(engine, around.standing, changes, in_configmap=isinstance(around.followed, ConfigMapSource))
     telemetry = await _telemetry(topology, metrics, engine, around.standing, pages)
     async with AsyncExitStack() as ending:
+        if traced is not None:
+            ending.push_async_callback(traced.close)
         ending.push_async_callback(telemetry.close)
         election = await _candidate(engine, around, ending, metrics) if around.elects else None
         ending.push_async_callback(engine.stop)

@@ -12,6 +12,7 @@ import yaml
 from tensile.engine.metrics import Metrics
 from tensile.kubelet.stats.collector import census
 from tensile.kubelet.stats.usage import RunningPod
+from tensile.names import VIRTUAL_NODE
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "manifests" / "monitoring"
@@ -153,5 +154,22 @@ def test_the_kustomization_has_every_file() -> None:
     found = load("kustomization.yaml")
     (generated,) = found["configMapGenerator"]
     files = {*found["resources"], *(one.partition("=")[2] for one in generated["files"]), "kustomization.yaml"}
-    assert files == {path.name for path in MONITORING.iterdir()}
+    assert files == {path.name for path in MONITORING.iterdir() if path.is_file()}
     assert generated["options"]["labels"] == {"grafana_dashboard": "1"}
+
+
+def test_the_kubelet_manifests_are_separate_and_whole() -> None:
+    """Not everyone has the ScrapeConfigs of the operator, and who scrapes nodes already would count pods twice."""
+    folder = MONITORING / "kubelet"
+    found = load("kubelet/kustomization.yaml")
+    assert {*found["resources"], "kustomization.yaml"} == {path.name for path in folder.iterdir()}
+    access = list(yaml.safe_load_all((folder / "access.yaml").read_text()))
+    names = {one["kind"]: one["metadata"]["name"] for one in access}
+    assert names["Secret"] == names["ServiceAccount"]
+    configs = list(yaml.safe_load_all((folder / "scrapeconfigs.yaml").read_text()))
+    for spec in (one["spec"] for one in configs):
+        (nodes,) = spec["kubernetesSDConfigs"]
+        tokens = {one["authorization"]["credentials"]["name"] for one in (spec, nodes)}
+        assert tokens == {names["Secret"]}
+        assert nodes["selectors"] == [{"role": "Node", "label": "=".join(VIRTUAL_NODE)}]
+    assert {one["spec"]["metricsPath"] for one in configs} == {"/metrics", "/metrics/cadvisor"}

@@ -4,7 +4,7 @@ import ast
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
+from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -18,9 +18,10 @@ READ = {"tzdata"}
 
 
 def declared() -> set[str]:
-    """Return the packages that pyproject.toml asks for."""
+    """Return the packages that pyproject.toml asks for, with those of the extra of the program."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
+    asked = [*project["dependencies"], *project["optional-dependencies"]["otel"]]
+    return {canonicalize_name(Requirement(text).name) for text in asked}
 
 
 def imported() -> set[str]:
@@ -31,10 +32,28 @@ def imported() -> set[str]:
             if isinstance(node, ast.Import):
                 modules.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
-                modules.add(node.module or "")
+                modules.update(f"{node.module}.{alias.name}" for alias in node.names)
+    ours = sys.stdlib_module_names | {"tensile"}
     packages = packages_distributions()
-    tops = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names - {"tensile"}
-    return {canonicalize_name(packages[top][0]) for top in tops}
+    return {
+        canonicalize_name(owner(module, packages[top]))
+        for module in modules
+        if (top := module.partition(".")[0]) not in ours
+    }
+
+
+def owner(module: str, packages: list[str]) -> str:
+    """Return the package that has a module, or the module of a name in it; several share a namespace."""
+    if len(set(packages)) == 1:
+        return packages[0]
+    place = module.replace(".", "/")
+    found = [name for name in packages if any(is_of(place, str(path)) for path in distribution(name).files or ())]
+    return found[0] if found else owner(module.rpartition(".")[0], packages)
+
+
+def is_of(place: str, path: str) -> bool:
+    """Report whether a file belongs to a module, given by its path without suffix."""
+    return path == f"{place}.py" or path.startswith(f"{place}/")
 
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:

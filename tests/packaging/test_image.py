@@ -61,8 +61,8 @@ def needed(name: str, extras: frozenset[str] = frozenset()) -> dict[str, frozens
 
 
 def test_the_images_packages_are_those_that_the_program_needs() -> None:
-    """All of them, so that nothing is missing, and no other: no tool of the developers gets into an image."""
-    assert set(locked("requirements.run.lock")) == set(needed("tensile-kube"))
+    """All of them, those for traces too, and no other: no tool of the developers gets into an image."""
+    assert set(locked("requirements.run.lock")) == set(needed("tensile-kube", frozenset({"otel"})))
 
 
 def test_the_images_packages_are_pinned_as_for_the_tests() -> None:

@@ -1,0 +1,370 @@
+"""OpenTelemetry traces of the start of pods: one trace a pod, one span for each step between the clusters.
+
+They are sent where the standard variables of the environment name an endpoint (`OTEL_EXPORTER_OTLP_ENDPOINT`), and are
+no part of the topology: where to send telemetry is a property of a process, as for other programs. Without an endpoint
+nothing is imported and no cache has a further listener.
+
+The ids follow from the UID of the upper pod and the name of the step. So an engine that takes over continues the trace
+of the one before. A step that was complete before an engine has listed the pod is left to the engine before.
+
+Most times are when the engine saw a change, in nanoseconds of its own clock: the times of the API are whole seconds, of
+two clocks. Only what happened before the engine could see it has the time of the API.
+
+Spans are sent by a thread of the SDK, from a queue that drops the oldest when it is full. So a collector that is away
+costs a warning, not the pods.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import structlog
+
+from tensile import __version__
+from tensile.kube.limits import LogThrottle
+from tensile.kube.store import Delta, Entry
+from tensile.kubelet.pods.conditions import READY, SCHEDULED, conditions_of
+from tensile.objects import Manifest, metadata, moment_of
+from tensile.reconcile.world import LowerWorld
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_PROTOCOL = "http/protobuf"
+_SERVICE = "tensile-kube"
+START = "start pod"
+"""The span of the whole start: from the creation of the upper pod until it is Ready."""
+STEPS = ("schedule", "create lower pod", "start lower pod", "report Ready")
+"""The spans in it, each from the end of the one before: until the pod is bound to its virtual node, until its lower pod
+exists, until that is Ready, and until the upper pod is."""
+_FLUSHING = 2.0
+"""Seconds that an engine waits for its last spans when it stops."""
+_TRACE_BYTES, _SPAN_BYTES = 16, 8
+_SECOND = 1_000_000_000
+_DELETED = "the pod was deleted before it was Ready"
+_FAILED = "the pod failed before it was Ready"
+_MISSING = "pip install 'tensile-kube[otel]'"
+_LIBRARY = "opentelemetry"
+_EXPORTER = f"{_LIBRARY}.exporter"
+_log = structlog.get_logger("tensile.tracing")
+_Name = tuple[str, str]
+
+
+class PodSpan(NamedTuple):
+    """One finished span. Ids are numbers as in OpenTelemetry, times nanoseconds since 1970.
+
+    `parent_id` is 0 for the span of the whole start; `error` is why the pod did not become Ready, "" if it did.
+    """
+
+    name: str
+    trace_id: int
+    span_id: int
+    parent_id: int
+    start: int
+    end: int
+    attributes: Mapping[str, str]
+    error: str = ""
+
+
+class SpanSink(Protocol):
+    """Takes finished spans; neither method waits."""
+
+    def is_sampled(self, trace_id: int) -> bool:
+        """Report whether the spans of a trace are wanted."""
+
+    def send(self, span: PodSpan) -> None:
+        """Take a span of a trace that is wanted."""
+
+
+def trace_id_of(uid: str) -> int:
+    """Return the trace id of an upper pod: not its UID itself, whose fixed bits would defeat sampling by ratio."""
+    return int.from_bytes(sha256(uid.encode()).digest()[:_TRACE_BYTES])
+
+
+def span_id_of(uid: str, name: str) -> int:
+    """Return the id of the span of that name in the trace of an upper pod."""
+    return int.from_bytes(sha256(f"{uid}/{name}".encode()).digest()[:_SPAN_BYTES])
+
+
+@dataclass(slots=True)
+class _Way:
+    """A pod that starts: its spans so far. `place` is the number of the step that it is in, since `since`."""
+
+    uid: str
+    created: int
+    since: int
+    place: int
+    attributes: Mapping[str, str]
+
+
+class PodTraces:
+    """Follows the pods of all lowers from their binding until they are Ready; `clock` returns nanoseconds."""
+
+    def __init__(self, sink: SpanSink, clock: Callable[[], int] = time.time_ns) -> None:
+        self._sink = sink
+        self._clock = clock
+
+    def follow(self, lower: LowerWorld) -> None:
+        """Trace the pods of a lower from now on, for as long as its caches exist."""
+        found = _Ways(lower, self._sink, self._clock)
+        lower.upper_pods.on_sync(found.list)
+        lower.upper_pods.subscribe(found.hear_upper)
+        lower.pods.subscribe(found.hear_lower)
+
+
+class _Ways:
+    """The pods of one lower that start, by their upper names."""
+
+    def __init__(self, lower: LowerWorld, sink: SpanSink, clock: Callable[[], int]) -> None:
+        self._lower = lower
+        self._sink = sink
+        self._clock = clock
+        self._ways: dict[_Name, _Way] = {}
+        self._is_listed = lower.upper_pods.synced
+
+    def list(self) -> None:
+        """Record that the first list is complete: pods that appear from now on were bound a moment ago."""
+        self._is_listed = True
+
+    def hear_upper(self, delta: Delta) -> None:
+        """Follow an upper pod: its binding, its readiness and its end."""
+        before, after = delta
+        name = (delta.entry.namespace, delta.entry.name)
+        way = self._ways.get(name)
+        if way is not None and (after is None or after.uid != way.uid):
+            self._end(name, way, _DELETED)
+        if after is None:
+            return
+        if before is None or before.uid != after.uid:
+            self._begin(name, after)
+        elif way is not None and before.facts.shown != after.facts.shown:
+            self._look(name, way, after)
+
+    def hear_lower(self, delta: Delta) -> None:
+        """Follow a lower pod: its creation and its readiness."""
+        before, after = delta
+        if after is None or not self._ways or (before is not None and before.facts.shown == after.facts.shown):
+            return
+        way = self._ways.get((self._lower.upper_namespace(after.namespace), after.name))
+        if way is not None and after.facts.upper_uid == way.uid:
+            self._look_below(way, after)
+
+    def _begin(self, name: _Name, upper: Entry) -> None:
+        """Follow a pod from its binding on, unless it may have been Ready before."""
+        facts, pod = upper.facts, upper.manifest()
+        if facts.terminal or facts.terminating or facts.daemon or _has_started(pod):
+            return
+        if not self._sink.is_sampled(trace_id_of(upper.uid)):
+            return
+        created = _nanoseconds(metadata(pod).get("creationTimestamp")) or self._clock()
+        bound = max(created, self._clock() if self._is_listed else _bound(pod) or created)
+        way = self._ways[name] = _Way(upper.uid, created, created, 0, _attributes(pod, self._lower.name))
+        self._complete(way, 1, bound, sends=self._is_listed)
+        below = self._lower.pods.get(self._lower.namespace(upper.namespace), upper.name)
+        if below is not None and below.facts.upper_uid == upper.uid:
+            self._look_below(way, below)
+
+    def _look_below(self, way: _Way, lower_pod: Entry) -> None:
+        """Complete the steps that the lower pod shows."""
+        is_ready = _is_ready(lower_pod.manifest())
+        self._complete(way, 3 if is_ready else 2, self._clock(), sends=self._is_listed)
+
+    def _look(self, name: _Name, way: _Way, upper: Entry) -> None:
+        """Complete the trace of a pod that is Ready or has ended."""
+        if _is_ready(upper.manifest()):
+            self._complete(way, len(STEPS), self._clock())
+            self._end(name, way)
+        elif upper.facts.terminal:
+            is_success = (upper.manifest().get("status") or {}).get("phase") == "Succeeded"
+            self._end(name, way, "" if is_success else _DELETED if upper.facts.terminating else _FAILED)
+
+    def _complete(self, way: _Way, place: int, end: int, *, sends: bool = True) -> None:
+        """Complete all steps before a place; those that were skipped take no time."""
+        while way.place < place:
+            end = max(end, way.since)
+            if sends:
+                self._send(way, STEPS[way.place], way.since, end)
+            way.since, way.place = end, way.place + 1
+
+    def _end(self, name: _Name, way: _Way, error: str = "") -> None:
+        """Send the span of the whole start, and before it that of a step that is not complete."""
+        del self._ways[name]
+        end = way.since
+        if way.place < len(STEPS):
+            end = max(self._clock(), end)
+            self._send(way, STEPS[way.place], way.since, end, error)
+        self._send(way, START, way.created, end, error)
+
+    def _send(self, way: _Way, name: str, start: int, end: int, error: str = "") -> None:
+        root = span_id_of(way.uid, START)
+        own, parent = (root, 0) if name == START else (span_id_of(way.uid, name), root)
+        self._sink.send(PodSpan(name, trace_id_of(way.uid), own, parent, start, end, way.attributes, error))
+
+
+def _attributes(pod: Manifest, lower: str) -> Mapping[str, str]:
+    """Return the attributes of all spans of a pod, by the names of OpenTelemetry's conventions where it has some."""
+    meta = metadata(pod)
+    return {
+        "k8s.pod.uid": meta["uid"],
+        "k8s.pod.name": meta["name"],
+        "k8s.namespace.name": meta["namespace"],
+        "k8s.node.name": pod["spec"].get("nodeName") or "",
+        "tensile.lower": lower,
+    }
+
+
+def _has_started(pod: Manifest) -> bool:
+    """Report whether a container of a pod has run: such a pod may have been Ready before."""
+    statuses: Iterable[Manifest] = (pod.get("status") or {}).get("containerStatuses") or ()
+    return any(one.get("restartCount") or (one.get("state") or {}).keys() - {"waiting"} for one in statuses)
+
+
+def _is_ready(pod: Manifest) -> bool:
+    return (conditions_of(pod).get(READY) or {}).get("status") == "True"
+
+
+def _bound(pod: Manifest) -> int:
+    said = conditions_of(pod).get(SCHEDULED) or {}
+    return _nanoseconds(said.get("lastTransitionTime")) if said.get("status") == "True" else 0
+
+
+def _nanoseconds(text: str | None) -> int:
+    """Return a time of the API in nanoseconds since 1970, 0 for none."""
+    return int(moment_of(text).timestamp()) * _SECOND if text else 0
+
+
+class TraceExport:
+    """Sends spans by OTLP; made by `open_export`."""
+
+    def __init__(self, tracer: Any, ids: Any, sampler: Any, processor: "SpanProcessor") -> None:
+        self._tracer = tracer
+        self._ids = ids
+        self._sampler = sampler
+        self._processor = processor
+
+    def is_sampled(self, trace_id: int) -> bool:
+        """Report whether the sampler of the environment takes a trace."""
+        return bool(self._sampler.should_sample(None, trace_id, START).decision.is_sampled())
+
+    def send(self, span: PodSpan) -> None:
+        """Put a span into the queue."""
+        from opentelemetry import trace  # noqa: PLC0415 - imported only where traces are sent
+
+        self._ids.trace_id, self._ids.span_id = span.trace_id, span.span_id
+        within = None
+        if span.parent_id:
+            parent = trace.SpanContext(
+                span.trace_id, span.parent_id, is_remote=False, trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED)
+            )
+            within = trace.set_span_in_context(trace.NonRecordingSpan(parent))
+        made = self._tracer.start_span(span.name, within, attributes=span.attributes, start_time=span.start)
+        if span.error:
+            made.set_status(trace.StatusCode.ERROR, span.error)
+        made.end(span.end)
+
+    async def close(self) -> None:
+        """Send what is left, for two seconds at most: a collector that is away does not hold up the end."""
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+        def end() -> None:
+            """Wait in a thread of its own, which the process does not wait for."""
+            self._processor.shutdown()
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(done.set)
+
+        threading.Thread(target=end, name="last spans", daemon=True).start()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSHING):
+                await done.wait()
+
+
+def open_export(environ: Mapping[str, str], log: Any = _log) -> TraceExport | None:
+    """Return the export to the endpoint that the environment names, None if it names none.
+
+    What is wrong is a warning, and then there is no export either: traces are never a reason not to run. The SDK itself
+    reads its other variables, such as headers, certificates, the sampler and the size of the queue.
+    """
+    if not any(environ.get(name) for name in ENDPOINTS) or _is_disabled(environ):
+        return None
+    protocol = next((environ[name] for name in _PROTOCOLS if environ.get(name)), _PROTOCOL)
+    if protocol != _PROTOCOL:
+        log.warning("traces are not sent", error=f"protocol {protocol!r} is not supported: use {_PROTOCOL}")
+        return None
+    try:
+        return _opened(log)
+    except ImportError as error:
+        log.warning("traces are not sent", error=f"{error.name} is not installed: {_MISSING}")
+    except (ValueError, OSError) as error:
+        log.warning("traces are not sent", error=str(error))
+    return None
+
+
+def _is_disabled(environ: Mapping[str, str]) -> bool:
+    is_off = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    return is_off or environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none"
+
+
+def _opened(log: Any) -> TraceExport:
+    """Return the export. Raises ImportError without the packages of the extra, ValueError for a bad variable."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    from opentelemetry.sdk.trace.id_generator import IdGenerator  # noqa: PLC0415
+
+    class Ids(IdGenerator):
+        """Returns the ids of the span that is sent next."""
+
+        trace_id = span_id = 0
+
+        def generate_trace_id(self) -> int:
+            """Return its trace id."""
+            return self.trace_id
+
+        def generate_span_id(self) -> int:
+            """Return its own id."""
+            return self.span_id
+
+    _adopt_logs(log)
+    own = Resource({"service.name": _SERVICE, "service.version": __version__})
+    ids, processor = Ids(), BatchSpanProcessor(OTLPSpanExporter())
+    resource = own.merge(OTELResourceDetector().detect())
+    provider = TracerProvider(resource=resource, id_generator=ids, shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    return TraceExport(provider.get_tracer("tensile", __version__), ids, provider.sampler, processor)
+
+
+class _Complaints(logging.Handler):
+    """Turns what the SDK logs into one warning a minute: it repeats itself with each batch.
+
+    A failed attempt is tried again, and its reason is logged when the last one has failed.
+    """
+
+    def __init__(self, log: Any) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+        self._seldom = LogThrottle(time.monotonic)
+        self._attempt = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log the first failure, and later how many there were."""
+        words = record.getMessage()
+        if record.levelno < logging.ERROR and record.name.startswith(_EXPORTER):
+            self._attempt = words
+            return
+        said = {"error": words} | ({"attempt": self._attempt} if record.levelno >= logging.ERROR else {})
+        self._seldom.tell(record.name, lambda more: self._log.warning("traces are not sent", **said, **more))
+
+
+def _adopt_logs(log: Any) -> None:
+    logger = logging.getLogger(_LIBRARY)
+    logger.handlers = [_Complaints(log)]
+    logger.propagate = False

@@ -1,0 +1,225 @@
+"""Prometheus itself scrapes virtual nodes, by what manifests/monitoring/kubelet and the documentation say."""
+
+import asyncio
+import shutil
+from base64 import b64decode
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+import pytest_asyncio
+import yaml
+from enginekit import UPPER, Ground
+from fences import ROOT, fences
+
+from bench.kit.granting import path_of
+from bench.kit.sites import until
+from bench.kit.spareports import spare_ports
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+KUBELET = ROOT / "manifests" / "monitoring" / "kubelet"
+PAGE = "docs/howto/kube-prometheus.md"
+PATHS = {"/metrics", "/metrics/cadvisor"}
+DISCOVERY = b"prometheus/discovery/kubernetes."
+"""What a build has with it: the names of its functions."""
+LIMIT = 60.0
+Manifest = dict[str, Any]
+
+
+class Account(NamedTuple):
+    """How to reach the upper cluster with the token of the account that the manifests make."""
+
+    server: str
+    ca: str
+    token: str
+
+    def discovery(self, label: str) -> Manifest:
+        """Return a discovery of the nodes with a label; `role: node` as Prometheus spells it."""
+        return {
+            "role": "node",
+            "api_server": self.server,
+            "authorization": {"credentials": self.token},
+            "tls_config": {"ca_file": self.ca},
+            "selectors": [{"role": "node", "label": label}],
+        }
+
+
+@pytest.fixture(scope="module")
+def prometheus() -> str:
+    """Return the path of a Prometheus that can discover nodes, which that of Debian cannot."""
+    found = shutil.which("prometheus")
+    if found is None or DISCOVERY not in Path(found).read_bytes():
+        pytest.skip("no prometheus with the discovery of Kubernetes is installed")
+    return found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def account(ground: Ground) -> AsyncIterator[Account]:
+    """Apply access.yaml under names of this test, and wait for the token."""
+    objects = list(yaml.safe_load_all((KUBELET / "access.yaml").read_text()))
+    text = yaml.safe_dump_all(objects).replace("tensile-kubelet-metrics", ground.user)
+    made = list(yaml.safe_load_all(text.replace("namespace: tensile", f"namespace: {ground.namespace}")))
+    for one in made:
+        await ground.upper.create(place(ground, one).rpartition("/")[0], one)
+    secret = await ground.upper.until(ground.path("secrets", ground.user), lambda one: one["data"]["token"])
+    cluster = ground.sandbox.clusters[UPPER]
+    ca = cluster.audit_log.parent / "pki" / "ca.crt"
+    yield Account(cluster.server, str(ca), b64decode(secret["data"]["token"]).decode())
+    for one in made:
+        await ground.upper.delete(place(ground, one))
+
+
+def place(ground: Ground, one: Manifest) -> str:
+    """Return the path of an object of access.yaml."""
+    kind, name = one["kind"], one["metadata"]["name"]
+    return path_of(one) if kind.startswith("Cluster") else ground.path(f"{kind.lower()}s", name)
+
+
+def translated(config: Manifest, account: Account, mark: str) -> Manifest:
+    """Return a ScrapeConfig as the operator writes it into Prometheus' configuration, for the nodes of one engine."""
+    spec = config["spec"]
+    (nodes,) = spec["kubernetesSDConfigs"]
+    (selector,) = nodes["selectors"]
+    assert (nodes["role"], selector["role"], spec["scheme"]) == ("Node", "Node", "HTTPS")
+    relabelings = [{_snake(key): value for key, value in one.items()} for one in spec["relabelings"]]
+    return {
+        "job_name": f"scrapeConfig/tensile/{config['metadata']['name']}",
+        "metrics_path": spec["metricsPath"],
+        "scheme": "https",
+        "honor_labels": spec["honorLabels"],
+        "authorization": {"credentials": account.token},
+        "tls_config": {_snake(key): value for key, value in spec["tlsConfig"].items()},
+        "kubernetes_sd_configs": [account.discovery(f"{selector['label']},e2e={mark}")],
+        "relabel_configs": [{"target_label": "job", "replacement": spec["jobName"]}, *relabelings],
+    }
+
+
+def _snake(key: str) -> str:
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in key)
+
+
+class Running(NamedTuple):
+    """A Prometheus that runs."""
+
+    url: str
+    session: aiohttp.ClientSession
+
+    async def asked(self, path: str, **query: str) -> Any:
+        """Return what its API answers."""
+        async with self.session.get(f"{self.url}/api/v1/{path}", params=query) as answer:
+            return (await answer.json())["data"]
+
+    async def targets(self, count: int) -> list[Manifest]:
+        """Wait until so many targets have been scraped, and return them."""
+        found: list[Manifest] = []
+
+        async def are_scraped() -> bool:
+            found[:] = (await self.asked("targets", state="active"))["activeTargets"]
+            return len(found) == count and all(one["health"] != "unknown" for one in found)
+
+        await until(are_scraped, f"{count} targets", LIMIT)
+        return found
+
+    async def values(self, query: str, holds: Callable[[list[Manifest]], bool]) -> list[Manifest]:
+        """Wait until the result of a query holds, and return it."""
+        found: list[Manifest] = []
+
+        async def is_there() -> bool:
+            found[:] = (await self.asked("query", query=query))["result"]
+            return holds(found)
+
+        await until(is_there, query, LIMIT)
+        return found
+
+
+@asynccontextmanager
+async def running(program: str, directory: Path, scrapes: list[Manifest]) -> AsyncIterator[Running]:
+    """Run Prometheus with this configuration, which scrapes each second."""
+    (port,) = spare_ports(1)
+    config = directory / "prometheus.yaml"
+    config.write_text(yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": scrapes}))
+    command = [
+        program, f"--config.file={config}", f"--storage.tsdb.path={directory}/data",
+        f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",
+    ]  # fmt: skip
+    log = directory / "prometheus.log"
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Running(f"http://127.0.0.1:{port}", session)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def ports(ground: Ground) -> dict[str, int]:
+    """Return the port that each virtual node publishes."""
+    nodes = [await ground.upper.read(f"/api/v1/nodes/{name}") for name in ground.nodes.values()]
+    return {one["metadata"]["name"]: one["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] for one in nodes}
+
+
+async def test_the_scrape_configs_find_every_virtual_node_at_its_own_port(
+    ground: Ground, account: Account, prometheus: str, tmp_path: Path
+) -> None:
+    """Every target is up, with the labels by which kube-prometheus' rules and dashboards select and join."""
+    pod = await ground.run_pod("scraped")
+    shipped = list(yaml.safe_load_all((KUBELET / "scrapeconfigs.yaml").read_text()))
+    published = await ports(ground)
+    assert len(set(published.values())) == len(ground.lowers)
+    async with running(prometheus, tmp_path, [translated(one, account, ground.mark) for one in shipped]) as found:
+        targets = await found.targets(len(ground.lowers) * len(PATHS))
+        assert {(one["health"], one["lastError"]) for one in targets} == {("up", "")}
+        assert {one["scrapeUrl"] for one in targets} == {
+            f"https://127.0.0.1:{port}{path}" for port in published.values() for path in PATHS
+        }
+        assert [
+            {"job": "kubelet", "namespace": "kube-system", "service": "kubelet", "endpoint": "https-metrics"}
+            | {"node": name, "instance": name, "metrics_path": path}
+            for name in sorted(published)
+            for path in sorted(PATHS)
+        ] == sorted((one["labels"] for one in targets), key=lambda one: (one["node"], one["metrics_path"]))
+        node = pod["spec"]["nodeName"]
+        query = f'kubelet_running_pods{{job="kubelet", metrics_path="/metrics", node="{node}"}}'
+        (value,) = await found.values(query, lambda told: bool(told) and told[0]["value"][1] == "1")
+        assert value["metric"]["instance"] == node
+
+
+async def test_the_configuration_of_the_page_does_the_same(
+    ground: Ground, account: Account, prometheus: str, tmp_path: Path
+) -> None:
+    """Here outside of the cluster, so that it is told where the apiserver is, and who it is."""
+    (text,) = [one.text for one in fences(PAGE, (ROOT / PAGE).read_text()) if one.text.startswith("scrape_configs:")]
+    (job,) = yaml.safe_load(text)["scrape_configs"]
+    (nodes,) = job["kubernetes_sd_configs"]
+    (selector,) = nodes["selectors"]
+    discovery = account.discovery(f"{selector['label']},e2e={ground.mark}")
+    assert nodes["role"] == discovery["role"]
+    job |= {"authorization": {"credentials": account.token}, "kubernetes_sd_configs": [discovery]}
+    async with running(prometheus, tmp_path, [job]) as found:
+        targets = await found.targets(len(ground.lowers))
+        assert {(one["health"], one["lastError"]) for one in targets} == {("up", "")}
+        assert {(one["labels"]["job"], one["labels"]["metrics_path"]) for one in targets} == {
+            ("kubelet", "/metrics/cadvisor")
+        }
+        assert {one["labels"]["node"] for one in targets} == set(ground.nodes.values())
+
+
+async def test_the_account_may_do_nothing_else(ground: Ground, account: Account) -> None:
+    """A node that is not what it claims to be gets its token."""
+    user = f"system:serviceaccount:{ground.namespace}:{ground.user}"
+    allowed = []
+    for verb, resource, subresource in (
+        ("get", "nodes", "metrics"), ("get", "nodes", "proxy"), ("list", "pods", ""), ("get", "secrets", ""),
+        ("create", "nodes", "metrics"),
+    ):  # fmt: skip
+        attributes = {"verb": verb, "resource": resource, "subresource": subresource, "namespace": ground.namespace}
+        review = {"spec": {"user": user, "resourceAttributes": attributes}}
+        answer = await ground.upper.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+        allowed.append(answer["status"]["allowed"])
+    assert allowed == [True, *[False] * 4]

@@ -1,0 +1,369 @@
+"""Traces of pods that start: their spans, and that they arrive at a collector, or cost a warning."""
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+import orjson
+import pytest
+from otlpkit import collector, received, url
+from worldkit import A, changed, drop, put, twin, upper_pod, world
+
+from bench.kit.spareports import spare_ports
+from tensile.engine.tracing import START, STEPS, PodSpan, PodTraces, open_export, span_id_of, trace_id_of
+from tensile.objects import Manifest
+
+CREATED = "2026-03-01T12:00:00Z"
+NOON = 1772366400
+SECOND = 1_000_000_000
+
+
+class Sink:
+    """Keeps spans; takes traces of pods whose UID is not `unwanted`."""
+
+    def __init__(self) -> None:
+        self.spans: list[PodSpan] = []
+        self.unwanted = trace_id_of("unwanted")
+
+    def is_sampled(self, trace_id: int) -> bool:
+        """Report whether it is another trace."""
+        return trace_id != self.unwanted
+
+    def send(self, span: PodSpan) -> None:
+        """Keep a span."""
+        self.spans.append(span)
+
+
+class Watch:
+    """A lower whose pods are traced, listed or not, and a clock in seconds after noon."""
+
+    def __init__(self, *, listed: bool = True) -> None:
+        self.now = 0.0
+        self.sink = Sink()
+        self.lower = world().lowers[A]
+        self.lower.upper_pods.synced = listed
+        PodTraces(self.sink, lambda: NOON * SECOND + int(self.now * SECOND)).follow(self.lower)
+
+    def at(self, second: float) -> "Watch":
+        """Set the clock."""
+        self.now = second
+        return self
+
+    def upper(self, edit: Any) -> None:
+        """Change the upper pod."""
+        changed(self.lower.upper_pods, "web", edit)
+
+    def below(self, edit: Any) -> None:
+        """Change the lower pod."""
+        changed(self.lower.pods, "web", edit)
+
+    @property
+    def told(self) -> list[tuple[str, float, float, str]]:
+        """The spans: name, start and end in seconds after noon, and the error."""
+        return [
+            (one.name, (one.start / SECOND) - NOON, (one.end / SECOND) - NOON, one.error) for one in self.sink.spans
+        ]
+
+
+def pod(uid: str = "u", **status: Any) -> Manifest:
+    """Make an upper pod that was created at noon and is bound to the lower's node."""
+    return upper_pod(uid=uid, creationTimestamp=CREATED, status={"phase": "Pending", **status})
+
+
+def ready(one: Manifest) -> None:
+    """Let a pod be Ready."""
+    one["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+
+
+def running(one: Manifest) -> None:
+    """Let a container of a pod run, which is not Ready."""
+    state = {"name": "main", "ready": False, "restartCount": 0, "state": {"running": {"startedAt": CREATED}}}
+    one["status"] = {"phase": "Running", "containerStatuses": [state]}
+
+
+def failed(one: Manifest) -> None:
+    """Let a pod fail."""
+    one["status"] = {"phase": "Failed"}
+
+
+def succeeded(one: Manifest) -> None:
+    """Let a pod succeed."""
+    one["status"] = {"phase": "Succeeded"}
+
+
+def started(watch: Watch) -> None:
+    """Let a pod start: bound after 1.5 s, and 1 s for each further step."""
+    put(watch.at(1.5).lower.upper_pods, pod())
+    put(watch.at(2.5).lower.pods, twin(pod()))
+    watch.at(3).below(running)
+    watch.at(3.5).below(ready)
+    watch.at(4.5).upper(ready)
+
+
+def test_a_pod_has_a_span_for_each_step_and_one_for_all() -> None:
+    """From its creation, as the API has it, until the engine sees it Ready."""
+    watch = Watch()
+    started(watch)
+    assert watch.told == [
+        ("schedule", 0, 1.5, ""),
+        ("create lower pod", 1.5, 2.5, ""),
+        ("start lower pod", 2.5, 3.5, ""),
+        ("report Ready", 3.5, 4.5, ""),
+        (START, 0, 4.5, ""),
+    ]
+    assert [one.name for one in watch.sink.spans[:-1]] == list(STEPS)
+    assert watch.sink.spans[0].attributes == {
+        "k8s.pod.uid": "u",
+        "k8s.pod.name": "web",
+        "k8s.namespace.name": "default",
+        "k8s.node.name": "lower-a",
+        "tensile.lower": "lower-a",
+    }
+
+
+def test_the_ids_follow_from_the_pod() -> None:
+    """So two engines write one trace, and its steps are children of the whole."""
+    watch = Watch()
+    started(watch)
+    assert {one.trace_id for one in watch.sink.spans} == {trace_id_of("u")}
+    assert [one.span_id for one in watch.sink.spans] == [span_id_of("u", name) for name in (*STEPS, START)]
+    assert [one.parent_id for one in watch.sink.spans] == [*[span_id_of("u", START)] * 4, 0]
+    assert 0 < trace_id_of("u") < 1 << 128
+    assert 0 < span_id_of("u", START) < 1 << 64
+    assert len({span_id_of("u", name) for name in (*STEPS, START)}) == 5
+
+
+def test_a_pod_that_was_ready_is_not_traced_again() -> None:
+    """Its start is over."""
+    watch = Watch()
+    started(watch)
+    watch.upper(running)
+    watch.upper(ready)
+    drop(watch.lower.upper_pods, "web")
+    assert len(watch.told) == 5
+
+
+def test_a_pod_that_is_deleted_before_it_is_ready_shows_where_it_waited() -> None:
+    """The step that it was in ends with the error, and so does the whole."""
+    watch = Watch()
+    put(watch.at(1).lower.upper_pods, pod())
+    drop(watch.at(9).lower.upper_pods, "web")
+    error = "the pod was deleted before it was Ready"
+    assert watch.told == [("schedule", 0, 1, ""), ("create lower pod", 1, 9, error), (START, 0, 9, error)]
+
+
+def deleted(one: Manifest) -> None:
+    """Let a pod that is deleted have ended, as the engine reports it before the pod goes."""
+    one["metadata"] |= {"deletionTimestamp": CREATED, "deletionGracePeriodSeconds": 0}
+    failed(one)
+
+
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [
+        (failed, "the pod failed before it was Ready"),
+        (succeeded, ""),
+        (deleted, "the pod was deleted before it was Ready"),
+    ],
+)
+def test_a_pod_that_ends_before_it_is_ready(end: Any, error: str) -> None:
+    """To succeed that fast is no error."""
+    watch = Watch()
+    put(watch.lower.upper_pods, pod())
+    put(watch.lower.pods, twin(pod()))
+    watch.at(2).upper(end)
+    assert watch.told[-1] == (START, 0, 2, error)
+    assert watch.told[-2][0] == "start lower pod"
+
+
+def test_steps_that_are_seen_at_once_take_no_time() -> None:
+    """As after a gap in the watch."""
+    watch = Watch()
+    put(watch.at(1).lower.upper_pods, pod())
+    watch.at(5).upper(ready)
+    assert watch.told[1:4] == [
+        ("create lower pod", 1, 5, ""), ("start lower pod", 5, 5, ""), ("report Ready", 5, 5, ""),
+    ]  # fmt: skip
+
+
+def test_an_engine_that_takes_over_goes_on_with_the_step_that_is_not_complete() -> None:
+    """The binding has the time of the API; the engine before has sent that step."""
+    watch = Watch(listed=False)
+    bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-03-01T12:00:02Z"}
+    put(watch.at(60).lower.upper_pods, pod(conditions=[bound]))
+    watch.lower.upper_pods.take_over(tuple(watch.lower.upper_pods), watch.lower.upper_pods.version)
+    put(watch.at(61).lower.pods, twin(pod()))
+    watch.at(62).below(ready)
+    watch.at(63).upper(ready)
+    assert [one[:3] for one in watch.told] == [
+        ("create lower pod", 2, 61), ("start lower pod", 61, 62), ("report Ready", 62, 63), (START, 0, 63),
+    ]  # fmt: skip
+
+
+def test_a_listed_pod_that_has_run_is_not_traced() -> None:
+    """It may have been Ready before."""
+    watch, one = Watch(listed=False), pod()
+    running(one)
+    put(watch.lower.upper_pods, one)
+    watch.upper(ready)
+    assert watch.told == []
+
+
+def test_a_new_pod_of_that_name_has_a_trace_of_its_own() -> None:
+    """And the copy of the old one is not its."""
+    watch = Watch()
+    put(watch.lower.upper_pods, pod("old"))
+    put(watch.lower.upper_pods, pod("new"))
+    put(watch.lower.pods, twin(pod("old")))
+    traces = [(one.name, one.trace_id == trace_id_of("new")) for one in watch.sink.spans]
+    assert traces == [("schedule", False), ("create lower pod", False), (START, False), ("schedule", True)]
+
+
+def test_a_trace_that_is_not_wanted_is_not_followed() -> None:
+    """Sampling decides once for a pod."""
+    watch = Watch()
+    put(watch.lower.upper_pods, pod("unwanted"))
+    watch.upper(ready)
+    assert watch.told == []
+
+
+def test_a_clock_behind_that_of_the_cluster_makes_no_negative_span() -> None:
+    """A span ends where it begins, at the earliest."""
+    watch = Watch()
+    watch.at(-5)
+    started_at_noon = pod()
+    put(watch.lower.upper_pods, started_at_noon)
+    watch.upper(ready)
+    assert all(one.end >= one.start for one in watch.sink.spans)
+
+
+SENDING = """
+import asyncio, os, sys, time
+from tensile.engine import logging
+from tensile.engine.tracing import START, STEPS, PodSpan, open_export, span_id_of, trace_id_of
+logging.configure("info", "json", sys.stderr)
+export = open_export(os.environ)
+def span(uid, name, parent=0, error=""):
+    return PodSpan(name, trace_id_of(uid), span_id_of(uid, name), parent, 5, 9, {"k8s.pod.uid": uid}, error)
+async def main():
+    if export is None:
+        return
+    for number in range(int(sys.argv[1])):
+        uid = f"pod-{number}"
+        if export.is_sampled(trace_id_of(uid)):
+            export.send(span(uid, STEPS[0], span_id_of(uid, START), "late"))
+            export.send(span(uid, START))
+    begun = time.monotonic()
+    await export.close()
+    print(time.monotonic() - begun)
+asyncio.run(main())
+"""
+
+
+def sending(count: int, *, before: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    """Send the traces of so many pods from a process of its own, which has these variables."""
+    command = [sys.executable, "-c", before + SENDING, str(count)]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
+
+
+@pytest.mark.process
+def test_spans_arrive_as_the_environment_says() -> None:
+    """With ids, times, parents and errors; under the name of the service, with the headers."""
+    with collector() as server:
+        sending(
+            1,
+            OTEL_EXPORTER_OTLP_ENDPOINT=url(server),
+            OTEL_EXPORTER_OTLP_HEADERS="x-token=abc",
+            OTEL_SERVICE_NAME="edge",
+        )
+    child, root = received(server)
+    assert server.paths == {"/v1/traces"}
+    assert server.headers["x-token"] == "abc"
+    (resource,) = server.requests[0].resource_spans
+    assert {one.key: one.value.string_value for one in resource.resource.attributes}["service.name"] == "edge"
+    assert int.from_bytes(child.trace_id) == int.from_bytes(root.trace_id) == trace_id_of("pod-0")
+    assert (int.from_bytes(root.span_id), root.parent_span_id) == (span_id_of("pod-0", START), b"")
+    assert child.parent_span_id == root.span_id
+    assert (child.name, child.start_time_unix_nano, child.end_time_unix_nano) == (STEPS[0], 5, 9)
+    assert (child.status.message, child.status.code, root.status.code) == ("late", 2, 0)
+    assert [(one.key, one.value.string_value) for one in root.attributes] == [("k8s.pod.uid", "pod-0")]
+
+
+@pytest.mark.process
+def test_a_sampler_takes_its_ratio_of_the_pods() -> None:
+    """All spans of a pod, or none; the signal's own endpoint is used as it is."""
+    with collector() as server:
+        sending(
+            200,
+            OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{url(server)}/own",
+            OTEL_TRACES_SAMPLER="traceidratio",
+            OTEL_TRACES_SAMPLER_ARG="0.5",
+        )
+    traces = [span.trace_id for span in received(server)]
+    assert server.paths == {"/own"}
+    assert 60 < len(set(traces)) < 140
+    assert len(traces) == 2 * len(set(traces))
+
+
+@pytest.mark.process
+def test_a_collector_that_is_away_costs_one_warning() -> None:
+    """Neither a line for each batch, nor the time of an engine that stops; the reason is named."""
+    (port,) = spare_ports(1)
+    away = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    done = sending(200, OTEL_BSP_MAX_EXPORT_BATCH_SIZE="100", **away)
+    assert float(done.stdout) < 10
+    (line,) = done.stderr.splitlines()
+    told = orjson.loads(line)
+    assert (told["event"], told["level"]) == ("traces are not sent", "warning")
+    assert "Failed to export spans batch" in told["error"]
+    full = sending(3000, OTEL_BSP_MAX_QUEUE_SIZE="512", **away).stderr
+    assert full.count("Queue full") == 1
+    assert full.count("\n") <= 2
+
+
+@pytest.mark.process
+def test_packages_that_are_missing_are_named() -> None:
+    """With what to install; the engine runs without traces."""
+    absent = "import sys\nsys.modules['opentelemetry'] = None\n"
+    done = sending(1, before=absent, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
+    told = orjson.loads(done.stderr)
+    assert (told["event"], told["level"]) == ("traces are not sent", "warning")
+    assert re.fullmatch(r"opentelemetry\S* is not installed: pip install 'tensile-kube\[otel\]'", told["error"])
+    assert done.stdout == ""
+
+
+@pytest.mark.process
+def test_nothing_is_imported_without_an_endpoint() -> None:
+    """Neither the SDK nor its threads."""
+    code = "import sys, tensile.engine.run as run\nassert run.open_export({}) is None\n"
+    code += "print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+
+
+class Told:
+    """A logger that keeps warnings."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def warning(self, event: str, **fields: str) -> None:
+        """Keep a warning."""
+        assert event == "traces are not sent"
+        self.lines.append(fields["error"])
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, ["protocol 'grpc' is not supported: use http/protobuf"]),
+        ({"OTEL_SDK_DISABLED": "true"}, []),
+        ({"OTEL_TRACES_EXPORTER": "none"}, []),
+    ],
+)
+def test_an_endpoint_that_is_not_used(more: dict[str, str], words: list[str]) -> None:
+    """What cannot be done is a warning, what is switched off is none."""
+    told = Told()
+    assert open_export({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", **more}, told) is None
+    assert told.lines == words
