@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo wheel image docs check unit test touched test-all bench faults model behaviour mutation \
+.PHONY: help setup demo wheel sdist sbom dist notes image docs check unit test touched test-all bench faults model behaviour mutation \
 	packaging conformance keep generate format clean
 
 help: ## Say what there is
@@ -25,16 +25,60 @@ demo: setup ## Clusters, the engine and a workload, shown with kubectl; leaves n
 # A build starts from a copy, so that what an earlier one left here never gets into it; modes and dates are set, so that
 # the same commit gives the same bytes on every machine.
 DIST ?= dist
-COPY := build/wheel
+COPY = build/$@
 DATE = $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null),1577836800)
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tensile/__init__.py)
+STEM = tensile_kube-$(VERSION)
+
+define copy
+@rm -rf $(COPY) && mkdir -p $(COPY) $(DIST) && cp -R LICENSE README.md pyproject.toml tensile $(COPY)
+@find $(COPY) -name __pycache__ -prune -exec rm -rf {} + && chmod -R u=rwX,go=rX $(COPY)
+endef
 
 wheel: $(BIN)/.installed ## Build the wheel into dist/
-	@rm -rf $(COPY) && mkdir -p $(COPY) && cp -R LICENSE README.md pyproject.toml tensile $(COPY)
-	@find $(COPY) -name __pycache__ -prune -exec rm -rf {} + && chmod -R u=rwX,go=rX $(COPY)
+	$(copy)
 	@umask 022 && SOURCE_DATE_EPOCH=$(DATE) $(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps \
 	--no-build-isolation --wheel-dir $(DIST) $(COPY)
-	@echo "$(DIST)/tensile_kube-$(VERSION)-py3-none-any.whl"
+	@echo "$(DIST)/$(STEM)-py3-none-any.whl"
+
+# setuptools writes the present time into an archive and the files' dates, so it is packed again.
+sdist: $(BIN)/.installed ## Build the source distribution into dist/
+	$(copy)
+	@cd $(COPY) && $(abspath $(BIN))/python -c "import setuptools.build_meta as b; b.build_sdist('.')" > /dev/null
+	@tar -C $(COPY) -xzf $(COPY)/$(STEM).tar.gz && chmod -R u=rwX,go=rX $(COPY)/$(STEM)
+	@tar -C $(COPY) --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mtime=@$(DATE) -cf - $(STEM) \
+	| gzip -9n > $(DIST)/$(STEM).tar.gz
+	@echo "$(DIST)/$(STEM).tar.gz"
+
+# The list is read from an environment with what the program needs and nothing else, by a tool with packages of its own.
+# The tool does not look for a version that pyproject.toml only refers to.
+SBOM := build/sbom-venv
+RUN := build/run-venv
+INSTALL = $(SBOM)/bin/pip --python $(RUN)/bin/python install --quiet --disable-pip-version-check --no-compile --no-deps
+
+$(SBOM)/.installed: bench/packaging/requirements.txt
+	@echo "sbom: virtual environment and packages"
+	@test -x $(SBOM)/bin/pip || $(PYTHON) -m venv $(SBOM)
+	@$(SBOM)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r bench/packaging/requirements.txt
+	@touch $@
+
+sbom: $(SBOM)/.installed wheel ## List the packages that the wheel is tested with, as CycloneDX JSON in dist/
+	@rm -rf $(RUN) && $(PYTHON) -m venv --without-pip $(RUN)
+	@$(INSTALL) --require-hashes -r requirements.run.lock
+	@$(INSTALL) --no-index $(DIST)/$(STEM)-py3-none-any.whl
+	@sed 's/^dynamic = .*/version = "$(VERSION)"/' pyproject.toml > $(RUN)/pyproject.toml
+	@SOURCE_DATE_EPOCH=$(DATE) $(SBOM)/bin/cyclonedx-py environment $(RUN)/bin/python --mc-type application \
+	--pyproject $(RUN)/pyproject.toml --output-reproducible --output-format JSON --output-file $(DIST)/$(STEM).cdx.json
+	@echo "$(DIST)/$(STEM).cdx.json"
+
+dist: wheel sdist sbom ## All that a release consists of, with checksums, into dist/
+	@cd $(DIST) && sha256sum $(STEM)-py3-none-any.whl $(STEM).tar.gz $(STEM).cdx.json > SHA256SUMS
+	@echo "$(DIST)/SHA256SUMS"
+
+notes: ## Print what the changelog says of this version; fails if it says nothing, or if TAG is of another version
+	@[ "$(or $(TAG),v$(VERSION))" = "v$(VERSION)" ] || { echo "notes: $(TAG) is not v$(VERSION)" >&2; exit 1; }
+	@awk '/^## / { shown = index($$0, "## [$(VERSION)] - ") == 1 } shown { print; found = 1 } END { exit !found }' \
+	CHANGELOG.md
 
 # podman and buildah take the same words: `make image BUILDER=buildah`.
 BUILDER ?= docker
@@ -130,8 +174,9 @@ conformance: setup ## Kubernetes' own conformance tests, on a real node and thro
 	@$(BIN)/python -m bench.conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(ONLY),--only $(ONLY)) \
 	$(if $(RUNS),--runs $(RUNS)) $(if $(PROCS),--procs $(PROCS)) $(if $(SERIAL),--serial)
 
-generate: $(BIN)/.installed ## Write the generated pages and tables again: topology, commands, conditions, permissions, pictures
-	@for page in topologypage commandspage conditionspage troubleshootingpage rightstable kubelet_rights; do \
+generate: $(BIN)/.installed ## Write the generated pages and tables again: topology, commands, conditions, licences, pictures
+	@for page in topologypage commandspage conditionspage troubleshootingpage rightstable kubelet_rights \
+	licencespage; do \
 	PYTHONPATH=tests/kit $(BIN)/python -m $$page || exit 1; done
 	@for picture in clusters demo; do $(BIN)/python -m docs.pictures.$$picture || exit 1; done
 

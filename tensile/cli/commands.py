@@ -859,9 +859,9 @@ def bundle(
 ) -> None:
     """Collect what a bug report needs.
 
-    Changes nothing, and leaves values of Secrets and credentials out. The archive has the topology file, the output of
-    doctor, plan and status, the metrics of the engine, and a snapshot of what placement depends on. Names of objects,
-    nodes and images are in it: look through it before you share it.
+    Changes nothing, and leaves values of Secrets and credentials out. The archive has the topology file, metrics, the
+    output of doctor, plan and status, and a snapshot of what placement depends on. Names of objects, nodes and images
+    are in it: look through it before you share it.
 
     Examples:
         tensile bundle

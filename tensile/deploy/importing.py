@@ -615,7 +615,7 @@ def _of_webhook(program: Program) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if program.is_in_pod:
         for flag in ("address", "port"):
-            program.tell(f"--{flag}", "not needed: the Service of `tensile manifests` leads to webhook.port, 8443")
+            program.tell(f"--{flag}", "not needed: the Service of `tensile manifests` forwards to webhook.port, 8443")
         for flag in ("tlscert", "tlskey"):
             program.tell(f"--{flag}", "not needed: the engine makes and renews a certificate, and registers its CA")
     else:

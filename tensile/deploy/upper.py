@@ -27,7 +27,7 @@ _HTTPS = 443
 _IP = "status.podIP"
 _HOST, _ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 _ENFORCED = "pod-security.kubernetes.io/enforce"
-_NAMESPACE = "For the engine only: whoever can create pods or read Secrets here has all permissions of the engine."
+_NAMESPACE = "For the engine only: a user who can create pods or read Secrets here has all permissions of the engine."
 _ROLES = "The engine's ServiceAccount, with only the permissions that this topology needs."
 _CONFIGMAP = (
     "The topology. The engine applies edits within seconds, and reports the result in ConfigMap topology-status."
@@ -70,9 +70,9 @@ allowVolumeExpansion: true
 """
 
 _SCHEDULER = """\
-# Configuration of the upper cluster's kube-scheduler with the engine as an extender, which checks whether a pod fits
-# into the lower clusters (extender.enabled in the topology). Not an API object: a file on the scheduler's host for its
-# flag --config. Merge `extenders` into the existing file. docs/extender.md describes how, and the costs.
+# Configuration of the upper cluster's kube-scheduler, with the engine as an extender. The engine checks whether a pod
+# fits into the lower clusters (extender.enabled in the topology). Not an API object: a file on the scheduler's host for
+# its flag --config. Merge `extenders` into the existing file. docs/extender.md describes how, and the costs.
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 clientConnection:

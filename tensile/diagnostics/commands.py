@@ -318,7 +318,7 @@ def _place(word: str, given: str, namespace: str | None, topology: Topology, way
         raise TensileError(f"explain {word} {given!r}: write NAME or NAMESPACE/NAME")
     if space and namespace not in (None, space):
         raise TensileError(
-            f"explain {word} {given}: its namespace is {space}, and -n says {namespace}: leave one of them away"
+            f"explain {word} {given}: its namespace is {space}, and -n says {namespace}: omit one of them"
         )
     where = space or namespace or ways.upper_namespace(topology.upper) or own_namespace(ways.account) or "default"
     return where, name

@@ -131,7 +131,7 @@ def test_a_pod_with_two_namespaces(tmp_path: Path) -> None:
     """One of them is a mistake."""
     told = tensile("explain", "pod", "shop/web", "-n", "other", "-f", topology(tmp_path))
     assert told.code == 1
-    assert told.err == "explain pod shop/web: its namespace is shop, and -n says other: leave one of them away\n"
+    assert told.err == "explain pod shop/web: its namespace is shop, and -n says other: omit one of them\n"
 
 
 @pytest.mark.parametrize("word", ["claim", "service"])
@@ -140,7 +140,7 @@ def test_other_objects_are_named_as_pods_are(tmp_path: Path, word: str) -> None:
     told = tensile("explain", word, "a/b/c", "-f", topology(tmp_path))
     assert (told.code, told.err) == (1, f"explain {word} 'a/b/c': write NAME or NAMESPACE/NAME\n")
     told = tensile("explain", word, "shop/web", "-n", "other", "-f", topology(tmp_path))
-    assert told.err == f"explain {word} shop/web: its namespace is shop, and -n says other: leave one of them away\n"
+    assert told.err == f"explain {word} shop/web: its namespace is shop, and -n says other: omit one of them\n"
 
 
 @pytest.mark.parametrize("words", [("node", "lower-a"), ("claim", "shop/data"), ("service", "shop/web")])

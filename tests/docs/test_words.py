@@ -3,18 +3,23 @@
 And what is generated is as it would be generated now.
 """
 
+import math
 import re
+from datetime import date
 from pathlib import Path
 from types import ModuleType
 
 import commandspage
 import conditionspage
+import licencespage
 import pytest
 import topologypage
 import yaml
 from commandspage import EXITS, commands, options
 from fences import DIRECTIVES, OF_SH, ROOT, Fence, anchors, calls, fences, inline, is_object, is_topology, links, pages
+from packaging.version import Version
 
+import tensile
 from tensile.names import PREFIX
 from tensile.sandbox import apiserver
 from tensile.topology import TopologyErrors, parse
@@ -22,7 +27,6 @@ from tensile.topology import TopologyErrors, parse
 EVERY = [*pages(), "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
 LANGUAGES = {"", "sh", "yaml"}
 MINIMAL = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "demo", "lowers": []}
-README = (ROOT / "README.md").read_text()
 
 
 def read(page: str) -> str:
@@ -156,9 +160,13 @@ def test_fields_of_the_topology_that_are_named_exist() -> None:
     assert {one for one in words if one.partition(".")[0] in sections and one not in known} == set()
 
 
-@pytest.mark.parametrize("module", [topologypage, commandspage, conditionspage], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module",
+    [topologypage, commandspage, conditionspage, licencespage],
+    ids=lambda module: module.__name__,
+)
 def test_references_are_as_they_would_be_made_now(module: ModuleType) -> None:
-    """They are made from the models, the program's help and the code, so a change of those is a change there."""
+    """They are made from models, the program's help, the code and the packages: a change of those is one there."""
     text = module.DOCUMENT.read_text()
     assert module.rewritten(text) == text
 
@@ -203,11 +211,30 @@ def test_the_words_of_the_glossary_are_used() -> None:
 
 
 def test_the_taint_and_the_pods_toleration_are_those_of_the_nodes() -> None:
-    """The README's pod may run on a node that a plain topology makes."""
+    """The pod of the page for installation may run on a node that a plain topology makes."""
+    install = read("docs/install.md")
     topology = parse(apiserver.topology(["lower-a"], kubelet_port=23450, telemetry_port=23460))
     (taint,) = topology.lowers[0].node.taints
-    assert f"`{taint.key}={taint.value}:{taint.effect}`" in README
-    assert f'"tolerations": [{{"key": "{taint.key}", "operator": "Exists"}}]' in README
+    assert f"`{taint.key}={taint.value}:{taint.effect}`" in install
+    assert f'"tolerations": [{{"key": "{taint.key}", "operator": "Exists"}}]' in install
+
+
+def test_the_changelog_has_the_version_as_its_newest_release() -> None:
+    """With its date, below what is not released yet; the releases of before follow, newest first."""
+    titles = re.findall(r"^## (.*)$", read("CHANGELOG.md"), re.MULTILINE)
+    assert titles[0] == "[Unreleased]"
+    found = [re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)", title) for title in titles[1:]]
+    releases = [(date.fromisoformat(one[2]), Version(one[1])) for one in found if one]
+    assert len(releases) == len(found)
+    assert str(releases[0][1]) == tensile.__version__
+    assert sorted(releases, reverse=True) == releases
+
+
+def test_the_readme_fits_two_screens() -> None:
+    """A line of the source takes one line for each 120 characters that are shown, and the picture 20."""
+    shown = re.sub(r"<!--.*?-->\n|^\|[-:|]+\|\n|\]\([^)]*\)|[*`]", "", read("README.md"), flags=re.MULTILINE)
+    lines = [20 if line.startswith("![") else max(1, math.ceil(len(line) / 120)) for line in shown.splitlines()]
+    assert sum(lines) <= 95
 
 
 def test_marks_that_are_named_are_marks_of_the_engine() -> None:

@@ -22,7 +22,18 @@ RULES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         ("docs/", "mkdocs.yml", "CONTRIBUTING.md", "SECURITY.md", "topology.example.yaml"),
         ("tests/docs/test_site_built.py",),
     ),
-    (("Dockerfile", "pyproject.toml", "requirements", "tensile/sandbox/binaries.py"), ("tests/packaging",)),
+    (
+        (
+            ".github/workflows/",
+            "Dockerfile",
+            "Makefile",
+            "bench/packaging/",
+            "pyproject.toml",
+            "requirements",
+            "tensile/sandbox/binaries.py",
+        ),
+        ("tests/packaging",),
+    ),
     (("docs/versions.md", "tensile/sandbox/binaries.py", "tensile/kube/"), ("tests/e2e/test_older_kubernetes.py",)),
     (
         ("tensile/sandbox/",),

@@ -39,17 +39,24 @@ def checkout(place: Path, *, mode: int, leftover: str) -> Path:
     return place
 
 
-def built(place: Path, dist: Path) -> Path:
-    """Build there with the tools of this environment, and give the wheel."""
+def built(place: Path, dist: Path, *, target: str = "wheel") -> Path:
+    """Build there with the tools of this environment, and give the wheel, or what another target builds."""
     tools = ENVIRONMENT / "bin"
-    command = ["make", "--no-print-directory", "-o", str(tools / ".installed"), "wheel", f"BIN={tools}", f"DIST={dist}"]
+    command = ["make", "--no-print-directory", "-o", str(tools / ".installed"), target, f"BIN={tools}", f"DIST={dist}"]
     done = subprocess.run(
         command, cwd=place, env={**os.environ, "SOURCE_DATE_EPOCH": DATE}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     said = Path(done.stdout.splitlines()[-1])
-    assert list(dist.glob("*.whl")) == [said]
+    assert list(dist.iterdir()) == [said]
     return said
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution of the sources as they are."""
+    folder = tmp_path_factory.mktemp("sdist")
+    return built(checkout(folder / "checkout", mode=0o644, leftover="gone.py"), folder / "dist", target="sdist")
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +97,22 @@ def test_it_is_the_same_to_the_byte_wherever_it_is_built(wheel: Path, tmp_path: 
     other = built(checkout(tmp_path / "elsewhere", mode=0o600, leftover="old.py"), tmp_path / "dist")
     assert other.name == wheel.name
     assert other.read_bytes() == wheel.read_bytes()
+
+
+def test_the_source_distribution_is_the_same_to_the_byte_wherever_it_is_built(sdist: Path, tmp_path: Path) -> None:
+    """As the wheel; setuptools alone would write the time of the build into it."""
+    place = checkout(tmp_path / "elsewhere", mode=0o600, leftover="old.py")
+    other = built(place, tmp_path / "dist", target="sdist")
+    assert other.name == sdist.name == f"tensile_kube-{tensile.__version__}.tar.gz"
+    assert other.read_bytes() == sdist.read_bytes()
+
+
+def test_the_source_distribution_builds_the_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+    """The same file, from nothing but the archive, as an installer builds it that finds no wheel."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    variables = {**os.environ, "SOURCE_DATE_EPOCH": DATE}
+    subprocess.run([*command, "--wheel-dir", str(tmp_path), str(sdist)], check=True, env=variables, capture_output=True)
+    assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()
 
 
 def test_it_says_what_it_is(wheel: Path) -> None:

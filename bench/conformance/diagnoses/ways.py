@@ -110,7 +110,7 @@ async def old_version(stage: Stage) -> None:
     await altered(stage, A, version="v1.19.16")
 
 
-@setup(B, "version", cause="v1.31.2 below, and v1.", remedy="at most 3 minor versions behind", level="warn")
+@setup(B, "version", cause="v1.31.2, and the upper cluster has", remedy="at most 3 minor versions behind", level="warn")
 async def version_skew(stage: Stage) -> None:
     """A lower cluster is too far behind the upper one."""
     await altered(stage, B, version="v1.31.2")

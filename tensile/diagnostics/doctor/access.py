@@ -106,8 +106,8 @@ def _untrusted(contact: ContactResult, shown: x509.Certificate, facts: Facts) ->
     known = ", ".join(each.subject.rfc4514_string() for each in certificates_in(way.authority)) or "the system's"
     issuer = shown.issuer.rfc4514_string()
     return what, (
-        f"the CA in {way.origin} is {known}, and the certificate is by {issuer}: put that CA there, which the cluster "
-        "itself tells: kubectl -n kube-system get configmap kube-root-ca.crt -o jsonpath='{.data.ca\\.crt}'"
+        f"the CA in {way.origin} is {known}, and the certificate is by {issuer}: put that CA there, which this "
+        "prints: kubectl -n kube-system get configmap kube-root-ca.crt -o jsonpath='{.data.ca\\.crt}'"
     )
 
 
@@ -125,7 +125,7 @@ def _shut_out(way: ServerEndpoint, facts: Facts) -> tuple[str, str]:
             return f"{refused}: the client certificate of {who} expired on {_end(certificate)}", advice
         authorities = [each.subject for each in certificates_in(way.authority)]
         signer = certificate.issuer.rfc4514_string()
-        advice = f"have the CA that the apiserver's --client-ca-file holds sign one, and put it into {way.origin}"
+        advice = f"have one signed by the CA in the apiserver's --client-ca-file, and put it into {way.origin}"
         if authorities and certificate.issuer not in authorities:
             return f"{refused}: its client certificate is by {signer}, and the cluster's CA is another", advice
         return f"{refused}: the apiserver does not know the client certificate of {who} by {signer}", advice
@@ -152,7 +152,7 @@ def renew_token(way: ServerEndpoint) -> str:
 
 def _version(side: ClusterFacts, contact: ContactResult, facts: Facts) -> Finding:
     found, above = minor_of(contact.version), minor_of(_upper_version(facts))
-    told = contact.version or "not told"
+    told = contact.version or "unknown"
     if found is None:
         return Finding(side.name, "version", Level.SKIP, f"its version is {told}")
     if found < OLDEST:
@@ -163,7 +163,7 @@ def _version(side: ClusterFacts, contact: ContactResult, facts: Facts) -> Findin
         advice = f"upgrade the cluster to {_dotted(_TOLD_APART)} or newer, or set descheduler.recreateBarePods: false"
         return Finding(side.name, "version", Level.FAIL, what, advice)
     if side.name != UPPER and above is not None and not above[1] - _MOST_MINORS <= found[1] <= above[1]:
-        what = f"{told} below, and {_upper_version(facts)} above"
+        what = f"{told}, and the upper cluster has {_upper_version(facts)}"
         advice = (
             f"bring the lower cluster to the upper one's version, or at most {_MOST_MINORS} minor versions behind it: "
             "its node is a kubelet of the lower's version, and Kubernetes supports no other distance"

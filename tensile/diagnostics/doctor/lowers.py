@@ -209,7 +209,7 @@ def _remedy(answer: QueryAnswer, port: int) -> str:
 
 def _unreached(port: int) -> str:
     return (
-        f"let the upper's apiserver through to port {port} of the engine (firewall, NetworkPolicy, kubelet.bind), and "
+        f"let the upper's apiserver through to port {port} of the engine (firewall, NetworkPolicy, kubelet.bind); "
         "set kubelet.nodeAddress to the address at which it reaches the engine"
     )
 
@@ -329,7 +329,7 @@ def tenanted(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     if side.name == UPPER or not side.is_in:
         return
     spec, upper = facts.spec(side.name), facts.upper
-    asked = [answers.answers.get(SPACES, QueryAnswer(error="not told in time")) for answers in (upper, side)]
+    asked = [answers.answers.get(SPACES, QueryAnswer(error="no answer in time")) for answers in (upper, side)]
     if any(one.error for one in asked) or STRANGERS not in side.answers or side.value(STRANGERS) is None:
         why = next(
             (one.error for one in (*asked, side.answers.get(STRANGERS, QueryAnswer())) if one.error), "not in time"
@@ -389,8 +389,8 @@ def _own(side: ClusterFacts, where: dict[str, str]) -> Iterator[Finding]:
     """Yield upper namespaces that map to the lower namespace of the engine's own account."""
     namespace = side.user.removeprefix(_ACCOUNT).partition(":")[0] if side.user.startswith(_ACCOUNT) else ""
     for upper in (above for above, below in where.items() if namespace and below == namespace):
-        what = f"namespace {upper} of the upper cluster leads to {namespace}, where the engine's own account is"
-        advice = "nothing of it is mirrored: run its pods in another namespace, or keep the account in one of its own"
+        what = f"namespace {upper} of the upper cluster maps to {namespace}, which has the engine's own account"
+        advice = "the engine mirrors nothing of it: run its pods in another namespace, or give the account its own"
         yield Finding(side.name, "tenants", Level.WARN, what, advice)
 
 

@@ -327,7 +327,7 @@ def _called(name: str, seen: str, call: QueryAnswer | None, topology: Topology) 
         return Finding(UPPER, "webhook", Level.OK, f"the upper's apiserver reaches {name}")
     said = f"HTTP {call.status or '-'}: {call.error}"
     if call.value:
-        advice = "check that port 443 of the Service leads to webhook.port of the engine"
+        advice = "check that the targetPort of the Service's port 443 is the engine's webhook.port"
         return Finding(UPPER, "webhook", Level.WARN, f"something else answers at {name} ({said})", advice)
     if call.status == 0 or _UNREACHED in call.error:
         advice = (

@@ -253,7 +253,7 @@ async def contacted(access: Access, now: Now) -> ContactResult:
         return found._replace(stage=Stage.LOGIN, error="HTTP 401")
     version = _version(body) if status == HTTPStatus.OK else ""
     if not version and status != HTTPStatus.FORBIDDEN:
-        return found._replace(stage=Stage.ANSWER, error=f"HTTP {status}, and nothing that tells a version")
+        return found._replace(stage=Stage.ANSWER, error=f"HTTP {status}, without a version")
     return found._replace(version=version)
 
 

@@ -185,7 +185,7 @@ def _attention(view: PageView) -> Iterator[str]:
         (link(row.name, "lowers", row.name), row.state, row.message, code("tensile doctor")) for row in unwell[:_MOST]
     ]
     rows += [problem_row(key, problem) for key, problem in view.problems[:_MOST]]
-    yield from table("What is blocked, and the command that tells more", PROBLEM_HEAD, rows)
+    yield from table("What is blocked, and the command for details", PROBLEM_HEAD, rows)
     more = max(len(view.problems) - _MOST, 0) + max(len(unwell) - _MOST, 0)
     if more:
         yield f"<p>And {more} more, in the log.</p>"

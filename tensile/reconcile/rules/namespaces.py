@@ -134,7 +134,7 @@ def _obstacle(below: Entry, above: Entry, lower: LowerWorld, world: World) -> Pr
     it as the one that this topology continues. A mark on the namespace alone proves nothing.
     """
     naming, facts, ref = lower.naming, below.facts, Ref(lower.name, NAMESPACE, "", below.name)
-    assert naming is not None, "only a prefixed name can be meant for somebody else"
+    assert naming is not None, "only a prefixed name can be for another owner"
     if facts.above not in ("", above.name):
         message = (
             f"Namespace {below.name} in {lower.name} belongs to upper namespace {facts.above}, not to {above.name}"

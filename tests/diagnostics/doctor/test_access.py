@@ -170,10 +170,10 @@ def test_a_token_that_tells_nothing() -> None:
         ("v1.36.3+k3s1", Level.OK, "v1.36.3+k3s1"),
         ("v1.35.1", Level.WARN, "v1.35.1 is not tested with this release"),
         ("v1.33.0", Level.WARN, "is not tested"),
-        ("v1.32.9", Level.WARN, "v1.32.9 below, and v1.36.3 above"),
-        ("v1.37.0", Level.WARN, "v1.37.0 below, and v1.36.3 above"),
+        ("v1.32.9", Level.WARN, "v1.32.9, and the upper cluster has v1.36.3"),
+        ("v1.37.0", Level.WARN, "v1.37.0, and the upper cluster has v1.36.3"),
         ("v1.24.17", Level.FAIL, "v1.24.17 is too old"),
-        ("", Level.SKIP, "its version is not told"),
+        ("", Level.SKIP, "its version is unknown"),
         ("unknown", Level.SKIP, "its version is unknown"),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_namespace_that_leads_to_the_engines_own_is_told() -> None:
     """Its pods are not mirrored: better said before there are any."""
     account = "system:serviceaccount:tensile:engine"
     finding = at(looked(["tensile"], [], ("tensile",), user=account), Level.WARN)[0]
-    assert finding.what == "namespace tensile of the upper cluster leads to tensile, where the engine's own account is"
+    assert finding.what == "namespace tensile of the upper cluster maps to tensile, which has the engine's own account"
     prefixed = {"namespaces": {"mapping": "prefix"}}
     assert levels(looked(["tensile"], [], ("tensile",), user=account, **prefixed)) == [Level.OK]
     assert levels(looked(["tensile"], [], ("shop",), user=account)) == [Level.OK]

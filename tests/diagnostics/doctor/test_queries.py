@@ -103,7 +103,7 @@ async def test_what_is_no_apiserver(papers: Papers, tmp_path: Path, status: int,
     """It answers, and tells no version."""
     async with serving(papers, status=status, body=body) as port:
         found = await contacted(await access(papers, tmp_path, port), now)
-    assert (found.stage, found.error) == (Stage.ANSWER, f"HTTP {status}, and nothing that tells a version")
+    assert (found.stage, found.error) == (Stage.ANSWER, f"HTTP {status}, without a version")
 
 
 @pytest.mark.parametrize("date", ["yesterday", "Fri, 31 Dec 9999 23:59:59 -1200"])

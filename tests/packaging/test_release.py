@@ -1,0 +1,80 @@
+"""What a release consists of besides wheel and sdist: the notes, the workflow that publishes it, and its SBOM."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+from licencespage import packages
+from packaging.utils import canonicalize_name
+
+import tensile
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKFLOW = ROOT / ".github" / "workflows" / "release.yaml"
+DATE, TIME = "1700000000", "2023-11-14T22:13:20+00:00"
+
+
+def make(*words: str, code: int = 0) -> str:
+    """Run make without its own lines, which has to end with a code, and return what it prints."""
+    done = subprocess.run(["make", "--silent", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_notes_are_the_section_of_the_version() -> None:
+    """From its heading to the next one, and nothing of what is not released."""
+    told = make("notes", f"TAG=v{tensile.__version__}")
+    assert told.startswith(f"## [{tensile.__version__}] - ")
+    assert told in (ROOT / "CHANGELOG.md").read_text()
+    assert re.findall(r"^## ", told, re.MULTILINE) == ["## "]
+    assert make("notes") == told
+
+
+def test_a_tag_of_another_version_has_no_notes() -> None:
+    """So that the workflow ends before it builds anything."""
+    assert make("notes", "TAG=v99.0.0", code=2) == ""
+
+
+def test_the_workflow_starts_by_a_tag_and_makes_targets_that_are_there() -> None:
+    """And by nothing else. It runs no actions, which would be programs of others that may change."""
+    told = yaml.load(WORKFLOW.read_text(), Loader=yaml.BaseLoader)  # in which `on` stays a string
+    assert told["on"] == {"push": {"tags": ["v*"]}}
+    steps = told["jobs"]["release"]["steps"]
+    assert [step for step in steps if "uses" in step] == []
+    used = re.findall(r"\bmake (?:--silent )?(\w+)", " ".join(step["run"] for step in steps))
+    assert used == ["notes", "dist"]
+    assert set(used) <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def sbom(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The list of packages as `make sbom` writes it; the first time, the packages of its tool are installed."""
+    dist = tmp_path_factory.mktemp("sbom")
+    said = make("sbom", f"DIST={dist}", f"SOURCE_DATE_EPOCH={DATE}").splitlines()[-1]
+    assert Path(said).name == f"tensile_kube-{tensile.__version__}.cdx.json"
+    return Path(said).read_bytes()
+
+
+def test_the_sbom_lists_what_is_installed_with_its_licences(sbom: bytes) -> None:
+    """Each package of the lock file, no other, and with the licences of the page."""
+    told = orjson.loads(sbom)
+    assert (told["bomFormat"], told["metadata"]["timestamp"]) == ("CycloneDX", TIME)
+    root = told["metadata"]["component"]
+    assert (root["name"], root["version"]) == ("tensile-kube", tensile.__version__)
+    found = {canonicalize_name(one["name"]): one for one in told["components"]}
+    wanted = {one.name: one for one in packages()}
+    assert set(found) == set(wanted)
+    assert {name: one["version"] for name, one in found.items()} == {name: one.version for name, one in wanted.items()}
+    assert [name for name, one in found.items() if not one.get("licenses")] == []
+
+
+def test_the_sbom_has_the_dependencies(sbom: bytes) -> None:
+    """The program on its packages, and these on each other, by the references of the list."""
+    told = orjson.loads(sbom)
+    needs = {one["ref"]: one.get("dependsOn", []) for one in told["dependencies"]}
+    references = {one["bom-ref"] for one in told["components"]}
+    assert {one for found in needs.values() for one in found} <= references
+    assert len(needs[told["metadata"]["component"]["bom-ref"]]) > 10
