@@ -10,7 +10,7 @@ are kept on the Node because they concern it and are deleted with it.
 """
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
@@ -60,7 +60,11 @@ def _openings(schedule: str, zone: str, minute: datetime) -> tuple[datetime | No
     """
     local = minute.astimezone(ZoneInfo(zone))
     last = next(CronSim(schedule, (minute + timedelta(seconds=1)).astimezone(local.tzinfo), reverse=True), None)
-    following = next(CronSim(schedule, local), None)
+    ahead = CronSim(schedule, local)
+    following = next(ahead, None)
+    # In an hour that occurs a second time, the library finds what opened in the first one as still to come.
+    while following is not None and following.astimezone(UTC) <= minute:
+        last, following = following, next(ahead, None)
     return last, following
 
 
