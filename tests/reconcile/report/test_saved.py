@@ -125,6 +125,24 @@ def test_what_changes_by_itself_has_not_moved() -> None:
     assert moved(kept(made[0]), kept(made[1])) == []
 
 
+def taints(*present: Manifest) -> SavedPlan:
+    """Return a plan that sets a taint beside those that a Node has."""
+    there = seen_as({"spec": {"taints": list(present)}} if present else {"spec": {}})
+    op = {"op": "replace" if present else "add", "path": "/spec/taints", "value": [*present, OURS]}
+    return kept(operate(node(), op), seen={node(): there})
+
+
+OURS = {"key": "example.com/gpu", "effect": "NoSchedule"}
+AWAY = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
+
+
+def test_kubernetes_marks_a_node_whose_engine_is_away_without_effect_on_the_plan() -> None:
+    """Forty seconds after its engine has ended; a taint that a user sets has moved."""
+    assert moved(taints(), taints(AWAY)) == []
+    assert moved(taints(AWAY), taints({**AWAY, "timeAdded": "2026-01-02T00:00:00Z"})) == []
+    assert moved(taints(), taints({"key": "example.com/theirs", "effect": "NoSchedule"})) != []
+
+
 def test_times_and_identities_of_users_have_moved() -> None:
     """Only what the engine writes is left out of the comparison."""
     times = [create(config(), {"data": {"built": f"2026-01-0{number}T00:00:00Z"}}) for number in (1, 2)]
