@@ -25,6 +25,7 @@ from bench.conformance.costs.stage import (
     template,
 )
 from bench.kit.sites import DEPLOYMENTS, PODS, Manifest, phase_of
+from bench.kit.spareports import spare_port
 from tensile.names import VIRTUAL_POD
 
 Load = Callable[[Stage], Awaitable[None]]
@@ -208,12 +209,21 @@ ROOM = top(descheduler={"enabled": True, "interval": "10m", "pendingLongerThan":
 """With it the engine watches the real nodes, so that a plan knows where pods fit."""
 ALSO_BARE = top(descheduler={"recreateBarePods": True})
 ALL = ["PV", "Service", "ServiceAccount"]
-PORT = 20_000
 
 
 def node(name: str, /, **fields: Any) -> Edit:
     """Set fields of a lower's virtual node."""
     return lower(name, node=fields)
+
+
+def at_another_port(name: str) -> Edit:
+    """Give the kubelet API of a lower's node another port."""
+
+    def edit(topology: Document, namespaces: list[str]) -> None:
+        """Take one that is free now."""
+        node(name, kubeletPort=spare_port())(topology, namespaces)
+
+    return edit
 
 
 def tolerant(seconds: int | None = None) -> dict[str, Any]:
@@ -306,12 +316,12 @@ CASES: Mapping[str, Case] = {
     ),
     "add-lower": Case("add", (WEB,), (lambda topology, _: topology["lowers"].append(THIRD),), before=(without(C),)),
     "classes": Case("storageClasses", (claimed, DB), (lower(A, storageClasses={"standard": "fast"}),)),
-    "port-web": Case("kubeletPort", (WEB,), (node(A, kubeletPort=PORT),), {"streams": 1}),
-    "port-empty": Case("kubeletPort", (WEB,), (node(B, kubeletPort=PORT),)),
+    "port-web": Case("kubeletPort", (WEB,), (at_another_port(A),), {"streams": 1}),
+    "port-empty": Case("kubeletPort", (WEB,), (at_another_port(B),)),
     "port-both": Case(
         "kubeletPort",
         (WEB, deployed("api", B)),
-        (node(A, kubeletPort=PORT), node(B, kubeletPort=PORT + 1)),
+        (at_another_port(A), at_another_port(B)),
         {"streams": 2},
     ),
     "rate": Case("other", (WEB,), (lower(A, qps=100, burst=200),)),

@@ -32,14 +32,14 @@ class SeenPod(NamedTuple):
 class State(NamedTuple):
     """All that counts at a moment: pods and Services by namespace/name; `cut` are the pods whose log stream ended.
 
-    `endpoints` are the ready addresses of each Service above; `claims` and `services` are ours in the lowers.
+    `endpoints` are the ready addresses of each Service above; `copies` are our objects in the lowers, by what they are
+    called: claims, services, ServiceAccounts, ConfigMaps, Secrets.
     """
 
     pods: Mapping[str, SeenPod]
-    claims: frozenset[Object]
-    services: frozenset[Object]
-    endpoints: Mapping[str, frozenset[str]]
+    endpoints: Mapping[str, Names]
     cut: Names
+    copies: Mapping[str, frozenset[Object]]
 
 
 class Hits(NamedTuple):
@@ -79,8 +79,9 @@ def differences(
         *(f"{name} left, which its budget does not allow" for name in sorted(blocked & happened.left)),
         *_places(said, before, after, happened.left),
         *_budgets(cost, before, set(leaving), known),
-        *_compared("claims lost", _objects(cost["claims"]), before.claims - after.claims),
-        *_compared("Services lost", _objects(cost["services"]), before.services - after.services),
+        *_compared("claims lost", _objects(cost["claims"]), _lost("claims", before, after)),
+        *_compared("Services lost", _objects(cost["services"]), _lost("services", before, after)),
+        *_bereft(before, after),
         *_endpoints(cost, before, after, blocked),
     ]
     touched = happened.restarted | happened.left | happened.ended
@@ -157,6 +158,23 @@ def _endpoints(cost: Manifest, before: State, after: State, blocked: set[str]) -
     }
     if not blocked:
         yield from _compared("endpoints (Service, lost, ready)", said, lost)
+
+
+def _lost(kind: str, before: State, after: State) -> frozenset[Object]:
+    """Return the copies of a kind that are gone."""
+    return before.copies.get(kind, frozenset()) - after.copies.get(kind, frozenset())
+
+
+def _bereft(before: State, after: State) -> Iterator[str]:
+    """Yield the copies that are gone where pods of their namespace run on: no plan says that pods lose them."""
+    there = {
+        (pod.node, name.partition("/")[0])
+        for name, pod in before.pods.items()
+        if name in after.pods and pod.runs and after.pods[name].runs == pod.runs
+    }
+    for kind in ("ServiceAccounts", "ConfigMaps", "Secrets"):
+        lost = [one for one in _lost(kind, before, after) if one[:2] in there]
+        yield from _compared(f"{kind} lost by running pods", (), lost)
 
 
 def _objects(found: Iterable[Manifest]) -> set[Object]:

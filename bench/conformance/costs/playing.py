@@ -8,8 +8,8 @@ from bench.conformance.costs.comparing import LEAVING, State, differences, hits
 from bench.conformance.costs.stage import Stage
 from bench.kit.sites import NotInTime, until
 
-CALM = 4.0
-"""Seconds without a change after which nothing more is expected."""
+CALM = 6.0
+"""Seconds without a change after which nothing more is expected: copies stay for 5 s after their last pod."""
 LOOK = 0.5
 SETTLED_IN = 30.0
 

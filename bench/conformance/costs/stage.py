@@ -25,7 +25,7 @@ from bench.kit.oracles import is_ready
 from bench.kit.parties import is_usable
 from bench.kit.sites import AWAY, DEPLOYMENTS, MERGE, NODES, PODS, Manifest, Site, until
 from bench.kit.workload import PROVIDER
-from tensile.names import OWNER, owner_of
+from tensile.names import OWNER, UPPER_UID, owner_of
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
@@ -46,6 +46,14 @@ ACCOUNTS = "/api/v1/namespaces/{}/serviceaccounts"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
 BUDGETS = "/apis/policy/v1/namespaces/{}/poddisruptionbudgets"
 COLLECTIONS = (DAEMON_SETS, DEPLOYMENTS, STATEFUL_SETS, JOBS, PODS, SERVICES, CLAIMS, BUDGETS)
+KEPT = {
+    "claims": CLAIMS,
+    "services": SERVICES,
+    "ServiceAccounts": ACCOUNTS,
+    "ConfigMaps": "/api/v1/namespaces/{}/configmaps",
+    "Secrets": "/api/v1/namespaces/{}/secrets",
+}
+"""The collections of copies that pods need below."""
 Document = dict[str, Any]
 Holds = Callable[[Manifest], object]
 Edit = Callable[[Document, list[str]], None]
@@ -246,7 +254,7 @@ class Stage:
         """Look at all clusters."""
         pods: dict[str, SeenPod] = {}
         endpoints: dict[str, frozenset[str]] = {}
-        lost: dict[str, set[tuple[str, str, str]]] = {"claims": set(), "services": set()}
+        ours: dict[str, set[tuple[str, str, str]]] = {kind: set() for kind in KEPT}
         for namespace in self.namespaces:
             below = {name: await self._below(site, namespace) for name, site in self.lowers.items()}
             for pod in await self.upper.items(PODS.format(namespace)):
@@ -255,23 +263,22 @@ class Stage:
                     pod, [one[pod["metadata"]["uid"]] for one in below.values() if pod["metadata"]["uid"] in one]
                 )
             endpoints |= {f"{namespace}/{name}": found for name, found in (await self._endpoints(namespace)).items()}
-            for kind, collection in (("claims", CLAIMS), ("services", SERVICES)):
+            for kind, collection in KEPT.items():
                 for lower, site in self.lowers.items():
-                    ours = await self._ours(site, collection, namespace)
-                    lost[kind] |= {(lower, namespace, one["metadata"]["name"]) for one in ours}
+                    found = await self._ours(site, collection, namespace)
+                    ours[kind] |= {(lower, namespace, one["metadata"]["name"]) for one in found}
         cut = frozenset(name for name, task in self._streams.items() if task.done())
-        return State(pods, frozenset(lost["claims"]), frozenset(lost["services"]), endpoints, cut)
+        kept = {kind: frozenset(names) for kind, names in ours.items()}
+        return State(pods, endpoints, cut, kept)
 
     async def _below(self, site: Site, namespace: str) -> dict[str, Manifest]:
         """Return our pods of a namespace in a lower, by the UID of their upper pod."""
-        notes = "tensile-kube.io/upper-uid"
-        return {one["metadata"]["annotations"][notes]: one for one in await self._ours(site, PODS, namespace)}
+        return {one["metadata"]["annotations"][UPPER_UID]: one for one in await self._ours(site, PODS, namespace)}
 
     async def _ours(self, site: Site, collection: str, namespace: str) -> list[Manifest]:
         """Return our objects of an upper namespace in a lower, whichever way that is mapped."""
-        names = (namespace, f"{self.topology['name']}-{namespace}")
         query = f"?labelSelector={OWNER}%3D{self._mark}"
-        return [one for name in names for one in await site.items(collection.format(name) + query)]
+        return [one for name in self._mapped(namespace) for one in await site.items(collection.format(name) + query)]
 
     async def _endpoints(self, namespace: str) -> dict[str, frozenset[str]]:
         found: dict[str, set[str]] = {}
@@ -284,23 +291,30 @@ class Stage:
 
     async def _follow(self, namespace: str, pod: str) -> None:
         """Follow the log of a pod by way of the upper cluster, until it ends."""
-        for site in self.lowers.values():
-            log = site.logs / namespace / pod / "main.log"
-            log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text("2026-01-01T00:00:00.000000000Z stdout F begun\n")
+        for name in self._mapped(namespace):
+            for site in self.lowers.values():
+                log = site.logs / name / pod / "main.log"
+                log.parent.mkdir(parents=True, exist_ok=True)
+                log.write_text("2026-01-01T00:00:00.000000000Z stdout F begun\n")
         begun = asyncio.Event()
 
         async def read() -> None:
             """Read to the end."""
-            path = f"{PODS.format(namespace)}/{pod}/log?follow=true"
             with suppress(*AWAY):
-                async with self.upper.session.get(path) as answer:
-                    while await answer.content.readline():
+                async with self.upper.session.get(f"{PODS.format(namespace)}/{pod}/log?follow=true") as answer:
+                    while answer.ok and await answer.content.readline():
                         begun.set()
 
+        async def has_begun() -> bool:
+            """Report whether the first line has come."""
+            return begun.is_set()
+
         self._streams[f"{namespace}/{pod}"] = asyncio.create_task(read())
-        async with asyncio.timeout(LIMIT):
-            await begun.wait()
+        await until(has_begun, f"the log of {namespace}/{pod}", LIMIT)
+
+    def _mapped(self, namespace: str) -> tuple[str, str]:
+        """Return the names that an upper namespace may have in a lower."""
+        return namespace, f"{self.topology['name']}-{namespace}"
 
 
 def template(app: str, **spec: Any) -> Manifest:

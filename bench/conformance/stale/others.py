@@ -15,9 +15,11 @@ import orjson
 from bench.conformance.stale.stage import A, B, Document, Stage
 from bench.conformance.stale.subjects import ACTION, CONTENT, IDENTITY, STATE, WORDS
 from bench.kit.sites import NODES, Manifest
+from tensile.names import FIELD_MANAGER, UPPER_UID
 from tensile.sandbox.layout import UPPER
 
 SPACES = "/api/v1/namespaces"
+FORGED_UID = "11111111-2222-4333-8444-555555555555"
 LEVEL = "pod-security.kubernetes.io/enforce"
 
 
@@ -185,9 +187,9 @@ async def _orphan(stage: Stage) -> None:
     path = f"{SPACES}/space-kept/pods/first"
     found = await stage.lowers[A].call("GET", path)
     meta = {field: found["metadata"][field] for field in ("labels", "annotations", "ownerReferences")}
-    notes = {**meta["annotations"], "tensile-kube.io/upper-uid": "11111111-2222-4333-8444-555555555555"}
+    notes = {**meta["annotations"], UPPER_UID: FORGED_UID}
     body = {"metadata": {**meta, "annotations": notes}, "spec": found["spec"]}
-    await stage.create(A, f"{SPACES}/space-kept/pods", "forgotten", body)
+    await stage.create(A, f"{SPACES}/space-kept/pods?fieldManager={FIELD_MANAGER}", "forgotten", body)
 
 
 # Clusters.
@@ -297,7 +299,6 @@ def _bare_text(text: str) -> str:
 NODE = f"Node {A}"
 FILE = r"stale\.yaml: from SHA-256 [0-9a-f]{12} to [0-9a-f]{12}"
 UID = "[-0-9a-f]{36}"
-FORGED_UID = "11111111-2222-4333-8444-555555555555"
 OTHERS: Mapping[str, Other] = {
     "node-label": Other(
         node_patch({"metadata": {"labels": {"theirs": "yes"}}}, {"metadata": {"labels": {"theirs": None}}}),

@@ -7,8 +7,9 @@ changes what the plan was made of, and every write of the program is one of `app
 import asyncio
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, redirect_stderr, redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,11 +17,18 @@ import yaml
 
 from bench.kit import audit
 from bench.kit.sites import MERGE, NODES, Manifest, Refused, Site, until
+from tensile.cli.apply import ApplyOptions, apply, read_plan
 from tensile.cli.main import main
-from tensile.names import OWNER, owner_of
+from tensile.cli.plan import Planned, PlanOptions, described, plan
+from tensile.engine.lower import ClusterAccess
+from tensile.engine.oneshot import opened
+from tensile.errors import TensileError
+from tensile.names import FIELD_MANAGER, OWNER, owner_of
+from tensile.reconcile.report import PlanScope
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
+from tensile.topology import parse
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -99,26 +107,49 @@ class Stage:
 
     async def apply(self, *arguments: str) -> tuple[Done, list[str]]:
         """Apply the saved plan, and return how that ended and what it wrote, in words."""
-        begun = {name: audit.position(site.audit_log) for name, site in self.sites.items()}
-        done = await self.tensile("apply", str(self.plan), *arguments)
-        wrote = [
+        begun = self.position()
+        return await self.tensile("apply", str(self.plan), *arguments), self.written(begun)
+
+    def position(self) -> dict[str, int]:
+        """Return the end of each cluster's audit log."""
+        return {name: audit.position(site.audit_log) for name, site in self.sites.items()}
+
+    def written(self, begun: Mapping[str, int]) -> list[str]:
+        """Return what the program has written since then, in words."""
+        return [
             f"{one['verb']} {name}: {one['requestURI']}"
             for name, site in self.sites.items()
             for one in audit.writes(audit.read(site.audit_log, begun[name]), AGENT, without=UNWRITTEN)
         ]
-        return done, wrote
 
     async def converge(self) -> None:
         """Bring all clusters to what the topology file says."""
         done = await self.tensile("apply", "-f", str(self.file), "--yes")
-        if done.code:
+        if "Applied" not in done.out + done.err:
             raise RuntimeError(f"apply: {done.err}")
 
-    # Objects.
+    async def save_part(self, namespace: str) -> Path:
+        """Save the plan of one namespace. Several may be saved and applied at a time."""
+        path, data = self.directory / f"{namespace}.plan", self.file.read_bytes()
+        topology = parse(data.decode())
+        options = PlanOptions(
+            only=PlanScope((), (namespace,), ()), out=(path, described(topology, str(self.file), data))
+        )
+        making = partial(plan, topology, self.directory, "json", options, colour=False, allow_exec_plugins=False)
+        await asyncio.to_thread(making)
+        return path
 
-    def site(self, cluster: str) -> Site:
-        """Return a cluster by its name."""
-        return self.sites[cluster]
+    async def apply_part(self, path: Path) -> Done:
+        """Apply the saved plan of a namespace, and return how that ended."""
+        topology = parse(self.file.read_bytes().decode())
+        opening = partial(opened, topology, ClusterAccess(self.directory, allow_exec_plugins=False), None)
+        options = ApplyOptions(plan=read_plan(str(path)))
+        try:
+            return Done(0, await asyncio.to_thread(apply, opening, options, _shown_nowhere), "")
+        except TensileError as error:
+            return Done(1, "", str(error))
+
+    # Objects.
 
     async def create(self, cluster: str, collection: str, name: str, body: Manifest) -> None:
         """Create an object in a collection of a cluster."""
@@ -144,7 +175,9 @@ class Stage:
         body = {name: value for name, value in found.items() if name not in ("status", "metadata")}
         for field in ("clusterIP", "clusterIPs"):
             body.get("spec", {}).pop(field, None)
-        await self.sites[cluster].call("POST", path.rpartition("/")[0], {**body, "metadata": meta})
+        # Marks count only where the engine has written them: a copy that it made itself meanwhile would be like this.
+        manager = f"?fieldManager={FIELD_MANAGER}" if marked and cluster != UPPER else ""
+        await self.sites[cluster].call("POST", path.rpartition("/")[0] + manager, {**body, "metadata": meta})
 
     async def namespace(self, name: str, **labels: str) -> None:
         """Create an upper namespace."""
@@ -186,6 +219,10 @@ async def _is_gone(site: Site, path: str) -> bool:
         await site.call("GET", path)
         return False
     return True
+
+
+def _shown_nowhere(_planned: Planned) -> None:
+    """Show no plan."""
 
 
 def _ran(arguments: Sequence[str]) -> Done:

@@ -308,7 +308,7 @@ CHANGES: Mapping[str, Mapping[str, Change]] = {
         "content": Change(content, (ACTION,)),
         "label": Change(label, (ACTION,)),
         "copy-content": Change(copy_content, (ACTION,)),
-        "copy-gone": Change(copy_gone, (ACTION,)),
+        "copy-gone": Change(copy_gone, (ACTION,), _is_no_pod),
         "unneeded": Change(unneeded, (ACTION,), _has_user),
         "deleted": Change(deleted, (ACTION,), _is_pod),
     },

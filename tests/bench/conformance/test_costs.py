@@ -38,7 +38,7 @@ def pod(
 def state(**fields: Any) -> State:
     """Return a state; without fields, one pod runs that a Service has as its endpoint."""
     there = {"pods": {"shop/web-1": pod()}, "endpoints": {"shop/web": frozenset({"10.0.0.1"})}}
-    return State(**{"claims": frozenset(), "services": frozenset(), "cut": frozenset(), **there, **fields})
+    return State(**{"cut": frozenset(), "copies": {}, **there, **fields})
 
 
 GONE = {"pods": {"shop/web-2": pod("two", "b")}, "endpoints": {"shop/web": frozenset({"10.0.0.2"})}}
@@ -90,7 +90,7 @@ def test_a_move_as_said_is_no_difference() -> None:
         (said(ended=[PLACE], **LOST), state(**GONE), ("shop/web-1",), "ended: said and not so"),
         (said(restarted=[PLACE]), state(), (), "restarted: said and not so"),
         (said(moved=[MOVED]), state(**GONE), ("shop/web-1",), "endpoints"),
-        (said(), state(services=frozenset({("a", "shop", "web")})), (), ""),
+        (said(), state(copies={"services": frozenset({("a", "shop", "web")})}), (), ""),
         (said(services=[{"lower": "a", **PLACE}]), state(), (), "Services lost: said and not so"),
         (said(), state(cut=frozenset({"shop/web-1"})), (), "streams cut: so and not said: ['a']"),
         (said(streams=[{"node": "a"}]), state(), (), "streams cut: said and not so"),
@@ -101,6 +101,18 @@ def test_what_is_otherwise_is_told(cost: Manifest, after: State, evicted: tuple[
     told = found(cost, after, evicted)
     assert bool(told) == bool(words)
     assert words in "; ".join(told)
+
+
+def test_what_running_pods_lose_below_is_told() -> None:
+    """A Service has to be named by the plan; a Secret that a pod of its namespace still uses must not go at all."""
+    copies = {kind: frozenset({("a", "shop", "web")}) for kind in ("services", "Secrets")}
+    before = state(copies=copies)
+    named = said(services=[{"lower": "a", "namespace": "shop", "name": "web"}])
+    told = differences(named, before, state(), (), ())
+    assert told == ["Secrets lost by running pods: so and not said: [('a', 'shop', 'web')]"]
+    assert differences(said(), before, before, (), ()) == []
+    moved = {**named, "moved": [MOVED], **LOST}
+    assert differences(moved, before, state(**GONE), ("shop/web-1",), ()) == []
 
 
 def test_budgets_are_compared_and_one_that_allows_nothing_keeps_its_pods() -> None:
