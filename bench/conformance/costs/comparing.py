@@ -80,7 +80,7 @@ def differences(
         *_places(said, before, after, happened.left),
         *_budgets(cost, before, set(leaving), known),
         *_compared("claims lost", _objects(cost["claims"]), _lost("claims", before, after)),
-        *_compared("Services lost", _objects(cost["services"]), _lost("services", before, after)),
+        *_services(_objects(cost["services"]), before, after),
         *_bereft(before, after),
         *_endpoints(cost, before, after, blocked),
     ]
@@ -165,13 +165,24 @@ def _lost(kind: str, before: State, after: State) -> frozenset[Object]:
     return before.copies.get(kind, frozenset()) - after.copies.get(kind, frozenset())
 
 
-def _bereft(before: State, after: State) -> Iterator[str]:
-    """Yield the copies that are gone where pods of their namespace run on: no plan says that pods lose them."""
-    there = {
+def _inhabited(before: State, after: State) -> set[tuple[str, str]]:
+    """Return the nodes and namespaces where pods run on as they did, so that they notice what goes there."""
+    return {
         (pod.node, name.partition("/")[0])
         for name, pod in before.pods.items()
         if name in after.pods and pod.runs and after.pods[name].runs == pod.runs
     }
+
+
+def _services(said: set[Object], before: State, after: State) -> Iterator[str]:
+    """Yield how the Services differ that were said to be lost; one that goes after the last pod costs nothing."""
+    lost, there = _lost("services", before, after), _inhabited(before, after)
+    yield from _compared("Services lost", said, {one for one in lost if one in said or one[:2] in there})
+
+
+def _bereft(before: State, after: State) -> Iterator[str]:
+    """Yield the copies that are gone where pods of their namespace run on: no plan says that pods lose them."""
+    there = _inhabited(before, after)
     for kind in ("ServiceAccounts", "ConfigMaps", "Secrets"):
         lost = [one for one in _lost(kind, before, after) if one[:2] in there]
         yield from _compared(f"{kind} lost by running pods", (), lost)

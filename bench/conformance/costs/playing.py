@@ -8,8 +8,8 @@ from bench.conformance.costs.comparing import LEAVING, State, differences, hits
 from bench.conformance.costs.stage import Stage
 from bench.kit.sites import NotInTime, until
 
-CALM = 6.0
-"""Seconds without a change after which nothing more is expected: copies stay for 5 s after their last pod."""
+CALM, AFTER_LAST = 3.0, 6.0
+"""Seconds without a change after which nothing more is expected. Copies stay for 5 s after their last pod has left."""
 LOOK = 0.5
 SETTLED_IN = 30.0
 
@@ -61,7 +61,7 @@ async def _settled(stage: Stage, before: State, pods: int) -> State:
         calm = calm + LOOK if found == last and not is_ending else 0.0
         last = found
         hit = sum(name not in found.pods or found.pods[name][:5] != pod[:5] for name, pod in before.pods.items())
-        return calm >= CALM and hit >= pods
+        return calm >= (AFTER_LAST if hit else CALM) and hit >= pods
 
     with suppress(NotInTime):
         await until(is_over, "nothing changes", SETTLED_IN, LOOK)

@@ -86,6 +86,7 @@ class Stage:
         self._mark = owner_of(system["metadata"]["uid"], self.topology["name"]).mark
         self._engine = engine(self.sandbox, self.sandbox.directory / "engine.log")
         await self.put()
+        await self._until_nodes(list(LOWERS))
         return self
 
     async def __aexit__(
@@ -144,8 +145,6 @@ class Stage:
 
     async def begin(self, *edits: Edit) -> None:
         """Begin a case on the topology of the sandbox with edits, and with a namespace of its own."""
-        await self.put()
-        await self._until_nodes(list(LOWERS))
         if edits:
             await self.put(self.with_edits(*edits))
             await self._until_nodes([one.get("node", {}).get("name", one["name"]) for one in self.topology["lowers"]])

@@ -342,6 +342,8 @@ async def prepare(stage: Stage, cases: list[Subject]) -> None:
             await stage.patch(UPPER, one.path, one.sort.second)
         elif one.group == DELETE:
             await stage.delete(UPPER, one.user)
+            if one.sort.kind != "Pod":  # what the last lower pod keeps is not in the plan that deletes that pod
+                await stage.delete(one.lower, one.user)
     await _make(stage, [one for one in cases if one.group == CREATE])
 
 
