@@ -34,7 +34,12 @@ async def _compared(stage: Stage, case: Case) -> dict[str, Any]:
     document = await stage.planned(edited)
     cost = document["cost"]
     await stage.put(edited)
-    after = await _settled(stage, before, sum(len(cost[word]) for word in (*LEAVING, "ended", "restarted")))
+    after = await _settled(
+        stage,
+        before,
+        sum(len(cost[word]) for word in (*LEAVING, "ended", "restarted")),
+        sum(len(cost[word]) for word in LEAVING),
+    )
     evicted = stage.evicted()
     found = differences(cost, before, after, evicted, stage.budgets)
     counts = {word: len(value) for word, value in cost.items() if value}
@@ -49,9 +54,13 @@ async def _compared(stage: Stage, case: Case) -> dict[str, Any]:
     }
 
 
-async def _settled(stage: Stage, before: State, pods: int) -> State:
-    """Return the state once as many pods are hit as were said to, and nothing has changed for a while."""
+async def _settled(stage: Stage, before: State, pods: int, successors: int) -> State:
+    """Return the state once as many pods are hit as were said to, and nothing has changed for a while.
+
+    As many `successors` have to be there: a Job waits ten seconds before it makes a pod again.
+    """
     calm, last = 0.0, before
+    old = {pod.uid for pod in before.pods.values()}
 
     async def is_over() -> bool:
         """Look whether anything is different from the last look."""
@@ -61,7 +70,8 @@ async def _settled(stage: Stage, before: State, pods: int) -> State:
         calm = calm + LOOK if found == last and not is_ending else 0.0
         last = found
         hit = sum(name not in found.pods or found.pods[name][:5] != pod[:5] for name, pod in before.pods.items())
-        return calm >= (AFTER_LAST if hit else CALM) and hit >= pods
+        come = sum(pod.uid not in old for pod in found.pods.values())
+        return calm >= (AFTER_LAST if hit else CALM) and hit >= pods and come >= successors
 
     with suppress(NotInTime):
         await until(is_over, "nothing changes", SETTLED_IN, LOOK)

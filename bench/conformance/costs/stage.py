@@ -1,4 +1,4 @@
-"""The ground for one edit after the other: three lowers with storage, an engine, and workloads in lower-a.
+"""The ground for one edit after the other: two lowers with storage, an engine, and workloads in lower-a.
 
 The topology file of a case is that of the sandbox with what the case lays over it. Pods are put into a lower by closing
 the nodes of the others while they are scheduled, so that afterwards nothing keeps them from moving.
@@ -23,7 +23,7 @@ from bench.kit import audit
 from bench.kit.children import Child, engine
 from bench.kit.oracles import is_ready
 from bench.kit.parties import is_usable
-from bench.kit.sites import AWAY, DEPLOYMENTS, MERGE, NODES, PODS, Manifest, Site, until
+from bench.kit.sites import AWAY, DEPLOYMENTS, MERGE, NODES, PODS, Manifest, NotInTime, Site, until
 from bench.kit.workload import PROVIDER
 from tensile.names import OWNER, UPPER_UID, owner_of
 from tensile.sandbox.layout import UPPER
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-A, B, C = LOWERS = ("lower-a", "lower-b", "lower-c")
+A, B = LOWERS = ("lower-a", "lower-b")
 GROUND = Options(lowers=len(LOWERS), nodes=2, addons=True)
 LIMIT = 60.0
 STATEFUL_SETS = "/apis/apps/v1/namespaces/{}/statefulsets"
@@ -129,15 +129,15 @@ class Stage:
         await until(is_in_force, "the topology is in force", LIMIT)
 
     async def planned(self, topology: Document) -> Document:
-        """Return what `tensile plan` says of a topology, as JSON."""
+        """Return what `tensile plan` says of a topology, as JSON; also where it refuses a part of it."""
         path = self.path.with_name("plan.yaml")
         path.write_bytes(_written(topology))
         command = (sys.executable, "-m", "tensile", "plan", "-f", str(path), "-o", "json")
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
         out, err = await process.communicate()
-        if process.returncode not in (0, 2):
-            raise RuntimeError(f"plan: {err.decode()}")
+        if process.returncode not in (0, 1, 2) or not out:
+            raise NotInTime(f"no plan: {err.decode()}")
         document: Document = orjson.loads(out)
         return document
 

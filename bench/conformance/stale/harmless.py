@@ -7,12 +7,13 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from bench.conformance.stale.others import SPACES
 from bench.conformance.stale.stage import A, B, Stage
-from bench.kit.sites import NODES, Manifest
+from bench.kit.sites import NODES, Manifest, Refused
 from tensile.objects import timestamp
 from tensile.sandbox.layout import UPPER
 
@@ -50,6 +51,8 @@ async def _heartbeat(stage: Stage) -> None:
 async def _lease(stage: Stage) -> None:
     """Renew the lease of lower-a's virtual node."""
     now = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
+    with suppress(Refused):
+        await stage.create(UPPER, LEASES, A, {"spec": {"holderIdentity": A, "leaseDurationSeconds": 40}})
     await stage.patch(UPPER, f"{LEASES}/{A}", {"spec": {"renewTime": now}})
 
 

@@ -20,6 +20,7 @@ from tensile.sandbox.layout import UPPER
 
 SPACES = "/api/v1/namespaces"
 FORGED_UID = "11111111-2222-4333-8444-555555555555"
+PROVIDER_TAINT = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
 LEVEL = "pod-security.kubernetes.io/enforce"
 
 
@@ -310,7 +311,8 @@ OTHERS: Mapping[str, Other] = {
     ),
     "node-taint": Other(
         node_patch(
-            {"spec": {"taints": [{"key": "example.com/theirs", "effect": "NoSchedule"}]}}, {"spec": {"taints": None}}
+            {"spec": {"taints": [PROVIDER_TAINT, {"key": "example.com/theirs", "effect": "NoSchedule"}]}},
+            {"spec": {"taints": [PROVIDER_TAINT]}},
         ),
         _object(UPPER, NODE, STATE),
     ),
@@ -323,7 +325,7 @@ OTHERS: Mapping[str, Other] = {
     ),
     "node-own-label": Other(
         node_patch({"metadata": {"labels": {"type": "other"}}}, {"metadata": {"labels": {"type": "virtual-kubelet"}}}),
-        _object(UPPER, NODE, STATE),
+        r"upper: Node lower-a: changed, from resourceVersion \d+ to unknown",
     ),
     "node-recreated": Other(once(node_recreated), _object(UPPER, NODE, IDENTITY)),
     "node-deleted": Other(once(node_deleted), _object(UPPER, NODE, ACTION)),

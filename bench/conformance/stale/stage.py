@@ -108,7 +108,8 @@ class Stage:
     async def apply(self, *arguments: str) -> tuple[Done, list[str]]:
         """Apply the saved plan, and return how that ended and what it wrote, in words."""
         begun = self.position()
-        return await self.tensile("apply", str(self.plan), *arguments), self.written(begun)
+        done = await self.tensile("apply", str(self.plan), "--log-level", "error", *arguments)
+        return done, self.written(begun)
 
     def position(self) -> dict[str, int]:
         """Return the end of each cluster's audit log."""
@@ -176,7 +177,8 @@ class Stage:
         for field in ("clusterIP", "clusterIPs"):
             body.get("spec", {}).pop(field, None)
         # Marks count only where the engine has written them: a copy that it made itself meanwhile would be like this.
-        manager = f"?fieldManager={FIELD_MANAGER}" if marked and cluster != UPPER else ""
+        is_ours = marked and (cluster != UPPER or path.startswith(NODES))
+        manager = f"?fieldManager={FIELD_MANAGER}" if is_ours else ""
         await self.sites[cluster].call("POST", path.rpartition("/")[0] + manager, {**body, "metadata": meta})
 
     async def namespace(self, name: str, **labels: str) -> None:

@@ -27,7 +27,7 @@ NOTED = {"metadata": {"annotations": {"added": "later"}}}
 ROBOT = "robot"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sort:
     """A kind: its name and collection, two bodies that differ, the change from one to the other, and who needs it.
 
@@ -329,8 +329,7 @@ def subjects() -> list[tuple[Subject, Change]]:
 
 async def prepare(stage: Stage, cases: list[Subject]) -> None:
     """Bring all clusters to where the cases begin."""
-    spaces = {(one.sort, one.group): one.namespace for one in cases}
-    for namespace in spaces.values():
+    for namespace in dict.fromkeys(one.namespace for one in cases):
         await stage.namespace(namespace)
     for group in GROUPS:
         if group == CREATE:

@@ -165,7 +165,8 @@ def _moved_step(old: SavedStep | None, new: SavedStep | None) -> Iterator[str]:
     elif old.uid != new.uid:
         yield f"{what}: from UID {harmless(old.uid) or 'none'} to UID {harmless(new.uid) or 'none'}"
     elif old.before != new.before:
-        yield f"{what}: changed, from resourceVersion {harmless(old.resourceVersion)} to {new.resourceVersion}"
+        was, is_now = (harmless(one.resourceVersion) or "unknown" for one in (old, new))
+        yield f"{what}: changed, from resourceVersion {was} to {is_now}"
     elif old.after != new.after:
         yield f"{what}: its new content has changed{_fields(old, new)}"
 

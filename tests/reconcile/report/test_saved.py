@@ -78,6 +78,10 @@ def test_no_value_of_a_secret_is_in_the_file_and_a_changed_one_counts() -> None:
             "lower-a: ConfigMap shop/settings: changed, from resourceVersion 7 to 7",
         ),
         (
+            lambda: replace(level(), steps=[replace(level().steps[0], before="0", resourceVersion="")]),
+            "lower-a: ConfigMap shop/settings: changed, from resourceVersion 7 to unknown",
+        ),
+        (
             lambda: level(OLD, {"data": {"level": "warn"}}),
             "lower-a: ConfigMap shop/settings: its new content has changed at /data/level",
         ),
@@ -86,7 +90,7 @@ def test_no_value_of_a_secret_is_in_the_file_and_a_changed_one_counts() -> None:
             "cluster lower-a: from kube-system UID a-1 to kube-system UID a-2",
         ),
     ],
-    ids=["gone", "action", "uid", "state", "content", "cluster"],
+    ids=["gone", "action", "uid", "state", "no longer listed", "content", "cluster"],
 )
 def test_what_has_moved_is_told_with_both_states(now: Callable[[], SavedPlan], words: str) -> None:
     """One line for each object."""
