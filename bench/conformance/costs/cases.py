@@ -216,7 +216,7 @@ def node(name: str, /, **fields: Any) -> Edit:
 
 
 def at_another_port(name: str) -> Edit:
-    """Give the kubelet API of a lower's node another port."""
+    """Move the kubelet API of a lower's node to another port."""
 
     def edit(topology: Document, namespaces: list[str]) -> None:
         """Take one that is free now."""

@@ -8,7 +8,6 @@ have to leave the plan as it is: then its steps are made.
 """
 
 import argparse
-import asyncio
 import re
 import sys
 import time
@@ -29,8 +28,6 @@ from tensile.sandbox.sandbox import Sandbox
 
 NAME = "stale"
 STALE, UNCHANGED = "The plan is stale. These have moved since it was made:", "Nothing was changed."
-AT_ONCE = 4
-"""Namespaces that are tried at a time."""
 Cases = dict[str, tuple[Subject, Change]]
 
 
@@ -55,37 +52,20 @@ def wrong(done: Done, wrote: list[str], says: str, about: str = "") -> Iterator[
 
 
 async def about_kinds(stage: Stage, cases: Cases) -> dict[str, list[str]]:
-    """Try the cases about a kind: one after the other in a namespace, with plans of that namespace alone."""
+    """Try the cases about a kind."""
     found: dict[str, list[str]] = {}
     await prepare_subjects(stage, [one for one, _ in cases.values()])
-    begun, turns = stage.position(), asyncio.Semaphore(AT_ONCE)
-
-    async def lane(namespace: str) -> None:
-        """Try those of a namespace."""
-        for name, (subject, change) in cases.items():
-            if subject.namespace == namespace:
-                async with turns:
-                    found[name] = await about_kind(stage, name, subject, change)
-
-    await asyncio.gather(*(lane(name) for name in {one.namespace for one, _ in cases.values()}))
-    # None of these plans may be applied, so whichever wrote was wrong.
-    for one in stage.written(begun):
-        found.setdefault("writes", []).append(f"it wrote: {one}")
-    return found
-
-
-async def about_kind(stage: Stage, name: str, subject: Subject, change: Change) -> list[str]:
-    """Try one case, and return what is wrong."""
-    begin = time.monotonic()
-    says = rf"{subject.lower}: {subject.sort.kind} {subject.namespace}/{subject.name}: "
-    says += f"({'|'.join(WORDS[one] for one in change.reasons)})"
-    try:
-        path = await stage.save_part(subject.namespace)
-        await change.way(stage, subject)
-        found = [*wrong(await stage.apply_part(path), [], says, subject.namespace)]
-    except (NotInTime, Refused, AssertionError) as error:
-        found = [str(error)]
-    _tell(name, found, begin)
+    for name, (subject, change) in cases.items():
+        begin = time.monotonic()
+        says = rf"{subject.lower}: {subject.sort.kind} {subject.namespace}/{subject.name}: "
+        says += f"({'|'.join(WORDS[one] for one in change.reasons)})"
+        try:
+            await stage.save()
+            await change.way(stage, subject)
+            found[name] = [*wrong(*await stage.apply(), says, subject.namespace)]
+        except (NotInTime, Refused, AssertionError) as error:
+            found[name] = [str(error)]
+        _tell(name, found[name], begin)
     return found
 
 

@@ -9,7 +9,6 @@ import io
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, redirect_stderr, redirect_stdout, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,18 +16,11 @@ import yaml
 
 from bench.kit import audit
 from bench.kit.sites import MERGE, NODES, Manifest, Refused, Site, until
-from tensile.cli.apply import ApplyOptions, apply, read_plan
 from tensile.cli.main import main
-from tensile.cli.plan import Planned, PlanOptions, described, plan
-from tensile.engine.lower import ClusterAccess
-from tensile.engine.oneshot import opened
-from tensile.errors import TensileError
 from tensile.names import FIELD_MANAGER, OWNER, owner_of
-from tensile.reconcile.report import PlanScope
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
-from tensile.topology import parse
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -129,27 +121,6 @@ class Stage:
         if "Applied" not in done.out + done.err:
             raise RuntimeError(f"apply: {done.err}")
 
-    async def save_part(self, namespace: str) -> Path:
-        """Save the plan of one namespace. Several may be saved and applied at a time."""
-        path, data = self.directory / f"{namespace}.plan", self.file.read_bytes()
-        topology = parse(data.decode())
-        options = PlanOptions(
-            only=PlanScope((), (namespace,), ()), out=(path, described(topology, str(self.file), data))
-        )
-        making = partial(plan, topology, self.directory, "json", options, colour=False, allow_exec_plugins=False)
-        await asyncio.to_thread(making)
-        return path
-
-    async def apply_part(self, path: Path) -> Done:
-        """Apply the saved plan of a namespace, and return how that ended."""
-        topology = parse(self.file.read_bytes().decode())
-        opening = partial(opened, topology, ClusterAccess(self.directory, allow_exec_plugins=False), None)
-        options = ApplyOptions(plan=read_plan(str(path)))
-        try:
-            return Done(0, await asyncio.to_thread(apply, opening, options, _shown_nowhere), "")
-        except TensileError as error:
-            return Done(1, "", str(error))
-
     # Objects.
 
     async def create(self, cluster: str, collection: str, name: str, body: Manifest) -> None:
@@ -221,10 +192,6 @@ async def _is_gone(site: Site, path: str) -> bool:
         await site.call("GET", path)
         return False
     return True
-
-
-def _shown_nowhere(_planned: Planned) -> None:
-    """Show no plan."""
 
 
 def _ran(arguments: Sequence[str]) -> Done:

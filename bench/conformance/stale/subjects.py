@@ -368,7 +368,7 @@ async def _make(stage: Stage, cases: list[Subject]) -> None:
 
 
 async def _bind(stage: Stage, role: Subject) -> None:
-    """Give a Role to the account of the namespace's pods."""
+    """Bind a Role to the account of the namespace's pods."""
     body = {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role.name},
         "subjects": [{"kind": "ServiceAccount", "name": ROBOT, "namespace": role.namespace}],
