@@ -52,7 +52,7 @@ def wrong(done: Done, wrote: list[str], says: str, about: str = "") -> Iterator[
 
 
 async def about_kinds(stage: Stage, cases: Cases) -> dict[str, list[str]]:
-    """Try the cases about a kind."""
+    """Try the cases about a kind, with plans of its namespace: one that is applied spoils no other kind."""
     found: dict[str, list[str]] = {}
     await prepare_subjects(stage, [one for one, _ in cases.values()])
     for name, (subject, change) in cases.items():
@@ -60,7 +60,7 @@ async def about_kinds(stage: Stage, cases: Cases) -> dict[str, list[str]]:
         says = rf"{subject.lower}: {subject.sort.kind} {subject.namespace}/{subject.name}: "
         says += f"({'|'.join(WORDS[one] for one in change.reasons)})"
         try:
-            await stage.save()
+            await stage.save("--namespace", subject.namespace)
             await change.way(stage, subject)
             found[name] = [*wrong(*await stage.apply(), says, subject.namespace)]
         except (NotInTime, Refused, AssertionError) as error:

@@ -256,6 +256,21 @@ async def needed_again(stage: Stage, subject: Subject) -> None:
     await stage.run_in(subject.namespace, name, subject.lower, **subject.sort.user(subject.name))
 
 
+def _has_labels(sort: Sort) -> bool:
+    """Report whether labels of the original are copied."""
+    return sort.kind != "EndpointSlice"
+
+
+def _has_annotations(sort: Sort) -> bool:
+    """Report whether annotations of the original are copied."""
+    return sort.kind not in ("Service", "EndpointSlice")
+
+
+def _is_shown(sort: Sort) -> bool:
+    """Report whether a plan shows updates of a kind: those of endpoints follow pods by themselves."""
+    return sort.kind != "EndpointSlice"
+
+
 def _has_user(sort: Sort) -> bool:
     return sort.has_user
 
@@ -272,27 +287,27 @@ ANY = (ACTION, STATE, IDENTITY, CONTENT)
 CHANGES: Mapping[str, Mapping[str, Change]] = {
     CREATE: {
         "content": Change(content, (CONTENT,)),
-        "label": Change(label, (CONTENT,)),
-        "annotation": Change(annotation, (CONTENT,)),
+        "label": Change(label, (CONTENT,), _has_labels),
+        "annotation": Change(annotation, (CONTENT,), _has_annotations),
         "deleted": Change(deleted, (ACTION,)),
         "recreated": Change(recreated, (CONTENT,)),
         "taken": Change(taken, (ACTION,)),
         "unneeded": Change(unneeded, (ACTION,), _has_user),
     },
     UPDATE: {
-        "content": Change(content, (CONTENT,)),
-        "label": Change(label, (CONTENT,)),
-        "annotation": Change(annotation, (CONTENT,)),
-        "back": Change(back, (ACTION,)),
-        "deleted": Change(deleted, (ACTION,)),
-        "recreated": Change(recreated, (CONTENT, ACTION)),
-        "copy-label": Change(copy_label, (STATE,)),
-        "copy-annotation": Change(copy_annotation, (STATE,)),
-        "copy-content": Change(copy_content, (STATE,)),
-        "copy-gone": Change(copy_gone, (ACTION,)),
-        "copy-recreated": Change(copy_recreated, (IDENTITY,)),
-        "copy-taken": Change(copy_taken, (ACTION,)),
-        "unmarked": Change(unmarked, (ACTION,)),
+        "content": Change(content, (CONTENT,), _is_shown),
+        "label": Change(label, (CONTENT,), _is_shown),
+        "annotation": Change(annotation, (CONTENT,), _has_annotations),
+        "back": Change(back, (ACTION,), _is_shown),
+        "deleted": Change(deleted, (ACTION,), _is_shown),
+        "recreated": Change(recreated, (CONTENT, ACTION), _is_shown),
+        "copy-label": Change(copy_label, (STATE,), _is_shown),
+        "copy-annotation": Change(copy_annotation, (STATE,), _is_shown),
+        "copy-content": Change(copy_content, (STATE,), _is_shown),
+        "copy-gone": Change(copy_gone, (ACTION,), _is_shown),
+        "copy-recreated": Change(copy_recreated, (IDENTITY,), _is_shown),
+        "copy-taken": Change(copy_taken, (ACTION,), _is_shown),
+        "unmarked": Change(unmarked, (ACTION,), _is_shown),
         "unneeded": Change(unneeded, (ACTION,), _has_user),
     },
     DELETE: {
@@ -305,9 +320,9 @@ CHANGES: Mapping[str, Mapping[str, Change]] = {
         "needed-again": Change(needed_again, (ACTION,), _is_no_pod),
     },
     KEEP: {
-        "content": Change(content, (ACTION,)),
-        "label": Change(label, (ACTION,)),
-        "copy-content": Change(copy_content, (ACTION,)),
+        "content": Change(content, (ACTION,), _is_shown),
+        "label": Change(label, (ACTION,), _is_shown),
+        "copy-content": Change(copy_content, (ACTION,), _is_shown),
         "copy-gone": Change(copy_gone, (ACTION,), _is_no_pod),
         "unneeded": Change(unneeded, (ACTION,), _has_user),
         "deleted": Change(deleted, (ACTION,), _is_pod),
