@@ -157,8 +157,8 @@ model: setup ## Random sequences of writes, faults and hostile tenants, held aga
 	hostility.real)); exit $$failed
 
 behaviour: setup ## Virtual nodes, plan and doctor compared with a real node, a real scheduler and what then happens
-	@failed=0; $(call each,$(addprefix conformance.,kubectl top likeness placement burst preemption predictions \
-	diagnoses)); exit $$failed
+	@failed=0; $(call each,$(addprefix conformance.,kubectl top likeness placement burst preemption predictions costs \
+	stale diagnoses)); exit $$failed
 
 mutation: setup ## Bugs planted in the engine and rights taken away from it, each of which a test has to notice
 	@failed=0; $(call each,mutation.bugs mutation.rights); exit $$failed

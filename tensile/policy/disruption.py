@@ -6,7 +6,7 @@ and the state before them. Only pods count that have run and have not ended: the
 Pods that a user has deleted already are no cost of the plan, so they are left out.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tensile.kube.store import Entry
@@ -22,8 +22,8 @@ from tensile.objects import (
     Ref,
     labels,
     metadata,
+    tolerates,
 )
-from tensile.policy.descheduler.limits import is_drained
 from tensile.policy.descheduler.plan import evictions
 from tensile.policy.placement.selectors import label_test
 from tensile.reconcile.desired import PodMove
@@ -35,6 +35,7 @@ from tensile.text import harmless
 _NAMED = 5
 _INDENT = "  "
 _IMAGE = "image"
+_NO_EXECUTE = "NoExecute"
 
 
 class DisruptedPod(NamedTuple):
@@ -84,7 +85,8 @@ class Disruption(NamedTuple):
     """What a plan costs running pods. Upper names, in order.
 
     `moved` are evicted and come back elsewhere, `stranded` are evicted and fit nowhere, `evicted` are those of which
-    it is unknown where they fit. `ended` have no upper pod any more, or are taken away otherwise. `unknown_budgets` is
+    it is unknown where they fit. `ended` have no upper pod any more, or are taken away otherwise, also by Kubernetes
+    for a NoExecute taint. `unknown_budgets` is
     why budgets could not be read, "" if they were or no pod is evicted.
     """
 
@@ -110,7 +112,7 @@ def planned_moves(world: World) -> dict[Ref, PodMove | None]:
     if not world.topology.places or not all(spec.name in world.lowers for spec in specs):
         return {}
     found: dict[Ref, PodMove | None] = {}
-    for lower in [one for one in world.lowers.values() if is_drained(one)]:
+    for lower in [one for one in world.lowers.values() if one.is_drained]:
         for pod in evictions(world, lower.name):
             targets = (pod.target, *pod.others) if pod.target else ()
             if targets or pod.is_lost:
@@ -142,9 +144,10 @@ def disruption(
     moved = [pod._replace(targets=move.targets) for ref, pod in away.items() if (move := told.get(ref)) is not None]
     stranded = [pod for ref, pod in away.items() if ref in told and told[ref] is None]
     evicted = [pod for ref, pod in away.items() if ref not in told]
-    below = [*_below(planned, world, set(away))]
+    expelled = {ref: pod for ref, pod in _expelled(planned, world) if ref not in away}
+    below = [*_below(planned, world, away.keys() | expelled.keys())]
     restarted = [pod for pod, comes_back in below if comes_back]
-    ended = [pod for pod, comes_back in below if not comes_back]
+    ended = [*expelled.values(), *(pod for pod, comes_back in below if not comes_back)]
     hit = {(pod.namespace, pod.name) for pod in (*away.values(), *restarted, *ended)}
     return Disruption(
         restarted=tuple(sorted(restarted)),
@@ -180,7 +183,7 @@ def _pod(ref: Ref, world: World) -> DisruptedPod:
     return DisruptedPod(ref.namespace, ref.name, found[0].node if found else "")
 
 
-def _below(planned: Iterable[Change], world: World, away: set[Ref]) -> Iterator[tuple[DisruptedPod, bool]]:
+def _below(planned: Iterable[Change], world: World, away: Collection[Ref]) -> Iterator[tuple[DisruptedPod, bool]]:
     """Yield the upper pods whose running lower pods are replaced, restarted or taken away, and whether they come back.
 
     Those that leave anyway are left out, and those that a user has deleted.
@@ -202,6 +205,45 @@ def _below(planned: Iterable[Change], world: World, away: set[Ref]) -> Iterator[
             yield pod, False
         elif change.action == "replace" or _changes_image(change):
             yield pod, True
+
+
+def _expelled(planned: Iterable[Change], world: World) -> Iterator[tuple[Ref, DisruptedPod]]:
+    """Yield the running upper pods that Kubernetes deletes because of a taint that their node gets."""
+    changed = {one.ref.name for one in planned if one.ref.kind == NODE and one.action == "update"}
+    for lower in world.lowers.values():
+        taints = _new_taints(lower, world) if lower.node in changed else []
+        for entry in lower.upper_pods if taints else ():
+            facts = entry.facts
+            if facts.ran and not facts.terminal and not facts.terminating and not _stays(entry.manifest(), taints):
+                yield (
+                    Ref(UPPER, POD, entry.namespace, entry.name),
+                    DisruptedPod(entry.namespace, entry.name, lower.node),
+                )
+
+
+def _new_taints(lower: LowerWorld, world: World) -> list[Manifest]:
+    """Return the NoExecute taints that the topology gives a node and that it does not have yet."""
+    node = world.upper.nodes.get("", lower.node)
+    if node is None or not lower.in_topology:
+        return []
+    present = node.manifest()["spec"].get("taints") or ()
+    seen = {(one["key"], one.get("value", ""), one["effect"]) for one in present}
+    wanted = ((one.key, one.value, one.effect) for one in lower.spec.node.taints if one.effect == _NO_EXECUTE)
+    return [
+        {"key": key, "value": value, "effect": effect}
+        for key, value, effect in wanted
+        if (key, value, effect) not in seen
+    ]
+
+
+def _stays(pod: Manifest, taints: Iterable[Manifest]) -> bool:
+    """Report whether a pod tolerates all of these taints, and for ever: one toleration with seconds limits all."""
+    tolerations = pod["spec"].get("tolerations") or ()
+    for taint in taints:
+        found = [one for one in tolerations if tolerates(one, taint)]
+        if not found or any(one.get("tolerationSeconds") is not None for one in found):
+            return False
+    return True
 
 
 def _changes_image(change: Change) -> bool:

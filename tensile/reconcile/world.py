@@ -189,6 +189,11 @@ class LowerWorld:
         """The name of its virtual node."""
         return self.spec.node.name
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether the topology drains it."""
+        return self.in_topology and self.spec.maintenance == "drain"
+
     def below(self, kind: Kind) -> Cache | None:
         """Return the cache of a kind of the lower cluster, None if that kind is not watched."""
         name = _CACHES_BELOW.get(kind)

@@ -169,6 +169,43 @@ def test_where_the_pods_of_a_drain_go_is_known_with_the_real_nodes() -> None:
     assert planned_moves(ground()) == {}
 
 
+REPAIR = {"key": "repair", "value": "now", "effect": "NoExecute"}
+
+
+def tainted(**spec: Any) -> tuple[World, Step]:
+    """Return a world with a running pod on lower-a, whose file gives its node a taint, and the Node's change."""
+    here = world(f"name: {A}, node: {{taints: [{{key: repair, value: now, effect: NoExecute}}]}}", f"name: {B}")
+    put(here.lowers[A].upper_pods, upper_pod("web", spec, status=RUNNING))
+    put(here.upper.nodes, {"metadata": {"name": A}, "spec": {}})
+    return here, operate(Ref(UPPER, NODE, "", A), {"op": "add", "path": "/spec/taints", "value": [REPAIR]})
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "stays"),
+    [
+        ([], False),
+        ([{"key": "repair", "operator": "Exists"}], True),
+        ([{"key": "repair", "value": "now", "effect": "NoExecute"}], True),
+        ([{"key": "repair", "value": "later"}], False),
+        ([{"key": "repair", "operator": "Exists", "effect": "NoSchedule"}], False),
+        ([{"operator": "Exists"}, {"key": "repair", "operator": "Exists", "tolerationSeconds": 60}], False),
+    ],
+    ids=["none", "exists", "equal", "another value", "another effect", "for a minute"],
+)
+def test_a_new_taint_ends_the_pods_that_do_not_tolerate_it(tolerations: list[Manifest], stays: bool) -> None:  # noqa: FBT001
+    """Kubernetes deletes them, now or after the time that they tolerate it for."""
+    here, change = tainted(tolerations=tolerations)
+    assert cost(here, change) == (Disruption() if stays else Disruption(ended=(pod(),)))
+
+
+def test_a_taint_that_the_node_has_already_ends_nothing() -> None:
+    """Nor does one of a Node that does not change."""
+    here, change = tainted()
+    assert cost(here) == Disruption()
+    put(here.upper.nodes, {"metadata": {"name": A}, "spec": {"taints": [REPAIR]}})
+    assert cost(here, change) == Disruption()
+
+
 def test_people_read_a_section_and_nothing_where_nothing_is_lost() -> None:
     """One line for each kind of loss."""
     found = Disruption(

@@ -13,7 +13,7 @@ are kept on the Node because they concern it and are deleted with it.
 """
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
@@ -42,17 +42,12 @@ _MOST_BYTES = 160 * 1024
 _MARK = TRIED.encode()
 
 
-def is_drained(lower: LowerWorld) -> bool:
-    """Report whether the topology drains a lower cluster."""
-    return lower.in_topology and lower.spec.maintenance == "drain"
-
-
 def is_emptied(lower: LowerWorld, world: World) -> bool:
     """Report whether the pods of a drained lower are evicted now: its Node is ours and cordoned.
 
     If it were not cordoned, pods would come back.
     """
-    node = world.upper.nodes.get("", lower.node) if is_drained(lower) else None
+    node = world.upper.nodes.get("", lower.node) if lower.is_drained else None
     return node is not None and has_node(lower, world) and bool(node.manifest()["spec"].get("unschedulable"))
 
 
@@ -100,7 +95,11 @@ def _openings(schedule: str, zone: str, minute: datetime) -> tuple[datetime | No
     """
     local = minute.astimezone(ZoneInfo(zone))
     last = next(CronSim(schedule, (minute + timedelta(seconds=1)).astimezone(local.tzinfo), reverse=True), None)
-    following = next(CronSim(schedule, local), None)
+    ahead = CronSim(schedule, local)
+    following = next(ahead, None)
+    # In an hour that occurs a second time, the library finds what opened in the first one as still to come.
+    while following is not None and following.astimezone(UTC) <= minute:
+        last, following = following, next(ahead, None)
     return last, following
 
 

@@ -21,7 +21,6 @@ from tensile.policy.descheduler.limits import (
     EvictionRecord,
     drain_problem,
     is_bare,
-    is_drained,
     is_emptied,
     kept_for,
     notes_on,
@@ -117,15 +116,15 @@ def one_pass(world: World) -> PassPlan:
 
 def is_source(lower: LowerWorld, world: World) -> bool:
     """Report whether pods of a lower may leave it now: it is drained, or the descheduler is on."""
-    if is_drained(lower) and not world.topology.places:
+    if lower.is_drained and not world.topology.places:
         return is_emptied(lower, world)
-    is_asked = is_emptied(lower, world) if is_drained(lower) else world.topology.descheduler.enabled
+    is_asked = is_emptied(lower, world) if lower.is_drained else world.topology.descheduler.enabled
     return is_asked and is_open(lower, world)
 
 
 def candidates(lower: LowerWorld, world: World) -> Iterator[StuckPod]:
     """Yield the pods that have to leave a lower: those that are stuck in it, or all bare ones if it is drained."""
-    if not is_drained(lower):
+    if not lower.is_drained:
         yield from stuck_in(lower, world)
         return
     for upper in lower.upper_pods:
@@ -150,7 +149,7 @@ class _Turn:
         notes = recent(notes_on(node.manifest()) if node else (), world.now, kept_for(policy))
         lately = told_lately(lower, world)
         self.told_to_go = {note.pod for note in lately}
-        most = MOST if is_drained(lower) else policy.max_evictions_per_node
+        most = MOST if lower.is_drained else policy.max_evictions_per_node
         self.left = min(most - len(lately), MOST - len(notes))
 
 

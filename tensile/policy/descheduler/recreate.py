@@ -14,7 +14,7 @@ from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry
 from tensile.names import WITHDRAWN, ProblemReason
 from tensile.objects import POD, UPPER, Ref, as_read, metadata, timestamp
-from tensile.policy.descheduler.limits import is_drained, is_emptied
+from tensile.policy.descheduler.limits import is_emptied
 from tensile.policy.descheduler.plan import candidates
 from tensile.policy.descheduler.replacement import BACKUP, PodBackup, backup_in, backup_ref
 from tensile.reconcile.copies import BoundPod, bound
@@ -91,7 +91,7 @@ def _has_to_leave(found: BoundPod, world: World) -> bool:
     """Report whether the pod is to be evicted, now or when its turn comes."""
     pod, lower = found
     policy = world.topology.descheduler
-    is_asked = is_emptied(lower, world) if is_drained(lower) else policy.enabled
+    is_asked = is_emptied(lower, world) if lower.is_drained else policy.enabled
     if not is_asked or policy.dry_run or not policy.recreate_bare_pods:
         return False
     return any(one.upper.uid == pod.uid for one in candidates(lower, world))

@@ -23,7 +23,6 @@ from tensile.policy.descheduler.limits import (
     EvictionRecord,
     drain_problem,
     is_bare,
-    is_drained,
     is_emptied,
     kept_for,
     next_opening,
@@ -120,17 +119,17 @@ class DeschedulerRule:
 
 def _is_asked(lower: str, world: World) -> bool:
     """Report whether the topology has pods leave a lower."""
-    return world.topology.descheduler.enabled or is_drained(world.lowers[lower])
+    return world.topology.descheduler.enabled or world.lowers[lower].is_drained
 
 
 def _waiting(lower: LowerWorld, opening: datetime, world: World) -> Problem | None:
     """Return the problem of the pods that have to leave a lower cluster and wait for a window, None if none has to."""
-    if is_drained(lower):
+    if lower.is_drained:
         pods = (pod for pod in lower.upper_pods if not (pod.facts.terminating or pod.facts.stays_out))
     else:
         pods = (one.upper for one in candidates(lower, world))
     count = sum(not pod.facts.pinned for pod in pods)
-    what = "the drain" if is_drained(lower) else "the descheduler"
+    what = "the drain" if lower.is_drained else "the descheduler"
     when = opening.isoformat(timespec="minutes")
     words = f"{what} waits for the maintenance window that opens at {when}; pods to move: {count}"
     return Problem(OUTSIDE_WINDOW, words) if count else None
@@ -181,7 +180,7 @@ def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[W
     leaving = {move.upper.uid for move in moves}
     notes = [*(note for note in known if note.pod not in leaving), *(note_of(move, world) for move in moves)]
     yield _noted(node, notes)
-    for move in () if is_drained(lower) else moves:
+    for move in () if lower.is_drained else moves:
         told = PodMove(lower.node, (move.target, *move.others), move.node)
         ref, why = _ref(move), _reason(move, world)
         yield Absent(ref, move.upper.uid, why, evict=True, independent=True, moving=told, cause="descheduled")
@@ -190,7 +189,7 @@ def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[W
 def _reason(move: Move, world: World) -> str:
     why = f"unschedulable in lower cluster {move.source} for longer than "
     why += write_duration(world.topology.descheduler.pending_longer_than)
-    if is_drained(world.lowers[move.source]):
+    if world.lowers[move.source].is_drained:
         why = f"lower cluster {move.source} is being drained"
     return f"{why}: it fits on node {_where(move)}"
 
@@ -212,7 +211,7 @@ def _left(lower: LowerWorld, world: World) -> Iterator[EmitEvent]:
                 kept = kept if note.owner else f"the pod that replaces it avoids {off}"
                 why = (
                     f"lower cluster {lower.name} is being drained"
-                    if is_drained(lower)
+                    if lower.is_drained
                     else f"no node of lower cluster {lower.name} fits"
                 )
                 words = f"{why}: {kept}"
@@ -223,7 +222,7 @@ def _deadlocked(stays: list[Skip], lower: LowerWorld) -> Iterator[EmitEvent]:
     """Yield an event for each pod that fits in no lower cluster; the text is constant, so that it is emitted once."""
     why = (
         f"lower cluster {lower.name} is being drained"
-        if is_drained(lower)
+        if lower.is_drained
         else f"unschedulable in lower cluster {lower.name}"
     )
     words = f"{why}: the pod is not moved, it fits in no other lower cluster"
@@ -237,7 +236,7 @@ def _kept(stays: list[Skip], lower: LowerWorld) -> Problem | None:
     if not stays:
         return None
     said = listed([f"{_name(stay)}: {stay.message}" for stay in stays])
-    return Problem(stays[0].reason, f"pods block the drain: {said}" if is_drained(lower) else said)
+    return Problem(stays[0].reason, f"pods block the drain: {said}" if lower.is_drained else said)
 
 
 def _rehearsed(moves: list[Move]) -> Problem | None:
@@ -280,7 +279,7 @@ def _backed_up(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 def _cordoned(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     here = world.lowers[lower]
     states = {bool(one.manifest()["spec"].get("unschedulable")) for one in delta if one is not None}
-    if delta.entry.name == here.node and is_drained(here) and (len(states) > 1 or delta.before is None):
+    if delta.entry.name == here.node and here.is_drained and (len(states) > 1 or delta.before is None):
         yield key_of(lower)
 
 
@@ -316,7 +315,7 @@ class DrainRule:
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of all pods on the node if the lower is drained, and those with a reported problem."""
         here = world.lowers[lower]
-        pods = here.upper_pods if is_drained(here) else ()
+        pods = here.upper_pods if here.is_drained else ()
         told = {key for key in world.problems if key.rule == DRAIN and key.lower == lower}
         yield from told.union(drain_key(lower, pod.namespace, pod.name) for pod in pods)
 
@@ -353,7 +352,7 @@ def _drained(pod: Entry, lower: LowerWorld) -> Absent:
 
 def _drained_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     key = drain_key(lower, delta.entry.namespace, delta.entry.name)
-    if is_drained(world.lowers[lower]) or key in world.problems:
+    if world.lowers[lower].is_drained or key in world.problems:
         yield key
 
 

@@ -44,6 +44,7 @@ from tensile.reconcile.report.values import (
     redacted,
     redacted_differences,
     redacted_operation,
+    unmarked,
     written,
 )
 from tensile.reconcile.world import Key, Problem, World
@@ -96,9 +97,9 @@ class Change:
     `differences` are the same by field. `manifest` is the future object if it is created. `moving` is where an evicted
     pod goes.
 
-    `uid` and `version` identify the present object, "" if there is none. `state` is a hash of it without its status,
-    and `secrets` one of a Secret's new values, "" for other kinds. `line` is the line of the topology file that causes
-    the change, 0 if none is known.
+    `uid` and `version` identify the present object, "" if there is none. `state` is a hash of it without its status and
+    the taints by which Kubernetes marks a Node, and `secrets` one of a Secret's new values, "" for other kinds. `line`
+    is the line of the topology file that causes the change, 0 if none is known.
     """
 
     ref: Ref
@@ -245,6 +246,9 @@ def _identified(change: Change | None, steps: Sequence[Step], seen: Manifest | N
         uid = "" if change.action == "create" else next((one.uid for one in steps if one.uid), "")
         return replace(change, uid=uid, secrets=secrets)
     meta, kept = metadata(seen), written(seen)
+    if change.ref.kind == NODE:
+        spec = kept.get("spec") or {}
+        kept = {**kept, "spec": {**spec, "taints": unmarked(spec.get("taints") or ())}}
     notes = {key: value for key, value in annotations(seen).items() if key not in BOOKKEEPING}
     state = hashed({**kept, "metadata": {"labels": labels(seen), "annotations": notes}})
     return replace(

@@ -4,8 +4,9 @@ A saved plan is a promise about what will be changed, and never a source of chan
 makes the steps of the new plan, or none. So a forged file can only be refused.
 
 The comparison covers what a person approved: for each object its action, its UID, its state without the status, and
-the new content. Left out is what changes by itself: amounts that a Node advertises, times, and UIDs of objects that the
-plan itself would create. Values of Secrets are not in the file, only salted hashes.
+the new content. Left out is what changes by itself: amounts that a Node advertises, the taints by which Kubernetes
+marks a Node whose engine is away, times, and UIDs of objects that the plan itself would create. Values of Secrets are
+not in the file, only salted hashes.
 """
 
 import re
@@ -21,6 +22,7 @@ from tensile.names import PREFIX
 from tensile.objects import NODE, UPPER
 from tensile.reconcile.report.changes import Change, PlanScope, Preview
 from tensile.reconcile.report.render import title
+from tensile.reconcile.report.values import unmarked
 from tensile.reconcile.world import World
 from tensile.text import harmless
 
@@ -30,6 +32,7 @@ _NEW_UID = re.compile(rb'"[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}
 """A UID that a dry run made up: version 5, where an apiserver uses version 4."""
 _TIMES = frozenset({"lastHeartbeatTime", "lastTransitionTime", "timeAdded", "creationTimestamp"})
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_TAINTS = "/spec/taints"
 _NOTHING = "nothing"
 
 
@@ -162,7 +165,8 @@ def _moved_step(old: SavedStep | None, new: SavedStep | None) -> Iterator[str]:
     elif old.uid != new.uid:
         yield f"{what}: from UID {harmless(old.uid) or 'none'} to UID {harmless(new.uid) or 'none'}"
     elif old.before != new.before:
-        yield f"{what}: changed, from resourceVersion {harmless(old.resourceVersion)} to {new.resourceVersion}"
+        was, is_now = (harmless(one.resourceVersion) or "unknown" for one in (old, new))
+        yield f"{what}: changed, from resourceVersion {was} to {is_now}"
     elif old.after != new.after:
         yield f"{what}: its new content has changed{_fields(old, new)}"
 
@@ -204,11 +208,13 @@ def _salted(salt: str, text: str) -> str:
 
 
 def _stable(change: Change, operation: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield an operation without what changes by itself: the status of a Node, and times."""
+    """Yield an operation without what changes by itself: the status and Kubernetes' taints of a Node, and times."""
     if change.ref.kind != NODE:
         yield _timeless(dict(operation))
     elif operation["path"] == "" and isinstance(operation.get("value"), dict):
         yield _timeless({**operation, "value": {k: v for k, v in operation["value"].items() if k != "status"}})
+    elif operation["path"] == _TAINTS:
+        yield {"op": "replace", "path": _TAINTS, "value": unmarked(operation.get("value") or ())}
     elif operation["path"].startswith("/status"):
         yield {"op": operation["op"], "path": operation["path"]}
     else:

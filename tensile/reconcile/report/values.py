@@ -23,6 +23,7 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 Path = tuple[str, ...]
 
+_KUBERNETES = "node.kubernetes.io/"
 _STAMPS = ("lastHeartbeatTime", "lastTransitionTime")
 _OPENED = (1, 2)
 """Depths at which a section that one side lacks is compared key by key: "data", "metadata.labels"."""
@@ -62,6 +63,11 @@ def differences(old: Manifest, new: Manifest) -> tuple[Difference, ...]:
 def _is_beside(path: tuple[str, ...]) -> bool:
     """Report whether a field is of no interest: the time of a condition, or a bookkeeping annotation."""
     return path[-1] in BOOKKEEPING or (path[0] == "status" and path[-1] in _STAMPS)
+
+
+def unmarked(taints: Iterable[Any]) -> list[Any]:
+    """Return the taints of a Node without those by which Kubernetes itself marks it, as when its engine is away."""
+    return [one for one in taints if not (isinstance(one, dict) and str(one.get("key")).startswith(_KUBERNETES))]
 
 
 def written(manifest: Manifest) -> Manifest:

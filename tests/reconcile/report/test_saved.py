@@ -78,6 +78,10 @@ def test_no_value_of_a_secret_is_in_the_file_and_a_changed_one_counts() -> None:
             "lower-a: ConfigMap shop/settings: changed, from resourceVersion 7 to 7",
         ),
         (
+            lambda: replace(level(), steps=[replace(level().steps[0], before="0", resourceVersion="")]),
+            "lower-a: ConfigMap shop/settings: changed, from resourceVersion 7 to unknown",
+        ),
+        (
             lambda: level(OLD, {"data": {"level": "warn"}}),
             "lower-a: ConfigMap shop/settings: its new content has changed at /data/level",
         ),
@@ -86,7 +90,7 @@ def test_no_value_of_a_secret_is_in_the_file_and_a_changed_one_counts() -> None:
             "cluster lower-a: from kube-system UID a-1 to kube-system UID a-2",
         ),
     ],
-    ids=["gone", "action", "uid", "state", "content", "cluster"],
+    ids=["gone", "action", "uid", "state", "no longer listed", "content", "cluster"],
 )
 def test_what_has_moved_is_told_with_both_states(now: Callable[[], SavedPlan], words: str) -> None:
     """One line for each object."""
@@ -123,6 +127,24 @@ def test_what_changes_by_itself_has_not_moved() -> None:
         for number in (1, 2)
     ]
     assert moved(kept(made[0]), kept(made[1])) == []
+
+
+def taints(*present: Manifest) -> SavedPlan:
+    """Return a plan that sets a taint beside those that a Node has."""
+    there = seen_as({"spec": {"taints": list(present)}} if present else {"spec": {}})
+    op = {"op": "replace" if present else "add", "path": "/spec/taints", "value": [*present, OURS]}
+    return kept(operate(node(), op), seen={node(): there})
+
+
+OURS = {"key": "example.com/gpu", "effect": "NoSchedule"}
+AWAY = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
+
+
+def test_kubernetes_marks_a_node_whose_engine_is_away_without_effect_on_the_plan() -> None:
+    """Forty seconds after its engine has ended; a taint that a user sets has moved."""
+    assert moved(taints(), taints(AWAY)) == []
+    assert moved(taints(AWAY), taints({**AWAY, "timeAdded": "2026-01-02T00:00:00Z"})) == []
+    assert moved(taints(), taints({"key": "example.com/theirs", "effect": "NoSchedule"})) != []
 
 
 def test_times_and_identities_of_users_have_moved() -> None:

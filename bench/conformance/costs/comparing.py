@@ -1,0 +1,192 @@
+"""What a plan said that an edit costs, what then happened, and whether that is the same.
+
+Who restarts, leaves or ends is said by name, so the sets have to be equal. Where a pod goes that is made in the place
+of another is the upper scheduler's choice: an owner's new pods have to be where the plan allows it, one for each.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import permutations
+from typing import Any, NamedTuple
+
+Manifest = dict[str, Any]
+Names = frozenset[str]
+Object = tuple[str, str, str]
+"""A lower, an upper namespace and a name."""
+ANYWHERE: Names = frozenset({"*"})
+NOWHERE: Names = frozenset({""})
+LEAVING = ("moved", "stranded", "evicted")
+
+
+class SeenPod(NamedTuple):
+    """One upper pod at a moment; `runs` are the UIDs and images of its lower pods, one unless something is wrong."""
+
+    uid: str
+    owner: str
+    labels: Mapping[str, str]
+    node: str
+    runs: tuple[tuple[str, str], ...]
+    is_ready: bool
+    is_ending: bool
+
+
+class State(NamedTuple):
+    """All that counts at a moment: pods and Services by namespace/name; `cut` are the pods whose log stream ended.
+
+    `endpoints` are the ready addresses of each Service above; `copies` are our objects in the lowers, by what they are
+    called: claims, services, ServiceAccounts, ConfigMaps, Secrets.
+    """
+
+    pods: Mapping[str, SeenPod]
+    endpoints: Mapping[str, Names]
+    cut: Names
+    copies: Mapping[str, frozenset[Object]]
+
+
+class Hits(NamedTuple):
+    """What happened to the pods that ran: by namespace/name."""
+
+    restarted: Names
+    left: Names
+    ended: Names
+
+
+def hits(before: State, after: State, evicted: Iterable[str]) -> Hits:
+    """Return what happened to the pods that ran; `evicted` are those that the Eviction API took."""
+    ran = {name: pod for name, pod in before.pods.items() if pod.is_ready and not pod.is_ending}
+    gone = {name for name, pod in ran.items() if name not in after.pods or after.pods[name].uid != pod.uid}
+    there = {name: (pod, after.pods[name]) for name, pod in ran.items() if name not in gone}
+    ended = {name for name, (_, now) in there.items() if not now.runs or now.is_ending}
+    restarted = {name for name, (pod, now) in there.items() if name not in ended and now.runs != pod.runs}
+    left = gone & set(evicted)
+    return Hits(frozenset(restarted), frozenset(left), frozenset(ended | gone - left))
+
+
+def differences(
+    cost: Manifest, before: State, after: State, evicted: Iterable[str], budgets: Iterable[Manifest]
+) -> list[str]:
+    """Return what happened otherwise than the `cost` of `tensile plan -o json` said."""
+    happened, known = hits(before, after, evicted), list(budgets)
+    said = {
+        word: {f"{one['namespace']}/{one['name']}": one for one in cost[word]}
+        for word in (*LEAVING, "restarted", "ended")
+    }
+    leaving = {name: one for word in LEAVING for name, one in said[word].items()}
+    blocked = {name for name in leaving if name in before.pods and _is_blocked(name, before.pods[name], known)}
+    found = [
+        *_compared("restarted", set(said["restarted"]), happened.restarted),
+        *_compared("ended", set(said["ended"]), happened.ended),
+        *_compared("left", set(leaving) - blocked, happened.left - blocked),
+        *(f"{name} left, which its budget does not allow" for name in sorted(blocked & happened.left)),
+        *_places(said, before, after, happened.left),
+        *_budgets(cost, before, set(leaving), known),
+        *_compared("claims lost", _objects(cost["claims"]), _lost("claims", before, after)),
+        *_services(_objects(cost["services"]), before, after),
+        *_bereft(before, after),
+        *_endpoints(cost, before, after, blocked),
+    ]
+    touched = happened.restarted | happened.left | happened.ended
+    cut = {before.pods[name].node for name in after.cut - touched if name in before.pods}
+    return [*found, *_compared("streams cut", {one["node"] for one in cost["streams"]}, cut)]
+
+
+def _compared(what: str, said: Iterable[Any], happened: Iterable[Any]) -> Iterator[str]:
+    expected, real = set(said), set(happened)
+    if expected - real:
+        yield f"{what}: said and not so: {sorted(expected - real)}"
+    if real - expected:
+        yield f"{what}: so and not said: {sorted(real - expected)}"
+
+
+def _places(said: Mapping[str, Mapping[str, Manifest]], before: State, after: State, left: Names) -> Iterator[str]:
+    """Yield the owners whose new pods are elsewhere than said."""
+    old = {pod.uid for pod in before.pods.values()}
+    come = [pod for pod in after.pods.values() if pod.uid not in old]
+    allowed: dict[str, list[Names]] = {}
+    for word in LEAVING:
+        for name, one in said[word].items():
+            if name in left:
+                where = {"moved": frozenset(one.get("targets", ())), "stranded": NOWHERE, "evicted": ANYWHERE}[word]
+                allowed.setdefault(before.pods[name].owner, []).append(where)
+    for owner, sets in allowed.items():
+        nodes = [pod.node for pod in come if pod.owner == owner]
+        if not goes_together(nodes, sets):
+            told = [sorted(one) for one in sets]
+            yield f"the new pods of {owner} went to {sorted(nodes)}, and were said to go to {told}"
+
+
+def goes_together(nodes: list[str], sets: list[Names]) -> bool:
+    """Report whether each of some nodes is in a set of its own among as many."""
+    if len(nodes) != len(sets):
+        return False
+    return any(
+        all(one == ANYWHERE or node in one for node, one in zip(order, sets, strict=True))
+        for order in permutations(nodes)
+    )
+
+
+def _is_blocked(name: str, pod: SeenPod, budgets: Iterable[Manifest]) -> bool:
+    """Report whether a budget allows no disruption of a pod at all."""
+    return any(_covers(one, name, pod) and not one["status"].get("disruptionsAllowed") for one in budgets)
+
+
+def _covers(budget: Manifest, name: str, pod: SeenPod) -> bool:
+    wanted = budget["spec"]["selector"]["matchLabels"]
+    return name.startswith(f"{budget['metadata']['namespace']}/") and wanted.items() <= pod.labels.items()
+
+
+def _budgets(cost: Manifest, before: State, leaving: set[str], budgets: Iterable[Manifest]) -> Iterator[str]:
+    """Yield how the budgets that cover the leaving pods differ from those that were named."""
+    expected = set()
+    for one in budgets:
+        pods = sum(_covers(one, name, before.pods[name]) for name in leaving if name in before.pods)
+        if pods:
+            meta = one["metadata"]
+            expected.add((meta["namespace"], meta["name"], pods, one["status"].get("disruptionsAllowed", 0)))
+    said = {(one["namespace"], one["name"], one["pods"], one["allowed"]) for one in cost["budgets"]}
+    yield from _compared("budgets", said, expected)
+    if cost["unknownBudgets"]:
+        yield f"budgets unknown: {cost['unknownBudgets']}"
+
+
+def _endpoints(cost: Manifest, before: State, after: State, blocked: set[str]) -> Iterator[str]:
+    """Yield how the addresses that Services lost differ from those that were said to be; of blocked pods none is."""
+    said = {(f"{one['namespace']}/{one['name']}", one["lost"], one["ready"]) for one in cost["endpoints"]}
+    lost = {
+        (name, len(ready - after.endpoints.get(name, frozenset())), len(ready))
+        for name, ready in before.endpoints.items()
+        if ready - after.endpoints.get(name, frozenset())
+    }
+    if not blocked:
+        yield from _compared("endpoints (Service, lost, ready)", said, lost)
+
+
+def _lost(kind: str, before: State, after: State) -> frozenset[Object]:
+    """Return the copies of a kind that are gone."""
+    return before.copies.get(kind, frozenset()) - after.copies.get(kind, frozenset())
+
+
+def _inhabited(before: State, after: State) -> set[tuple[str, str]]:
+    """Return the nodes and namespaces where pods run on as they did, so that they notice what goes there."""
+    return {
+        (pod.node, name.partition("/")[0])
+        for name, pod in before.pods.items()
+        if name in after.pods and pod.runs and after.pods[name].runs == pod.runs
+    }
+
+
+def _services(said: set[Object], before: State, after: State) -> Iterator[str]:
+    """Yield how the Services differ that were said to be lost; one that goes after the last pod costs nothing."""
+    lost, there = _lost("services", before, after), _inhabited(before, after)
+    yield from _compared("Services lost", said, {one for one in lost if one in said or one[:2] in there})
+
+
+def _bereft(before: State, after: State) -> Iterator[str]:
+    """Yield the copies that are gone where pods of their namespace run on: no plan says that pods lose them."""
+    there = _inhabited(before, after)
+    for kind in ("ServiceAccounts", "ConfigMaps", "Secrets"):
+        lost = [one for one in _lost(kind, before, after) if one[:2] in there]
+        yield from _compared(f"{kind} lost by running pods", (), lost)
+
+
+def _objects(found: Iterable[Manifest]) -> set[Object]:
+    return {(one["lower"], one["namespace"], one["name"]) for one in found}

@@ -1,0 +1,78 @@
+"""One case from its workload to its end: what the plan says, what happens, and how they differ."""
+
+from contextlib import suppress
+from typing import Any
+
+from bench.conformance.costs.cases import Case
+from bench.conformance.costs.comparing import LEAVING, State, differences, hits
+from bench.conformance.costs.stage import Stage
+from bench.kit.sites import NotInTime, until
+
+CALM, AFTER_LAST = 3.0, 6.0
+"""Seconds without a change after which nothing more is expected. Copies stay for 5 s after their last pod has left."""
+LOOK = 0.5
+SETTLED_IN = 30.0
+
+
+async def played(stage: Stage, case: Case) -> dict[str, Any]:
+    """Play a case; what is different is "differences" in its result."""
+    try:
+        await stage.begin(*case.before)
+        for load in case.loads:
+            await load(stage)
+        return await _compared(stage, case)
+    except NotInTime as error:
+        return {"differences": [str(error)]}
+    finally:
+        await stage.end()
+
+
+async def _compared(stage: Stage, case: Case) -> dict[str, Any]:
+    edited = stage.with_edits(*case.edits)
+    await stage.note()
+    before = await stage.state()
+    document = await stage.planned(edited)
+    cost = document["cost"]
+    await stage.put(edited)
+    after = await _settled(
+        stage,
+        before,
+        sum(len(cost[word]) for word in (*LEAVING, "ended", "restarted")),
+        sum(len(cost[word]) for word in LEAVING),
+    )
+    evicted = stage.evicted()
+    found = differences(cost, before, after, evicted, stage.budgets)
+    counts = {word: len(value) for word, value in cost.items() if value}
+    if counts != dict(case.says):
+        found.append(f"the plan says {counts or 'nothing'}, and should say {dict(case.says) or 'nothing'}")
+    happened = {word: sorted(names) for word, names in hits(before, after, evicted)._asdict().items() if names}
+    return {
+        "kind": case.kind,
+        "said": {word: cost[word] for word in counts},
+        "happened": happened,
+        "differences": found,
+    }
+
+
+async def _settled(stage: Stage, before: State, pods: int, successors: int) -> State:
+    """Return the state once as many pods are hit as were said to, and nothing has changed for a while.
+
+    As many `successors` have to be there: a Job waits ten seconds before it makes a pod again.
+    """
+    calm, last = 0.0, before
+    old = {pod.uid for pod in before.pods.values()}
+
+    async def is_over() -> bool:
+        """Look whether anything is different from the last look."""
+        nonlocal calm, last
+        found = await stage.state()
+        is_ending = any(pod.is_ending for pod in found.pods.values())
+        calm = calm + LOOK if found == last and not is_ending else 0.0
+        last = found
+        hit = sum(name not in found.pods or found.pods[name][:5] != pod[:5] for name, pod in before.pods.items())
+        come = sum(pod.uid not in old for pod in found.pods.values())
+        return calm >= (AFTER_LAST if hit else CALM) and hit >= pods and come >= successors
+
+    with suppress(NotInTime):
+        await until(is_over, "nothing changes", SETTLED_IN, LOOK)
+    return last

@@ -1,0 +1,145 @@
+"""Saved plans that are made stale in more than two hundred ways, each of which `tensile apply PLAN` has to refuse.
+
+    .venv/bin/python -m bench.conformance.stale [--match 'configmap|node']
+
+A plan is saved, one thing changes that it rests on, and the plan is applied. It has to be refused with exit code 1, the
+reason has to name the object or the cluster and what became of it, and nothing may be written. Twenty other changes
+have to leave the plan as it is: then its steps are made.
+"""
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.conformance.stale.harmless import HARMLESS
+from bench.conformance.stale.harmless import prepare as prepare_harmless
+from bench.conformance.stale.others import OTHERS, converge
+from bench.conformance.stale.stage import GROUND, Done, Stage
+from bench.conformance.stale.subjects import WORDS, Change, Subject, subjects
+from bench.conformance.stale.subjects import prepare as prepare_subjects
+from bench.kit.clusters import on_clusters
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.sites import NotInTime, Refused
+from tensile.sandbox.sandbox import Sandbox
+
+NAME = "stale"
+STALE, UNCHANGED = "The plan is stale. These have moved since it was made:", "Nothing was changed."
+Cases = dict[str, tuple[Subject, Change]]
+
+
+def named() -> Cases:
+    """Return the cases about a kind by their names."""
+    return {f"{one.group}-{one.sort.kind.lower()}-{one.name}": (one, change) for one, change in subjects()}
+
+
+def wrong(done: Done, wrote: list[str], says: str, about: str = "") -> Iterator[str]:
+    """Yield how a refusal differs from what it has to be; all that has moved has to be `about` something."""
+    lines = done.err.removeprefix("Error: ").splitlines()
+    told = "; ".join(lines) or done.out[-300:]
+    if done.code != 1:
+        yield f"exit code {done.code}: {told}"
+    if not lines or STALE not in lines[0] or lines[-1] != UNCHANGED:
+        yield f"not said to be stale: {told}"
+    elif not any(re.search(says, line) for line in lines[1:-1]):
+        yield f"said otherwise than {says!r}: {told}"
+    else:
+        yield from (f"said besides: {line}" for line in lines[1:-1] if about not in line)
+    yield from (f"it wrote: {one}" for one in wrote)
+
+
+async def about_kinds(stage: Stage, cases: Cases) -> dict[str, list[str]]:
+    """Try the cases about a kind, with plans of its namespace: one that is applied spoils no other kind."""
+    found: dict[str, list[str]] = {}
+    await prepare_subjects(stage, [one for one, _ in cases.values()])
+    for name, (subject, change) in cases.items():
+        begin = time.monotonic()
+        says = rf"{subject.lower}: {subject.sort.kind} {subject.namespace}/{subject.name}: "
+        says += f"({'|'.join(WORDS[one] for one in change.reasons)})"
+        try:
+            await stage.save("--namespace", subject.namespace)
+            await change.way(stage, subject)
+            found[name] = [*wrong(*await stage.apply(), says, subject.namespace)]
+        except (NotInTime, Refused, AssertionError) as error:
+            found[name] = [str(error)]
+        _tell(name, found[name], begin)
+    return found
+
+
+async def about_others(stage: Stage, names: list[str]) -> dict[str, list[str]]:
+    """Try the other cases."""
+    found: dict[str, list[str]] = {}
+    await converge(stage)
+    for name in names:
+        begin, case = time.monotonic(), OTHERS[name]
+        try:
+            if case.before is not None:
+                await case.before(stage)
+            await stage.save()
+            async with case.changed(stage):
+                found[name] = [*wrong(*await stage.apply(), case.says)]
+        except (NotInTime, Refused, AssertionError) as error:
+            found[name] = [str(error)]
+        _tell(name, found[name], begin)
+    return found
+
+
+async def harmless(stage: Stage, names: list[str]) -> dict[str, list[str]]:
+    """Try what has to leave a plan as it is."""
+    found: dict[str, list[str]] = {}
+    await prepare_harmless(stage)
+    for name in names:
+        begin = time.monotonic()
+        await converge(stage)
+        await stage.save()
+        try:
+            await HARMLESS[name](stage)
+        except (NotInTime, Refused, AssertionError) as error:
+            found[name] = [str(error)]
+            continue
+        done, wrote = await stage.apply()
+        found[name] = [] if "Applied" in done.out + done.err else [f"refused: {done.err}"]
+        if not any("/nodes/" in one for one in wrote):
+            found[name].append("the label of the Node was not written")
+        _tell(name, found[name], begin)
+    return found
+
+
+def _tell(name: str, differences: list[str], begin: float) -> None:
+    print(f"{name}: {differences or 'right'} ({time.monotonic() - begin:.1f} s)", flush=True)
+
+
+async def scenario(sandbox: Sandbox, match: str) -> dict[str, Any]:
+    """Try all cases whose name a regular expression matches."""
+    cases = {name: case for name, case in named().items() if re.search(match, name)}
+    async with Stage(sandbox) as stage:
+        fine = await harmless(stage, [name for name in HARMLESS if re.search(match, name)])
+        stale = await about_others(stage, [name for name in OTHERS if re.search(match, name)])
+        stale |= await about_kinds(stage, cases)
+    broken = [f"{name}: {words}" for name, found in (fine | stale).items() for words in found]
+    return {
+        "stale": len(stale),
+        "refused": sum(not found for found in stale.values()),
+        "harmless": len(fine),
+        "applied": sum(not found for found in fine.values()),
+        "broken": broken,
+    }
+
+
+def main() -> int:
+    """Run as the command line asks, keep the result, and give the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--match", default="", help="only cases whose name this regular expression matches")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    kubernetes, result = on_clusters(lambda sandbox, _scratch: scenario(sandbox, given.match), None, GROUND)
+    path = keep(given.results, f"faults-{NAME}", kubernetes, result)
+    print(", ".join(f"{word} {count}" for word, count in result.items() if word != "broken"), flush=True)
+    return verdict(NAME, result["broken"], path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Changes that a saved plan has to survive: what changes by itself, and what the plan does not rest on.
+
+Each is made between the plan and `apply`, which then makes the steps of the plan: the label of lower-a's Node.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from bench.conformance.stale.others import SPACES
+from bench.conformance.stale.stage import A, B, Stage
+from bench.kit.sites import NODES, Manifest, Refused
+from tensile.objects import timestamp
+from tensile.sandbox.state import UPPER
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+Change = Callable[[Stage], Awaitable[Any]]
+SHOP = "harmless"
+
+
+def patch(cluster: str, path: str, body: Manifest) -> Change:
+    """Return a merge patch."""
+    return lambda stage: stage.patch(cluster, path, body)
+
+
+def create(cluster: str, collection: str, name: str, body: Manifest) -> Change:
+    """Return the creation of an object."""
+    return lambda stage: stage.create(cluster, collection, name, body)
+
+
+def _condition(kind: str, status: str) -> Manifest:
+    now = timestamp(_now())
+    return {"type": kind, "status": status, "reason": "Later", "message": "said later", "lastTransitionTime": now}
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def _heartbeat(stage: Stage) -> None:
+    """Renew the heartbeats of lower-a's virtual node, as an engine does."""
+    found = await stage.upper.call("GET", f"{NODES}/{A}")
+    conditions = [{**one, "lastHeartbeatTime": timestamp(_now())} for one in found["status"]["conditions"]]
+    await stage.patch(UPPER, f"{NODES}/{A}/status", {"status": {"conditions": conditions}})
+
+
+async def _lease(stage: Stage) -> None:
+    """Renew the lease of lower-a's virtual node."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
+    with suppress(Refused):
+        await stage.create(UPPER, LEASES, A, {"spec": {"holderIdentity": A, "leaseDurationSeconds": 40}})
+    await stage.patch(UPPER, f"{LEASES}/{A}", {"spec": {"renewTime": now}})
+
+
+async def _touched(stage: Stage) -> None:
+    """Write the topology file again as it is, with another time."""
+    await asyncio.to_thread(stage.file.write_bytes, stage.file.read_bytes())
+    os.utime(stage.file, (1, 1))
+
+
+async def _credential(stage: Stage) -> None:
+    """Write the kubeconfig of lower-a again, with a comment."""
+    path = stage.kubeconfig(A)
+    await asyncio.to_thread(path.write_text, f"# renewed\n{path.read_text()}")
+
+
+async def _silent(stage: Stage) -> None:
+    """Wait until Kubernetes has marked the virtual nodes, whose engine is away: 40 s after its last heartbeat."""
+    await stage.upper.until(
+        f"{NODES}/{A}",
+        lambda one: any(taint["key"] == "node.kubernetes.io/unreachable" for taint in one["spec"].get("taints") or ()),
+        limit=120,
+    )
+
+
+HARMLESS: Mapping[str, Change] = {
+    "nodes-marked": _silent,
+    "time": lambda _stage: asyncio.sleep(5),
+    "heartbeat": _heartbeat,
+    "lease": _lease,
+    "node-condition": patch(UPPER, f"{NODES}/{B}/status", {"status": {"phase": "Running"}}),
+    "capacity-percent": lambda stage: stage.scale(A, 0.99),
+    "capacity-four-percent": lambda stage: stage.scale(B, 0.96),
+    "upper-pod-status": patch(
+        UPPER,
+        f"{SPACES}/{SHOP}/pods/first/status",
+        {"status": {"conditions": [_condition("example.com/Seen", "True")]}},
+    ),
+    "lower-pod-status": patch(
+        A, f"{SPACES}/{SHOP}/pods/first/status", {"status": {"conditions": [_condition("example.com/Seen", "True")]}}
+    ),
+    "waiting-pod": create(
+        UPPER, f"{SPACES}/{SHOP}/pods", "unbound", {"spec": {"containers": [{"name": "a", "image": "b"}]}}
+    ),
+    "config-of-nobody": create(UPPER, f"{SPACES}/{SHOP}/configmaps", "unused", {"data": {"a": "b"}}),
+    "secret-of-nobody": create(UPPER, f"{SPACES}/{SHOP}/secrets", "unused", {"data": {"a": "Yg=="}}),
+    "other-namespace": create(UPPER, SPACES, "harmless-other", {}),
+    "excluded-pod": create(
+        UPPER,
+        f"{SPACES}/kube-system/pods",
+        "excluded",
+        {"spec": {"nodeName": A, "containers": [{"name": "a", "image": "b"}], "tolerations": [{"operator": "Exists"}]}},
+    ),
+    "event": create(
+        UPPER,
+        f"{SPACES}/{SHOP}/events",
+        "said",
+        {"involvedObject": {"kind": "Pod", "namespace": SHOP, "name": "first"}, "reason": "Said", "type": "Normal"},
+    ),
+    "lower-stranger": create(A, f"{SPACES}/default/configmaps", "strange", {"data": {"a": "b"}}),
+    "lower-namespace": create(B, SPACES, "strange", {}),
+    "last-applied": patch(
+        UPPER,
+        f"{SPACES}/{SHOP}/configmaps/settings",
+        {"metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}},
+    ),
+    "file-touched": _touched,
+    "kubeconfig-again": _credential,
+}
+"""Twenty."""
+
+
+async def prepare(stage: Stage) -> None:
+    """Create a namespace with a pod and its ConfigMap, and their copies."""
+    await stage.namespace(SHOP)
+    await stage.create(UPPER, f"{SPACES}/{SHOP}/configmaps", "settings", {"data": {"level": "1"}})
+    env = {"container": {"envFrom": [{"configMapRef": {"name": "settings"}}]}}
+    await stage.run_in(SHOP, "first", A, **env)

@@ -1,0 +1,392 @@
+"""The kinds whose changes a saved plan holds, and the ways in which a plan about one of them is made stale.
+
+Each case has an object of its own, the subject, and a pod that needs it. They are all prepared at once: those of the
+first group wait to be created below, those of the second have changed above since they were copied, those of the third
+are needed no more, and the copies of the fourth are as they should be. A case then changes one thing.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from bench.conformance.stale.stage import LOWERS, Stage
+from bench.kit.sites import Manifest
+from tensile.sandbox.state import UPPER
+
+ACTION, STATE, IDENTITY, CONTENT = "action", "state", "identity", "content"
+WORDS: Mapping[str, str] = {
+    ACTION: r"from (create|update|delete|replace|nothing) to (create|update|delete|replace|nothing)",
+    STATE: r"changed, from resourceVersion \d+ to \d+",
+    IDENTITY: r"from UID [-0-9a-f]{36} to UID [-0-9a-f]{36}",
+    CONTENT: r"its new content has changed",
+}
+"""What `apply` says of an object, for each reason for which a plan is stale."""
+CREATE, UPDATE, DELETE, KEEP = GROUPS = ("create", "update", "delete", "keep")
+EXTRA = {"metadata": {"labels": {"added": "later"}}}
+NOTED = {"metadata": {"annotations": {"added": "later"}}}
+ROBOT = "robot"
+
+
+@dataclass(frozen=True, eq=False)
+class Sort:
+    """A kind: its name and collection, two bodies that differ, the change from one to the other, and who needs it.
+
+    `user` returns the spec of a pod that needs an object by its name. It is empty for what all pods of the namespace
+    need.
+    """
+
+    kind: str
+    collection: str
+    body: Manifest
+    second: Manifest
+    third: Manifest
+    edited: Manifest
+    user: Callable[[str], dict[str, Any]] = field(default=lambda _name: {})
+    has_user: bool = False
+
+
+def _environment(kind: str) -> Callable[[str], dict[str, Any]]:
+    return lambda name: {"container": {"envFrom": [{kind: {"name": name}}]}}
+
+
+def _port(number: int) -> Manifest:
+    return {"spec": {"ports": [{"port": number, "protocol": "TCP", "targetPort": 80}]}}
+
+
+def _rules(verb: str) -> Manifest:
+    return {"rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": [verb]}]}
+
+
+def _endpoints(address: str) -> Manifest:
+    return {"endpoints": [{"addresses": [address], "conditions": {"ready": True}}]}
+
+
+def _noted(word: str) -> Manifest:
+    return {"metadata": {"annotations": {"version": word}}}
+
+
+_SLICE = {
+    "metadata": {"labels": {"kubernetes.io/service-name": "front"}},
+    "addressType": "IPv4",
+    "ports": [{"port": 80}],
+}
+_CONTAINER = {"name": "main", "image": "app:1"}
+SORTS: tuple[Sort, ...] = (
+    Sort(
+        "ConfigMap",
+        "/api/v1/namespaces/{}/configmaps",
+        {"data": {"level": "1"}},
+        {"data": {"level": "2"}},
+        {"data": {"level": "3"}},
+        {"data": {"level": "theirs"}},
+        _environment("configMapRef"),
+        has_user=True,
+    ),
+    Sort(
+        "Secret",
+        "/api/v1/namespaces/{}/secrets",
+        {"data": {"key": "MQ=="}},
+        {"data": {"key": "Mg=="}},
+        {"data": {"key": "Mw=="}},
+        {"data": {"key": "dGhlaXJz"}},
+        _environment("secretRef"),
+        has_user=True,
+    ),
+    Sort(
+        "ServiceAccount",
+        "/api/v1/namespaces/{}/serviceaccounts",
+        _noted("1"),
+        _noted("2"),
+        _noted("3"),
+        {"metadata": {"annotations": {"version": "theirs"}}},
+        lambda name: {"serviceAccountName": name},
+        has_user=True,
+    ),
+    Sort("Service", "/api/v1/namespaces/{}/services", _port(81), _port(82), _port(83), _port(84)),
+    Sort(
+        "EndpointSlice",
+        "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
+        {**_SLICE, **_endpoints("10.200.0.1")},
+        _endpoints("10.200.0.2"),
+        _endpoints("10.200.0.3"),
+        _endpoints("10.200.0.4"),
+    ),
+    Sort(
+        "Role",
+        "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+        _rules("get"),
+        _rules("list"),
+        _rules("watch"),
+        _rules("delete"),
+        lambda _name: {"serviceAccountName": ROBOT},
+    ),
+    Sort(
+        "Pod",
+        "/api/v1/namespaces/{}/pods",
+        _noted("1"),
+        _noted("2"),
+        _noted("3"),
+        _noted("theirs"),
+    ),
+)
+
+
+class Subject(NamedTuple):
+    """The object of one case: its kind, the group that it is in, its name, and the lower that its copy is in."""
+
+    sort: Sort
+    group: str
+    name: str
+    lower: str
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of its kind and group."""
+        return f"{self.sort.kind.lower()}-{self.group}"
+
+    @property
+    def path(self) -> str:
+        """The path of it and of its copy."""
+        return f"{self.sort.collection.format(self.namespace)}/{self.name}"
+
+    @property
+    def user(self) -> str:
+        """The path of the pod that needs it."""
+        return f"/api/v1/namespaces/{self.namespace}/pods/{self.user_name}"
+
+    @property
+    def user_name(self) -> str:
+        """The name of the pod that needs it, or of the pod for which all of the namespace is copied."""
+        if self.sort.kind == "Pod":
+            return self.name
+        return f"u-{self.name}" if self.sort.has_user else f"anchor-{self.lower}"
+
+
+Way = Callable[[Stage, Subject], Awaitable[None]]
+
+
+class Change(NamedTuple):
+    """A way to make a plan stale, and the reasons of which one has to be said of the subject."""
+
+    way: Way
+    reasons: tuple[str, ...]
+    is_for: Callable[[Sort], bool] = lambda _sort: True
+
+
+async def content(stage: Stage, subject: Subject) -> None:
+    """Change the object above again."""
+    await stage.patch(UPPER, subject.path, subject.sort.third)
+
+
+async def label(stage: Stage, subject: Subject) -> None:
+    """Label the object above."""
+    await stage.patch(UPPER, subject.path, EXTRA)
+
+
+async def annotation(stage: Stage, subject: Subject) -> None:
+    """Annotate the object above."""
+    await stage.patch(UPPER, subject.path, NOTED)
+
+
+async def back(stage: Stage, subject: Subject) -> None:
+    """Take the change above back."""
+    await stage.patch(UPPER, subject.path, subject.sort.body)
+
+
+async def deleted(stage: Stage, subject: Subject) -> None:
+    """Delete the object above."""
+    await stage.delete(UPPER, subject.path)
+
+
+async def recreated(stage: Stage, subject: Subject) -> None:
+    """Delete the object above, and create it again as it was."""
+    await stage.recreate(UPPER, subject.path)
+
+
+async def taken(stage: Stage, subject: Subject) -> None:
+    """Let somebody create an object of that name below."""
+    body = {**subject.sort.body, **({"spec": {"containers": [_CONTAINER]}} if subject.sort.kind == "Pod" else {})}
+    await stage.below(subject.lower, subject.namespace)
+    await stage.create(subject.lower, subject.sort.collection.format(subject.namespace), subject.name, body)
+
+
+async def unneeded(stage: Stage, subject: Subject) -> None:
+    """Delete the pod that needs the object."""
+    await stage.delete(UPPER, subject.user)
+
+
+async def copy_label(stage: Stage, subject: Subject) -> None:
+    """Label the copy."""
+    await stage.patch(subject.lower, subject.path, EXTRA)
+
+
+async def copy_annotation(stage: Stage, subject: Subject) -> None:
+    """Annotate the copy."""
+    await stage.patch(subject.lower, subject.path, NOTED)
+
+
+async def copy_content(stage: Stage, subject: Subject) -> None:
+    """Change the content of the copy."""
+    await stage.patch(subject.lower, subject.path, subject.sort.edited)
+
+
+async def copy_gone(stage: Stage, subject: Subject) -> None:
+    """Delete the copy."""
+    await stage.delete(subject.lower, subject.path)
+
+
+async def copy_recreated(stage: Stage, subject: Subject) -> None:
+    """Delete the copy, and create it again with the same marks and content."""
+    await stage.recreate(subject.lower, subject.path)
+
+
+async def copy_taken(stage: Stage, subject: Subject) -> None:
+    """Delete the copy, and create an object of that name that is nobody's."""
+    await stage.recreate(subject.lower, subject.path, marked=False)
+
+
+async def unmarked(stage: Stage, subject: Subject) -> None:
+    """Take our owner label off the copy."""
+    await stage.unmark(subject.lower, subject.path)
+
+
+async def needed_again(stage: Stage, subject: Subject) -> None:
+    """Bind another pod that needs the object."""
+    name = f"again-{subject.name}"
+    await stage.run_in(subject.namespace, name, subject.lower, **subject.sort.user(subject.name))
+
+
+def _has_labels(sort: Sort) -> bool:
+    """Report whether labels of the original are copied."""
+    return sort.kind != "EndpointSlice"
+
+
+def _has_annotations(sort: Sort) -> bool:
+    """Report whether annotations of the original are copied."""
+    return sort.kind not in ("Service", "EndpointSlice")
+
+
+def _is_shown(sort: Sort) -> bool:
+    """Report whether a plan shows updates of a kind: those of endpoints follow pods by themselves."""
+    return sort.kind != "EndpointSlice"
+
+
+def _has_user(sort: Sort) -> bool:
+    return sort.has_user
+
+
+def _is_pod(sort: Sort) -> bool:
+    return sort.kind == "Pod"
+
+
+def _is_no_pod(sort: Sort) -> bool:
+    return sort.kind != "Pod"
+
+
+ANY = (ACTION, STATE, IDENTITY, CONTENT)
+CHANGES: Mapping[str, Mapping[str, Change]] = {
+    CREATE: {
+        "content": Change(content, (CONTENT,)),
+        "label": Change(label, (CONTENT,), _has_labels),
+        "annotation": Change(annotation, (CONTENT,), _has_annotations),
+        "deleted": Change(deleted, (ACTION,)),
+        "recreated": Change(recreated, (CONTENT,)),
+        "taken": Change(taken, (ACTION,)),
+        "unneeded": Change(unneeded, (ACTION,), _has_user),
+    },
+    UPDATE: {
+        "content": Change(content, (CONTENT,), _is_shown),
+        "label": Change(label, (CONTENT,), _is_shown),
+        "annotation": Change(annotation, (CONTENT,), _has_annotations),
+        "back": Change(back, (ACTION,), _is_shown),
+        "deleted": Change(deleted, (ACTION,), _is_shown),
+        "recreated": Change(recreated, (CONTENT, ACTION), _is_shown),
+        "copy-label": Change(copy_label, (STATE,), _is_shown),
+        "copy-annotation": Change(copy_annotation, (STATE,), _is_shown),
+        "copy-content": Change(copy_content, (STATE,), _is_shown),
+        "copy-gone": Change(copy_gone, (ACTION,), _is_shown),
+        "copy-recreated": Change(copy_recreated, (IDENTITY,), _is_shown),
+        "copy-taken": Change(copy_taken, (ACTION,), _is_shown),
+        "unmarked": Change(unmarked, (ACTION,), _is_shown),
+        "unneeded": Change(unneeded, (ACTION,), _has_user),
+    },
+    DELETE: {
+        "copy-label": Change(copy_label, (STATE,)),
+        "copy-annotation": Change(copy_annotation, (STATE,)),
+        "copy-content": Change(copy_content, (STATE,)),
+        "copy-gone": Change(copy_gone, (ACTION,)),
+        "copy-recreated": Change(copy_recreated, (IDENTITY,)),
+        "unmarked": Change(unmarked, (ACTION,)),
+        "needed-again": Change(needed_again, (ACTION,), _is_no_pod),
+    },
+    KEEP: {
+        "content": Change(content, (ACTION,), _is_shown),
+        "label": Change(label, (ACTION,), _is_shown),
+        "copy-content": Change(copy_content, (ACTION,), _is_shown),
+        "copy-gone": Change(copy_gone, (ACTION,), _is_no_pod),
+        "unneeded": Change(unneeded, (ACTION,), _has_user),
+        "deleted": Change(deleted, (ACTION,), _is_pod),
+    },
+}
+"""By group and way."""
+
+
+def subjects() -> list[tuple[Subject, Change]]:
+    """Return every case about a kind, with the lowers in turns."""
+    found: list[tuple[Subject, Change]] = []
+    for group, changes in CHANGES.items():
+        for sort in SORTS:
+            for way, change in changes.items():
+                if change.is_for(sort):
+                    found.append((Subject(sort, group, way, LOWERS[len(found) % len(LOWERS)]), change))
+    return found
+
+
+async def prepare(stage: Stage, cases: list[Subject]) -> None:
+    """Bring all clusters to where the cases begin."""
+    for namespace in dict.fromkeys(one.namespace for one in cases):
+        await stage.namespace(namespace)
+    for group in GROUPS:
+        if group == CREATE:
+            continue
+        await _make(stage, [one for one in cases if one.group == group])
+    await stage.converge()
+    for one in cases:
+        if one.group == UPDATE:
+            await stage.patch(UPPER, one.path, one.sort.second)
+        elif one.group == DELETE:
+            await stage.delete(UPPER, one.user)
+            if one.sort.kind != "Pod":  # what the last lower pod keeps is not in the plan that deletes that pod
+                await stage.delete(one.lower, one.user)
+    await _make(stage, [one for one in cases if one.group == CREATE])
+
+
+async def _make(stage: Stage, cases: list[Subject]) -> None:
+    """Create objects above, with the pods that need them."""
+    for sort, namespace in dict.fromkeys((one.sort, one.namespace) for one in cases):
+        if sort.kind == "EndpointSlice":
+            await stage.create(UPPER, f"/api/v1/namespaces/{namespace}/services", "front", _port(80))
+        if sort.kind == "Role":
+            await stage.create(UPPER, f"/api/v1/namespaces/{namespace}/serviceaccounts", ROBOT, {})
+    done: set[str] = set()
+    for one in cases:
+        if one.sort.kind == "Pod":
+            await stage.run_in(one.namespace, one.name, one.lower)
+            await stage.patch(UPPER, one.path, one.sort.body)
+            continue
+        await stage.create(UPPER, one.sort.collection.format(one.namespace), one.name, one.sort.body)
+        if one.sort.kind == "Role":
+            await _bind(stage, one)
+        if one.user not in done:
+            done.add(one.user)
+            await stage.run_in(one.namespace, one.user_name, one.lower, **one.sort.user(one.name))
+
+
+async def _bind(stage: Stage, role: Subject) -> None:
+    """Bind a Role to the account of the namespace's pods."""
+    body = {
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role.name},
+        "subjects": [{"kind": "ServiceAccount", "name": ROBOT, "namespace": role.namespace}],
+    }
+    collection = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{role.namespace}/rolebindings"
+    await stage.create(UPPER, collection, role.name, body)
