@@ -20,7 +20,7 @@ import orjson
 
 from tensile.names import OWNER, OWNER_NAME, TRIPPED_LABELS, UPPER_UID, VIRTUAL_POD, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import Manifest, annotations, metadata
-from tensile.reconcile.ownership import our_keys
+from tensile.reconcile.ownership import noted_keys, our_keys
 
 LISTS = ("containers", "initContainers")
 """The lists of a pod's spec whose images may change while it runs."""
@@ -165,12 +165,11 @@ def ours_to_write(wanted: dict[str, str], lower_pod: Manifest, section: str) -> 
 
     A key that we wrote and another client changed since is included: it is reverted.
     """
-    noted = _read(annotations(lower_pod).get(WRITTEN_KEYS))
-    keys = [] if noted is None else noted.get(section, [])
-    if noted is None or not isinstance(keys, list):
+    noted = noted_keys(lower_pod, section)
+    if noted is None:
         return wanted
     seen: Mapping[str, str] = metadata(lower_pod).get(section) or {}
-    ours = _MARKS | our_keys(lower_pod, section) | {key for key in keys if isinstance(key, str)}
+    ours = _MARKS | our_keys(lower_pod, section) | noted
     return {key: value for key, value in wanted.items() if key not in seen or key in ours}
 
 
