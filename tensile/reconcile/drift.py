@@ -200,9 +200,9 @@ class DriftDetector:
             self._written[step.ref] = written._replace(mutated=True)
         elif written is not None and is_wanted_still and not written.mutated:
             return Drift(tuple(fields(list(step.operations))), _managers(_taken(step, seen, None)))
-        # Admission that removes what we write is no client that removed it since: without the upper object, only fields
-        # that are present count.
-        found = _taken(step, seen, None if is_wanted_still else original_of(step.ref, world))
+        # What is missing counts only while nothing is remembered: else the upper object was edited since, or admission
+        # removes what we write.
+        found = _taken(step, seen, original_of(step.ref, world) if written is None else None)
         names = tuple(dict.fromkeys(_name(one.field.path, seen) for one in found))
         return Drift(names, _managers(found)) if names else None
 
@@ -318,13 +318,17 @@ def _identity(element: Manifest) -> str:
     return name if isinstance(name, str) else orjson.dumps(element, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def drifted(seen: Manifest, then: Manifest, ref: Ref, original: Manifest | None) -> list[FieldDrift]:
+def drifted(
+    seen: Manifest, then: Manifest, ref: Ref, original: Manifest | None, *, ties: bool = True
+) -> list[FieldDrift]:
     """Return the fields that another client changed, out of those in which an object differs from what it will be.
 
     `then` is the object as the engine would have it. `original` is the upper object with its managedFields, None if
-    that is unknown.
+    that is unknown. With `ties`, a field that was written above in the second of our last write is one that we wrote:
+    most copies are made in the second of their upper object, but it is not certain while an engine runs.
     """
-    evidence = _Evidence.of(ref, seen, then, original)
+    ours, others, since = _books(seen)
+    evidence = _Evidence(ref, seen, then, original, ours, others, since, ties)
     found = map(evidence.judge, field_changes(_content(seen), _content(then)))
     return [one for one in found if one is not None]
 
@@ -346,13 +350,13 @@ def _taken(step: Step, seen: Manifest, original: Manifest | None) -> list[FieldD
         then = patched(seen, step.patch)
     except Denied:
         return []
-    return drifted(seen, then, step.ref, original)
+    return drifted(seen, then, step.ref, original, ties=False)
 
 
 class _Evidence(NamedTuple):
     """What tells who made a difference: both states, the upper object, and who wrote the present state.
 
-    `ours` and `others` are entries of managedFields, and `since` is the time of our last write.
+    `ours` and `others` are entries of managedFields, and `since` is the time of our last write. `ties` as in `drifted`.
     """
 
     ref: Ref
@@ -362,11 +366,7 @@ class _Evidence(NamedTuple):
     ours: list[Manifest]
     others: list[Manifest]
     since: str
-
-    @classmethod
-    def of(cls, ref: Ref, seen: Manifest, then: Manifest, original: Manifest | None) -> "_Evidence":
-        """Return the evidence about an object."""
-        return cls(ref, seen, then, original, *_books(seen))
+    ties: bool
 
     def judge(self, change: FieldChange) -> FieldDrift | None:
         """Return who made a difference, None if it is no drift."""
@@ -393,7 +393,9 @@ class _Evidence(NamedTuple):
         place = list(_parts(path, self.then))
         books = metadata(self.original or {}).get("managedFields") or ()
         times = [_time(book) for book in books if _holds(book, place)]
-        return bool(times) and min(times) <= self.since
+        if not times:
+            return False
+        return min(times) <= self.since if self.ties else min(times) < self.since
 
 
 def _books(seen: Manifest) -> tuple[list[Manifest], list[Manifest], str]:

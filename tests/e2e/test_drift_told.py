@@ -15,6 +15,11 @@ from sitekit import Manifest, is_ready
 
 from tensile.cli import drift
 from tensile.cli.plan import PlanOptions
+from tensile.engine.clusters import utc_now
+from tensile.engine.metrics import lowers
+from tensile.engine.run import page_source
+from tensile.engine.status.page import RecentChanges, ResourceUsage, content
+from tensile.engine.status.report import EngineStatus
 from tensile.names import OWNER
 from tensile.objects import timestamp
 from tensile.sandbox.sandbox import Sandbox
@@ -288,5 +293,11 @@ async def test_a_started_engine_puts_back_what_it_can_and_counts_it(ground: Grou
     } <= counted
     (edited,) = (one.drift for one in ground.engine.loop.drift if one.ref.name == "edited")
     assert (edited.fields, edited.managers) == (("data.key",), ("hand-edited",))
+    source = page_source(ground.engine, EngineStatus(utc_now), RecentChanges(utc_now), in_configmap=False)
+    shown = content(source.view(ResourceUsage()))
+    assert f"ConfigMap {ground.namespace}/edited</td><td>data.key</td><td>hand-edited" in shown
+    assert not any(value in shown for value in HIDDEN)
+    (row,) = (one for one in lowers(ground.engine)() or () if one.name == A)
+    assert row.drift == ground.engine.loop.drift.of_lower(A) >= len(counted)
     await site.delete(ground.path("configmaps", "unmarked"))
     await ground.end_pods("user", *(name for name in PODS if name != "lost"))

@@ -213,6 +213,8 @@ def test_a_removal_is_told_from_an_addition_above_by_its_time(born: str, *, is_d
     then = {**seen, "data": {"key": "value"}}
     assert found_in(seen, then, original) == ([("/data/key", "")] if is_drift else [])
     assert found_in(seen, then) == [], "without the upper object it is unknown"
+    told = drifted(seen, then, REF, original, ties=False)
+    assert bool(told) is (born < "12:00"), "an engine that runs may have to carry down an edit of that second"
 
 
 def test_the_note_on_a_pod_tells_of_removed_keys() -> None:
