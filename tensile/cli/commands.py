@@ -266,9 +266,8 @@ def plan(
         # Where would the pods of lower-b go, if it were drained?
         tensile plan --drain lower-b
 
-        # Save a plan for review, and apply exactly that one
+        # Save a plan for review, for `tensile apply reviewed.plan`
         tensile plan --out reviewed.plan
-        tensile apply reviewed.plan
 
         # What did other clients change in the lower clusters, and who?
         tensile plan --drift

@@ -246,7 +246,7 @@ def written_by(change: FieldChange, seen: Manifest) -> FieldDrift:
     place = list(_parts(change.path, seen))
     books = metadata(seen).get("managedFields") or ()
     holding = [book for book in books if book.get("manager") != FIELD_MANAGER and _holds(book, place)]
-    last = max(holding, key=_time, default={})
+    last: Manifest = max(holding, key=_time, default={})
     return FieldDrift(change, str(last.get("manager") or ""), _time(last))
 
 
