@@ -266,7 +266,7 @@ def plan(
         # Where would the pods of lower-b go, if it were drained?
         tensile plan --drain lower-b
 
-        # Save a plan for review, for `tensile apply reviewed.plan`
+        # Save a plan for review, and apply it later
         tensile plan --out reviewed.plan
 
         # What did other clients change in the lower clusters, and who?

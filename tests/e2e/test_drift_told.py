@@ -33,8 +33,7 @@ WARN = "pod-security.kubernetes.io/warn"
 OWNER_NAME = "tensile-kube.io/owner-name"
 CONFIGS = ("edited", "added", "emptied", "labelled", "unnamed", "frozen", "gone", "unmarked", "above", "same")
 SECRETS = ("changed", "stripped", "deleted")
-PODS = ("labels", "removed", "image", "limited", "resized", "lost")
-REQUESTS = {"resources": {"requests": {"cpu": "100m"}}}
+PODS = ("labels", "removed", "image", "limited", "lost")
 
 
 class Tampering(NamedTuple):
@@ -94,9 +93,8 @@ async def furnished(ground: Ground) -> None:
     volumes += [{"name": f"s-{name}", "secret": {"secretName": name}} for name in SECRETS]
     await ground.run_pod("user", {"serviceAccountName": "robot", "volumes": volumes})
     for name in PODS:
-        container = {"name": "main", "image": "app:1", **REQUESTS}
         meta: Any = {"labels": {"app": name, "tier": "front"}, "annotations": {"note": name}}
-        await ground.run_pod(name, {"containers": [container]}, **meta)
+        await ground.run_pod(name, **meta)
     site = ground.sites[A]
     await site.until(ground.path("rolebindings", "reading", RBAC), bool)
     for name in ("port", "unserved"):
@@ -113,7 +111,6 @@ async def tamperings(ground: Ground) -> list[Tampering]:
     debugged = [*tolerations, {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]
     limits = {"activeDeadlineSeconds": 100000, "tolerations": debugged}
     added = f"/spec/tolerations/{len(tolerations)}"
-    resized = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "200m"}}}]}}
     image = {"spec": {"containers": [{"name": "main", "image": "evil:1"}]}}
     port = {"ports": [{"name": "http", "port": 81}, {"name": "https", "port": 443}]}
     verbs = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "delete"]}]
@@ -171,14 +168,6 @@ async def tamperings(ground: Ground) -> list[Tampering]:
         Tampering("Pod", "image", ground.pod_path("image"), image, ("/spec/containers/0/image",), how="strategic"),
         Tampering(
             "Pod", "limited", ground.pod_path("limited"), {"spec": limits}, ("/spec/activeDeadlineSeconds", added)
-        ),
-        Tampering(
-            "Pod",
-            "resized",
-            f"{ground.pod_path('resized')}/resize",
-            resized,
-            ("/spec/containers/0/resources/requests/cpu",),
-            how="strategic",
         ),
         Tampering("Pod", "lost", ground.pod_path("lost"), None, change="deleted"),
         Tampering(
@@ -288,7 +277,6 @@ async def test_a_started_engine_puts_back_what_it_can_and_counts_it(ground: Grou
         ("Pod", "labels"),
         ("Pod", "removed"),
         ("Pod", "image"),
-        ("Pod", "resized"),
         ("Node", ground.nodes[A]),
     } <= counted
     (edited,) = (one.drift for one in ground.engine.loop.drift if one.ref.name == "edited")
