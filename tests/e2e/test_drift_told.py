@@ -113,6 +113,7 @@ async def tamperings(ground: Ground) -> list[Tampering]:
     added = f"/spec/tolerations/{len(tolerations)}"
     image = {"spec": {"containers": [{"name": "main", "image": "evil:1"}]}}
     port = {"ports": [{"name": "http", "port": 81}, {"name": "https", "port": 443}]}
+    ports = ("/spec/ports/0/port", "/spec/ports/0/targetPort")  # Kubernetes sets the second to the first
     verbs = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "delete"]}]
     return [
         _config(ground, "edited", {"data": {"key": "edited"}}, "/data/key"),
@@ -139,7 +140,7 @@ async def tamperings(ground: Ground) -> list[Tampering]:
         Tampering("Secret", "changed", path("secrets", "changed"), {"data": {"key": HIDDEN[1]}}, ("/data/key",)),
         Tampering("Secret", "stripped", path("secrets", "stripped"), {"data": {"key": None}}, ("/data/key",), by=False),
         Tampering("Secret", "deleted", path("secrets", "deleted"), None, change="deleted"),
-        Tampering("Service", "port", path("services", "port"), {"spec": port}, ("/spec/ports/0/port",)),
+        Tampering("Service", "port", path("services", "port"), {"spec": port}, ports),
         Tampering("Service", "unserved", path("services", "unserved"), None, change="deleted"),
         Tampering("Role", "reader", path("roles", "reader", RBAC), {"rules": verbs}, ("/rules/0/verbs",)),
         Tampering("RoleBinding", "reading", path("rolebindings", "reading", RBAC), None, change="deleted"),
