@@ -243,6 +243,9 @@ def plan(
             "--out", metavar="PLAN", help="Save the plan in this file, for `tensile apply PLAN`.", show_default=False
         ),
     ] = None,
+    drift: Annotated[
+        bool, typer.Option("--drift", help="Show only what other clients changed in objects of this topology.")
+    ] = False,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -263,11 +266,14 @@ def plan(
         # Where would the pods of lower-b go, if it were drained?
         tensile plan --drain lower-b
 
-        # Save a plan for review, and apply exactly that one
+        # Save a plan for review, and apply it later
         tensile plan --out reviewed.plan
-        tensile apply reviewed.plan
+
+        # What did other clients change in the lower clusters, and who?
+        tensile plan --drift
     """
-    from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
+    from tensile.cli import drift as drifting  # noqa: PLC0415 - see the module's docstring
+    from tensile.cli import plan as planning  # noqa: PLC0415
     from tensile.reconcile.report import PlanScope, lines_of  # noqa: PLC0415
     from tensile.topology import decode, parse  # noqa: PLC0415
 
@@ -275,15 +281,19 @@ def plan(
     only = PlanScope(tuple(lower or ()), tuple(namespace or ()), planning.kinds_named(kind or ()))
     if out is not None and drain:
         raise TensileError("--out and --drain exclude each other: save a plan of a topology with `maintenance: drain`")
+    if drift and (out is not None or drain):
+        raise TensileError("--drift excludes --out and --drain: it shows what was changed, and plans nothing")
     name, data = read(file)
     text = decode(data, name=name)
     topology = parse(text, name=name)
     target = None if out is None else (out, planning.described(topology, name, data))
-    found = planning.plan(
+    options = planning.PlanOptions(tuple(drain or ()), only, target, lines_of(Path(name).name, text, topology))
+    command = drifting.drift if drift else planning.plan
+    found = command(
         topology,
         directory_of(name),
         output,
-        planning.PlanOptions(tuple(drain or ()), only, target, lines_of(Path(name).name, text, topology)),
+        options,
         colour=takes_colour(sys.stdout),
         allow_exec_plugins=allow_exec_plugins,
         progress=_progress(),

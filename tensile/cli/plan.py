@@ -99,7 +99,7 @@ def plan(
     """
     if output not in ("text", "json", "markdown"):
         raise TensileError(f"output {output!r}: take one of text, json, markdown")
-    _check(topology, options)
+    check_lowers(topology, options)
     planned, drains = asyncio.run(_plan(topology, ClusterAccess(directory, allow_exec_plugins), options, progress))
     found = options.lines(planned.preview)
     if options.out is not None:
@@ -143,7 +143,7 @@ def write_plan(planned: Planned, path: Path, topology: SavedTopology) -> None:
         raise TensileError(f"--out {path}: cannot be written: {error.strerror}: name another file") from None
 
 
-def _check(topology: Topology, options: PlanOptions) -> None:
+def check_lowers(topology: Topology, options: PlanOptions) -> None:
     """Raise TensileError for a lower that is not in the topology."""
     names = [spec.name for spec in topology.lowers]
     for option, given in (("--drain", options.drain), ("--lower", options.only.lowers)):
@@ -205,7 +205,7 @@ async def previewed(
     moves = planned_moves(then)
     problems = await work(clusters)
     found = preview_of(
-        recorder, problems, observed(then), topology, unreached=unreached, only=only, home=partial(_home, then)
+        recorder, problems, observed(then), topology, unreached=unreached, only=only, home=partial(home_of, then)
     )
     budgets, unknown = await _budgets(clusters, {ref.namespace for ref in leaving(found.changes, then)})
     return Planned(found, identities(then), disruption(found.changes, then, moves, budgets, unknown))
@@ -223,7 +223,7 @@ async def _budgets(clusters: Clusters, namespaces: Iterable[str]) -> tuple[list[
     return found, ""
 
 
-def _home(world: World, ref: Ref) -> str:
+def home_of(world: World, ref: Ref) -> str:
     """Return the upper namespace of an object of either cluster, "" for none."""
     lower = world.lowers.get(ref.cluster)
     return namespace_of(ref, lower) if lower else ref.name if ref.kind == NAMESPACE else ref.namespace

@@ -42,6 +42,7 @@ def as_text(document: Mapping[str, Any], *, colour: bool, wide: bool = False) ->
     lines = aligned([head, *map(cells, lowers)]) if lowers else ["No lower clusters."]
     marked = [lines[0], *(_marked(line, row, colour=colour) for line, row in zip(lines[1:], lowers, strict=False))]
     notes = [f"{row['name']}: {row['message']}" for row in lowers if row["message"] and not wide]
+    notes += [f"{row['name']}: {_drift(row['drift'])}" for row in lowers if row.get("drift")]
     more = "; NODES: Ready and schedulable/all" if wide else ""
     legend = [f"CPU, MEMORY and MAX PODS: advertised/real{more}."] if lowers else []
     return "\n".join([*marked, joined([*_block(legend), *_block(notes), "", *_verdict(document)])])
@@ -79,6 +80,12 @@ def _state(row: Mapping[str, Any]) -> str:
 
 def _pair(row: Mapping[str, Any], name: str) -> str:
     return "/".join(readable(row[side].get(name, ""), name) for side in ("advertised", "real"))
+
+
+def _drift(count: int) -> str:
+    """Return how many changes of other clients were put back; an engine of an earlier version does not tell it."""
+    what = "1 change" if count == 1 else f"{count} changes"
+    return f"{what} by other clients put back since the engine started: see the status page, or Events DriftReverted"
 
 
 def _seconds(lag: int) -> str:

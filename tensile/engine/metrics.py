@@ -407,7 +407,8 @@ def lowers(engine: Engine) -> Callable[[], list[LowerRow] | None]:
         if not known:
             return None
         clusters = engine.clusters
-        return rows(clusters.world, {name: opened.health.error for name, opened in clusters.fleet.items()})
+        drifts = {name: engine.loop.drift.of_lower(name) for name in clusters.world.lowers}
+        return rows(clusters.world, {name: opened.health.error for name, opened in clusters.fleet.items()}, drifts)
 
     return now
 
@@ -427,7 +428,7 @@ def _strays(engine: Engine) -> dict[str, int]:
 
 def _drift(engine: Engine) -> dict[Series, int]:
     """Return the number of objects that were put back, by lower and kind."""
-    found = engine.loop.drift.items() if engine.is_running else ()
+    found = engine.loop.drift.counts.items() if engine.is_running else ()
     return {(lower, kind): number for (lower, kind), number in found}
 
 

@@ -204,12 +204,14 @@ def page_source(engine: Engine, standing: EngineStatus, changes: RecentChanges, 
         used = {lower.name: usage.of(lower) for lower in now.lowers.values()} if now is not None else {}
         counts = {key: len(steps) for key, steps in held().items()}
         problems = tuple(now.problems.items()) if now is not None else ()
-        return PageView(report, engine.is_leader, problems, tuple(changes), used, counts)
+        drifts = tuple(engine.loop.drift) if engine.is_running else ()
+        return PageView(report, engine.is_leader, problems, tuple(changes), used, counts, drifts)
 
     def shown() -> object:
         now = world()
         said = (standing.verdict, standing.topology, standing.waits(), standing.pending(), engine.is_leader)
-        return said, changes.count, stamp(now) if now is not None else None
+        drifts = engine.loop.drift.counts.total() if engine.is_running else 0
+        return said, changes.count, drifts, stamp(now) if now is not None else None
 
     def events(lower: str, namespace: str, uid: str) -> list[CarriedEvent]:
         joined = engine.clusters.joined.get(lower)

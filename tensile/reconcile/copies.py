@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tensile.kube.store import Cache, Delta, Entry
 from tensile.names import Owner
+from tensile.objects import CONFIG_MAP, POD, SECRET, Kind
 from tensile.reconcile.pods.index import lives_below, mirrors
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.world import LowerWorld, World
@@ -145,8 +146,14 @@ def bound_as(namespace: str, name: str, world: World) -> BoundPod | None:
     return None
 
 
+def stray_copies(lower: LowerWorld, owner: Owner) -> Iterator[tuple[Kind, Entry]]:
+    """Yield the pods, ConfigMaps and Secrets with our mark in namespaces that no upper namespace maps to."""
+    for kind, cache in ((POD, lower.pods), (CONFIG_MAP, lower.config_maps), (SECRET, lower.secrets)):
+        for one in cache:
+            if one.facts.owner == owner.mark and not lower.upper_namespace(one.namespace):
+                yield kind, one
+
+
 def strays(lower: LowerWorld, owner: Owner) -> int:
-    """Return the number of pods, ConfigMaps and Secrets with our mark in namespaces that no upper namespace maps to."""
-    caches = (lower.pods, lower.config_maps, lower.secrets)
-    marked = (one for cache in caches for one in cache if one.facts.owner == owner.mark)
-    return sum(not lower.upper_namespace(one.namespace) for one in marked)
+    """Return the number of `stray_copies`."""
+    return sum(1 for _ in stray_copies(lower, owner))

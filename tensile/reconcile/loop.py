@@ -6,7 +6,7 @@ enqueued whenever something that it depends on changed, and the reason is not st
 
 import asyncio
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
@@ -34,7 +34,7 @@ from tensile.reconcile.backoff import (
     is_lasting,
 )
 from tensile.reconcile.desired import EmitEvent, Rule, Watch, find_cache
-from tensile.reconcile.drift import DRIFT_REVERTED, DriftDetector
+from tensile.reconcile.drift import DRIFT_REVERTED, DriftDetector, DriftLog, RecentDrift
 from tensile.reconcile.guard import guard, is_restored
 from tensile.reconcile.ownership import adoption_problem, conflict
 from tensile.reconcile.plan import EVICTION, Plan, Step, event, plan
@@ -84,7 +84,7 @@ class Loop:
 
     With `forced` the guard blocks nothing. Steps that a person decides about are only carried out if `permits` allows
     them, None for all. `held` are the steps that the guard blocks now, by key. `durations` is how long keys were
-    processed, by rule. `drift` counts the changes of other clients that were put back, by lower and kind.
+    processed, by rule. `drift` has the changes of other clients that were put back.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Loop:
         self._forced = forced
         self.held: dict[Key, tuple[Step, ...]] = {}
         self.durations: defaultdict[str, Histogram] = defaultdict(Histogram)
-        self.drift: Counter[tuple[str, str]] = Counter()
+        self.drift = DriftLog()
         self._drift = DriftDetector()
         self._queues: dict[str, WorkQueue] = {}
         self._waits = DependencyIndex()
@@ -286,10 +286,10 @@ class Loop:
         told: list[Step] = []
         for step in steps:
             entry = self._known(key, step)
-            changed = self._drift.find(step, entry, self._world.owner, now)
-            if changed:
-                self.drift[key.lower, step.ref.kind.name] += 1
-                said = _about_drift(key, step, changed, entry)
+            found = self._drift.find(step, entry, self._world, now)
+            if found is not None:
+                self.drift.add(key.lower, RecentDrift(self._world.now, step.ref, found))
+                said = _about_drift(key, step, found.words, entry)
                 told += [_aside(event(said, self._world.now))] if said is not None else []
         return self._telling.fresh(tuple(told), now) if told else ()
 

@@ -17,6 +17,7 @@ from sys import intern
 from typing import Any, NamedTuple
 
 import msgspec
+import orjson
 
 from tensile.kube.store import Delta, Entry, Transformed, decoded
 from tensile.names import (
@@ -29,6 +30,7 @@ from tensile.names import (
     UPPER_UID,
     VIRTUAL_NODE,
     VIRTUAL_POD,
+    WRITTEN_KEYS,
     Owner,
     ProblemReason,
 )
@@ -184,6 +186,19 @@ def our_keys(manifest: Manifest, section: str) -> frozenset[str]:
             fields = book.get("fieldsV1", {}).get("f:metadata", {}).get(f"f:{section}", {})
             found += [field[2:] for field in fields if field.startswith("f:")]
     return frozenset(found)
+
+
+def noted_keys(lower_pod: Manifest, section: str) -> frozenset[str] | None:
+    """Return the keys of "labels" or "annotations" that we last wrote to a lower pod, None if that is not noted.
+
+    Our marks are not among them: every lower pod has those.
+    """
+    try:
+        noted = orjson.loads(annotations(lower_pod).get(WRITTEN_KEYS, ""))
+    except orjson.JSONDecodeError:
+        return None
+    keys = noted.get(section, []) if isinstance(noted, dict) else None
+    return frozenset(key for key in keys if isinstance(key, str)) if isinstance(keys, list) else None
 
 
 def conflict(ref: Ref, why: str = "") -> Problem:

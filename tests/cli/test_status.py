@@ -48,6 +48,18 @@ def test_an_engine_that_does_not_tell_the_state_is_read_too() -> None:
     assert [line.split()[2] for line in lines[1:3]] == ["Ready", "NoAnswer"]
 
 
+def test_drift_is_counted_where_there_is_any() -> None:
+    """Also in the wide table; an engine of an earlier version does not tell it."""
+    report = StatusReport("demo", accepted(), (row(drift=1), row("lower-b", drift=30), row("lower-c")))
+    rest = "by other clients put back since the engine started: see the status page, or Events DriftReverted\n"
+    assert f"\nlower-a: 1 change {rest}lower-b: 30 changes {rest}\nTopology" in shown(report)
+    assert "lower-c: " not in shown(report)
+    assert f"\nlower-a: 1 change {rest}" in as_text(report.document(), colour=False, wide=True)
+    document = StatusReport("demo", accepted(), (row(drift=1),)).document()
+    del document["lowers"][0]["drift"]
+    assert "put back" not in as_text(document, colour=False)
+
+
 def test_without_lowers_that_is_said() -> None:
     """In place of an empty table."""
     assert shown(StatusReport("demo", accepted(), ())).startswith("No lower clusters.\n\nTopology demo: ")

@@ -32,13 +32,13 @@ async def test_an_edited_copy_is_put_back(ground: Ground) -> None:
     what, _, fields = (await ground.told(original, "DriftReverted")).rpartition(": ")
     assert what == f"another client changed ConfigMap {ground.namespace}/settings in lower cluster {A}"
     assert set(fields.split(", ")) == {"data.key", "data.more"}
-    assert ground.engine.loop.drift[A, "ConfigMap"] == 1
+    assert ground.engine.loop.drift.counts[A, "ConfigMap"] == 1
     await ground.upper.patch(path, {"data": {"key": "of the upper cluster"}})
     await ground.sites[A].until(path, lambda one: one["data"] == {"key": "of the upper cluster"})
     await ground.upper.patch(path, {"data": {"key": "value"}})
     await ground.sites[A].until(path, lambda one: one["data"] == {"key": "value"})
     await ground.engine.loop.wait_idle()
-    assert ground.engine.loop.drift[A, "ConfigMap"] == 1, "an edit of the original is none"
+    assert ground.engine.loop.drift.counts[A, "ConfigMap"] == 1, "an edit of the original is none"
     await ground.end_pods("reader")
 
 

@@ -15,6 +15,7 @@ from tensile.engine.status.page import PageView, RecentChanges, ResourceUsage, s
 from tensile.engine.status.report import StatusReport, rows
 from tensile.engine.status.site import PageSource, StatusSite
 from tensile.objects import POD, Manifest, Ref
+from tensile.reconcile.drift import DriftLog
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Key, World
 
@@ -73,6 +74,7 @@ class Stage:
     def __init__(self, world: World) -> None:
         self.world = world
         self.changes = RecentChanges(lambda: NOW)
+        self.drift = DriftLog()
         self.held: dict[Key, tuple[Step, ...]] = {}
         self.heard: tuple[CarriedEvent, ...] = ()
         self.views = 0
@@ -84,13 +86,15 @@ class Stage:
         report = StatusReport("demo", accepted(), tuple(rows(world, {})))
         used = {lower.name: usage.of(lower) for lower in world.lowers.values()}
         counts = {key: len(steps) for key, steps in self.held.items()}
-        return PageView(report, True, tuple(world.problems.items()), tuple(self.changes), used, counts)
+        return PageView(
+            report, True, tuple(world.problems.items()), tuple(self.changes), used, counts, tuple(self.drift)
+        )
 
     def source(self, **more: Any) -> PageSource:
         """Return what the pages are made from."""
 
         def shown() -> object:
-            return self.changes.count, stamp(self.world)
+            return self.changes.count, self.drift.counts.total(), stamp(self.world)
 
         found = PageSource(self.view, shown, lambda: self.world, lambda: self.held, lambda *_: self.heard)
         return found._replace(**more)

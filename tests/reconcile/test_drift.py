@@ -7,14 +7,24 @@ from typing import Any
 import pytest
 from loopkit import ONE, LoopUnderTest, copy, present
 from virtualtime import in_virtual_time
-from worldkit import A, B, config_map, drop, marked, put, stored, twin, upper_pod
+from worldkit import NOW, A, B, config_map, drop, marked, put, referring, space, stored, twin, upper_pod
 
 from tensile.errors import Unreachable
 from tensile.kube.cluster import Patch
-from tensile.names import FIELD_MANAGER
-from tensile.objects import CONFIG_MAP, EVENT, POD, UPPER, Manifest, Ref
+from tensile.names import FIELD_MANAGER, WRITTEN_KEYS
+from tensile.objects import CONFIG_MAP, EVENT, NODE, POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Decision, Present
-from tensile.reconcile.drift import AGAIN, DriftDetector, taken_over
+from tensile.reconcile.drift import (
+    AGAIN,
+    DELETED,
+    MOST_KEPT,
+    Drift,
+    DriftDetector,
+    DriftLog,
+    RecentDrift,
+    drifted,
+    pointer,
+)
 from tensile.reconcile.plan import Step
 
 REF = Ref(A, CONFIG_MAP, "default", "one")
@@ -62,7 +72,7 @@ async def made(bench: LoopUnderTest) -> None:
     """Have the copy made, and answered as the cluster stores it."""
     await bench.run(wanted({"key": "value"}))
     assert bench.noted.verbs() == ["create one"]
-    assert bench.loop.drift == {}
+    assert bench.loop.drift.counts == {}
 
 
 @pytest.mark.parametrize(("change", "field"), [(edited, "data.key"), (emptied, "data.key")])
@@ -74,7 +84,7 @@ async def test_what_others_change_in_a_copy_is_counted_and_told_above(change: An
     edit(bench, change)
     bench.loop.add(ONE)
     await bench.loop.wait_idle()
-    assert bench.loop.drift == {(A, "ConfigMap"): 1}
+    assert bench.loop.drift.counts == {(A, "ConfigMap"): 1}
     words = f"another client changed ConfigMap default/one in lower cluster {A}: {field}"
     assert events(bench) == [words]
     (told,) = [asked for asked in bench.clusters[UPPER].asked if asked.ref.kind == EVENT]
@@ -93,14 +103,14 @@ async def test_a_copy_that_others_delete_is_counted() -> None:
     drop(copies, "one")
     bench.loop.add(ONE)
     await bench.loop.wait_idle()
-    assert bench.loop.drift == {(A, "ConfigMap"): 1}
+    assert bench.loop.drift.counts == {(A, "ConfigMap"): 1}
     assert events(bench) == [f"another client changed ConfigMap default/one in lower cluster {A}: deleted"]
     entry = copies.get("default", "one")
     assert entry is not None
     await bench.run(Decision((Absent(REF, entry.uid, "nothing needs it"),)))
     await bench.run(wanted({"key": "value"}))
     assert copies.get("default", "one") is not None
-    assert bench.loop.drift == {(A, "ConfigMap"): 1}
+    assert bench.loop.drift.counts == {(A, "ConfigMap"): 1}
     await bench.close()
 
 
@@ -111,7 +121,7 @@ async def test_an_edit_of_the_original_is_no_drift() -> None:
     await made(bench)
     await bench.run(wanted({"key": "new", "more": "value"}))
     assert bench.noted.verbs()[-1] == "patch one"
-    assert (bench.loop.drift, events(bench)) == ({}, [])
+    assert (bench.loop.drift.counts, events(bench)) == ({}, [])
     await bench.close()
 
 
@@ -132,7 +142,7 @@ async def test_what_admission_makes_of_our_own_write_is_no_drift() -> None:
     edit(bench, lambda one: one["metadata"]["labels"].update({"theirs": "yes"}))
     bench.loop.add(ONE)
     await bench.loop.wait_idle()
-    assert (bench.loop.drift, events(bench)) == ({}, [])
+    assert (bench.loop.drift.counts, events(bench)) == ({}, [])
     await bench.close()
 
 
@@ -149,65 +159,141 @@ async def test_a_refused_event_keeps_nothing_back() -> None:
     await bench.close()
 
 
-def patch(**more: Any) -> Step:
+def patch(value: str) -> Step:
     """Make a step that sets a key of the copy."""
-    operations: tuple[dict[str, Any], ...] = ({"op": "replace", "path": "/data/key", "value": "value"},)
-    given: dict[str, Any] = {"patch": Patch("json-patch", list(operations)), "operations": operations}
-    return Step("patch", REF, "because", **{**given, **more})
+    operations: tuple[dict[str, Any], ...] = ({"op": "replace", "path": "/data/key", "value": value},)
+    return Step("patch", REF, "because", patch=Patch("json-patch", list(operations)), operations=operations)
 
 
 OURS = book(FIELD_MANAGER, "12:00", other={})
+
+
+def found_in(seen: Manifest, then: Manifest, original: Manifest | None = None, ref: Ref = REF) -> list[tuple[str, str]]:
+    """Return the path and the manager of each field that another client changed."""
+    return [(pointer(one.field.path), one.manager) for one in drifted(seen, then, ref, original)]
 
 
 @pytest.mark.parametrize(
     ("books", "found"),
     [
         pytest.param([book(FIELD_MANAGER, "12:00", key={})], [], id="ours"),
-        pytest.param([OURS, book("kubectl-edit", "12:01", key={})], ["data.key"], id="another's"),
-        pytest.param([OURS, book("kubectl-edit", "12:00", key={})], ["data.key"], id="within-a-second"),
+        pytest.param([OURS, book("kubectl-edit", "12:01", key={})], [("/data/key", "kubectl-edit")], id="another's"),
+        pytest.param([OURS, book("kubectl-edit", "12:00", key={})], [("/data/key", "kubectl-edit")], id="same-second"),
         pytest.param([OURS, book("virtual-kubelet", "11:00", key={})], [], id="before-we-adopted-it"),
         pytest.param([OURS, book("kubectl-edit", "12:01", another={})], [], id="another-field"),
         pytest.param([OURS, {**book("x", "12:01", key={}), "subresource": "status"}], [], id="a-status"),
+        pytest.param([book(FIELD_MANAGER, "12:00", key={}), book("x", "12:01", key={})], [], id="shared-with-us"),
+        pytest.param(
+            [OURS, book("x", "12:01", key={}), book("y", "12:02", key={})], [("/data/key", "y")], id="the-last"
+        ),
+        pytest.param([OURS, {**book("x", "12:01"), "fieldsV1": {"f:data": 5}}], [], id="malformed"),
+        pytest.param([OURS, {**book("x", "12:01"), "fieldsV1": {"f:data": {}}}], [("/data/key", "x")], id="as-a-whole"),
     ],
 )
-def test_without_memory_managed_fields_tell(books: list[Manifest], found: list[str]) -> None:
+def test_without_memory_managed_fields_tell(books: list[Manifest], found: list[tuple[str, str]]) -> None:
     """As after a restart: another client owns the field and wrote it after us."""
-    seen = copy()
+    seen = copy(data={"key": "edited"})
     seen["metadata"]["managedFields"] = books
-    assert list(taken_over(patch(), seen)) == found
+    assert found_in(seen, {**seen, "data": {"key": "value"}}) == found
 
 
-def test_containers_are_known_by_name() -> None:
-    """In the patch of a pod and in managedFields."""
-    value = [{"name": "main", "image": "app:1"}, {"name": "side", "image": "side:1"}]
-    step = Step(
-        "patch",
-        Ref(A, POD, "default", "web"),
-        "images differ",
-        patch=Patch("strategic-merge-patch", {"spec": {"containers": value}}),
-        operations=({"op": "replace", "path": "/spec/containers", "value": value},),
-    )
-    fields = {"f:spec": {"f:containers": {'k:{"name":"main"}': {"f:image": {}}}}}
-    seen = twin(upper_pod())
-    seen["metadata"]["managedFields"] = [
-        {"manager": "kubectl-edit", "time": "2026-03-01T12:00:00Z", "fieldsV1": fields}
-    ]
-    assert list(taken_over(step, seen)) == ["spec.containers.main.image"]
+@pytest.mark.parametrize(
+    ("born", "is_drift"),
+    [
+        pytest.param("11:59", True, id="before our last write"),
+        pytest.param("12:00", True, id="in the same second"),
+        pytest.param("12:01", False, id="after it"),
+    ],
+)
+def test_a_removal_is_told_from_an_addition_above_by_its_time(born: str, *, is_drift: bool) -> None:
+    """Who removes a field owns nothing; but our last write had what the upper object had before."""
+    seen, original = {**copy(), "data": {}}, config_map("one")
+    seen["metadata"]["managedFields"] = [OURS]
+    original["metadata"]["managedFields"] = [book("kubectl", born, key={})]
+    then = {**seen, "data": {"key": "value"}}
+    assert found_in(seen, then, original) == ([("/data/key", "")] if is_drift else [])
+    assert found_in(seen, then) == [], "without the upper object it is unknown"
+    told = drifted(seen, then, REF, original, ties=False)
+    assert bool(told) is (born < "12:00"), "an engine that runs may have to carry down an edit of that second"
+
+
+def test_the_note_on_a_pod_tells_of_removed_keys() -> None:
+    """A label that we wrote and that is gone was removed below; one that was never written is new above."""
+    seen = twin(upper_pod(labels={"app": "web"}, annotations={"team": "one"}))
+    then = twin(upper_pod(labels={"app": "web", "new": "yes"}, annotations={"team": "one"}))
+    del seen["metadata"]["labels"]["app"], seen["metadata"]["annotations"]["team"]
+    pod = Ref(A, POD, "default", "web")
+    assert found_in(seen, then, ref=pod) == [("/metadata/annotations/team", ""), ("/metadata/labels/app", "")]
+    del seen["metadata"]["annotations"][WRITTEN_KEYS]
+    assert found_in(seen, then, ref=pod) == [], "without the note it is unknown"
+
+
+def test_elements_of_lists_are_known_by_their_keys() -> None:
+    """Containers by name, ports of a Service by port and protocol; the path has the index."""
+    container = {"f:containers": {'k:{"name":"side"}': {"f:image": {}}}}
+    seen = twin(upper_pod(spec={"containers": [{"name": "main", "image": "a:1"}, {"name": "side", "image": "b:2"}]}))
+    seen["metadata"]["managedFields"] = [{**book("kubectl", "12:01"), "fieldsV1": {"f:spec": container}}]
+    then = {**seen, "spec": {"containers": [{"name": "main", "image": "a:2"}, {"name": "side", "image": "b:1"}]}}
+    assert found_in(seen, then) == [("/spec/containers/1/image", "kubectl")]
+    port = {'k:{"port":81,"protocol":"TCP"}': {".": {}, "f:port": {}, "f:protocol": {}}}
+    service = {"metadata": {"managedFields": [{**book("x", "12:01"), "fieldsV1": {"f:spec": {"f:ports": port}}}]}}
+    ports = [{"port": 80, "protocol": "TCP"}, {"port": 81, "protocol": "TCP"}]
+    seen, then = {**service, "spec": {"ports": ports}}, {**service, "spec": {"ports": ports[:1]}}
+    assert found_in(seen, then) == [("/spec/ports/1", "x")]
+    wanted = {**service, "spec": {"ports": [{"port": 80, "protocol": "TCP"}]}}
+    assert found_in({**service, "spec": {"ports": ports[1:]}}, wanted) == [("/spec/ports/0/port", "x")]
+
+
+def test_taints_of_a_node_are_nobodys() -> None:
+    """They are one list to managedFields, which the node lifecycle controller writes too."""
+    node = {"metadata": {"managedFields": [{**book("x", "12:01"), "fieldsV1": {"f:spec": {"f:taints": {}}}}]}}
+    seen, then = {**node, "spec": {"taints": []}}, {**node, "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}
+    assert found_in(seen, then, ref=Ref(UPPER, NODE, "", "a")) == []
 
 
 def test_a_state_counts_once_in_a_while() -> None:
     """A controller may make the same change all the time; another one, and one that comes back much later, counts."""
-    cache = LoopUnderTest().world.lowers[A].config_maps
+    here = LoopUnderTest().world
     seen = marked(config_map("one"), "above")
     seen["metadata"]["managedFields"].append(book("kubectl-edit", "12:01", key={}))
-    entry = put(cache, seen)
-    detector, owner = DriftDetector(), LoopUnderTest().world.owner
-    assert detector.find(patch(), entry, owner, 0.0) == "data.key"
-    assert detector.find(patch(), entry, owner, AGAIN - 1) == ""
-    other: tuple[dict[str, Any], ...] = ({"op": "replace", "path": "/data/key", "value": "other"},)
-    assert detector.find(patch(operations=other), entry, owner, AGAIN - 1) == "data.key"
-    assert detector.find(patch(operations=other), entry, owner, 2 * AGAIN) == "data.key"
+    entry, detector = put(here.lowers[A].config_maps, seen), DriftDetector()
+    found = Drift(("data.key",), ("kubectl-edit",))
+    again = patch(value="again")
+    assert detector.find(again, entry, here, 0.0) == found
+    assert detector.find(again, entry, here, AGAIN - 1) is None
+    other = patch(value="other")
+    assert detector.find(other, entry, here, AGAIN - 1) == found
+    assert detector.find(other, entry, here, 2 * AGAIN) == found
     detector.forget(B)
-    assert detector.find(patch(operations=other), entry, owner, 2 * AGAIN) == ""
+    assert detector.find(other, entry, here, 2 * AGAIN) is None
     detector.forget(A)
-    assert detector.find(patch(operations=other), entry, owner, 2 * AGAIN) == "data.key"
+    assert detector.find(other, entry, here, 2 * AGAIN) == found
+
+
+@pytest.mark.parametrize("pod_first", [False, True], ids=["before the pod", "after the pod"])
+def test_a_missing_copy_was_there_if_a_newer_pod_refers_to_it(*, pod_first: bool) -> None:
+    """As after a restart: a pod is created after all that it refers to; one that is older tells nothing."""
+    here, times = LoopUnderTest().world, ["2026-03-01T11:00:00Z", "2026-03-01T11:00:05Z"]
+    made, started = reversed(times) if pod_first else times
+    put(here.upper.namespaces, space())
+    above = upper_pod(spec=referring(config_maps=["one"]), creationTimestamp=started)
+    put(here.lowers[A].upper_pods, above)
+    put(here.upper.config_maps, config_map("one", creationTimestamp=made))
+    step = Step("create", REF, "because", body=marked(config_map("one"), "ConfigMap-one"), content=7)
+    assert DriftDetector().find(step, None, here, 0.0) is None, "no lower pod refers to it"
+    put(here.lowers[A].pods, twin(above))
+    expected = None if pod_first else Drift((DELETED,))
+    assert DriftDetector().find(step, None, here, 0.0) == expected
+    detector = DriftDetector()
+    detector.note(Step("delete", REF, "it is immutable", uid="x"), None)
+    assert detector.find(step, None, here, 0.0) is None, "we deleted it ourselves"
+
+
+def test_the_last_drifts_are_kept() -> None:
+    """All are counted, the last 50 kept, the latest first."""
+    log = DriftLog()
+    for number in range(MOST_KEPT + 2):
+        log.add(A, RecentDrift(NOW, REF._replace(name=str(number)), Drift(("data.key",))))
+    assert log.counts == {(A, "ConfigMap"): MOST_KEPT + 2}
+    assert (log.of_lower(A), log.of_lower(B)) == (MOST_KEPT + 2, 0)
+    assert [one.ref.name for one in log] == [str(number) for number in range(MOST_KEPT + 1, 1, -1)]

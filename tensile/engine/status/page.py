@@ -17,6 +17,7 @@ from tensile.engine.status.report import LowerRow, StatusReport
 from tensile.kube.store import Cache
 from tensile.kubelet.node.capacity import ResourceShare, shares
 from tensile.objects import Ref, timestamp
+from tensile.reconcile.drift import RecentDrift
 from tensile.reconcile.plan import Step
 from tensile.reconcile.pods.demand import PodDemand, pod_demand
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
@@ -67,7 +68,7 @@ class PageView(NamedTuple):
     """What the page shows. `leads` is whether this replica is the leader; the others know nothing of lower clusters.
 
     `shares` is how the nodes of each lower cluster are used, and `held` the number of steps that the guard blocks, by
-    key.
+    key. `drifts` are the last changes of other clients that were put back, the latest first.
     """
 
     report: StatusReport
@@ -76,6 +77,7 @@ class PageView(NamedTuple):
     changes: tuple[RecentChange, ...] = ()
     shares: Mapping[str, ResourceShares] = {}
     held: Mapping[Key, int] = {}
+    drifts: tuple[RecentDrift, ...] = ()
 
 
 class ResourceUsage:
@@ -155,7 +157,14 @@ def page(view: PageView) -> str:
 
 def content(view: PageView) -> str:
     """Return what changes on the page: everything but head and foot."""
-    parts = (_head(view), _attention(view), _held(view.held), _lowers(view), _changes(view.changes))
+    parts = (
+        _head(view),
+        _attention(view),
+        _held(view.held),
+        _lowers(view),
+        _changes(view.changes),
+        _drifts(view.drifts),
+    )
     return "".join(part for block in parts for part in block)
 
 
@@ -262,6 +271,33 @@ def _changes(changes: Iterable[RecentChange]) -> Iterator[str]:
         yield from table("The last changes of this engine", CHANGE_HEAD, rows)
     else:
         yield "<p>None since the engine started.</p>"
+
+
+def _drifts(drifts: Iterable[RecentDrift]) -> Iterator[str]:
+    """Yield the changes of other clients, with the names of fields and without any value."""
+    yield '<h2 id="drift">Changed by other clients</h2>'
+    rows = [drift_row(one) for one in drifts]
+    if rows:
+        yield from table("The last changes of other clients that this engine put back", DRIFT_HEAD, rows)
+        yield f"<p>What is not put back: {code('tensile plan --drift')}</p>"
+    else:
+        yield "<p>None were put back since the engine started.</p>"
+
+
+DRIFT_HEAD = ("Time", "Cluster", "Object", "Fields", "Client")
+
+
+def drift_row(one: RecentDrift) -> tuple[object, ...]:
+    """Return a drift as cells of a table: time, cluster, object, fields, and the field managers, if they are known."""
+    ref = one.ref
+    what = f"{ref.kind.name} {ref.namespaced_name}"
+    return (
+        timestamp(one.time),
+        ref.cluster or "upper",
+        what,
+        one.drift.words,
+        ", ".join(one.drift.managers) or "unknown",
+    )
 
 
 CHANGE_HEAD = ("Time", "Cluster", "Change", "Why")

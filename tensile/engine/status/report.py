@@ -20,7 +20,7 @@ from tensile.objects import Manifest, timestamp
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import LowerWorld, World
 
-FORMAT = "1.2"
+FORMAT = "1.3"
 """Version of the JSON format; the first number changes when a field is removed or changes its meaning."""
 AMOUNTS = ("cpu", "memory", "pods")
 """The reported resources; Kubernetes has more, but users ask for these."""
@@ -117,7 +117,7 @@ class LowerRow(NamedTuple):
     `message` is what is wrong, "" for nothing. `pods` is the number of pods bound to its node, and `lag` is in seconds.
     `advertised` is what its node offers, `real` what its Ready and schedulable nodes have: quantities, {} if unknown.
     `version` is that of Kubernetes, "" if unknown. `nodes` counts the Ready and schedulable nodes (`ready`) and all
-    nodes (`total`), {} if unknown.
+    nodes (`total`), {} if unknown. `drift` is how many changes of other clients were put back since the engine started.
     """
 
     name: str
@@ -131,18 +131,21 @@ class LowerRow(NamedTuple):
     state: LowerState = "Ready"
     version: str = ""
     nodes: Mapping[str, int] = MappingProxyType({})
+    drift: int = 0
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
         return self._asdict() | {"nodes": dict(self.nodes)}
 
 
-def rows(world: World, troubles: Mapping[str, str]) -> list[LowerRow]:
+def rows(world: World, troubles: Mapping[str, str], drifts: Mapping[str, int] = MappingProxyType({})) -> list[LowerRow]:
     """Return a row for each lower, including those that left the topology.
 
-    `troubles` maps lower names to what is wrong with the connection.
+    `troubles` maps lower names to what is wrong with the connection, and `drifts` to how many changes of other clients
+    were put back.
     """
-    return [_row(lower, world, troubles.get(lower.name, "")) for lower in world.lowers.values()]
+    found = (_row(lower, world, troubles.get(lower.name, "")) for lower in world.lowers.values())
+    return [row._replace(drift=drifts.get(row.name, 0)) for row in found]
 
 
 def are_known(world: World) -> bool:

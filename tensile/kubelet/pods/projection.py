@@ -42,7 +42,7 @@ from tensile.names import (
     EventReason,
 )
 from tensile.objects import Manifest, annotations, controller_of, labels, metadata, uid
-from tensile.reconcile.ownership import our_keys
+from tensile.reconcile.ownership import noted_keys, our_keys
 from tensile.reconcile.pods.scheduling import cluster_selector_flaw
 
 LISTS = ("containers", "initContainers")
@@ -188,12 +188,11 @@ def ours_to_write(wanted: dict[str, str], lower_pod: Manifest, section: str) -> 
 
     A key that we wrote and another client changed since is included: it is reverted.
     """
-    noted = _read(annotations(lower_pod).get(WRITTEN_KEYS))
-    keys = [] if noted is None else noted.get(section, [])
-    if noted is None or not isinstance(keys, list):
+    noted = noted_keys(lower_pod, section)
+    if noted is None:
         return wanted
     seen: Mapping[str, str] = metadata(lower_pod).get(section) or {}
-    ours = _MARKS | our_keys(lower_pod, section) | {key for key in keys if isinstance(key, str)}
+    ours = _MARKS | our_keys(lower_pod, section) | noted
     return {key: value for key, value in wanted.items() if key not in seen or key in ours}
 
 

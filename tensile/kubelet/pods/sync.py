@@ -18,15 +18,17 @@ from tensile.kubelet.pods.status import pending_because, status_write, unreachab
 from tensile.kubelet.pods.update import (
     CHANGE_NOT_APPLIED,
     MODIFIED_IN_LOWER,
+    LastingChange,
     adds_containers,
     changed_below,
     changes_below,
     changes_images,
     drift,
+    lasting_changes,
     sync_condition,
 )
 from tensile.names import BOOKKEEPING, SYNCED, WRITTEN_IMAGES, WRITTEN_KEYS
-from tensile.objects import POD, Manifest, Ref, annotations, as_read, labels, timestamp
+from tensile.objects import POD, Manifest, Ref, annotations, as_read, labels, metadata, timestamp
 from tensile.reconcile.desired import Decision, EmitEvent, Patched, Present, Wanted
 from tensile.reconcile.diff import changes
 from tensile.reconcile.pods.index import TERMINAL, PodView, view_of
@@ -112,6 +114,12 @@ def _drifted(upper: PodView, pod: PodView, lower: LowerWorld, world: World) -> M
     """Return the condition of a pod that another client has changed irreversibly in the lower cluster, else None."""
     words = drift(upper.manifest, pod.manifest, _kept_place(pod.meta["namespace"], lower, world))
     return changed_below(upper, words, lower.name, world.now) if words else None
+
+
+def irreversible(upper_pod: Manifest, pod: Manifest, lower: LowerWorld, world: World) -> list[LastingChange]:
+    """Return what another client has changed irreversibly in the lower pod of a living pod."""
+    place = _kept_place(metadata(pod)["namespace"], lower, world)
+    return lasting_changes(upper_pod, pod, place)
 
 
 def _differences(upper: PodView, pod: PodView, lower: LowerWorld, world: World) -> tuple[list[Patched], list[Wanted]]:

@@ -10,7 +10,7 @@ be done; each write adds the lower pod's UID.
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensile.kube.cluster import Patch
 from tensile.kubelet.pods.conditions import condition
@@ -193,19 +193,35 @@ def _differ(want: Mapping[str, Any], see: Mapping[str, Any]) -> bool:
     )
 
 
-def drift(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> str:
-    """Return what another client has changed irreversibly in a lower pod, "" for nothing.
+class LastingChange(NamedTuple):
+    """A change of a lower pod that cannot be reverted: the path in the pod, the upper value, the lower one, and words.
+
+    A value is None where the field is missing.
+    """
+
+    path: tuple[str | int, ...]
+    wanted: Any
+    seen: Any
+    words: str
+
+
+def lasting_changes(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> list[LastingChange]:
+    """Return what another client has changed irreversibly in a lower pod.
 
     Other changes in the lower cluster are reverted, but an earlier deadline, added tolerations and ephemeral containers
     cannot be, so they are reported on the upper pod. Ephemeral containers are known by name, and managedFields says who
     wrote a field last; what lower admission added to our own write counts as ours.
     """
-    found = (
+    return [
         *_earlier_deadline(upper_pod, lower_pod),
         *_added_tolerations(upper_pod, lower_pod, place),
         *_added(upper_pod, lower_pod),
-    )
-    return ", ".join(found)
+    ]
+
+
+def drift(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> str:
+    """Return the `lasting_changes` for people, "" for none."""
+    return ", ".join(one.words for one in lasting_changes(upper_pod, lower_pod, place))
 
 
 def changed_below(upper: PodView, words: str, lower: str, now: datetime) -> Manifest:
@@ -216,23 +232,25 @@ def changed_below(upper: PodView, words: str, lower: str, now: datetime) -> Mani
     return condition(upper, SYNCED, "False", reason=MODIFIED_IN_LOWER, message=message[:_LONGEST], now=timestamp(now))
 
 
-def _earlier_deadline(upper_pod: Manifest, lower_pod: Manifest) -> list[str]:
+def _earlier_deadline(upper_pod: Manifest, lower_pod: Manifest) -> list[LastingChange]:
     """Return a deadline that is earlier than the upper pod's: it can only be shortened."""
     want, have = upper_pod["spec"].get("activeDeadlineSeconds"), lower_pod["spec"].get("activeDeadlineSeconds")
     earlier = have is not None and (want is None or have < want)
     if not earlier or not others_wrote(lower_pod, ("f:spec", "f:activeDeadlineSeconds")):
         return []
-    return [f"activeDeadlineSeconds is {have}"]
+    return [LastingChange(("spec", "activeDeadlineSeconds"), want, have, f"activeDeadlineSeconds is {have}")]
 
 
-def _added_tolerations(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> list[str]:
+def _added_tolerations(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> list[LastingChange]:
     """Return tolerations that were added: none can be removed."""
     if not others_wrote(lower_pod, ("f:spec", "f:tolerations")):
         return []
     wanted = {subject(one) for one in lower_tolerations(upper_pod, place)}
     return [
-        f"toleration of {one.get('key') or 'everything'} added"
-        for one in lower_pod["spec"].get("tolerations") or ()
+        LastingChange(
+            ("spec", "tolerations", index), None, one, f"toleration of {one.get('key') or 'everything'} added"
+        )
+        for index, one in enumerate(lower_pod["spec"].get("tolerations") or ())
         if subject(one) not in wanted and not _by_admission(one)
     ]
 
@@ -242,8 +260,11 @@ def _by_admission(toleration: Manifest) -> bool:
     return str(toleration.get("key", "")).startswith("node.kubernetes.io/")
 
 
-def _added(upper_pod: Manifest, lower_pod: Manifest) -> list[str]:
+def _added(upper_pod: Manifest, lower_pod: Manifest) -> list[LastingChange]:
     """Return ephemeral containers that the upper pod does not have: none can be removed."""
     known = {one["name"] for one in upper_pod["spec"].get("ephemeralContainers") or ()}
-    names = [one["name"] for one in lower_pod["spec"].get("ephemeralContainers") or ()]
-    return [f"ephemeral container {name} added" for name in names if name not in known]
+    return [
+        LastingChange(("spec", "ephemeralContainers", index), None, one, f"ephemeral container {one['name']} added")
+        for index, one in enumerate(lower_pod["spec"].get("ephemeralContainers") or ())
+        if one["name"] not in known
+    ]

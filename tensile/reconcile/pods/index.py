@@ -22,6 +22,9 @@ from tensile.reconcile.world import LowerWorld
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
 """The phases that a pod never leaves."""
+_ABOUT_CONTENT = (None, "", "resize")
+"""Subresources by which clients write what we write too."""
+_OUR_PARTS, _THEIR_PARTS = ("f:metadata",), ("f:metadata", "f:spec")
 _NOBODY_ASKED = ("DeletionByTaintManager", "DeletionByPodGC")
 
 
@@ -98,16 +101,19 @@ def digest_above(raw: bytes) -> Transformed:
 
 
 def digest_below(raw: bytes) -> Transformed:
-    """Keep a lower pod and its facts, with the managedFields needed later: our metadata, and other writers' spec."""
+    """Keep a lower pod and its facts, with the managedFields needed later.
+
+    These are our metadata, and the metadata and spec of other writers, also if they resize it.
+    """
     pod: Manifest = orjson.loads(raw)
     books = pod["metadata"].pop("managedFields", None)
     if books:
         pod["metadata"]["managedFields"] = kept = []
         for book in books:
-            if not book.get("subresource"):
+            if book.get("subresource") in _ABOUT_CONTENT:
                 fields = book.get("fieldsV1") or {}
-                part = "f:metadata" if book.get("manager") == FIELD_MANAGER else "f:spec"
-                kept.append({**book, "fieldsV1": {part: fields[part]} if part in fields else {}})
+                parts = _OUR_PARTS if book.get("manager") == FIELD_MANAGER else _THEIR_PARTS
+                kept.append({**book, "fieldsV1": {part: fields[part] for part in parts if part in fields}})
     return Transformed(packed(pod), facts_of(pod), pod)
 
 

@@ -346,7 +346,7 @@ def preview(
     steps: dict[Ref, list[Step]] = {}
     for one in recorded:
         steps.setdefault(one.step.ref, []).append(one.step)
-    groups = sorted(steps.items(), key=lambda item: _order(item[0]))
+    groups = sorted(steps.items(), key=lambda item: object_order(item[0]))
     folded = (_identified(fold(ref, group, seen := before(ref)), group, seen) for ref, group in groups)
     found = [change for change in folded if change is not None]
     left = sorted({change.ref.cluster for change in found} - {UPPER, *lowers})
@@ -407,7 +407,7 @@ def _of(cluster: str, changes: Iterable[Change]) -> tuple[Change, ...]:
     return tuple(change for change in changes if change.ref.cluster == cluster)
 
 
-def _order(ref: Ref) -> tuple[Any, ...]:
+def object_order(ref: Ref) -> tuple[Any, ...]:
     """Sort namespaces first, then configuration, pods and nodes."""
     return (_RANKS.get(ref.kind.name, _OTHER_RANK), ref.kind.name, _counted(ref.namespace), _counted(ref.name))
 

@@ -23,7 +23,7 @@ from tensile.text import harmless
 FORMAT = "1.4"
 
 _MARKS: dict[Action, str] = {"create": "+", "update": "~", "delete": "-", "replace": "-/+"}
-_COLOURS = {"+": "32", "~": "33", "-": "31", "-/+": "35", "!": "1;31", "": "1"}
+_COLOURS = {"+": "32", "~": "33", "-": "31", "-/+": "35", "!": "1;31", "?": "36", "": "1"}
 _ALONE = 10
 """The most equal changes that are shown one by one."""
 _NAMED = 3
@@ -59,7 +59,12 @@ def as_text(found: Preview, *, colour: bool, more: Iterable[str] = ()) -> str:
 
 def as_markdown(found: Preview, more: Iterable[str] = ()) -> str:
     """Format a preview as a diff block, which code forges colour, followed by the summary."""
-    body, _, last = as_text(found, colour=False, more=more).rpartition("\n\n")
+    return fenced(as_text(found, colour=False, more=more))
+
+
+def fenced(text: str) -> str:
+    """Return a text as a diff block in Markdown, with its last section, the summary, below."""
+    body, _, last = text.rpartition("\n\n")
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", body)), default=0))
     return f"{fence}diff\n{body}\n{fence}\n\n{last}"
 
@@ -92,6 +97,11 @@ def _nothing(found: Preview) -> str:
     if found.unreached:
         return "No changes. Every cluster that was reached matches the topology."
     return "No changes. Every cluster matches the topology."
+
+
+def marked_line(mark: str, text: str, *, colour: bool) -> str:
+    """Return a line with a mark, which may be coloured: "" for a heading, " " for details."""
+    return _written(_Line(mark, text), colour=colour)
 
 
 def _written(line: _Line, *, colour: bool) -> str:

@@ -12,7 +12,7 @@ import pytest
 import worldkit
 from pagekit import Shown, Stage, populated, step
 from previewkit import A, B, create, operate, pod, previewed
-from statuskit import accepted, row
+from statuskit import NOW, accepted, row
 from worldkit import put, twin, upper_pod
 
 from tensile.cli.status import as_text as status_text
@@ -31,6 +31,7 @@ from tensile.engine.status.page import ResourceUsage, page
 from tensile.engine.status.report import StatusReport
 from tensile.kubelet.pods.events import CarriedEvent
 from tensile.objects import POD, Ref
+from tensile.reconcile.drift import Drift, RecentDrift
 from tensile.reconcile.plan import Step
 from tensile.reconcile.report import as_text as plan_text
 from tensile.reconcile.world import Key, Problem
@@ -79,6 +80,8 @@ def stage_of(text: str) -> tuple[Stage, FoundPod]:
     stage.held[Key("orphans", "lower-00", "", "pods")] = (gone,)
     stage.changes.add(Step("delete", Ref("lower-00", POD, "shop", name), text))
     stage.changes.add(step(text, reason=text))
+    ref = Ref("lower-00", POD, text, text)
+    stage.drift.add("lower-00", RecentDrift(NOW, ref, Drift((text, text), (text, text))))
     stage.heard = (CarriedEvent(text, text, text, text, text, 1),)
     return stage, FoundPod(entry, lower)
 

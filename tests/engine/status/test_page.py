@@ -9,7 +9,8 @@ from worldkit import drop, put, twin
 from tensile.engine.status.page import PageView, RecentChanges, ResourceUsage, content, page, stamp
 from tensile.engine.status.report import LowerRow, StatusReport, TopologyStatus
 from tensile.kubelet.node.capacity import ResourceShare
-from tensile.objects import NODE, UPPER, Ref
+from tensile.objects import NODE, SECRET, UPPER, Ref
+from tensile.reconcile.drift import DELETED, Drift, DriftLog, RecentDrift
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Key, Problem
 
@@ -94,6 +95,20 @@ def test_the_last_changes_are_listed_with_their_reasons_the_latest_first() -> No
     assert text.index("web-59") < text.index("web-11")
     assert "Pod shop/web-59 created" in text
     assert "None since" in Shown(content(view(row()))).text
+
+
+def test_changes_of_other_clients_are_listed_with_their_fields_and_without_values() -> None:
+    """The client where managedFields told it, and the command for what is not put back."""
+    log = DriftLog()
+    secret = Ref("lower-a", SECRET, "shop", "token")
+    log.add("lower-a", RecentDrift(NOW, secret, Drift(("data.key", "data.more"), ("kubectl-edit",))))
+    log.add("lower-a", RecentDrift(NOW, secret._replace(name="gone"), Drift((DELETED,))))
+    found = Shown(content(view(row(), drifts=tuple(log))))
+    assert "2026-03-01T12:00:00Zlower-aSecret shop/gonedeletedunknown" in found.text
+    assert "2026-03-01T12:00:00Zlower-aSecret shop/tokendata.key, data.morekubectl-edit" in found.text
+    assert found.text.index("shop/gone") < found.text.index("shop/token")
+    assert "tensile plan --drift" in found.text
+    assert "None were put back" in Shown(content(view(row()))).text
 
 
 def test_what_is_wrong_with_the_topology_is_said() -> None:

@@ -45,18 +45,20 @@ def test_what_is_kept_takes_no_more_room_than_it_has_bytes() -> None:
 
 
 def test_of_the_book_keeping_only_what_is_asked_is_kept() -> None:
-    """Above nothing; below which metadata we wrote, and which parts of the spec somebody else did."""
+    """Above nothing; below which metadata we wrote, and which metadata and parts of the spec somebody else did."""
     both = {"f:metadata": {"f:labels": {}}, "f:spec": {"f:containers": {}}}
     books = [
         {"manager": FIELD_MANAGER, "operation": "Update", "fieldsV1": both},
-        {"manager": "kubectl", "operation": "Update", "fieldsV1": both},
+        {"manager": "kubectl", "operation": "Update", "fieldsV1": {**both, "f:kind": {}}},
+        {"manager": "kubectl", "operation": "Update", "subresource": "resize", "fieldsV1": both},
         {"manager": "kubelet", "operation": "Update", "subresource": "status", "fieldsV1": {"f:status": {}}},
     ]
     raw = orjson.dumps(upper_pod(managedFields=books))
     assert "managedFields" not in orjson.loads(digest_above(raw).raw)["metadata"]
-    ours, theirs = orjson.loads(digest_below(raw).raw)["metadata"]["managedFields"]
+    ours, theirs, resized = orjson.loads(digest_below(raw).raw)["metadata"]["managedFields"]
     assert ours == {**books[0], "fieldsV1": {"f:metadata": both["f:metadata"]}}
-    assert theirs == {**books[1], "fieldsV1": {"f:spec": both["f:spec"]}}
+    assert theirs == {**books[1], "fieldsV1": both}
+    assert resized == books[2]
 
 
 def test_an_upper_pod_has_no_marks() -> None:
