@@ -231,10 +231,11 @@ def test_the_changelog_has_the_version_as_its_newest_release() -> None:
 
 
 def test_the_readme_fits_two_screens() -> None:
-    """A line of the source takes one line for each 120 characters that are shown, and the picture 20."""
-    shown = re.sub(r"<!--.*?-->\n|^\|[-:|]+\|\n|\]\([^)]*\)|[*`]", "", read("README.md"), flags=re.MULTILINE)
+    """A line of the source takes one for each 120 characters that are shown, and the picture 20; a fold takes one."""
+    text = re.sub(r"<details>.*?</details>", "", read("README.md"), flags=re.DOTALL)
+    shown = re.sub(r"<!--.*?-->\n|^\|[-:|]+\|\n|\]\([^)]*\)|[*`]", "", text, flags=re.MULTILINE)
     lines = [20 if line.startswith("![") else max(1, math.ceil(len(line) / 120)) for line in shown.splitlines()]
-    assert sum(lines) <= 95
+    assert sum(lines) <= 100
 
 
 def test_marks_that_are_named_are_marks_of_the_engine() -> None:
