@@ -223,7 +223,7 @@ def _shown(target: AcceptedText, records: TopologyRecords, present: _Present, wh
         yield f"  and {len(words) - _MOST} more changes"
     limit = before.guard.approve_over
     if limit is not None:
-        yield f"If this affects more than {limit} running pods (guard.approveOver), it waits for `tensile approve`."
+        yield f"If this affects more running pods than guard.approveOver ({limit}), it waits for `tensile approve`."
     waiting = part_in(records.status, records.owner, APPROVAL)
     if waiting and active is not None and target.sha256 != active.sha256:
         yield f"An edit waits for an approval. To undo only that, give --to {active.sha256[:DIGITS]}."

@@ -121,7 +121,7 @@ def test_it_says_what_may_wait_for_an_approval() -> None:
     """By the limit in force, not that of the text; and how an edit that waits is undone alone."""
     limited = text(2, "guard: {approveOver: 7}\n")
     shown = lines(records(FIRST, limited, waiting=THIRD, active=limited), FIRST)
-    assert "If this affects more than 7 running pods (guard.approveOver), it waits for `tensile approve`." in shown
+    assert "If this affects more running pods than guard.approveOver (7), it waits for `tensile approve`." in shown
     assert shown[-1] == f"An edit waits for an approval. To undo only that, give --to {digest(limited)[:12]}."
     assert not any("guard" in line for line in lines(records(limited, FIRST), FIRST))
 

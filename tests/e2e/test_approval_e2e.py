@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import A, B, Done, Edit, Ground, edit_lower, ran, with_fields
+from enginekit import UPPER, A, B, Done, Edit, Ground, edit_lower, ran, with_fields
 from mapkit import KEY, NAME, RIGHT, STATUS, MapProgram, digest, read
 from programkit import Program, served
 from sitekit import Manifest, is_ready
@@ -56,8 +56,11 @@ class Approved(MapProgram):
         return text
 
     async def decide(self, word: str, *arguments: str) -> Done:
-        """Run approve or rollback on the ConfigMap."""
-        return await ran([*self.command(word), *arguments])
+        """Run approve or rollback on the ConfigMap as an administrator: the engine may not write its own topology."""
+        file = self.directory / "administrator.kubeconfig"
+        file.write_text(self.kubeconfig(UPPER, "administrator"))
+        options = ["--configmap", f"{self.namespace}/{NAME}", "--kubeconfig", str(file), "--log-format", "json"]
+        return await ran([sys.executable, "-m", "tensile", word, *options, *arguments])
 
     async def waits(self, text: str) -> Manifest:
         """Wait until the status says that a text waits, and give what it says of it."""
